@@ -1,0 +1,136 @@
+//! What an engine offers: look at a record, visit it, walk over all of them.
+
+use crate::{Attributes, Record, Result};
+use std::ops::ControlFlow;
+
+/// What a visitor wants done with the record it was shown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Action<'a> {
+    /// Leave everything as it is.
+    Keep,
+    /// Store this record in place of what was there.
+    Put(Record<'a>),
+    /// Keep the value, replace the attributes: what touch, a first shown version or a mark needs.
+    /// On an absent record it does nothing.
+    Retag(Attributes),
+    /// Remove the record; nothing happens if there is none.
+    Remove,
+}
+
+/// A pure step from the old record to an action; the only way anything is written.
+///
+/// An engine runs `visit` atomically on the record and then, if something changed, `applied`, still
+/// under the same lock. It may run `visit` again (engines that retry), so a visitor overwrites its
+/// outcome and never adds up.
+pub trait Visitor {
+    /// Decides from what is stored now.
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a>;
+
+    /// Called once after a `Put`, `Retag` or `Remove` of an existing record is in, with what is stored
+    /// now (`None` after a removal). Not called for `Keep`.
+    fn applied(&mut self, now: Option<Record<'_>>) {
+        let _ = now;
+    }
+}
+
+/// A place in a scan, between two calls. Opaque to all but the engine that gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(pub u64);
+
+/// What an engine holds, for statistics. Reading it is cheap (no scan).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Records held, expired ones that nobody has met yet included.
+    pub records: u64,
+    /// Bytes of the records as stored: headers, packed keys and values.
+    pub live_bytes: u64,
+    /// Bytes of memory held from the system for them, index and slack included.
+    pub committed_bytes: u64,
+    /// Records removed to make room, since the start.
+    pub evictions: u64,
+    /// Of those, the ones that carried an expiry.
+    pub evictions_with_expiry: u64,
+    /// Per size class (the bounds given at construction, then one for all above): how many records there are.
+    pub classes: Vec<SizeClass>,
+}
+
+/// The records of one size class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SizeClass {
+    /// How many.
+    pub records: u64,
+    /// The sum of their plain sizes: key + value + 4 if they carry flags.
+    pub plain_bytes: u64,
+    /// How many were evicted since the start.
+    pub evictions: u64,
+}
+
+/// A store of records by key. All methods may be called from many threads at once.
+pub trait Engine: Send + Sync {
+    /// Shows the record of `key`, if there is one; returns whether there was. `see` runs under a lock:
+    /// it must be brief and must not call the engine again.
+    fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool>;
+
+    /// Runs the visitor on the record of `key`, atomically. Fails with `Full` when the memory limit leaves no
+    /// room (the old record then stays), with `Invalid` when key or value are longer than any engine takes.
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()>;
+
+    /// Shows every record from `from` (the start: `None`) on, until `see` breaks or all are done; returns
+    /// where to go on, `None` at the end. A record that is there throughout is shown at least once, whatever is
+    /// written meanwhile; locks are held only over small groups of records.
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>>;
+
+    /// Removes all records and gives their memory back.
+    fn clear(&self) -> Result<()>;
+
+    /// What it holds now.
+    fn status(&self) -> Status;
+
+    /// Says that `key` will be asked for within the next microsecond or so.
+    fn prefetch(&self, key: &[u8]) {
+        let _ = key;
+    }
+
+    /// Does a bounded piece of housekeeping (moving blocks out of sparse pages, returning memory); true when there
+    /// is more to do at once. Meant for a background thread; each call moves at most some 64 KiB.
+    fn maintain(&self) -> bool {
+        false
+    }
+
+    /// The power to live within a memory limit.
+    fn bounded(&self) -> Option<&dyn Bounded> {
+        None
+    }
+}
+
+/// What to do with a write that does not fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Remove other records.
+    #[default]
+    Evict,
+    /// Refuse the write with `Full` (memcached's `-M`).
+    Refuse,
+}
+
+/// A memory limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryLimit {
+    /// Bytes that the engine may hold, `None` for no limit.
+    pub bytes: Option<u64>,
+    /// What happens at the limit.
+    pub when_full: WhenFull,
+}
+
+/// An engine that can live within a memory limit.
+pub trait Bounded {
+    /// Sets the limit; when it is lowered, `maintain` brings the engine below it step by step.
+    fn set_limit(&self, limit: MemoryLimit);
+
+    /// The limit in force.
+    fn limit(&self) -> MemoryLimit;
+}

@@ -1,0 +1,23 @@
+//! The vocabulary of Todana: what travels between the protocols, the database and the engines.
+//!
+//!     bytes --protocol--> Command --todana--> visit(record) --engine--> memory or disk
+//!     bytes <--protocol-- Reply   <---------- outcome
+//!
+//! Here are the words only: [`Command`] and [`Reply`], [`Record`] and its [`Attributes`], the [`Visitor`]
+//! through which every write goes, and the [`Engine`] trait. Nothing here does I/O, reads a clock, or
+//! knows a wire format.
+#![forbid(unsafe_code)]
+
+mod command;
+mod engine;
+mod error;
+mod record;
+mod reply;
+
+pub use command::{
+    Arithmetic, Command, Delete, Direction, Family, Get, Inspect, Needs, Store, StoreMode, Touch, Ttl,
+};
+pub use engine::{Action, Bounded, Engine, MemoryLimit, Place, SizeClass, Status, Visitor, WhenFull};
+pub use error::{Error, ErrorKind, Result};
+pub use record::{Access, Attributes, Expiry, Marks, Record, SharedBytes, UnixSeconds};
+pub use reply::{Hit, Inspection, Number, Recache, Refusal, Reply, Stored};

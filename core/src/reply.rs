@@ -1,0 +1,139 @@
+//! What comes back from a command, independent of any protocol.
+
+use crate::{Access, Expiry, Record, UnixSeconds};
+
+/// A record that was found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hit<'r> {
+    /// The record as it is after this request.
+    pub record: Record<'r>,
+    /// Its expiry before this request touched it.
+    pub expiry_before: Expiry,
+    /// Its last access before this request; `None` if access times were not tracked.
+    pub access_before: Option<Access>,
+    /// Who recomputes it.
+    pub recache: Recache,
+    /// The clock, for answers in seconds.
+    pub now: UnixSeconds,
+}
+
+/// memcached's stale-while-revalidate, as told to one client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recache {
+    /// This client shall recompute the value (`W`).
+    pub won: bool,
+    /// The value is stale (`X`).
+    pub stale: bool,
+    /// Another client was told before (`Z`).
+    pub token_out: bool,
+}
+
+/// A record that was stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// Its version if that was asked for, else 0.
+    pub version: u64,
+    /// The length of the whole value now stored.
+    pub value_len: u64,
+}
+
+/// The outcome of arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number {
+    /// The number now stored.
+    pub value: u64,
+    /// Its version if that was asked for, else 0.
+    pub version: u64,
+    /// When the record dies, before and after this request.
+    pub expiry_before: Expiry,
+    /// See `expiry_before`.
+    pub expiry: Expiry,
+    /// The record was made by this request.
+    pub created: bool,
+    /// The clock.
+    pub now: UnixSeconds,
+}
+
+/// A record's attributes for debugging.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    /// When it dies.
+    pub expiry: Expiry,
+    /// Its last access, if tracked.
+    pub access: Option<Access>,
+    /// Its version.
+    pub version: u64,
+    /// The client's flags.
+    pub flags: u32,
+    /// The length of the key.
+    pub key_len: u64,
+    /// The length of the value.
+    pub value_len: u64,
+    /// The clock.
+    pub now: UnixSeconds,
+}
+
+/// Why something was refused that was well-formed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The item is larger than the limit.
+    TooLarge,
+    /// There is no memory, and nothing may be evicted.
+    OutOfMemory,
+    /// Arithmetic on what is not a number.
+    NonNumeric,
+    /// The command is switched off.
+    NotEnabled,
+    /// A memory limit below the least allowed.
+    LimitTooSmall,
+    /// A memory limit that looks like bytes where MiB are meant.
+    LimitInBytes,
+    /// A memory limit that cannot be set.
+    LimitNotAdjustable,
+}
+
+/// One reply, or one part of a reply that comes in several.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reply<'r> {
+    /// Found.
+    Hit(Hit<'r>),
+    /// Not found, on a read.
+    Miss,
+    /// Stored.
+    Stored(Stored),
+    /// The condition of add, replace, append or prepend does not hold.
+    NotStored,
+    /// The version differs.
+    Exists,
+    /// Not found, on a write.
+    NotFound,
+    /// Removed (or marked, or emptied).
+    Deleted,
+    /// Touched.
+    Touched,
+    /// The new number.
+    Number(Number),
+    /// Attributes.
+    Inspection(Inspection),
+    /// Done, nothing to tell.
+    Done,
+    /// Refused, and why.
+    Refused(Refusal),
+    /// One statistic.
+    Statistic {
+        /// Its name.
+        name: &'r str,
+        /// Its value.
+        value: &'r str,
+    },
+    /// The counters were reset.
+    Reset,
+    /// The end of a list.
+    End,
+    /// The server's version.
+    Version(&'r str),
+    /// No such command or group.
+    Unknown,
+    /// The request was faulty; the text is the reply.
+    Faulty(&'r str),
+}

@@ -1,0 +1,4 @@
+//! Wire formats, sans-io: bytes in, commands out; replies in, bytes out. No sockets, no clocks, no engines.
+#![forbid(unsafe_code)]
+
+pub mod memcached;

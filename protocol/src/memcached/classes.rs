@@ -1,0 +1,22 @@
+//! Virtual slab classes: Todana has no slabs, but tools read `stats items` and `stats slabs` by class, so
+//! records are reported under the class that memcached 1.6 would have put them in.
+
+/// The chunk sizes of memcached's classes 1 to 39 with its default growth factor.
+pub const CHUNK_SIZES: [u32; 39] = [
+    96, 120, 152, 192, 240, 304, 384, 480, 600, 752, 944, 1184, 1480, 1856, 2320, 2904, 3632, 4544, 5680,
+    7104, 8880, 11104, 13880, 17352, 21696, 27120, 33904, 42384, 52984, 66232, 82792, 103496, 129376, 161720,
+    202152, 252696, 315872, 394840, 524288,
+];
+
+/// What memcached adds to key + value (+ 4 for non-zero flags): header 48, CAS 8, the key's NUL, CRLF.
+pub const ITEM_OVERHEAD_BYTES: u64 = 48 + 8 + 1 + 2;
+
+/// The size of an item by memcached's rule; it must not exceed the `-I` limit.
+pub fn item_size(key_len: u64, value_len: u64, flags: u32) -> u64 {
+    ITEM_OVERHEAD_BYTES + key_len + value_len + if flags != 0 { 4 } else { 0 }
+}
+
+/// The class (1 to 39) of an item of this size; what is larger than the last is chunked there.
+pub fn size_class(item_size: u64) -> usize {
+    CHUNK_SIZES.partition_point(|&chunk| u64::from(chunk) < item_size).min(CHUNK_SIZES.len() - 1) + 1
+}
