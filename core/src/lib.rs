@@ -1,7 +1,9 @@
 //! The vocabulary of Todana: what travels between the protocols, the database and the engines.
 //!
-//!     bytes --protocol--> Command --todana--> visit(record) --engine--> memory or disk
-//!     bytes <--protocol-- Reply   <---------- outcome
+//! ```text
+//! bytes --protocol--> Command --todana--> visit(record) --engine--> memory or disk
+//! bytes <--protocol-- Reply   <---------- outcome
+//! ```
 //!
 //! Here are the words only: [`Command`] and [`Reply`], [`Record`] and its [`Attributes`], the [`Visitor`]
 //! through which every write goes, and the [`Engine`] trait. Nothing here does I/O, reads a clock, or

@@ -1,5 +1,11 @@
 //! The local engines. They know records and visitors, not commands, clocks, logs or networks.
+//!
+//! `raw` is the only place with `unsafe`: memory mappings and prefetch, under safe types. [`MemHash`] stands on
+//! `arena`, which hands out movable blocks of those mappings.
+#![deny(unsafe_code)]
 
+mod arena;
 mod mem_hash;
+mod raw;
 
 pub use mem_hash::{MemHash, MemHashOptions};

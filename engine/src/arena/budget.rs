@@ -1,0 +1,98 @@
+//! What all shards of an engine may hold together, and what they hold.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use todana_core::{MemoryLimit, WhenFull};
+
+/// Why memory is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// For new data: only within the limit.
+    Growth,
+    /// To shrink, move or remove something: always, so that a delete never fails for want of memory. What it
+    /// overshoots comes back by compaction.
+    Upkeep,
+}
+
+/// Bytes committed against a limit. Threads may overshoot it by what they commit in the same moment.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    limit: AtomicU64,
+    committed: AtomicU64,
+    refuse: AtomicBool,
+}
+
+impl Budget {
+    pub(crate) fn new(limit: MemoryLimit) -> Budget {
+        let budget =
+            Budget { limit: AtomicU64::new(0), committed: AtomicU64::new(0), refuse: AtomicBool::new(false) };
+        budget.set_limit(limit);
+        budget
+    }
+
+    pub(crate) fn set_limit(&self, limit: MemoryLimit) {
+        self.limit.store(limit.bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.refuse.store(limit.when_full == WhenFull::Refuse, Ordering::Relaxed);
+    }
+
+    pub(crate) fn limit(&self) -> MemoryLimit {
+        let limit = self.limit.load(Ordering::Relaxed);
+        MemoryLimit {
+            bytes: (limit != u64::MAX).then_some(limit),
+            when_full: if self.refuses() { WhenFull::Refuse } else { WhenFull::Evict },
+        }
+    }
+
+    pub(crate) fn refuses(&self) -> bool {
+        self.refuse.load(Ordering::Relaxed)
+    }
+
+    /// Takes `bytes` if the limit leaves them.
+    #[inline]
+    pub(crate) fn commit(&self, bytes: usize) -> bool {
+        let fits = self.fits(bytes as u64);
+        if fits {
+            self.committed.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// Takes `bytes` as the need allows.
+    #[inline]
+    pub(crate) fn commit_for(&self, need: Need, bytes: usize) -> bool {
+        match need {
+            Need::Growth => self.commit(bytes),
+            Need::Upkeep => {
+                self.commit_anyway(bytes);
+                true
+            }
+        }
+    }
+
+    /// Takes `bytes` whatever the limit: the little that keeps the structure itself going.
+    pub(crate) fn commit_anyway(&self, bytes: usize) {
+        self.committed.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn release(&self, bytes: usize) {
+        self.committed.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn committed(&self) -> u64 {
+        self.committed.load(Ordering::Relaxed)
+    }
+
+    /// True if `bytes` more would stay within the limit.
+    #[inline]
+    pub(crate) fn fits(&self, bytes: u64) -> bool {
+        self.committed().saturating_add(bytes) <= self.limit.load(Ordering::Relaxed)
+    }
+
+    /// True within the last 64th below the limit: time to replace rather than to grow.
+    #[inline]
+    pub(crate) fn is_tight(&self) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        limit != u64::MAX && self.committed() > limit - limit / 64
+    }
+}

@@ -1,0 +1,403 @@
+//! Pages of 8 KiB, each cut into blocks of one size.
+//!
+//! ```text
+//! page = block | block | ...        free block = 0xF0 | .. | next free block of the page (u16 at offset 2)
+//! ```
+//!
+//! A block in use never begins with 0xF0 (a bucket's END byte; live buckets hold at least one record), which is how
+//! compaction tells the two apart without a bitmap. For each size, pages with a free block stand in eight lists by how
+//! full they are; new blocks come from the fullest, so that the sparsest run empty by themselves or are evacuated.
+//! What a page's owner needs to know lies outside the page, 16 bytes each.
+
+use super::heap::Kind;
+use super::{CHUNK_SIZE, Chunks, Handle, Need, NoRoom};
+
+/// The largest block.
+pub(super) const BLOCK_MAX: usize = 1024;
+
+const PAGE_SIZE: usize = 8192;
+const PAGES_PER_CHUNK: usize = CHUNK_SIZE / PAGE_SIZE;
+/// Empty pages kept for the next need before their memory is given back.
+const RESERVE_MAX: usize = 4;
+const FREE_MARK: u8 = 0xF0;
+const NO_BLOCK: u16 = u16::MAX;
+const NO_PAGE: u32 = u32::MAX;
+const BINS: usize = 8;
+
+/// Sizes: 16, 24 ... 256 by 8; 272 ... 512 by 16; 544 ... 1024 by 32.
+const CLASSES: usize = 31 + 16 + 16;
+
+#[inline]
+const fn class_of(len: usize) -> usize {
+    if len <= 256 {
+        if len <= 16 { 0 } else { (len + 7) / 8 - 2 }
+    } else if len <= 512 {
+        31 + (len - 257) / 16
+    } else {
+        47 + (len - 513) / 32
+    }
+}
+
+const fn class_size(class: usize) -> usize {
+    if class < 31 {
+        16 + class * 8
+    } else if class < 47 {
+        272 + (class - 31) * 16
+    } else {
+        544 + (class - 47) * 32
+    }
+}
+
+/// Blocks a page holds, by class.
+const CAPACITY: [u16; CLASSES] = {
+    let mut capacity = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        capacity[class] = (PAGE_SIZE / class_size(class)) as u16;
+        class += 1;
+    }
+    capacity
+};
+
+/// The size of the block that `len` bytes get.
+#[inline]
+pub(super) fn block_size(len: usize) -> usize {
+    class_size(class_of(len))
+}
+
+#[derive(Clone, Copy)]
+struct Page {
+    prev: u32,
+    next: u32,
+    /// First free block of those used before.
+    free: u16,
+    used: u16,
+    /// Blocks from here on have never been used since the page got its class.
+    fresh: u16,
+    class: u8,
+    bin: u8,
+}
+
+#[derive(Clone, Copy)]
+struct Class {
+    /// The first page of each bin.
+    bins: [u32; BINS],
+    pages: u32,
+    used: u32,
+}
+
+impl Class {
+    fn free_blocks(&self, class: usize) -> usize {
+        self.pages as usize * usize::from(CAPACITY[class]) - self.used as usize
+    }
+
+    /// Free blocks worth an evacuation; the page that goes must leave at least its own number of free blocks.
+    fn is_sparse(&self, class: usize, thorough: bool) -> bool {
+        let capacity = usize::from(CAPACITY[class]);
+        let (spare_pages, share) = if thorough { (1, 32) } else { (2, 6) };
+        self.free_blocks(class) > self.used as usize / share + capacity * spare_pages
+    }
+}
+
+/// All pages of an arena.
+pub(super) struct Pages {
+    /// By chunk number; empty for chunks that are heaps.
+    tables: Vec<Vec<Page>>,
+    classes: [Class; CLASSES],
+    /// Empty pages whose memory is still there, newest last.
+    reserve: Vec<u32>,
+    /// Empty pages whose memory was given back.
+    discarded: Vec<u32>,
+    /// The chunk that is being cut into pages, and how many it has given.
+    cutting: Option<(usize, usize)>,
+    committed: usize,
+    /// The class that the last change left sparse, if any.
+    sparse: Option<u8>,
+    /// Where the search for sparse classes goes on.
+    next_class: usize,
+}
+
+impl Pages {
+    pub(super) fn new() -> Pages {
+        Pages {
+            tables: Vec::new(),
+            classes: [Class { bins: [NO_PAGE; BINS], pages: 0, used: 0 }; CLASSES],
+            reserve: Vec::new(),
+            discarded: Vec::new(),
+            cutting: None,
+            committed: 0,
+            sparse: None,
+            next_class: 0,
+        }
+    }
+
+    pub(super) fn committed(&self) -> usize {
+        self.committed
+    }
+
+    #[inline]
+    fn page(&self, number: u32) -> &Page {
+        &self.tables[number as usize / PAGES_PER_CHUNK][number as usize % PAGES_PER_CHUNK]
+    }
+
+    #[inline]
+    fn page_mut(&mut self, number: u32) -> &mut Page {
+        &mut self.tables[number as usize / PAGES_PER_CHUNK][number as usize % PAGES_PER_CHUNK]
+    }
+
+    #[inline]
+    fn handle(page: u32, block: u16, class: usize) -> Handle {
+        let (chunk, page) = (page as usize / PAGES_PER_CHUNK, page as usize % PAGES_PER_CHUNK);
+        Handle::at(chunk, page * PAGE_SIZE + usize::from(block) * class_size(class))
+    }
+
+    #[inline]
+    fn page_of(handle: Handle) -> u32 {
+        (handle.chunk() * PAGES_PER_CHUNK + handle.offset() / PAGE_SIZE) as u32
+    }
+
+    #[inline]
+    fn bin_of(used: u16, class: usize) -> usize {
+        usize::from(used) * BINS / usize::from(CAPACITY[class])
+    }
+
+    fn unlink(&mut self, number: u32) {
+        let Page { prev, next, class, bin, .. } = *self.page(number);
+        if prev == NO_PAGE {
+            self.classes[usize::from(class)].bins[usize::from(bin)] = next;
+        } else {
+            self.page_mut(prev).next = next;
+        }
+        if next != NO_PAGE {
+            self.page_mut(next).prev = prev;
+        }
+    }
+
+    fn link(&mut self, number: u32, bin: usize) {
+        let class = usize::from(self.page(number).class);
+        let next = std::mem::replace(&mut self.classes[class].bins[bin], number);
+        if next != NO_PAGE {
+            self.page_mut(next).prev = number;
+        }
+        let page = self.page_mut(number);
+        (page.prev, page.next, page.bin) = (NO_PAGE, next, bin as u8);
+    }
+
+    pub(super) fn alloc(&mut self, chunks: &mut Chunks, len: usize, need: Need) -> Result<Handle, NoRoom> {
+        let class = class_of(len);
+        let fullest = self.classes[class].bins.iter().rev().find(|&&page| page != NO_PAGE);
+        let number = match fullest {
+            Some(&number) => number,
+            None => self.open_page(chunks, class, need)?,
+        };
+        let page = self.page_mut(number);
+        let block = if page.free == NO_BLOCK {
+            page.fresh += 1;
+            page.fresh - 1
+        } else {
+            page.free
+        };
+        page.used += 1;
+        let (used, free, bin) = (page.used, page.free, usize::from(page.bin));
+        let handle = Self::handle(number, block, class);
+        if free != NO_BLOCK {
+            let bytes = chunks.bytes(handle);
+            debug_assert_eq!(bytes[0], FREE_MARK);
+            self.page_mut(number).free = u16::from_le_bytes([bytes[2], bytes[3]]);
+        }
+        self.classes[class].used += 1;
+        if used == CAPACITY[class] {
+            self.unlink(number);
+        } else {
+            let new_bin = Self::bin_of(used, class);
+            if new_bin != bin {
+                self.unlink(number);
+                self.link(number, new_bin);
+            }
+        }
+        Ok(handle)
+    }
+
+    pub(super) fn free(&mut self, chunks: &mut Chunks, handle: Handle) {
+        let number = Self::page_of(handle);
+        let page = self.page_mut(number);
+        let class = usize::from(page.class);
+        let block = (handle.offset() % PAGE_SIZE / class_size(class)) as u16;
+        let next = std::mem::replace(&mut page.free, block);
+        page.used -= 1;
+        let (used, bin) = (page.used, usize::from(page.bin));
+        let bytes = chunks.bytes_mut(handle);
+        bytes[0] = FREE_MARK;
+        bytes[2..4].copy_from_slice(&next.to_le_bytes());
+        self.classes[class].used -= 1;
+        if used + 1 == CAPACITY[class] {
+            if used == 0 {
+                self.close_page(chunks, number);
+                return;
+            }
+            self.link(number, Self::bin_of(used, class));
+        } else if used == 0 {
+            self.unlink(number);
+            self.close_page(chunks, number);
+            return;
+        } else {
+            let new_bin = Self::bin_of(used, class);
+            if new_bin != bin {
+                self.unlink(number);
+                self.link(number, new_bin);
+            }
+        }
+        if self.classes[class].is_sparse(class, false) {
+            self.sparse = Some(class as u8);
+        }
+    }
+
+    /// An empty page, linked into its class.
+    fn open_page(&mut self, chunks: &mut Chunks, class: usize, need: Need) -> Result<u32, NoRoom> {
+        let number = match self.reserve.pop() {
+            Some(number) => number,
+            None => {
+                if !chunks.budget.commit_for(need, PAGE_SIZE) {
+                    return Err(NoRoom { bytes: PAGE_SIZE });
+                }
+                let number = match self.discarded.pop() {
+                    Some(number) => Ok(number),
+                    None => self.cut_page(chunks),
+                };
+                match number {
+                    Ok(number) => {
+                        self.committed += PAGE_SIZE;
+                        number
+                    }
+                    Err(no_room) => {
+                        chunks.budget.release(PAGE_SIZE);
+                        return Err(no_room);
+                    }
+                }
+            }
+        };
+        *self.page_mut(number) = Page {
+            prev: NO_PAGE,
+            next: NO_PAGE,
+            free: NO_BLOCK,
+            used: 0,
+            fresh: 0,
+            class: class as u8,
+            bin: 0,
+        };
+        self.classes[class].pages += 1;
+        self.link(number, 0);
+        Ok(number)
+    }
+
+    /// A page that never was one.
+    fn cut_page(&mut self, chunks: &mut Chunks) -> Result<u32, NoRoom> {
+        let (chunk, given) = match self.cutting {
+            Some(cutting) => cutting,
+            None => {
+                let chunk = chunks.add()?;
+                if self.tables.len() <= chunk {
+                    self.tables.resize_with(chunk + 1, Vec::new);
+                }
+                // Handle 0 means "none", so the first page of chunk 0 stays unused (and costs no memory).
+                (chunk, usize::from(chunk == 0))
+            }
+        };
+        let empty =
+            Page { prev: NO_PAGE, next: NO_PAGE, free: NO_BLOCK, used: 0, fresh: 0, class: 0, bin: 0 };
+        let table = &mut self.tables[chunk];
+        if table.is_empty() {
+            table.reserve_exact(PAGES_PER_CHUNK);
+        }
+        table.resize(given + 1, empty);
+        self.cutting = (given + 1 < PAGES_PER_CHUNK).then_some((chunk, given + 1));
+        Ok((chunk * PAGES_PER_CHUNK + given) as u32)
+    }
+
+    /// Takes an empty, unlinked page out of its class.
+    fn close_page(&mut self, chunks: &mut Chunks, number: u32) {
+        let class = usize::from(self.page(number).class);
+        self.classes[class].pages -= 1;
+        if self.reserve.len() < RESERVE_MAX {
+            self.reserve.push(number);
+        } else {
+            self.discard(chunks, number);
+        }
+    }
+
+    fn discard(&mut self, chunks: &mut Chunks, number: u32) {
+        let (chunk, page) = (number as usize / PAGES_PER_CHUNK, number as usize % PAGES_PER_CHUNK);
+        chunks.chunk_mut(chunk).discard(page * PAGE_SIZE..(page + 1) * PAGE_SIZE);
+        chunks.budget.release(PAGE_SIZE);
+        self.committed -= PAGE_SIZE;
+        self.discarded.push(number);
+    }
+
+    pub(super) fn trim(&mut self, chunks: &mut Chunks) -> bool {
+        let any = !self.reserve.is_empty();
+        while let Some(number) = self.reserve.pop() {
+            self.discard(chunks, number);
+        }
+        any
+    }
+
+    #[inline]
+    pub(super) fn is_sparse(&self) -> bool {
+        self.sparse.is_some()
+    }
+
+    /// Evacuates the sparsest page of a sparse class. Returns whether there was one.
+    pub(super) fn compact(
+        &mut self,
+        chunks: &mut Chunks,
+        thorough: bool,
+        moved: &mut u64,
+        owner: &mut dyn FnMut(&[u8], Kind, Handle, Handle),
+    ) -> bool {
+        let hinted = self.sparse.take().map(usize::from);
+        let mut candidates = hinted.into_iter().chain((0..CLASSES).map(|i| (self.next_class + i) % CLASSES));
+        let Some(class) = candidates.find(|&class| self.classes[class].is_sparse(class, thorough)) else {
+            return false;
+        };
+        self.next_class = class;
+        let Some(&number) = self.classes[class].bins.iter().find(|&&page| page != NO_PAGE) else {
+            return false;
+        };
+        // Off the lists, so that its blocks do not move to itself. There is room elsewhere: `is_sparse` asks for
+        // more free blocks than one page has.
+        self.unlink(number);
+        let fresh = self.page(number).fresh;
+        for block in 0..fresh {
+            let from = Self::handle(number, block, class);
+            if chunks.bytes(from)[0] == FREE_MARK {
+                continue;
+            }
+            let size = class_size(class);
+            let to =
+                self.alloc(chunks, size, Need::Upkeep).expect("the class has free blocks on other pages");
+            chunks.copy(from, 0, to, 0, size);
+            *moved += size as u64;
+            // `alloc` counted the block a second time.
+            self.classes[class].used -= 1;
+            owner(chunks.bytes(to), Kind::Bucket, from, to);
+        }
+        self.page_mut(number).used = 0;
+        self.close_page(chunks, number);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_gets_the_smallest_block_that_holds_it() {
+        for len in 1..=BLOCK_MAX {
+            let class = class_of(len);
+            assert!(class_size(class) >= len, "{len}");
+            assert!(class == 0 || class_size(class - 1) < len, "{len}");
+        }
+        assert_eq!(class_of(BLOCK_MAX), CLASSES - 1);
+    }
+}

@@ -1,0 +1,163 @@
+//! Decimal numbers as text, packed into few bytes with their exact text kept.
+//!
+//! The strings of 1 to 19 digits are numbered shortest first, then by value: "0" is 0, "9" is 9, "00" is 10,
+//! "01" is 11 ... (bijective numeration). So the number of a string also tells its length and leading zeros, and
+//! "00000042" costs four bytes. Counters, ids and time stamps are what small records hold.
+
+/// Digits that a packed string may have at most: the numbers of 20 digits do not fit 64 bits.
+pub(crate) const DIGITS_MAX: usize = 19;
+
+/// `OFFSETS[len]` is the number of the string of `len` zeros: how many shorter strings there are.
+const OFFSETS: [u64; DIGITS_MAX + 1] = {
+    let mut offsets = [0u64; DIGITS_MAX + 1];
+    let mut len = 2;
+    let mut power = 10u64;
+    while len <= DIGITS_MAX {
+        offsets[len] = offsets[len - 1] + power;
+        power = power.wrapping_mul(10);
+        len += 1;
+    }
+    offsets
+};
+
+/// The number of this text, if it is 1 to 19 digits and nothing else.
+#[inline]
+pub(crate) fn pack(text: &[u8]) -> Option<u64> {
+    let len = text.len();
+    if len == 0 || len > DIGITS_MAX || !text[0].is_ascii_digit() {
+        return None;
+    }
+    let mut value = 0u64;
+    let mut rest = text;
+    while rest.len() >= 8 {
+        let word = u64::from_le_bytes(rest[..8].try_into().expect("eight bytes"));
+        value = value * 100_000_000 + eight_digits(word)?;
+        rest = &rest[8..];
+    }
+    for &byte in rest {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        value = value * 10 + u64::from(digit);
+    }
+    Some(OFFSETS[len] + value)
+}
+
+/// The value of eight ASCII digits, first digit in the lowest byte (the well-known SWAR reduction: pairs, fours,
+/// eights).
+#[inline]
+fn eight_digits(word: u64) -> Option<u64> {
+    const ZEROS: u64 = 0x3030_3030_3030_3030;
+    const HIGH: u64 = 0xF0F0_F0F0_F0F0_F0F0;
+    if word & HIGH != ZEROS || word.wrapping_add(0x0606_0606_0606_0606) & HIGH != ZEROS {
+        return None;
+    }
+    let digits = word - ZEROS;
+    let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8) & 0x00FF_00FF_00FF_00FF;
+    let fours = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0x0000_FFFF_0000_FFFF;
+    Some(fours.wrapping_mul(10_000).wrapping_add(fours >> 32) & 0xFFFF_FFFF)
+}
+
+/// How many digits the text of this number has.
+#[inline]
+pub(crate) fn text_len(number: u64) -> usize {
+    // OFFSETS[len] = (10^len - 10) / 9, so len = floor(log10(9 n + 10)).
+    if number < u64::MAX / 16 {
+        (9 * number + 10).ilog10() as usize
+    } else {
+        OFFSETS.iter().rposition(|&offset| offset <= number).expect("OFFSETS[0] is 0").min(DIGITS_MAX)
+    }
+}
+
+/// The text of a number that `pack` gave.
+#[inline]
+pub(crate) fn unpack(number: u64, text: &mut [u8; 20]) -> &[u8] {
+    let len = text_len(number);
+    let mut value = number - OFFSETS[len];
+    for byte in text[..len].iter_mut().rev() {
+        *byte = b'0' + (value % 10) as u8;
+        value /= 10;
+    }
+    &text[..len]
+}
+
+/// How many bytes hold this number, 1 to 8.
+#[inline]
+pub(crate) fn byte_len(number: u64) -> usize {
+    (71 - (number | 1).leading_zeros() as usize) / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn round_trip(text: &str) -> Option<String> {
+        let number = pack(text.as_bytes())?;
+        assert_eq!(text_len(number), text.len(), "{text}");
+        Some(String::from_utf8(unpack(number, &mut [0; 20]).to_vec()).unwrap())
+    }
+
+    #[test]
+    fn numbering_is_shortest_first_without_gaps() {
+        let mut expected = 0;
+        for len in 1..=4usize {
+            for value in 0..10u64.pow(len as u32) {
+                assert_eq!(pack(format!("{value:0len$}").as_bytes()), Some(expected));
+                expected += 1;
+            }
+        }
+    }
+
+    #[test]
+    fn texts_at_the_edges_come_back_exactly() {
+        for len in 1..=DIGITS_MAX {
+            for text in ["0".repeat(len), "9".repeat(len), format!("{:0>len$}", 1), format!("{:0<len$}", 1)] {
+                assert_eq!(round_trip(&text).as_deref(), Some(&*text));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_plain_digits_is_not_packed() {
+        let refused = [
+            "",
+            "a",
+            "-1",
+            "+1",
+            " 1",
+            "1 ",
+            "1.5",
+            "1234567a",
+            "a2345678",
+            "12345678:",
+            "/2345678",
+            "12345678901234567890",
+        ];
+        for text in refused {
+            assert_eq!(pack(text.as_bytes()), None, "{text:?}");
+        }
+        assert_eq!(pack(b"\xb1\xb2"), None);
+    }
+
+    #[test]
+    fn byte_len_is_the_least_that_holds_the_number() {
+        for (number, len) in [(0, 1), (255, 1), (256, 2), (65535, 2), (65536, 3), (u64::MAX, 8)] {
+            assert_eq!(byte_len(number), len);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_digits_come_back(text in "[0-9]{1,19}") {
+            prop_assert_eq!(round_trip(&text), Some(text));
+        }
+
+        #[test]
+        fn agrees_with_the_standard_parser(bytes in proptest::collection::vec(any::<u8>(), 0..24)) {
+            let digits = !bytes.is_empty() && bytes.len() <= DIGITS_MAX && bytes.iter().all(u8::is_ascii_digit);
+            prop_assert_eq!(pack(&bytes).is_some(), digits);
+        }
+    }
+}

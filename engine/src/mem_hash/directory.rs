@@ -1,0 +1,172 @@
+//! The directory of a shard: for each bucket the handle of its block, grown and shrunk one bucket at a time
+//! (linear hashing, Litwin 1980), so that there is neither a rehash pause nor a doubling spike.
+//!
+//! With `len` buckets and `level = floor(log2(len))`, buckets below `len - 2^level` and from `2^level` on have been
+//! split at this level and go by `level + 1` low bits of the hash, the others by `level` bits.
+
+use crate::arena::{Budget, Handle};
+use std::sync::Arc;
+
+const CHUNK: usize = 1024;
+const CHUNK_BYTES: usize = CHUNK * size_of::<u32>();
+
+pub(crate) struct Directory {
+    chunks: Vec<Box<[u32; CHUNK]>>,
+    len: usize,
+    /// `2^(level + 1) - 1`.
+    mask: usize,
+    budget: Arc<Budget>,
+}
+
+impl Directory {
+    /// One empty bucket.
+    pub(crate) fn new(budget: Arc<Budget>) -> Directory {
+        budget.commit_anyway(CHUNK_BYTES);
+        Directory { chunks: vec![Box::new([0; CHUNK])], len: 1, mask: 1, budget }
+    }
+
+    /// How many buckets there are.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The bucket for a hash, of which at least the low 32 bits are true.
+    #[inline]
+    pub(crate) fn bucket_of(&self, hash: u64) -> usize {
+        let bucket = hash as usize & self.mask;
+        if bucket < self.len { bucket } else { bucket & (self.mask >> 1) }
+    }
+
+    /// How many low bits of the hash decide over this bucket.
+    pub(crate) fn bits_of(&self, bucket: usize) -> u32 {
+        let low = (self.mask + 1) / 2;
+        let level = low.trailing_zeros();
+        if bucket >= low || bucket < self.len - low { level + 1 } else { level }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, bucket: usize) -> Handle {
+        Handle(self.chunks[bucket / CHUNK][bucket % CHUNK])
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, bucket: usize, handle: Handle) {
+        self.chunks[bucket / CHUNK][bucket % CHUNK] = handle.0;
+    }
+
+    /// The bucket that the next growth splits, the bit of the hash that tells who moves, and the new bucket.
+    pub(crate) fn next_split(&self) -> (usize, u64, usize) {
+        let low = (self.mask + 1) / 2;
+        (self.len - low, low as u64, self.len)
+    }
+
+    /// Adds the bucket that `next_split` announced, empty. False when there are as many as 32 bits can tell apart.
+    pub(crate) fn grow(&mut self) -> bool {
+        if self.len >= 1 << 31 {
+            return false;
+        }
+        if self.len == self.chunks.len() * CHUNK {
+            self.chunks.push(Box::new([0; CHUNK]));
+            self.budget.commit_anyway(CHUNK_BYTES);
+        }
+        self.set(self.len, Handle::NONE);
+        self.len += 1;
+        if self.len > self.mask {
+            self.mask = self.mask * 2 + 1;
+        }
+        true
+    }
+
+    /// The last bucket and the one that takes its records when it goes; `None` while there is only one.
+    pub(crate) fn next_merge(&self) -> Option<(usize, usize)> {
+        let last = self.len - 1;
+        (last > 0).then(|| (last, last & !(1 << last.ilog2())))
+    }
+
+    /// Removes the last bucket, which must be empty by now.
+    pub(crate) fn shrink(&mut self) {
+        debug_assert!(self.len > 1 && self.get(self.len - 1).is_none());
+        self.len -= 1;
+        if self.len <= self.mask / 2 {
+            self.mask /= 2;
+        }
+        // One chunk stays spare, so that a size that swings does not allocate each time.
+        if self.len + 2 * CHUNK <= self.chunks.len() * CHUNK {
+            self.chunks.pop();
+            self.budget.release(CHUNK_BYTES);
+            if self.chunks.capacity() > 2 * self.chunks.len() + 16 {
+                self.chunks.shrink_to(self.chunks.len() * 3 / 2);
+            }
+        }
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        self.budget.release(self.chunks.len() * CHUNK_BYTES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use todana_core::{MemoryLimit, WhenFull};
+
+    fn directory() -> Directory {
+        Directory::new(Arc::new(Budget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict })))
+    }
+
+    #[test]
+    fn growth_moves_only_what_the_announced_bit_says() {
+        let mut directory = directory();
+        let hash = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        for _ in 0..5000 {
+            let (from, bit, to) = directory.next_split();
+            let before: Vec<_> = (0..2000).map(|n| directory.bucket_of(hash(n))).collect();
+            assert!(directory.grow());
+            for (n, &bucket) in before.iter().enumerate() {
+                let moves = bucket == from && hash(n as u64) & bit != 0;
+                assert_eq!(directory.bucket_of(hash(n as u64)), if moves { to } else { bucket });
+            }
+        }
+    }
+
+    #[test]
+    fn shrinking_undoes_growing() {
+        let mut directory = directory();
+        let hash = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mut history = Vec::new();
+        for _ in 0..3000 {
+            history.push((0..500).map(|n| directory.bucket_of(hash(n))).collect::<Vec<_>>());
+            directory.grow();
+        }
+        for before in history.iter().rev() {
+            let (last, into) = directory.next_merge().unwrap();
+            let now: Vec<_> = (0..500).map(|n| directory.bucket_of(hash(n))).collect();
+            directory.shrink();
+            let after: Vec<_> = (0..500).map(|n| directory.bucket_of(hash(n))).collect();
+            for n in 0..500 {
+                assert_eq!(after[n], if now[n] == last { into } else { now[n] });
+            }
+            assert_eq!(&after, before);
+        }
+        assert_eq!(directory.next_merge(), None);
+    }
+
+    #[test]
+    fn bits_of_a_bucket_are_those_that_lead_to_it() {
+        let mut directory = directory();
+        for _ in 0..3000 {
+            let total: u64 = (0..directory.len()).map(|b| 1u64 << (32 - directory.bits_of(b))).sum();
+            assert_eq!(total, 1 << 32, "the buckets cover all hashes once");
+            for bucket in (0..directory.len()).step_by(97) {
+                let bits = directory.bits_of(bucket);
+                for high in 0..4u64 {
+                    assert_eq!(directory.bucket_of(bucket as u64 | high << bits), bucket);
+                }
+            }
+            directory.grow();
+        }
+    }
+}

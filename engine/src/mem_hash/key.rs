@@ -1,0 +1,128 @@
+//! A key as it is looked for: its stored form and its hash, worked out once.
+
+use super::decimal;
+
+/// How a key is stored: the upper half of a record's header byte.
+///
+/// 0 to 7: packed decimal in 1 to 8 bytes; 8 to 13: so many plain bytes; 14: plain bytes after their length.
+pub(crate) const KEY_LENS: [u8; 15] = [1, 2, 3, 4, 5, 6, 7, 8, 4, 8, 12, 16, 20, 32, 0];
+pub(crate) const KEY_VARIABLE: u8 = 14;
+
+/// The secrets that keep clients from choosing keys of one bucket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seeds {
+    number: [u64; 2],
+    text: rapidhash::v3::RapidSecrets,
+}
+
+impl Seeds {
+    pub(crate) fn new(seed: u64) -> Seeds {
+        let text = rapidhash::v3::RapidSecrets::seed(seed);
+        let derive = |n: u64| rapidhash::v3::rapidhash_v3_seeded(&n.to_le_bytes(), &text);
+        // Odd, so that no multiplication is by zero.
+        Seeds { number: [derive(1), derive(2) | 1], text }
+    }
+
+    /// The hash of a packed number: two folded multiplications, as in the wyhash family.
+    #[inline]
+    fn of_number(&self, number: u64) -> u64 {
+        let fold = |a: u64, b: u64| {
+            let product = u128::from(a) * u128::from(b);
+            (product >> 64) as u64 ^ product as u64
+        };
+        let once = fold(number ^ self.number[0], self.number[1]);
+        fold(once ^ self.number[0], 0x9E37_79B9_7F4A_7C15 ^ number)
+    }
+
+    /// The hash of plain bytes.
+    #[inline]
+    fn of_text(&self, text: &[u8]) -> u64 {
+        rapidhash::v3::rapidhash_v3_seeded(text, &self.text)
+    }
+
+    /// The hash of a key in its stored form.
+    #[inline]
+    pub(crate) fn of_stored(&self, form: u8, stored: &[u8]) -> u64 {
+        if form < 8 { self.of_number(number_of(stored)) } else { self.of_text(stored) }
+    }
+}
+
+/// The number in up to eight bytes, lowest first.
+#[inline]
+pub(crate) fn number_of(stored: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..stored.len()].copy_from_slice(stored);
+    u64::from_le_bytes(word)
+}
+
+/// A key, ready to be looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key<'a> {
+    pub(crate) text: &'a [u8],
+    pub(crate) hash: u64,
+    pub(crate) form: u8,
+    /// Bytes it takes in a record.
+    pub(crate) stored_len: usize,
+    /// The first eight of them, and which bits of those count.
+    word: u64,
+    mask: u64,
+}
+
+impl<'a> Key<'a> {
+    #[inline]
+    pub(crate) fn new(text: &'a [u8], seeds: &Seeds) -> Key<'a> {
+        let mask_of = |len: usize| if len >= 8 { u64::MAX } else { (1 << (8 * len)) - 1 };
+        if let Some(number) = decimal::pack(text) {
+            let stored_len = decimal::byte_len(number);
+            return Key {
+                text,
+                hash: seeds.of_number(number),
+                form: stored_len as u8 - 1,
+                stored_len,
+                word: number,
+                mask: mask_of(stored_len),
+            };
+        }
+        let form = match text.len() {
+            4 => 8,
+            8 => 9,
+            12 => 10,
+            16 => 11,
+            20 => 12,
+            32 => 13,
+            _ => KEY_VARIABLE,
+        };
+        Key {
+            text,
+            hash: seeds.of_text(text),
+            form,
+            stored_len: text.len(),
+            word: number_of(&text[..text.len().min(8)]),
+            mask: mask_of(text.len()),
+        }
+    }
+
+    /// The part of the hash that a record outside its bucket is remembered by; it also tells its bucket.
+    #[inline]
+    pub(crate) fn fingerprint(&self) -> u32 {
+        self.hash as u32
+    }
+
+    /// The bytes that a record stores.
+    pub(crate) fn put_stored(&self, out: &mut Vec<u8>) {
+        if self.form < 8 {
+            out.extend_from_slice(&self.word.to_le_bytes()[..self.stored_len]);
+        } else {
+            out.extend_from_slice(self.text);
+        }
+    }
+
+    /// True if a stored key of the same form and length, beginning at `at`, is this one. At least eight bytes can be
+    /// read there (an arena's chunks are that much longer).
+    #[inline]
+    pub(crate) fn is_at(&self, bytes: &[u8], at: usize) -> bool {
+        let word = u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        word & self.mask == self.word
+            && (self.stored_len <= 8 || bytes[at + 8..at + self.stored_len] == self.text[8..])
+    }
+}

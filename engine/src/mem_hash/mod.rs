@@ -1,0 +1,297 @@
+//! The compact hash: very many small records in little more than their own bytes.
+//!
+//! ```text
+//! shard   = lock + directory + arena + huge records        by the top bits of the hash
+//! directory[bucket] = handle of a block                     by the low bits; linear hashing, one bucket a step
+//! bucket  = records packed back to back, oldest first       see `record`
+//! ```
+//!
+//! Cost: a lookup is one directory load and two or three adjacent cache lines; a write moves a bucket of some 200 bytes,
+//! and at most one other bucket (a split or merge) and one page of 8 KiB (compaction). Nothing is ever rehashed as
+//! a whole. A record above 1 KiB has a block of its own, above 64 KiB a mapping.
+//!
+//! Eviction is by bucket: near the limit a bucket makes room for a newcomer by dropping its own oldest records; when
+//! memory has to shrink or to change hands, buckets give up their oldest records in turn.
+//! Not here: time, so an expired record is a record like others.
+
+mod classes;
+mod decimal;
+mod directory;
+mod huge;
+mod key;
+mod record;
+mod shard;
+
+use crate::arena::{Budget, NoRoom};
+use classes::ClassBounds;
+use key::{Key, Seeds};
+use parking_lot::RwLock;
+use shard::{Shard, Trouble};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use todana_core::{
+    Bounded, Engine, Error, ErrorKind, MemoryLimit, Place, Record, Result, SharedBytes, Status, Visitor,
+    WhenFull,
+};
+
+/// How a [`MemHash`] is made.
+#[derive(Clone, Debug)]
+pub struct MemHashOptions {
+    /// The hash seed; `None` takes a random one, as whoever faces strangers should.
+    pub seed: Option<u64>,
+    /// How many shards, rounded up to a power of two, at most 4096; `None` takes 16. Each costs some 50 KiB
+    /// of part-filled pages; more of them let more threads write at once.
+    pub shards: Option<usize>,
+    /// The memory limit.
+    pub limit: MemoryLimit,
+    /// Upper bounds of the plain sizes (key + value + 4 if flags) by which `status` counts records, ascending, at
+    /// most 255.
+    pub class_bounds: Vec<u32>,
+}
+
+impl Default for MemHashOptions {
+    fn default() -> Self {
+        MemHashOptions {
+            seed: None,
+            shards: None,
+            limit: MemoryLimit { bytes: None, when_full: WhenFull::Evict },
+            class_bounds: Vec::new(),
+        }
+    }
+}
+
+/// Keeps the locks of neighbouring shards off each other's cache lines.
+#[repr(align(128))]
+struct Padded(RwLock<Shard>);
+
+/// The compact hash.
+///
+/// ```
+/// use todana_core::{Action, Attributes, Engine, Record, Visitor};
+/// use todana_engine::{MemHash, MemHashOptions};
+///
+/// struct Set<'a>(&'a [u8]);
+/// impl Visitor for Set<'_> {
+///     fn visit<'a>(&'a mut self, _old: Option<Record<'a>>) -> Action<'a> {
+///         Action::Put(Record::new(self.0, Attributes::default()))
+///     }
+/// }
+///
+/// let hash = MemHash::new(MemHashOptions::default())?;
+/// hash.visit(b"hello", &mut Set(b"world"))?;
+/// let mut found = Vec::new();
+/// assert!(hash.view(b"hello", &mut |record| found.extend_from_slice(record.value))?);
+/// assert_eq!(found, b"world");
+/// # Ok::<(), todana_core::Error>(())
+/// ```
+pub struct MemHash {
+    shards: Box<[Padded]>,
+    shard_bits: u32,
+    seeds: Seeds,
+    budget: Arc<Budget>,
+    /// The shard that housekeeping or eviction turns to next.
+    next_shard: AtomicUsize,
+}
+
+/// Eviction frees at least so much at a time, so that it is not for every write.
+const EVICTION_STEP: usize = 8 << 10;
+
+impl MemHash {
+    /// An empty hash. Fails with `Invalid` for bounds that do not ascend or are too many, or too many shards.
+    pub fn new(options: MemHashOptions) -> Result<MemHash> {
+        let bounds = options.class_bounds;
+        if bounds.len() > 255 || !bounds.is_sorted() {
+            return Err(Error::new(ErrorKind::Invalid, "class bounds must ascend and be at most 255"));
+        }
+        let count = options.shards.unwrap_or(16).clamp(1, 4097).next_power_of_two();
+        if count > 4096 {
+            return Err(Error::new(ErrorKind::Invalid, "more than 4096 shards"));
+        }
+        let seeds = Seeds::new(options.seed.unwrap_or_else(random_seed));
+        let budget = Arc::new(Budget::new(options.limit));
+        let bounds = Arc::new(ClassBounds::new(bounds));
+        let shard = || Padded(RwLock::new(Shard::new(seeds, Arc::clone(&budget), Arc::clone(&bounds))));
+        Ok(MemHash {
+            shards: (0..count).map(|_| shard()).collect(),
+            shard_bits: count.trailing_zeros(),
+            seeds,
+            budget: Arc::clone(&budget),
+            next_shard: AtomicUsize::new(0),
+        })
+    }
+
+    /// The most bytes that any single write has moved so far, for tests and benchmarks of its promise.
+    pub fn worst_moved_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.0.read().worst_moved()).max().unwrap_or(0)
+    }
+
+    #[inline]
+    fn shard_of(&self, hash: u64) -> &RwLock<Shard> {
+        // Two shifts, as one by 64 is not a shift by all.
+        let shard = hash >> 1 >> (63 - self.shard_bits);
+        &self.shards[shard as usize].0
+    }
+
+    /// Evicts from all shards in turn until `bytes` more would fit. False if that cannot be.
+    fn make_room(&self, bytes: usize) -> bool {
+        let mut idle_rounds = 0;
+        while !self.budget.fits(bytes as u64) {
+            let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+            if self.shards[shard].0.write().evict(EVICTION_STEP) == 0 {
+                idle_rounds += 1;
+                if idle_rounds > 2 * self.shards.len() {
+                    return self.budget.fits(bytes as u64);
+                }
+            } else {
+                idle_rounds = 0;
+            }
+        }
+        true
+    }
+
+    /// A record's place in the order of a scan: its shard, then its hash with the lowest bit first. In that order
+    /// a bucket is one range whatever the size of the directory, so splits and merges do not disturb a scan.
+    #[inline]
+    fn place_of(&self, hash: u64) -> u64 {
+        let shard = hash >> 1 >> (63 - self.shard_bits);
+        shard << 1 << (63 - self.shard_bits) | hash.reverse_bits() >> self.shard_bits
+    }
+
+    /// Shows the records of one bucket from `place` on, in order; returns the place behind the bucket or behind the
+    /// last record shown, and whether to go on.
+    fn scan_bucket(
+        &self,
+        place: u64,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> (Option<u64>, ControlFlow<()>) {
+        let shard_bits = self.shard_bits;
+        let shard = (place >> 1 >> (63 - shard_bits)) as usize;
+        let hash = (place << shard_bits).reverse_bits();
+        let guard = self.shards[shard].0.read();
+        let mut list = Vec::new();
+        let (handle, bits) = guard.list_bucket(hash, &mut list);
+        list.iter_mut().for_each(|(hash, _)| *hash = self.place_of(*hash));
+        list.retain(|&(other, _)| other >= place);
+        list.sort_unstable();
+        for (index, &(shown, at)) in list.iter().enumerate() {
+            // Records of one place go together, or the second would be lost behind a break.
+            let is_last_of_place = list.get(index + 1).is_none_or(|&(next, _)| next != shown);
+            if guard.view_at(handle, at, see).is_break() && is_last_of_place {
+                return (shown.checked_add(1), ControlFlow::Break(()));
+            }
+        }
+        // The bucket's range: the places that begin with the shard and the `bits` low bits of the hash.
+        let last = place | u64::MAX.checked_shr(shard_bits + bits).unwrap_or(0);
+        (last.checked_add(1), ControlFlow::Continue(()))
+    }
+}
+
+impl Engine for MemHash {
+    #[inline]
+    fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        let key = Key::new(key, &self.seeds);
+        Ok(self.shard_of(key.hash).read().view(&key, see))
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        let key = Key::new(key, &self.seeds);
+        let shard = self.shard_of(key.hash);
+        // Another thread may take the room that was made; after some tries it is fair to say that there is none.
+        for _ in 0..16 {
+            let NoRoom { bytes } = match shard.write().visit(&key, visitor) {
+                Ok(()) => return Ok(()),
+                Err(Trouble::Error(error)) => return Err(error),
+                Err(Trouble::NoRoom(no_room)) => no_room,
+            };
+            // More than half of everything for one record would be the end of all others.
+            let limit = self.budget.limit().bytes.unwrap_or(0);
+            if self.budget.refuses() || bytes as u64 > limit / 2 || !self.make_room(bytes) {
+                break;
+            }
+        }
+        Err(Error::new(ErrorKind::Full, "memory limit reached"))
+    }
+
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        let mut place = from.map_or(0, |place| place.0);
+        loop {
+            let (next, flow) = self.scan_bucket(place, see);
+            match next {
+                None => return Ok(None),
+                Some(next) if flow.is_break() => return Ok(Some(Place(next))),
+                Some(next) => place = next,
+            }
+        }
+    }
+
+    fn clear(&self) -> Result<()> {
+        for shard in &self.shards {
+            shard.0.write().clear();
+        }
+        Ok(())
+    }
+
+    fn status(&self) -> Status {
+        let mut status = Status { committed_bytes: self.budget.committed(), ..Status::default() };
+        for shard in &self.shards {
+            shard.0.read().add_to(&mut status);
+        }
+        status
+    }
+
+    #[inline]
+    fn prefetch(&self, key: &[u8]) {
+        let key = Key::new(key, &self.seeds);
+        // Whoever writes there brings the lines in anyway.
+        if let Some(shard) = self.shard_of(key.hash).try_read() {
+            shard.prefetch(&key);
+        }
+    }
+
+    fn maintain(&self) -> bool {
+        if !self.budget.fits(0) && !self.budget.refuses() {
+            let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+            let freed = self.shards[shard].0.write().evict(EVICTION_STEP);
+            return freed > 0 || self.shards.iter().any(|shard| shard.0.read().records() > 0);
+        }
+        for _ in 0..self.shards.len() {
+            let shard = self.next_shard.load(Ordering::Relaxed) % self.shards.len();
+            if self.shards[shard].0.write().maintain() {
+                return true;
+            }
+            self.next_shard.fetch_add(1, Ordering::Relaxed);
+        }
+        false
+    }
+
+    fn bounded(&self) -> Option<&dyn Bounded> {
+        Some(self)
+    }
+}
+
+impl Bounded for MemHash {
+    fn set_limit(&self, limit: MemoryLimit) {
+        self.budget.set_limit(limit);
+    }
+
+    fn limit(&self) -> MemoryLimit {
+        self.budget.limit()
+    }
+}
+
+/// From the standard library's hasher keys, which the system's random source seeds.
+fn random_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}
+
+const _: fn() = || {
+    fn is_shareable<T: Send + Sync>() {}
+    is_shareable::<MemHash>();
+    is_shareable::<SharedBytes>();
+};

@@ -1,0 +1,846 @@
+//! One shard: a directory of buckets, the arena that their blocks lie in, and the huge records.
+//!
+//! All that happens to a shard happens under its lock, so this is plain sequential code. Always true: a bucket's
+//! block is named by its directory slot alone, a block of one record by its stub alone; each is found again from the
+//! first key in the block, so any block may move at any time.
+
+use super::classes::{ClassBounds, Classes};
+use super::directory::Directory;
+use super::huge::{self, HugeRecord, HugeTable};
+use super::key::{Key, Seeds};
+use super::record::{self, Body, Elsewhere, Entry, Found, STUB_LEN};
+use crate::arena::{Arena, Budget, Handle, Kind, Need, NoRoom};
+use std::sync::Arc;
+use todana_core::{Action, Attributes, Error, ErrorKind, Expiry, Record, SharedBytes, Status, Visitor};
+
+/// A bucket is split when buckets hold more than this on average [measured: see ARCHITECTURE.md, "Bucket size"] ...
+const BUCKET_BYTES: usize = 168;
+/// ... and more than this many records, so that long records share a bucket too.
+const BUCKET_RECORDS: usize = 2;
+/// Longer records get a block of their own.
+const BUCKET_RECORD_MAX: usize = 1024;
+/// Longer ones yet, a mapping.
+const BLOCK_RECORD_MAX: usize = 64 << 10;
+/// The longest key (DESIGN section 2) and the longest value.
+const KEY_LEN_MAX: usize = 1 << 28;
+const VALUE_LEN_MAX: usize = 1 << 30;
+
+/// Why a visit did not come to its end.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    NoRoom(NoRoom),
+    Error(Error),
+}
+
+impl From<NoRoom> for Trouble {
+    fn from(no_room: NoRoom) -> Self {
+        Trouble::NoRoom(no_room)
+    }
+}
+
+/// Where a key's record is, within its bucket.
+enum Spot {
+    /// Whole, in the bucket.
+    Here(Entry),
+    /// Its stub.
+    Elsewhere { at: usize, elsewhere: Elsewhere },
+    /// Nowhere; the bucket ends here.
+    Nowhere { end: usize },
+}
+
+/// What a visitor's action comes to.
+enum Plan {
+    Nothing,
+    Remove,
+    /// The record is in the scratch buffer.
+    Put {
+        plain: usize,
+    },
+    /// A new huge record.
+    PutHuge(HugeRecord),
+    /// The huge record keeps its value.
+    RetagHuge(u32, Attributes),
+}
+
+pub(super) struct Shard {
+    directory: Directory,
+    arena: Arena,
+    huge: HugeTable,
+    classes: Classes,
+    seeds: Seeds,
+    budget: Arc<Budget>,
+    records: u64,
+    /// Bytes in buckets, without their end marks.
+    bucket_bytes: usize,
+    /// Bytes in blocks of one record.
+    block_bytes: usize,
+    evictions: u64,
+    evictions_with_expiry: u64,
+    /// The bucket that was last made to give up a record.
+    hand: usize,
+    /// The most bytes that one visit has moved.
+    worst_moved: u64,
+    scratch: Vec<u8>,
+    scratch_two: Vec<u8>,
+}
+
+impl Shard {
+    pub(super) fn new(seeds: Seeds, budget: Arc<Budget>, bounds: Arc<ClassBounds>) -> Shard {
+        Shard {
+            directory: Directory::new(Arc::clone(&budget)),
+            arena: Arena::new(Arc::clone(&budget)),
+            huge: HugeTable::new(Arc::clone(&budget)),
+            classes: Classes::new(bounds),
+            seeds,
+            budget,
+            records: 0,
+            bucket_bytes: 0,
+            block_bytes: 0,
+            evictions: 0,
+            evictions_with_expiry: 0,
+            hand: 0,
+            worst_moved: 0,
+            scratch: Vec::new(),
+            scratch_two: Vec::new(),
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.directory = Directory::new(Arc::clone(&self.budget));
+        self.arena = Arena::new(Arc::clone(&self.budget));
+        self.huge = HugeTable::new(Arc::clone(&self.budget));
+        self.classes.clear();
+        (self.records, self.bucket_bytes, self.block_bytes, self.hand) = (0, 0, 0, 0);
+    }
+
+    pub(super) fn records(&self) -> u64 {
+        self.records
+    }
+
+    pub(super) fn worst_moved(&self) -> u64 {
+        self.worst_moved
+    }
+
+    pub(super) fn add_to(&self, status: &mut Status) {
+        status.records += self.records;
+        status.live_bytes += (self.bucket_bytes + self.block_bytes + self.huge.bytes()) as u64;
+        status.evictions += self.evictions;
+        status.evictions_with_expiry += self.evictions_with_expiry;
+        self.classes.add_to(&mut status.classes);
+    }
+
+    // Looking.
+
+    #[inline]
+    fn find(&self, handle: Handle, key: &Key<'_>) -> Spot {
+        if handle.is_none() {
+            return Spot::Nowhere { end: 0 };
+        }
+        let bytes = self.arena.bytes(handle);
+        let mut at = 0;
+        loop {
+            match record::find(bytes, at, key) {
+                Found::Here(entry) => return Spot::Here(entry),
+                Found::No { end } => return Spot::Nowhere { end },
+                Found::Perhaps(entry) => {
+                    if let Body::Stub { elsewhere, .. } = entry.body
+                        && self.is_key_of(elsewhere, key)
+                    {
+                        return Spot::Elsewhere { at: entry.at, elsewhere };
+                    }
+                    at = entry.at + entry.len;
+                }
+            }
+        }
+    }
+
+    fn is_key_of(&self, elsewhere: Elsewhere, key: &Key<'_>) -> bool {
+        match elsewhere {
+            Elsewhere::Block(handle) => {
+                let bytes = self.arena.bytes(Handle(handle));
+                let parts = whole(bytes, 0);
+                parts.key_form == key.form
+                    && parts.key.len() == key.stored_len
+                    && key.is_at(bytes, parts.key.start)
+            }
+            Elsewhere::Huge(index) => *self.huge.get(index).key == *key.text,
+        }
+    }
+
+    #[inline]
+    fn record<'a>(&'a self, handle: Handle, spot: &Spot, digits: &'a mut [u8; 20]) -> Option<Record<'a>> {
+        match spot {
+            Spot::Nowhere { .. } => None,
+            Spot::Here(entry) => {
+                let bytes = self.arena.bytes(handle);
+                let Body::Whole(parts) = &entry.body else { unreachable!("`find` tells stubs apart") };
+                Some(Record::new(parts.value_text(bytes, digits), parts.attributes(bytes)))
+            }
+            Spot::Elsewhere { elsewhere, .. } => Some(self.record_elsewhere(*elsewhere, digits)),
+        }
+    }
+
+    fn record_elsewhere<'a>(&'a self, elsewhere: Elsewhere, digits: &'a mut [u8; 20]) -> Record<'a> {
+        match elsewhere {
+            Elsewhere::Block(handle) => {
+                let bytes = self.arena.bytes(Handle(handle));
+                let parts = whole(bytes, 0);
+                Record::new(parts.value_text(bytes, digits), parts.attributes(bytes))
+            }
+            Elsewhere::Huge(index) => self.huge.get(index).record(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn view(&self, key: &Key<'_>, see: &mut dyn FnMut(Record<'_>)) -> bool {
+        let handle = self.directory.get(self.directory.bucket_of(key.hash));
+        let spot = self.find(handle, key);
+        let mut digits = [0; 20];
+        match self.record(handle, &spot, &mut digits) {
+            Some(record) => {
+                see(record);
+                true
+            }
+            None => false,
+        }
+    }
+
+    #[inline]
+    pub(super) fn prefetch(&self, key: &Key<'_>) {
+        let handle = self.directory.get(self.directory.bucket_of(key.hash));
+        if !handle.is_none() {
+            self.arena.prefetch(handle);
+        }
+    }
+
+    /// Lists the records of the bucket that this hash leads to, each as its hash and its offset; returns the bucket's
+    /// block and how many low bits of the hash all of them share.
+    pub(super) fn list_bucket(&self, hash: u64, list: &mut Vec<(u64, usize)>) -> (Handle, u32) {
+        let bucket = self.directory.bucket_of(hash);
+        let handle = self.directory.get(bucket);
+        if !handle.is_none() {
+            let bytes = self.arena.bytes(handle);
+            let mut at = 0;
+            while let Some(entry) = record::entry(bytes, at) {
+                let hash = match &entry.body {
+                    Body::Whole(parts) => self.seeds.of_stored(parts.key_form, &bytes[parts.key.clone()]),
+                    Body::Stub { elsewhere: Elsewhere::Huge(index), .. } => self.huge.get(*index).hash,
+                    Body::Stub { elsewhere: Elsewhere::Block(block), .. } => {
+                        let bytes = self.arena.bytes(Handle(*block));
+                        let parts = whole(bytes, 0);
+                        self.seeds.of_stored(parts.key_form, &bytes[parts.key])
+                    }
+                };
+                list.push((hash, at));
+                at += entry.len;
+            }
+        }
+        (handle, self.directory.bits_of(bucket))
+    }
+
+    /// Shows the record at an offset that `list_bucket` gave, the lock held throughout.
+    pub(super) fn view_at<T>(
+        &self,
+        handle: Handle,
+        at: usize,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> T,
+    ) -> T {
+        let (mut key_digits, mut digits) = ([0; 20], [0; 20]);
+        let bucket = self.arena.bytes(handle);
+        let entry = record::entry(bucket, at).expect("listed under the same lock");
+        let (bytes, parts) = match entry.body {
+            Body::Whole(parts) => (bucket, parts),
+            Body::Stub { elsewhere: Elsewhere::Block(block), .. } => {
+                let bytes = self.arena.bytes(Handle(block));
+                (bytes, whole(bytes, 0))
+            }
+            Body::Stub { elsewhere: Elsewhere::Huge(index), .. } => {
+                let huge = self.huge.get(index);
+                return see(&huge.key, huge.record());
+            }
+        };
+        let record = Record::new(parts.value_text(bytes, &mut digits), parts.attributes(bytes));
+        see(parts.key_text(bytes, &mut key_digits), record)
+    }
+
+    // Writing.
+
+    pub(super) fn visit(&mut self, key: &Key<'_>, visitor: &mut dyn Visitor) -> Result<(), Trouble> {
+        let moved_before = self.arena.moved();
+        let bucket = self.directory.bucket_of(key.hash);
+        let handle = self.directory.get(bucket);
+        let spot = self.find(handle, key);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        let outcome = self
+            .plan(key, handle, &spot, visitor, &mut scratch)
+            .and_then(|plan| self.carry_out(plan, key, bucket, spot, visitor, &mut scratch));
+        // One long record must not leave a long buffer behind.
+        if scratch.capacity() > 2 * BUCKET_RECORD_MAX {
+            scratch = Vec::new();
+        }
+        self.scratch = scratch;
+        if outcome.is_ok() {
+            self.keep_in_shape();
+        }
+        self.worst_moved = self.worst_moved.max(self.arena.moved() - moved_before);
+        outcome
+    }
+
+    fn plan(
+        &self,
+        key: &Key<'_>,
+        handle: Handle,
+        spot: &Spot,
+        visitor: &mut dyn Visitor,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Plan, Trouble> {
+        let mut digits = [0; 20];
+        let old = self.record(handle, spot, &mut digits);
+        let record = match visitor.visit(old) {
+            Action::Keep => return Ok(Plan::Nothing),
+            Action::Remove => return Ok(if old.is_some() { Plan::Remove } else { Plan::Nothing }),
+            Action::Put(record) => record,
+            Action::Retag(attributes) => match old {
+                None => return Ok(Plan::Nothing),
+                Some(old) => Record { attributes, ..old },
+            },
+        };
+        if key.text.len() > KEY_LEN_MAX || record.value.len() > VALUE_LEN_MAX {
+            let what = if key.text.len() > KEY_LEN_MAX { "key" } else { "value" };
+            return Err(Trouble::Error(Error::new(
+                ErrorKind::Invalid,
+                format!("{what} of {} bytes is too long", key.text.len().max(record.value.len())),
+            )));
+        }
+        let plain = key.text.len() + record.value.len() + if record.attributes.flags != 0 { 4 } else { 0 };
+        if plain <= BLOCK_RECORD_MAX {
+            record::put_record(scratch, key, record.value, &record.attributes);
+            return Ok(Plan::Put { plain });
+        }
+        let old_value = match spot {
+            Spot::Elsewhere { elsewhere: Elsewhere::Huge(index), .. } => {
+                Some((*index, &self.huge.get(*index).value))
+            }
+            _ => None,
+        };
+        if let (Some(shared), Some((index, old))) = (record.shared, old_value)
+            && Arc::ptr_eq(shared, old)
+        {
+            return Ok(Plan::RetagHuge(index, record.attributes));
+        }
+        let bytes = HugeRecord::committed(key.text.len(), record.value.len());
+        let value: SharedBytes = match record.shared {
+            Some(shared) => Arc::clone(shared),
+            None => {
+                if !self.budget.fits(bytes as u64) {
+                    return Err(Trouble::NoRoom(NoRoom { bytes }));
+                }
+                huge::share(record.value).ok_or(NoRoom { bytes })?
+            }
+        };
+        let key_text = key.text.into();
+        Ok(Plan::PutHuge(HugeRecord { key: key_text, hash: key.hash, value, attributes: record.attributes }))
+    }
+
+    fn carry_out(
+        &mut self,
+        plan: Plan,
+        key: &Key<'_>,
+        bucket: usize,
+        spot: Spot,
+        visitor: &mut dyn Visitor,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), Trouble> {
+        match plan {
+            Plan::Nothing => return Ok(()),
+            Plan::Remove => {
+                self.remove(bucket, &spot)?;
+                visitor.applied(None);
+                return Ok(());
+            }
+            Plan::RetagHuge(index, attributes) => {
+                self.classes.remove(self.huge.get(index).plain_size());
+                self.huge.get_mut(index).attributes = attributes;
+                self.classes.add(self.huge.get(index).plain_size());
+                visitor.applied(Some(self.huge.get(index).record()));
+                return Ok(());
+            }
+            Plan::Put { plain } if scratch.len() <= BUCKET_RECORD_MAX => {
+                self.put_in_bucket(bucket, &spot, key, scratch, plain)?;
+            }
+            Plan::Put { plain } => self.put_in_block(bucket, &spot, key, scratch, plain)?,
+            Plan::PutHuge(record) => {
+                let bytes = HugeRecord::committed(record.key.len(), (*record.value).as_ref().len());
+                if !self.budget.commit(bytes) {
+                    return Err(NoRoom { bytes }.into());
+                }
+                let plain = record.plain_size();
+                let index = self.huge.insert(record);
+                scratch.clear();
+                record::put_stub(scratch, key.fingerprint(), Elsewhere::Huge(index));
+                if let Err(no_room) = self.put_in_bucket(bucket, &spot, key, scratch, plain) {
+                    self.huge.remove(index);
+                    return Err(no_room.into());
+                }
+            }
+        }
+        // Found again rather than remembered: putting it may have evicted its neighbours. The lines are hot.
+        let handle = self.directory.get(bucket);
+        let spot = self.find(handle, key);
+        visitor.applied(self.record(handle, &spot, &mut [0; 20]));
+        Ok(())
+    }
+
+    /// Puts these bytes (a whole record or a stub) into the bucket in place of what is at the spot.
+    fn put_in_bucket(
+        &mut self,
+        bucket: usize,
+        spot: &Spot,
+        key: &Key<'_>,
+        bytes: &mut Vec<u8>,
+        plain: usize,
+    ) -> Result<(), NoRoom> {
+        let handle = self.directory.get(bucket);
+        let old_plain = self.plain_size(handle, spot);
+        let (at, old_len) = match spot {
+            Spot::Here(entry) => (entry.at, entry.len),
+            Spot::Elsewhere { at, .. } => (*at, STUB_LEN),
+            Spot::Nowhere { end } => (*end, 0),
+        };
+        if !self.put_in_tight_bucket(bucket, key, at, old_len, bytes)? {
+            self.splice(bucket, at, old_len, bytes)?;
+        }
+        if let Spot::Elsewhere { elsewhere, .. } = spot {
+            self.free_elsewhere(*elsewhere);
+        }
+        match old_plain {
+            Some(old) => self.classes.remove(old),
+            None => self.records += 1,
+        }
+        self.classes.add(plain);
+        Ok(())
+    }
+
+    /// Puts the record into a block of its own, and its stub into the bucket.
+    fn put_in_block(
+        &mut self,
+        bucket: usize,
+        spot: &Spot,
+        key: &Key<'_>,
+        bytes: &mut Vec<u8>,
+        plain: usize,
+    ) -> Result<(), NoRoom> {
+        if let Spot::Elsewhere { elsewhere: Elsewhere::Block(old), .. } = *spot {
+            let old_bytes = self.arena.bytes(Handle(old));
+            let old_parts = whole(old_bytes, 0);
+            let (old_len, old_plain) = (old_parts.value.end, old_parts.plain_size(old_bytes));
+            if Arena::block_size(old_len, Kind::Record) == Arena::block_size(bytes.len(), Kind::Record) {
+                self.arena.write(Handle(old), 0, bytes);
+                self.block_bytes = self.block_bytes - old_len + bytes.len();
+                self.classes.remove(old_plain);
+                self.classes.add(plain);
+                return Ok(());
+            }
+        }
+        let len = bytes.len();
+        let block = self.arena.alloc(len, Kind::Record, Need::Growth)?;
+        self.arena.write(block, 0, bytes);
+        self.block_bytes += len;
+        bytes.clear();
+        record::put_stub(bytes, key.fingerprint(), Elsewhere::Block(block.0));
+        let outcome = self.put_in_bucket(bucket, spot, key, bytes, plain);
+        if outcome.is_err() {
+            self.free_elsewhere(Elsewhere::Block(block.0));
+        }
+        outcome
+    }
+
+    /// key + value + 4 if there are flags, of what is at the spot.
+    #[inline]
+    fn plain_size(&self, handle: Handle, spot: &Spot) -> Option<usize> {
+        match spot {
+            Spot::Nowhere { .. } => None,
+            Spot::Here(entry) => match &entry.body {
+                Body::Whole(parts) => Some(parts.plain_size(self.arena.bytes(handle))),
+                Body::Stub { .. } => unreachable!("`find` tells stubs apart"),
+            },
+            Spot::Elsewhere { elsewhere, .. } => Some(self.plain_size_elsewhere(*elsewhere)),
+        }
+    }
+
+    fn plain_size_elsewhere(&self, elsewhere: Elsewhere) -> usize {
+        match elsewhere {
+            Elsewhere::Block(handle) => {
+                let bytes = self.arena.bytes(Handle(handle));
+                whole(bytes, 0).plain_size(bytes)
+            }
+            Elsewhere::Huge(index) => self.huge.get(index).plain_size(),
+        }
+    }
+
+    fn free_elsewhere(&mut self, elsewhere: Elsewhere) {
+        match elsewhere {
+            Elsewhere::Block(handle) => {
+                let len = whole(self.arena.bytes(Handle(handle)), 0).value.end;
+                self.block_bytes -= len;
+                self.arena.free(Handle(handle), len, Kind::Record);
+            }
+            Elsewhere::Huge(index) => self.huge.remove(index),
+        }
+    }
+
+    /// Replaces `remove` bytes at `at` of the bucket by `insert`.
+    fn splice(
+        &mut self,
+        bucket: usize,
+        at: usize,
+        remove: usize,
+        insert: &mut Vec<u8>,
+    ) -> Result<(), NoRoom> {
+        let handle = self.directory.get(bucket);
+        let inserted = insert.len();
+        let new = if handle.is_none() {
+            insert.push(record::END);
+            let new = self.arena.splice(handle, 0, 0, 0, insert, Kind::Bucket);
+            insert.pop();
+            new?
+        } else if remove == inserted {
+            self.arena.write(handle, at, insert);
+            handle
+        } else {
+            // The end mark goes along; a bucket of nothing else goes with it.
+            let len = record::end(self.arena.bytes(handle), at + remove) + 1;
+            let remove = if len - remove + inserted == 1 { len } else { remove };
+            self.arena.splice(handle, len, at, remove, insert, Kind::Bucket)?
+        };
+        if new != handle {
+            self.directory.set(bucket, new);
+        }
+        self.bucket_bytes = self.bucket_bytes + inserted - remove;
+        Ok(())
+    }
+
+    fn remove(&mut self, bucket: usize, spot: &Spot) -> Result<(), NoRoom> {
+        let handle = self.directory.get(bucket);
+        let plain = self.plain_size(handle, spot).expect("only what is there is removed");
+        match spot {
+            Spot::Here(entry) => self.splice(bucket, entry.at, entry.len, &mut Vec::new())?,
+            Spot::Elsewhere { at, elsewhere } => {
+                self.splice(bucket, *at, STUB_LEN, &mut Vec::new())?;
+                self.free_elsewhere(*elsewhere);
+            }
+            Spot::Nowhere { .. } => unreachable!("only what is there is removed"),
+        }
+        self.classes.remove(plain);
+        self.records -= 1;
+        Ok(())
+    }
+
+    // Keeping in shape.
+
+    /// At most one step of growth or shrinkage and one of compaction: no operation pays for many others.
+    fn keep_in_shape(&mut self) {
+        let buckets = self.directory.len();
+        let (bytes, records) = (self.bucket_bytes, self.records as usize);
+        if bytes > buckets * BUCKET_BYTES && records > buckets * BUCKET_RECORDS {
+            // Without room for two smaller blocks the bucket stays as it is.
+            let _ = self.split();
+        } else if buckets > 1
+            && (bytes < buckets * BUCKET_BYTES / 5 * 2 || records < buckets * BUCKET_RECORDS / 5 * 2)
+        {
+            let _ = self.merge();
+        }
+        if self.arena.is_sparse() {
+            self.compact(false);
+        }
+    }
+
+    fn split(&mut self) -> Result<(), NoRoom> {
+        let (from, bit, to) = self.directory.next_split();
+        let handle = self.directory.get(from);
+        let (mut low, mut high) = (std::mem::take(&mut self.scratch), std::mem::take(&mut self.scratch_two));
+        low.clear();
+        high.clear();
+        if !handle.is_none() {
+            let bytes = self.arena.bytes(handle);
+            let mut at = 0;
+            while let Some(entry) = record::entry(bytes, at) {
+                let half = if low_hash(&self.seeds, bytes, &entry) & bit == 0 { &mut low } else { &mut high };
+                half.extend_from_slice(&bytes[at..at + entry.len]);
+                at += entry.len;
+            }
+        }
+        let outcome = self.place_halves(from, to, handle, &mut low, &mut high);
+        (self.scratch, self.scratch_two) = (low, high);
+        outcome
+    }
+
+    fn place_halves(
+        &mut self,
+        from: usize,
+        to: usize,
+        handle: Handle,
+        low: &mut Vec<u8>,
+        high: &mut Vec<u8>,
+    ) -> Result<(), NoRoom> {
+        let (low_handle, high_handle) = if high.is_empty() {
+            (handle, Handle::NONE)
+        } else if low.is_empty() {
+            (Handle::NONE, handle)
+        } else {
+            let old_len = low.len() + high.len() + 1;
+            low.push(record::END);
+            high.push(record::END);
+            let high_handle = self.arena.alloc(high.len(), Kind::Bucket, Need::Growth)?;
+            let same_size =
+                Arena::block_size(low.len(), Kind::Bucket) == Arena::block_size(old_len, Kind::Bucket);
+            let low_handle = if same_size {
+                handle
+            } else {
+                match self.arena.alloc(low.len(), Kind::Bucket, Need::Growth) {
+                    Ok(block) => block,
+                    Err(no_room) => {
+                        self.arena.free(high_handle, high.len(), Kind::Bucket);
+                        return Err(no_room);
+                    }
+                }
+            };
+            self.arena.write(high_handle, 0, high);
+            self.arena.write(low_handle, 0, low);
+            if !same_size {
+                self.arena.free(handle, old_len, Kind::Bucket);
+            }
+            (low_handle, high_handle)
+        };
+        if self.directory.grow() {
+            self.directory.set(from, low_handle);
+            self.directory.set(to, high_handle);
+        }
+        Ok(())
+    }
+
+    fn merge(&mut self) -> Result<(), NoRoom> {
+        let Some((last, into)) = self.directory.next_merge() else { return Ok(()) };
+        let (moving, staying) = (self.directory.get(last), self.directory.get(into));
+        if staying.is_none() {
+            self.directory.set(into, moving);
+        } else if !moving.is_none() {
+            let bytes = self.arena.bytes(moving);
+            let end = record::end(bytes, 0);
+            let mut content = std::mem::take(&mut self.scratch_two);
+            content.clear();
+            content.extend_from_slice(&bytes[..end]);
+            let at = record::end(self.arena.bytes(staying), 0);
+            let outcome = self.arena.splice(staying, at + 1, at, 0, &content, Kind::Bucket);
+            self.scratch_two = content;
+            self.directory.set(into, outcome?);
+            self.arena.free(moving, end + 1, Kind::Bucket);
+        }
+        self.directory.set(last, Handle::NONE);
+        self.directory.shrink();
+        Ok(())
+    }
+
+    /// One step of compaction; true if something was won.
+    pub(super) fn compact(&mut self, thorough: bool) -> bool {
+        let Shard { arena, directory, seeds, .. } = self;
+        // Stubs lie in the arena themselves, so they are mended after the step. Until then nobody looks.
+        let mut moved_records = Vec::new();
+        let done = arena.compact(thorough, &mut |bytes, kind, from, to| {
+            let entry = record::entry(bytes, 0).expect("a block in use holds a record");
+            let hash = low_hash(seeds, bytes, &entry);
+            match kind {
+                Kind::Bucket => {
+                    let bucket = directory.bucket_of(hash);
+                    debug_assert_eq!(directory.get(bucket), from);
+                    directory.set(bucket, to);
+                }
+                Kind::Record => moved_records.push((hash, from, to)),
+            }
+        });
+        for (hash, from, to) in moved_records {
+            let handle = directory.get(directory.bucket_of(hash));
+            let bytes = arena.bytes(handle);
+            let mut at = 0;
+            while let Some(entry) = record::entry(bytes, at) {
+                if matches!(entry.body, Body::Stub { elsewhere: Elsewhere::Block(block), .. } if block == from.0)
+                {
+                    arena.write(handle, at + STUB_LEN - 4, &to.0.to_le_bytes());
+                    break;
+                }
+                at += entry.len;
+            }
+        }
+        done
+    }
+
+    /// Background housekeeping: one thorough step; true if there may be more to do.
+    pub(super) fn maintain(&mut self) -> bool {
+        let buckets = self.directory.len();
+        if buckets > 1 && self.records == 0 {
+            // Nothing to merge one by one.
+            self.clear();
+            return true;
+        }
+        self.compact(true) || self.arena.trim()
+    }
+
+    // Eviction.
+
+    /// Near the limit a bucket does not grow for a newcomer: it gives up its oldest records instead. True if that
+    /// was done.
+    fn put_in_tight_bucket(
+        &mut self,
+        bucket: usize,
+        key: &Key<'_>,
+        at: usize,
+        old_len: usize,
+        bytes: &[u8],
+    ) -> Result<bool, NoRoom> {
+        if bytes.len() <= old_len || !self.budget.is_tight() || self.budget.refuses() {
+            return Ok(false);
+        }
+        let handle = self.directory.get(bucket);
+        if handle.is_none() {
+            return Ok(false);
+        }
+        let content = self.arena.bytes(handle);
+        let len = record::end(content, at + old_len) + 1;
+        let room = Arena::block_size(len, Kind::Bucket);
+        let mut cut = 0;
+        let new_len = |cut: usize| len - cut - if at < cut { 0 } else { old_len } + bytes.len();
+        while Arena::block_size(new_len(cut), Kind::Bucket) > room {
+            match record::entry(content, cut) {
+                Some(entry) if entry.at != at || old_len == 0 => cut += entry.len,
+                // Nothing but the record itself is left, and it needs more.
+                _ => return Ok(false),
+            }
+        }
+        if cut == 0 {
+            return Ok(false);
+        }
+        let mut scratch = std::mem::take(&mut self.scratch_two);
+        scratch.clear();
+        let end = len - 1;
+        if at >= cut {
+            scratch.extend_from_slice(&content[cut..at]);
+            scratch.extend_from_slice(bytes);
+            scratch.extend_from_slice(&content[at + old_len..end]);
+        } else {
+            scratch.extend_from_slice(&content[cut..end]);
+            scratch.extend_from_slice(bytes);
+        }
+        scratch.push(record::END);
+        let same = Arena::block_size(scratch.len(), Kind::Bucket) == room;
+        let new = if same { Ok(handle) } else { self.arena.alloc(scratch.len(), Kind::Bucket, Need::Upkeep) };
+        let outcome = new.map(|new| {
+            self.forget(bucket, cut, key);
+            self.arena.write(new, 0, &scratch);
+            if !same {
+                self.arena.free(handle, len, Kind::Bucket);
+                self.directory.set(bucket, new);
+            }
+            self.bucket_bytes = self.bucket_bytes + scratch.len() - len;
+            true
+        });
+        self.scratch_two = scratch;
+        outcome
+    }
+
+    /// Counts the records of the first `cut` bytes of a bucket as evicted and frees what lies elsewhere.
+    fn forget(&mut self, bucket: usize, cut: usize, spared: &Key<'_>) {
+        let handle = self.directory.get(bucket);
+        let mut at = 0;
+        while at < cut {
+            let bytes = self.arena.bytes(handle);
+            let entry = record::entry(bytes, at).expect("`cut` lies between records");
+            debug_assert!(!matches!(&entry.body, Body::Whole(parts) if parts.key_form == spared.form
+                && parts.key.len() == spared.stored_len && spared.is_at(bytes, parts.key.start)));
+            at += entry.len;
+            let nature = self.nature_of(handle, &entry);
+            self.count_eviction(nature);
+            if let Body::Stub { elsewhere, .. } = entry.body {
+                self.free_elsewhere(elsewhere);
+            }
+        }
+    }
+
+    /// The plain size of a record, and whether it has an expiry.
+    fn nature_of(&self, handle: Handle, entry: &Entry) -> (usize, bool) {
+        match &entry.body {
+            Body::Whole(parts) => (parts.plain_size(self.arena.bytes(handle)), parts.has_expiry()),
+            Body::Stub { elsewhere, .. } => {
+                let expiry = self.record_elsewhere(*elsewhere, &mut [0; 20]).attributes.expiry;
+                (self.plain_size_elsewhere(*elsewhere), expiry != Expiry::Never)
+            }
+        }
+    }
+
+    fn count_eviction(&mut self, (plain, expires): (usize, bool)) {
+        self.classes.evict(plain);
+        self.records -= 1;
+        self.evictions += 1;
+        self.evictions_with_expiry += u64::from(expires);
+    }
+
+    /// Removes the oldest records of one bucket after another until `bytes` or more are freed or each bucket has given
+    /// one up, then returns what memory that leaves sparse. Returns the bytes freed.
+    pub(super) fn evict(&mut self, bytes: usize) -> usize {
+        let mut freed = 0;
+        for _ in 0..self.directory.len() {
+            if freed >= bytes {
+                break;
+            }
+            self.hand = (self.hand + 1) % self.directory.len();
+            freed += self.evict_oldest(self.hand);
+        }
+        for _ in 0..4 {
+            if !self.compact(true) {
+                break;
+            }
+        }
+        self.arena.trim();
+        freed
+    }
+
+    fn evict_oldest(&mut self, bucket: usize) -> usize {
+        let handle = self.directory.get(bucket);
+        if handle.is_none() {
+            return 0;
+        }
+        let entry = record::entry(self.arena.bytes(handle), 0).expect("a block in use holds a record");
+        let elsewhere = match entry.body {
+            Body::Stub { elsewhere, .. } => Some(elsewhere),
+            Body::Whole(_) => None,
+        };
+        let nature = self.nature_of(handle, &entry);
+        if self.splice(bucket, 0, entry.len, &mut Vec::new()).is_err() {
+            // The system refuses even upkeep; the record stays.
+            return 0;
+        }
+        self.count_eviction(nature);
+        let freed = entry.len + elsewhere.map_or(0, |elsewhere| self.plain_size_elsewhere(elsewhere));
+        if let Some(elsewhere) = elsewhere {
+            self.free_elsewhere(elsewhere);
+        }
+        freed
+    }
+}
+
+/// The whole record at `at`: what blocks of one record hold.
+fn whole(bytes: &[u8], at: usize) -> record::Parts {
+    match record::entry(bytes, at).map(|entry| entry.body) {
+        Some(Body::Whole(parts)) => parts,
+        _ => unreachable!("a block of one record holds a whole record"),
+    }
+}
+
+/// The low 32 bits, at least, of the hash of an entry's key.
+#[inline]
+fn low_hash(seeds: &Seeds, bytes: &[u8], entry: &Entry) -> u64 {
+    match &entry.body {
+        Body::Whole(parts) => seeds.of_stored(parts.key_form, &bytes[parts.key.clone()]),
+        Body::Stub { fingerprint, .. } => u64::from(*fingerprint),
+    }
+}
