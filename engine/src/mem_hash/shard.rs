@@ -136,6 +136,8 @@ impl Shard {
         if handle.is_none() {
             return Spot::Nowhere { end: 0 };
         }
+        // The walk below goes from record to record; ask for all its cache lines at once.
+        self.arena.prefetch(handle);
         let bytes = self.arena.bytes(handle);
         let mut at = 0;
         loop {
@@ -368,8 +370,17 @@ impl Shard {
             }
             Plan::Put { plain } if scratch.len() <= BUCKET_RECORD_MAX => {
                 self.put_in_bucket(bucket, &spot, key, scratch, plain)?;
+                // The scratch buffer holds what the bucket now holds.
+                let entry = record::entry(scratch, 0).expect("a record was put");
+                let Body::Whole(parts) = entry.body else { unreachable!("short records are whole") };
+                let mut digits = [0; 20];
+                let value = parts.value_text(scratch, &mut digits);
+                visitor.applied(Some(Record::new(value, parts.attributes(scratch))));
             }
-            Plan::Put { plain } => self.put_in_block(bucket, &spot, key, scratch, plain)?,
+            Plan::Put { plain } => {
+                let block = self.put_in_block(bucket, &spot, key, scratch, plain)?;
+                visitor.applied(Some(self.record_elsewhere(Elsewhere::Block(block.0), &mut [0; 20])));
+            }
             Plan::PutHuge(record) => {
                 let bytes = HugeRecord::committed(record.key.len(), (*record.value).as_ref().len());
                 if !self.budget.commit(bytes) {
@@ -383,12 +394,9 @@ impl Shard {
                     self.huge.remove(index);
                     return Err(no_room.into());
                 }
+                visitor.applied(Some(self.huge.get(index).record()));
             }
         }
-        // Found again rather than remembered: putting it may have evicted its neighbours. The lines are hot.
-        let handle = self.directory.get(bucket);
-        let spot = self.find(handle, key);
-        visitor.applied(self.record(handle, &spot, &mut [0; 20]));
         Ok(())
     }
 
@@ -422,7 +430,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Puts the record into a block of its own, and its stub into the bucket.
+    /// Puts the record into a block of its own, and its stub into the bucket; returns the block.
     fn put_in_block(
         &mut self,
         bucket: usize,
@@ -430,7 +438,7 @@ impl Shard {
         key: &Key<'_>,
         bytes: &mut Vec<u8>,
         plain: usize,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<Handle, NoRoom> {
         if let Spot::Elsewhere { elsewhere: Elsewhere::Block(old), .. } = *spot {
             let old_bytes = self.arena.bytes(Handle(old));
             let old_parts = whole(old_bytes, 0);
@@ -440,7 +448,7 @@ impl Shard {
                 self.block_bytes = self.block_bytes - old_len + bytes.len();
                 self.classes.remove(old_plain);
                 self.classes.add(plain);
-                return Ok(());
+                return Ok(Handle(old));
             }
         }
         let len = bytes.len();
@@ -453,7 +461,7 @@ impl Shard {
         if outcome.is_err() {
             self.free_elsewhere(Elsewhere::Block(block.0));
         }
-        outcome
+        outcome.map(|()| block)
     }
 
     /// key + value + 4 if there are flags, of what is at the spot.
@@ -616,6 +624,11 @@ impl Shard {
         if self.directory.grow() {
             self.directory.set(from, low_handle);
             self.directory.set(to, high_handle);
+            // The next bucket to be split is known long before.
+            let next = self.directory.get(self.directory.next_split().0);
+            if !next.is_none() {
+                self.arena.prefetch(next);
+            }
         }
         Ok(())
     }

@@ -1,0 +1,247 @@
+//! Questions to `mem_hash`, each answered in one run beside what it is compared with:
+//!
+//! - `memory`: how many bytes of resident memory does a record cost? (decimal, random and longer values)
+//! - `speed`: how long do a set and a get take, against the standard library's `HashMap` of boxed slices?
+//! - `growth`: what is the worst that a single set does on the way to so many records: bytes moved, nanoseconds?
+//! - `churn`: does memory follow the live bytes after overwriting with other sizes and deleting?
+//!
+//! Run: `cargo bench -p todana-engine --bench mem_hash -- QUESTION [RECORDS]`; all questions without arguments.
+
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::time::Instant;
+use todana_core::{Action, Attributes, Engine, Record, Visitor};
+use todana_engine::{MemHash, MemHashOptions};
+
+struct Set<'v>(&'v [u8]);
+
+impl Visitor for Set<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        Action::Put(Record::new(self.0, Attributes::default()))
+    }
+}
+
+struct Remove;
+
+impl Visitor for Remove {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        Action::Remove
+    }
+}
+
+/// Resident bytes of this process.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("a number of pages") * 4096
+}
+
+fn mb(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+/// Eight digits.
+fn decimal(n: u64) -> [u8; 8] {
+    let mut text = [b'0'; 8];
+    let mut rest = n;
+    for byte in text.iter_mut().rev() {
+        *byte = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    text
+}
+
+/// The n-th of a fixed stream of arbitrary 64-bit numbers (splitmix64).
+fn arbitrary(n: u64) -> u64 {
+    let mut x = n.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ x >> 31
+}
+
+fn memory(records: u64) {
+    println!("# memory: resident bytes after {records} records (MB = 10^6 bytes)");
+    type Make = fn(u64) -> (Vec<u8>, Vec<u8>);
+    let shapes: [(&str, Make); 5] = [
+        ("8-digit key = value", |n| (decimal(n).to_vec(), decimal(n).to_vec())),
+        ("8-digit key, 8 random bytes", |n| (decimal(n).to_vec(), arbitrary(n).to_le_bytes().to_vec())),
+        ("8 random bytes each", |n| {
+            (arbitrary(n).to_le_bytes().to_vec(), arbitrary(!n).to_le_bytes().to_vec())
+        }),
+        ("decimal key, 1 byte", |n| (n.to_string().into_bytes(), b"x".to_vec())),
+        ("16-byte key, 20-200 bytes", |n| {
+            (format!("key:{:012x}", arbitrary(n) >> 16).into_bytes(), vec![b'v'; 20 + (arbitrary(!n) % 181) as usize])
+        }),
+    ];
+    for (name, make) in shapes {
+        let before = resident();
+        let hash = MemHash::new(MemHashOptions::default()).expect("valid options");
+        let records = if name.starts_with("16") { records / 5 } else { records };
+        let mut payload = 0;
+        for n in 1..=records {
+            let (key, value) = make(n);
+            payload += (key.len() + value.len()) as u64;
+            hash.visit(&key, &mut Set(&value)).expect("no limit");
+        }
+        let loaded = resident() - before;
+        while hash.maintain() {}
+        let settled = resident() - before;
+        let status = hash.status();
+        println!(
+            "{name:30} loaded {:7.1} MB, settled {:7.1} MB = {:6.2} B/record; payload {:7.1}, live {:7.1}, committed {:7.1}",
+            mb(loaded),
+            mb(settled),
+            settled as f64 / records as f64,
+            mb(payload),
+            mb(status.live_bytes),
+            mb(status.committed_bytes),
+        );
+        drop(hash);
+    }
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn speed(records: u64) {
+    println!("# speed: ns per operation, {records} records of 8 + 8 bytes, one thread, three alternating rounds");
+    let mut times: [[Vec<f64>; 4]; 2] = Default::default();
+    let per = |start: Instant| start.elapsed().as_nanos() as f64 / records as f64;
+    let key = |n: u64| decimal(n + 1);
+    let order: Vec<u32> = (0..records).map(|n| (arbitrary(n) % records) as u32).collect();
+    for _ in 0..3 {
+        let hash = MemHash::new(MemHashOptions::default()).expect("valid options");
+        let start = Instant::now();
+        for n in 0..records {
+            hash.visit(&key(n), &mut Set(&arbitrary(n).to_le_bytes())).expect("no limit");
+        }
+        times[0][0].push(per(start));
+        let start = Instant::now();
+        let mut sum = 0u64;
+        for &n in &order {
+            hash.view(&key(n.into()), &mut |record| sum += u64::from(record.value[0])).expect("reads do not fail");
+        }
+        black_box(sum);
+        times[0][1].push(per(start));
+        let start = Instant::now();
+        for &n in &order {
+            hash.visit(&key(n.into()), &mut Set(&arbitrary(n.into()).to_le_bytes())).expect("no limit");
+        }
+        times[0][2].push(per(start));
+        let start = Instant::now();
+        for chunk in order.chunks(16) {
+            chunk.iter().for_each(|&n| hash.prefetch(&key(n.into())));
+            for &n in chunk {
+                hash.view(&key(n.into()), &mut |record| sum += u64::from(record.value[0])).expect("reads");
+            }
+        }
+        black_box(sum);
+        times[0][3].push(per(start));
+        drop(hash);
+
+        let mut map: HashMap<Box<[u8]>, Box<[u8]>> = HashMap::new();
+        let start = Instant::now();
+        for n in 0..records {
+            map.insert(key(n).into(), arbitrary(n).to_le_bytes().into());
+        }
+        times[1][0].push(per(start));
+        let start = Instant::now();
+        let mut sum = 0u64;
+        for &n in &order {
+            sum += u64::from(map[&key(n.into())[..]][0]);
+        }
+        black_box(sum);
+        times[1][1].push(per(start));
+        let start = Instant::now();
+        for &n in &order {
+            map.insert(key(n.into()).into(), arbitrary(n.into()).to_le_bytes().into());
+        }
+        times[1][2].push(per(start));
+    }
+    let [ours, std] = times;
+    for (index, name) in ["set of new keys", "get at random", "set of known keys"].iter().enumerate() {
+        let (ours, std) = (median(ours[index].clone()), median(std[index].clone()));
+        println!("{name:20} mem_hash {ours:7.1}  HashMap {std:7.1}  ratio {:.2}", ours / std);
+    }
+    println!("get with prefetch    mem_hash {:7.1}", median(ours[3].clone()));
+}
+
+fn growth(records: u64) {
+    println!("# growth: the worst single set from 0 to {records} records of 8 + 8 bytes");
+    let hash = MemHash::new(MemHashOptions::default()).expect("valid options");
+    // A histogram in steps of a 16th of a power of two.
+    let mut counts = vec![0u64; 64 * 16];
+    let slot = |ns: u64| {
+        let power = ns.max(16).ilog2() as usize;
+        power * 16 + (ns.max(16) >> (power - 4)) as usize % 16
+    };
+    let mut worst = 0;
+    for n in 0..records {
+        let (key, value) = (decimal(n), arbitrary(n).to_le_bytes());
+        let start = Instant::now();
+        hash.visit(&key, &mut Set(&value)).expect("no limit");
+        let ns = start.elapsed().as_nanos() as u64;
+        worst = worst.max(ns);
+        counts[slot(ns)] += 1;
+    }
+    for (name, share) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("p99.999", 0.99999)] {
+        let mut left = (records as f64 * share) as u64;
+        let index = counts
+            .iter()
+            .position(|&count| {
+                left = left.saturating_sub(count);
+                left == 0
+            })
+            .unwrap_or(0);
+        let (power, sixteenth) = (index / 16, index % 16);
+        println!("{name:8} {:8.2} us", ((16 + sixteenth + 1) as f64 * 2f64.powi(power as i32 - 4)) / 1000.0);
+    }
+    println!("worst    {:8.2} us; bytes moved by the worst single set: {}", worst as f64 / 1000.0, hash.worst_moved_bytes());
+}
+
+fn churn(records: u64) {
+    println!("# churn: {records} records of 16 + 20-200 bytes, overwritten twice with other sizes, a random 80 % deleted");
+    let hash = MemHash::new(MemHashOptions::default()).expect("valid options");
+    let key = |n: u64| format!("key:{:012x}", arbitrary(n) >> 16).into_bytes();
+    let len = |n: u64, round: u64| 20 + (arbitrary(n ^ round << 40) % 181) as usize;
+    let value = [b'v'; 200];
+    for round in 0..3 {
+        for n in 0..records {
+            hash.visit(&key(n), &mut Set(&value[..len(n, round)])).expect("no limit");
+        }
+        println!("round {round}: resident {:.1} MB, live {:.1} MB", mb(resident()), mb(hash.status().live_bytes));
+    }
+    let mut live = 0;
+    let start = Instant::now();
+    for n in 0..records {
+        if arbitrary(!n) % 5 != 0 {
+            hash.visit(&key(n), &mut Remove).expect("removal does not fail");
+        } else {
+            live += 16 + len(n, 2) as u64;
+        }
+    }
+    println!("deleted in {:.2} s: resident {:.1} MB", start.elapsed().as_secs_f64(), mb(resident()));
+    let start = Instant::now();
+    while hash.maintain() {}
+    println!(
+        "housekeeping {:.2} s: resident {:.1} MB for {:.1} MB of keys and values; bar {:.1}",
+        start.elapsed().as_secs_f64(),
+        mb(resident()),
+        mb(live),
+        1.1 * mb(live) + 16.0
+    );
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let question = words.first().map_or("all", String::as_str);
+    let records: u64 = words.get(1).map_or(2_000_000, |n| n.parse().expect("a number of records"));
+    for (name, ask) in
+        [("memory", memory as fn(u64)), ("speed", speed), ("growth", growth), ("churn", churn)]
+    {
+        if question == name || question == "all" {
+            ask(records);
+        }
+    }
+}
