@@ -1,0 +1,112 @@
+//! A frame: one line at the start of the unread bytes, and the data block that may follow it.
+
+use super::{Dialect, Form, Limits, Mode, Request, Step};
+use todana_core::Command;
+
+/// One whole line of the input.
+#[derive(Clone, Copy)]
+pub(super) struct Frame<'a> {
+    /// Bytes of the input before the line that are done with.
+    pub(super) skipped: usize,
+    /// The input from the line on.
+    pub(super) unread: &'a [u8],
+    /// The length of the line, its end included.
+    pub(super) line_len: usize,
+}
+
+/// The data block behind a line.
+pub(super) enum Block<'a> {
+    /// It is all here and ends as it should.
+    Whole(&'a [u8]),
+    /// It is all here, but what stands behind its last byte is not a line end.
+    Unterminated,
+    /// It is not all here.
+    Partial(Step<'a>),
+}
+
+/// The longest data block that can be announced: what fits a signed 32-bit length with its line end.
+pub(super) const VALUE_LEN_MAX: usize = i32::MAX as usize - 2;
+
+/// The line end behind a data block.
+const BLOCK_END: &[u8] = b"\r\n";
+
+impl<'a> Frame<'a> {
+    /// The line without its end.
+    #[inline]
+    pub(super) fn line(&self) -> &'a [u8] {
+        line_body(&self.unread[..self.line_len])
+    }
+
+    /// A request of this line alone.
+    #[inline]
+    pub(super) fn request(&self, command: Command<'a>, form: Form<'a>) -> Step<'a> {
+        Step::Request { consumed: self.skipped + self.line_len, request: Request { command, form } }
+    }
+
+    /// A request of this line and its data block.
+    #[inline]
+    pub(super) fn request_with_block(&self, value: &[u8], command: Command<'a>, form: Form<'a>) -> Step<'a> {
+        let consumed = self.skipped + self.line_len + value.len() + BLOCK_END.len();
+        Step::Request { consumed, request: Request { command, form } }
+    }
+
+    /// The line is at fault.
+    #[cold]
+    pub(super) fn fault(&self, message: &'static str, form: Form<'a>) -> Step<'a> {
+        self.request(Command::Faulty { message }, form)
+    }
+
+    /// The line is answered by `command`; the block that it announces is dropped as it arrives.
+    #[cold]
+    pub(super) fn without_block(
+        &self,
+        dialect: &mut Dialect,
+        value_len: usize,
+        command: Command<'a>,
+        form: Form<'a>,
+    ) -> Step<'a> {
+        dialect.mode = Mode::Swallow { left: value_len + BLOCK_END.len() };
+        self.request(command, form)
+    }
+
+    /// The data block of this length behind the line.
+    #[inline]
+    pub(super) fn block(&self, dialect: &mut Dialect, value_len: usize) -> Block<'a> {
+        let end = self.line_len + value_len;
+        let total = end + BLOCK_END.len();
+        if self.unread.len() < total {
+            dialect.mode = Mode::Block { total };
+            let at_least = total - self.unread.len();
+            return Block::Partial(Step::NeedMore { consumed: self.skipped, at_least });
+        }
+        if &self.unread[end..total] != BLOCK_END {
+            return Block::Unterminated;
+        }
+        Block::Whole(&self.unread[self.line_len..end])
+    }
+}
+
+/// A line without its `\n` and the `\r` before it.
+#[inline]
+pub(super) fn line_body(line: &[u8]) -> &[u8] {
+    let body = line.strip_suffix(b"\n").unwrap_or(line);
+    body.strip_suffix(b"\r").unwrap_or(body)
+}
+
+/// Whether a line that begins with `start` and is (or will be at least) `line_len` long closes the connection.
+///
+/// The rule looks at the line's own bytes and length only, never at how much has arrived with it, so that
+/// it does not depend on how the network has cut the stream.
+pub(super) fn is_line_too_long(limits: &Limits, start: &[u8], line_len: usize) -> bool {
+    const SPACES_MAX: usize = 100;
+    // Enough to see the word behind the spaces, whatever the limit is set to.
+    const LINE_LEN_MAX_LEAST: usize = 128;
+
+    if line_len <= limits.line_len_max.max(LINE_LEN_MAX_LEAST) {
+        return false;
+    }
+    let spaces = start.iter().take(SPACES_MAX).take_while(|&&byte| byte == b' ').count();
+    let word = &start[spaces..];
+    let may_grow = word.starts_with(b"get ") || word.starts_with(b"gets ");
+    !may_grow || line_len > limits.get_line_len_max
+}

@@ -1,0 +1,260 @@
+//! The meta commands with a key: `mg`, `ms`, `md`, `ma`, `me`.
+
+use super::flags::{Fault, Flags, Returns};
+use super::form::{Form, MetaForm, Shape, Verb};
+use super::frame::{Block, Frame};
+use super::text::bad_chunk;
+use super::words::Words;
+use super::{BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Step, number};
+use crate::memcached::item_size;
+use base64::Engine as _;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use todana_core::{
+    Arithmetic, Command, Delete, Direction, Family, Get, Inspect, Needs, Store, StoreMode, Ttl,
+};
+
+/// The base64 of keys: padded. Bits that the last letter has too many are ignored, as memcached does; what
+/// goes back is the canonical text of the decoded key.
+pub(super) const KEY_BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
+
+const BAD_KEY: &str = "CLIENT_ERROR error decoding key";
+
+/// Decodes one meta command; `words` are those behind its name.
+#[inline]
+pub(super) fn decode<'a>(
+    dialect: &mut Dialect,
+    limits: &Limits,
+    frame: Frame<'a>,
+    mut words: Words<'a>,
+    verb: Verb,
+    scratch: &'a mut Vec<u8>,
+) -> Step<'a> {
+    let Some(key) = words.next() else { return frame.fault(BAD_FORMAT, Form::LINE) };
+    if verb == Verb::Inspect {
+        return inspect(frame, key, words, scratch);
+    }
+    let (value_len, words_before) = if verb == Verb::Store {
+        let Some(value_len) = words.next().and_then(number::value_len) else {
+            return frame.fault(BAD_FORMAT, Form::LINE);
+        };
+        (value_len, 3)
+    } else {
+        (0, 2)
+    };
+    let parsed = Flags::parse(verb, words, words_before);
+    let request = match parsed {
+        // Not a command at all: the block, if one follows, is taken for lines.
+        Err(Fault::Format) => return frame.fault(BAD_FORMAT, Form::LINE),
+        _ if key.len() > KEY_LEN_MAX => Err(BAD_FORMAT),
+        Err(fault) => Err(fault_message(verb, fault)),
+        Ok(flags) => request(verb, limits, frame, key, value_len, flags, scratch, dialect),
+    };
+    match request {
+        Ok(step) => step,
+        Err(message) if verb == Verb::Store => {
+            frame.without_block(dialect, value_len, Command::Faulty { message }, Form::LINE)
+        }
+        Err(message) => frame.fault(message, Form::LINE),
+    }
+}
+
+/// `ma` has one text for all that can be wrong with a flag.
+#[cold]
+fn fault_message(verb: Verb, fault: Fault) -> &'static str {
+    match (verb, fault) {
+        (Verb::Arithmetic, Fault::Flag(_)) => "CLIENT_ERROR invalid or duplicate flag",
+        _ => fault.message(),
+    }
+}
+
+#[inline]
+#[expect(clippy::too_many_arguments, reason = "they are one request, in one place")]
+fn request<'a>(
+    verb: Verb,
+    limits: &Limits,
+    frame: Frame<'a>,
+    key: &'a [u8],
+    value_len: usize,
+    flags: Flags<'a>,
+    scratch: &'a mut Vec<u8>,
+    dialect: &mut Dialect,
+) -> Result<Step<'a>, &'static str> {
+    let is_base64 = flags.has(b'b');
+    let key = if is_base64 {
+        decode_key(key, scratch).ok_or_else(|| fault_message(verb, Fault::Flag(BAD_KEY)))?
+    } else {
+        key
+    };
+    let form = Form(Shape::Meta(MetaForm {
+        verb,
+        key,
+        is_base64,
+        returns: flags.returns,
+        opaque: flags.opaque,
+        is_quiet: flags.has(b'q'),
+        with_value: flags.has(b'v'),
+        ttl_before: flags.ttl_before,
+        known_version: flags.given(b'C', flags.compare),
+        value_len,
+    }));
+    let check_opaque = || flags.check_opaque().map_err(Fault::message);
+    let command = match verb {
+        Verb::Get | Verb::Inspect => {
+            check_opaque()?;
+            Command::Get(get(key, &flags))
+        }
+        Verb::Delete => {
+            check_opaque()?;
+            Command::Delete(delete(key, &flags))
+        }
+        Verb::Arithmetic => {
+            let direction = direction(&flags)?;
+            check_opaque()?;
+            Command::Arithmetic(arithmetic(key, direction, &flags))
+        }
+        Verb::Store => {
+            let mode = store_mode(&flags)?;
+            check_opaque()?;
+            if item_size(key.len() as u64, value_len as u64, flags.client_flags) > limits.item_size_max {
+                return Ok(frame.without_block(dialect, value_len, Command::Discard { key }, form));
+            }
+            let value = match frame.block(dialect, value_len) {
+                Block::Whole(value) => value,
+                Block::Partial(step) => return Ok(step),
+                Block::Unterminated => return Ok(bad_chunk(frame, value_len, Form::LINE)),
+            };
+            let command = Command::Store(store(key, value, mode, &flags, limits));
+            return Ok(frame.request_with_block(value, command, form));
+        }
+    };
+    Ok(frame.request(command, form))
+}
+
+/// The key behind base64 text; `None` if the text is not base64 or stands for nothing.
+fn decode_key<'a>(text: &[u8], scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    scratch.clear();
+    KEY_BASE64.decode_vec(text, scratch).ok()?;
+    (!scratch.is_empty()).then_some(&scratch[..])
+}
+
+fn ttl(seconds: i32) -> Ttl {
+    Ttl::from_memcached(seconds.into())
+}
+
+#[inline]
+fn get<'a>(key: &'a [u8], flags: &Flags<'a>) -> Get<'a> {
+    Get {
+        key,
+        touch: flags.given(b'T', flags.ttl).map(ttl),
+        vivify: flags.given(b'N', flags.vivify).map(ttl),
+        recache_below_s: flags.given(b'R', flags.recache.into()),
+        version: flags.given(b'E', flags.version),
+        needs: Needs { version: flags.has(b'c'), access: flags.has(b'h') || flags.has(b'l') },
+        silent: flags.has(b'u'),
+        counts_as_touch: false,
+        family: Family::Meta,
+    }
+}
+
+fn delete<'a>(key: &'a [u8], flags: &Flags<'a>) -> Delete<'a> {
+    let (mark_stale, drop_value) = (flags.has(b'I'), flags.has(b'x'));
+    let keeps_record = mark_stale || drop_value;
+    Delete {
+        key,
+        compare: flags.given(b'C', flags.compare),
+        mark_stale,
+        drop_value,
+        ttl: flags.given(b'T', flags.ttl).filter(|_| keeps_record).map(ttl),
+        flags: flags.given(b'F', flags.client_flags).filter(|_| drop_value),
+        version: flags.given(b'E', flags.version).filter(|_| keeps_record),
+        family: Family::Meta,
+    }
+}
+
+#[inline]
+fn arithmetic<'a>(key: &'a [u8], direction: Direction, flags: &Flags<'a>) -> Arithmetic<'a> {
+    Arithmetic {
+        key,
+        direction,
+        delta: flags.delta,
+        vivify: flags.given(b'N', flags.vivify).map(ttl),
+        initial: flags.initial,
+        touch: flags.given(b'T', flags.ttl).map(ttl),
+        compare: flags.given(b'C', flags.compare),
+        version: flags.given(b'E', flags.version),
+        needs: Needs { version: flags.has(b'c'), access: false },
+        family: Family::Meta,
+    }
+}
+
+fn direction(flags: &Flags<'_>) -> Result<Direction, &'static str> {
+    match flags.given(b'M', flags.mode) {
+        None | Some(b'I' | b'+') => Ok(Direction::Increment),
+        Some(b'D' | b'-') => Ok(Direction::Decrement),
+        Some(_) => Err("CLIENT_ERROR invalid mode for ma M token"),
+    }
+}
+
+#[inline]
+fn store<'a>(
+    key: &'a [u8],
+    value: &'a [u8],
+    mode: StoreMode,
+    flags: &Flags<'a>,
+    limits: &Limits,
+) -> Store<'a> {
+    let extends = matches!(mode, StoreMode::Append | StoreMode::Prepend);
+    Store {
+        key,
+        value,
+        flags: flags.client_flags,
+        ttl: ttl(flags.ttl),
+        mode,
+        compare: flags.given(b'C', flags.compare),
+        stale_if_older: flags.has(b'I'),
+        version: flags.given(b'E', flags.version),
+        vivify: flags.given(b'N', flags.vivify).filter(|_| extends).map(ttl),
+        needs: Needs { version: flags.has(b'c'), access: false },
+        item_size_max: Some(limits.item_size_max),
+        family: Family::Meta,
+    }
+}
+
+fn store_mode(flags: &Flags<'_>) -> Result<StoreMode, &'static str> {
+    match flags.given(b'M', flags.mode) {
+        None | Some(b'S') => Ok(StoreMode::Set),
+        Some(b'E') => Ok(StoreMode::Add),
+        Some(b'A') => Ok(StoreMode::Append),
+        Some(b'P') => Ok(StoreMode::Prepend),
+        Some(b'R') => Ok(StoreMode::Replace),
+        Some(_) => Err("CLIENT_ERROR invalid mode for ms M token"),
+    }
+}
+
+/// `me`: the debugging command looks at `b` and lets every other flag pass.
+fn inspect<'a>(frame: Frame<'a>, key: &'a [u8], words: Words<'a>, scratch: &'a mut Vec<u8>) -> Step<'a> {
+    let mut letters = words.map(|word| word[0]);
+    let mut others = letters.clone();
+    if key.len() > KEY_LEN_MAX || others.any(|letter| !letter.is_ascii_alphanumeric()) {
+        return frame.fault(BAD_FORMAT, Form::LINE);
+    }
+    let is_base64 = letters.any(|letter| letter == b'b');
+    let key = if is_base64 { decode_key(key, scratch) } else { Some(key) };
+    let Some(key) = key else { return frame.fault(BAD_FORMAT, Form::LINE) };
+    let form = MetaForm {
+        verb: Verb::Inspect,
+        key,
+        is_base64,
+        returns: Returns::default(),
+        opaque: b"",
+        is_quiet: false,
+        with_value: false,
+        ttl_before: false,
+        known_version: None,
+        value_len: 0,
+    };
+    frame.request(Command::Inspect(Inspect { key }), Form(Shape::Meta(form)))
+}

@@ -1,0 +1,176 @@
+//! The server's side of memcached's text and meta dialects: request bytes in, commands out; replies in, reply
+//! bytes out.
+//!
+//! ```text
+//! frame    one line of the input, and the data block behind it
+//! words    the words of a line, found a few bytes at a time
+//! number   the number formats, each with its own rules
+//! text     get, set, incr ...: their words -> a command
+//! meta     mg, ms, md, ma, me: their key and mode -> a command
+//! flags    the one-letter flags of the meta commands
+//! form     what a reply must know of its request
+//! reply    replies -> bytes
+//! ```
+//!
+//! Always true: commands and forms borrow from the input, nothing is copied but base64 keys (into the caller's
+//! scratch); a [`Dialect`] is a few words of state and no buffer; however the input is cut into pieces, the
+//! same requests come out; each byte of a line that is still incomplete is looked at once; and a block that is
+//! not wanted is dropped as it arrives, however long it is.
+//!
+//! Not here: what commands mean (see the `todana` crate), clocks, sockets.
+
+mod flags;
+mod form;
+mod frame;
+mod meta;
+mod number;
+mod reply;
+mod text;
+mod words;
+
+pub use form::Form;
+pub use reply::{Sink, encode};
+
+use frame::Frame;
+use memchr::memchr;
+use todana_core::Command;
+
+/// The longest key, in bytes.
+const KEY_LEN_MAX: usize = 250;
+
+/// The answer to most malformed lines.
+const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
+
+/// The answer to an item over the size limit.
+const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
+
+/// What bounds a request; the same for all connections of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest item, by memcached's size rule (see [`item_size`](super::item_size)).
+    pub item_size_max: u64,
+    /// The longest line, with its end, of anything but `get` and `gets`; at least 128 is taken.
+    pub line_len_max: usize,
+    /// The longest line of `get` and `gets`, which memcached does not bound.
+    pub get_line_len_max: usize,
+    /// False refuses `flush_all` (`-F`).
+    pub flush_allowed: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { item_size_max: 1 << 20, line_len_max: 2048, get_line_len_max: 8 << 20, flush_allowed: true }
+    }
+}
+
+/// One request: what to do, and in which form to answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// What to do.
+    pub command: Command<'a>,
+    /// How to answer.
+    pub form: Form<'a>,
+}
+
+/// The outcome of looking at the unread bytes.
+#[derive(Clone, Copy, Debug)]
+pub enum Step<'a> {
+    /// A whole request; its first `consumed` bytes of the input are done with.
+    Request {
+        /// Bytes done with, at least 1.
+        consumed: usize,
+        /// The request, borrowing from the input.
+        request: Request<'a>,
+    },
+    /// Nothing whole yet: drop `consumed` bytes (a block being swallowed), read at least `at_least` more, call again.
+    NeedMore {
+        /// Bytes done with.
+        consumed: usize,
+        /// How many more bytes are surely needed (at least 1): for a data block all that is missing of it, so
+        /// that a buffer can be sized once; for a line, or a block being dropped, 1.
+        at_least: usize,
+    },
+    /// Close the connection after what is pending has been sent.
+    Close,
+}
+
+/// The state of one connection's decoder: a few bytes, no buffer.
+///
+/// A `get` of several keys comes out as one [`Command::Get`] a key, so that a slow reader can be paused
+/// between them; the form of the last one also writes the `END`.
+///
+/// ```
+/// use todana_core::{Command, Get, Reply};
+/// use todana_protocol::memcached::{Dialect, Limits, Step, encode};
+///
+/// let (mut dialect, mut scratch, mut out) = (Dialect::default(), Vec::new(), Vec::new());
+/// let step = dialect.decode(&Limits::default(), b"get cart:17\r\n", &mut scratch);
+/// let Step::Request { consumed: 13, request } = step else { panic!("{step:?}") };
+/// assert_eq!(request.command, Command::Get(Get { key: b"cart:17", ..Get::default() }));
+/// encode(&request.form, &Reply::Miss, &mut out);
+/// assert_eq!(out, b"END\r\n");
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Dialect {
+    mode: Mode,
+}
+
+/// Where in the stream a decoder stands.
+#[derive(Clone, Copy, Debug)]
+enum Mode {
+    /// At the start of a line, of which so many bytes are known to hold no line end.
+    Line { scanned: usize },
+    /// At the start of a line whose data block ends so many bytes from here.
+    Block { total: usize },
+    /// In a block that nobody wants; so many bytes of it are left.
+    Swallow { left: usize },
+    /// Between two keys of a checked get line.
+    Keys(text::Retrieval),
+}
+
+impl Default for Mode {
+    fn default() -> Self {
+        Mode::Line { scanned: 0 }
+    }
+}
+
+impl Dialect {
+    /// The next step from `input`, the unread bytes: those of the last call that were not consumed, and
+    /// whatever has arrived since. `scratch` holds what has to be decoded first (base64 keys).
+    ///
+    /// After [`Step::Close`] there is nothing to call it for again.
+    #[inline]
+    pub fn decode<'a>(&mut self, limits: &Limits, input: &'a [u8], scratch: &'a mut Vec<u8>) -> Step<'a> {
+        let mut skipped = 0;
+        let scanned = match self.mode {
+            Mode::Line { scanned } => scanned.min(input.len()),
+            Mode::Keys(retrieval) => return text::next_key(self, retrieval, input),
+            Mode::Block { total } if input.len() < total => {
+                return Step::NeedMore { consumed: 0, at_least: total - input.len() };
+            }
+            Mode::Block { .. } => 0,
+            Mode::Swallow { left } if input.len() < left => {
+                self.mode = Mode::Swallow { left: left - input.len() };
+                return Step::NeedMore { consumed: input.len(), at_least: 1 };
+            }
+            Mode::Swallow { left } => {
+                skipped = left;
+                0
+            }
+        };
+        let unread = &input[skipped..];
+        let Some(newline) = memchr(b'\n', &unread[scanned..]).map(|at| scanned + at) else {
+            if frame::is_line_too_long(limits, unread, unread.len() + 1) {
+                return Step::Close;
+            }
+            self.mode = Mode::Line { scanned: unread.len() };
+            return Step::NeedMore { consumed: skipped, at_least: 1 };
+        };
+        let line_len = newline + 1;
+        if line_len > limits.line_len_max && frame::is_line_too_long(limits, unread, line_len) {
+            return Step::Close;
+        }
+        self.mode = Mode::Line { scanned: 0 };
+        text::decode(self, limits, Frame { skipped, unread, line_len }, scratch)
+    }
+}

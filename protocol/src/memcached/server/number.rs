@@ -1,0 +1,95 @@
+//! The number formats. They differ by field, and clients meet the differences, so each has its own function.
+
+use super::frame::VALUE_LEN_MAX;
+
+/// cas unique, incr and decr delta, meta `C` `E` `D` `J`: unsigned 64 bits, digits only.
+#[inline]
+pub(super) fn unsigned(word: &[u8]) -> Option<u64> {
+    // 19 digits cannot overflow.
+    if word.len() > 19 {
+        return unsigned_long(word);
+    }
+    if word.is_empty() {
+        return None;
+    }
+    let mut number = 0;
+    for &byte in word {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        number = number * 10 + u64::from(digit);
+    }
+    Some(number)
+}
+
+#[cold]
+fn unsigned_long(word: &[u8]) -> Option<u64> {
+    word.iter().try_fold(0u64, |number, &byte| {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        number.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
+/// Times outside of storage commands, and meta `T` `N` `R`: signed 32 bits, at most 11 characters, no `+`.
+#[inline]
+pub(super) fn signed(word: &[u8]) -> Option<i32> {
+    const LEN_MAX: usize = "-2147483648".len();
+    if word.len() > LEN_MAX {
+        return None;
+    }
+    let number = match word {
+        [b'-', digits @ ..] => -(unsigned(digits)? as i64),
+        _ => unsigned(word)? as i64,
+    };
+    i32::try_from(number).ok()
+}
+
+/// The length of a data block: a signed number that is not negative and leaves room for the line end.
+#[inline]
+pub(super) fn value_len(word: &[u8]) -> Option<usize> {
+    let len = usize::try_from(signed(word)?).ok()?;
+    (len <= VALUE_LEN_MAX).then_some(len)
+}
+
+/// Client flags: unsigned 64 bits as C's `strtoul` reads them, of which the lower 32 are kept; no `-`.
+#[inline]
+pub(super) fn client_flags(word: &[u8]) -> Option<u32> {
+    let number = unsigned(word).or_else(|| match c_number(word)? {
+        (false, magnitude) => Some(magnitude),
+        (true, _) => None,
+    })?;
+    Some(number as u32)
+}
+
+/// The expiry time of storage commands: signed 64 bits as C's `strtol` reads them, of which the lower 32 are
+/// kept.
+#[inline]
+pub(super) fn expiry(word: &[u8]) -> Option<i32> {
+    if let Some(number) = unsigned(word) {
+        return i64::try_from(number).ok().map(|number| number as i32);
+    }
+    let number = match c_number(word)? {
+        (false, magnitude) => i64::try_from(magnitude).ok()?,
+        (true, magnitude) => 0i64.checked_sub_unsigned(magnitude)?,
+    };
+    Some(number as i32)
+}
+
+/// Sign and magnitude of what C's `strtol` family would read: blanks (other than the space, which ends the
+/// word) and a sign may come first, and anything may follow a blank.
+#[cold]
+fn c_number(word: &[u8]) -> Option<(bool, u64)> {
+    let is_blank = |byte: &u8| matches!(byte, b'\t'..=b'\r');
+    let start = word.iter().position(|byte| !is_blank(byte))?;
+    let (negative, digits) = match &word[start..] {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    let end = digits.iter().position(is_blank).unwrap_or(digits.len());
+    Some((negative, unsigned(&digits[..end])?))
+}

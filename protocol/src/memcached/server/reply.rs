@@ -1,0 +1,324 @@
+//! Replies as bytes.
+
+use super::form::{Form, MetaForm, Shape, ValueForm, Verb};
+use super::meta::KEY_BASE64;
+use super::{KEY_LEN_MAX, TOO_LARGE};
+use crate::memcached::{item_size, size_class};
+use base64::Engine as _;
+use todana_core::{
+    Expiry, Hit, Inspection, Number, Record, Refusal, Reply, SharedBytes, Stored, UnixSeconds,
+};
+
+/// Where reply bytes go.
+pub trait Sink {
+    /// Copies bytes.
+    fn put(&mut self, bytes: &[u8]);
+    /// Takes a share of a large value instead of copying it.
+    fn share(&mut self, bytes: &SharedBytes) {
+        self.put(bytes.as_ref().as_ref());
+    }
+}
+
+impl Sink for Vec<u8> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// Writes a reply in the form that its request wants. Nothing is written for `noreply`, for what `q` hides, and
+/// for a missing key of a get line.
+#[inline]
+pub fn encode(form: &Form<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
+    match &form.0 {
+        Shape::Value(form) => value(form, reply, out),
+        Shape::Silent => {}
+        Shape::Line | Shape::StoreLine => {
+            if let (Shape::StoreLine, Reply::Refused(Refusal::OutOfMemory)) = (&form.0, reply) {
+                out.put(b"SERVER_ERROR out of memory storing object\r\n");
+            } else {
+                line(reply, out);
+            }
+        }
+        Shape::Meta(form) => meta(form, reply, out),
+        Shape::Noop => match reply {
+            Reply::Done => out.put(b"MN\r\n"),
+            _ => line(reply, out),
+        },
+    }
+}
+
+/// One key of a get line.
+#[inline]
+fn value(form: &ValueForm<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
+    let end: &[u8] = if form.is_last { b"END\r\n" } else { b"" };
+    // Anything but a hit counts as a miss: an error in the middle of a list could not be told from a value.
+    let Reply::Hit(Hit { record, .. }) = reply else { return out.put(end) };
+    out.put(b"VALUE ");
+    out.put(form.key);
+    out.put(b" ");
+    number(record.attributes.flags, out);
+    out.put(b" ");
+    number(record.value.len(), out);
+    if form.with_version {
+        out.put(b" ");
+        number(record.attributes.version, out);
+    }
+    out.put(b"\r\n");
+    body(record, out);
+    out.put(if form.is_last { b"\r\nEND\r\n" } else { b"\r\n" });
+}
+
+#[inline]
+fn body(record: &Record<'_>, out: &mut impl Sink) {
+    match record.shared {
+        Some(shared) => out.share(shared),
+        None => out.put(record.value),
+    }
+}
+
+#[inline]
+fn number(number: impl itoa::Integer, out: &mut impl Sink) {
+    out.put(itoa::Buffer::new().format(number).as_bytes());
+}
+
+/// The replies that need nothing of their request.
+fn line(reply: &Reply<'_>, out: &mut impl Sink) {
+    let text: &str = match *reply {
+        Reply::Stored(_) => "STORED",
+        Reply::NotStored => "NOT_STORED",
+        Reply::Exists => "EXISTS",
+        Reply::NotFound | Reply::Miss => "NOT_FOUND",
+        Reply::Deleted => "DELETED",
+        Reply::Touched => "TOUCHED",
+        Reply::Done => "OK",
+        Reply::Reset => "RESET",
+        Reply::End => "END",
+        Reply::Unknown => "ERROR",
+        Reply::Faulty(message) => message,
+        Reply::Refused(refusal) => refusal_text(refusal),
+        Reply::Number(Number { value, .. }) => {
+            number(value, out);
+            ""
+        }
+        Reply::Version(version) => {
+            out.put(b"VERSION ");
+            version
+        }
+        Reply::Statistic { name, value } => {
+            out.put(b"STAT ");
+            out.put(name.as_bytes());
+            out.put(b" ");
+            value
+        }
+        // No command that is answered by a plain line asks for a record.
+        Reply::Hit(_) | Reply::Inspection(_) => "SERVER_ERROR unexpected reply",
+    };
+    out.put(text.as_bytes());
+    out.put(b"\r\n");
+}
+
+fn refusal_text(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::TooLarge => TOO_LARGE,
+        Refusal::OutOfMemory => "SERVER_ERROR out of memory",
+        Refusal::NonNumeric => "CLIENT_ERROR cannot increment or decrement non-numeric value",
+        Refusal::NotEnabled => "SERVER_ERROR: shutdown not enabled",
+        Refusal::LimitTooSmall => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
+        Refusal::LimitInBytes => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
+        Refusal::LimitNotAdjustable => "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust",
+    }
+}
+
+/// The reply to a meta command with a key.
+#[inline]
+fn meta(form: &MetaForm<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
+    match (form.verb, reply) {
+        (Verb::Get, Reply::Hit(hit)) => meta_hit(form, hit, out),
+        (Verb::Get, Reply::Miss) => {
+            if !form.is_quiet {
+                meta_status(form, b"EN", out);
+            }
+        }
+        (Verb::Store, Reply::Stored(stored)) => {
+            if !form.is_quiet {
+                meta_stored(form, b"HD", *stored, out);
+            }
+        }
+        (Verb::Store, Reply::NotStored) => meta_not_stored(form, b"NS", out),
+        (Verb::Store, Reply::Exists) => meta_not_stored(form, b"EX", out),
+        (Verb::Store, Reply::NotFound) => meta_not_stored(form, b"NF", out),
+        (Verb::Store, Reply::Refused(Refusal::OutOfMemory)) => {
+            out.put(b"SERVER_ERROR out of memory storing object\r\n");
+        }
+        (Verb::Delete, Reply::Deleted) => {
+            if !form.is_quiet {
+                meta_status(form, b"HD", out);
+            }
+        }
+        (Verb::Arithmetic, Reply::Number(number)) => {
+            if !form.is_quiet {
+                meta_number(form, number, out);
+            }
+        }
+        (Verb::Delete | Verb::Arithmetic, Reply::NotFound) => meta_status(form, b"NF", out),
+        (Verb::Delete | Verb::Arithmetic, Reply::Exists) => meta_status(form, b"EX", out),
+        (Verb::Delete | Verb::Arithmetic, Reply::NotStored) => meta_status(form, b"NS", out),
+        (Verb::Inspect, Reply::Inspection(inspection)) => meta_inspection(form, inspection, out),
+        (Verb::Inspect, Reply::Miss) => out.put(b"EN\r\n"),
+        _ => line(reply, out),
+    }
+}
+
+#[inline]
+fn meta_hit(form: &MetaForm<'_>, hit: &Hit<'_>, out: &mut impl Sink) {
+    let record = &hit.record;
+    let attributes = &record.attributes;
+    // Version 0 means that nobody has been shown one, so nobody can know it.
+    let is_known = attributes.version != 0 && form.known_version == Some(attributes.version);
+    let with_value = form.with_value && !is_known;
+    if with_value {
+        out.put(b"VA ");
+        number(record.value.len(), out);
+    } else {
+        out.put(b"HD");
+    }
+    for letter in form.returns.as_slice() {
+        match letter {
+            b's' => flag(b" s", record.value.len(), out),
+            b'c' => flag(b" c", attributes.version, out),
+            b't' => {
+                time_left(if form.ttl_before { hit.expiry_before } else { attributes.expiry }, hit.now, out)
+            }
+            b'f' => flag(b" f", attributes.flags, out),
+            b'h' => flag(b" h", u8::from(hit.access_before.is_some_and(|access| access.fetched)), out),
+            b'l' => {
+                let since = hit.access_before.map_or(0, |access| hit.now.0.saturating_sub(access.at.0));
+                flag(b" l", since, out);
+            }
+            _ => echo(form, *letter, out),
+        }
+    }
+    for (is_marked, mark) in
+        [(hit.recache.token_out, b" Z"), (hit.recache.stale, b" X"), (hit.recache.won, b" W")]
+    {
+        if is_marked {
+            out.put(mark);
+        }
+    }
+    out.put(b"\r\n");
+    if with_value {
+        body(record, out);
+        out.put(b"\r\n");
+    }
+}
+
+fn meta_stored(form: &MetaForm<'_>, code: &[u8], stored: Stored, out: &mut impl Sink) {
+    out.put(code);
+    for letter in form.returns.as_slice() {
+        match letter {
+            b'c' => flag(b" c", stored.version, out),
+            b's' => flag(b" s", stored.value_len, out),
+            _ => echo(form, *letter, out),
+        }
+    }
+    out.put(b"\r\n");
+}
+
+/// A refused `ms` still answers `c` and `s`: no version, and the length that was sent.
+fn meta_not_stored(form: &MetaForm<'_>, code: &[u8], out: &mut impl Sink) {
+    meta_stored(form, code, Stored { version: 0, value_len: form.value_len as u64 }, out);
+}
+
+fn meta_number(form: &MetaForm<'_>, number: &Number, out: &mut impl Sink) {
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(number.value);
+    if form.with_value {
+        out.put(b"VA ");
+        self::number(digits.len(), out);
+    } else {
+        out.put(b"HD");
+    }
+    for letter in form.returns.as_slice() {
+        match letter {
+            b'c' => flag(b" c", number.version, out),
+            b't' => {
+                time_left(if form.ttl_before { number.expiry_before } else { number.expiry }, number.now, out)
+            }
+            _ => echo(form, *letter, out),
+        }
+    }
+    out.put(b"\r\n");
+    if form.with_value {
+        out.put(digits.as_bytes());
+        out.put(b"\r\n");
+    }
+}
+
+/// A reply that has nothing to say of the record: only what the client sent goes back.
+fn meta_status(form: &MetaForm<'_>, code: &[u8], out: &mut impl Sink) {
+    out.put(code);
+    for letter in form.returns.as_slice() {
+        echo(form, *letter, out);
+    }
+    out.put(b"\r\n");
+}
+
+/// `k` and `O`; nothing for the letters that speak of a record.
+#[inline]
+fn echo(form: &MetaForm<'_>, letter: u8, out: &mut impl Sink) {
+    match letter {
+        b'k' => {
+            out.put(b" k");
+            key(form, out);
+            if form.is_base64 {
+                out.put(b" b");
+            }
+        }
+        b'O' => {
+            out.put(b" O");
+            out.put(form.opaque);
+        }
+        _ => {}
+    }
+}
+
+/// The key as it came.
+#[inline]
+fn key(form: &MetaForm<'_>, out: &mut impl Sink) {
+    if !form.is_base64 {
+        return out.put(form.key);
+    }
+    let mut text = [0; KEY_LEN_MAX.div_ceil(3) * 4];
+    let len = KEY_BASE64.encode_slice(form.key, &mut text).expect("text has room for the longest key");
+    out.put(&text[..len]);
+}
+
+#[inline]
+fn flag(letter: &[u8], argument: impl itoa::Integer, out: &mut impl Sink) {
+    out.put(letter);
+    number(argument, out);
+}
+
+fn time_left(expiry: Expiry, now: UnixSeconds, out: &mut impl Sink) {
+    match expiry.seconds_left(now) {
+        None => out.put(b" t-1"),
+        // What is past shows as a huge number, as from memcached's unsigned clock.
+        Some(left) if left < 0 => flag(b" t", left as u32, out),
+        Some(left) => flag(b" t", left, out),
+    }
+}
+
+fn meta_inspection(form: &MetaForm<'_>, inspection: &Inspection, out: &mut impl Sink) {
+    let Inspection { expiry, access, version, flags, key_len, value_len, now } = *inspection;
+    let size = item_size(key_len, value_len, flags);
+    out.put(b"ME ");
+    key(form, out);
+    flag(b" exp=", expiry.seconds_left(now).unwrap_or(-1), out);
+    flag(b" la=", access.map_or(0, |access| now.0.saturating_sub(access.at.0)), out);
+    flag(b" cas=", version, out);
+    out.put(if access.is_some_and(|access| access.fetched) { b" fetch=yes" } else { b" fetch=no" });
+    flag(b" cls=", size_class(size), out);
+    flag(b" size=", size, out);
+    out.put(b"\r\n");
+}
