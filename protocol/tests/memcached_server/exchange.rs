@@ -1,0 +1,252 @@
+//! A server without a store: it feeds a dialect, answers every command from its key, and checks the
+//! decoder's promises on the way.
+
+use todana_core::{
+    Access, Attributes, Command, Expiry, Hit, Inspection, Number, Recache, Record, Refusal, Reply, Stored,
+    UnixSeconds,
+};
+use todana_protocol::memcached::{Dialect, Limits, Step, encode};
+
+/// The clock of all answers.
+pub(crate) const NOW: UnixSeconds = UnixSeconds(1000);
+
+/// What came of a stream of requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// Each command, and the form that it came with, as text.
+    pub(crate) requests: Vec<String>,
+    /// All reply bytes.
+    pub(crate) replies: Vec<u8>,
+    /// The connection was closed, by the dialect or by `quit`.
+    pub(crate) closed: bool,
+    /// Bytes of the stream that were not used up.
+    pub(crate) unread: usize,
+}
+
+/// One connection: what has arrived and is unread, and what came of the rest.
+#[derive(Default)]
+pub(crate) struct Connection {
+    limits: Limits,
+    dialect: Dialect,
+    unread: Vec<u8>,
+    scratch: Vec<u8>,
+    /// Bytes that the decoder said are surely needed before anything can come of them.
+    awaited: usize,
+    outcome: Outcome,
+}
+
+impl Connection {
+    /// A connection under these limits.
+    pub(crate) fn new(limits: Limits) -> Self {
+        Connection { limits, ..Connection::default() }
+    }
+
+    /// More bytes arrive.
+    pub(crate) fn arrive(&mut self, bytes: &[u8]) {
+        self.unread.extend_from_slice(bytes);
+        let mut used = 0;
+        let arrived_before = self.unread.len() - bytes.len();
+        while !self.outcome.closed {
+            let input = &self.unread[used..];
+            match self.dialect.decode(&self.limits, input, &mut self.scratch) {
+                Step::Request { consumed, request } => {
+                    assert!(consumed >= 1, "a request that uses nothing up");
+                    assert!(consumed <= input.len(), "uses {consumed} of {}", input.len());
+                    assert!(
+                        bytes.len() >= self.awaited || used > 0,
+                        "{} bytes were not needed",
+                        self.awaited
+                    );
+                    used += consumed;
+                    self.outcome.requests.push(format!("{:?} {:?}", request.command, request.form));
+                    self.outcome.closed = matches!(request.command, Command::Quit);
+                    answer(&request.command, &mut |reply| {
+                        encode(&request.form, &reply, &mut self.outcome.replies);
+                    });
+                }
+                Step::NeedMore { consumed, at_least } => {
+                    assert!(consumed <= input.len(), "uses {consumed} of {}", input.len());
+                    assert!(at_least >= 1, "needs nothing more, yet yields nothing");
+                    if consumed == 0 && used == 0 && arrived_before > 0 && self.awaited > bytes.len() {
+                        assert_eq!(at_least, self.awaited - bytes.len(), "what is missing is known exactly");
+                    }
+                    self.awaited = at_least;
+                    used += consumed;
+                    break;
+                }
+                Step::Close => self.outcome.closed = true,
+            }
+        }
+        self.unread.drain(..used);
+    }
+
+    /// The end of the stream.
+    pub(crate) fn finish(mut self) -> Outcome {
+        self.outcome.unread = if self.outcome.closed { 0 } else { self.unread.len() };
+        self.outcome
+    }
+}
+
+/// Sends a stream in pieces that end at these offsets.
+pub(crate) fn send_in_pieces(limits: Limits, stream: &[u8], cuts: &[usize]) -> Outcome {
+    let mut connection = Connection::new(limits);
+    let mut from = 0;
+    for &cut in cuts {
+        connection.arrive(&stream[from..cut]);
+        from = cut;
+    }
+    connection.arrive(&stream[from..]);
+    connection.finish()
+}
+
+/// Sends a stream whole and byte by byte, and asserts that the same comes of both.
+pub(crate) fn send_within(limits: Limits, stream: &[u8]) -> Outcome {
+    let whole = send_in_pieces(limits, stream, &[]);
+    let every_byte: Vec<usize> = (1..stream.len()).collect();
+    let bytewise = send_in_pieces(limits, stream, &every_byte);
+    assert_eq!(whole, bytewise, "byte by byte {:?} differs", stream.escape_ascii().to_string());
+    whole
+}
+
+/// As [`send_within`] the default limits.
+#[allow(dead_code, reason = "the fuzz targets, which share this file, have limits of their own")]
+pub(crate) fn send(stream: &[u8]) -> Outcome {
+    send_within(Limits::default(), stream)
+}
+
+/// Answers a command by its key: `missing`, `exists`, `notstored`, `full`, `large` and `words` (what is no number) say
+/// their outcome; any other key is there.
+pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
+    match *command {
+        Command::Get(get) => reply(match get.key {
+            b"missing" => Reply::Miss,
+            b"full" => Reply::Refused(Refusal::OutOfMemory),
+            key => Reply::Hit(hit(key)),
+        }),
+        Command::Store(store) => {
+            let version = if store.needs.version { 42 } else { 0 };
+            let stored = Stored { version, value_len: store.value.len() as u64 };
+            reply(by_key(store.key, Reply::Stored(stored)));
+        }
+        Command::Discard { .. } => reply(Reply::Refused(Refusal::TooLarge)),
+        Command::Delete(delete) => reply(by_key(delete.key, Reply::Deleted)),
+        Command::Arithmetic(arithmetic) => {
+            let version = if arithmetic.needs.version { 42 } else { 0 };
+            let number = Number {
+                value: 1234,
+                version,
+                expiry_before: Expiry::At(UnixSeconds(NOW.0 + 60)),
+                expiry: Expiry::At(UnixSeconds(NOW.0 + 100)),
+                created: false,
+                now: NOW,
+            };
+            reply(by_key(arithmetic.key, Reply::Number(number)));
+        }
+        Command::Touch(touch) => reply(by_key(touch.key, Reply::Touched)),
+        Command::Inspect(inspect) => reply(match inspect.key {
+            b"missing" => Reply::Miss,
+            key => Reply::Inspection(Inspection {
+                expiry: if key == b"forever" { Expiry::Never } else { Expiry::At(UnixSeconds(NOW.0 + 60)) },
+                access: (key != b"untracked").then_some(Access { at: UnixSeconds(NOW.0 - 9), fetched: true }),
+                version: 42,
+                flags: 0,
+                key_len: key.len() as u64,
+                value_len: 5,
+                now: NOW,
+            }),
+        }),
+        Command::Stats { group: b"" } => {
+            reply(Reply::Statistic { name: "pid", value: "1" });
+            reply(Reply::Statistic { name: "curr_items", value: "0" });
+            reply(Reply::End);
+        }
+        Command::Stats { group: b"reset" } => reply(Reply::Reset),
+        Command::Stats { .. } => reply(Reply::Unknown),
+        Command::Version => reply(Reply::Version("1.6.45")),
+        Command::Flush { .. } | Command::Verbosity(_) | Command::Noop => reply(Reply::Done),
+        Command::MemoryLimit { mebibytes } => reply(match mebibytes {
+            0..8 => Reply::Refused(Refusal::LimitTooSmall),
+            8..1_000 => Reply::Done,
+            1_000..1_000_000_000 => Reply::Refused(Refusal::LimitNotAdjustable),
+            _ => Reply::Refused(Refusal::LimitInBytes),
+        }),
+        Command::Shutdown { .. } => reply(Reply::Refused(Refusal::NotEnabled)),
+        Command::EndOfGets => reply(Reply::End),
+        Command::Faulty { message } => reply(Reply::Faulty(message)),
+        Command::Quit => {}
+    }
+}
+
+/// What is stored under any key that is there: five bytes, flags 5, a minute to live that this request has
+/// made 100 s, version 42, read 9 seconds ago. `won`, `stale` and `told` carry marks, `forever` no expiry, `past`
+/// one that is over, `bare` nothing.
+pub(crate) fn hit(key: &[u8]) -> Hit<'static> {
+    let before = Expiry::At(UnixSeconds(NOW.0 + 60));
+    let after = Expiry::At(UnixSeconds(NOW.0 + 100));
+    let (expiry_before, expiry) = match key {
+        b"forever" | b"bare" => (Expiry::Never, Expiry::Never),
+        b"past" => (before, Expiry::At(UnixSeconds(NOW.0 - 1))),
+        _ => (before, after),
+    };
+    let (flags, version) = if key == b"bare" { (0, 0) } else { (5, 42) };
+    let access = Access { at: UnixSeconds(NOW.0 - 9), fetched: true };
+    Hit {
+        record: Record::new(b"value", Attributes { flags, expiry, version, ..Attributes::default() }),
+        expiry_before,
+        access_before: (key != b"bare").then_some(access),
+        recache: Recache {
+            won: matches!(key, b"won" | b"all marks"),
+            stale: matches!(key, b"stale" | b"all marks"),
+            token_out: matches!(key, b"told" | b"all marks"),
+        },
+        now: NOW,
+    }
+}
+
+fn by_key<'r>(key: &[u8], done: Reply<'r>) -> Reply<'r> {
+    match key {
+        b"missing" => Reply::NotFound,
+        b"exists" => Reply::Exists,
+        b"notstored" => Reply::NotStored,
+        b"full" => Reply::Refused(Refusal::OutOfMemory),
+        b"large" => Reply::Refused(Refusal::TooLarge),
+        b"words" => Reply::Refused(Refusal::NonNumeric),
+        _ => done,
+    }
+}
+
+/// Asserts the replies to each request of a table, alone and with a command before and behind it.
+#[track_caller]
+#[allow(dead_code, reason = "the fuzz targets share this file")]
+pub(crate) fn assert_replies(table: &[(&str, &str)]) {
+    for (request, replies) in table {
+        let outcome = send(request.as_bytes());
+        assert_eq!(
+            outcome.replies.escape_ascii().to_string(),
+            replies.as_bytes().escape_ascii().to_string(),
+            "to {request:?}"
+        );
+        assert!(!outcome.closed, "closed after {request:?}");
+        assert_eq!(outcome.unread, 0, "unread of {request:?}");
+
+        let between = send(format!("version\r\n{request}mn\r\n").as_bytes());
+        let expected = format!("VERSION 1.6.45\r\n{replies}MN\r\n");
+        assert_eq!(
+            between.replies.escape_ascii().to_string(),
+            expected.as_bytes().escape_ascii().to_string()
+        );
+    }
+}
+
+/// Asserts that a stream, however cut, yields exactly these commands.
+#[track_caller]
+#[allow(dead_code, reason = "the fuzz targets share this file")]
+pub(crate) fn assert_commands(stream: &[u8], commands: &[Command<'_>]) {
+    let seen = send(stream).requests;
+    let text = stream.escape_ascii();
+    assert_eq!(seen.len(), commands.len(), "{text}: {seen:#?}");
+    for (seen, command) in seen.iter().zip(commands) {
+        let command = format!("{command:?} ");
+        assert!(seen.starts_with(&command), "{text}:\n  {seen}\nis not\n  {command}");
+    }
+}

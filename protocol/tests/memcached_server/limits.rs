@@ -1,0 +1,118 @@
+//! The size rule, and blocks that nobody wants.
+
+use crate::exchange::{Connection, assert_commands, send};
+use todana_core::{Command, Store};
+use todana_protocol::memcached::{Dialect, Limits, Step};
+
+const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
+
+fn set(key_len: usize, flags: u32, value_len: usize) -> Vec<u8> {
+    let line = format!("set {} {flags} 0 {value_len}\r\n", "k".repeat(key_len));
+    [line.into_bytes(), vec![b'v'; value_len], b"\r\n".to_vec()].concat()
+}
+
+/// A stream of a megabyte is sent whole: byte by byte it would be a million calls for each.
+fn send_whole(stream: &[u8]) -> Vec<u8> {
+    let mut connection = Connection::new(Limits::default());
+    connection.arrive(stream);
+    connection.finish().replies
+}
+
+#[test]
+fn the_largest_item_is_as_large_as_memcached_s() {
+    for (key_len, flags, value_len) in
+        [(1, 0, 1_048_516), (1, 1, 1_048_512), (250, 0, 1_048_267), (1, 4_294_967_295, 1_048_512)]
+    {
+        assert_eq!(send_whole(&set(key_len, flags, value_len)), b"STORED\r\n");
+        assert_eq!(send_whole(&set(key_len, flags, value_len + 1)), TOO_LARGE);
+    }
+    let meta = |value_len: usize| {
+        [format!("ms k {value_len} F1\r\n").into_bytes(), vec![b'v'; value_len], b"\r\n".to_vec()].concat()
+    };
+    assert_eq!(send_whole(&meta(1_048_512)), b"HD\r\n");
+    assert_eq!(send_whole(&meta(1_048_513)), TOO_LARGE);
+}
+
+/// Runs a request whose block is over a small limit, and a command behind it.
+fn refused(line: &str) -> (Vec<String>, String) {
+    let limits = Limits { item_size_max: 100, ..Limits::default() };
+    let stream = format!("{line}\r\n{}\r\nversion\r\n", "version\r\n".repeat(6));
+    let outcome = crate::exchange::send_within(limits, stream.as_bytes());
+    assert_eq!(outcome.requests.len(), 2, "{:?}", outcome.requests);
+    (outcome.requests, outcome.replies.escape_ascii().to_string())
+}
+
+#[test]
+fn a_set_too_large_discards_the_old_value_and_swallows_the_block() {
+    let answered = format!("{}VERSION 1.6.45\\r\\n", TOO_LARGE.escape_ascii());
+    for line in
+        ["set k 0 0 54", "ms k 54", "ms k 54 q", "ms k 54 ME", "ms k 54 MA", "ms k 54 MP", "ms k 54 MR"]
+    {
+        let (requests, replies) = refused(line);
+        assert!(requests[0].starts_with("Discard { key: [107] } "), "{line}: {}", requests[0]);
+        assert_eq!(replies, answered, "{line}");
+    }
+    for line in ["add k 0 0 54", "replace k 0 0 54", "append k 0 0 54", "prepend k 0 0 54", "cas k 0 0 54 1"]
+    {
+        let (requests, replies) = refused(line);
+        assert!(requests[0].starts_with("Faulty { "), "{line}: {}", requests[0]);
+        assert_eq!(replies, answered, "{line}");
+    }
+}
+
+#[test]
+fn a_set_too_large_under_noreply_is_silent_and_discards_all_the_same() {
+    let (requests, replies) = refused("set k 0 0 54 noreply");
+    assert!(requests[0].starts_with("Discard { key: [107] } "), "{}", requests[0]);
+    assert_eq!(replies, "VERSION 1.6.45\\r\\n");
+    assert_eq!(refused("add k 0 0 54 noreply").1, "VERSION 1.6.45\\r\\n");
+}
+
+#[test]
+fn two_gigabytes_are_swallowed_as_they_arrive() {
+    let (limits, mut dialect, mut scratch) = (Limits::default(), Dialect::default(), Vec::new());
+    let line = b"set k 0 0 2147483645\r\n";
+    let step = dialect.decode(&limits, line, &mut scratch);
+    assert!(matches!(step, Step::Request { consumed, .. } if consumed == line.len()));
+    let chunk = vec![b'v'; 1 << 20];
+    let mut left = 2_147_483_647;
+    while left > chunk.len() {
+        // Nothing is kept, and nobody is asked to hold the rest.
+        let step = dialect.decode(&limits, &chunk, &mut scratch);
+        assert!(matches!(step, Step::NeedMore { consumed, at_least: 1 } if consumed == chunk.len()));
+        left -= chunk.len();
+    }
+    let tail = [&chunk[..left], b"version\r\n"].concat();
+    let step = dialect.decode(&limits, &tail, &mut scratch);
+    let Step::Request { consumed, request } = step else { panic!("{step:?}") };
+    assert_eq!(consumed, tail.len());
+    assert_eq!(request.command, Command::Version);
+}
+
+#[test]
+fn what_is_missing_of_a_block_is_told_exactly() {
+    let (limits, mut dialect, mut scratch) = (Limits::default(), Dialect::default(), Vec::new());
+    let stream = set(1, 0, 100_000);
+    let line_len = stream.len() - 100_002;
+    for (arrived, missing) in [(line_len, 100_002), (line_len + 2, 100_000), (stream.len() - 1, 1)] {
+        let step = dialect.decode(&limits, &stream[..arrived], &mut scratch);
+        assert!(
+            matches!(step, Step::NeedMore { consumed: 0, at_least } if at_least == missing),
+            "{missing}: {step:?}"
+        );
+    }
+    let step = dialect.decode(&limits, &stream, &mut scratch);
+    assert!(matches!(step, Step::Request { consumed, .. } if consumed == stream.len()));
+}
+
+#[test]
+fn the_item_limit_rides_along_for_append() {
+    let store = Store { key: b"k", value: b"a", item_size_max: Some(1 << 20), ..Store::default() };
+    assert_commands(b"set k 0 0 1\r\na\r\n", &[Command::Store(store)]);
+}
+
+#[test]
+fn an_empty_block_is_a_block() {
+    assert_eq!(send(b"set k 0 0 0\r\n\r\nms k 0\r\n\r\n").replies, b"STORED\r\nHD\r\n");
+    assert_eq!(send(b"set k 0 0 0\r\nversion\r\n").replies, b"CLIENT_ERROR bad data chunk\r\nERROR\r\n");
+}

@@ -1,0 +1,100 @@
+//! What `encode` does with replies that no exchange of these tests brings about.
+
+use crate::exchange::hit;
+use std::sync::Arc;
+use todana_core::{Command, Hit, Record, Refusal, Reply, SharedBytes};
+use todana_protocol::memcached::{Dialect, Form, Limits, Sink, Step, encode};
+
+/// A sink that keeps shares apart from copies.
+#[derive(Default)]
+struct Parts {
+    copied: Vec<u8>,
+    shared: Vec<SharedBytes>,
+}
+
+impl Sink for Parts {
+    fn put(&mut self, bytes: &[u8]) {
+        self.copied.extend_from_slice(bytes);
+    }
+    fn share(&mut self, bytes: &SharedBytes) {
+        self.copied.extend_from_slice(b"<shared>");
+        self.shared.push(bytes.clone());
+    }
+}
+
+/// Runs `see` with the command and the form of a request.
+fn with_form(request: &[u8], see: impl FnOnce(&Command<'_>, &Form<'_>)) {
+    let mut scratch = Vec::new();
+    let step = Dialect::default().decode(&Limits::default(), request, &mut scratch);
+    let Step::Request { request, .. } = step else { panic!("{step:?}") };
+    see(&request.command, &request.form);
+}
+
+#[test]
+fn a_large_value_is_shared_not_copied() {
+    let shared: SharedBytes = Arc::new(vec![b'v'; 5]);
+    for (request, expected) in [
+        (&b"get k\r\n"[..], &b"VALUE k 5 5\r\n<shared>\r\nEND\r\n"[..]),
+        (b"get k l\r\n", b"VALUE k 5 5\r\n<shared>\r\n"),
+        (b"mg k v s\r\n", b"VA 5 s5\r\n<shared>\r\n"),
+        (b"mg k s\r\n", b"HD s5\r\n"),
+    ] {
+        with_form(request, |_, form| {
+            let plain = hit(b"k");
+            let record = Record { shared: Some(&shared), ..plain.record };
+            let reply = Reply::Hit(Hit { record, ..plain });
+            let mut parts = Parts::default();
+            encode(form, &reply, &mut parts);
+            assert_eq!(parts.copied.escape_ascii().to_string(), expected.escape_ascii().to_string());
+            assert!(parts.shared.iter().all(|share| Arc::ptr_eq(share, &shared)));
+            // A sink that cannot share copies.
+            let mut copied = Vec::new();
+            encode(form, &reply, &mut copied);
+            let expected = expected.escape_ascii().to_string().replace("<shared>", "vvvvv");
+            assert_eq!(copied.escape_ascii().to_string(), expected);
+        });
+    }
+}
+
+#[test]
+fn silent_forms_write_nothing_and_say_so() {
+    for (request, is_silent) in [
+        (&b"set k 0 0 1 noreply\r\na\r\n"[..], true),
+        (b"set k 0 0 1\r\na\r\n", false),
+        (b"delete k noreply\r\n", true),
+        (b"quit\r\n", true),
+        (b"get noreply\r\n", false),
+        (b"mg k q\r\n", false),
+    ] {
+        with_form(request, |_, form| assert_eq!(form.is_silent(), is_silent));
+    }
+    with_form(b"set k 0 0 1 noreply\r\na\r\n", |_, form| {
+        for reply in [Reply::NotStored, Reply::Refused(Refusal::OutOfMemory), Reply::Faulty("x"), Reply::End]
+        {
+            let mut out = Vec::new();
+            encode(form, &reply, &mut out);
+            assert_eq!(out, b"");
+        }
+    });
+}
+
+#[test]
+fn the_end_of_gets_can_be_written_by_itself() {
+    with_form(b"version\r\n", |_, form| {
+        let mut out = Vec::new();
+        encode(form, &Reply::End, &mut out);
+        assert_eq!(out, b"END\r\n");
+    });
+}
+
+#[test]
+fn numbers_are_written_at_their_edges() {
+    let mut hit = hit(b"k");
+    hit.record.attributes.flags = u32::MAX;
+    hit.record.attributes.version = u64::MAX;
+    with_form(b"gets k\r\n", |_, form| {
+        let mut out = Vec::new();
+        encode(form, &Reply::Hit(hit), &mut out);
+        assert_eq!(out, b"VALUE k 4294967295 5 18446744073709551615\r\nvalue\r\nEND\r\n");
+    });
+}
