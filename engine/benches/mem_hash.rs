@@ -7,6 +7,7 @@
 //!
 //! Run: `cargo bench -p todana-engine --bench mem_hash -- QUESTION [RECORDS]`; all questions without arguments.
 
+use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::time::Instant;
@@ -69,7 +70,10 @@ fn memory(records: u64) {
         }),
         ("decimal key, 1 byte", |n| (n.to_string().into_bytes(), b"x".to_vec())),
         ("16-byte key, 20-200 bytes", |n| {
-            (format!("key:{:012x}", arbitrary(n) >> 16).into_bytes(), vec![b'v'; 20 + (arbitrary(!n) % 181) as usize])
+            (
+                format!("key:{:012x}", arbitrary(n) >> 16).into_bytes(),
+                vec![b'v'; 20 + (arbitrary(!n) % 181) as usize],
+            )
         }),
     ];
     for (name, make) in shapes {
@@ -104,67 +108,150 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-fn speed(records: u64) {
-    println!("# speed: ns per operation, {records} records of 8 + 8 bytes, one thread, three alternating rounds");
-    let mut times: [[Vec<f64>; 4]; 2] = Default::default();
-    let per = |start: Instant| start.elapsed().as_nanos() as f64 / records as f64;
-    let key = |n: u64| decimal(n + 1);
-    let order: Vec<u32> = (0..records).map(|n| (arbitrary(n) % records) as u32).collect();
-    for _ in 0..3 {
-        let hash = MemHash::new(MemHashOptions::default()).expect("valid options");
-        let start = Instant::now();
-        for n in 0..records {
-            hash.visit(&key(n), &mut Set(&arbitrary(n).to_le_bytes())).expect("no limit");
-        }
-        times[0][0].push(per(start));
-        let start = Instant::now();
-        let mut sum = 0u64;
-        for &n in &order {
-            hash.view(&key(n.into()), &mut |record| sum += u64::from(record.value[0])).expect("reads do not fail");
-        }
-        black_box(sum);
-        times[0][1].push(per(start));
-        let start = Instant::now();
-        for &n in &order {
-            hash.visit(&key(n.into()), &mut Set(&arbitrary(n.into()).to_le_bytes())).expect("no limit");
-        }
-        times[0][2].push(per(start));
-        let start = Instant::now();
-        for chunk in order.chunks(16) {
-            chunk.iter().for_each(|&n| hash.prefetch(&key(n.into())));
-            for &n in chunk {
-                hash.view(&key(n.into()), &mut |record| sum += u64::from(record.value[0])).expect("reads");
-            }
-        }
-        black_box(sum);
-        times[0][3].push(per(start));
-        drop(hash);
+/// What `speed` measures.
+#[derive(Clone, Copy)]
+enum Rival {
+    /// `MemHash` by one owner, as a `HashMap` is used.
+    Owned,
+    /// `MemHash` through its locks, as a server uses it.
+    Shared,
+    HashMap,
+    /// A `HashMap` behind a lock, as a server would have to use it.
+    LockedMap,
+}
 
-        let mut map: HashMap<Box<[u8]>, Box<[u8]>> = HashMap::new();
+const RIVALS: [(&str, Rival); 4] = [
+    ("mem_hash, owned", Rival::Owned),
+    ("mem_hash, shared", Rival::Shared),
+    ("HashMap", Rival::HashMap),
+    ("RwLock<HashMap>", Rival::LockedMap),
+];
+
+/// ns for a set of new keys, a get at random, a set of known keys, a prefetched get (where there is such a thing).
+fn speed_of(rival: Rival, records: u64, order: &[u32]) -> [f64; 4] {
+    let key = |n: u64| decimal(n + 1);
+    let value = |n: u64| arbitrary(n).to_le_bytes();
+    let time = |run: &mut dyn FnMut()| {
         let start = Instant::now();
-        for n in 0..records {
-            map.insert(key(n).into(), arbitrary(n).to_le_bytes().into());
+        run();
+        start.elapsed().as_nanos() as f64 / records as f64
+    };
+    let mut sum = 0u64;
+    let times = match rival {
+        Rival::Owned => {
+            let mut hash = MemHash::new(MemHashOptions::default()).expect("valid options");
+            [
+                time(&mut || {
+                    (0..records).for_each(|n| hash.visit_mut(&key(n), &mut Set(&value(n))).expect("no limit"))
+                }),
+                time(&mut || {
+                    for &n in order {
+                        sum += hash
+                            .view_mut(&key(n.into()), |record| u64::from(record.value[0]))
+                            .expect("is there");
+                    }
+                }),
+                time(&mut || {
+                    for &n in order {
+                        hash.visit_mut(&key(n.into()), &mut Set(&value(n.into()))).expect("no limit");
+                    }
+                }),
+                f64::NAN,
+            ]
         }
-        times[1][0].push(per(start));
-        let start = Instant::now();
-        let mut sum = 0u64;
-        for &n in &order {
-            sum += u64::from(map[&key(n.into())[..]][0]);
+        Rival::Shared => {
+            let hash = MemHash::new(MemHashOptions::default()).expect("valid options");
+            let mut get = |n: u32| {
+                hash.view(&key(n.into()), &mut |record| sum += u64::from(record.value[0])).expect("reads");
+            };
+            [
+                time(&mut || {
+                    (0..records).for_each(|n| hash.visit(&key(n), &mut Set(&value(n))).expect("no limit"))
+                }),
+                time(&mut || order.iter().for_each(|&n| get(n))),
+                time(&mut || {
+                    for &n in order {
+                        hash.visit(&key(n.into()), &mut Set(&value(n.into()))).expect("no limit");
+                    }
+                }),
+                time(&mut || {
+                    for chunk in order.chunks(16) {
+                        chunk.iter().for_each(|&n| hash.prefetch(&key(n.into())));
+                        chunk.iter().for_each(|&n| get(n));
+                    }
+                }),
+            ]
         }
-        black_box(sum);
-        times[1][1].push(per(start));
-        let start = Instant::now();
-        for &n in &order {
-            map.insert(key(n.into()).into(), arbitrary(n.into()).to_le_bytes().into());
+        Rival::HashMap => {
+            let mut map: HashMap<Box<[u8]>, Box<[u8]>> = HashMap::new();
+            [
+                time(&mut || (0..records).for_each(|n| drop(map.insert(key(n).into(), value(n).into())))),
+                time(&mut || {
+                    for &n in order {
+                        sum += u64::from(map[&key(n.into())[..]][0]);
+                    }
+                }),
+                time(&mut || {
+                    for &n in order {
+                        map.insert(key(n.into()).into(), value(n.into()).into());
+                    }
+                }),
+                f64::NAN,
+            ]
         }
-        times[1][2].push(per(start));
+        Rival::LockedMap => {
+            let map: RwLock<HashMap<Box<[u8]>, Box<[u8]>>> = RwLock::default();
+            [
+                time(&mut || {
+                    (0..records).for_each(|n| drop(map.write().insert(key(n).into(), value(n).into())))
+                }),
+                time(&mut || {
+                    for &n in order {
+                        sum += u64::from(map.read()[&key(n.into())[..]][0]);
+                    }
+                }),
+                time(&mut || {
+                    for &n in order {
+                        map.write().insert(key(n.into()).into(), value(n.into()).into());
+                    }
+                }),
+                f64::NAN,
+            ]
+        }
+    };
+    black_box(sum);
+    times
+}
+
+fn speed(records: u64) {
+    println!(
+        "# speed: ns per operation, {records} records of 8 + 8 bytes, one thread, medians of three alternating rounds"
+    );
+    let order: Vec<u32> = (0..records).map(|n| (arbitrary(n) % records) as u32).collect();
+    let mut rounds: [Vec<[f64; 4]>; 4] = Default::default();
+    for _ in 0..3 {
+        for (index, (_, rival)) in RIVALS.iter().enumerate() {
+            rounds[index].push(speed_of(*rival, records, &order));
+        }
     }
-    let [ours, std] = times;
-    for (index, name) in ["set of new keys", "get at random", "set of known keys"].iter().enumerate() {
-        let (ours, std) = (median(ours[index].clone()), median(std[index].clone()));
-        println!("{name:20} mem_hash {ours:7.1}  HashMap {std:7.1}  ratio {:.2}", ours / std);
+    let medians = rounds
+        .map(|rounds| [0, 1, 2, 3].map(|what| median(rounds.iter().map(|round| round[what]).collect())));
+    println!("{:18} {:>10} {:>10} {:>10} {:>14}", "", "set new", "get", "set known", "prefetched get");
+    for (index, (name, _)) in RIVALS.iter().enumerate() {
+        let [new, get, known, prefetched] = medians[index];
+        println!("{name:18} {new:10.1} {get:10.1} {known:10.1} {prefetched:14.1}");
     }
-    println!("get with prefetch    mem_hash {:7.1}", median(ours[3].clone()));
+    for (ours, theirs) in [(0, 2), (1, 3)] {
+        let ratio = |what: usize| medians[ours][what] / medians[theirs][what];
+        println!(
+            "{} / {}: set new {:.2}, get {:.2}, set known {:.2}",
+            RIVALS[ours].0,
+            RIVALS[theirs].0,
+            ratio(0),
+            ratio(1),
+            ratio(2)
+        );
+    }
 }
 
 fn growth(records: u64) {
@@ -185,7 +272,9 @@ fn growth(records: u64) {
         worst = worst.max(ns);
         counts[slot(ns)] += 1;
     }
-    for (name, share) in [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("p99.999", 0.99999)] {
+    for (name, share) in
+        [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("p99.999", 0.99999)]
+    {
         let mut left = (records as f64 * share) as u64;
         let index = counts
             .iter()
@@ -197,11 +286,17 @@ fn growth(records: u64) {
         let (power, sixteenth) = (index / 16, index % 16);
         println!("{name:8} {:8.2} us", ((16 + sixteenth + 1) as f64 * 2f64.powi(power as i32 - 4)) / 1000.0);
     }
-    println!("worst    {:8.2} us; bytes moved by the worst single set: {}", worst as f64 / 1000.0, hash.worst_moved_bytes());
+    println!(
+        "worst    {:8.2} us; bytes moved by the worst single set: {}",
+        worst as f64 / 1000.0,
+        hash.worst_moved_bytes()
+    );
 }
 
 fn churn(records: u64) {
-    println!("# churn: {records} records of 16 + 20-200 bytes, overwritten twice with other sizes, a random 80 % deleted");
+    println!(
+        "# churn: {records} records of 16 + 20-200 bytes, overwritten twice with other sizes, a random 80 % deleted"
+    );
     let hash = MemHash::new(MemHashOptions::default()).expect("valid options");
     let key = |n: u64| format!("key:{:012x}", arbitrary(n) >> 16).into_bytes();
     let len = |n: u64, round: u64| 20 + (arbitrary(n ^ round << 40) % 181) as usize;
@@ -210,7 +305,11 @@ fn churn(records: u64) {
         for n in 0..records {
             hash.visit(&key(n), &mut Set(&value[..len(n, round)])).expect("no limit");
         }
-        println!("round {round}: resident {:.1} MB, live {:.1} MB", mb(resident()), mb(hash.status().live_bytes));
+        println!(
+            "round {round}: resident {:.1} MB, live {:.1} MB",
+            mb(resident()),
+            mb(hash.status().live_bytes)
+        );
     }
     let mut live = 0;
     let start = Instant::now();
@@ -237,8 +336,7 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let question = words.first().map_or("all", String::as_str);
     let records: u64 = words.get(1).map_or(2_000_000, |n| n.parse().expect("a number of records"));
-    for (name, ask) in
-        [("memory", memory as fn(u64)), ("speed", speed), ("growth", growth), ("churn", churn)]
+    for (name, ask) in [("memory", memory as fn(u64)), ("speed", speed), ("growth", growth), ("churn", churn)]
     {
         if question == name || question == "all" {
             ask(records);

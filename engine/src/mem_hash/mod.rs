@@ -126,11 +126,37 @@ impl MemHash {
         self.shards.iter().map(|shard| shard.0.read().worst_moved()).max().unwrap_or(0)
     }
 
+    /// [`Engine::view`] for whoever has the hash alone: without a lock, and inlined into the caller, so that the
+    /// processor overlaps the memory accesses of one read with those of the next.
+    #[inline]
+    pub fn view_mut<T>(&mut self, key: &[u8], see: impl FnOnce(Record<'_>) -> T) -> Option<T> {
+        let key = Key::new(key, &self.seeds);
+        let index = self.index_of(key.hash);
+        self.shards[index].0.get_mut().view(&key, see)
+    }
+
+    /// [`Engine::visit`] for whoever has the hash alone: without a lock. Errors are the same.
+    #[inline]
+    pub fn visit_mut(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        let key = Key::new(key, &self.seeds);
+        let index = self.index_of(key.hash);
+        match self.shards[index].0.get_mut().visit(&key, visitor) {
+            Ok(()) => Ok(()),
+            Err(Trouble::Error(error)) => Err(error),
+            // Making room is rare and looks at all shards; nobody contends for their locks.
+            Err(Trouble::NoRoom(_)) => self.visit(key.text, visitor),
+        }
+    }
+
+    #[inline]
+    fn index_of(&self, hash: u64) -> usize {
+        // Two shifts, as one by 64 is not a shift by all.
+        (hash >> 1 >> (63 - self.shard_bits)) as usize
+    }
+
     #[inline]
     fn shard_of(&self, hash: u64) -> &RwLock<Shard> {
-        // Two shifts, as one by 64 is not a shift by all.
-        let shard = hash >> 1 >> (63 - self.shard_bits);
-        &self.shards[shard as usize].0
+        &self.shards[self.index_of(hash)].0
     }
 
     /// Evicts from all shards in turn until `bytes` more would fit. False if that cannot be.
@@ -154,7 +180,7 @@ impl MemHash {
     /// a bucket is one range whatever the size of the directory, so splits and merges do not disturb a scan.
     #[inline]
     fn place_of(&self, hash: u64) -> u64 {
-        let shard = hash >> 1 >> (63 - self.shard_bits);
+        let shard = self.index_of(hash) as u64;
         shard << 1 << (63 - self.shard_bits) | hash.reverse_bits() >> self.shard_bits
     }
 
@@ -191,7 +217,7 @@ impl Engine for MemHash {
     #[inline]
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         let key = Key::new(key, &self.seeds);
-        Ok(self.shard_of(key.hash).read().view(&key, see))
+        Ok(self.shard_of(key.hash).read().view(&key, see).is_some())
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {

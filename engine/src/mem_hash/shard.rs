@@ -194,17 +194,11 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn view(&self, key: &Key<'_>, see: &mut dyn FnMut(Record<'_>)) -> bool {
+    pub(super) fn view<T>(&self, key: &Key<'_>, see: impl FnOnce(Record<'_>) -> T) -> Option<T> {
         let handle = self.directory.get(self.directory.bucket_of(key.hash));
         let spot = self.find(handle, key);
         let mut digits = [0; 20];
-        match self.record(handle, &spot, &mut digits) {
-            Some(record) => {
-                see(record);
-                true
-            }
-            None => false,
-        }
+        self.record(handle, &spot, &mut digits).map(see)
     }
 
     #[inline]
