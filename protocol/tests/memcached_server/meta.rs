@@ -339,7 +339,10 @@ fn base64_keys() {
         ("mg Zm-_ b\r\n", BAD_KEY),
         ("mg Zg==Z b\r\n", BAD_KEY),
         ("mg kk b y\r\n", INVALID),
+        // A key that is no base64 counts where its b stands.
         ("mg kk b Tx\r\n", BAD_TOKEN),
+        ("mg kk Tx b\r\n", BAD_KEY),
+        ("ma kk Tx b\r\n", MA_INVALID),
         (&format!("mg kk b {}\r\n", "O".repeat(33)), BAD_KEY),
         ("md kk b\r\n", BAD_KEY),
         ("ms kk 2 b\r\nab\r\n", BAD_KEY),

@@ -3,6 +3,8 @@
 use super::form::Verb;
 use super::words::Words;
 use super::{BAD_FORMAT, number};
+use base64::Engine as _;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 
 /// The most words of a line, the command, the key and the length included.
 const WORDS_MAX: usize = 20;
@@ -69,12 +71,19 @@ impl Fault {
 }
 
 impl<'a> Flags<'a> {
-    /// Reads the flags of a command of which `words_before` words stand before them.
+    /// Reads the flags of a command of which `words_before` words stand before them. Where one of them is `b`, it
+    /// also decodes the key into `scratch`.
     ///
     /// Which of several faults is told follows memcached 1.6 (seen): what cannot be a flag before all else, then
     /// too many, then the first that is unknown or there twice, then the last bad number.
     #[inline]
-    pub(super) fn parse(verb: Verb, words: Words<'a>, words_before: usize) -> Result<Flags<'a>, Fault> {
+    pub(super) fn parse(
+        verb: Verb,
+        key: &[u8],
+        words: Words<'a>,
+        words_before: usize,
+        scratch: &mut Vec<u8>,
+    ) -> Result<Flags<'a>, Fault> {
         let mut flags = Flags {
             seen: 0,
             ttl: 0,
@@ -104,7 +113,7 @@ impl<'a> Flags<'a> {
                 fatal = Some("CLIENT_ERROR invalid flag");
             } else if flags.has(letter) {
                 fatal = Some("CLIENT_ERROR duplicate flag");
-            } else if let Err(message) = flags.take(verb, letter, argument) {
+            } else if let Err(message) = flags.take(verb, letter, argument, key, scratch) {
                 // A bad F has no words of its own: it leaves those of an earlier fault alone.
                 if message != BAD_FORMAT || bad_argument.is_none() {
                     bad_argument = Some(message);
@@ -122,7 +131,14 @@ impl<'a> Flags<'a> {
 
     /// Takes in one flag.
     #[inline]
-    fn take(&mut self, verb: Verb, letter: u8, argument: &'a [u8]) -> Result<(), &'static str> {
+    fn take(
+        &mut self,
+        verb: Verb,
+        letter: u8,
+        argument: &'a [u8],
+        key: &[u8],
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), &'static str> {
         const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
         self.seen |= bit(letter);
         if returnable(verb) & bit(letter) != 0 {
@@ -147,6 +163,7 @@ impl<'a> Flags<'a> {
             }
             b'M' => self.mode = *argument.first().ok_or("CLIENT_ERROR incorrect length for M token")?,
             b'O' => self.opaque = argument,
+            b'b' => decode_key(key, scratch).ok_or("CLIENT_ERROR error decoding key")?,
             _ => {}
         }
         Ok(())
@@ -170,6 +187,20 @@ impl<'a> Flags<'a> {
         if self.opaque.len() > OPAQUE_LEN_MAX { Err(Fault::OpaqueTooLong) } else { Ok(()) }
     }
 }
+
+/// Decodes base64 text; `None` if it is none, or stands for nothing.
+pub(super) fn decode_key(text: &[u8], key: &mut Vec<u8>) -> Option<()> {
+    key.clear();
+    KEY_BASE64.decode_vec(text, key).ok()?;
+    (!key.is_empty()).then_some(())
+}
+
+/// The base64 of keys: padded. Bits that the last letter has too many are ignored, as memcached does; what
+/// goes back is the canonical text of the decoded key.
+pub(super) const KEY_BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
 
 /// The letters that a command sends back.
 #[inline]

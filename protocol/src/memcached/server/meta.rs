@@ -1,26 +1,15 @@
 //! The meta commands with a key: `mg`, `ms`, `md`, `ma`, `me`.
 
-use super::flags::{Fault, Flags, Returns};
+use super::flags::{Fault, Flags, Returns, decode_key};
 use super::form::{Form, MetaForm, Shape, Verb};
 use super::frame::{Block, Frame};
 use super::text::bad_chunk;
 use super::words::Words;
 use super::{BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Step, number};
 use crate::memcached::item_size;
-use base64::Engine as _;
-use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use todana_core::{
     Arithmetic, Command, Delete, Direction, Family, Get, Inspect, Needs, Store, StoreMode, Ttl,
 };
-
-/// The base64 of keys: padded. Bits that the last letter has too many are ignored, as memcached does; what
-/// goes back is the canonical text of the decoded key.
-pub(super) const KEY_BASE64: GeneralPurpose = GeneralPurpose::new(
-    &base64::alphabet::STANDARD,
-    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
-);
-
-const BAD_KEY: &str = "CLIENT_ERROR error decoding key";
 
 /// Decodes one meta command; `words` are those behind its name.
 #[inline]
@@ -44,7 +33,7 @@ pub(super) fn decode<'a>(
     } else {
         (0, 2)
     };
-    let parsed = Flags::parse(verb, words, words_before);
+    let parsed = Flags::parse(verb, key, words, words_before, scratch);
     let request = match parsed {
         // Not a command at all: the block, if one follows, is taken for lines.
         Err(Fault::Format) => return frame.fault(BAD_FORMAT, Form::LINE),
@@ -79,15 +68,11 @@ fn request<'a>(
     key: &'a [u8],
     value_len: usize,
     flags: Flags<'a>,
-    scratch: &'a mut Vec<u8>,
+    scratch: &'a [u8],
     dialect: &mut Dialect,
 ) -> Result<Step<'a>, &'static str> {
     let is_base64 = flags.has(b'b');
-    let key = if is_base64 {
-        decode_key(key, scratch).ok_or_else(|| fault_message(verb, Fault::Flag(BAD_KEY)))?
-    } else {
-        key
-    };
+    let key = if is_base64 { scratch } else { key };
     let form = Form(Shape::Meta(MetaForm {
         verb,
         key,
@@ -131,13 +116,6 @@ fn request<'a>(
         }
     };
     Ok(frame.request(command, form))
-}
-
-/// The key behind base64 text; `None` if the text is not base64 or stands for nothing.
-fn decode_key<'a>(text: &[u8], scratch: &'a mut Vec<u8>) -> Option<&'a [u8]> {
-    scratch.clear();
-    KEY_BASE64.decode_vec(text, scratch).ok()?;
-    (!scratch.is_empty()).then_some(&scratch[..])
 }
 
 fn ttl(seconds: i32) -> Ttl {
@@ -242,8 +220,10 @@ fn inspect<'a>(frame: Frame<'a>, key: &'a [u8], words: Words<'a>, scratch: &'a m
         return frame.fault(BAD_FORMAT, Form::LINE);
     }
     let is_base64 = letters.any(|letter| letter == b'b');
-    let key = if is_base64 { decode_key(key, scratch) } else { Some(key) };
-    let Some(key) = key else { return frame.fault(BAD_FORMAT, Form::LINE) };
+    if is_base64 && decode_key(key, scratch).is_none() {
+        return frame.fault(BAD_FORMAT, Form::LINE);
+    }
+    let key = if is_base64 { scratch } else { key };
     let form = MetaForm {
         verb: Verb::Inspect,
         key,

@@ -1,7 +1,7 @@
 //! Replies as bytes.
 
+use super::flags::KEY_BASE64;
 use super::form::{Form, MetaForm, Shape, ValueForm, Verb};
-use super::meta::KEY_BASE64;
 use super::{KEY_LEN_MAX, TOO_LARGE};
 use crate::memcached::{item_size, size_class};
 use base64::Engine as _;
