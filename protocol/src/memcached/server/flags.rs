@@ -76,7 +76,7 @@ impl<'a> Flags<'a> {
     ///
     /// Which of several faults is told follows memcached 1.6 (seen): what cannot be a flag before all else, then
     /// too many, then the first that is unknown or there twice, then the last bad number.
-    #[inline]
+    #[inline(always)]
     pub(super) fn parse(
         verb: Verb,
         key: &[u8],
@@ -130,7 +130,7 @@ impl<'a> Flags<'a> {
     }
 
     /// Takes in one flag.
-    #[inline]
+    #[inline(always)]
     fn take(
         &mut self,
         verb: Verb,
