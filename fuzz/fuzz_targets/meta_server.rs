@@ -1,0 +1,9 @@
+//! Meta requests: as `text_server`, but every stream starts with the `m` of a meta command and the limits are such
+//! that blocks fit or not by a few bytes.
+#![no_main]
+
+#[path = "../../protocol/tests/memcached_server/exchange.rs"]
+mod exchange;
+mod cuts;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| cuts::assert_cuts_do_not_matter(input, b"m"));

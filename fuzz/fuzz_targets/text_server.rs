@@ -1,0 +1,11 @@
+//! Text requests: any bytes, cut in any way, yield the same commands and replies, and keep the decoder's promises.
+//!
+//! The input is a byte that chooses the limits, a byte that says how many cuts follow, the cuts (two bytes each),
+//! and the stream.
+#![no_main]
+
+#[path = "../../protocol/tests/memcached_server/exchange.rs"]
+mod exchange;
+mod cuts;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| cuts::assert_cuts_do_not_matter(input, b""));
