@@ -2,8 +2,8 @@
 //! that blocks fit or not by a few bytes.
 #![no_main]
 
+mod cuts;
 #[path = "../../protocol/tests/memcached_server/exchange.rs"]
 mod exchange;
-mod cuts;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| cuts::assert_cuts_do_not_matter(input, b"m"));

@@ -4,8 +4,8 @@
 //! and the stream.
 #![no_main]
 
+mod cuts;
 #[path = "../../protocol/tests/memcached_server/exchange.rs"]
 mod exchange;
-mod cuts;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| cuts::assert_cuts_do_not_matter(input, b""));

@@ -79,6 +79,21 @@ fn silent_forms_write_nothing_and_say_so() {
 }
 
 #[test]
+fn a_get_line_ends_with_its_last_key() {
+    for (request, is_last) in [
+        (&b"get a b\r\n"[..], false),
+        (b"gats 0 a  b\r\n", false),
+        (b"get a\r\n", true),
+        (b"get a  \r\n", true),
+        (b"set k 0 0 1\r\na\r\n", true),
+        (b"mg k\r\n", true),
+        (b"foo\r\n", true),
+    ] {
+        with_form(request, |_, form| assert_eq!(form.is_last_of_line(), is_last));
+    }
+}
+
+#[test]
 fn the_end_of_gets_can_be_written_by_itself() {
     with_form(b"version\r\n", |_, form| {
         let mut out = Vec::new();

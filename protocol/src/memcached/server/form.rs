@@ -97,4 +97,14 @@ impl<'a> Form<'a> {
     pub fn is_silent(&self) -> bool {
         matches!(self.0, Shape::Silent)
     }
+
+    /// Whether the line of this request ends with it. False for all keys of a get line but the last, which a server
+    /// that counts requests a wake-up may want to count as one.
+    #[inline]
+    pub fn is_last_of_line(&self) -> bool {
+        match self.0 {
+            Shape::Value(form) => form.is_last,
+            _ => true,
+        }
+    }
 }
