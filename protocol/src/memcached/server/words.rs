@@ -72,7 +72,7 @@ pub(super) fn word_len(bytes: &[u8]) -> usize {
 
 /// The last word of a line, empty if there is none.
 pub(super) fn last_word(line: &[u8]) -> &[u8] {
-    let line = line.trim_ascii_end_spaces();
+    let line = without_trailing_spaces(line);
     let start = line.iter().rposition(|&byte| byte == b' ').map_or(0, |at| at + 1);
     &line[start..]
 }
@@ -80,22 +80,38 @@ pub(super) fn last_word(line: &[u8]) -> &[u8] {
 /// Whether the last word is `noreply`. The caller sees to it that it is not the command or the key.
 #[inline]
 pub(super) fn ends_in_noreply(line: &[u8]) -> bool {
-    let line = line.trim_ascii_end_spaces();
-    line.ends_with(b" noreply")
+    without_trailing_spaces(line).ends_with(b" noreply")
 }
 
-trait TrimSpaces {
-    /// Without trailing spaces; other blanks are ordinary bytes here.
-    fn trim_ascii_end_spaces(&self) -> &[u8];
+/// A line up to its last word; blanks other than the space are ordinary bytes.
+#[inline]
+fn without_trailing_spaces(mut line: &[u8]) -> &[u8] {
+    while let [before @ .., b' '] = line {
+        line = before;
+    }
+    line
 }
 
-impl TrimSpaces for [u8] {
-    #[inline]
-    fn trim_ascii_end_spaces(&self) -> &[u8] {
-        let mut rest = self;
-        while let [before @ .., b' '] = rest {
-            rest = before;
+#[cfg(test)]
+mod tests {
+    use super::{Words, word_len};
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn eight_bytes_at_a_time_find_the_space_that_one_at_a_time_finds(
+            // Around the space, where borrows between bytes would show.
+            bytes in vec(prop_oneof![0x1fu8..0x22, any::<u8>(), 0x9fu8..0xa2], 0..40),
+        ) {
+            let plain = bytes.iter().position(|&byte| byte == b' ').unwrap_or(bytes.len());
+            prop_assert_eq!(word_len(&bytes), plain);
         }
-        rest
+
+        #[test]
+        fn words_are_those_of_split(bytes in vec(prop_oneof![Just(b' '), any::<u8>()], 0..60)) {
+            let plain: Vec<&[u8]> = bytes.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).collect();
+            prop_assert_eq!(Words::new(&bytes).collect::<Vec<_>>(), plain);
+        }
     }
 }
