@@ -1,0 +1,138 @@
+//! incr and decr: decimal numbers kept as text.
+
+use crate::access::Tracking;
+use crate::expiry::resolve;
+use crate::versions::{Versions, equals};
+use todana_core::{
+    Action, Arithmetic, Attributes, Direction, Expiry, Marks, Number, Record, Refusal, Reply, UnixSeconds,
+    Visitor,
+};
+
+/// Twenty digits hold any number.
+const DIGITS_MAX: usize = 20;
+
+pub(crate) struct ArithmeticVisitor<'v> {
+    pub(crate) arithmetic: &'v Arithmetic<'v>,
+    pub(crate) now: UnixSeconds,
+    pub(crate) tracking: &'v Tracking,
+    pub(crate) versions: &'v Versions,
+    pub(crate) outcome: Reply<'static>,
+    text: Vec<u8>,
+}
+
+impl<'v> ArithmeticVisitor<'v> {
+    pub(crate) fn new(
+        arithmetic: &'v Arithmetic<'v>,
+        now: UnixSeconds,
+        tracking: &'v Tracking,
+        versions: &'v Versions,
+    ) -> Self {
+        let outcome = Reply::NotFound;
+        ArithmeticVisitor { arithmetic, now, tracking, versions, outcome, text: Vec::new() }
+    }
+
+    fn write(&mut self, value: u64, at_least: usize) {
+        self.text.clear();
+        let mut digits = [0; DIGITS_MAX];
+        let mut at = DIGITS_MAX;
+        let mut rest = value;
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        self.text.extend_from_slice(&digits[at..]);
+        if self.text.len() < at_least {
+            self.text.resize(at_least, b' ');
+        }
+    }
+
+    fn put<'a>(
+        &'a mut self,
+        value: u64,
+        attributes: Attributes,
+        expiry_before: Expiry,
+        created: bool,
+    ) -> Action<'a> {
+        self.outcome = Reply::Number(Number {
+            value,
+            version: attributes.version,
+            expiry_before,
+            expiry: attributes.expiry,
+            created,
+            now: self.now,
+        });
+        Action::Put(Record::new(&self.text, attributes))
+    }
+}
+
+/// The number that a value is: digits, perhaps with blanks around them.
+fn number(value: &[u8]) -> Option<u64> {
+    let digits = value.trim_ascii();
+    // Long runs of zeros are legal, long runs of anything else overflow.
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |number, digit| number.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
+}
+
+impl Visitor for ArithmeticVisitor<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        let arithmetic = self.arithmetic;
+        let version = |this: &Self| this.versions.for_write(arithmetic.version, arithmetic.needs.version);
+        let Some(old) = old else {
+            let Some(ttl) = arithmetic.vivify else {
+                self.outcome = Reply::NotFound;
+                return Action::Keep;
+            };
+            let expiry = resolve(ttl, self.now);
+            let access = self.tracking.on_write(self.now);
+            let attributes = Attributes { expiry, version: version(self), access, ..Attributes::default() };
+            self.write(arithmetic.initial, 0);
+            return self.put(arithmetic.initial, attributes, expiry, true);
+        };
+        if arithmetic.compare.is_some_and(|wanted| !equals(old.attributes.version, wanted)) {
+            self.outcome = Reply::Exists;
+            return Action::Keep;
+        }
+        let Some(stored) = number(old.value) else {
+            self.outcome = Reply::Refused(Refusal::NonNumeric);
+            return Action::Keep;
+        };
+        let value = match arithmetic.direction {
+            Direction::Increment => stored.wrapping_add(arithmetic.delta),
+            Direction::Decrement => stored.saturating_sub(arithmetic.delta),
+        };
+        // A shorter number keeps the old length, padded with blanks: memcached overwrites in place, and clients
+        // know it.
+        self.write(value, old.value.len());
+        let attributes = Attributes {
+            flags: old.attributes.flags,
+            expiry: arithmetic.touch.map_or(old.attributes.expiry, |ttl| resolve(ttl, self.now)),
+            version: version(self),
+            marks: Marks::default(),
+            access: self.tracking.on_read(self.now),
+        };
+        self.put(value, attributes, old.attributes.expiry, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::number;
+
+    #[test]
+    fn numbers_may_have_blanks_around_and_zeros_before() {
+        for (text, value) in
+            [("0", 0), ("007", 7), (" 12", 12), ("5  ", 5), ("18446744073709551615", u64::MAX)]
+        {
+            assert_eq!(number(text.as_bytes()), Some(value), "{text:?}");
+        }
+        for text in ["", " ", "-5", "+5", "12x", "1 2", "0x10", "1.0", "18446744073709551616"] {
+            assert_eq!(number(text.as_bytes()), None, "{text:?}");
+        }
+    }
+}

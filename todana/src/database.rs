@@ -1,0 +1,343 @@
+//! The database: one command in, its replies out.
+
+use crate::access::Tracking;
+use crate::arithmetic::ArithmeticVisitor;
+use crate::clock::Clock;
+use crate::counters::{Counters, Lane, Lanes};
+use crate::delete::DeleteVisitor;
+use crate::expiry::{Bury, Living};
+use crate::flush::Flush;
+use crate::get::{self, GetVisitor, Outcome};
+use crate::inspect::InspectVisitor;
+use crate::store::StoreVisitor;
+use crate::sweep::Sweep;
+use crate::touch::TouchVisitor;
+use crate::versions::Versions;
+use std::sync::Arc;
+use todana_core::{
+    Action, Arithmetic, Command, Delete, Direction, Engine, ErrorKind, Family, Get, Inspect, Record, Refusal,
+    Reply, Result, Store, StoreMode, Touch, UnixSeconds, Visitor,
+};
+
+/// A database: an engine with the meaning of commands around it. Shared by all workers.
+pub struct Database {
+    engine: Box<dyn Engine>,
+    clock: Arc<dyn Clock>,
+    versions: Versions,
+    tracking: Tracking,
+    flush: Flush,
+    sweep: Sweep,
+    lanes: Lanes,
+    /// The lane of `maintain`, which may be called from any one thread at a time.
+    own_lane: Arc<Lane>,
+}
+
+impl Database {
+    /// A database over this engine.
+    pub fn new(engine: Box<dyn Engine>, clock: Arc<dyn Clock>) -> Database {
+        let lanes = Lanes::default();
+        let own_lane = lanes.open();
+        Database {
+            engine,
+            clock,
+            versions: Versions::default(),
+            tracking: Tracking::default(),
+            flush: Flush::new(),
+            sweep: Sweep::default(),
+            lanes,
+            own_lane,
+        }
+    }
+
+    /// A new lane of counters; one for each worker thread. It counts on after its worker has ended.
+    pub fn lane(&self) -> Arc<Lane> {
+        self.lanes.open()
+    }
+
+    /// The engine underneath.
+    pub fn engine(&self) -> &dyn Engine {
+        &*self.engine
+    }
+
+    /// What has happened since the start or the last reset, over all lanes.
+    pub fn counters(&self) -> Counters {
+        self.lanes.sum()
+    }
+
+    /// Begins counting anew.
+    pub fn reset_counters(&self) {
+        self.lanes.reset();
+    }
+
+    /// A bounded piece of housekeeping: a step of the sweep for expired records, a step of the engine's own. True
+    /// when there is more to do at once. Meant for one background thread.
+    pub fn maintain(&self) -> bool {
+        let now = self.clock.now();
+        self.flush.carry_out_if_due(now, self.engine());
+        let (removed, sweeping) = self.sweep.step(self.engine(), now);
+        self.own_lane.reclaimed.add(removed);
+        self.engine.maintain() || sweeping
+    }
+
+    /// Runs a command. `reply` is called once for a command about data, perhaps under a lock of the engine: it shall only
+    /// encode. Commands that are the server's own (statistics, version ...) are answered `Unknown`.
+    pub fn execute(&self, lane: &Lane, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
+        let now = self.clock.now();
+        self.flush.carry_out_if_due(now, self.engine());
+        match command {
+            Command::Get(get) => self.get(lane, get, now, reply),
+            Command::Store(store) => reply(self.store(lane, store, now)),
+            Command::Discard { key } => {
+                lane.store_too_large.one();
+                let _ = self.engine.visit(key, &mut Remove);
+                reply(Reply::Refused(Refusal::TooLarge));
+            }
+            Command::Delete(delete) => reply(self.delete(lane, delete, now)),
+            Command::Arithmetic(arithmetic) => reply(self.arithmetic(lane, arithmetic, now)),
+            Command::Touch(touch) => reply(self.touch(lane, touch, now)),
+            Command::Inspect(inspect) => reply(self.inspect(lane, inspect, now)),
+            Command::Flush { at } => {
+                lane.cmd_flush.one();
+                reply(match self.flush.plan(*at, now, self.engine()) {
+                    Ok(()) => Reply::Done,
+                    Err(_) => Reply::Refused(Refusal::OutOfMemory),
+                });
+            }
+            Command::Noop => reply(Reply::Done),
+            Command::EndOfGets => reply(Reply::End),
+            Command::Faulty { message } => reply(Reply::Faulty(message)),
+            Command::Stats { .. }
+            | Command::Version
+            | Command::Verbosity(_)
+            | Command::MemoryLimit { .. }
+            | Command::Shutdown { .. }
+            | Command::Quit => reply(Reply::Unknown),
+        }
+    }
+
+    /// Visits with expiry in between.
+    fn visit(&self, lane: &Lane, key: &[u8], now: UnixSeconds, visitor: &mut dyn Visitor) -> Result<bool> {
+        let mut living = Living::new(visitor, now);
+        let outcome = self.engine.visit(key, &mut living);
+        let met_expired = living.met_expired;
+        lane.reclaimed.add(u64::from(met_expired && outcome.is_ok()));
+        outcome.map(|()| met_expired)
+    }
+
+    fn get(&self, lane: &Lane, get: &Get<'_>, now: UnixSeconds, reply: &mut dyn FnMut(Reply<'_>)) {
+        if get.needs.access {
+            self.tracking.ask(now);
+        }
+        let outcome = if get::only_looks(get) && (get.silent || !self.tracking.is_on(now)) {
+            self.look(lane, get, now, reply)
+        } else {
+            self.visit_get(lane, get, now, reply)
+        };
+        if outcome == Outcome::Miss || outcome == Outcome::Expired {
+            reply(Reply::Miss);
+        }
+        let found = outcome == Outcome::Hit;
+        if get.family == Family::Meta {
+            lane.cmd_meta.one();
+        }
+        if get.counts_as_touch || get.touch.is_some() {
+            lane.cmd_touch.one();
+            if found { lane.touch_hits.one() } else { lane.touch_misses.one() }
+        }
+        if !get.counts_as_touch {
+            lane.cmd_get.one();
+            if found {
+                lane.get_hits.one()
+            } else {
+                lane.get_misses.one()
+            }
+            lane.get_expired.add(u64::from(outcome == Outcome::Expired));
+        }
+    }
+
+    #[inline]
+    fn look(
+        &self,
+        lane: &Lane,
+        get: &Get<'_>,
+        now: UnixSeconds,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) -> Outcome {
+        let mut outcome = Outcome::Miss;
+        let mut must_visit = false;
+        // A local engine's reads do not fail; one that cannot answer now has no record to show.
+        let _ = self.engine.view(get.key, &mut |record| {
+            if !record.attributes.expiry.is_live(now) {
+                outcome = Outcome::Expired;
+            } else if let Some(hit) = get::look(get, record, now) {
+                outcome = Outcome::Hit;
+                reply(Reply::Hit(hit));
+            } else {
+                must_visit = true;
+            }
+        });
+        if must_visit {
+            return self.visit_get(lane, get, now, reply);
+        }
+        if outcome == Outcome::Expired {
+            let _ = self.visit(lane, get.key, now, &mut Bury);
+        }
+        outcome
+    }
+
+    fn visit_get(
+        &self,
+        lane: &Lane,
+        get: &Get<'_>,
+        now: UnixSeconds,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) -> Outcome {
+        for ttl in [get.touch, get.vivify].into_iter().flatten() {
+            self.sweep.note_ttl(ttl);
+        }
+        let mut visitor = GetVisitor::new(get, now, &self.tracking, &self.versions, reply);
+        let met_expired = self.visit(lane, get.key, now, &mut visitor);
+        let outcome = visitor.outcome;
+        match met_expired {
+            Ok(true) if outcome == Outcome::Miss => Outcome::Expired,
+            Ok(_) => outcome,
+            Err(_) => {
+                reply(Reply::Refused(Refusal::OutOfMemory));
+                outcome
+            }
+        }
+    }
+
+    fn store(&self, lane: &Lane, store: &Store<'_>, now: UnixSeconds) -> Reply<'static> {
+        lane.cmd_set.one();
+        if store.family == Family::Meta {
+            lane.cmd_meta.one();
+        }
+        self.sweep.note(store);
+        if let Some(ttl) = store.vivify {
+            self.sweep.note_ttl(ttl);
+        }
+        let mut visitor = StoreVisitor::new(store, now, &self.tracking, &self.versions);
+        let outcome = match self.visit(lane, store.key, now, &mut visitor) {
+            Ok(_) => visitor.outcome,
+            Err(error) => {
+                let refusal = match error.kind() {
+                    ErrorKind::Invalid => Refusal::TooLarge,
+                    _ => Refusal::OutOfMemory,
+                };
+                Reply::Refused(refusal)
+            }
+        };
+        match outcome {
+            Reply::Stored(_) => {
+                lane.total_items.one();
+                lane.cas_hits.add(u64::from(store.compare.is_some()));
+            }
+            Reply::Exists => lane.cas_badval.one(),
+            Reply::NotFound => lane.cas_misses.one(),
+            Reply::Refused(refusal) => {
+                if refusal == Refusal::TooLarge {
+                    lane.store_too_large.one()
+                } else {
+                    lane.store_no_memory.one()
+                }
+                // What the client believes replaced must not be read again.
+                if store.mode == StoreMode::Set {
+                    let _ = self.engine.visit(store.key, &mut Remove);
+                }
+            }
+            _ => {}
+        }
+        outcome
+    }
+
+    fn delete(&self, lane: &Lane, delete: &Delete<'_>, now: UnixSeconds) -> Reply<'static> {
+        if delete.family == Family::Meta {
+            lane.cmd_meta.one();
+        }
+        if let Some(ttl) = delete.ttl {
+            self.sweep.note_ttl(ttl);
+        }
+        let mut visitor = DeleteVisitor { delete, now, versions: &self.versions, outcome: Reply::NotFound };
+        let outcome = match self.visit(lane, delete.key, now, &mut visitor) {
+            Ok(_) => visitor.outcome,
+            Err(_) => Reply::Refused(Refusal::OutOfMemory),
+        };
+        match outcome {
+            Reply::Deleted => lane.delete_hits.one(),
+            Reply::NotFound => lane.delete_misses.one(),
+            _ => {}
+        }
+        outcome
+    }
+
+    fn arithmetic(&self, lane: &Lane, arithmetic: &Arithmetic<'_>, now: UnixSeconds) -> Reply<'static> {
+        if arithmetic.family == Family::Meta {
+            lane.cmd_meta.one();
+        }
+        for ttl in [arithmetic.touch, arithmetic.vivify].into_iter().flatten() {
+            self.sweep.note_ttl(ttl);
+        }
+        let mut visitor = ArithmeticVisitor::new(arithmetic, now, &self.tracking, &self.versions);
+        let outcome = match self.visit(lane, arithmetic.key, now, &mut visitor) {
+            Ok(_) => visitor.outcome,
+            Err(_) => {
+                lane.store_no_memory.one();
+                Reply::Refused(Refusal::OutOfMemory)
+            }
+        };
+        let (hits, misses) = match arithmetic.direction {
+            Direction::Increment => (&lane.incr_hits, &lane.incr_misses),
+            Direction::Decrement => (&lane.decr_hits, &lane.decr_misses),
+        };
+        match outcome {
+            Reply::Number(number) => {
+                if number.created {
+                    misses.one()
+                } else {
+                    hits.one()
+                }
+                lane.total_items.add(u64::from(number.created));
+            }
+            Reply::NotFound => misses.one(),
+            _ => {}
+        }
+        outcome
+    }
+
+    fn touch(&self, lane: &Lane, touch: &Touch<'_>, now: UnixSeconds) -> Reply<'static> {
+        lane.cmd_touch.one();
+        self.sweep.note_ttl(touch.ttl);
+        let mut visitor = TouchVisitor { touch, now, tracking: &self.tracking, found: false };
+        match self.visit(lane, touch.key, now, &mut visitor) {
+            Ok(_) if visitor.found => {
+                lane.touch_hits.one();
+                Reply::Touched
+            }
+            Ok(_) => {
+                lane.touch_misses.one();
+                Reply::NotFound
+            }
+            Err(_) => Reply::Refused(Refusal::OutOfMemory),
+        }
+    }
+
+    fn inspect(&self, lane: &Lane, inspect: &Inspect<'_>, now: UnixSeconds) -> Reply<'static> {
+        lane.cmd_meta.one();
+        self.tracking.ask(now);
+        let mut visitor = InspectVisitor { inspect, now, versions: &self.versions, outcome: Reply::Miss };
+        match self.visit(lane, inspect.key, now, &mut visitor) {
+            Ok(_) => visitor.outcome,
+            Err(_) => Reply::Refused(Refusal::OutOfMemory),
+        }
+    }
+}
+
+/// Removes whatever is there.
+struct Remove;
+
+impl Visitor for Remove {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        Action::Remove
+    }
+}

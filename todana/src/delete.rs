@@ -1,0 +1,47 @@
+//! delete, and the meta ways of not quite deleting.
+
+use crate::expiry::resolve;
+use crate::versions::{Versions, equals};
+use todana_core::{Action, Attributes, Delete, Expiry, Marks, Record, Reply, UnixSeconds, Visitor};
+
+pub(crate) struct DeleteVisitor<'v> {
+    pub(crate) delete: &'v Delete<'v>,
+    pub(crate) now: UnixSeconds,
+    pub(crate) versions: &'v Versions,
+    pub(crate) outcome: Reply<'static>,
+}
+
+impl Visitor for DeleteVisitor<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        let Some(old) = old else {
+            self.outcome = Reply::NotFound;
+            return Action::Keep;
+        };
+        let delete = self.delete;
+        if delete.compare.is_some_and(|wanted| !equals(old.attributes.version, wanted)) {
+            self.outcome = Reply::Exists;
+            return Action::Keep;
+        }
+        self.outcome = Reply::Deleted;
+        if !delete.mark_stale && !delete.drop_value {
+            return Action::Remove;
+        }
+        let mut attributes = old.attributes;
+        if delete.drop_value {
+            attributes = Attributes {
+                flags: delete.flags.unwrap_or(0),
+                expiry: Expiry::Never,
+                access: old.attributes.access,
+                ..Attributes::default()
+            };
+        }
+        if let Some(ttl) = delete.ttl {
+            attributes.expiry = resolve(ttl, self.now);
+        }
+        attributes.version = self.versions.for_write(delete.version, delete.mark_stale);
+        if delete.mark_stale {
+            attributes.marks = Marks { stale: true, token_out: false };
+        }
+        if delete.drop_value { Action::Put(Record::new(b"", attributes)) } else { Action::Retag(attributes) }
+    }
+}

@@ -1,0 +1,62 @@
+//! Expiry: an expired record is nowhere. It wraps every visitor and every read.
+
+use todana_core::{Action, Expiry, Record, Ttl, UnixSeconds, Visitor};
+
+/// When a record with this time to live dies.
+pub(crate) fn resolve(ttl: Ttl, now: UnixSeconds) -> Expiry {
+    match ttl {
+        Ttl::Never => Expiry::Never,
+        // Long past, so that the seconds left are negative, as memcached shows them.
+        Ttl::Expired => Expiry::At(UnixSeconds(1)),
+        Ttl::Seconds(seconds) => Expiry::At(UnixSeconds(now.0 + u64::from(seconds))),
+        Ttl::At(at) => Expiry::At(UnixSeconds(at)),
+    }
+}
+
+/// Shows `inner` no expired record, and removes the ones it meets.
+pub(crate) struct Living<'v> {
+    inner: &'v mut dyn Visitor,
+    now: UnixSeconds,
+    /// The record was there, but expired.
+    pub(crate) met_expired: bool,
+    /// It is removed, and `inner` did nothing.
+    buries: bool,
+}
+
+impl<'v> Living<'v> {
+    pub(crate) fn new(inner: &'v mut dyn Visitor, now: UnixSeconds) -> Self {
+        Living { inner, now, met_expired: false, buries: false }
+    }
+}
+
+impl Visitor for Living<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        self.met_expired = old.is_some_and(|old| !old.attributes.expiry.is_live(self.now));
+        self.buries = false;
+        if !self.met_expired {
+            return self.inner.visit(old);
+        }
+        match self.inner.visit(None) {
+            Action::Put(record) => Action::Put(record),
+            Action::Keep | Action::Retag(_) | Action::Remove => {
+                self.buries = true;
+                Action::Remove
+            }
+        }
+    }
+
+    fn applied(&mut self, now: Option<Record<'_>>) {
+        if !self.buries {
+            self.inner.applied(now);
+        }
+    }
+}
+
+/// Removes a record if it is expired.
+pub(crate) struct Bury;
+
+impl Visitor for Bury {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        Action::Keep
+    }
+}

@@ -1,0 +1,137 @@
+//! Reads: plain ones only look; those that touch, create, win or show a version visit.
+
+use crate::access::Tracking;
+use crate::expiry::resolve;
+use crate::versions::Versions;
+use todana_core::{
+    Action, Attributes, Expiry, Family, Get, Hit, Marks, Recache, Record, Reply, UnixSeconds, Visitor,
+};
+
+/// The outcome of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Hit,
+    Miss,
+    Expired,
+    /// A record was made for the caller to fill.
+    Vivified,
+}
+
+/// True if this read never changes the record: then a look under the read lock is enough.
+#[inline]
+pub(crate) fn only_looks(get: &Get<'_>) -> bool {
+    get.touch.is_none()
+        && get.vivify.is_none()
+        && get.recache_below_s.is_none()
+        && !get.needs.version
+        && !get.needs.access
+}
+
+/// The hit of a plain read, or `None` if the record has to be visited (a stale record whose recache nobody
+/// has won yet).
+#[inline]
+pub(crate) fn look<'r>(get: &Get<'_>, record: Record<'r>, now: UnixSeconds) -> Option<Hit<'r>> {
+    let Marks { stale, token_out } = record.attributes.marks;
+    if stale && !token_out && get.family == Family::Meta {
+        return None;
+    }
+    Some(Hit {
+        record,
+        expiry_before: record.attributes.expiry,
+        access_before: record.attributes.access,
+        recache: Recache { won: false, stale, token_out },
+        now,
+    })
+}
+
+/// A read that may write.
+pub(crate) struct GetVisitor<'v> {
+    pub(crate) get: &'v Get<'v>,
+    pub(crate) now: UnixSeconds,
+    pub(crate) tracking: &'v Tracking,
+    pub(crate) versions: &'v Versions,
+    pub(crate) reply: &'v mut dyn FnMut(Reply<'_>),
+    pub(crate) outcome: Outcome,
+    before: Attributes,
+    recache: Recache,
+}
+
+impl<'v> GetVisitor<'v> {
+    pub(crate) fn new(
+        get: &'v Get<'v>,
+        now: UnixSeconds,
+        tracking: &'v Tracking,
+        versions: &'v Versions,
+        reply: &'v mut dyn FnMut(Reply<'_>),
+    ) -> Self {
+        let (before, recache) = Default::default();
+        GetVisitor { get, now, tracking, versions, reply, outcome: Outcome::Miss, before, recache }
+    }
+
+    fn answer(&mut self, record: Record<'_>) {
+        (self.reply)(Reply::Hit(Hit {
+            record,
+            expiry_before: self.before.expiry,
+            access_before: self.before.access,
+            recache: self.recache,
+            now: self.now,
+        }));
+    }
+
+    /// Who recomputes the record: whoever comes first when it is stale or nearly expired.
+    fn recache(&self, old: &Attributes, expiry: Expiry) -> Recache {
+        let Marks { stale, token_out } = old.marks;
+        let nearly_expired = match (self.get.recache_below_s, expiry.seconds_left(self.now)) {
+            (Some(below), Some(left)) => left < below,
+            _ => false,
+        };
+        let wanted = self.get.family == Family::Meta && (stale || nearly_expired);
+        Recache { won: wanted && !token_out, stale, token_out }
+    }
+}
+
+impl Visitor for GetVisitor<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        let Some(old) = old else {
+            let Some(ttl) = self.get.vivify else {
+                self.outcome = Outcome::Miss;
+                return Action::Keep;
+            };
+            self.outcome = Outcome::Vivified;
+            self.recache = Recache { won: true, stale: false, token_out: false };
+            self.before = Attributes {
+                flags: 0,
+                expiry: resolve(ttl, self.now),
+                version: self.versions.for_write(self.get.version, self.get.needs.version),
+                marks: Marks { stale: false, token_out: true },
+                access: self.tracking.on_write(self.now),
+            };
+            return Action::Put(Record::new(b"", self.before));
+        };
+        self.outcome = Outcome::Hit;
+        self.before = old.attributes;
+        let mut attributes = old.attributes;
+        if let Some(ttl) = self.get.touch {
+            attributes.expiry = resolve(ttl, self.now);
+        }
+        self.recache = self.recache(&self.before, old.attributes.expiry);
+        attributes.marks.token_out |= self.recache.won;
+        if self.get.needs.version && attributes.version == 0 {
+            attributes.version = self.versions.fresh();
+        }
+        if !self.get.silent {
+            attributes.access = self.tracking.on_read(self.now);
+        }
+        if attributes == old.attributes {
+            self.answer(old);
+            return Action::Keep;
+        }
+        Action::Retag(attributes)
+    }
+
+    fn applied(&mut self, now: Option<Record<'_>>) {
+        if let Some(record) = now {
+            self.answer(record);
+        }
+    }
+}

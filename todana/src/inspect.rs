@@ -1,0 +1,37 @@
+//! me: a record's attributes for debugging.
+
+use crate::versions::Versions;
+use todana_core::{Action, Attributes, Inspect, Inspection, Record, Reply, UnixSeconds, Visitor};
+
+pub(crate) struct InspectVisitor<'v> {
+    pub(crate) inspect: &'v Inspect<'v>,
+    pub(crate) now: UnixSeconds,
+    pub(crate) versions: &'v Versions,
+    pub(crate) outcome: Reply<'static>,
+}
+
+impl Visitor for InspectVisitor<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        let Some(old) = old else {
+            self.outcome = Reply::Miss;
+            return Action::Keep;
+        };
+        let attributes = old.attributes;
+        let version = if attributes.version == 0 { self.versions.fresh() } else { attributes.version };
+        self.outcome = Reply::Inspection(Inspection {
+            expiry: attributes.expiry,
+            access: attributes.access,
+            version,
+            flags: attributes.flags,
+            key_len: self.inspect.key.len() as u64,
+            value_len: old.value.len() as u64,
+            now: self.now,
+        });
+        // The version is shown, so from now on the record has one.
+        if version == attributes.version {
+            Action::Keep
+        } else {
+            Action::Retag(Attributes { version, ..attributes })
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! set, add, replace, append, prepend, cas.
+
+use crate::access::Tracking;
+use crate::expiry::resolve;
+use crate::versions::{Versions, equals};
+use todana_core::{
+    Action, Attributes, Marks, Record, Refusal, Reply, Store, StoreMode, Stored, UnixSeconds, Visitor,
+};
+
+/// What memcached adds to key + value when it holds an item against its size limit: 48 header, 8 CAS, the key's end,
+/// the block's line end; 4 more for flags.
+const ITEM_OVERHEAD: u64 = 59;
+
+pub(crate) struct StoreVisitor<'v> {
+    pub(crate) store: &'v Store<'v>,
+    pub(crate) now: UnixSeconds,
+    pub(crate) tracking: &'v Tracking,
+    pub(crate) versions: &'v Versions,
+    /// What to answer.
+    pub(crate) outcome: Reply<'static>,
+    /// The joined value of append and prepend.
+    joined: Vec<u8>,
+}
+
+impl<'v> StoreVisitor<'v> {
+    pub(crate) fn new(
+        store: &'v Store<'v>,
+        now: UnixSeconds,
+        tracking: &'v Tracking,
+        versions: &'v Versions,
+    ) -> Self {
+        StoreVisitor { store, now, tracking, versions, outcome: Reply::NotStored, joined: Vec::new() }
+    }
+
+    fn keep(&mut self, outcome: Reply<'static>) -> Action<'static> {
+        self.outcome = outcome;
+        Action::Keep
+    }
+
+    /// Attributes as the request gives them.
+    fn attributes(&self) -> Attributes {
+        Attributes {
+            flags: self.store.flags,
+            expiry: resolve(self.store.ttl, self.now),
+            version: self.versions.for_write(self.store.version, self.store.needs.version),
+            marks: Marks::default(),
+            access: self.tracking.on_write(self.now),
+        }
+    }
+
+    fn put<'a>(&'a mut self, attributes: Attributes) -> Action<'a> {
+        self.outcome =
+            Reply::Stored(Stored { version: attributes.version, value_len: self.store.value.len() as u64 });
+        Action::Put(Record::new(self.store.value, attributes))
+    }
+
+    fn visit_absent<'a>(&'a mut self) -> Action<'a> {
+        match self.store.mode {
+            StoreMode::Set | StoreMode::Replace if self.store.compare.is_some() => self.keep(Reply::NotFound),
+            StoreMode::Replace => self.keep(Reply::NotStored),
+            StoreMode::Set | StoreMode::Add => {
+                let attributes = self.attributes();
+                self.put(attributes)
+            }
+            StoreMode::Append | StoreMode::Prepend => match self.store.vivify {
+                None => self.keep(Reply::NotStored),
+                Some(ttl) => {
+                    let attributes = Attributes { expiry: resolve(ttl, self.now), ..self.attributes() };
+                    self.put(attributes)
+                }
+            },
+        }
+    }
+
+    fn join<'a>(&'a mut self, old: Record<'_>) -> Action<'a> {
+        let pieces = match self.store.mode {
+            StoreMode::Append => [old.value, self.store.value],
+            _ => [self.store.value, old.value],
+        };
+        let len = pieces[0].len() + pieces[1].len();
+        let flags = if old.attributes.flags != 0 { 4 } else { 0 };
+        let item = ITEM_OVERHEAD + (self.store.key.len() + len) as u64 + flags;
+        if self.store.item_size_max.is_some_and(|max| item > max) {
+            return self.keep(Reply::NotStored);
+        }
+        self.joined.clear();
+        if self.joined.try_reserve_exact(len).is_err() {
+            return self.keep(Reply::Refused(Refusal::OutOfMemory));
+        }
+        pieces.iter().for_each(|piece| self.joined.extend_from_slice(piece));
+        let attributes = Attributes {
+            version: self.versions.for_write(self.store.version, self.store.needs.version),
+            marks: Marks::default(),
+            access: self.tracking.on_write(self.now),
+            ..old.attributes
+        };
+        self.outcome = Reply::Stored(Stored { version: attributes.version, value_len: len as u64 });
+        Action::Put(Record::new(&self.joined, attributes))
+    }
+}
+
+impl Visitor for StoreVisitor<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        let Some(old) = old else { return self.visit_absent() };
+        if self.store.mode == StoreMode::Add {
+            self.outcome = Reply::NotStored;
+            // A failed add still counts as an access.
+            let access = self.tracking.on_read(self.now);
+            return if access.is_some() && access != old.attributes.access {
+                Action::Retag(Attributes { access, ..old.attributes })
+            } else {
+                Action::Keep
+            };
+        }
+        let stored = old.attributes.version;
+        match self.store.compare {
+            Some(wanted) if !equals(stored, wanted) => {
+                if !(self.store.stale_if_older && stored != 0 && wanted < stored) {
+                    return self.keep(Reply::Exists);
+                }
+                // Older than what is there, yet better than nothing: it goes in as stale, for as long as the old
+                // one had to live.
+                if matches!(self.store.mode, StoreMode::Set | StoreMode::Replace) {
+                    let marks = Marks { stale: true, token_out: old.attributes.marks.token_out };
+                    let attributes = Attributes { expiry: old.attributes.expiry, marks, ..self.attributes() };
+                    return self.put(attributes);
+                }
+            }
+            _ => {}
+        }
+        match self.store.mode {
+            StoreMode::Append | StoreMode::Prepend => self.join(old),
+            _ => {
+                let attributes = self.attributes();
+                self.put(attributes)
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! touch: a new time to live.
+
+use crate::access::Tracking;
+use crate::expiry::resolve;
+use todana_core::{Action, Attributes, Record, Touch, UnixSeconds, Visitor};
+
+pub(crate) struct TouchVisitor<'v> {
+    pub(crate) touch: &'v Touch<'v>,
+    pub(crate) now: UnixSeconds,
+    pub(crate) tracking: &'v Tracking,
+    pub(crate) found: bool,
+}
+
+impl Visitor for TouchVisitor<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        self.found = old.is_some();
+        match old {
+            None => Action::Keep,
+            Some(old) => Action::Retag(Attributes {
+                expiry: resolve(self.touch.ttl, self.now),
+                access: self.tracking.on_read(self.now),
+                ..old.attributes
+            }),
+        }
+    }
+}

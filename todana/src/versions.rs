@@ -1,0 +1,27 @@
+//! Fresh versions (CAS ids): one counter for the whole database, never 0.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[derive(Debug, Default)]
+pub(crate) struct Versions(AtomicU64);
+
+impl Versions {
+    pub(crate) fn fresh(&self) -> u64 {
+        // It wraps after 2^64 of them; 0 would mean "none".
+        (self.0.fetch_add(1, Ordering::Relaxed) + 1).max(1)
+    }
+
+    /// The version of a record that is written: the one given, a fresh one if it will be shown, else none.
+    pub(crate) fn for_write(&self, given: Option<u64>, shown: bool) -> u64 {
+        match given {
+            Some(version) => version,
+            None if shown => self.fresh(),
+            None => 0,
+        }
+    }
+}
+
+/// A condition on the version holds only for one that was shown, so a record without never fits.
+pub(crate) fn equals(stored: u64, wanted: u64) -> bool {
+    stored != 0 && stored == wanted
+}
