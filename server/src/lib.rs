@@ -1,2 +1,30 @@
-//! TODO
+//! The server: sockets, workers, sessions, statistics.
+//!
+//! ```text
+//! acceptor --connections in turn--> worker: one readiness loop, no locks shared with other workers
+//!   readable -> read once -> decode all that is there -> execute inline -> one write
+//! janitor: expiry, compaction, and the memory limit of the whole process
+//! ```
+//!
+//! Always true: an idle connection holds no buffer; a connection whose peer does not read is not read from either;
+//! nothing that a client sends makes the server keep more than its own request and a bounded output.
+//! Not here: what commands mean (`todana`), how they are written (`protocol`), where records lie (`engine`).
 #![forbid(unsafe_code)]
+
+mod acceptor;
+mod connection;
+mod counters;
+mod janitor;
+mod listener;
+mod logging;
+mod options;
+mod output;
+mod process;
+mod server;
+mod service;
+mod statistics;
+mod worker;
+
+pub use logging::{LogFormat, init_logging};
+pub use options::{Options, OptionsError};
+pub use server::{Handle, Server, serve};

@@ -1,0 +1,105 @@
+//! The acceptor: takes connections in and hands them to the workers in turn.
+
+use crate::listener::{Listener, Stream};
+use crate::server::{Shared, Stopping};
+use mio::{Events, Poll, Token, Waker};
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+const WAKE: Token = Token(usize::MAX);
+/// How long accepting pauses when there are no descriptors left.
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub(crate) struct Acceptor {
+    shared: Arc<Shared>,
+    poll: Poll,
+    listeners: Vec<Listener>,
+    workers: Vec<(Sender<Stream>, Arc<Waker>)>,
+    next: usize,
+}
+
+impl Acceptor {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        mut listeners: Vec<Listener>,
+    ) -> io::Result<(Acceptor, Arc<Waker>)> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        for (index, listener) in listeners.iter_mut().enumerate() {
+            listener.register(poll.registry(), Token(index))?;
+        }
+        Ok((Acceptor { shared, poll, listeners, workers: Vec::new(), next: 0 }, waker))
+    }
+
+    pub(crate) fn add_worker(&mut self, arrivals: Sender<Stream>, waker: Arc<Waker>) {
+        self.workers.push((arrivals, waker));
+    }
+
+    /// Runs until the server stops.
+    pub(crate) fn run(mut self) {
+        let mut events = Events::with_capacity(64);
+        let mut paused = Vec::new();
+        while self.shared.stopping() == Stopping::No {
+            let timeout = (!paused.is_empty()).then_some(PAUSE);
+            match self.poll.poll(&mut events, timeout) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                    tracing::error!(%error, "cannot wait for connections");
+                    self.shared.handle.stop();
+                    return;
+                }
+                _ => {}
+            }
+            let mut ready: Vec<usize> = std::mem::take(&mut paused);
+            ready.extend(events.iter().map(|event| event.token().0).filter(|&index| index != WAKE.0));
+            for index in ready {
+                if !self.accept_all(index) {
+                    paused.push(index);
+                }
+            }
+        }
+    }
+
+    /// Accepts all that wait on a listener; false if it has to be tried again later.
+    fn accept_all(&mut self, index: usize) -> bool {
+        loop {
+            match self.listeners[index].accept() {
+                Ok(stream) => self.hand_over(stream),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return true,
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                    _ => {
+                        // Out of descriptors or memory: those who wait keep waiting.
+                        let pauses = self.shared.connections.accept_pauses.fetch_add(1, Ordering::Relaxed);
+                        if pauses.is_power_of_two() || pauses == 0 {
+                            tracing::warn!(%error, pauses = pauses + 1, "cannot accept a connection; trying again");
+                        }
+                        return false;
+                    }
+                },
+            }
+        }
+    }
+
+    fn hand_over(&mut self, mut stream: Stream) {
+        let connections = &self.shared.connections;
+        if connections.current.load(Ordering::Relaxed) >= self.shared.options.connections_max as u64 {
+            connections.rejected.fetch_add(1, Ordering::Relaxed);
+            let _ = stream.write(b"ERROR Too many open connections\r\n");
+            tracing::info!(
+                "connection refused: there are {} already (-c)",
+                self.shared.options.connections_max
+            );
+            return;
+        }
+        connections.current.fetch_add(1, Ordering::Relaxed);
+        connections.total.fetch_add(1, Ordering::Relaxed);
+        let (arrivals, waker) = &self.workers[self.next];
+        self.next = (self.next + 1) % self.workers.len();
+        if arrivals.send(stream).is_err() || waker.wake().is_err() {
+            self.shared.connection_closed();
+        }
+    }
+}

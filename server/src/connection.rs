@@ -1,0 +1,209 @@
+//! One connection: a socket, a decoder's few bytes, and buffers only while something is in them.
+
+use crate::listener::Stream;
+use crate::output::Output;
+use std::io::{self, Read};
+use todana_core::Command;
+use todana_protocol::memcached::{Dialect, Limits, Request, Step, encode};
+
+/// Requests decoded before the first is executed, so that their records can be fetched into the cache together.
+pub(crate) const BATCH: usize = 16;
+/// Output beyond which no further request of a connection is executed until its peer has read.
+const OUTPUT_MAX: usize = 256 << 10;
+/// The first buffer for a request that is not whole yet.
+const INPUT_MIN: usize = 4 << 10;
+
+/// A connection.
+pub(crate) struct Connection {
+    pub(crate) stream: Stream,
+    dialect: Dialect,
+    /// Bytes received and not yet consumed, from `input_at` on.
+    input: Vec<u8>,
+    input_at: usize,
+    /// How many more bytes the request that is not whole needs, at least.
+    wanted: usize,
+    /// Output that the socket has not taken yet.
+    pub(crate) pending: Option<Box<Output>>,
+    /// The socket may have more to read.
+    pub(crate) readable: bool,
+    /// No further request is served; what is pending is sent.
+    pub(crate) closing: bool,
+}
+
+/// Why a connection stopped serving its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// All that was whole is done.
+    NeedsInput,
+    /// Its share of this turn is used up.
+    Yields,
+    /// Its peer has to read first.
+    Blocked,
+    /// It is to be closed.
+    Closes,
+}
+
+/// What executes requests.
+pub(crate) trait Execute {
+    /// Says which record comes soon.
+    fn prefetch(&self, key: &[u8]);
+    /// Runs a command; false asks to close the connection.
+    fn execute(&mut self, request: &Request<'_>, output: &mut Output) -> bool;
+}
+
+impl Connection {
+    pub(crate) fn new(stream: Stream) -> Connection {
+        Connection {
+            stream,
+            dialect: Dialect::default(),
+            input: Vec::new(),
+            input_at: 0,
+            wanted: 0,
+            pending: None,
+            readable: true,
+            closing: false,
+        }
+    }
+
+    /// Bytes of a request that is not whole yet.
+    pub(crate) fn input_len(&self) -> usize {
+        self.input.len() - self.input_at
+    }
+
+    pub(crate) fn pending_len(&self) -> usize {
+        self.pending.as_ref().map_or(0, |output| output.len())
+    }
+
+    /// Reads once: into `buffer` if nothing is kept, else behind what is kept. Returns how much came and whether that
+    /// was less than there was room for, which means that there is no more.
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
+        if self.input.is_empty() {
+            let len = self.stream.read(buffer)?;
+            return Ok((len, len < buffer.len()));
+        }
+        if self.input_at > 0 {
+            self.input.drain(..self.input_at);
+            self.input_at = 0;
+        }
+        // Grows with what has really come: a length alone reserves nothing.
+        let held = self.input.len();
+        let room = self.wanted.clamp(INPUT_MIN, held.max(INPUT_MIN));
+        self.input.try_reserve(room).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        self.input.resize(held + room, 0);
+        let outcome = self.stream.read(&mut self.input[held..]);
+        let len = *outcome.as_ref().unwrap_or(&0);
+        self.input.truncate(held + len);
+        outcome.map(|len| (len, len < room))
+    }
+
+    /// Serves what is in `buffer` (just read), or in the connection's own buffer if that holds anything; keeps what
+    /// is not consumed.
+    pub(crate) fn serve(
+        &mut self,
+        buffer: &[u8],
+        limits: &Limits,
+        budget: &mut u32,
+        scratch: &mut [Vec<u8>; BATCH],
+        service: &mut impl Execute,
+        output: &mut Output,
+    ) -> Pause {
+        let own = std::mem::take(&mut self.input);
+        let data = if own.is_empty() { buffer } else { &own[self.input_at..] };
+        let (consumed, wanted, pause) =
+            serve_all(&mut self.dialect, data, limits, budget, scratch, service, output);
+        self.wanted = wanted;
+        let left = data.len() - consumed;
+        if pause == Pause::Closes || left == 0 {
+            self.input_at = 0;
+        } else if own.is_empty() {
+            self.input = data[consumed..].to_vec();
+            self.input_at = 0;
+        } else {
+            self.input_at += consumed;
+            self.input = own;
+        }
+        pause
+    }
+}
+
+fn serve_all(
+    dialect: &mut Dialect,
+    data: &[u8],
+    limits: &Limits,
+    budget: &mut u32,
+    scratch: &mut [Vec<u8>; BATCH],
+    service: &mut impl Execute,
+    output: &mut Output,
+) -> (usize, usize, Pause) {
+    let mut at = 0;
+    loop {
+        if *budget == 0 {
+            return (at, 0, Pause::Yields);
+        }
+        if output.len() > OUTPUT_MAX {
+            return (at, 0, Pause::Blocked);
+        }
+        let mut batch: [Option<Request<'_>>; BATCH] = [const { None }; BATCH];
+        let mut len = 0;
+        let mut end = None;
+        for slot in scratch.iter_mut().take((*budget as usize).min(BATCH)) {
+            match dialect.decode(limits, &data[at..], slot) {
+                Step::Request { consumed, request } => {
+                    at += consumed;
+                    // Nothing behind a quit is looked at.
+                    let quits = matches!(request.command, Command::Quit);
+                    batch[len] = Some(request);
+                    len += 1;
+                    if quits {
+                        break;
+                    }
+                }
+                Step::NeedMore { consumed, at_least } => {
+                    at += consumed;
+                    end = Some((at_least, Pause::NeedsInput));
+                    break;
+                }
+                Step::Close => {
+                    end = Some((0, Pause::Closes));
+                    break;
+                }
+            }
+        }
+        let batch = &batch[..len];
+        if len > 1 {
+            batch
+                .iter()
+                .flatten()
+                .filter_map(|request| key_of(&request.command))
+                .for_each(|key| service.prefetch(key));
+        }
+        for request in batch.iter().flatten() {
+            if !service.execute(request, output) {
+                return (at, 0, Pause::Closes);
+            }
+        }
+        *budget -= len as u32;
+        if let Some((wanted, pause)) = end {
+            return (at, wanted, pause);
+        }
+    }
+}
+
+/// The key that a command looks for.
+#[inline]
+fn key_of<'a>(command: &Command<'a>) -> Option<&'a [u8]> {
+    match command {
+        Command::Get(get) => Some(get.key),
+        Command::Store(store) => Some(store.key),
+        Command::Delete(delete) => Some(delete.key),
+        Command::Arithmetic(arithmetic) => Some(arithmetic.key),
+        Command::Touch(touch) => Some(touch.key),
+        _ => None,
+    }
+}
+
+/// Writes a reply in the form of its request.
+#[inline]
+pub(crate) fn answer(request: &Request<'_>, reply: &todana_core::Reply<'_>, output: &mut Output) {
+    encode(&request.form, reply, output);
+}

@@ -1,0 +1,45 @@
+//! What happens to connections and bytes, counted by worker where it is hot.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One worker's own counters: only it writes.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct WorkerCounters {
+    pub(crate) bytes_read: Own,
+    pub(crate) bytes_written: Own,
+    pub(crate) connection_yields: Own,
+    /// Bytes waiting for slow readers.
+    pub(crate) pending_bytes: Own,
+    /// Bytes of requests that are not whole yet.
+    pub(crate) partial_bytes: Own,
+}
+
+/// A counter that one thread writes and any reads.
+#[derive(Debug, Default)]
+pub(crate) struct Own(AtomicU64);
+
+impl Own {
+    #[inline]
+    pub(crate) fn add(&self, by: u64) {
+        self.0.store(self.get().wrapping_add(by), Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub(&self, by: u64) {
+        self.0.store(self.get().wrapping_sub(by), Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Counters that several threads write, each seldom.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionCounters {
+    pub(crate) current: AtomicU64,
+    pub(crate) total: AtomicU64,
+    pub(crate) rejected: AtomicU64,
+    /// Times accepting had to pause for want of descriptors.
+    pub(crate) accept_pauses: AtomicU64,
+}

@@ -1,0 +1,134 @@
+//! What a server can be told.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// What a server can be told. The names are memcached's where it has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Addresses to listen on: `host`, `host:port`, `[v6]:port`, `*` for all. Empty: 127.0.0.1.
+    pub listen: Vec<String>,
+    /// The TCP port for addresses that name none; 0 lets the system choose.
+    pub port: u16,
+    /// Listen on this Unix socket instead of TCP.
+    pub unix_socket: Option<PathBuf>,
+    /// Its permissions.
+    pub unix_mask: u32,
+    /// The memory of the whole process in MiB; 0 for no limit.
+    pub memory_limit_mib: u64,
+    /// Refuse writes at the limit instead of evicting.
+    pub refuse_when_full: bool,
+    /// Connections served at once.
+    pub connections_max: usize,
+    /// Worker threads.
+    pub threads: usize,
+    /// The largest item in bytes, by memcached's size rule.
+    pub item_size_max: u64,
+    /// 0 errors and notices, 1 warnings too, 2 connections, 3 requests.
+    pub verbosity: u8,
+    /// Write the process id here.
+    pub pid_file: Option<PathBuf>,
+    /// Connections that may wait to be accepted.
+    pub listen_backlog: u32,
+    /// Requests of one connection in a row before others get a turn.
+    pub requests_per_event: u32,
+    /// False refuses `flush_all`.
+    pub flush_allowed: bool,
+    /// True allows the `shutdown` command.
+    pub shutdown_allowed: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            listen: Vec::new(),
+            port: 11211,
+            unix_socket: None,
+            unix_mask: 0o700,
+            memory_limit_mib: 64,
+            refuse_when_full: false,
+            connections_max: 1024,
+            threads: 4,
+            item_size_max: 1 << 20,
+            verbosity: 0,
+            pid_file: None,
+            listen_backlog: 1024,
+            requests_per_event: 20,
+            flush_allowed: true,
+            shutdown_allowed: false,
+        }
+    }
+}
+
+/// An option whose value cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OptionsError(String);
+
+impl fmt::Display for OptionsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for OptionsError {}
+
+impl Options {
+    /// Checks what cannot be seen from one option alone.
+    pub fn validate(&self) -> Result<(), OptionsError> {
+        let wrong = |text: &str| Err(OptionsError(text.to_string()));
+        if self.threads == 0 || self.threads > 512 {
+            return wrong("threads must be 1 to 512 (-t)");
+        }
+        if self.connections_max == 0 {
+            return wrong("connections must be at least 1 (-c)");
+        }
+        if self.item_size_max < 1024 || self.item_size_max > 1 << 30 {
+            return wrong("the item size must be 1k to 1g (-I)");
+        }
+        if self.memory_limit_mib != 0 && self.memory_limit_mib < 8 {
+            return wrong("the memory limit must be at least 8 MiB, or 0 for none (-m)");
+        }
+        if self.memory_limit_mib != 0 && self.item_size_max > (self.memory_limit_mib << 20) / 2 {
+            return wrong("the item size may be at most half of the memory limit (-I, -m)");
+        }
+        if self.memory_limit_mib > 1 << 30 {
+            return wrong("the memory limit is in MiB, not in bytes (-m)");
+        }
+        if self.requests_per_event == 0 {
+            return wrong("requests per event must be at least 1 (-R)");
+        }
+        if self.unix_mask > 0o777 {
+            return wrong("the socket's permissions must be octal, at most 777 (-a)");
+        }
+        if self.unix_socket.is_some() && !self.listen.is_empty() {
+            return wrong("a Unix socket takes the place of TCP: give either -s or -l");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_valid() {
+        assert_eq!(Options::default().validate(), Ok(()));
+    }
+
+    #[test]
+    fn impossible_values_are_refused_with_their_option() {
+        let cases: [(&str, Options); 6] = [
+            ("-t", Options { threads: 0, ..Options::default() }),
+            ("-c", Options { connections_max: 0, ..Options::default() }),
+            ("-I", Options { item_size_max: 1000, ..Options::default() }),
+            ("-I", Options { item_size_max: 40 << 20, ..Options::default() }),
+            ("-m", Options { memory_limit_mib: 7, ..Options::default() }),
+            ("-R", Options { requests_per_event: 0, ..Options::default() }),
+        ];
+        for (option, options) in cases {
+            let error = options.validate().expect_err(option).to_string();
+            assert!(error.contains(option), "{error}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The server as a whole: opened, run, stopped.
+
+use crate::acceptor::Acceptor;
+use crate::counters::{ConnectionCounters, WorkerCounters};
+use crate::janitor;
+use crate::listener::Listener;
+use crate::options::Options;
+use crate::process;
+use crate::worker::Worker;
+use mio::Waker;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use todana::{CachedClock, Clock, Database};
+use todana_core::{MemoryLimit, WhenFull};
+use todana_engine::{MemHash, MemHashOptions};
+use todana_protocol::memcached::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES};
+
+/// How far a stop has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stopping {
+    No,
+    /// What has been received is answered, within seconds.
+    Drain,
+    AtOnce,
+}
+
+/// Stops a server from another thread.
+#[derive(Clone)]
+pub struct Handle(Arc<HandleState>);
+
+struct HandleState {
+    stopping: AtomicU8,
+    wakers: Mutex<Vec<Arc<Waker>>>,
+}
+
+impl Handle {
+    fn new() -> Handle {
+        Handle(Arc::new(HandleState { stopping: AtomicU8::new(0), wakers: Mutex::new(Vec::new()) }))
+    }
+
+    /// Stops the server: no new connections, what has been received is answered, then it ends. The second time it
+    /// ends at once.
+    pub fn stop(&self) {
+        let _ = self
+            .0
+            .stopping
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |stage| Some((stage + 1).min(2)));
+        for waker in self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            // A loop that is gone needs no waking.
+            let _ = waker.wake();
+        }
+    }
+
+    fn stopping(&self) -> Stopping {
+        match self.0.stopping.load(Ordering::SeqCst) {
+            0 => Stopping::No,
+            1 => Stopping::Drain,
+            _ => Stopping::AtOnce,
+        }
+    }
+
+    fn add(&self, waker: Arc<Waker>) {
+        self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner).push(waker);
+    }
+}
+
+/// What all threads of a server share.
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) database: Database,
+    pub(crate) clock: Arc<CachedClock>,
+    pub(crate) handle: Handle,
+    pub(crate) started: Instant,
+    pub(crate) started_at: u64,
+    pub(crate) connections: ConnectionCounters,
+    pub(crate) workers: Vec<WorkerCounters>,
+    pub(crate) memory_limit_mib: AtomicU64,
+    /// What the process held besides the engine when last measured.
+    outside_bytes: AtomicU64,
+    pub(crate) tcp_port: u16,
+    pub(crate) listening_on: Vec<String>,
+}
+
+impl Shared {
+    pub(crate) fn stopping(&self) -> Stopping {
+        self.handle.stopping()
+    }
+
+    pub(crate) fn connection_closed(&self) {
+        self.connections.current.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The limit of the whole process in bytes, `None` for none.
+    pub(crate) fn memory_limit_bytes(&self) -> Option<u64> {
+        Some(self.memory_limit_mib.load(Ordering::Relaxed)).filter(|&mib| mib != 0).map(|mib| mib << 20)
+    }
+
+    /// Measures what the process holds besides the engine, and gives the engine the rest.
+    pub(crate) fn measure_memory(&self) {
+        if self.memory_limit_bytes().is_some() {
+            let outside = janitor::outside_bytes(self.database.engine().status().committed_bytes);
+            self.outside_bytes.store(outside, Ordering::Relaxed);
+            self.apply_memory_limit();
+        }
+    }
+
+    /// Tells the engine its limit.
+    pub(crate) fn apply_memory_limit(&self) {
+        let Some(bounded) = self.database.engine().bounded() else { return };
+        let when_full = if self.options.refuse_when_full { WhenFull::Refuse } else { WhenFull::Evict };
+        let outside = self.outside_bytes.load(Ordering::Relaxed);
+        let bytes = self.memory_limit_bytes().map(|limit| janitor::engine_limit(limit, outside));
+        bounded.set_limit(MemoryLimit { bytes, when_full });
+    }
+}
+
+/// A server that listens and is ready to run.
+pub struct Server {
+    shared: Arc<Shared>,
+    acceptor: Acceptor,
+    workers: Vec<Worker>,
+    tcp_addresses: Vec<SocketAddr>,
+}
+
+impl Server {
+    /// Opens the listeners and makes the database. Fails when an option is impossible or an address cannot be had;
+    /// the message names it.
+    pub fn bind(options: Options) -> io::Result<Server> {
+        options.validate().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
+        let listeners = Listener::open(&options)?;
+        let tcp_addresses: Vec<SocketAddr> = listeners.iter().filter_map(Listener::tcp_address).collect();
+        // Descriptors besides those of connections: listeners, polls, wakers, standard streams, files.
+        let wanted =
+            options.connections_max as u64 + 2 * options.threads as u64 + listeners.len() as u64 + 32;
+        let allowed = process::allow_files(wanted);
+        if allowed < wanted {
+            tracing::warn!(
+                "only {allowed} files may be open, so fewer than {} connections can be; raise `ulimit -n`",
+                options.connections_max
+            );
+        }
+        let clock = Arc::new(CachedClock::new());
+        let engine = MemHash::new(MemHashOptions {
+            class_bounds: CHUNK_SIZES.iter().map(|&size| size - ITEM_OVERHEAD_BYTES as u32).collect(),
+            shards: Some(shards(&options)),
+            ..MemHashOptions::default()
+        })
+        .map_err(io::Error::other)?;
+        let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+        let handle = Handle::new();
+        let shared = Arc::new(Shared {
+            started: Instant::now(),
+            started_at: clock.now().0,
+            database,
+            clock,
+            handle: handle.clone(),
+            connections: ConnectionCounters::default(),
+            workers: (0..options.threads).map(|_| WorkerCounters::default()).collect(),
+            memory_limit_mib: AtomicU64::new(options.memory_limit_mib),
+            outside_bytes: AtomicU64::new(0),
+            tcp_port: tcp_addresses.first().map_or(0, SocketAddr::port),
+            listening_on: listeners.iter().map(Listener::name).collect(),
+            options,
+        });
+        shared.measure_memory();
+        let (mut acceptor, waker) = Acceptor::new(Arc::clone(&shared), listeners)?;
+        handle.add(waker);
+        let mut workers = Vec::new();
+        for number in 0..shared.options.threads {
+            let (sender, receiver) = channel();
+            let (worker, waker) = Worker::new(Arc::clone(&shared), number, receiver)?;
+            handle.add(Arc::clone(&waker));
+            acceptor.add_worker(sender, waker);
+            workers.push(worker);
+        }
+        Ok(Server { shared, acceptor, workers, tcp_addresses })
+    }
+
+    /// The TCP addresses it listens on, with the ports that the system chose.
+    pub fn tcp_addresses(&self) -> &[SocketAddr] {
+        &self.tcp_addresses
+    }
+
+    /// Where it listens, as people write it: TCP addresses, or the path of the Unix socket.
+    pub fn listening_on(&self) -> &[String] {
+        &self.shared.listening_on
+    }
+
+    /// What stops it.
+    pub fn handle(&self) -> Handle {
+        self.shared.handle.clone()
+    }
+
+    /// Serves until it is stopped. Writes the pid file at the start and removes it at the end.
+    pub fn run(self) -> io::Result<()> {
+        if let Some(path) = &self.shared.options.pid_file {
+            std::fs::write(path, format!("{}\n", std::process::id())).map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot write the pid file {}: {error}", path.display()))
+            })?;
+        }
+        let mut threads = Vec::new();
+        for (number, worker) in self.workers.into_iter().enumerate() {
+            let thread = std::thread::Builder::new().name(format!("worker-{number}"));
+            threads.push(thread.spawn(move || worker.run())?);
+        }
+        let shared = Arc::clone(&self.shared);
+        let janitor =
+            std::thread::Builder::new().name("janitor".into()).spawn(move || janitor::run(&shared))?;
+        self.acceptor.run();
+        janitor.thread().unpark();
+        threads.push(janitor);
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a thread ended by a panic");
+            }
+        }
+        if let Some(path) = &self.shared.options.pid_file {
+            let _ = std::fs::remove_file(path);
+        }
+        Ok(())
+    }
+}
+
+/// Few shards where memory is scarce, as each keeps part-filled pages of its own; more where many threads write.
+fn shards(options: &Options) -> usize {
+    let by_threads = (options.threads * 4).clamp(8, 256);
+    let by_memory = match options.memory_limit_mib {
+        0 => by_threads,
+        mib => (mib / 8).clamp(1, 256) as usize,
+    };
+    by_threads.min(by_memory)
+}
+
+/// Runs a server until SIGINT, SIGTERM or SIGUSR1; a second signal ends it at once. `ready` is called once it listens.
+pub fn serve(options: Options, ready: impl FnOnce(&Server)) -> io::Result<()> {
+    use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+    let server = Server::bind(options)?;
+    let handle = server.handle();
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGUSR1])?;
+    let closer = signals.handle();
+    let watcher = std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in &mut signals {
+            tracing::info!(signal, "stopping");
+            handle.stop();
+        }
+    })?;
+    ready(&server);
+    let outcome = server.run();
+    closer.close();
+    let _ = watcher.join();
+    outcome
+}

@@ -1,0 +1,279 @@
+//! A worker: one readiness loop that owns its connections.
+
+use crate::connection::{BATCH, Connection, Pause};
+use crate::listener::Stream;
+use crate::output::Output;
+use crate::server::{Shared, Stopping};
+use crate::service::Service;
+use mio::event::Event;
+use mio::{Events, Poll, Token, Waker};
+use slab::Slab;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+use todana_protocol::memcached::Limits;
+
+/// The worker's own wake-up.
+pub(crate) const WAKE: Token = Token(usize::MAX);
+/// What is read at once. More than a socket usually holds, little enough to stay in the cache.
+const BUFFER: usize = 64 << 10;
+/// A reply buffer above this is given back after use.
+const OUTPUT_KEPT: usize = 64 << 10;
+/// How long a stopping worker waits for its peers to take their replies.
+const DRAIN: Duration = Duration::from_secs(5);
+
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    number: usize,
+    poll: Poll,
+    arrivals: Receiver<Stream>,
+    connections: Slab<Connection>,
+    /// Connections that have more to do without waiting for their socket.
+    ready: VecDeque<usize>,
+    limits: Limits,
+    service: Service,
+    buffer: Vec<u8>,
+    output: Output,
+    scratch: [Vec<u8>; BATCH],
+}
+
+impl Worker {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        number: usize,
+        arrivals: Receiver<Stream>,
+    ) -> io::Result<(Worker, Arc<Waker>)> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        let limits = Limits {
+            item_size_max: shared.options.item_size_max,
+            flush_allowed: shared.options.flush_allowed,
+            ..Limits::default()
+        };
+        let service = Service { lane: shared.database.lane(), shared: Arc::clone(&shared) };
+        let worker = Worker {
+            shared,
+            number,
+            poll,
+            arrivals,
+            connections: Slab::new(),
+            ready: VecDeque::new(),
+            limits,
+            service,
+            buffer: vec![0; BUFFER],
+            output: Output::default(),
+            scratch: Default::default(),
+        };
+        Ok((worker, waker))
+    }
+
+    /// Runs until the server stops.
+    pub(crate) fn run(mut self) {
+        let mut events = Events::with_capacity(256);
+        let mut deadline = None;
+        loop {
+            let timeout = if !self.ready.is_empty() {
+                Some(Duration::ZERO)
+            } else {
+                deadline.map(|deadline: Instant| deadline.saturating_duration_since(Instant::now()))
+            };
+            if let Err(error) = self.poll.poll(&mut events, timeout)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!(%error, "worker {}: cannot wait for events", self.number);
+                self.shared.handle.stop();
+                return;
+            }
+            self.shared.clock.tick();
+            for event in &events {
+                match event.token() {
+                    WAKE => self.welcome(),
+                    Token(index) => self.on_event(index, event),
+                }
+            }
+            for _ in 0..self.ready.len() {
+                if let Some(index) = self.ready.pop_front()
+                    && self.connections.contains(index)
+                {
+                    self.serve(index);
+                }
+            }
+            match self.shared.stopping() {
+                Stopping::No => {}
+                Stopping::Drain => {
+                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + DRAIN);
+                    self.drain();
+                    if self.connections.is_empty() || Instant::now() >= deadline {
+                        break;
+                    }
+                }
+                Stopping::AtOnce => break,
+            }
+        }
+        let left: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
+        left.into_iter().for_each(|index| self.close(index));
+    }
+
+    /// Takes in new connections.
+    fn welcome(&mut self) {
+        while let Ok(stream) = self.arrivals.try_recv() {
+            let entry = self.connections.vacant_entry();
+            let token = Token(entry.key());
+            let mut connection = Connection::new(stream);
+            if let Err(error) = connection.stream.register(self.poll.registry(), token) {
+                tracing::warn!(%error, "cannot watch a new connection; it is closed");
+                self.shared.connection_closed();
+                continue;
+            }
+            entry.insert(connection);
+        }
+    }
+
+    fn on_event(&mut self, index: usize, event: &Event) {
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            connection.readable = true;
+        }
+        // A writable event that nobody waits for comes along with most others.
+        if connection.readable || connection.pending.is_some() {
+            self.serve(index);
+        }
+    }
+
+    /// Serves a connection: sends what is pending, reads, executes, sends.
+    fn serve(&mut self, index: usize) {
+        if self.turn(index).is_err() {
+            // The peer is gone, or there is no memory for its request; either way there is nobody to tell.
+            self.close(index);
+            return;
+        }
+        let connection = &self.connections[index];
+        if connection.closing && connection.pending.is_none() {
+            self.close(index);
+        }
+    }
+
+    fn turn(&mut self, index: usize) -> io::Result<()> {
+        let counters = &self.shared.workers[self.number];
+        let connection = &mut self.connections[index];
+        let pending_before = connection.pending_len();
+        if let Some(pending) = &mut connection.pending {
+            let written = pending.write_to(&mut connection.stream)?;
+            counters.bytes_written.add(written as u64);
+            counters.pending_bytes.sub(written as u64);
+            if !pending.is_empty() {
+                return Ok(());
+            }
+            connection.pending = None;
+            debug_assert!(pending_before > 0);
+        }
+        if connection.closing {
+            return Ok(());
+        }
+        let mut budget = self.shared.options.requests_per_event;
+        let mut pause = Pause::NeedsInput;
+        let mut len = 0;
+        let held_before = connection.input_len();
+        // What is kept is served first: it may hold whole requests from a turn that was cut short.
+        if held_before > 0 {
+            pause = connection.serve(
+                &[],
+                &self.limits,
+                &mut budget,
+                &mut self.scratch,
+                &mut self.service,
+                &mut self.output,
+            );
+        }
+        while pause == Pause::NeedsInput && connection.readable {
+            let drained;
+            (len, drained) = match connection.read(&mut self.buffer) {
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    connection.readable = false;
+                    break;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            if len == 0 {
+                // The peer sends no more; what it has asked for is still answered.
+                connection.closing = true;
+                connection.readable = false;
+                break;
+            }
+            counters.bytes_read.add(len as u64);
+            if drained {
+                connection.readable = false;
+            }
+            pause = connection.serve(
+                &self.buffer[..len],
+                &self.limits,
+                &mut budget,
+                &mut self.scratch,
+                &mut self.service,
+                &mut self.output,
+            );
+            // A large request comes in many pieces; the others shall not wait for all of them.
+            if !drained && pause == Pause::NeedsInput {
+                pause = Pause::Yields;
+            }
+        }
+        let _ = len;
+        let held = connection.input_len();
+        if held != held_before {
+            counters.partial_bytes.add((held as u64).wrapping_sub(held_before as u64));
+        }
+        connection.closing |= pause == Pause::Closes;
+        if !self.output.is_empty() {
+            let outcome = self.output.write_to(&mut connection.stream);
+            let written = *outcome.as_ref().unwrap_or(&0);
+            counters.bytes_written.add(written as u64);
+            if outcome.is_err() || self.output.is_empty() {
+                self.output.clear(OUTPUT_KEPT);
+                outcome?;
+            } else {
+                counters.pending_bytes.add(self.output.len() as u64);
+                connection.pending = Some(Box::new(std::mem::take(&mut self.output)));
+                return Ok(());
+            }
+        }
+        if pause == Pause::Yields || pause == Pause::Blocked {
+            counters.connection_yields.add(u64::from(budget == 0));
+            self.ready.push_back(index);
+        }
+        Ok(())
+    }
+
+    /// Closes what has nothing left to send, once its last requests have been read.
+    fn drain(&mut self) {
+        let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
+        for index in all {
+            let Some(connection) = self.connections.get_mut(index) else { continue };
+            if !connection.closing && connection.pending.is_none() {
+                connection.readable = true;
+                self.serve(index);
+            }
+            if let Some(connection) = self.connections.get_mut(index) {
+                connection.closing = true;
+                if connection.pending.is_none() {
+                    self.close(index);
+                }
+            }
+        }
+    }
+
+    fn close(&mut self, index: usize) {
+        let connection = self.connections.remove(index);
+        let counters = &self.shared.workers[self.number];
+        counters.pending_bytes.sub(connection.pending_len() as u64);
+        counters.partial_bytes.sub(connection.input_len() as u64);
+        self.shared.connection_closed();
+        if self.connections.is_empty() {
+            // A storm of connections shall not leave its table behind.
+            self.connections.shrink_to_fit();
+        }
+    }
+}
