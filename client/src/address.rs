@@ -1,0 +1,95 @@
+//! Where a server is.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+const DEFAULT_PORT: u16 = 11211;
+
+/// Where a server is: `host`, `host:port`, `[v6]:port`, `todana://host:port`, `memcached://...` or `unix:/path`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A host and a port.
+    Tcp(String, u16),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// An address that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidAddress(String);
+
+impl fmt::Display for InvalidAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:?} is no address; examples: localhost, 10.0.0.7:11211, [::1]:11211, unix:/run/todana.sock",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for InvalidAddress {}
+
+impl FromStr for Address {
+    type Err = InvalidAddress;
+
+    fn from_str(text: &str) -> Result<Address, InvalidAddress> {
+        let invalid = || InvalidAddress(text.to_string());
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() { Err(invalid()) } else { Ok(Address::Unix(path.into())) };
+        }
+        let rest =
+            ["todana://", "memcached://"].iter().find_map(|scheme| text.strip_prefix(scheme)).unwrap_or(text);
+        let rest = rest.trim_end_matches('/');
+        let (host, port) = if let Some(bracketed) = rest.strip_prefix('[') {
+            let (host, after) = bracketed.split_once(']').ok_or_else(invalid)?;
+            (host, after.strip_prefix(':').or(after.is_empty().then_some("")).ok_or_else(invalid)?)
+        } else {
+            match rest.rsplit_once(':') {
+                // Several colons without brackets are a v6 address without a port.
+                Some((host, port)) if !host.contains(':') => (host, port),
+                _ => (rest, ""),
+            }
+        };
+        if host.is_empty() || host.contains(['/', ' ']) {
+            return Err(invalid());
+        }
+        let port = if port.is_empty() { DEFAULT_PORT } else { port.parse().map_err(|_| invalid())? };
+        Ok(Address::Tcp(host.to_string(), port))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_written() {
+        for (text, written) in [
+            ("localhost", "localhost:11211"),
+            ("10.0.0.7:99", "10.0.0.7:99"),
+            ("todana://h:1/", "h:1"),
+            ("memcached://h", "h:11211"),
+            ("[::1]:5", "[::1]:5"),
+            ("::1", "[::1]:11211"),
+            ("[::1]", "[::1]:11211"),
+            ("unix:/run/t.sock", "unix:/run/t.sock"),
+        ] {
+            assert_eq!(text.parse::<Address>().map(|address| address.to_string()).as_deref(), Ok(written));
+        }
+        for text in ["", ":1", "h:x", "h:70000", "unix:", "[::1", "[::1]x", "http://h"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+}
