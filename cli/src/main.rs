@@ -1,2 +1,79 @@
+//! `todana`: the server and its tools in one executable.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod bench;
+mod config;
+mod data;
+mod failure;
+mod generate;
+mod serve;
+mod tsv;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use failure::Failure;
+use std::process::ExitCode;
+
+const AFTER_HELP: &str = "\
+Without a command it serves on 127.0.0.1:11211.
+
+Try it:
+  todana &
+  todana set hello world
+  todana get hello
+
+Exit codes: 0 done, 1 no such record or not stored, 2 wrong usage, 3 the server cannot be reached or refuses.";
+
+/// A key-value store for very many small records. Speaks memcached's protocol, in a fifth of its memory.
+#[derive(Debug, Parser)]
+#[command(name = "todana", version, after_help = AFTER_HELP, max_term_width = 110, args_override_self = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the server
+    #[command(after_help = serve::AFTER_HELP)]
+    Serve(Box<serve::Arguments>),
+    /// Show or check the server's configuration
+    #[command(subcommand)]
+    Config(config::Command),
+    #[command(flatten)]
+    Data(data::Command),
+    /// Measure a server: throughput, latency, memory; or compare two
+    #[command(after_help = bench::AFTER_HELP)]
+    Bench(Box<bench::Arguments>),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a directory
+    Man {
+        /// The directory, made if need be
+        directory: std::path::PathBuf,
+    },
+}
+
+fn run() -> Result<(), Failure> {
+    let matches = Arguments::command().get_matches();
+    let arguments =
+        Arguments::from_arg_matches(&matches).map_err(|error| Failure::usage(error.to_string()))?;
+    match arguments.command {
+        None => serve::run(std::env::args_os().take(1).chain(["serve".into()])),
+        Some(Command::Serve(_)) => serve::run(std::env::args_os()),
+        Some(Command::Config(command)) => config::run(&command),
+        Some(Command::Data(command)) => data::run(&command),
+        Some(Command::Bench(arguments)) => bench::run(&arguments).map_err(Failure::from),
+        Some(Command::Completions { shell }) => generate::completions(shell),
+        Some(Command::Man { directory }) => generate::man(&directory),
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

@@ -1,0 +1,44 @@
+//! `todana config`: what is in force, and whether a file is right.
+
+use crate::{Failure, serve};
+use clap::Subcommand;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Print the effective options as a TOML file, each with where it comes from
+    Show {
+        /// Options as for `serve`, after `--`
+        #[arg(last = true)]
+        serve: Vec<OsString>,
+    },
+    /// Check a configuration file
+    Check {
+        /// The file
+        file: PathBuf,
+    },
+}
+
+pub(crate) fn run(command: &Command) -> Result<(), Failure> {
+    let line = |more: Vec<OsString>| ["todana".into(), "serve".into()].into_iter().chain(more);
+    match command {
+        Command::Show { serve } => {
+            let effective = serve::effective(line(serve.clone()))?;
+            let mut out = std::io::stdout().lock();
+            for (name, value, origin) in &effective.origins {
+                let plain = value.parse::<i64>().is_ok() || value == "true" || value == "false";
+                let written = if plain { value.clone() } else { format!("{value:?}") };
+                let comment = if value.is_empty() { "# " } else { "" };
+                writeln!(out, "{:<40} # {origin}", format!("{comment}{name} = {written}"))?;
+            }
+            Ok(())
+        }
+        Command::Check { file } => {
+            serve::effective(line(vec!["--config".into(), file.clone().into()]))?;
+            writeln!(std::io::stdout(), "{}: ok", file.display())?;
+            Ok(())
+        }
+    }
+}

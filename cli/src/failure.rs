@@ -1,0 +1,60 @@
+//! How the program fails: an exit code, and perhaps a line for people.
+
+use std::io;
+use std::process::ExitCode;
+
+/// Why the program ends without success.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: u8,
+    message: Option<String>,
+}
+
+impl Failure {
+    /// No such record, or not stored.
+    pub(crate) fn miss() -> Failure {
+        Failure { code: 1, message: None }
+    }
+
+    /// Wrong usage.
+    pub(crate) fn usage(message: impl Into<String>) -> Failure {
+        Failure { code: 2, message: Some(message.into()) }
+    }
+
+    /// The server cannot be reached or refuses, or the system does.
+    pub(crate) fn trouble(message: impl Into<String>) -> Failure {
+        Failure { code: 3, message: Some(message.into()) }
+    }
+
+    pub(crate) fn report(self) -> ExitCode {
+        if let Some(message) = self.message {
+            eprintln!("todana: {message}");
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        // Whoever reads our output has enough (`todana stats | head`): nothing to complain about.
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Failure { code: 0, message: None };
+        }
+        Failure::trouble(error.to_string())
+    }
+}
+
+impl From<todana_client::Error> for Failure {
+    fn from(error: todana_client::Error) -> Self {
+        match error {
+            todana_client::Error::Key(_) => Failure::usage(error.to_string()),
+            _ => Failure::trouble(error.to_string()),
+        }
+    }
+}
+
+impl From<Box<dyn std::error::Error>> for Failure {
+    fn from(error: Box<dyn std::error::Error>) -> Self {
+        Failure::trouble(error.to_string())
+    }
+}

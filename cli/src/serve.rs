@@ -1,0 +1,336 @@
+//! `todana serve`: options from the command line, the environment and a file, and the banner.
+//!
+//! One table makes all of them: the fields of [`Arguments`]. A field `conn_limit` is the flag `--conn-limit`, the
+//! variable `TODANA_CONN_LIMIT` and the key `conn-limit` of the file. What the file says becomes the default, so the
+//! order is: flag, then environment, then file, then built-in.
+
+use crate::{Arguments as All, Failure};
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, ValueEnum};
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use todana_server::{LogFormat, Options, init_logging};
+
+pub(crate) const AFTER_HELP: &str = "\
+Each option --NAME can also be given as TODANA_NAME in the environment and as NAME in the file of --config:
+flag > environment > file > default. `todana config show` prints what is in force and where it comes from.
+
+Examples:
+  todana serve                               64 MiB on 127.0.0.1:11211
+  todana serve -m 1024 -l 10.0.0.5 -t 8      1 GiB, on one address, eight threads
+  todana serve -m 0                          as much as there is
+  TODANA_PORT=11311 todana serve
+  todana serve --config /etc/todana.toml     with lines like: memory-limit = 1024";
+
+const CACHE: &str = "Memory";
+const NETWORK: &str = "Network";
+const PROCESS: &str = "Process";
+
+/// What `serve` can be told.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Arguments {
+    /// TCP port; 0 switches TCP off when a Unix socket is given, -1 lets the system choose
+    #[arg(short, long, env = "TODANA_PORT", default_value = "11211", value_parser = port, help_heading = NETWORK, allow_negative_numbers = true)]
+    port: i32,
+    /// Addresses to listen on: host, host:port, [v6]:port, * for all; repeatable, or a list with commas
+    #[arg(short, long, env = "TODANA_LISTEN", default_value = "127.0.0.1", action = ArgAction::Append, value_delimiter = ',', value_name = "ADDRESS", help_heading = NETWORK)]
+    listen: Vec<String>,
+    /// Listen on this Unix socket instead of TCP
+    #[arg(short = 's', long, env = "TODANA_UNIX_SOCKET", value_name = "PATH", help_heading = NETWORK)]
+    unix_socket: Option<PathBuf>,
+    /// Permissions of the Unix socket, octal
+    #[arg(short = 'a', long, env = "TODANA_UNIX_MASK", default_value = "700", value_parser = octal, help_heading = NETWORK)]
+    unix_mask: u32,
+    /// Connections served at once
+    #[arg(short = 'c', long, env = "TODANA_CONN_LIMIT", default_value = "1024", value_parser = number::<usize>, help_heading = NETWORK)]
+    conn_limit: usize,
+    /// Connections that may wait to be accepted
+    #[arg(short = 'b', long, env = "TODANA_LISTEN_BACKLOG", default_value = "1024", value_parser = number::<u32>, help_heading = NETWORK)]
+    listen_backlog: u32,
+    /// Requests of one connection in a row before others get a turn
+    #[arg(short = 'R', long, env = "TODANA_MAX_REQS_PER_EVENT", default_value = "20", value_parser = number::<u32>, help_heading = NETWORK)]
+    max_reqs_per_event: u32,
+    /// Memory of the whole process in MiB; 0 for no limit
+    #[arg(short, long, env = "TODANA_MEMORY_LIMIT", default_value = "64", value_parser = number::<u64>, value_name = "MIB", help_heading = CACHE)]
+    memory_limit: u64,
+    /// Refuse writes at the memory limit instead of evicting
+    #[arg(short = 'M', long, env = "TODANA_DISABLE_EVICTIONS", help_heading = CACHE)]
+    disable_evictions: bool,
+    /// The largest item, with k, m or g: 1k to 1g
+    #[arg(short = 'I', long, env = "TODANA_MAX_ITEM_SIZE", default_value = "1m", value_parser = size, value_name = "SIZE", help_heading = CACHE)]
+    max_item_size: u64,
+    /// Worker threads
+    #[arg(short, long, env = "TODANA_THREADS", default_value = "4", value_parser = number::<usize>, help_heading = PROCESS)]
+    threads: usize,
+    /// Say more: -v notices, -vv connections, -vvv everything
+    #[arg(short, long, env = "TODANA_VERBOSE", action = ArgAction::Count, help_heading = PROCESS)]
+    verbose: u8,
+    /// Write the process id here
+    #[arg(short = 'P', long, env = "TODANA_PIDFILE", value_name = "PATH", help_heading = PROCESS)]
+    pidfile: Option<PathBuf>,
+    /// Allow the `shutdown` command
+    #[arg(short = 'A', long, env = "TODANA_ENABLE_SHUTDOWN", help_heading = PROCESS)]
+    enable_shutdown: bool,
+    /// Refuse the `flush_all` command
+    #[arg(short = 'F', long, env = "TODANA_DISABLE_FLUSH_ALL", help_heading = PROCESS)]
+    disable_flush_all: bool,
+    /// How log lines look
+    #[arg(long, env = "TODANA_LOG_FORMAT", default_value = "text", help_heading = PROCESS)]
+    log_format: Format,
+    /// Read options from this TOML file
+    #[arg(long, env = "TODANA_CONFIG", value_name = "FILE", help_heading = PROCESS)]
+    config: Option<PathBuf>,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// One line of text
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String>
+where
+    T::Err: std::fmt::Display,
+{
+    // Deployment tools pass `-m 8192` as one word, which leaves the blank in the value.
+    text.trim().parse().map_err(|error: T::Err| error.to_string())
+}
+
+fn port(text: &str) -> Result<i32, String> {
+    match number::<i32>(text)? {
+        port @ -1..=65535 => Ok(port),
+        port => Err(format!("{port} is not -1 to 65535")),
+    }
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text.trim(), 8).map_err(|_| "not an octal number".into())
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let (digits, unit) = match text.chars().last().map(|last| last.to_ascii_lowercase()) {
+        Some('k') => (&text[..text.len() - 1], 1 << 10),
+        Some('m') => (&text[..text.len() - 1], 1 << 20),
+        Some('g') => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    let number: u64 = digits.parse().map_err(|_| "not a number with k, m or g behind it")?;
+    number.checked_mul(unit).ok_or_else(|| "too large".into())
+}
+
+/// The `serve` command with the file's values as defaults.
+fn command_with(file: Option<&Path>) -> Result<clap::Command, Failure> {
+    let mut serve = serve_command();
+    let Some(path) = file else { return Ok(serve) };
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
+    let table: toml::Table = text
+        .parse()
+        .map_err(|error| Failure::usage(format!("{shown}: {}", format!("{error}").trim_end())))?;
+    for (key, value) in table {
+        let line = text.lines().position(|line| line.trim_start().trim_start_matches('"').starts_with(&key));
+        let place = line.map_or_else(|| shown.to_string(), |line| format!("{shown}, line {}", line + 1));
+        let known: Vec<String> = serve
+            .get_arguments()
+            .filter_map(|argument| argument.get_long())
+            .filter(|&long| long != "config" && long != "help")
+            .map(String::from)
+            .collect();
+        if !known.contains(&key) {
+            let nearest = known.iter().min_by_key(|name| distance(name, &key)).map_or("", String::as_str);
+            return Err(Failure::usage(format!(
+                "{place}: there is no option {key:?}; did you mean {nearest:?}?"
+            )));
+        }
+        let id = key.replace('-', "_");
+        let values = texts(&value)
+            .ok_or_else(|| Failure::usage(format!("{place}: {key} must be text, a number, true or false")))?;
+        let defaults: Vec<clap::builder::OsStr> =
+            values.into_iter().map(|value| OsString::from(value).into()).collect();
+        serve = serve.mut_arg(id, |argument| argument.default_values(defaults));
+    }
+    Ok(serve)
+}
+
+fn serve_command() -> clap::Command {
+    let all = All::command();
+    let serve =
+        all.get_subcommands().find(|command| command.get_name() == "serve").expect("serve is a command");
+    serve.clone().args_override_self(true).bin_name("todana serve")
+}
+
+/// The texts that a flag would have in place of a TOML value.
+fn texts(value: &toml::Value) -> Option<Vec<String>> {
+    Some(match value {
+        toml::Value::String(text) => vec![text.clone()],
+        toml::Value::Integer(number) => vec![number.to_string()],
+        toml::Value::Boolean(flag) => vec![flag.to_string()],
+        toml::Value::Array(values) => {
+            values.iter().map(texts).collect::<Option<Vec<_>>>()?.into_iter().flatten().collect()
+        }
+        _ => return None,
+    })
+}
+
+/// Levenshtein distance, for "did you mean".
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut before = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let cost = if x == *y { before } else { 1 + before.min(row[j]).min(row[j + 1]) };
+            before = std::mem::replace(&mut row[j + 1], cost);
+        }
+    }
+    row[b.len()]
+}
+
+/// The options in force, and where each comes from.
+pub(crate) struct Effective {
+    pub(crate) options: Options,
+    log_format: LogFormat,
+    /// Name, value, origin.
+    pub(crate) origins: Vec<(String, String, &'static str)>,
+}
+
+/// Reads command line, environment and file. `words` is a whole command line of `serve`, the program's name first.
+pub(crate) fn effective(words: impl IntoIterator<Item = OsString>) -> Result<Effective, Failure> {
+    // The program's name and `serve` are one name to the command.
+    let words: Vec<OsString> = words.into_iter().skip(1).collect();
+    let first = serve_command().get_matches_from(&words);
+    let file = first.get_one::<PathBuf>("config").cloned();
+    let command = command_with(file.as_deref())?;
+    let matches =
+        command.clone().try_get_matches_from(&words).map_err(|error| Failure::usage(error.to_string()))?;
+    let arguments =
+        Arguments::from_arg_matches(&matches).map_err(|error| Failure::usage(error.to_string()))?;
+    let origins = origins(&command, &matches);
+    let verbose_in_file = origins.iter().any(|(name, _, origin)| name == "verbose" && *origin == "file");
+    let _ = verbose_in_file;
+    let listen = if arguments.unix_socket.is_some() { Vec::new() } else { arguments.listen };
+    let options = Options {
+        listen,
+        port: u16::try_from(arguments.port).unwrap_or(0),
+        unix_socket: arguments.unix_socket,
+        unix_mask: arguments.unix_mask,
+        memory_limit_mib: arguments.memory_limit,
+        refuse_when_full: arguments.disable_evictions,
+        connections_max: arguments.conn_limit,
+        threads: arguments.threads,
+        item_size_max: arguments.max_item_size,
+        verbosity: arguments.verbose,
+        pid_file: arguments.pidfile,
+        listen_backlog: arguments.listen_backlog,
+        requests_per_event: arguments.max_reqs_per_event,
+        flush_allowed: !arguments.disable_flush_all,
+        shutdown_allowed: arguments.enable_shutdown,
+    };
+    options.validate().map_err(|error| Failure::usage(error.to_string()))?;
+    let log_format = match arguments.log_format {
+        Format::Text => LogFormat::Text,
+        Format::Json => LogFormat::Json,
+    };
+    Ok(Effective { options, log_format, origins })
+}
+
+fn origins(command: &clap::Command, matches: &ArgMatches) -> Vec<(String, String, &'static str)> {
+    let built_in = serve_command();
+    let mut origins = Vec::new();
+    for argument in command.get_arguments() {
+        let (id, Some(long)) = (argument.get_id().as_str(), argument.get_long()) else { continue };
+        if long == "help" {
+            continue;
+        }
+        let default_of = |command: &clap::Command| {
+            let argument = command.get_arguments().find(|argument| argument.get_id() == id);
+            argument.map(|argument| argument.get_default_values().to_vec()).unwrap_or_default()
+        };
+        let origin = match matches.value_source(id) {
+            Some(ValueSource::CommandLine) => "flag",
+            Some(ValueSource::EnvVariable) => "environment",
+            Some(_) if default_of(command) != default_of(&built_in) => "file",
+            _ => "default",
+        };
+        let raw = matches.get_raw(id).map(|values| {
+            values.map(|value| value.to_string_lossy().into_owned()).collect::<Vec<_>>().join(",")
+        });
+        let value = match argument.get_action() {
+            ArgAction::Count => matches.get_count(id).to_string(),
+            ArgAction::SetTrue => matches.get_flag(id).to_string(),
+            _ => raw.unwrap_or_default(),
+        };
+        origins.push((long.to_string(), value, origin));
+    }
+    origins
+}
+
+/// Runs the server.
+pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    let effective = effective(words)?;
+    init_logging(effective.log_format, effective.options.verbosity);
+    let banner = Banner::of(&effective.options);
+    todana_server::serve(effective.options, |server| banner.print(server.listening_on()))
+        .map_err(|error| Failure::trouble(error.to_string()))
+}
+
+/// The three lines at the start: what it is, where it listens, how to try it.
+struct Banner {
+    memory: String,
+    threads: usize,
+}
+
+impl Banner {
+    fn of(options: &Options) -> Banner {
+        let memory = match (options.memory_limit_mib, options.refuse_when_full) {
+            (0, _) => "no memory limit".to_string(),
+            (mib, false) => format!("{mib} MiB, evicting beyond"),
+            (mib, true) => format!("{mib} MiB, refusing beyond"),
+        };
+        Banner { memory, threads: options.threads }
+    }
+
+    fn print(&self, listening_on: &[String]) {
+        let place = listening_on.first().map_or("", String::as_str);
+        let server = if place.starts_with('/') { format!("unix:{place}") } else { place.to_string() };
+        let text = format!(
+            "todana {}: memcached's protocol, {}, {} threads, persistence: off\n\
+             listening on {}\n\
+             try: todana set hello world -S {server} && todana get hello -S {server}\n",
+            env!("CARGO_PKG_VERSION"),
+            self.memory,
+            self.threads,
+            listening_on.join(", "),
+        );
+        // A closed standard output (daemons) is no reason not to serve.
+        let mut out = std::io::stdout();
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_take_their_units() {
+        for (text, value) in [("1024", 1024), ("2k", 2048), ("1m", 1 << 20), (" 1G", 1 << 30)] {
+            assert_eq!(size(text), Ok(value));
+        }
+        for text in ["", "m", "1t", "-1", "99999999999999999999k"] {
+            assert!(size(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_name_is_found() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+    }
+}

@@ -1,0 +1,139 @@
+//! Records as tab-separated text; the format is docs/format/tsv.md.
+
+/// One record of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+    pub(crate) flags: u32,
+    /// Unix time, 0 for never.
+    pub(crate) expires_at: u64,
+}
+
+/// Reads one line, without its end. The error says what is wrong with it.
+pub(crate) fn parse(line: &[u8]) -> Result<Line, &'static str> {
+    let mut columns = line.split(|&byte| byte == b'\t');
+    let key = unescape(columns.next().unwrap_or_default())?;
+    let value = unescape(columns.next().ok_or("there is no tab between key and value")?)?;
+    let mut number = |what: &'static str| match columns.next() {
+        None | Some(b"") => Ok(0),
+        Some(text) => std::str::from_utf8(text).ok().and_then(|text| text.parse::<u64>().ok()).ok_or(what),
+    };
+    let flags =
+        u32::try_from(number("the flags are not a number")?).map_err(|_| "the flags exceed 32 bits")?;
+    let expires_at = number("the expiry is not a Unix time")?;
+    if columns.next().is_some() {
+        return Err("there are more than four columns");
+    }
+    Ok(Line { key, value, flags, expires_at })
+}
+
+/// Writes one line, with its end.
+pub(crate) fn put(out: &mut Vec<u8>, line: &Line) {
+    escape(out, &line.key);
+    out.push(b'\t');
+    escape(out, &line.value);
+    if line.flags != 0 || line.expires_at != 0 {
+        out.extend_from_slice(format!("\t{}", line.flags).as_bytes());
+    }
+    if line.expires_at != 0 {
+        out.extend_from_slice(format!("\t{}", line.expires_at).as_bytes());
+    }
+    out.push(b'\n');
+}
+
+fn escape(out: &mut Vec<u8>, bytes: &[u8]) {
+    for &byte in bytes {
+        match byte {
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            0..=0x1F | 0x7F => out.extend_from_slice(format!("\\x{byte:02x}").as_bytes()),
+            _ => out.push(byte),
+        }
+    }
+}
+
+fn unescape(text: &[u8]) -> Result<Vec<u8>, &'static str> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.iter();
+    while let Some(&byte) = rest.next() {
+        if byte != b'\\' {
+            bytes.push(byte);
+            continue;
+        }
+        bytes.push(match rest.next() {
+            Some(b'\\') => b'\\',
+            Some(b't') => b'\t',
+            Some(b'n') => b'\n',
+            Some(b'r') => b'\r',
+            Some(b'x') => {
+                let mut digit = || rest.next().and_then(|&digit| char::from(digit).to_digit(16));
+                match (digit(), digit()) {
+                    (Some(high), Some(low)) => (high * 16 + low) as u8,
+                    _ => return Err("\\x needs two hexadecimal digits"),
+                }
+            }
+            _ => return Err("unknown escape; there are \\\\ \\t \\n \\r \\xHH"),
+        });
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_bytes_come_back() {
+        let all: Vec<u8> = (0..=255).collect();
+        for (flags, expires_at) in [(0, 0), (7, 0), (0, 1_800_000_000), (u32::MAX, u64::MAX)] {
+            let line =
+                Line { key: all.clone(), value: all.iter().rev().copied().collect(), flags, expires_at };
+            let mut text = Vec::new();
+            put(&mut text, &line);
+            assert_eq!(text.iter().filter(|&&byte| byte == b'\n').count(), 1);
+            assert_eq!(parse(&text[..text.len() - 1]), Ok(line));
+        }
+    }
+
+    #[test]
+    fn faulty_lines_say_what_is_wrong() {
+        for (text, part) in [
+            ("key", "no tab"),
+            ("k\tv\tx", "flags"),
+            ("k\tv\t4294967296", "32 bits"),
+            ("k\tv\t0\tsoon", "expiry"),
+            ("k\tv\t0\t0\t0", "four"),
+            ("k\\\tv", "unknown escape"),
+            ("k\\x1\tv", "two hexadecimal"),
+        ] {
+            let error = parse(text.as_bytes()).expect_err(text);
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    /// The table of examples in the format's page: text, key, value, flags, expiry.
+    #[test]
+    fn the_examples_of_the_page_hold() {
+        let page = include_str!("../../docs/format/tsv.md");
+        let mut seen = 0;
+        for row in page.lines().filter_map(|row| row.strip_prefix("| `")) {
+            let cells: Vec<&str> = row.trim_end_matches(" |").split(" | ").collect();
+            let text = cells[0].trim_end_matches('`').replace("⇥", "\t");
+            let hex = |cell: &str| -> Vec<u8> {
+                cell.split_whitespace().map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+            };
+            let line = Line {
+                key: hex(cells[1]),
+                value: hex(cells[2]),
+                flags: cells[3].trim().parse().unwrap(),
+                expires_at: cells[4].trim().parse().unwrap(),
+            };
+            assert_eq!(parse(text.as_bytes()), Ok(line), "{text:?}");
+            seen += 1;
+        }
+        assert_eq!(seen, 4);
+    }
+}
