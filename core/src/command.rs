@@ -255,8 +255,8 @@ pub enum Command<'a> {
     },
     /// `Done`; flushes what quiet commands have left behind.
     Noop,
-    /// The end of a series of gets on one line. `End`.
-    EndOfGets,
+    /// List all keys: a `Listed` for each, then `End`. Takes as long as it takes, in pieces.
+    List,
     /// The codec has found the request faulty and says how. Nothing is executed; the server counts it.
     Faulty {
         /// The reply line, without its line end.

@@ -128,6 +128,13 @@ pub enum Reply<'r> {
     },
     /// The counters were reset.
     Reset,
+    /// One record of a list.
+    Listed {
+        /// Its key.
+        key: &'r [u8],
+        /// Its attributes.
+        inspection: Inspection,
+    },
     /// The end of a list.
     End,
     /// The server's version.

@@ -14,6 +14,8 @@ use std::time::Instant;
 use todana_core::{Action, Attributes, Engine, Record, Visitor};
 use todana_engine::{MemHash, MemHashOptions};
 
+type BoxMap = HashMap<Box<[u8]>, Box<[u8]>>;
+
 struct Set<'v>(&'v [u8]);
 
 impl Visitor for Set<'_> {
@@ -183,7 +185,7 @@ fn speed_of(rival: Rival, records: u64, order: &[u32]) -> [f64; 4] {
             ]
         }
         Rival::HashMap => {
-            let mut map: HashMap<Box<[u8]>, Box<[u8]>> = HashMap::new();
+            let mut map = BoxMap::new();
             [
                 time(&mut || (0..records).for_each(|n| drop(map.insert(key(n).into(), value(n).into())))),
                 time(&mut || {
@@ -200,7 +202,7 @@ fn speed_of(rival: Rival, records: u64, order: &[u32]) -> [f64; 4] {
             ]
         }
         Rival::LockedMap => {
-            let map: RwLock<HashMap<Box<[u8]>, Box<[u8]>>> = RwLock::default();
+            let map: RwLock<BoxMap> = RwLock::default();
             [
                 time(&mut || {
                     (0..records).for_each(|n| drop(map.write().insert(key(n).into(), value(n).into())))
@@ -314,7 +316,7 @@ fn churn(records: u64) {
     let mut live = 0;
     let start = Instant::now();
     for n in 0..records {
-        if arbitrary(!n) % 5 != 0 {
+        if !arbitrary(!n).is_multiple_of(5) {
             hash.visit(&key(n), &mut Remove).expect("removal does not fail");
         } else {
             live += 16 + len(n, 2) as u64;

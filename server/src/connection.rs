@@ -3,7 +3,7 @@
 use crate::listener::Stream;
 use crate::output::Output;
 use std::io::{self, Read};
-use todana_core::Command;
+use todana_core::{Command, Place};
 use todana_protocol::memcached::{Dialect, Limits, Request, Step, encode};
 
 /// Requests decoded before the first is executed, so that their records can be fetched into the cache together.
@@ -28,6 +28,8 @@ pub(crate) struct Connection {
     pub(crate) readable: bool,
     /// No further request is served; what is pending is sent.
     pub(crate) closing: bool,
+    /// A list of all keys is under way, and how far it has come.
+    listing: Option<Option<Place>>,
 }
 
 /// Why a connection stopped serving its input.
@@ -39,16 +41,29 @@ pub(crate) enum Pause {
     Yields,
     /// Its peer has to read first.
     Blocked,
+    /// A list of all keys has to be written first.
+    Lists,
     /// It is to be closed.
     Closes,
+}
+
+/// How a connection goes on after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    Continue,
+    /// A list of all keys comes first.
+    List,
+    Close,
 }
 
 /// What executes requests.
 pub(crate) trait Execute {
     /// Says which record comes soon.
     fn prefetch(&self, key: &[u8]);
-    /// Runs a command; false asks to close the connection.
-    fn execute(&mut self, request: &Request<'_>, output: &mut Output) -> bool;
+    /// Runs a command.
+    fn execute(&mut self, request: &Request<'_>, output: &mut Output) -> Flow;
+    /// Writes a piece of the list of all keys; returns where to go on, `None` at the end.
+    fn list(&mut self, from: Option<Place>, output: &mut Output) -> Option<Place>;
 }
 
 impl Connection {
@@ -62,12 +77,18 @@ impl Connection {
             pending: None,
             readable: true,
             closing: false,
+            listing: None,
         }
     }
 
     /// Bytes of a request that is not whole yet.
     pub(crate) fn input_len(&self) -> usize {
         self.input.len() - self.input_at
+    }
+
+    /// There is something to do before anything is read.
+    pub(crate) fn has_work(&self) -> bool {
+        self.listing.is_some() || self.input_len() > 0
     }
 
     pub(crate) fn pending_len(&self) -> usize {
@@ -109,8 +130,24 @@ impl Connection {
     ) -> Pause {
         let own = std::mem::take(&mut self.input);
         let data = if own.is_empty() { buffer } else { &own[self.input_at..] };
-        let (consumed, wanted, pause) =
-            serve_all(&mut self.dialect, data, limits, budget, scratch, service, output);
+        let (mut consumed, mut wanted) = (0, 0);
+        let pause = loop {
+            if let Some(place) = self.listing {
+                self.listing = service.list(place, output).map(Some);
+                if self.listing.is_some() || output.len() > OUTPUT_MAX {
+                    break Pause::Blocked;
+                }
+            }
+            let rest = &data[consumed..];
+            let (served, more, pause) =
+                serve_all(&mut self.dialect, rest, limits, budget, scratch, service, output);
+            wanted = more;
+            consumed += served;
+            if pause != Pause::Lists {
+                break pause;
+            }
+            self.listing = Some(None);
+        };
         self.wanted = wanted;
         let left = data.len() - consumed;
         if pause == Pause::Closes || left == 0 {
@@ -150,8 +187,8 @@ fn serve_all(
             match dialect.decode(limits, &data[at..], slot) {
                 Step::Request { consumed, request } => {
                     at += consumed;
-                    // Nothing behind a quit is looked at.
-                    let quits = matches!(request.command, Command::Quit);
+                    // Nothing behind a quit is looked at; what is behind a list, later.
+                    let quits = matches!(request.command, Command::Quit | Command::List);
                     batch[len] = Some(request);
                     len += 1;
                     if quits {
@@ -178,8 +215,10 @@ fn serve_all(
                 .for_each(|key| service.prefetch(key));
         }
         for request in batch.iter().flatten() {
-            if !service.execute(request, output) {
-                return (at, 0, Pause::Closes);
+            match service.execute(request, output) {
+                Flow::Continue => {}
+                Flow::List => return (at, 0, Pause::Lists),
+                Flow::Close => return (at, 0, Pause::Closes),
             }
         }
         *budget -= len as u32;

@@ -1,14 +1,15 @@
 //! Where commands go: those about data to the database, the server's own stay here.
 
-use crate::connection::{Execute, answer};
+use crate::connection::{Execute, Flow, answer};
 use crate::output::Output;
 use crate::server::Shared;
 use crate::statistics;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::Lane;
-use todana_core::{Command, Refusal, Reply};
-use todana_protocol::memcached::Request;
+use todana_core::{Command, Place, Refusal, Reply};
+use todana_protocol::memcached::{Form, Request, encode};
 
 /// The version that clients are told: they choose their features by memcached's.
 pub(crate) const MEMCACHED_VERSION: &str = "1.6.45";
@@ -16,6 +17,9 @@ pub(crate) const MEMCACHED_VERSION: &str = "1.6.45";
 /// memcached's bounds for `cache_memlimit`, in MiB.
 const MEMORY_LIMIT_MIN_MIB: u64 = 8;
 const MEMORY_LIMIT_MAX_MIB: u64 = 1_000_000_000;
+
+/// A list of keys goes out in pieces of this size.
+const LIST_BYTES: usize = 64 << 10;
 
 /// One worker's way to the database.
 pub(crate) struct Service {
@@ -30,10 +34,14 @@ impl Execute for Service {
     }
 
     #[inline]
-    fn execute(&mut self, request: &Request<'_>, output: &mut Output) -> bool {
+    fn execute(&mut self, request: &Request<'_>, output: &mut Output) -> Flow {
         let mut reply = |reply: Reply<'_>| answer(request, &reply, output);
         match &request.command {
-            Command::Quit => return false,
+            Command::Quit => return Flow::Close,
+            Command::List => {
+                reply(Reply::Done);
+                return Flow::List;
+            }
             Command::Stats { group } => statistics::answer(&self.shared, group, &mut reply),
             Command::Version => reply(Reply::Version(MEMCACHED_VERSION)),
             Command::Verbosity(_) => reply(Reply::Done),
@@ -41,15 +49,30 @@ impl Execute for Service {
             Command::Shutdown { graceful } => {
                 if !self.shared.options.shutdown_allowed {
                     reply(Reply::Refused(Refusal::NotEnabled));
-                    return true;
+                    return Flow::Continue;
                 }
                 tracing::info!(graceful, "stopping: a client asked for it");
                 self.shared.handle.stop();
-                return false;
+                return Flow::Close;
             }
             command => self.shared.database.execute(&self.lane, command, &mut reply),
         }
-        true
+        Flow::Continue
+    }
+
+    fn list(&mut self, from: Option<Place>, output: &mut Output) -> Option<Place> {
+        let next = self.shared.database.list(from, &mut |key, inspection| {
+            // The line needs nothing of its request.
+            encode(&Form::LINE, &Reply::Listed { key, inspection }, output);
+            if output.len() < LIST_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        match next {
+            Ok(Some(place)) => Some(place),
+            Ok(None) | Err(_) => {
+                encode(&Form::LINE, &Reply::End, output);
+                None
+            }
+        }
     }
 }
 

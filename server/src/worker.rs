@@ -158,7 +158,6 @@ impl Worker {
     fn turn(&mut self, index: usize) -> io::Result<()> {
         let counters = &self.shared.workers[self.number];
         let connection = &mut self.connections[index];
-        let pending_before = connection.pending_len();
         if let Some(pending) = &mut connection.pending {
             let written = pending.write_to(&mut connection.stream)?;
             counters.bytes_written.add(written as u64);
@@ -167,17 +166,15 @@ impl Worker {
                 return Ok(());
             }
             connection.pending = None;
-            debug_assert!(pending_before > 0);
         }
         if connection.closing {
             return Ok(());
         }
         let mut budget = self.shared.options.requests_per_event;
         let mut pause = Pause::NeedsInput;
-        let mut len = 0;
         let held_before = connection.input_len();
         // What is kept is served first: it may hold whole requests from a turn that was cut short.
-        if held_before > 0 {
+        if connection.has_work() {
             pause = connection.serve(
                 &[],
                 &self.limits,
@@ -188,8 +185,7 @@ impl Worker {
             );
         }
         while pause == Pause::NeedsInput && connection.readable {
-            let drained;
-            (len, drained) = match connection.read(&mut self.buffer) {
+            let (len, drained) = match connection.read(&mut self.buffer) {
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     connection.readable = false;
@@ -221,7 +217,6 @@ impl Worker {
                 pause = Pause::Yields;
             }
         }
-        let _ = len;
         let held = connection.input_len();
         if held != held_before {
             counters.partial_bytes.add((held as u64).wrapping_sub(held_before as u64));

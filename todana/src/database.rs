@@ -13,10 +13,11 @@ use crate::store::StoreVisitor;
 use crate::sweep::Sweep;
 use crate::touch::TouchVisitor;
 use crate::versions::Versions;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use todana_core::{
-    Action, Arithmetic, Command, Delete, Direction, Engine, ErrorKind, Family, Get, Inspect, Record, Refusal,
-    Reply, Result, Store, StoreMode, Touch, UnixSeconds, Visitor,
+    Action, Arithmetic, Command, Delete, Direction, Engine, ErrorKind, Family, Get, Inspect, Inspection,
+    Place, Record, Refusal, Reply, Result, Store, StoreMode, Touch, UnixSeconds, Visitor,
 };
 
 /// A database: an engine with the meaning of commands around it. Shared by all workers.
@@ -104,15 +105,42 @@ impl Database {
                 });
             }
             Command::Noop => reply(Reply::Done),
-            Command::EndOfGets => reply(Reply::End),
             Command::Faulty { message } => reply(Reply::Faulty(message)),
-            Command::Stats { .. }
+            Command::List
+            | Command::Stats { .. }
             | Command::Version
             | Command::Verbosity(_)
             | Command::MemoryLimit { .. }
             | Command::Shutdown { .. }
             | Command::Quit => reply(Reply::Unknown),
         }
+    }
+
+    /// Shows the live records from `from` (the start: `None`) on, until `see` breaks; returns where to go on, `None` at
+    /// the end. What [`Engine::scan`] promises holds here too.
+    pub fn list(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Inspection) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        let now = self.clock.now();
+        self.flush.carry_out_if_due(now, self.engine());
+        self.engine.scan(from, &mut |key, record| {
+            let attributes = record.attributes;
+            if !attributes.expiry.is_live(now) {
+                return ControlFlow::Continue(());
+            }
+            let inspection = Inspection {
+                expiry: attributes.expiry,
+                access: attributes.access,
+                version: attributes.version,
+                flags: attributes.flags,
+                key_len: key.len() as u64,
+                value_len: record.value.len() as u64,
+                now,
+            };
+            see(key, inspection)
+        })
     }
 
     /// Visits with expiry in between.

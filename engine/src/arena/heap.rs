@@ -11,7 +11,7 @@
 //! time, and given back whole. Memory is counted by system page: a page counts from the first block on it until it
 //! is discarded from inside a large free block.
 
-use super::{CHUNK_SIZE, Chunks, Handle, Need, NoRoom};
+use super::{CHUNK_SIZE, Chunks, Handle, Need, NoRoom, Owner};
 use crate::raw::SYSTEM_PAGE;
 
 /// What is in a block: its owner is found accordingly.
@@ -354,7 +354,7 @@ impl Heap {
         chunks: &mut Chunks,
         thorough: bool,
         moved: &mut u64,
-        owner: &mut dyn FnMut(&[u8], Kind, Handle, Handle),
+        owner: Owner<'_>,
     ) -> bool {
         let wanted = if thorough {
             self.committed > self.used + self.used / 16 + CHUNK_SIZE / 4 && !self.is_stuck()

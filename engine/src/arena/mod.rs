@@ -60,6 +60,9 @@ const CHUNK_SIZE: usize = 1 << CHUNK_BITS;
 /// 2^32 handles of 8 bytes: 32 GiB an arena.
 const CHUNKS_MAX: usize = 1 << (32 - (CHUNK_BITS - 3));
 
+/// Told of each block that moves: its bytes, its kind, its old and its new handle.
+pub(crate) type Owner<'a> = &'a mut dyn FnMut(&[u8], Kind, Handle, Handle);
+
 /// There is no room for so many more bytes: the budget is spent, or the system gives no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom {
@@ -246,11 +249,7 @@ impl Arena {
     ///
     /// `thorough` goes down to a few per cent of slack, at a higher price for each byte won; without it only
     /// what is clearly sparse moves.
-    pub(crate) fn compact(
-        &mut self,
-        thorough: bool,
-        owner: &mut dyn FnMut(&[u8], Kind, Handle, Handle),
-    ) -> bool {
+    pub(crate) fn compact(&mut self, thorough: bool, owner: Owner<'_>) -> bool {
         let moved_before = self.moved;
         let pages = self.pages.compact(&mut self.chunks, thorough, &mut self.moved, owner);
         // Bounded work: a heap step may move 64 KiB by itself.

@@ -10,7 +10,7 @@
 //! What a page's owner needs to know lies outside the page, 16 bytes each.
 
 use super::heap::Kind;
-use super::{CHUNK_SIZE, Chunks, Handle, Need, NoRoom};
+use super::{CHUNK_SIZE, Chunks, Handle, Need, NoRoom, Owner};
 
 /// The largest block.
 pub(super) const BLOCK_MAX: usize = 1024;
@@ -30,7 +30,7 @@ const CLASSES: usize = 31 + 16 + 16;
 #[inline]
 const fn class_of(len: usize) -> usize {
     if len <= 256 {
-        if len <= 16 { 0 } else { (len + 7) / 8 - 2 }
+        if len <= 16 { 0 } else { len.div_ceil(8) - 2 }
     } else if len <= 512 {
         31 + (len - 257) / 16
     } else {
@@ -352,7 +352,7 @@ impl Pages {
         chunks: &mut Chunks,
         thorough: bool,
         moved: &mut u64,
-        owner: &mut dyn FnMut(&[u8], Kind, Handle, Handle),
+        owner: Owner<'_>,
     ) -> bool {
         let hinted = self.sparse.take().map(usize::from);
         let mut candidates = hinted.into_iter().chain((0..CLASSES).map(|i| (self.next_class + i) % CLASSES));

@@ -40,7 +40,7 @@ impl Directory {
 
     /// How many low bits of the hash decide over this bucket.
     pub(crate) fn bits_of(&self, bucket: usize) -> u32 {
-        let low = (self.mask + 1) / 2;
+        let low = self.mask / 2 + 1;
         let level = low.trailing_zeros();
         if bucket >= low || bucket < self.len - low { level + 1 } else { level }
     }
@@ -57,7 +57,7 @@ impl Directory {
 
     /// The bucket that the next growth splits, the bit of the hash that tells who moves, and the new bucket.
     pub(crate) fn next_split(&self) -> (usize, u64, usize) {
-        let low = (self.mask + 1) / 2;
+        let low = self.mask / 2 + 1;
         (self.len - low, low as u64, self.len)
     }
 

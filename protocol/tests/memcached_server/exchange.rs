@@ -171,7 +171,7 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
             _ => Reply::Refused(Refusal::LimitInBytes),
         }),
         Command::Shutdown { .. } => reply(Reply::Refused(Refusal::NotEnabled)),
-        Command::EndOfGets => reply(Reply::End),
+        Command::List => reply(Reply::End),
         Command::Faulty { message } => reply(Reply::Faulty(message)),
         Command::Quit => {}
     }

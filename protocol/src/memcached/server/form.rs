@@ -78,7 +78,7 @@ impl<'a> Form<'a> {
     /// Writes nothing.
     pub(super) const SILENT: Form<'a> = Form(Shape::Silent);
     /// Writes what the reply says.
-    pub(super) const LINE: Form<'a> = Form(Shape::Line);
+    pub const LINE: Form<'a> = Form(Shape::Line);
 
     /// `LINE`, unless `noreply` was asked for.
     #[inline]

@@ -105,6 +105,7 @@ fn line(reply: &Reply<'_>, out: &mut impl Sink) {
             out.put(b"VERSION ");
             version
         }
+        Reply::Listed { key, ref inspection } => return listed(key, inspection, out),
         Reply::Statistic { name, value } => {
             out.put(b"STAT ");
             out.put(name.as_bytes());
@@ -116,6 +117,33 @@ fn line(reply: &Reply<'_>, out: &mut impl Sink) {
     };
     out.put(text.as_bytes());
     out.put(b"\r\n");
+}
+
+/// A line of `lru_crawler metadump`. Unlike all others it ends in a blank and LF.
+fn listed(key: &[u8], inspection: &Inspection, out: &mut impl Sink) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    let Inspection { expiry, access, version, flags, key_len, value_len, .. } = *inspection;
+    let size = item_size(key_len, value_len, flags);
+    out.put(b"key=");
+    for &byte in key {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.put(&[byte]);
+        } else {
+            out.put(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+    }
+    out.put(b" exp=");
+    match expiry {
+        Expiry::Never => out.put(b"-1"),
+        Expiry::At(at) => number(at.0, out),
+    }
+    flag(b" la=", access.map_or(0, |access| access.at.0), out);
+    flag(b" cas=", version, out);
+    out.put(if access.is_some_and(|access| access.fetched) { b" fetch=yes" } else { b" fetch=no" });
+    flag(b" cls=", size_class(size), out);
+    flag(b" size=", size, out);
+    flag(b" flags=", flags, out);
+    out.put(b" \n");
 }
 
 fn refusal_text(refusal: Refusal) -> &'static str {

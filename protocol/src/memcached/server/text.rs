@@ -54,6 +54,9 @@ pub(super) fn decode<'a>(
         b"verbosity" => verbosity(frame, words),
         b"cache_memlimit" => cache_memlimit(frame, words),
         b"shutdown" => shutdown(frame, words),
+        // The other crawler commands steer what is not there.
+        b"lru_crawler" if words.eq([&b"metadump"[..], b"all"]) => list(frame),
+        b"lru_crawler" if words.eq([&b"metadump"[..], b"hash"]) => list(frame),
         b"quit" => frame.request(Command::Quit, Form::SILENT),
         _ => unknown(frame),
     }
@@ -307,6 +310,10 @@ fn stats_group(words: Words<'_>) -> &[u8] {
 }
 
 #[cold]
+fn list(frame: Frame<'_>) -> Step<'_> {
+    frame.request(Command::List, Form::LINE)
+}
+
 fn unknown<'a>(frame: Frame<'a>) -> Step<'a> {
     let line = frame.line();
     // A web page that makes a browser post to this port must not get its body run as commands.
