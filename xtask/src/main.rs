@@ -1,2 +1,83 @@
+//! `cargo xtask TASK`: the only spelling of a task in this repository; CI calls the same.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod clients;
+mod fuzz;
+mod garbage;
+mod sanitize;
+mod step;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+use step::{Report, cargo};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run all tests: what CI runs
+    Test {
+        /// Only this step
+        #[arg(long)]
+        only: Option<String>,
+    },
+    /// Fuzz every target, or one
+    Fuzz {
+        /// The target
+        target: Option<String>,
+        /// Minutes for each
+        #[arg(long, default_value_t = 10)]
+        minutes: u32,
+    },
+    /// Run the engine's tests under AddressSanitizer, in full, and its unsafe part under valgrind
+    Sanitize,
+    /// Throw garbage sessions at a live server
+    Garbage {
+        /// How many
+        #[arg(long, default_value_t = 100_000)]
+        sessions: u32,
+    },
+}
+
+fn main() -> ExitCode {
+    let root =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    if let Err(error) = std::env::set_current_dir(root) {
+        eprintln!("cannot enter {}: {error}", root.display());
+        return ExitCode::FAILURE;
+    }
+    let mut report = Report::default();
+    match Arguments::parse().task {
+        Task::Test { only } => test(&mut report, only.as_deref()),
+        Task::Fuzz { target, minutes } => fuzz::run(&mut report, target.as_deref(), minutes * 60),
+        Task::Sanitize => sanitize::run(&mut report, None),
+        Task::Garbage { sessions } => report.step("garbage", || garbage::run(sessions)),
+    }
+    report.finish()
+}
+
+/// All steps, the quick ones first.
+fn test(report: &mut Report, only: Option<&str>) {
+    report.only(only);
+    report.step("format", || cargo(&["fmt", "--all", "--check"]).run());
+    report.step("clippy", || {
+        cargo(&["clippy", "--workspace", "--all-targets", "--profile", "fast", "--", "-D", "warnings"]).run()
+    });
+    // `fast`: optimised as the server is, so that the property tests get through many cases.
+    report.step("tests", || cargo(&["test", "--workspace", "--profile", "fast"]).run());
+    report.step("docs", || {
+        cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()
+    });
+    if report.wants("clients") || report.wants("garbage") {
+        report.step("build", || cargo(&["build", "--profile", "fast", "--package", "todana-cli"]).run());
+    }
+    clients::run(report);
+    report.step("garbage", || garbage::run(2_000));
+    fuzz::run(report, None, 20);
+    sanitize::run(report, Some(6));
+}

@@ -1,0 +1,74 @@
+//! Fuzzing with cargo-fuzz on the nightly toolchain.
+
+use crate::step::{Outcome, Report, nightly, program};
+use std::path::Path;
+
+/// Where cargo-fuzz is put if the machine has none.
+const TOOLS: &str = "target/tools";
+
+pub(crate) fn run(report: &mut Report, only: Option<&str>, seconds: u32) {
+    if !report.wants("fuzz") {
+        return;
+    }
+    let targets = targets();
+    if let Err(why) = ready() {
+        return report.step("fuzz", || Outcome::Skipped(why));
+    }
+    let path =
+        format!("{}:{}", Path::new(TOOLS).join("bin").display(), std::env::var("PATH").unwrap_or_default());
+    let chosen: Vec<&String> =
+        targets.iter().filter(|target| only.is_none_or(|only| only == target.as_str())).collect();
+    if chosen.is_empty() {
+        let known = targets.join(", ");
+        return report.step("fuzz", || Outcome::Failed(format!("no such target; there are: {known}")));
+    }
+    // Under `--only fuzz` the steps have names of their own.
+    report.only(None);
+    for target in chosen {
+        report.step(&format!("fuzz: {target}"), || {
+            let mut words: Vec<String> = ["fuzz", "run", target].into_iter().map(String::from).collect();
+            words.push(format!("fuzz/corpus/{target}"));
+            let seeds = format!("fuzz/seeds/{target}");
+            if Path::new(&seeds).exists() {
+                words.push(seeds);
+            }
+            words.extend(["--".into(), format!("-max_total_time={seconds}")]);
+            words.extend(
+                ["-rss_limit_mb=2048", "-timeout=10", "-print_final_stats=1", "-verbosity=0"]
+                    .map(String::from),
+            );
+            // New finds of a short run are not worth keeping in the tree.
+            let scratch = format!("fuzz/target/corpus/{target}");
+            if seconds < 300 && std::fs::create_dir_all(&scratch).is_ok() {
+                words.insert(3, scratch);
+            }
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            nightly(&words).env("PATH", &path).run()
+        });
+    }
+}
+
+/// The targets by their files.
+fn targets() -> Vec<String> {
+    let mut targets: Vec<String> = std::fs::read_dir("fuzz/fuzz_targets")
+        .into_iter()
+        .flatten()
+        .filter_map(|file| file.ok()?.file_name().into_string().ok()?.strip_suffix(".rs").map(String::from))
+        .collect();
+    targets.sort();
+    targets
+}
+
+/// Whether fuzzing can be done here, and if not, why.
+fn ready() -> Result<(), String> {
+    if !nightly(&["--version"]).succeeds() {
+        return Err("there is no nightly toolchain".into());
+    }
+    let has = program("sh", &["-c", "command -v cargo-fuzz"]).succeeds()
+        || Path::new(TOOLS).join("bin/cargo-fuzz").exists();
+    if has || nightly(&["install", "cargo-fuzz", "--locked", "--root", TOOLS]).succeeds() {
+        Ok(())
+    } else {
+        Err("cargo-fuzz is not there and could not be installed".into())
+    }
+}

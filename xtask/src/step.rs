@@ -1,0 +1,130 @@
+//! Steps of a task, and the table at the end.
+
+use std::ffi::OsStr;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+/// How a step ended.
+pub(crate) enum Outcome {
+    Passed,
+    Failed(String),
+    /// Why it was skipped.
+    Skipped(String),
+}
+
+/// What has been done so far.
+#[derive(Default)]
+pub(crate) struct Report {
+    only: Option<String>,
+    steps: Vec<(String, Outcome, Duration)>,
+}
+
+impl Report {
+    pub(crate) fn only(&mut self, only: Option<&str>) {
+        self.only = only.map(String::from);
+    }
+
+    pub(crate) fn wants(&self, name: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| only == name || name.split(':').next() == Some(only))
+    }
+
+    /// Runs a step unless another one was asked for.
+    pub(crate) fn step(&mut self, name: &str, run: impl FnOnce() -> Outcome) {
+        // `build` is called for whoever stands on it.
+        if !self.wants(name) && name != "build" {
+            return;
+        }
+        println!("\n=== {name}");
+        let start = Instant::now();
+        let outcome = run();
+        match &outcome {
+            Outcome::Failed(why) => println!("=== {name} FAILED: {why}"),
+            Outcome::Skipped(why) => println!("=== {name} skipped: {why}"),
+            Outcome::Passed => {}
+        }
+        self.steps.push((name.to_string(), outcome, start.elapsed()));
+    }
+
+    /// Prints the table.
+    pub(crate) fn finish(self) -> ExitCode {
+        println!();
+        let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+        for (name, outcome, time) in &self.steps {
+            let (word, why) = match outcome {
+                Outcome::Passed => ("passed", ""),
+                Outcome::Failed(why) => ("FAILED", why.as_str()),
+                Outcome::Skipped(why) => ("skipped", why.as_str()),
+            };
+            match outcome {
+                Outcome::Passed => passed += 1,
+                Outcome::Failed(_) => failed += 1,
+                Outcome::Skipped(_) => skipped += 1,
+            }
+            println!("{name:28} {word:8} {:6.1} s  {why}", time.as_secs_f64());
+        }
+        println!("{passed} passed, {failed} failed, {skipped} skipped");
+        if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// A command to run as a step.
+pub(crate) struct Run(Command);
+
+/// cargo, as it was called for this task.
+pub(crate) fn cargo(words: &[&str]) -> Run {
+    let mut run = program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), words);
+    run.0.env_remove("CARGO_PKG_NAME");
+    run
+}
+
+/// cargo of the nightly toolchain.
+pub(crate) fn nightly(words: &[&str]) -> Run {
+    let mut run = program("cargo", &[&["+nightly"], words].concat());
+    // The wrapper picks the toolchain; what this task was started with must not decide.
+    for name in ["CARGO", "RUSTC", "RUSTUP_TOOLCHAIN", "RUSTDOC"] {
+        run.0.env_remove(name);
+    }
+    run
+}
+
+pub(crate) fn program(name: impl AsRef<OsStr>, words: &[&str]) -> Run {
+    let mut command = Command::new(name);
+    command.args(words).stdin(Stdio::null());
+    Run(command)
+}
+
+impl Run {
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Run {
+        self.0.env(name, value);
+        self
+    }
+
+    /// Runs it, its output shown.
+    pub(crate) fn run(mut self) -> Outcome {
+        match self.0.status() {
+            Ok(status) if status.success() => Outcome::Passed,
+            Ok(status) => Outcome::Failed(format!("{:?} ended with {status}", self.0.get_program())),
+            Err(error) => Outcome::Failed(format!("cannot run {:?}: {error}", self.0.get_program())),
+        }
+    }
+
+    /// Runs it without output; whether it succeeded.
+    pub(crate) fn succeeds(mut self) -> bool {
+        self.0.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    }
+}
+
+/// Installs Debian packages, where that can be done.
+pub(crate) fn install_debian(packages: &[&str]) -> bool {
+    let is_root = program("sh", &["-c", "[ $(id -u) = 0 ]"]).succeeds();
+    if !is_root {
+        return false;
+    }
+    let install = || {
+        program("apt-get", &[&["install", "-y", "--no-install-recommends"], packages].concat())
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .succeeds()
+    };
+    // A fresh machine has no package lists yet.
+    install() || (program("apt-get", &["update"]).succeeds() && install())
+}
