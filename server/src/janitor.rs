@@ -27,7 +27,8 @@ pub(crate) fn run(shared: &Shared) {
 pub(crate) fn engine_limit(limit_bytes: u64, outside_bytes: u64) -> u64 {
     // What the measurement cannot see yet: buffers that come and go between two ticks.
     let margin = (limit_bytes / 128).clamp(512 << 10, 16 << 20);
-    limit_bytes.saturating_sub(outside_bytes + margin)
+    // Whatever the rest takes, a little is left to store in: refusing everything would help nobody.
+    limit_bytes.saturating_sub(outside_bytes + margin).max(limit_bytes / 16)
 }
 
 /// What the process holds besides the engine.
@@ -42,7 +43,7 @@ mod tests {
     #[test]
     fn the_engine_gets_what_the_rest_leaves() {
         assert_eq!(engine_limit(64 << 20, 4 << 20), (60 << 20) - (512 << 10));
-        assert_eq!(engine_limit(8 << 20, 9 << 20), 0);
+        assert_eq!(engine_limit(8 << 20, 9 << 20), 512 << 10);
         assert_eq!(engine_limit(1 << 40, 0), (1 << 40) - (16 << 20));
     }
 }

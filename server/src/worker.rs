@@ -205,7 +205,8 @@ impl Worker {
                 connection.readable = false;
             }
             pause = connection.serve(
-                &self.buffer[..len],
+                // What went behind kept input is longer than the buffer may be, and is not in it.
+                self.buffer.get(..len).unwrap_or_default(),
                 &self.limits,
                 &mut budget,
                 &mut self.scratch,

@@ -104,7 +104,7 @@ def test_delete_flush_stats(client):
 
 def test_no_block_and_buffered_behaviours(client):
     buffered = pylibmc.Client(
-        [os.environ["TODANA_ADDRESS"]], behaviors={"no_block": True, "buffer_requests": True, "noreply": True}
+        [os.environ["TODANA_ADDRESS"]], behaviors={"no_block": True, "buffer_requests": True}
     )
     for n in range(2000):
         buffered.set(f"b:{n}", n)

@@ -165,6 +165,7 @@ fn scan(hash: &MemHash, piece: Option<usize>) -> Map {
 pub(crate) fn check(options: MemHashOptions, operations: &[Operation]) {
     let bounds = vec![10, 100, 1000, 10_000];
     let hash = MemHash::new(MemHashOptions { class_bounds: bounds.clone(), ..options }).unwrap();
+    let committed = hash.status().committed_bytes;
     let mut model = Map::new();
     for operation in operations {
         let (key, decision) = match operation {
@@ -234,4 +235,5 @@ pub(crate) fn check(options: MemHashOptions, operations: &[Operation]) {
     hash.clear().unwrap();
     assert_eq!(hash.status().records, 0);
     assert_eq!(hash.status().live_bytes, 0);
+    assert_eq!(hash.status().committed_bytes, committed, "all memory is given back");
 }
