@@ -26,6 +26,8 @@ pub(crate) struct Connection {
     pub(crate) pending: Option<Box<Output>>,
     /// The socket may have more to read.
     pub(crate) readable: bool,
+    /// The peer sends no more; what it has sent may still wait in the socket.
+    pub(crate) ended: bool,
     /// No further request is served; what is pending is sent.
     pub(crate) closing: bool,
     /// A list of all keys is under way, and how far it has come.
@@ -76,6 +78,7 @@ impl Connection {
             wanted: 0,
             pending: None,
             readable: true,
+            ended: false,
             closing: false,
             listing: None,
         }

@@ -135,6 +135,8 @@ impl Worker {
         let Some(connection) = self.connections.get_mut(index) else { return };
         if event.is_readable() || event.is_read_closed() || event.is_error() {
             connection.readable = true;
+            // No further edge will tell: the end has to be read, even behind a read that came up short.
+            connection.ended |= event.is_read_closed() || event.is_error();
         }
         // A writable event that nobody waits for comes along with most others.
         if connection.readable || connection.pending.is_some() {
@@ -201,7 +203,7 @@ impl Worker {
                 break;
             }
             counters.bytes_read.add(len as u64);
-            if drained {
+            if drained && !connection.ended {
                 connection.readable = false;
             }
             pause = connection.serve(
@@ -214,7 +216,7 @@ impl Worker {
                 &mut self.output,
             );
             // A large request comes in many pieces; the others shall not wait for all of them.
-            if !drained && pause == Pause::NeedsInput {
+            if !drained && !connection.ended && pause == Pause::NeedsInput {
                 pause = Pause::Yields;
             }
         }
