@@ -227,7 +227,7 @@ impl Server {
 
 /// Few shards where memory is scarce, as each keeps part-filled pages of its own; more where many threads write.
 fn shards(options: &Options) -> usize {
-    let by_threads = (options.threads * 4).clamp(8, 256);
+    let by_threads = (options.threads * 2).next_power_of_two().clamp(8, 256);
     let by_memory = match options.memory_limit_mib {
         0 => by_threads,
         mib => (mib / 8).clamp(1, 256) as usize,

@@ -16,11 +16,13 @@ use todana_core::{Action, Attributes, Error, ErrorKind, Expiry, Record, SharedBy
 /// A bucket is split when buckets hold more than this on average [measured: see ARCHITECTURE.md, "Bucket size"] ...
 const BUCKET_BYTES: usize = 168;
 /// ... and more than this many records, so that long records share a bucket too.
-const BUCKET_RECORDS: usize = 2;
+const BUCKET_RECORDS: usize = 4;
 /// Longer records get a block of their own.
 const BUCKET_RECORD_MAX: usize = 1024;
 /// Longer ones yet, a mapping.
 const BLOCK_RECORD_MAX: usize = 64 << 10;
+/// Buckets that one step of housekeeping merges.
+const MERGES_AT_ONCE: usize = 64;
 /// The longest key (DESIGN section 2) and the longest value.
 const KEY_LEN_MAX: usize = 1 << 28;
 const VALUE_LEN_MAX: usize = 1 << 30;
@@ -690,7 +692,18 @@ impl Shard {
             self.clear();
             return true;
         }
-        self.compact(true) || self.arena.trim()
+        // Writes merge only when it is urgent, so that a size that swings costs nothing; what has settled is merged here.
+        let mut merged = false;
+        for _ in 0..MERGES_AT_ONCE {
+            let buckets = self.directory.len();
+            let is_loose = self.bucket_bytes < buckets * BUCKET_BYTES / 8 * 7
+                || (self.records as usize) < buckets * BUCKET_RECORDS / 8 * 7;
+            if buckets == 1 || !is_loose || self.merge().is_err() {
+                break;
+            }
+            merged = true;
+        }
+        self.compact(true) || self.arena.trim() || merged
     }
 
     // Eviction.
