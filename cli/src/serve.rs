@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// TCP port; 0 switches TCP off when a Unix socket is given, -1 lets the system choose
     #[arg(short, long, env = "TODANA_PORT", default_value = "11211", value_parser = port, help_heading = NETWORK, allow_negative_numbers = true)]
     port: i32,
-    /// Addresses to listen on: host, host:port, [v6]:port, * for all; repeatable, or a list with commas
+    /// Addresses to listen on: host, host:port, `[v6]:port`, * for all; repeatable, or a list with commas
     #[arg(short, long, env = "TODANA_LISTEN", default_value = "127.0.0.1", action = ArgAction::Append, value_delimiter = ',', value_name = "ADDRESS", help_heading = NETWORK)]
     listen: Vec<String>,
     /// Listen on this Unix socket instead of TCP

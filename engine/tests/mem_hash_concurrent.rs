@@ -56,7 +56,7 @@ fn every_key_has_a_history_that_one_thread_could_have_made() {
     let rounds = std::env::var("TODANA_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40) * 500;
     let hash = MemHash::new(MemHashOptions { shards: Some(2), ..Default::default() }).unwrap();
     let given: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
-    let key = |n: usize| if n % 2 == 0 { format!("{n:08}") } else { format!("key:number:{n}") };
+    let key = |n: usize| if n.is_multiple_of(2) { format!("{n:08}") } else { format!("key:number:{n}") };
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..WRITERS)

@@ -48,15 +48,12 @@ pub(crate) fn run(report: &mut Report, only: Option<&str>, seconds: u32) {
     }
 }
 
-/// The targets by their files.
+/// The targets, as the manifest names them.
 fn targets() -> Vec<String> {
-    let mut targets: Vec<String> = std::fs::read_dir("fuzz/fuzz_targets")
-        .into_iter()
-        .flatten()
-        .filter_map(|file| file.ok()?.file_name().into_string().ok()?.strip_suffix(".rs").map(String::from))
-        .collect();
-    targets.sort();
-    targets
+    let manifest = std::fs::read_to_string("fuzz/Cargo.toml").unwrap_or_default();
+    let bins = manifest.split("[[bin]]").skip(1);
+    let name = |bin: &str| Some(bin.split_once("name = \"")?.1.split_once('"')?.0.to_string());
+    bins.filter_map(name).collect()
 }
 
 /// Whether fuzzing can be done here, and if not, why.

@@ -239,7 +239,8 @@ impl Heap {
         let written = if split { size + BLOCK_MIN } else { found };
         if !self.commit(chunks, chunk, at, written, need) {
             self.insert(chunks, chunk, at, found);
-            return Err(NoRoom { bytes: size });
+            // Whole pages count, and the block may begin and end inside others.
+            return Err(NoRoom { bytes: size.next_multiple_of(SYSTEM_PAGE) + 2 * SYSTEM_PAGE });
         }
         let size = if split { size } else { found };
         if split {

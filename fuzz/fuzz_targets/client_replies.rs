@@ -1,0 +1,17 @@
+//! The client's decoder: no reply makes it panic or read beyond its input, and a cut reply is never taken for a whole
+//! one of another meaning.
+#![no_main]
+
+use todana_protocol::memcached::client::decode;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let mut at = 0;
+    while let Ok(Some((len, response))) = decode(&bytes[at..], 1 << 16) {
+        assert!(len > 0 && len <= bytes.len() - at);
+        let whole = decode(&bytes[at..at + len], 1 << 16);
+        assert_eq!(whole, Ok(Some((len, response))));
+        // Without its last byte it is not there yet.
+        assert_eq!(decode(&bytes[at..at + len - 1], 1 << 16), Ok(None));
+        at += len;
+    }
+});

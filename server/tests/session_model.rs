@@ -1,0 +1,13 @@
+//! Random sessions against the naive model of `tests/session_model`; the fuzz target `session` plays the same.
+
+#[path = "../../tests/session_model/mod.rs"]
+mod session_model;
+
+#[test]
+fn random_sessions_agree_with_the_model() {
+    let mut random = fastrand::Rng::with_seed(20_261_121);
+    for _ in 0..3000 {
+        let bytes: Vec<u8> = (0..random.usize(0..600)).map(|_| random.u8(..)).collect();
+        session_model::check(&bytes);
+    }
+}

@@ -1,0 +1,388 @@
+//! The transcripts of `tests/transcripts/memcached`: behaviour as data. Their format is described in
+//! `tests/transcripts/README.md`.
+//!
+//! A file without clock steps runs against a live server over a socket, its input whole and byte by byte; one with
+//! clock steps runs in process on a clock that stands still.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use todana::{Clock, Database, Lane, ManualClock};
+use todana_core::{Reply, UnixSeconds};
+use todana_engine::{MemHash, MemHashOptions};
+use todana_protocol::memcached::{Dialect, Limits, Step, encode};
+use todana_server::{Handle, Options, Server};
+
+/// 2023-11-14, as good as any.
+const START: u64 = 1_700_000_000;
+
+/// One step of a transcript.
+#[derive(Debug)]
+struct Block {
+    line: usize,
+    input: Vec<Piece>,
+    output: Vec<Piece>,
+    advance_s: u64,
+    closes: bool,
+}
+
+/// A piece of input or output.
+#[derive(Clone, Debug, PartialEq)]
+enum Piece {
+    Bytes(Vec<u8>),
+    /// A number that is captured where it first occurs in an output.
+    Number(String),
+}
+
+#[derive(Debug, Default)]
+struct Transcript {
+    options: Options,
+    blocks: Vec<Block>,
+}
+
+fn pieces(text: &str, place: &str) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut bytes = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        rest = &rest[first.len_utf8()..];
+        if first == '$' {
+            let len = rest.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(rest.len());
+            assert!(len > 0, "{place}: $ without a name; write \\x24");
+            pieces.push(Piece::Bytes(std::mem::take(&mut bytes)));
+            pieces.push(Piece::Number(rest[..len].to_string()));
+            rest = &rest[len..];
+            continue;
+        }
+        if first != '\\' {
+            bytes.extend_from_slice(first.encode_utf8(&mut [0; 4]).as_bytes());
+            continue;
+        }
+        let escape = rest.chars().next().unwrap_or_else(|| panic!("{place}: a lone backslash"));
+        rest = &rest[1..];
+        match escape {
+            'r' => bytes.push(b'\r'),
+            'n' => bytes.push(b'\n'),
+            't' => bytes.push(b'\t'),
+            '\\' => bytes.push(b'\\'),
+            'x' => {
+                bytes.push(u8::from_str_radix(&rest[..2], 16).unwrap_or_else(|_| panic!("{place}: bad \\x")));
+                rest = &rest[2..];
+            }
+            '{' => {
+                let end = rest.find('}').unwrap_or_else(|| panic!("{place}: \\{{ without }}"));
+                let (count, what) =
+                    rest[..end].split_once('*').unwrap_or_else(|| panic!("{place}: \\{{N*x}}"));
+                bytes.extend(what.repeat(count.parse().unwrap()).bytes());
+                rest = &rest[end + 1..];
+            }
+            other => panic!("{place}: unknown escape {other:?}"),
+        }
+    }
+    pieces.push(Piece::Bytes(bytes));
+    pieces
+}
+
+fn parse(path: &Path) -> Transcript {
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut transcript = Transcript::default();
+    transcript.options.port = 0;
+    let mut block: Option<Block> = None;
+    for (index, line) in text.lines().enumerate() {
+        let place = format!("{}:{}", path.display(), index + 1);
+        let (kind, rest) = line.split_at(line.len().min(2));
+        let finish = |block: &mut Option<Block>, transcript: &mut Transcript| {
+            transcript.blocks.extend(block.take());
+        };
+        let fresh = || Block { line: index + 1, input: vec![], output: vec![], advance_s: 0, closes: false };
+        match kind {
+            "" | "# " | "#" => finish(&mut block, &mut transcript),
+            "> " => {
+                if block.as_ref().is_some_and(|block| !block.output.is_empty() || block.closes) {
+                    finish(&mut block, &mut transcript);
+                }
+                block.get_or_insert_with(fresh).input.extend(pieces(rest, &place));
+            }
+            "< " => {
+                let block = block.as_mut().unwrap_or_else(|| panic!("{place}: output without input"));
+                block.output.extend(pieces(rest, &place));
+            }
+            "! " => block.as_mut().unwrap_or_else(|| panic!("{place}: nothing was sent")).closes = true,
+            "@ " => {
+                finish(&mut block, &mut transcript);
+                let seconds = rest.strip_prefix('+').and_then(|rest| rest.strip_suffix('s'));
+                let advance_s =
+                    seconds.and_then(|s| s.parse().ok()).unwrap_or_else(|| panic!("{place}: @ +Ns"));
+                transcript.blocks.push(Block { advance_s, ..fresh() });
+            }
+            "= " => match rest {
+                "-F" => transcript.options.flush_allowed = false,
+                "-A" => transcript.options.shutdown_allowed = true,
+                "-M" => transcript.options.refuse_when_full = true,
+                other => panic!("{place}: unknown option {other}"),
+            },
+            _ => panic!("{place}: what is {line:?}?"),
+        }
+    }
+    transcript.blocks.extend(block);
+    transcript
+}
+
+/// How what came compares with what was expected.
+enum Match {
+    Whole(usize),
+    Partial,
+    No,
+}
+
+fn compare(expected: &[Piece], got: &[u8], names: &mut BTreeMap<String, String>) -> Match {
+    let mut at = 0;
+    for piece in expected {
+        match piece {
+            Piece::Bytes(bytes) => {
+                let there = &got[at..got.len().min(at + bytes.len())];
+                if there != &bytes[..there.len()] {
+                    return Match::No;
+                }
+                if there.len() < bytes.len() {
+                    return Match::Partial;
+                }
+                at += bytes.len();
+            }
+            Piece::Number(name) => {
+                let len = got[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+                if at + len == got.len() {
+                    return Match::Partial;
+                }
+                let number = String::from_utf8_lossy(&got[at..at + len]).into_owned();
+                if len == 0 || names.get(name).is_some_and(|known| *known != number) {
+                    return Match::No;
+                }
+                names.insert(name.clone(), number);
+                at += len;
+            }
+        }
+    }
+    Match::Whole(at)
+}
+
+fn resolve(input: &[Piece], names: &BTreeMap<String, String>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for piece in input {
+        match piece {
+            Piece::Bytes(more) => bytes.extend_from_slice(more),
+            Piece::Number(name) => bytes.extend_from_slice(names[name].as_bytes()),
+        }
+    }
+    bytes
+}
+
+/// Something that answers.
+trait Party {
+    fn send(&mut self, bytes: &[u8]);
+    /// More output, or nothing if there will be none (closed, or silent for too long).
+    fn receive(&mut self) -> Vec<u8>;
+    fn is_closed(&mut self) -> bool;
+    fn advance(&mut self, seconds: u64);
+}
+
+struct Live {
+    stream: TcpStream,
+}
+
+impl Party for Live {
+    fn send(&mut self, bytes: &[u8]) {
+        // The server may have closed already, which the transcript then expects.
+        let _ = self.stream.write_all(bytes);
+    }
+
+    fn receive(&mut self) -> Vec<u8> {
+        let mut buffer = vec![0; 64 << 10];
+        let len = self.stream.read(&mut buffer).unwrap_or(0);
+        buffer.truncate(len);
+        buffer
+    }
+
+    fn is_closed(&mut self) -> bool {
+        self.receive().is_empty()
+    }
+
+    fn advance(&mut self, _: u64) {
+        unreachable!("transcripts with clock steps run in process")
+    }
+}
+
+struct InProcess {
+    dialect: Dialect,
+    limits: Limits,
+    database: Database,
+    lane: Arc<Lane>,
+    clock: Arc<ManualClock>,
+    unread: Vec<u8>,
+    output: Vec<u8>,
+    closed: bool,
+}
+
+impl InProcess {
+    fn new(options: &Options) -> InProcess {
+        let engine = MemHash::new(MemHashOptions::default()).unwrap();
+        let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
+        let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+        InProcess {
+            dialect: Dialect::default(),
+            limits: Limits { flush_allowed: options.flush_allowed, ..Limits::default() },
+            lane: database.lane(),
+            database,
+            clock,
+            unread: Vec::new(),
+            output: Vec::new(),
+            closed: false,
+        }
+    }
+}
+
+impl Party for InProcess {
+    fn send(&mut self, bytes: &[u8]) {
+        self.unread.extend_from_slice(bytes);
+        let mut scratch = Vec::new();
+        let mut at = 0;
+        while !self.closed {
+            match self.dialect.decode(&self.limits, &self.unread[at..], &mut scratch) {
+                Step::Request { consumed, request } => {
+                    at += consumed;
+                    let output = &mut self.output;
+                    let mut reply = |reply: Reply<'_>| encode(&request.form, &reply, output);
+                    self.database.execute(&self.lane, &request.command, &mut reply);
+                }
+                Step::NeedMore { consumed, .. } => {
+                    at += consumed;
+                    break;
+                }
+                Step::Close => self.closed = true,
+            }
+        }
+        self.unread.drain(..at);
+    }
+
+    fn receive(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
+    }
+
+    fn is_closed(&mut self) -> bool {
+        self.closed
+    }
+
+    fn advance(&mut self, seconds: u64) {
+        self.clock.advance(seconds);
+    }
+}
+
+/// Plays a transcript; what is wrong, or nothing.
+fn play(name: &str, transcript: &Transcript, party: &mut dyn Party, by_bytes: bool) -> Result<(), String> {
+    let mut names = BTreeMap::new();
+    let mut got = Vec::new();
+    for block in &transcript.blocks {
+        if block.advance_s > 0 {
+            party.advance(block.advance_s);
+            continue;
+        }
+        let input = resolve(&block.input, &names);
+        let step = if by_bytes && input.len() < 3000 { 1 } else { input.len().max(1) };
+        input.chunks(step).for_each(|part| party.send(part));
+        loop {
+            match compare(&block.output, &got, &mut names) {
+                Match::Whole(len) => {
+                    got.drain(..len);
+                    break;
+                }
+                outcome => {
+                    let more = if matches!(outcome, Match::Partial) { party.receive() } else { Vec::new() };
+                    if more.is_empty() {
+                        let mut expected = String::new();
+                        for piece in &block.output {
+                            let _ = match piece {
+                                Piece::Bytes(bytes) => write!(expected, "{}", bytes.escape_ascii()),
+                                Piece::Number(name) => write!(expected, "${name}"),
+                            };
+                        }
+                        let short = |text: String| text.chars().take(400).collect::<String>();
+                        return Err(format!(
+                            "{name}:{}: sent {}\n  expected {}\n  got      {}",
+                            block.line,
+                            short(input.escape_ascii().to_string()),
+                            short(expected),
+                            short(got.escape_ascii().to_string())
+                        ));
+                    }
+                    got.extend(more);
+                }
+            }
+        }
+        if block.closes && !(got.is_empty() && party.is_closed()) {
+            return Err(format!("{name}:{}: the connection should be closed", block.line));
+        }
+    }
+    let ends_open = transcript.blocks.last().is_some_and(|block| !block.closes);
+    if ends_open {
+        // Whatever came besides what was expected stands before this answer.
+        party.send(b"mn\r\n");
+        while got.len() < 4 {
+            let more = party.receive();
+            if more.is_empty() {
+                break;
+            }
+            got.extend(more);
+        }
+        if got != b"MN\r\n" {
+            return Err(format!("{name}: more came at the end: {}", got.escape_ascii()));
+        }
+    }
+    Ok(())
+}
+
+fn serve(options: Options) -> (std::net::SocketAddr, Handle, std::thread::JoinHandle<std::io::Result<()>>) {
+    let server = Server::bind(options).unwrap();
+    let (address, handle) = (server.tcp_addresses()[0], server.handle());
+    (address, handle, std::thread::spawn(move || server.run()))
+}
+
+#[test]
+fn every_transcript_holds() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/transcripts/memcached");
+    let mut paths: Vec<_> =
+        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let mut failures = Vec::new();
+    let mut blocks = 0;
+    for path in &paths {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let transcript = parse(path);
+        blocks += transcript.blocks.len();
+        let has_clock = transcript.blocks.iter().any(|block| block.advance_s > 0);
+        for by_bytes in [false, true] {
+            let outcome = if has_clock {
+                play(&name, &transcript, &mut InProcess::new(&transcript.options), by_bytes)
+            } else {
+                let (address, handle, thread) = serve(transcript.options.clone());
+                let stream = TcpStream::connect(address).unwrap();
+                stream.set_nodelay(true).unwrap();
+                stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                let outcome = play(&name, &transcript, &mut Live { stream }, by_bytes);
+                handle.stop();
+                thread.join().unwrap().unwrap();
+                outcome
+            };
+            if let Err(failure) = outcome {
+                failures.push(format!("{}{failure}", if by_bytes { "byte by byte: " } else { "" }));
+                break;
+            }
+        }
+    }
+    println!("{} transcripts, {blocks} steps", paths.len());
+    assert!(paths.len() >= 30, "the transcripts are there");
+    assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), paths.len(), failures.join("\n"));
+}
