@@ -345,7 +345,6 @@ impl Connection {
                 Response::Line(b"END") => Ok(None),
                 Response::Line(b"OK") => Ok(Some(String::new())),
                 Response::Line(line) => Ok(Some(String::from_utf8_lossy(line).into_owned())),
-                Response::Meta { code: [b'O', b'K'], .. } => Ok(Some(String::new())),
                 _ => Err(Error::Malformed),
             })?;
             match line {

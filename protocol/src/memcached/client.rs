@@ -189,6 +189,8 @@ pub fn decode(input: &[u8], value_len_max: usize) -> Result<Option<(usize, Respo
         return Ok(Some((end, Response::Statistic { name: &words[..blank], value })));
     }
     let response = match line {
+        // Two capitals like a meta code, but a word of the text dialect.
+        b"OK" => Response::Line(line),
         [b'0'..=b'9', ..] => Response::Number(number(Some(line.trim_ascii_end()))?),
         [first, second] | [first, second, b' ', ..] if first.is_ascii_uppercase() => {
             Response::Meta { code: [*first, *second], flags: line.get(3..).unwrap_or_default(), value: None }
@@ -233,7 +235,7 @@ mod tests {
 
     #[test]
     fn replies_are_told_apart() {
-        let cases: [(&[u8], Response<'_>); 12] = [
+        let cases: [(&[u8], Response<'_>); 13] = [
             (
                 b"VALUE k 5 3\r\nabc\r\n",
                 Response::Value { key: b"k", flags: 5, version: None, value: b"abc" },
@@ -244,6 +246,7 @@ mod tests {
             ),
             (b"END\r\n", Response::Line(b"END")),
             (b"STORED\r\n", Response::Line(b"STORED")),
+            (b"OK\r\n", Response::Line(b"OK")),
             (b"12 \r\n", Response::Number(12)),
             (b"STAT a b c\r\n", Response::Statistic { name: b"a", value: b"b c" }),
             (b"HD\r\n", Response::Meta { code: *b"HD", flags: b"", value: None }),
