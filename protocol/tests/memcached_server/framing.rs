@@ -47,7 +47,7 @@ fn commands_are_lower_case_and_unknown_ones_are_errors() {
         ("mx foo\r\n", "ERROR\r\n"),
         ("mnx\r\n", "ERROR\r\n"),
         ("refresh_certs\r\n", "ERROR\r\n"),
-        ("lru_crawler metadump all\r\n", "ERROR\r\n"),
+        ("lru_crawler crawl all\r\n", "ERROR\r\n"),
         ("watch\r\n", "ERROR\r\n"),
         ("foo bar\r\n", "ERROR\r\n"),
         ("foo noreply\r\n", ""),
