@@ -1,0 +1,123 @@
+//! Commands over the real engine against a naive model: random sequences, a clock that moves.
+//!
+//! The model is written from memcached's protocol: a map of items, an `if` for each sentence. Versions are opaque to
+//! it: it learns them from replies and knows only which one a later comparison must meet.
+
+mod model;
+
+use model::{Item, Model, Operation, Pick};
+use proptest::prelude::*;
+use todana_core::{Direction, Family, StoreMode, Ttl};
+
+/// Fewer cases where each is slow, or more for a long run: `TODANA_CASES`.
+fn cases(default: u32) -> u32 {
+    std::env::var("TODANA_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default)
+}
+
+fn ttl() -> impl Strategy<Value = Ttl> {
+    prop_oneof![
+        6 => Just(Ttl::Never),
+        1 => Just(Ttl::Expired),
+        4 => (1u32..40).prop_map(Ttl::Seconds),
+        1 => Just(Ttl::Seconds(2_592_000)),
+        // The clock starts at model::START, so some of these are past when they are said.
+        2 => (0u64..120).prop_map(|after| Ttl::At(model::START - 10 + after)),
+    ]
+}
+
+fn value() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        5 => "[0-9]{1,4}".prop_map(String::into_bytes),
+        2 => prop_oneof![
+            Just(u64::MAX.to_string()), Just(" 12".into()), Just("007".into()), Just("5  ".into()),
+            Just("-5".into()), Just("12x".into()), Just(String::new()), Just("18446744073709551616".into()),
+        ].prop_map(String::into_bytes),
+        4 => proptest::collection::vec(any::<u8>(), 0..40),
+        1 => (1000usize..1100, any::<u8>()).prop_map(|(len, fill)| vec![fill; len]),
+        1 => (65_000usize..70_000, any::<u8>()).prop_map(|(len, fill)| vec![fill; len]),
+    ]
+}
+
+fn pick() -> impl Strategy<Value = Pick> {
+    prop_oneof![
+        5 => Just(Pick::Latest),
+        3 => (0usize..8).prop_map(Pick::Earlier),
+        1 => prop_oneof![Just(0), Just(u64::MAX), (0u64..4).prop_map(|n| model::GIVEN + n)].prop_map(Pick::Exactly),
+    ]
+}
+
+fn given() -> impl Strategy<Value = Option<u64>> {
+    proptest::option::weighted(0.1, (0u64..4).prop_map(|n| model::GIVEN + n))
+}
+
+fn maybe<T: std::fmt::Debug + Clone>(strategy: impl Strategy<Value = T>) -> impl Strategy<Value = Option<T>> {
+    proptest::option::weighted(0.3, strategy)
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let key = || 0usize..model::KEYS.len();
+    let family = || prop_oneof![Just(Family::Text), Just(Family::Meta)];
+    let mode = prop_oneof![
+        4 => Just(StoreMode::Set), 1 => Just(StoreMode::Add), 1 => Just(StoreMode::Replace),
+        1 => Just(StoreMode::Append), 1 => Just(StoreMode::Prepend),
+    ];
+    let delta = prop_oneof![0u64..20, Just(u64::MAX), Just(u64::MAX - 3)];
+    prop_oneof![
+        8 => (key(), any::<bool>(), family())
+            .prop_map(|(key, shown, family)| Operation::Get { key, shown, family, touch: None, vivify: None, recache: None, given: None }),
+        4 => (key(), any::<bool>(), maybe(ttl()), maybe(ttl()), maybe(0i64..40), given()).prop_map(
+            |(key, shown, touch, vivify, recache, given)| {
+                // What R compares with when T changes it in the same request is nowhere written.
+                let recache = recache.filter(|_| touch.is_none());
+                Operation::Get { key, shown, family: Family::Meta, touch, vivify, recache, given }
+            }),
+        10 => (key(), mode, value(), (prop_oneof![Just(0u32), any::<u32>()], ttl()), maybe(pick()), (any::<bool>(), any::<bool>()), (maybe(ttl()), given()))
+            .prop_map(|(key, mode, value, (flags, ttl), compare, (shown, stale), (vivify, given))| {
+                let stale_if_older = stale && matches!(mode, StoreMode::Set | StoreMode::Replace);
+                Operation::Store { key, mode, value, flags, ttl, compare, shown, stale_if_older, vivify, given }
+            }),
+        3 => (key(), maybe(pick()), prop_oneof![2 => Just((false, false)), 1 => any::<(bool, bool)>()], maybe(ttl()), maybe(any::<u32>()), given())
+            .prop_map(|(key, compare, (mark_stale, drop_value), ttl, flags, given)| Operation::Delete { key, compare, mark_stale, drop_value, ttl, flags, given }),
+        5 => (key(), any::<bool>(), delta, (maybe(ttl()), any::<u64>()), maybe(ttl()), maybe(pick()), (any::<bool>(), given()))
+            .prop_map(|(key, up, delta, (vivify, initial), touch, compare, (shown, given))| {
+                let direction = if up { Direction::Increment } else { Direction::Decrement };
+                Operation::Arithmetic { key, direction, delta, vivify, initial, touch, compare, shown, given }
+            }),
+        2 => (key(), ttl()).prop_map(|(key, ttl)| Operation::Touch { key, ttl }),
+        1 => prop_oneof![Just(Ttl::Never), ttl()].prop_map(|at| Operation::Flush { at }),
+        4 => (0u64..15).prop_map(Operation::Advance),
+        1 => Just(Operation::Maintain),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(256), ..ProptestConfig::default() })]
+
+    #[test]
+    fn agree_with_the_model(operations in proptest::collection::vec(operation(), 1..250)) {
+        let mut model = Model::new();
+        for operation in &operations {
+            model.check(operation)?;
+        }
+        // In the end both hold the same records, though nobody has read them meanwhile.
+        model.check_all()?;
+    }
+}
+
+/// The model itself can fail: a wrong item in it is noticed.
+#[test]
+fn a_difference_is_noticed() {
+    let mut model = Model::new();
+    let get = Operation::Get {
+        key: 0,
+        shown: false,
+        family: Family::Text,
+        touch: None,
+        vivify: None,
+        recache: None,
+        given: None,
+    };
+    model.check(&get).unwrap();
+    model.items.insert(0, Item::new(b"never stored".to_vec()));
+    assert!(model.check(&get).is_err());
+}

@@ -1,0 +1,141 @@
+//! Which command counts under which name of `stats`.
+
+use std::sync::Arc;
+use todana::{Clock, Counters, Database, ManualClock};
+use todana_core::{
+    Arithmetic, Command, Delete, Direction, Family, Get, Needs, Reply, Store, StoreMode, Touch, Ttl,
+    UnixSeconds,
+};
+use todana_engine::{MemHash, MemHashOptions};
+
+fn database() -> (Database, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::new(UnixSeconds(1_700_000_000)));
+    let engine = MemHash::new(MemHashOptions::default()).unwrap();
+    (Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>), clock)
+}
+
+/// What a command adds to the counters.
+fn counted(database: &Database, command: Command<'_>) -> Counters {
+    database.reset_counters();
+    let lane = database.lane();
+    database.execute(&lane, &command, &mut |_| {});
+    database.counters()
+}
+
+fn get(key: &[u8]) -> Command<'_> {
+    Command::Get(Get { key, ..Get::default() })
+}
+
+fn set<'a>(key: &'a [u8], value: &'a [u8]) -> Command<'a> {
+    Command::Store(Store { key, value, ..Store::default() })
+}
+
+const NONE: fn() -> Counters = Counters::default;
+
+#[test]
+fn reads_and_stores_count_by_outcome() {
+    let (database, clock) = database();
+    assert_eq!(counted(&database, get(b"k")), Counters { cmd_get: 1, get_misses: 1, ..NONE() });
+    assert_eq!(counted(&database, set(b"k", b"1")), Counters { cmd_set: 1, total_items: 1, ..NONE() });
+    assert_eq!(counted(&database, get(b"k")), Counters { cmd_get: 1, get_hits: 1, ..NONE() });
+    let add = Store { key: b"k", mode: StoreMode::Add, ..Store::default() };
+    assert_eq!(counted(&database, Command::Store(add)), Counters { cmd_set: 1, ..NONE() });
+    let brief = Store { key: b"k", ttl: Ttl::Seconds(5), ..Store::default() };
+    counted(&database, Command::Store(brief));
+    clock.advance(5);
+    let expired = Counters { cmd_get: 1, get_misses: 1, get_expired: 1, reclaimed: 1, ..NONE() };
+    assert_eq!(counted(&database, get(b"k")), expired);
+    // It is gone now, so it is an ordinary miss.
+    assert_eq!(counted(&database, get(b"k")), Counters { cmd_get: 1, get_misses: 1, ..NONE() });
+}
+
+#[test]
+fn get_and_touch_counts_as_touch() {
+    let (database, _) = database();
+    let gat = Command::Get(Get {
+        key: b"k",
+        touch: Some(Ttl::Seconds(9)),
+        counts_as_touch: true,
+        ..Get::default()
+    });
+    assert_eq!(counted(&database, gat), Counters { cmd_touch: 1, touch_misses: 1, ..NONE() });
+    counted(&database, set(b"k", b"1"));
+    assert_eq!(counted(&database, gat), Counters { cmd_touch: 1, touch_hits: 1, ..NONE() });
+    let touch = Command::Touch(Touch { key: b"k", ttl: Ttl::Never });
+    assert_eq!(counted(&database, touch), Counters { cmd_touch: 1, touch_hits: 1, ..NONE() });
+    let touch = Command::Touch(Touch { key: b"other", ttl: Ttl::Never });
+    assert_eq!(counted(&database, touch), Counters { cmd_touch: 1, touch_misses: 1, ..NONE() });
+}
+
+#[test]
+fn arithmetic_and_deletes_count_by_direction_and_outcome() {
+    let (database, _) = database();
+    let count = |direction| Command::Arithmetic(Arithmetic { key: b"n", direction, ..Arithmetic::default() });
+    let up = count(Direction::Increment);
+    let down = count(Direction::Decrement);
+    let delete = Command::Delete(Delete { key: b"n", ..Delete::default() });
+    assert_eq!(counted(&database, up), Counters { incr_misses: 1, ..NONE() });
+    assert_eq!(counted(&database, down), Counters { decr_misses: 1, ..NONE() });
+    assert_eq!(counted(&database, delete), Counters { delete_misses: 1, ..NONE() });
+    counted(&database, set(b"n", b"5"));
+    assert_eq!(counted(&database, up), Counters { incr_hits: 1, ..NONE() });
+    assert_eq!(counted(&database, down), Counters { decr_hits: 1, ..NONE() });
+    assert_eq!(counted(&database, delete), Counters { delete_hits: 1, ..NONE() });
+}
+
+#[test]
+fn compare_and_set_counts_by_outcome() {
+    let (database, _) = database();
+    let cas = |version| {
+        Command::Store(Store { key: b"k", compare: Some(version), value: b"2", ..Store::default() })
+    };
+    assert_eq!(counted(&database, cas(1)), Counters { cmd_set: 1, cas_misses: 1, ..NONE() });
+    let needs = Needs { version: true, access: false };
+    let mut version = 0;
+    let lane = database.lane();
+    let store = Store { key: b"k", value: b"1", needs, ..Store::default() };
+    database.execute(&lane, &Command::Store(store), &mut |reply| match reply {
+        Reply::Stored(stored) => version = stored.version,
+        other => panic!("{other:?}"),
+    });
+    let wrong = counted(&database, cas(version + 1000));
+    assert_eq!(wrong, Counters { cmd_set: 1, cas_badval: 1, ..NONE() });
+    let right = counted(&database, cas(version));
+    assert_eq!(right, Counters { cmd_set: 1, cas_hits: 1, total_items: 1, ..NONE() });
+    assert_eq!(counted(&database, cas(version)).cas_badval, 1);
+}
+
+#[test]
+fn a_refused_store_counts_and_takes_the_old_record_along() {
+    let (database, _) = database();
+    counted(&database, set(b"k", b"1"));
+    let refused = counted(&database, Command::Discard { key: b"k" });
+    assert_eq!(refused, Counters { store_too_large: 1, ..NONE() });
+    assert_eq!(counted(&database, get(b"k")).get_misses, 1);
+}
+
+#[test]
+fn meta_commands_and_flushes_count_too() {
+    let (database, _) = database();
+    let meta = Command::Get(Get { key: b"k", family: Family::Meta, ..Get::default() });
+    assert_eq!(counted(&database, meta), Counters { cmd_meta: 1, cmd_get: 1, get_misses: 1, ..NONE() });
+    let flush = Command::Flush { at: Ttl::Never };
+    assert_eq!(counted(&database, flush), Counters { cmd_flush: 1, ..NONE() });
+}
+
+#[test]
+fn the_lanes_of_all_workers_are_summed_even_after_their_end() {
+    let (database, _) = database();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let lane = database.lane();
+                for _ in 0..100 {
+                    database.execute(&lane, &get(b"k"), &mut |_| {});
+                }
+            });
+        }
+    });
+    let counters = database.counters();
+    assert_eq!((counters.cmd_get, counters.get_misses), (300, 300));
+}

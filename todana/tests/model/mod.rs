@@ -1,0 +1,486 @@
+//! The naive model, and the comparison of its replies with a database's.
+
+use proptest::test_runner::TestCaseError;
+use proptest::{prop_assert, prop_assert_eq};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use todana::{Clock, Database, Lane, ManualClock};
+use todana_core::{
+    Arithmetic, Command, Delete, Direction, Expiry, Family, Get, Needs, Recache, Refusal, Reply, Store,
+    StoreMode, Touch, Ttl, UnixSeconds,
+};
+use todana_engine::{MemHash, MemHashOptions};
+
+pub(crate) const START: u64 = 1_700_000_000;
+/// Versions that requests give; far above those that are counted up.
+pub(crate) const GIVEN: u64 = 1 << 40;
+pub(crate) const KEYS: [&[u8]; 6] = [b"a", b"12345", b"user:17:name", b"007", b"\0\xff binary", &[b'k'; 250]];
+
+/// The version to compare with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pick {
+    /// The one last shown for the key.
+    Latest,
+    /// One shown earlier, of whatever key.
+    Earlier(usize),
+    Exactly(u64),
+}
+
+/// One step.
+#[derive(Clone, Debug)]
+#[rustfmt::skip]
+pub(crate) enum Operation {
+    Get { key: usize, shown: bool, family: Family, touch: Option<Ttl>, vivify: Option<Ttl>, recache: Option<i64>, given: Option<u64> },
+    Store { key: usize, mode: StoreMode, value: Vec<u8>, flags: u32, ttl: Ttl, compare: Option<Pick>, shown: bool, stale_if_older: bool, vivify: Option<Ttl>, given: Option<u64> },
+    Delete { key: usize, compare: Option<Pick>, mark_stale: bool, drop_value: bool, ttl: Option<Ttl>, flags: Option<u32>, given: Option<u64> },
+    Arithmetic { key: usize, direction: Direction, delta: u64, vivify: Option<Ttl>, initial: u64, touch: Option<Ttl>, compare: Option<Pick>, shown: bool, given: Option<u64> },
+    Touch { key: usize, ttl: Ttl },
+    Flush { at: Ttl },
+    Advance(u64),
+    Maintain,
+}
+
+/// What the model knows of a version.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Version {
+    /// Nobody has been shown one, so no comparison may hold.
+    Unseen,
+    /// It has a new one that nobody has been shown; the place in the order in which versions were made.
+    Fresh(u64),
+    Known(u64),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    value: Vec<u8>,
+    flags: u32,
+    /// Gone once the clock reads this.
+    dies: Option<u64>,
+    version: Version,
+    /// Stale, token out; `None` where the protocol does not say.
+    marks: Option<(bool, bool)>,
+}
+
+impl Item {
+    pub(crate) fn new(value: Vec<u8>) -> Item {
+        Item { value, flags: 0, dies: None, version: Version::Unseen, marks: Some((false, false)) }
+    }
+
+    fn compares(&self, wanted: u64) -> bool {
+        self.version == Version::Known(wanted)
+    }
+}
+
+/// What a reply says, with nothing borrowed.
+#[derive(Clone, Debug, PartialEq)]
+enum Said {
+    Hit { value: Vec<u8>, flags: u32, expiry: Expiry, before: Expiry, version: u64, recache: Recache },
+    Stored { version: u64, len: u64 },
+    Number { value: u64, version: u64, expiry: Expiry, created: bool },
+    Plain(&'static str),
+    Refused(Refusal),
+}
+
+fn said(reply: &Reply<'_>) -> Said {
+    match reply {
+        Reply::Hit(hit) => Said::Hit {
+            value: hit.record.value.to_vec(),
+            flags: hit.record.attributes.flags,
+            expiry: hit.record.attributes.expiry,
+            before: hit.expiry_before,
+            version: hit.record.attributes.version,
+            recache: hit.recache,
+        },
+        Reply::Stored(stored) => Said::Stored { version: stored.version, len: stored.value_len },
+        Reply::Number(number) => Said::Number {
+            value: number.value,
+            version: number.version,
+            expiry: number.expiry,
+            created: number.created,
+        },
+        Reply::Refused(refusal) => Said::Refused(*refusal),
+        Reply::Miss => Said::Plain("miss"),
+        Reply::NotStored => Said::Plain("not stored"),
+        Reply::Exists => Said::Plain("exists"),
+        Reply::NotFound => Said::Plain("not found"),
+        Reply::Deleted => Said::Plain("deleted"),
+        Reply::Touched => Said::Plain("touched"),
+        Reply::Done => Said::Plain("done"),
+        other => panic!("not a reply about data: {other:?}"),
+    }
+}
+
+/// A number as memcached reads it: blanks around, zeros before.
+fn number(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value).ok()?.trim_matches(|blank: char| blank.is_ascii_whitespace());
+    if text.starts_with('+') {
+        return None;
+    }
+    text.parse().ok()
+}
+
+/// An item's death and a record's expiry are the same thing: any two moments that are past are.
+fn same_death(dies: Option<u64>, expiry: Expiry, now: u64) -> bool {
+    match (dies, expiry) {
+        (None, Expiry::Never) => true,
+        (Some(dies), Expiry::At(at)) => dies == at.0 || (dies <= now && at.0 <= now),
+        _ => false,
+    }
+}
+
+type Outcome = Result<(), TestCaseError>;
+
+/// Both sides.
+pub(crate) struct Model {
+    database: Database,
+    lane: Arc<Lane>,
+    clock: Arc<ManualClock>,
+    pub(crate) items: BTreeMap<usize, Item>,
+    flush_at: Option<u64>,
+    latest: BTreeMap<usize, u64>,
+    history: Vec<u64>,
+    /// The place of each version shown in the order in which they were made.
+    ranks: BTreeMap<u64, u64>,
+    made: u64,
+}
+
+impl Model {
+    pub(crate) fn new() -> Model {
+        let engine = MemHash::new(MemHashOptions { shards: Some(2), ..MemHashOptions::default() }).unwrap();
+        let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
+        let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+        Model {
+            lane: database.lane(),
+            database,
+            clock,
+            items: BTreeMap::new(),
+            flush_at: None,
+            latest: BTreeMap::new(),
+            history: Vec::new(),
+            ranks: BTreeMap::new(),
+            made: 0,
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.now().0
+    }
+
+    fn dies(&self, ttl: Ttl) -> Option<u64> {
+        match ttl {
+            Ttl::Never => None,
+            Ttl::Expired => Some(0),
+            Ttl::Seconds(seconds) => Some(self.now() + u64::from(seconds)),
+            Ttl::At(at) => Some(at),
+        }
+    }
+
+    /// What time has taken goes.
+    fn age(&mut self) {
+        let now = self.now();
+        if self.flush_at.is_some_and(|at| at <= now) {
+            self.flush_at = None;
+            self.items.clear();
+        }
+        self.items.retain(|_, item| item.dies.is_none_or(|dies| dies > now));
+    }
+
+    fn wanted(&self, key: usize, pick: Pick) -> u64 {
+        match pick {
+            Pick::Latest => self.latest.get(&key).copied().unwrap_or(u64::MAX - 1),
+            Pick::Earlier(back) => {
+                let at = self.history.len().saturating_sub(1 + back);
+                self.history.get(at).copied().unwrap_or(u64::MAX - 1)
+            }
+            Pick::Exactly(version) => version,
+        }
+    }
+
+    /// The reply to a command; there is exactly one.
+    fn run(&self, command: &Command<'_>) -> Said {
+        let mut replies = Vec::new();
+        self.database.execute(&self.lane, command, &mut |reply| replies.push(said(&reply)));
+        assert_eq!(replies.len(), 1, "{command:?}: {replies:?}");
+        replies.remove(0)
+    }
+
+    /// The next place in the order of versions.
+    fn make(&mut self) -> u64 {
+        self.made += 1;
+        self.made
+    }
+
+    fn is_newer(&self, stored: Version, wanted: u64) -> bool {
+        let rank = |version: u64| self.ranks.get(&version).copied().unwrap_or(version);
+        match stored {
+            Version::Unseen => false,
+            Version::Fresh(place) => place > rank(wanted),
+            Version::Known(version) => rank(version) > rank(wanted),
+        }
+    }
+
+    /// A version was shown for a key: the one that is known, or one never shown before.
+    fn learn(&mut self, key: usize, version: u64) -> Outcome {
+        match self.items[&key].version {
+            Version::Known(known) => prop_assert_eq!(version, known),
+            unknown => {
+                prop_assert!(version != 0 && version < GIVEN, "{version} is not counted up");
+                let rank = if let Version::Fresh(rank) = unknown { rank } else { self.make() };
+                let other = self.ranks.insert(version, rank);
+                prop_assert_eq!(other, None, "{} was shown for something else", version);
+            }
+        }
+        self.latest.insert(key, version);
+        self.history.push(version);
+        self.items.get_mut(&key).expect("it was there").version = Version::Known(version);
+        Ok(())
+    }
+
+    #[rustfmt::skip]
+    pub(crate) fn check(&mut self, operation: &Operation) -> Outcome {
+        self.age();
+        match *operation {
+            Operation::Get { key, shown, family, touch, vivify, recache, given } =>
+                self.get(key, shown, family, touch, vivify, recache, given),
+            Operation::Store { key, mode, ref value, flags, ttl, compare, shown, stale_if_older, vivify, given } => {
+                let compare = compare.map(|pick| self.wanted(key, pick));
+                let store = Store {
+                    key: KEYS[key], value, flags, ttl, mode, compare, stale_if_older, version: given, vivify,
+                    needs: Needs { version: shown, access: false }, ..Store::default()
+                };
+                self.store(key, &store)
+            }
+            Operation::Delete { key, compare, mark_stale, drop_value, ttl, flags, given } => {
+                let compare = compare.map(|pick| self.wanted(key, pick));
+                let delete = Delete { key: KEYS[key], compare, mark_stale, drop_value, ttl, flags, version: given, family: Family::Meta };
+                self.delete(key, &delete)
+            }
+            Operation::Arithmetic { key, direction, delta, vivify, initial, touch, compare, shown, given } => {
+                let compare = compare.map(|pick| self.wanted(key, pick));
+                let needs = Needs { version: shown, access: false };
+                let arithmetic = Arithmetic { key: KEYS[key], direction, delta, vivify, initial, touch, compare, version: given, needs, family: Family::Text };
+                self.arithmetic(key, &arithmetic)
+            }
+            Operation::Touch { key, ttl } => {
+                let said = self.run(&Command::Touch(Touch { key: KEYS[key], ttl }));
+                let dies = self.dies(ttl);
+                let expected = match self.items.get_mut(&key) {
+                    None => "not found",
+                    Some(item) => {
+                        item.dies = dies;
+                        "touched"
+                    }
+                };
+                prop_assert_eq!(said, Said::Plain(expected));
+                Ok(())
+            }
+            Operation::Flush { at } => {
+                prop_assert_eq!(self.run(&Command::Flush { at }), Said::Plain("done"));
+                self.flush_at = Some(self.dies(at).unwrap_or(0));
+                self.age();
+                Ok(())
+            }
+            Operation::Advance(seconds) => {
+                self.clock.advance(seconds);
+                Ok(())
+            }
+            Operation::Maintain => {
+                self.database.maintain();
+                Ok(())
+            }
+        }
+    }
+
+    /// Every key is read, and the database holds no other.
+    pub(crate) fn check_all(&mut self) -> Outcome {
+        for key in 0..KEYS.len() {
+            self.age();
+            self.get(key, false, Family::Text, None, None, None, None)?;
+        }
+        let mut listed = Vec::new();
+        let end = self.database.list(None, &mut |key, _| {
+            listed.push(key.to_vec());
+            std::ops::ControlFlow::Continue(())
+        });
+        prop_assert!(end.unwrap().is_none());
+        listed.sort();
+        let mut expected: Vec<Vec<u8>> = self.items.keys().map(|&key| KEYS[key].to_vec()).collect();
+        expected.sort();
+        prop_assert_eq!(listed, expected);
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    #[rustfmt::skip]
+    fn get(&mut self, key: usize, shown: bool, family: Family, touch: Option<Ttl>, vivify: Option<Ttl>, recache: Option<i64>, given: Option<u64>) -> Outcome {
+        let get = Get {
+            key: KEYS[key], touch, vivify, recache_below_s: recache, version: given,
+            needs: Needs { version: shown, access: false }, family, ..Get::default()
+        };
+        let reply = self.run(&Command::Get(get));
+        let now = self.now();
+        let touched = touch.map(|ttl| self.dies(ttl));
+        let created = vivify.map(|ttl| self.dies(ttl));
+        let Some(item) = self.items.get_mut(&key) else {
+            let Some(dies) = created else {
+                prop_assert_eq!(reply, Said::Plain("miss"));
+                return Ok(());
+            };
+            let Said::Hit { value, flags, expiry, version, recache, .. } = reply else {
+                return Err(TestCaseError::fail(format!("{reply:?} where a record is made")));
+            };
+            prop_assert_eq!((value.as_slice(), flags), (&b""[..], 0));
+            prop_assert!(same_death(dies, expiry, now));
+            prop_assert_eq!(recache, Recache { won: true, stale: false, token_out: false });
+            let item = Item { dies, version: given.map_or(Version::Unseen, Version::Known), marks: Some((false, true)), ..Item::new(Vec::new()) };
+            self.items.insert(key, item);
+            return if shown { self.learn(key, version) } else { Ok(()) };
+        };
+        let Said::Hit { value, flags, expiry, before, version, recache: told } = reply else {
+            return Err(TestCaseError::fail(format!("{reply:?} where there is {item:?}")));
+        };
+        prop_assert_eq!(&value, &item.value);
+        prop_assert_eq!(flags, item.flags);
+        prop_assert!(same_death(item.dies, before, now), "{:?} before, {before:?}", item.dies);
+        let left = item.dies.map(|dies| dies as i64 - now as i64);
+        if let Some(dies) = touched {
+            item.dies = dies;
+        }
+        prop_assert!(same_death(item.dies, expiry, now), "{:?} after, {expiry:?}", item.dies);
+        let (stale, token_out) = item.marks.unwrap_or((told.stale, told.token_out));
+        let nearly = recache.zip(left).is_some_and(|(below, left)| left < below);
+        let won = family == Family::Meta && !token_out && (stale || nearly);
+        prop_assert_eq!(told, Recache { won, stale, token_out });
+        item.marks = Some((stale, token_out || won));
+        if shown { self.learn(key, version) } else { Ok(()) }
+    }
+
+    fn store(&mut self, key: usize, store: &Store<'_>) -> Outcome {
+        let reply = self.run(&Command::Store(*store));
+        let version = store.version.map_or(Version::Unseen, Version::Known);
+        let fresh = Item {
+            flags: store.flags,
+            dies: self.dies(store.ttl),
+            version,
+            ..Item::new(store.value.to_vec())
+        };
+        let vivified = store.vivify.map(|ttl| self.dies(ttl));
+        let joins = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
+        let expected: Result<Item, &'static str> = match self.items.get(&key) {
+            None => match store.mode {
+                StoreMode::Add => Ok(fresh),
+                StoreMode::Set | StoreMode::Replace if store.compare.is_some() => Err("not found"),
+                StoreMode::Set => Ok(fresh),
+                StoreMode::Replace => Err("not stored"),
+                StoreMode::Append | StoreMode::Prepend => match vivified {
+                    Some(dies) => Ok(Item { dies, ..fresh }),
+                    None => Err("not stored"),
+                },
+            },
+            Some(_) if store.mode == StoreMode::Add => Err("not stored"),
+            Some(old) => match store.compare.filter(|&wanted| !old.compares(wanted)) {
+                Some(wanted) if store.stale_if_older && self.is_newer(old.version, wanted) => {
+                    let marks = old.marks.map(|(_, token_out)| (true, token_out));
+                    Ok(Item { dies: old.dies, marks, ..fresh })
+                }
+                Some(_) => Err("exists"),
+                None if joins => {
+                    let pieces = match store.mode {
+                        StoreMode::Append => [&old.value, store.value],
+                        _ => [store.value, &old.value],
+                    };
+                    Ok(Item { flags: old.flags, dies: old.dies, version, ..Item::new(pieces.concat()) })
+                }
+                None => Ok(fresh),
+            },
+        };
+        match expected {
+            Err(text) => prop_assert_eq!(reply, Said::Plain(text)),
+            Ok(item) => {
+                let Said::Stored { version, len } = reply else {
+                    return Err(TestCaseError::fail(format!("{reply:?} where {item:?} is stored")));
+                };
+                prop_assert_eq!(len, item.value.len() as u64);
+                self.items.insert(key, item);
+                if store.needs.version {
+                    self.learn(key, version)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, key: usize, delete: &Delete<'_>) -> Outcome {
+        let reply = self.run(&Command::Delete(*delete));
+        let dies = delete.ttl.map(|ttl| self.dies(ttl));
+        let place = self.make();
+        let expected = match self.items.get_mut(&key) {
+            None => "not found",
+            Some(item) if delete.compare.is_some_and(|wanted| !item.compares(wanted)) => "exists",
+            Some(item) => {
+                if !delete.mark_stale && !delete.drop_value {
+                    self.items.remove(&key);
+                } else {
+                    let given = delete.version.map(Version::Known);
+                    if delete.drop_value {
+                        let flags = delete.flags.unwrap_or(0);
+                        *item = Item { flags, marks: None, ..Item::new(Vec::new()) };
+                    }
+                    item.dies = dies.unwrap_or(item.dies);
+                    if delete.mark_stale {
+                        item.marks = Some((true, false));
+                        item.version = Version::Fresh(place);
+                    }
+                    item.version = given.unwrap_or(item.version);
+                }
+                "deleted"
+            }
+        };
+        prop_assert_eq!(reply, Said::Plain(expected));
+        Ok(())
+    }
+
+    fn arithmetic(&mut self, key: usize, arithmetic: &Arithmetic<'_>) -> Outcome {
+        let reply = self.run(&Command::Arithmetic(*arithmetic));
+        let now = self.now();
+        let version = arithmetic.version.map_or(Version::Unseen, Version::Known);
+        let created = arithmetic.vivify.map(|ttl| self.dies(ttl));
+        let touched = arithmetic.touch.map(|ttl| self.dies(ttl));
+        let is_new = !self.items.contains_key(&key);
+        let (item, result) = match self.items.get(&key) {
+            None => {
+                let Some(dies) = created else {
+                    prop_assert_eq!(reply, Said::Plain("not found"));
+                    return Ok(());
+                };
+                let item = Item::new(arithmetic.initial.to_string().into_bytes());
+                (Item { dies, version, ..item }, arithmetic.initial)
+            }
+            Some(old) if arithmetic.compare.is_some_and(|wanted| !old.compares(wanted)) => {
+                prop_assert_eq!(reply, Said::Plain("exists"));
+                return Ok(());
+            }
+            Some(old) => {
+                let Some(stored) = number(&old.value) else {
+                    prop_assert_eq!(reply, Said::Refused(Refusal::NonNumeric));
+                    return Ok(());
+                };
+                let result = match arithmetic.direction {
+                    Direction::Increment => stored.wrapping_add(arithmetic.delta),
+                    Direction::Decrement => stored.saturating_sub(arithmetic.delta),
+                };
+                let mut value = result.to_string().into_bytes();
+                value.resize(value.len().max(old.value.len()), b' ');
+                let dies = touched.unwrap_or(old.dies);
+                (Item { value, dies, version, marks: None, flags: old.flags }, result)
+            }
+        };
+        let Said::Number { value, version, expiry, created } = reply else {
+            return Err(TestCaseError::fail(format!("{reply:?} where {item:?} is stored")));
+        };
+        prop_assert_eq!((value, created), (result, is_new));
+        prop_assert!(same_death(item.dies, expiry, now));
+        self.items.insert(key, item);
+        if arithmetic.needs.version { self.learn(key, version) } else { Ok(()) }
+    }
+}
