@@ -1,0 +1,165 @@
+//! What costs memory: sessions of garbage (mutated commands, truncated blocks, huge lengths), and large values on
+//! their way to many readers. Apart from the other sessions, since it looks at the memory of the whole process.
+
+mod running;
+
+use fastrand::Rng;
+use running::{Client, PATIENCE, Running, eventually, options};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Mutex;
+use todana_server::Options;
+
+/// The resident memory of this process, the server within it.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+const VALID: [&str; 24] = [
+    "get key",
+    "gets a b c d",
+    "gat 10 key other",
+    "set key 1 0 5\r\nhello",
+    "set key 4294967295 -1 0\r\n",
+    "add key 0 60 3 noreply\r\nabc",
+    "append key 0 0 2\r\nxy",
+    "cas key 0 0 1 7\r\nz",
+    "delete key",
+    "incr n 18446744073709551615",
+    "decr n 1 noreply",
+    "touch key 100",
+    "flush_all 1000",
+    "stats settings",
+    "verbosity 1",
+    "cache_memlimit 64",
+    "mn",
+    "me key",
+    "mg key s v t f h l c O123 q",
+    "mg a2V5 b k v N30 R20",
+    "ms key 5 T0 F3 c I C9\r\nhello",
+    "md key q I T30 x",
+    "ma n N0 J13 D2 MI v t",
+    "lru_crawler metadump all",
+];
+
+fn session(random: &mut Rng) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..random.usize(1..12) {
+        let mut command = VALID[random.usize(..VALID.len())].as_bytes().to_vec();
+        match random.u8(..10) {
+            // A byte changed, added, lost; a piece doubled; the end lost.
+            0 => {
+                *{
+                    let at = random.usize(..command.len());
+                    &mut command[at]
+                } = random.u8(..)
+            }
+            1 => command.insert(random.usize(..command.len()), random.u8(..)),
+            2 => drop(command.remove(random.usize(..command.len()))),
+            3 => {
+                let at = random.usize(..command.len());
+                command.extend_from_within(at..);
+            }
+            4 => command.truncate(random.usize(..command.len())),
+            5 => {
+                let len = [1 << 20, i32::MAX as u64, i32::MAX as u64 - 2, 1 << 31, 1 << 40, u64::MAX];
+                let verb = if random.bool() { "set key 0 0" } else { "ms key" };
+                command = format!("{verb} {}\r\nshort", len[random.usize(..6)]).into_bytes();
+            }
+            6 => {
+                let verb = ["get ", "set ", "gat 1 ", "mg ", ""][random.usize(..5)];
+                command = [verb.as_bytes(), &vec![random.u8(33..); random.usize(200..5000)]].concat();
+            }
+            7 => command = (0..random.usize(..300)).map(|_| random.u8(..)).collect(),
+            _ => {}
+        }
+        bytes.extend_from_slice(&command);
+        bytes.extend_from_slice(if random.u8(..8) == 0 { b"\n" } else { b"\r\n" });
+    }
+    bytes
+}
+
+/// Plays a session. Whatever comes back, it comes to an end.
+fn play(server: &Running, random: &mut Rng) {
+    let bytes = session(random);
+    let mut stream = TcpStream::connect(server.addresses[0]).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // Some send in pieces and some leave at once; the server may close before all is sent.
+    let cut = random.usize(..=bytes.len());
+    for piece in [&bytes[..cut], &bytes[cut..]] {
+        if stream.write_all(piece).is_err() {
+            return;
+        }
+    }
+    if random.u8(..4) == 0 || stream.shutdown(Shutdown::Write).is_err() {
+        return;
+    }
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        Ok(_) => {}
+        Err(error) => assert_eq!(
+            error.kind(),
+            std::io::ErrorKind::ConnectionReset,
+            "{} was not answered to its end",
+            bytes.escape_ascii()
+        ),
+    }
+}
+
+/// One at a time: all look at the memory of the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn survives(sessions: u32, seed: u64) {
+    let _alone = ALONE.lock();
+    let server = Running::start(Options { threads: 2, ..options() });
+    let mut random = Rng::with_seed(seed);
+    // Buffers and pages that any use brings along.
+    for _ in 0..300 {
+        play(&server, &mut random);
+    }
+    let before = resident_bytes();
+    for _ in 0..sessions {
+        play(&server, &mut random);
+    }
+    server.connect().expect_version();
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 32 << 20, "{grown} bytes more after {sessions} sessions");
+}
+
+#[test]
+fn two_thousand_sessions_of_garbage_do_no_harm() {
+    survives(2_000, 20_260_713);
+}
+
+#[test]
+#[ignore = "takes minutes; for a long run"]
+fn a_hundred_thousand_sessions_of_garbage_do_no_harm() {
+    survives(100_000, 20_260_714);
+}
+
+/// Large values are shared with those who are still being sent them: 64 slow readers of one value of 8 MiB (half a
+/// GiB of replies) cost no copy each, and each gets the old value though it is replaced meanwhile.
+#[test]
+fn readers_share_a_large_value_and_keep_it_though_it_is_replaced() {
+    let _alone = ALONE.lock();
+    let server = Running::start(Options { item_size_max: 8 << 20, ..options() });
+    let mut writer = server.connect();
+    let old: Vec<u8> = (0..8_000_000usize).map(|n| (n % 253) as u8).collect();
+    writer.set(b"k", &old);
+    let before = resident_bytes();
+    let mut readers: Vec<Client> = (0..64).map(|_| server.connect()).collect();
+    readers.iter_mut().for_each(|reader| reader.send(b"get k\r\n"));
+    // Whatever sockets buffer, most of each reply waits in the server.
+    eventually("all replies have begun", || {
+        writer.stat("response_obj_bytes").parse::<u64>().unwrap() > 64 * 1_000_000
+    });
+    eventually("all reads are counted", || writer.stat("get_hits") == "64");
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 64 << 20, "{grown} bytes more for 64 readers of 8 MB");
+    writer.set(b"k", b"new");
+    let expected = [b"VALUE k 0 8000000\r\n", &old[..], b"\r\nEND\r\n"].concat();
+    readers.iter_mut().for_each(|reader| reader.expect(&expected));
+    writer.expect_value(b"k", b"new");
+}

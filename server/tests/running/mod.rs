@@ -1,0 +1,135 @@
+//! A server in this process, and a client that knows what it expects.
+
+// Each test file takes what it needs.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use todana_server::{Handle, Options, Server};
+
+/// Long enough for any machine: it only ends what would hang.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The default options without a memory limit: the limit is on the whole process, and other tests run in it.
+pub(crate) fn options() -> Options {
+    Options { memory_limit_mib: 0, ..Options::default() }
+}
+
+pub(crate) struct Running {
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) handle: Handle,
+    serving: Option<JoinHandle<std::io::Result<()>>>,
+}
+
+impl Running {
+    /// Starts a server on a port that the system chooses.
+    pub(crate) fn start(options: Options) -> Running {
+        let server = Server::bind(Options { port: 0, ..options }).unwrap();
+        let (addresses, handle) = (server.tcp_addresses().to_vec(), server.handle());
+        Running { addresses, handle, serving: Some(std::thread::spawn(move || server.run())) }
+    }
+
+    pub(crate) fn connect(&self) -> Client {
+        let stream = TcpStream::connect(self.addresses[0]).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Client { reader: BufReader::new(stream.try_clone().unwrap()), stream }
+    }
+
+    /// Waits until the server has ended.
+    pub(crate) fn join(&mut self) {
+        if let Some(serving) = self.serving.take() {
+            serving.join().unwrap().unwrap();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Twice: at once.
+        self.handle.stop();
+        self.handle.stop();
+        if let Some(serving) = self.serving.take() {
+            let _ = serving.join();
+        }
+    }
+}
+
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    reader: BufReader<TcpStream>,
+}
+
+impl Client {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Reads exactly as many bytes as are expected, which must be those.
+    pub(crate) fn expect(&mut self, expected: &[u8]) {
+        let mut answer = vec![0; expected.len()];
+        self.reader.read_exact(&mut answer).unwrap();
+        let shown = |bytes: &[u8]| bytes[..bytes.len().min(200)].escape_ascii().to_string();
+        assert!(answer == expected, "{} where {} is expected", shown(&answer), shown(expected));
+    }
+
+    /// Reads until the server closes.
+    pub(crate) fn rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        self.reader.read_to_end(&mut rest).unwrap();
+        rest
+    }
+
+    pub(crate) fn expect_version(&mut self) {
+        self.send(b"version\r\n");
+        self.expect(b"VERSION 1.6.45\r\n");
+    }
+
+    pub(crate) fn set(&mut self, key: &[u8], value: &[u8]) {
+        let len = value.len().to_string();
+        self.send(&[b"set ", key, b" 0 0 ", len.as_bytes(), b"\r\n", value, b"\r\n"].concat());
+        self.expect(b"STORED\r\n");
+    }
+
+    pub(crate) fn expect_value(&mut self, key: &[u8], value: &[u8]) {
+        self.send(&[b"get ", key, b"\r\n"].concat());
+        let len = value.len().to_string();
+        self.expect(&[b"VALUE ", key, b" 0 ", len.as_bytes(), b"\r\n", value, b"\r\nEND\r\n"].concat());
+    }
+
+    pub(crate) fn stats(&mut self, group: &str) -> Vec<(String, String)> {
+        self.send(format!("stats{group}\r\n").as_bytes());
+        let mut stats = Vec::new();
+        loop {
+            let mut line = String::new();
+            self.reader.read_line(&mut line).unwrap();
+            let line = line.strip_suffix("\r\n").expect("a whole line");
+            if line == "END" {
+                return stats;
+            }
+            let pair = line.strip_prefix("STAT ").and_then(|pair| pair.split_once(' '));
+            let (name, value) = pair.unwrap_or_else(|| panic!("not a statistic: {line:?}"));
+            stats.push((name.to_string(), value.to_string()));
+        }
+    }
+
+    pub(crate) fn stat(&mut self, name: &str) -> String {
+        let stats = self.stats("");
+        let found = stats.into_iter().find(|(found, _)| found == name);
+        found.unwrap_or_else(|| panic!("there is no statistic {name}")).1
+    }
+}
+
+/// Asks again and again, until it holds; fails when it never does.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..6_000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("never: {what}");
+}
