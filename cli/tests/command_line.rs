@@ -1,49 +1,81 @@
-//! The real program: its banner, its commands, its exit codes, its configuration.
+//! The executable as people use it: commands, exit codes, configuration, generated pages.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
+/// Subcommands that completions and manual pages must know.
+const COMMANDS: [&str; 16] = [
+    "serve",
+    "config",
+    "get",
+    "set",
+    "delete",
+    "incr",
+    "decr",
+    "touch",
+    "stats",
+    "flush",
+    "ping",
+    "load",
+    "dump",
+    "bench",
+    "completions",
+    "man",
+];
+
+/// The executable, with nothing of the caller's environment that it would read.
 fn todana() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_todana"));
-    // What this machine has set must not decide a test.
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TODANA_")) {
         command.env_remove(name);
     }
-    command.stdin(Stdio::null());
     command
 }
 
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// A server process on a port that the system chose.
 struct Server {
     child: Child,
+    stdout: BufReader<ChildStdout>,
     banner: Vec<String>,
     address: String,
 }
 
 impl Server {
     fn start(options: &[&str]) -> Server {
-        let mut child =
-            todana().args(["serve", "-p", "-1"]).args(options).stdout(Stdio::piped()).spawn().unwrap();
-        let banner: Vec<String> =
-            BufReader::new(child.stdout.take().unwrap()).lines().take(3).map(Result::unwrap).collect();
-        let address = banner[1].strip_prefix("listening on ").unwrap().to_string();
-        Server { child, banner, address }
+        let mut command = todana();
+        command.arg("serve").args(["-p", "-1"]).args(options).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let banner: Vec<String> = (0..3)
+            .map(|_| {
+                let mut line = String::new();
+                stdout.read_line(&mut line).unwrap();
+                line
+            })
+            .collect();
+        let address = banner[1].trim_end().strip_prefix("listening on ").expect("an address").to_string();
+        Server { child, stdout, banner, address }
     }
 
     fn run(&self, words: &[&str]) -> Output {
-        todana().args(words).args(["-S", &self.address]).output().unwrap()
+        todana().args(words).env("TODANA_SERVER", &self.address).output().unwrap()
     }
 
-    /// Standard output and exit code.
-    fn says(&self, words: &[&str]) -> (String, i32) {
+    /// Runs a command and checks its exit code; returns what it printed.
+    fn expect(&self, words: &[&str], code: i32) -> String {
         let output = self.run(words);
-        (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap())
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
+        text(&output.stdout)
     }
 
     fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+        let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
     }
 }
 
@@ -54,308 +86,296 @@ impl Drop for Server {
     }
 }
 
-fn said(text: &str, code: i32) -> (String, i32) {
-    (text.to_string(), code)
+#[test]
+fn the_banner_is_three_lines_and_a_signal_ends_it_in_order() {
+    for signal in ["TERM", "INT"] {
+        let mut server = Server::start(&["-m", "32", "-t", "2"]);
+        assert!(server.banner[0].starts_with("todana "), "{:?}", server.banner);
+        assert!(server.banner[0].contains("32 MiB") && server.banner[0].contains("2 threads"));
+        assert!(server.banner[2].starts_with("try: "), "{:?}", server.banner);
+        assert!(server.banner[2].contains(&server.address), "{:?}", server.banner);
+        let port = server.address.strip_prefix("127.0.0.1:").expect("loopback").parse::<u16>().unwrap();
+        assert_ne!(port, 0);
+        server.expect(&["ping"], 0);
+        server.signal(signal);
+        assert_eq!(server.child.wait().unwrap().code(), Some(0));
+        let mut rest = String::new();
+        server.stdout.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "", "nothing behind the banner");
+    }
 }
 
 #[test]
-fn the_banner_says_in_three_lines_what_where_and_how() {
-    let server = Server::start(&["-m", "100", "-t", "2"]);
-    assert!(server.banner[0].contains("100 MiB") && server.banner[0].contains("persistence: off"));
-    assert!(server.address.starts_with("127.0.0.1:"));
-    assert!(server.banner[2].starts_with("try: todana set hello world"));
-}
-
-#[test]
-fn records_are_set_read_counted_touched_and_removed() {
+fn records_are_stored_read_counted_and_removed() {
     let server = Server::start(&[]);
-    assert_eq!(server.says(&["set", "hello", "world"]), said("", 0));
-    assert_eq!(server.says(&["get", "hello"]), said("world", 0));
-    assert_eq!(server.says(&["get", "missing"]), said("", 1));
-    assert_eq!(server.says(&["get", "hello", "missing"]), said("world\n", 1));
-    assert_eq!(server.says(&["set", "hello", "x", "--add"]), said("", 1));
-    assert_eq!(server.says(&["set", "hello", "!", "--append", "--flags", "3"]), said("", 0));
-    assert_eq!(server.says(&["get", "hello"]), said("world!", 0));
-    assert_eq!(server.says(&["incr", "n"]), said("", 1));
-    assert_eq!(server.says(&["set", "n", "5", "--ttl", "1000"]), said("", 0));
-    assert_eq!(server.says(&["incr", "n", "7"]), said("12\n", 0));
-    assert_eq!(server.says(&["decr", "n", "100"]), said("0\n", 0));
-    assert_eq!(server.says(&["touch", "n", "-1"]), said("", 0));
-    assert_eq!(server.says(&["get", "n"]), said("", 1));
-    assert_eq!(server.says(&["delete", "hello"]), said("", 0));
-    assert_eq!(server.says(&["delete", "hello"]), said("", 1));
-    server.says(&["set", "v", "1"]);
-    let (json, code) = server.says(&["get", "v", "--json"]);
-    assert_eq!(code, 0);
-    let object: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((object["value"].as_str(), object["bytes"].as_u64()), (Some("1"), Some(1)));
+    assert_eq!(server.expect(&["set", "hello", "world"], 0), "");
+    assert_eq!(server.expect(&["get", "hello"], 0), "world");
+    assert_eq!(server.expect(&["get", "missing"], 1), "");
+    assert_eq!(server.expect(&["get", "hello", "missing"], 1), "world\n");
+    server.expect(&["set", "hello", "other", "--add"], 1);
+    server.expect(&["set", "missing", "other", "--replace"], 1);
+    server.expect(&["set", "hello", "!", "--append"], 0);
+    server.expect(&["set", "hello", ">", "--prepend"], 0);
+    assert_eq!(server.expect(&["get", "hello"], 0), ">world!");
+    server.expect(&["set", "n", "41", "--flags", "7"], 0);
+    assert_eq!(server.expect(&["incr", "n"], 0), "42\n");
+    assert_eq!(server.expect(&["decr", "n", "100"], 0), "0\n");
+    server.expect(&["incr", "missing"], 1);
+    server.expect(&["incr", "hello"], 3);
+    server.expect(&["touch", "n", "100"], 0);
+    server.expect(&["touch", "missing", "100"], 1);
+    server.expect(&["touch", "n", "-1"], 0);
+    server.expect(&["get", "n"], 1);
+    server.expect(&["delete", "hello"], 0);
+    server.expect(&["delete", "hello"], 1);
+    server.expect(&["set", "k", "v"], 0);
+    server.expect(&["flush"], 0);
+    server.expect(&["get", "k"], 1);
+}
+
+#[test]
+fn a_version_from_json_serves_a_compare_and_set() {
+    let server = Server::start(&[]);
+    server.expect(&["set", "k", "one", "--flags", "9"], 0);
+    let line = server.expect(&["get", "k", "--json"], 0);
+    let object: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&object["value"], &object["flags"], &object["bytes"]), (&"one".into(), &9.into(), &3.into()));
     let version = object["version"].as_u64().unwrap().to_string();
-    assert_eq!(server.says(&["set", "v", "2", "--cas", &version]), said("", 0));
-    assert_eq!(server.says(&["set", "v", "3", "--cas", &version]), said("", 1));
-    assert_eq!(server.says(&["flush"]), said("", 0));
-    assert_eq!(server.says(&["get", "v"]), said("", 1));
-    let (stats, code) = server.says(&["stats"]);
-    assert!(code == 0 && stats.contains("curr_items"), "{stats}");
-    assert!(server.says(&["ping"]).0.contains("answers: version 1.6"));
+    server.expect(&["set", "k", "two", "--cas", &version], 0);
+    server.expect(&["set", "k", "three", "--cas", &version], 1);
+    assert_eq!(server.expect(&["get", "k"], 0), "two");
 }
 
 #[test]
-fn failures_have_their_codes_and_say_why() {
+fn a_value_may_come_from_standard_input() {
     let server = Server::start(&[]);
-    let output = server.run(&["get", "a key with blanks"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("without blanks"));
-    let output = server.run(&["set", "big", &"x".repeat(100_000), "--ttl", "x"]);
-    assert_eq!(output.status.code(), Some(2));
-    let mut lost = todana();
-    let output = lost.args(["get", "k", "-S", "127.0.0.1:1"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(3));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot connect to 127.0.0.1:1"));
-    let output = todana().args(["serve", "-m", "3"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("(-m)"));
-    let output = todana().args(["serve", "-p", server.address.rsplit(':').next().unwrap()]).output().unwrap();
-    assert_eq!(output.status.code(), Some(3));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot listen on"));
+    let value: Vec<u8> = (0..100_000u32).map(|n| (n % 256) as u8).collect();
+    let mut child =
+        todana().args(["set", "binary", "-", "-S", &server.address]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&value).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let output = server.run(&["get", "binary"]);
+    assert!(output.stdout == value, "{} bytes", output.stdout.len());
 }
 
 #[test]
-fn what_is_dumped_can_be_loaded() {
-    let directory = tempfile::tempdir().unwrap();
-    let (first, second) = (directory.path().join("first.tsv"), directory.path().join("second.tsv"));
-    let mut text = String::new();
-    for n in 0..3000 {
-        text.push_str(&format!("key:{n:05}\tvalue \\t {n} \\x00\\n\t{}\n", n % 3));
+fn stats_and_ping_print_what_the_server_says() {
+    let server = Server::start(&["-m", "48"]);
+    let object: serde_json::Value = serde_json::from_str(&server.expect(&["stats", "--json"], 0)).unwrap();
+    assert_eq!(object["limit_maxbytes"], (48u64 << 20).to_string());
+    assert_eq!(object["pid"], server.child.id().to_string());
+    let plain = server.expect(&["stats", "settings"], 0);
+    let line = plain.lines().find(|line| line.starts_with("maxconns ")).expect("maxconns");
+    assert_eq!(line.split_whitespace().nth(1), Some("1024"));
+    assert!(server.expect(&["ping"], 0).starts_with(&server.address));
+}
+
+#[test]
+fn wrong_usage_and_a_server_out_of_reach_have_their_exit_codes() {
+    for words in [&["get"][..], &["set", "k"], &["nonsense"], &["touch", "k", "soon"], &["serve", "-t", "0"]]
+    {
+        let output = todana().args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{words:?}");
     }
-    std::fs::write(&first, &text).unwrap();
-    let server = Server::start(&[]);
-    let output = server.run(&["load", first.to_str().unwrap()]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(
-        String::from_utf8_lossy(&output.stderr),
-        "3000 records loaded, 0 expired ones skipped, 0 refused\n"
-    );
-    assert_eq!(server.run(&["get", "key:00007"]).stdout, b"value \t 7 \0\n");
-    let output = server.run(&["dump", second.to_str().unwrap()]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let sorted = |text: &str| {
-        let mut lines: Vec<String> =
-            text.lines().map(|line| line.trim_end_matches("\t0").to_string()).collect();
-        lines.sort();
-        lines
-    };
-    assert_eq!(sorted(&std::fs::read_to_string(&second).unwrap()), sorted(&text));
-    std::fs::write(&first, "good\tline\nno tab here\n").unwrap();
-    let output = server.run(&["load", first.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("line 2: there is no tab"));
+    // A port that was just free, and where nobody listens.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    for words in [&["ping"][..], &["get", "k"], &["set", "k", "v"], &["stats"]] {
+        let output = todana().args(words).args(["-S", &port]).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{words:?}");
+        assert!(text(&output.stderr).contains(&port), "{words:?}: {}", text(&output.stderr));
+    }
+    let output = todana().args(["get", &"k".repeat(251)]).output().unwrap();
+    assert!(matches!(output.status.code(), Some(2 | 3)));
+    let server = Server::start(&["-F"]);
+    server.expect(&["get", &"k".repeat(251)], 2);
+    server.expect(&["flush"], 3);
 }
 
-/// One option of each kind, set by each of the three ways: (name, value by file, by environment, by flag).
 #[test]
-fn a_flag_counts_before_the_environment_before_the_file_before_the_default() {
+fn a_port_that_is_taken_is_named() {
+    let server = Server::start(&[]);
+    let output = todana().args(["serve", "-l", &server.address]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output.stderr).contains(&server.address), "{}", text(&output.stderr));
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn a_file_of_records_goes_in_and_comes_out_again() {
+    let server = Server::start(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let (input, output) = (directory.path().join("in.tsv"), directory.path().join("out.tsv"));
+    let mut lines: Vec<String> = (0..2_000).map(|n| format!("key-{n}\tvalue {n}")).collect();
+    lines.push("flagged\tx\t42".into());
+    lines.push("escaped\ta\\tb\\nc\\\\d\\x00".into());
+    lines.push("lasting\ty\t0\t2000000000".into());
+    lines.push("empty\t".into());
+    lines.sort();
+    std::fs::write(&input, format!("{}\nlong-gone\tz\t0\t1\n", lines.join("\n"))).unwrap();
+    let loaded = server.run(&["load", input.to_str().unwrap()]);
+    assert_eq!(loaded.status.code(), Some(0));
+    assert_eq!(text(&loaded.stderr).trim(), "2004 records loaded, 1 expired ones skipped, 0 refused");
+    assert_eq!(server.run(&["get", "escaped"]).stdout, b"a\tb\nc\\d\0");
+    server.expect(&["get", "long-gone"], 1);
+    server.expect(&["dump", output.to_str().unwrap()], 0);
+    let dumped = std::fs::read_to_string(&output).unwrap();
+    let mut dumped: Vec<&str> = dumped.lines().collect();
+    dumped.sort_unstable();
+    assert_eq!(dumped, lines);
+}
+
+#[test]
+fn a_faulty_line_of_a_file_is_named() {
+    let server = Server::start(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("faulty.tsv");
+    std::fs::write(&path, "a\t1\nb\t2\nno tab here\n").unwrap();
+    let output = server.run(&["load", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("faulty.tsv, line 3: "), "{}", text(&output.stderr));
+}
+
+/// The value and the origin of an option as `config show` prints them.
+fn shown(output: &Output, name: &str) -> (String, String) {
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let out = text(&output.stdout);
+    let line = out.lines().find(|line| line.starts_with(&format!("{name} = ")));
+    let (pair, origin) = line.unwrap_or_else(|| panic!("no {name} in {out}")).rsplit_once(" # ").unwrap();
+    (pair.split_once(" = ").unwrap().1.trim().to_string(), origin.to_string())
+}
+
+#[test]
+fn a_flag_precedes_the_environment_the_file_and_the_default() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("todana.toml");
-    let cases = [
-        ("memory-limit", "100", "200", "300"),
-        ("threads", "1", "2", "3"),
-        ("conn-limit", "11", "12", "13"),
-        ("max-item-size", "2048", "4096", "8192"),
-        ("listen-backlog", "1", "2", "3"),
-        ("max-reqs-per-event", "1", "2", "3"),
-        ("port", "1", "2", "3"),
-        ("unix-mask", "750", "770", "777"),
-        ("log-format", "json", "text", "json"),
-        ("listen", "127.0.0.2", "127.0.0.3", "127.0.0.4"),
-        ("pidfile", "a", "b", "c"),
-    ];
-    let shown = |command: &mut Command, name: &str| {
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).unwrap();
-        let line = text
-            .lines()
-            .find(|line| line.starts_with(&format!("{name} = ")))
-            .unwrap_or_else(|| panic!("{name}: {text}"));
-        let (setting, origin) = line.split_once(" # ").unwrap();
-        let value = setting.split_once(" = ").unwrap().1.trim().trim_matches('"').to_string();
-        (value, origin.to_string())
+    let content = "memory-limit = 100\nthreads = 2\nmax-item-size = \"2m\"\ndisable-evictions = true\n";
+    std::fs::write(&file, content).unwrap();
+    let show = |flags: &[&str], environment: &[(&str, &str)], with_file: bool| {
+        let mut command = todana();
+        command.args(["config", "show", "--"]).args(flags).envs(environment.iter().copied());
+        if with_file {
+            command.env("TODANA_CONFIG", &file);
+        }
+        command.output().unwrap()
     };
-    for (name, in_file, in_environment, by_flag) in cases {
-        std::fs::write(&file, format!("{name} = \"{in_file}\"\n")).unwrap();
-        let variable = format!("TODANA_{}", name.to_uppercase().replace('-', "_"));
-        let flag = format!("--{name}={by_flag}");
-        let config = ["--config", file.to_str().unwrap()];
-        let show = || {
-            let mut command = todana();
-            command.args(["config", "show", "--"]).args(config);
-            command
-        };
-        assert_eq!(shown(&mut show(), name), (in_file.into(), "file".into()));
-        assert_eq!(
-            shown(show().env(&variable, in_environment), name),
-            (in_environment.into(), "environment".into())
-        );
-        assert_eq!(
-            shown(show().env(&variable, in_environment).arg(&flag), name),
-            (by_flag.into(), "flag".into())
-        );
-    }
-    for name in ["disable-evictions", "enable-shutdown", "disable-flush-all"] {
-        std::fs::write(&file, format!("{name} = true\n")).unwrap();
-        let mut show = todana();
-        show.args(["config", "show", "--", "--config", file.to_str().unwrap()]);
-        assert_eq!(shown(&mut show, name), ("true".into(), "file".into()));
-    }
-    assert_eq!(shown(todana().args(["config", "show"]), "threads"), ("4".into(), "default".into()));
+    let pair = |value: &str, origin: &str| (value.to_string(), origin.to_string());
+    let both = [("TODANA_MEMORY_LIMIT", "200"), ("TODANA_THREADS", "3")];
+    let all = show(&["-m", "300"], &both, true);
+    assert_eq!(shown(&all, "memory-limit"), pair("300", "flag"));
+    assert_eq!(shown(&all, "threads"), pair("3", "environment"));
+    assert_eq!(shown(&all, "max-item-size"), pair("\"2m\"", "file"));
+    assert_eq!(shown(&all, "disable-evictions"), pair("true", "file"));
+    assert_eq!(shown(&all, "conn-limit"), pair("1024", "default"));
+    assert_eq!(shown(&show(&[], &both, true), "memory-limit"), pair("200", "environment"));
+    assert_eq!(shown(&show(&[], &[], true), "memory-limit"), pair("100", "file"));
+    assert_eq!(shown(&show(&[], &[], false), "memory-limit"), pair("64", "default"));
+    assert_eq!(shown(&show(&["-M"], &[], false), "disable-evictions"), pair("true", "flag"));
 }
 
 #[test]
-fn a_faulty_file_is_told_by_line_and_nearest_name() {
+fn what_config_show_prints_is_a_file_that_says_the_same() {
     let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("todana.toml");
-    let check = |text: &str| {
-        std::fs::write(&file, text).unwrap();
-        let output = todana().args(["config", "check", file.to_str().unwrap()]).output().unwrap();
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    let (code, error) = check("threads = 2\nmemory-limt = 100\n");
-    assert!(code == Some(2) && error.contains("line 2") && error.contains("\"memory-limit\""), "{error}");
-    assert_eq!(check("threads = \"many\"\n").0, Some(2));
-    assert_eq!(check("threads = \n").0, Some(2));
-    assert_eq!(check("threads = 2\nlisten = [\"127.0.0.1\", \"::1\"]\n").0, Some(0));
+    let file = directory.path().join("shown.toml");
+    let words = ["config", "show", "--", "-m", "99", "-I", "3m", "-t", "7", "-A", "-s", "/nowhere/socket"];
+    let first = todana().args(words).output().unwrap();
+    std::fs::write(&file, &first.stdout).unwrap();
+    let checked = todana().args(["config", "check", file.to_str().unwrap()]).output().unwrap();
+    assert_eq!(checked.status.code(), Some(0), "{}", text(&checked.stderr));
+    let second = todana().args(["config", "show"]).env("TODANA_CONFIG", &file).output().unwrap();
+    for name in ["memory-limit", "max-item-size", "threads", "enable-shutdown", "unix-socket"] {
+        assert_eq!(shown(&second, name), (shown(&first, name).0, "file".into()), "{name}");
+    }
+}
+
+fn check(directory: &Path, content: &str) -> Output {
+    let file = directory.join("todana.toml");
+    std::fs::write(&file, content).unwrap();
+    todana().args(["config", "check", file.to_str().unwrap()]).output().unwrap()
 }
 
 #[test]
-fn completions_and_manual_pages_know_every_command() {
+fn an_unknown_key_is_named_with_its_line_and_the_nearest_key() {
     let directory = tempfile::tempdir().unwrap();
-    let commands = [
-        "serve", "config", "get", "set", "delete", "incr", "touch", "stats", "flush", "load", "dump", "bench",
-    ];
+    let output = check(directory.path(), "port = 11300\n\n# a comment\nmemroy-limit = 5\n");
+    assert_eq!(output.status.code(), Some(2));
+    let error = text(&output.stderr);
+    assert!(error.contains("todana.toml, line 4: "), "{error}");
+    assert!(error.contains("\"memroy-limit\"") && error.contains("\"memory-limit\""), "{error}");
+}
+
+#[test]
+#[ignore = "the line is found by the first that begins with the key, here that of a longer key"]
+fn an_unknown_key_that_another_begins_with_is_named_with_its_own_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = check(directory.path(), "threads = 2\nport = 11300\nthread = 3\n");
+    assert_eq!(output.status.code(), Some(2));
+    let error = text(&output.stderr);
+    assert!(error.contains("todana.toml, line 3: "), "{error}");
+}
+
+#[test]
+fn files_that_cannot_be_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    for (content, part) in [
+        ("port = \n", "line 1"),
+        ("threads = 0\n", "-t"),
+        ("threads = \"many\"\n", "many"),
+        ("port = 70000\n", "70000"),
+        ("memory-limit = 8\nmax-item-size = \"5m\"\n", "-I"),
+        ("threads = { a = 1 }\n", "line 1"),
+    ] {
+        let output = check(directory.path(), content);
+        assert_eq!(output.status.code(), Some(2), "{content:?}");
+        assert!(text(&output.stderr).contains(part), "{content:?}: {}", text(&output.stderr));
+    }
+    let missing = todana().args(["config", "check", "/nowhere/todana.toml"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(text(&missing.stderr).contains("/nowhere/todana.toml"));
+}
+
+#[test]
+fn completions_know_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let output = todana().args(["completions", shell]).output().unwrap();
-        let script = String::from_utf8(output.stdout).unwrap();
-        commands.iter().for_each(|command| assert!(script.contains(command), "{shell}: {command}"));
-    }
-    assert!(todana().arg("man").arg(directory.path()).status().unwrap().success());
-    for command in commands {
-        let page = std::fs::read_to_string(directory.path().join(format!("todana-{command}.1"))).unwrap();
-        assert!(page.contains(".SH NAME"), "{command}");
-    }
-}
-
-#[test]
-fn a_signal_or_a_command_stops_it_cleanly() {
-    for signal in ["TERM", "INT", "USR1"] {
-        let directory = tempfile::tempdir().unwrap();
-        let pid_file = directory.path().join("pid");
-        let mut server = Server::start(&["-P", pid_file.to_str().unwrap()]);
-        server.says(&["set", "k", "v"]);
-        assert_eq!(std::fs::read_to_string(&pid_file).unwrap().trim(), server.child.id().to_string());
-        server.signal(signal);
-        assert_eq!(server.child.wait().unwrap().code(), Some(0), "{signal}");
-        assert!(!Path::new(&pid_file).exists());
-    }
-    let mut server = Server::start(&["-A"]);
-    TcpStream::connect(&server.address).unwrap().write_all(b"shutdown\r\n").unwrap();
-    assert_eq!(server.child.wait().unwrap().code(), Some(0));
-}
-
-#[test]
-fn a_unix_socket_serves_and_a_stale_one_is_replaced() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("todana.sock");
-    let name = path.to_str().unwrap();
-    let mut server = Server::start(&["-s", name, "-a", "600"]);
-    let address = format!("unix:{name}");
-    let run = |words: &[&str]| todana().args(words).args(["-S", &address]).output().unwrap();
-    assert!(run(&["set", "k", "v"]).status.success());
-    assert_eq!(run(&["get", "k"]).stdout, b"v");
-    use std::os::unix::fs::PermissionsExt;
-    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    // Somebody answers there.
-    assert_eq!(todana().args(["serve", "-s", name]).output().unwrap().status.code(), Some(3));
-    server.signal("KILL");
-    server.child.wait().unwrap();
-    assert!(path.exists());
-    let _second = Server::start(&["-s", name]);
-    assert!(run(&["set", "k", "v"]).status.success());
-}
-
-#[test]
-fn the_benchmark_counts_right_and_writes_what_programs_read() {
-    let directory = tempfile::tempdir().unwrap();
-    let plot = directory.path().join("plot.svg");
-    let (first, second) = (Server::start(&[]), Server::start(&[]));
-    for protocol in ["text", "meta"] {
-        let output = todana()
-            .args(["bench", &first.address, "--vs", &second.address, "--requests", "3000", "--keys", "500"])
-            .args([
-                "--connections",
-                "7",
-                "--pipeline",
-                "4",
-                "--verify",
-                "--rounds",
-                "2",
-                "--protocol",
-                protocol,
-            ])
-            .args(["--distribution", "zipf:0.9", "--value-size", "0-100", "--json", "-"])
-            .args(["--pid", &first.child.id().to_string(), "--plot", plot.to_str().unwrap()])
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        for server in json["servers"].as_array().unwrap() {
-            let rounds = server["rounds"].as_array().unwrap();
-            assert_eq!(rounds.len(), 2);
-            for round in rounds {
-                assert_eq!(round["requests"], 3000);
-                assert_eq!(round["errors"], 0);
-                assert_eq!(round["hits"], round["gets"]);
-            }
+        assert_eq!(output.status.code(), Some(0));
+        let script = text(&output.stdout);
+        for command in COMMANDS {
+            let is_known = script
+                .split(|other: char| !other.is_ascii_alphanumeric() && other != '-')
+                .any(|word| word == command);
+            assert!(is_known, "{shell}: {command}");
         }
-        assert!(json["servers"][0]["medians"]["server CPU"]["value"].as_f64().unwrap() > 0.0);
-        assert!(std::fs::read_to_string(&plot).unwrap().contains("<polyline"));
     }
-    let output = first.run(&["get", "00000007"]);
-    assert!(output.status.success());
 }
 
 #[test]
-fn it_serves_as_it_says_in_the_readme_without_any_argument() {
-    // Only that the words are understood: the default port may be taken on this machine.
-    let output = todana().args(["serve", "--help"]).output().unwrap();
-    let help = String::from_utf8(output.stdout).unwrap();
-    for option in [
-        "-p",
-        "-l",
-        "-s",
-        "-a",
-        "-m",
-        "-M",
-        "-c",
-        "-t",
-        "-I",
-        "-v",
-        "-P",
-        "-b",
-        "-R",
-        "TODANA_PORT",
-        "Examples:",
-    ] {
-        assert!(help.contains(option), "{option}");
+fn there_is_a_manual_page_for_every_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let pages = directory.path().join("made").join("man1");
+    let status = todana().arg("man").arg(&pages).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+    let main = std::fs::read_to_string(pages.join("todana.1")).unwrap();
+    for command in COMMANDS {
+        assert!(main.contains(&format!("todana\\-{command}(1)")), "{command}");
+        let page = std::fs::read_to_string(pages.join(format!("todana-{command}.1"))).unwrap();
+        assert!(page.contains(".SH NAME") && page.contains(command), "{command}");
     }
-    let mut rest = String::new();
-    todana()
-        .arg("--version")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
-        .stdout
-        .unwrap()
-        .read_to_string(&mut rest)
-        .unwrap();
-    assert!(rest.starts_with("todana 0."));
+}
+
+#[test]
+fn a_bench_gives_its_results_as_json_without_errors() {
+    let server = Server::start(&[]);
+    for protocol in ["text", "meta"] {
+        let words = ["bench", "--requests", "2000", "--keys", "500", "--verify", "--json", "-"];
+        let out = server.expect(&[&words[..], &["--protocol", protocol]].concat(), 0);
+        let results: serde_json::Value = serde_json::from_str(&out).unwrap();
+        let result = &results["servers"][0];
+        assert_eq!(result["server"], server.address);
+        let round = &result["rounds"][0];
+        let number = |name: &str| round[name].as_u64().unwrap();
+        assert_eq!((number("errors"), number("requests")), (0, 2_000), "{protocol}");
+        assert_eq!(number("gets") + number("sets"), 2_000);
+        assert_eq!(number("hits"), number("gets"), "all keys were stored first");
+    }
 }
