@@ -134,7 +134,7 @@ fn two_thousand_sessions_of_garbage_do_no_harm() {
 }
 
 #[test]
-#[ignore = "takes minutes; for a long run"]
+#[ignore = "opens a hundred thousand connections; for a long run"]
 fn a_hundred_thousand_sessions_of_garbage_do_no_harm() {
     survives(100_000, 20_260_714);
 }

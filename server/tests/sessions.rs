@@ -212,7 +212,7 @@ fn a_stop_delivers_the_replies_that_are_pending() {
 
 /// "What has been received is answered" (`Handle::stop`): a pipeline longer than one turn too.
 #[test]
-#[ignore = "a stop drops received requests behind pending replies or beyond one turn"]
+#[ignore = "a stop drops received requests that wait behind pending replies"]
 fn a_stop_answers_all_that_was_received() {
     let mut server = Running::start(Options { threads: 1, ..options() });
     let mut client = server.connect();
