@@ -63,7 +63,7 @@ pub(crate) struct Arguments {
     /// Worker threads
     #[arg(short, long, env = "TODANA_THREADS", default_value = "4", value_parser = number::<usize>, help_heading = PROCESS)]
     threads: usize,
-    /// Say more: -v notices, -vv connections, -vvv everything
+    /// Say more: -v notices, -vv connections too
     #[arg(short, long, env = "TODANA_VERBOSE", action = ArgAction::Count, help_heading = PROCESS)]
     verbose: u8,
     /// Write the process id here
@@ -123,10 +123,11 @@ fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).ok_or_else(|| "too large".into())
 }
 
-/// The `serve` command with the file's values as defaults.
-fn command_with(file: Option<&Path>) -> Result<clap::Command, Failure> {
+/// The `serve` command with the file's values as defaults, and the names that the file sets.
+fn command_with(file: Option<&Path>) -> Result<(clap::Command, Vec<String>), Failure> {
     let mut serve = serve_command();
-    let Some(path) = file else { return Ok(serve) };
+    let mut keys = Vec::new();
+    let Some(path) = file else { return Ok((serve, keys)) };
     let shown = path.display();
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
@@ -134,7 +135,12 @@ fn command_with(file: Option<&Path>) -> Result<clap::Command, Failure> {
         .parse()
         .map_err(|error| Failure::usage(format!("{shown}: {}", format!("{error}").trim_end())))?;
     for (key, value) in table {
-        let line = text.lines().position(|line| line.trim_start().trim_start_matches('"').starts_with(&key));
+        let names_key = |line: &str| {
+            let line = line.trim_start().trim_start_matches(['"', '\'']);
+            let rest = line.strip_prefix(&key).map(|rest| rest.trim_start_matches(['"', '\'']).trim_start());
+            rest.is_some_and(|rest| rest.starts_with('='))
+        };
+        let line = text.lines().position(names_key);
         let place = line.map_or_else(|| shown.to_string(), |line| format!("{shown}, line {}", line + 1));
         let known: Vec<String> = serve
             .get_arguments()
@@ -154,8 +160,9 @@ fn command_with(file: Option<&Path>) -> Result<clap::Command, Failure> {
         let defaults: Vec<clap::builder::OsStr> =
             values.into_iter().map(|value| OsString::from(value).into()).collect();
         serve = serve.mut_arg(id, |argument| argument.default_values(defaults));
+        keys.push(key);
     }
-    Ok(serve)
+    Ok((serve, keys))
 }
 
 fn serve_command() -> clap::Command {
@@ -206,14 +213,12 @@ pub(crate) fn effective(words: impl IntoIterator<Item = OsString>) -> Result<Eff
     let words: Vec<OsString> = words.into_iter().skip(1).collect();
     let first = serve_command().get_matches_from(&words);
     let file = first.get_one::<PathBuf>("config").cloned();
-    let command = command_with(file.as_deref())?;
+    let (command, in_file) = command_with(file.as_deref())?;
     let matches =
         command.clone().try_get_matches_from(&words).map_err(|error| Failure::usage(error.to_string()))?;
     let arguments =
         Arguments::from_arg_matches(&matches).map_err(|error| Failure::usage(error.to_string()))?;
-    let origins = origins(&command, &matches);
-    let verbose_in_file = origins.iter().any(|(name, _, origin)| name == "verbose" && *origin == "file");
-    let _ = verbose_in_file;
+    let origins = origins(&command, &matches, &in_file);
     let listen = if arguments.unix_socket.is_some() { Vec::new() } else { arguments.listen };
     let options = Options {
         listen,
@@ -240,22 +245,21 @@ pub(crate) fn effective(words: impl IntoIterator<Item = OsString>) -> Result<Eff
     Ok(Effective { options, log_format, origins })
 }
 
-fn origins(command: &clap::Command, matches: &ArgMatches) -> Vec<(String, String, &'static str)> {
-    let built_in = serve_command();
+fn origins(
+    command: &clap::Command,
+    matches: &ArgMatches,
+    in_file: &[String],
+) -> Vec<(String, String, &'static str)> {
     let mut origins = Vec::new();
     for argument in command.get_arguments() {
         let (id, Some(long)) = (argument.get_id().as_str(), argument.get_long()) else { continue };
         if long == "help" {
             continue;
         }
-        let default_of = |command: &clap::Command| {
-            let argument = command.get_arguments().find(|argument| argument.get_id() == id);
-            argument.map(|argument| argument.get_default_values().to_vec()).unwrap_or_default()
-        };
         let origin = match matches.value_source(id) {
             Some(ValueSource::CommandLine) => "flag",
             Some(ValueSource::EnvVariable) => "environment",
-            Some(_) if default_of(command) != default_of(&built_in) => "file",
+            Some(_) if in_file.iter().any(|key| key == long) => "file",
             _ => "default",
         };
         let raw = matches.get_raw(id).map(|values| {

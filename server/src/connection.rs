@@ -30,6 +30,8 @@ pub(crate) struct Connection {
     pub(crate) ended: bool,
     /// No further request is served; what is pending is sent.
     pub(crate) closing: bool,
+    /// What is kept is not a whole request.
+    needs_input: bool,
     /// A list of all keys is under way, and how far it has come.
     listing: Option<Option<Place>>,
 }
@@ -80,6 +82,7 @@ impl Connection {
             readable: true,
             ended: false,
             closing: false,
+            needs_input: false,
             listing: None,
         }
     }
@@ -89,9 +92,14 @@ impl Connection {
         self.input.len() - self.input_at
     }
 
-    /// There is something to do before anything is read.
+    /// There is something to look at before anything is read.
     pub(crate) fn has_work(&self) -> bool {
         self.listing.is_some() || self.input_len() > 0
+    }
+
+    /// Nothing more can be done for it without its peer: all that has been received whole is answered and sent.
+    pub(crate) fn is_done(&self) -> bool {
+        self.pending.is_none() && !self.readable && (self.needs_input || !self.has_work())
     }
 
     pub(crate) fn pending_len(&self) -> usize {
@@ -152,6 +160,7 @@ impl Connection {
             self.listing = Some(None);
         };
         self.wanted = wanted;
+        self.needs_input = pause == Pause::NeedsInput;
         let left = data.len() - consumed;
         if pause == Pause::Closes || left == 0 {
             self.input_at = 0;
@@ -184,6 +193,8 @@ fn serve_all(
             return (at, 0, Pause::Blocked);
         }
         let mut batch: [Option<Request<'_>>; BATCH] = [const { None }; BATCH];
+        // Where the decoder stood behind each request: the reader may turn out too slow for all of them.
+        let mut behind = [(0, *dialect); BATCH];
         let mut len = 0;
         let mut end = None;
         for slot in scratch.iter_mut().take((*budget as usize).min(BATCH)) {
@@ -193,6 +204,7 @@ fn serve_all(
                     // Nothing behind a quit is looked at; what is behind a list, later.
                     let quits = matches!(request.command, Command::Quit | Command::List);
                     batch[len] = Some(request);
+                    behind[len] = (at, *dialect);
                     len += 1;
                     if quits {
                         break;
@@ -217,8 +229,12 @@ fn serve_all(
                 .filter_map(|request| key_of(&request.command))
                 .for_each(|key| service.prefetch(key));
         }
-        for request in batch.iter().flatten() {
+        for (index, request) in batch.iter().flatten().enumerate() {
             match service.execute(request, output) {
+                Flow::Continue if output.len() > OUTPUT_MAX && index + 1 < len => {
+                    (at, *dialect) = behind[index];
+                    return (at, 0, Pause::Blocked);
+                }
                 Flow::Continue => {}
                 Flow::List => return (at, 0, Pause::Lists),
                 Flow::Close => return (at, 0, Pause::Closes),

@@ -1,6 +1,11 @@
 //! Structured logs on standard error.
 
+use std::io::IsTerminal;
+use std::sync::OnceLock;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, fmt, reload};
 
 /// How a log line looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,19 +17,41 @@ pub enum LogFormat {
     Json,
 }
 
-/// Sends logs to standard error: errors and notices always, more by verbosity. Does nothing the second time.
-pub fn init_logging(format: LogFormat, verbosity: u8) {
-    let level = match verbosity {
+/// Changes the level of the running program; there is none under an embedder's own logger.
+static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
+
+fn level(verbosity: u32) -> LevelFilter {
+    match verbosity {
         0 => LevelFilter::WARN,
         1 => LevelFilter::INFO,
         2 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
-    };
-    let builder =
-        tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level).with_target(false);
+    }
+}
+
+/// Sends logs to standard error: warnings and errors always, more by verbosity. Does nothing the second time.
+pub fn init_logging(format: LogFormat, verbosity: u8) {
+    let (filter, handle) = reload::Layer::new(level(verbosity.into()));
+    let lines = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        // Colours are for people, not for files.
+        .with_ansi(std::io::stderr().is_terminal());
+    let registry = tracing_subscriber::registry().with(filter);
     // A second initialisation (tests, an embedder's own logger) keeps the first.
-    let _ = match format {
-        LogFormat::Text => builder.try_init(),
-        LogFormat::Json => builder.json().try_init(),
+    let outcome = match format {
+        LogFormat::Text => registry.with(lines).try_init(),
+        LogFormat::Json => registry.with(lines.json()).try_init(),
     };
+    if outcome.is_ok() {
+        let _ = LEVEL.set(handle);
+    }
+}
+
+/// Changes how much is logged (the `verbosity` command).
+pub(crate) fn set_verbosity(verbosity: u32) {
+    if let Some(handle) = LEVEL.get() {
+        // It fails only when the logger is gone.
+        let _ = handle.reload(level(verbosity));
+    }
 }

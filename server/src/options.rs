@@ -24,7 +24,7 @@ pub struct Options {
     pub threads: usize,
     /// The largest item in bytes, by memcached's size rule.
     pub item_size_max: u64,
-    /// 0 errors and notices, 1 warnings too, 2 connections, 3 requests.
+    /// 0 errors and warnings, 1 notices too, 2 connections too.
     pub verbosity: u8,
     /// Write the process id here.
     pub pid_file: Option<PathBuf>,

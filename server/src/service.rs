@@ -1,6 +1,7 @@
 //! Where commands go: those about data to the database, the server's own stay here.
 
 use crate::connection::{Execute, Flow, answer};
+use crate::logging::set_verbosity;
 use crate::output::Output;
 use crate::server::Shared;
 use crate::statistics;
@@ -44,7 +45,10 @@ impl Execute for Service {
             }
             Command::Stats { group } => statistics::answer(&self.shared, group, &mut reply),
             Command::Version => reply(Reply::Version(MEMCACHED_VERSION)),
-            Command::Verbosity(_) => reply(Reply::Done),
+            Command::Verbosity(verbosity) => {
+                set_verbosity(*verbosity);
+                reply(Reply::Done);
+            }
             Command::MemoryLimit { mebibytes } => reply(self.set_memory_limit(*mebibytes)),
             Command::Shutdown { graceful } => {
                 if !self.shared.options.shutdown_allowed {

@@ -103,8 +103,9 @@ impl Worker {
             match self.shared.stopping() {
                 Stopping::No => {}
                 Stopping::Drain => {
+                    let first = deadline.is_none();
                     let deadline = *deadline.get_or_insert_with(|| Instant::now() + DRAIN);
-                    self.drain();
+                    self.drain(first);
                     if self.connections.is_empty() || Instant::now() >= deadline {
                         break;
                     }
@@ -245,20 +246,19 @@ impl Worker {
         Ok(())
     }
 
-    /// Closes what has nothing left to send, once its last requests have been read.
-    fn drain(&mut self) {
+    /// Closes what is done with; the rest goes on in its turns. `first`: the sockets are read once more, as what has
+    /// arrived is to be answered.
+    fn drain(&mut self, first: bool) {
         let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         for index in all {
-            let Some(connection) = self.connections.get_mut(index) else { continue };
-            if !connection.closing && connection.pending.is_none() {
-                connection.readable = true;
-                self.serve(index);
-            }
-            if let Some(connection) = self.connections.get_mut(index) {
-                connection.closing = true;
-                if connection.pending.is_none() {
-                    self.close(index);
+            if first {
+                self.connections[index].readable = true;
+                if self.connections[index].pending.is_none() {
+                    self.serve(index);
                 }
+            }
+            if self.connections.get(index).is_some_and(Connection::is_done) {
+                self.close(index);
             }
         }
     }
@@ -269,6 +269,7 @@ impl Worker {
         counters.pending_bytes.sub(connection.pending_len() as u64);
         counters.partial_bytes.sub(connection.input_len() as u64);
         self.shared.connection_closed();
+        tracing::debug!(worker = self.number, "connection closed");
         if self.connections.is_empty() {
             // A storm of connections shall not leave its table behind.
             self.connections.shrink_to_fit();
