@@ -65,7 +65,7 @@ fn run() -> Result<(), Failure> {
         Some(Command::Serve(_)) => serve::run(std::env::args_os()),
         Some(Command::Config(command)) => config::run(&command),
         Some(Command::Data(command)) => data::run(&command),
-        Some(Command::Bench(arguments)) => bench::run(&arguments).map_err(Failure::from),
+        Some(Command::Bench(arguments)) => bench::run(&arguments),
         Some(Command::Completions { shell }) => generate::completions(shell),
         Some(Command::Man { directory }) => generate::man(&directory),
     }

@@ -1,7 +1,8 @@
 //! Drives a server: threads with a readiness loop each, connections with a pipeline each.
 //!
 //! A connection writes a batch of requests at once and waits for all their replies; a request's latency counts from
-//! the moment its batch is written to the moment its reply is whole.
+//! the moment its batch is written to the moment its reply is whole. The loop is closed: a server that stalls is asked
+//! less often meanwhile, so the percentiles are those of the requests that were made, not of a steady stream of users.
 
 use super::process;
 use super::report::Round;
@@ -33,6 +34,10 @@ pub(crate) struct Plan {
 const SILENCE: Duration = Duration::from_secs(20);
 const SAMPLE: Duration = Duration::from_millis(100);
 const READ: usize = 64 << 10;
+/// A batch that stores keys in order ends at this length, whatever the pipeline: values may be large.
+const LOAD_BATCH: usize = 1 << 20;
+/// How long to wait for a connection.
+const CONNECT: Duration = Duration::from_secs(10);
 const VALUE_LEN_MAX: usize = 1 << 30;
 /// Latencies above this are counted as this.
 const LATENCY_MAX_NS: u64 = 60_000_000_000;
@@ -54,7 +59,7 @@ impl Socket {
             Address::Tcp(host, port) => {
                 let mut last = io::Error::from(io::ErrorKind::NotFound);
                 for address in (host.as_str(), *port).to_socket_addrs()? {
-                    match std::net::TcpStream::connect(address) {
+                    match std::net::TcpStream::connect_timeout(&address, CONNECT) {
                         Ok(stream) => {
                             stream.set_nodelay(true)?;
                             stream.set_nonblocking(true)?;
@@ -104,8 +109,10 @@ struct Connection {
     source: Source,
     output: Vec<u8>,
     output_at: usize,
+    /// Its first `held` bytes have come and are not understood yet. Kept at its length: clearing it for each read would
+    /// cost more than the read.
     input: Vec<u8>,
-    input_at: usize,
+    held: usize,
     waiting: VecDeque<Operation>,
     /// The value of the get that is being answered has come.
     hit: bool,
@@ -120,6 +127,15 @@ struct Found {
     sets: u64,
     errors: u64,
     first_error: Option<String>,
+    /// When the last reply was there.
+    end: Instant,
+}
+
+impl Found {
+    fn wrong(&mut self, what: impl FnOnce() -> String) {
+        self.errors += 1;
+        self.first_error.get_or_insert_with(what);
+    }
 }
 
 /// What all threads share.
@@ -178,8 +194,8 @@ pub(crate) fn run(
             source,
             output: Vec::new(),
             output_at: 0,
-            input: Vec::new(),
-            input_at: 0,
+            input: vec![0; READ],
+            held: 0,
             waiting: VecDeque::new(),
             hit: false,
             sent_at: Instant::now(),
@@ -191,12 +207,19 @@ pub(crate) fn run(
         "{msg} {wide_bar} {pos}/{len} {per_sec} eta {eta}"
     };
     let bar = crate::data::progress(Some(plan.requests), template).with_message(title.to_string());
-    let cpu_before = pid.and_then(process::cpu_time);
+    let cpu_before = pid.map(process::cpu_time).transpose()?;
     let start = Instant::now();
-    let (found, samples, elapsed, cpu_after) = std::thread::scope(|scope| {
+    let (found, mut samples, cpu_after) = std::thread::scope(|scope| {
         let threads: Vec<_> = groups
             .into_iter()
-            .map(|group| scope.spawn(|| drive(&common, group).map_err(|error| error.to_string())))
+            .map(|group| {
+                scope.spawn(|| {
+                    let found = drive(&common, group);
+                    // The others would go on for nothing.
+                    common.stop.fetch_or(found.is_err(), Ordering::Relaxed);
+                    found.map_err(|error| format!("{server}: {error}"))
+                })
+            })
             .collect();
         let mut samples = Vec::new();
         let mut next = start + SAMPLE;
@@ -212,16 +235,19 @@ pub(crate) fn run(
                 next += SAMPLE;
             }
         }
-        let elapsed = start.elapsed();
-        let cpu_after = pid.and_then(process::cpu_time);
+        let cpu_after = pid.map(process::cpu_time);
         let found: Vec<_> = threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into())))
             .collect();
-        (found, samples, elapsed, cpu_after)
+        (found, samples, cpu_after)
     });
     bar.finish_and_clear();
     let found = found.into_iter().collect::<Result<Vec<Found>, String>>()?;
+    let end = found.iter().map(|part| part.end).max().unwrap_or(start);
+    let elapsed = end - start;
+    samples.retain(|(seconds, _)| *seconds < elapsed.as_secs_f64());
+    samples.push((elapsed.as_secs_f64(), common.done.load(Ordering::Relaxed)));
     let mut round = Round::new(elapsed, samples);
     for part in found {
         round.latencies.add(&part.latencies)?;
@@ -231,19 +257,28 @@ pub(crate) fn run(
         round.errors += part.errors;
         round.first_error = round.first_error.take().or(part.first_error);
     }
-    round.cpu = cpu_before.zip(cpu_after).map(|(before, after)| after.saturating_sub(before));
-    round.resident = pid.and_then(process::resident);
+    round.cpu = cpu_before.zip(cpu_after.transpose()?).map(|(before, after)| after.since(before));
+    round.resident = pid.map(process::resident).transpose()?;
     Ok(round)
 }
 
-fn histogram() -> Histogram<u64> {
+/// Latencies in nanoseconds, to three digits.
+pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).expect("the bounds are constants that fit")
 }
 
 fn drive(common: &Common<'_>, mut connections: Vec<Connection>) -> Result<Found, Box<dyn Error>> {
     let mut poll = Poll::new()?;
     let mut events = Events::with_capacity(1024);
-    let mut found = Found { latencies: histogram(), gets: 0, hits: 0, sets: 0, errors: 0, first_error: None };
+    let mut found = Found {
+        latencies: histogram(),
+        gets: 0,
+        hits: 0,
+        sets: 0,
+        errors: 0,
+        first_error: None,
+        end: Instant::now(),
+    };
     let (mut key, mut value) = (Vec::new(), Vec::new());
     let mut active = 0;
     for (index, connection) in connections.iter_mut().enumerate() {
@@ -253,10 +288,12 @@ fn drive(common: &Common<'_>, mut connections: Vec<Connection>) -> Result<Found,
         }
     }
     while active > 0 {
-        poll.poll(&mut events, Some(SILENCE)).or_else(|error| match error.kind() {
-            io::ErrorKind::Interrupted => Ok(()),
-            _ => Err(error),
-        })?;
+        match poll.poll(&mut events, Some(SILENCE)) {
+            Ok(()) => {}
+            // Somebody stopped us and let us go on.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error.into()),
+        }
         if events.is_empty() {
             return Err(format!("the server has been silent for {} seconds", SILENCE.as_secs()).into());
         }
@@ -268,14 +305,14 @@ fn drive(common: &Common<'_>, mut connections: Vec<Connection>) -> Result<Found,
             if event.is_writable() {
                 connection.send()?;
             }
-            if event.is_readable() && connection.receive(common, &mut found, &mut value)? {
-                common.done.fetch_add(common.plan.pipeline as u64, Ordering::Relaxed);
-                if !connection.begin(common, &mut key, &mut value)? {
-                    active -= 1;
-                }
+            let is_answered = event.is_readable()
+                && connection.receive(common, &mut found, &mut value, event.is_read_closed())?;
+            if is_answered && !connection.begin(common, &mut key, &mut value)? {
+                active -= 1;
             }
         }
     }
+    found.end = Instant::now();
     Ok(found)
 }
 
@@ -289,6 +326,9 @@ impl Connection {
             Source::Keys(_) => common.plan.pipeline,
         };
         for _ in 0..count {
+            if matches!(self.source, Source::Keys(_)) && self.output.len() >= LOAD_BATCH {
+                break;
+            }
             let operation = match &mut self.source {
                 Source::Mix(random) => common.workload.next(random),
                 Source::Keys(keys) => match keys.next() {
@@ -325,37 +365,45 @@ impl Connection {
         common: &Common<'_>,
         found: &mut Found,
         value: &mut Vec<u8>,
+        is_closed: bool,
     ) -> Result<bool, Box<dyn Error>> {
         loop {
-            let held = self.input.len();
-            self.input.resize(held + READ, 0);
-            let outcome = self.socket.read(&mut self.input[held..]);
-            let len = *outcome.as_ref().unwrap_or(&0);
-            self.input.truncate(held + len);
-            match outcome {
+            if self.held == self.input.len() {
+                self.input.resize(2 * self.held, 0);
+            }
+            let room = self.input.len() - self.held;
+            let len = match self.socket.read(&mut self.input[self.held..]) {
                 Ok(0) => return Err("the server closed the connection".into()),
-                Ok(_) => {}
+                Ok(len) => len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
-            }
-            while let Some((used, response)) = client::decode(&self.input[self.input_at..], VALUE_LEN_MAX)? {
+            };
+            self.held += len;
+            let now = Instant::now();
+            let (mut at, mut answered) = (0, 0);
+            while let Some((used, response)) = client::decode(&self.input[at..self.held], VALUE_LEN_MAX)? {
                 let Some(&operation) = self.waiting.front() else {
                     return Err("the server sent a reply that nobody asked for".into());
                 };
                 if judge(common.workload, operation, &response, &mut self.hit, found, value) {
                     self.waiting.pop_front();
-                    let latency = self.sent_at.elapsed().as_nanos().min(u128::from(LATENCY_MAX_NS)) as u64;
-                    found.latencies.saturating_record(latency.max(1));
+                    answered += 1;
                 }
-                self.input_at += used;
+                at += used;
             }
-            self.input.drain(..self.input_at);
-            self.input_at = 0;
+            // All that came with one read came at one time.
+            let latency = (now - self.sent_at).as_nanos().clamp(1, u128::from(LATENCY_MAX_NS)) as u64;
+            found.latencies.saturating_record_n(latency, answered);
+            common.done.fetch_add(answered, Ordering::Relaxed);
+            self.input.copy_within(at..self.held, 0);
+            self.held -= at;
             if self.waiting.is_empty() {
                 return Ok(true);
             }
-            if len < READ {
+            // A short read has emptied the socket, and what comes next wakes us; but the end of the stream has woken
+            // us already, if it came along.
+            if len < room && !is_closed {
                 return Ok(false);
             }
         }
@@ -372,26 +420,26 @@ fn judge(
     expected: &mut Vec<u8>,
 ) -> bool {
     match (operation, response) {
-        (
-            Operation::Get(key),
-            Response::Value { value, .. } | Response::Meta { code: [b'V', b'A'], value: Some(value), .. },
-        ) => {
+        (Operation::Get(number), Response::Value { key, value, .. }) if !*hit => {
+            *hit = true;
             if workload.verify {
                 expected.clear();
-                workload.put_value(expected, key);
-                if expected != value {
-                    found.errors += 1;
+                workload.shape.put(expected, number);
+                if expected != key {
                     found
-                        .first_error
-                        .get_or_insert_with(|| format!("key {key} has another value than was stored"));
+                        .wrong(|| format!("a get of {:?} was answered with {:?}", Text(expected), Text(key)));
                 }
+                verify(workload, number, value, found, expected);
             }
-            *hit = matches!(response, Response::Value { .. });
-            if !*hit {
-                found.gets += 1;
-                found.hits += 1;
+            false
+        }
+        (Operation::Get(number), Response::Meta { code: [b'V', b'A'], value: Some(value), .. }) => {
+            if workload.verify {
+                verify(workload, number, value, found, expected);
             }
-            !*hit
+            found.gets += 1;
+            found.hits += 1;
+            true
         }
         (Operation::Get(_), Response::Line(b"END") | Response::Meta { code: [b'E', b'N'], .. }) => {
             found.gets += 1;
@@ -403,12 +451,29 @@ fn judge(
             true
         }
         _ => {
-            found.errors += 1;
-            found.first_error.get_or_insert_with(|| match response {
+            *hit = false;
+            found.wrong(|| match response {
                 Response::Error(line) => String::from_utf8_lossy(line).into_owned(),
                 other => format!("{operation:?} was answered by {other:?}"),
             });
             true
         }
+    }
+}
+
+fn verify(workload: &Workload, number: u64, value: &[u8], found: &mut Found, expected: &mut Vec<u8>) {
+    expected.clear();
+    workload.put_value(expected, number);
+    if expected != value {
+        found.wrong(|| format!("key {number} has another value than was stored"));
+    }
+}
+
+/// Bytes as text for a message.
+struct Text<'a>(&'a [u8]);
+
+impl std::fmt::Debug for Text<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", String::from_utf8_lossy(self.0))
     }
 }

@@ -14,9 +14,11 @@ mod process;
 mod report;
 mod workload;
 
-use report::Round;
+use crate::Failure;
+use report::{Report, Round};
 use std::error::Error;
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use todana_client::Address;
 use workload::{Distribution, KeyShape, Ratio, ValueKind, ValueSize, Workload};
@@ -25,11 +27,18 @@ pub(crate) const AFTER_HELP: &str = "\
 Examples:
   todana bench                                         a million requests, 50 connections, 10 gets to 1 set
   todana bench --pipeline 16 --duration 10s            sixteen requests at a time, for ten seconds
-  todana bench --distribution zipf:0.99 --keys 1000000
+  todana bench --distribution zipf:0.99 --keys 1000000 --value-size lognormal:300:1 --verify
+                                                       few hot keys, sizes as in life, each value checked
+  todana bench --plot run.html --json run.json         a page with two charts; all figures for programs
   todana bench --load-only --keys 10000000 --key-size 8 --value-size key --pid 1234
                                                        what do ten million records cost in memory?
   todana bench --vs 127.0.0.1:11212 --pid 1234 --vs-pid 1235
-                                                       two servers in turn, with CPU time per request";
+                                                       two servers in turn, with CPU time per request
+
+A connection sends a batch (--pipeline), waits for all its replies, and sends the next; a request's latency counts from
+the moment its batch is sent. Keys, values and the order of requests come from --seed: two runs do the same work.
+
+Exit codes: 0 done, 2 wrong usage, 3 a server cannot be reached, refused a request, or sent what it should not have.";
 
 /// Options of `todana bench`.
 #[derive(Debug, clap::Args)]
@@ -55,7 +64,8 @@ pub(crate) struct Arguments {
     /// Text before the digits of each key
     #[arg(long, default_value = "")]
     key_prefix: String,
-    /// Bytes of a value: N, LO-HI (uniform), or `key` for the key itself
+    /// Bytes of a value: N, LO-HI (each as likely), zipf:LO-HI[:S] (the shorter the likelier),
+    /// lognormal:MEDIAN[:SIGMA], or `key` for the key itself
     #[arg(long, default_value = "32")]
     value_size: ValueSize,
     /// What values are made of
@@ -91,9 +101,9 @@ pub(crate) struct Arguments {
     /// A second server for the same work, in turn with the first
     #[arg(long, value_name = "SERVER")]
     vs: Option<Address>,
-    /// Rounds for each server
-    #[arg(long, default_value_t = 1)]
-    rounds: usize,
+    /// Rounds for each server; figures are medians over them [default: 1, with --vs 5]
+    #[arg(long)]
+    rounds: Option<usize>,
     /// Process id of the server: shows its CPU time per request and its memory
     #[arg(long)]
     pid: Option<u32>,
@@ -125,20 +135,18 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl Arguments {
-    fn workload(&self) -> Result<Workload, Box<dyn Error>> {
+    fn workload(&self) -> Result<Workload, String> {
         if self.connections == 0
             || self.threads == 0
             || self.pipeline == 0
             || self.keys == 0
-            || self.rounds == 0
+            || self.rounds == Some(0)
         {
             return Err("connections, threads, pipeline, keys and rounds must be at least 1".into());
         }
         let digits = self.keys.to_string().len();
         if self.key_size != 0 && self.key_size < digits {
-            return Err(
-                format!("{} keys need {digits} digits; --key-size is {}", self.keys, self.key_size).into()
-            );
+            return Err(format!("{} keys need {digits} digits; --key-size is {}", self.keys, self.key_size));
         }
         if self.key_prefix.len() + self.key_size.max(digits) > 250 {
             return Err("a key is at most 250 bytes".into());
@@ -146,7 +154,7 @@ impl Arguments {
         Ok(Workload {
             keys: self.keys,
             shape: KeyShape { prefix: self.key_prefix.clone(), width: self.key_size },
-            value_size: self.value_size,
+            value_size: self.value_size.clone(),
             value_kind: self.value_kind,
             picker: workload::Picker::new(self.distribution, self.keys),
             ratio: self.ratio,
@@ -157,9 +165,42 @@ impl Arguments {
     }
 }
 
+impl Arguments {
+    /// What the figures depend on besides the servers.
+    fn work(&self) -> serde_json::Value {
+        serde_json::json!({
+            "protocol": format!("{:?}", self.protocol).to_lowercase(),
+            "connections": self.connections,
+            "threads": self.threads,
+            "pipeline": self.pipeline,
+            "keys": self.keys,
+            "key_size": self.key_size,
+            "key_prefix": self.key_prefix,
+            "value_size": self.value_size.to_string(),
+            "value_kind": format!("{:?}", self.value_kind).to_lowercase(),
+            "distribution": self.distribution.to_string(),
+            "ratio": self.ratio.to_string(),
+            "requests": self.duration.is_none().then_some(self.requests),
+            "duration_seconds": self.duration.map(|duration| duration.as_secs_f64()),
+            "cold": self.cold,
+            "load_only": self.load_only,
+            "verify": self.verify,
+            "seed": self.seed,
+        })
+    }
+
+    fn rounds(&self) -> usize {
+        self.rounds.unwrap_or(if self.vs.is_some() { 5 } else { 1 })
+    }
+}
+
 /// Runs the benchmark. Fails when a server cannot be reached, or when replies were wrong.
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let workload = arguments.workload()?;
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let workload = arguments.workload().map_err(Failure::usage)?;
+    measure(arguments, &workload).map_err(Failure::from)
+}
+
+fn measure(arguments: &Arguments, workload: &Workload) -> Result<(), Box<dyn Error>> {
     let mut servers = vec![(&arguments.server, arguments.pid)];
     servers.extend(arguments.vs.as_ref().map(|server| (server, arguments.vs_pid)));
     let plan = driver::Plan {
@@ -178,33 +219,45 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let mut rounds: Vec<Vec<Round>> = vec![Vec::new(); servers.len()];
     if arguments.load_only || !arguments.cold {
         for (index, (server, pid)) in servers.iter().enumerate() {
-            let round = driver::run(server, *pid, &workload, &load, true, &format!("storing on {server}"))?;
+            let round = driver::run(server, *pid, workload, &load, true, &format!("storing on {server}"))?;
             if arguments.load_only {
                 rounds[index].push(round);
+            } else if let Some(error) = round.first_error {
+                return Err(
+                    format!("{server}: {} of {} records: {error}", round.errors, workload.keys).into()
+                );
             }
         }
     }
     if !arguments.load_only {
-        for number in 1..=arguments.rounds {
+        for number in 1..=arguments.rounds() {
             for (index, (server, pid)) in servers.iter().enumerate() {
                 let title = format!("round {number} on {server}");
-                rounds[index].push(driver::run(server, *pid, &workload, &plan, false, &title)?);
+                rounds[index].push(driver::run(server, *pid, workload, &plan, false, &title)?);
             }
         }
     }
-    let names: Vec<String> = servers.iter().map(|(server, _)| server.to_string()).collect();
-    if arguments.json.as_deref() != Some(std::path::Path::new("-")) {
-        report::print(&names, &rounds)?;
+    let report = Report {
+        work: arguments.work(),
+        servers: servers.iter().map(|(server, _)| server.to_string()).zip(rounds).collect(),
+    };
+    if arguments.json.as_deref() == Some(Path::new("-")) {
+        write!(std::io::stdout(), "{}", report.json()?)?;
+    } else {
+        write!(std::io::stdout(), "{}", report.table())?;
     }
-    if let Some(path) = &arguments.json {
-        report::write_json(path, &names, &rounds)?;
+    let save = |path: &Path, text: String| {
+        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    if let Some(path) = arguments.json.as_deref().filter(|path| *path != Path::new("-")) {
+        save(path, report.json()?)?;
     }
     if let Some(path) = &arguments.plot {
-        plot::write(path, &names, &rounds)?;
+        let is_svg = path.extension().is_some_and(|extension| extension == "svg");
+        save(path, if is_svg { plot::svg(&report) } else { plot::page(&report) })?;
     }
-    let wrong: u64 = rounds.iter().flatten().map(|round| round.errors).sum();
-    if wrong > 0 {
-        return Err(format!("{wrong} replies were wrong").into());
+    match report.errors() {
+        0 => Ok(()),
+        wrong => Err(format!("{wrong} replies were wrong").into()),
     }
-    Ok(())
 }

@@ -1,9 +1,8 @@
-//! Pictures of a run: latency by percentile, throughput over time. Plain SVG, in an HTML page if the name ends so.
+//! Pictures of a run: latency by percentile, throughput over time. Plain SVG, for itself or in an HTML page.
 
-use super::report::Round;
-use std::error::Error;
+use super::driver;
+use super::report::{Report, Round};
 use std::fmt::Write;
-use std::path::Path;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 360.0;
@@ -12,7 +11,9 @@ const BOTTOM: f64 = 50.0;
 const TOP: f64 = 40.0;
 const RIGHT: f64 = 20.0;
 /// Legible on white and on dark grounds, and told apart by the colour-blind.
-const COLOURS: [&str; 2] = ["#0072b2", "#d55e00"];
+const COLOURS: [&str; 2] = ["#2288cc", "#d55e00"];
+/// Of all that is not a curve.
+const GREY: &str = "#888";
 
 struct Curve {
     name: String,
@@ -26,48 +27,45 @@ struct Axis {
     ticks: Vec<(f64, String)>,
 }
 
-/// Draws the last round of each server.
-pub(crate) fn write(path: &Path, names: &[String], rounds: &[Vec<Round>]) -> Result<(), Box<dyn Error>> {
-    let last: Vec<(&String, &Round)> =
-        names.iter().zip(rounds).filter_map(|(name, rounds)| Some((name, rounds.last()?))).collect();
-    let latency = latency_chart(&last);
-    let throughput = throughput_chart(&last);
-    let is_svg = path.extension().is_some_and(|extension| extension == "svg");
-    let text = if is_svg {
-        let whole = 2.0 * HEIGHT;
-        format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {whole}\" font-family=\"sans-serif\">\n\
-             {latency}<g transform=\"translate(0 {HEIGHT})\">\n{throughput}</g>\n</svg>\n"
-        )
-    } else {
-        let chart = |chart: &str| {
-            format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\">\n{chart}</svg>\n")
-        };
-        format!(
-            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>todana bench</title>\n\
-             <style>body{{max-width:60rem;margin:2rem auto;font-family:sans-serif}}svg{{width:100%}}</style></head>\n\
-             <body><h1>todana bench</h1>\n{}{}</body></html>\n",
-            chart(&latency),
-            chart(&throughput)
-        )
-    };
-    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(())
+/// Both charts, one below the other.
+pub(crate) fn svg(report: &Report) -> String {
+    let (latency, throughput) = (latency_chart(report), throughput_chart(report));
+    let whole = 2.0 * HEIGHT;
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {whole}\" font-family=\"sans-serif\">\n\
+         <g>\n{latency}</g>\n<g transform=\"translate(0 {HEIGHT})\">\n{throughput}</g>\n</svg>\n"
+    )
 }
 
-/// Latency against 1 / (1 - percentile), both logarithmic, so that the tail has room.
-fn latency_chart(rounds: &[(&String, &Round)]) -> String {
-    let curves: Vec<Curve> = rounds
-        .iter()
-        .map(|(name, round)| {
-            let steps = (0..=50).map(|step| 10f64.powf(f64::from(step) / 10.0));
-            let points = steps
-                .filter(|rarity| *rarity <= round.requests().max(1) as f64)
-                .map(|rarity| (rarity, round.latency_us(100.0 * (1.0 - 1.0 / rarity)).max(0.1)))
-                .collect();
-            Curve { name: (*name).clone(), points }
-        })
-        .collect();
+/// A page of its own with both charts and the table. It takes its colours from the reader's light or dark theme.
+pub(crate) fn page(report: &Report) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><title>todana bench</title>\n\
+         <style>:root{{color-scheme:light dark}}body{{max-width:60rem;margin:2rem auto;padding:0 1rem;\
+         font-family:sans-serif}}svg{{width:100%}}pre{{overflow-x:auto}}</style></head>\n\
+         <body><h1>todana bench</h1>\n{}<pre>{}</pre>\n<pre>{}</pre></body></html>\n",
+        svg(report),
+        escape(&report.table()),
+        escape(&report.work.to_string())
+    )
+}
+
+/// Latency against 1 / (1 - percentile), both logarithmic, so that the tail has room. All rounds together.
+fn latency_chart(report: &Report) -> String {
+    let curve = |(name, rounds): &(String, Vec<Round>)| {
+        let mut latencies = driver::histogram();
+        for round in rounds {
+            // They have the same bounds.
+            let _ = latencies.add(&round.latencies);
+        }
+        let most = (latencies.len().max(1) as f64).log10().min(5.0);
+        let steps = (0..=(most * 10.0) as u32).map(|step| 10f64.powf(f64::from(step) / 10.0));
+        let latency_us =
+            |rarity: f64| latencies.value_at_percentile(100.0 * (1.0 - 1.0 / rarity)) as f64 / 1000.0;
+        let points = steps.map(|rarity| (rarity, latency_us(rarity).max(0.1))).collect();
+        Curve { name: name.clone(), points }
+    };
+    let curves: Vec<Curve> = report.servers.iter().map(curve).collect();
     let x = Axis {
         title: "percentile",
         logarithmic: true,
@@ -83,37 +81,48 @@ fn latency_chart(rounds: &[(&String, &Round)]) -> String {
         .map(|(value, label)| (value, label.to_string()))
         .into(),
     };
-    let high = curves.iter().flat_map(|curve| &curve.points).fold(1.0f64, |high, point| high.max(point.1));
-    let low = curves.iter().flat_map(|curve| &curve.points).fold(high, |low, point| low.min(point.1));
-    let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
-    let y = Axis {
-        title: "latency, us",
-        logarithmic: true,
-        ticks: powers.map(|power| (10f64.powi(power), format!("{}", 10f64.powi(power)))).collect(),
-    };
+    let latencies = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1);
+    let high = latencies.clone().fold(1.0, f64::max);
+    let low = latencies.fold(high, f64::min);
+    let y = Axis { title: "latency, us", logarithmic: true, ticks: round_ticks(low, high) };
     chart("Latency of a request by percentile", &curves, &x, &y)
 }
 
-fn throughput_chart(rounds: &[(&String, &Round)]) -> String {
-    let curves: Vec<Curve> = rounds
-        .iter()
-        .map(|(name, round)| {
-            let starts = std::iter::once(&(0.0, 0)).chain(&round.samples);
-            let points = starts
-                .zip(&round.samples)
-                .map(|(before, now)| {
-                    (now.0, (now.1 - before.1) as f64 / (now.0 - before.0).max(1e-6) / 1000.0)
-                })
-                .collect();
-            Curve { name: (*name).clone(), points }
-        })
-        .collect();
+/// Requests a second between the samples, round after round: what a server did while it was its turn.
+fn throughput_chart(report: &Report) -> String {
+    let curve = |(name, rounds): &(String, Vec<Round>)| {
+        let (mut points, mut start) = (Vec::new(), 0.0);
+        for round in rounds {
+            let before = std::iter::once(&(0.0, 0)).chain(&round.samples);
+            for ((from, less), (to, more)) in before.zip(&round.samples) {
+                // The last piece of a round may be too short to say anything.
+                if to - from > 0.01 || *from == 0.0 {
+                    points.push((start + to, (more - less) as f64 / (to - from).max(1e-6) / 1000.0));
+                }
+            }
+            start += round.elapsed.as_secs_f64();
+        }
+        Curve { name: name.clone(), points }
+    };
+    let curves: Vec<Curve> = report.servers.iter().map(curve).collect();
     let most = |of: fn(&(f64, f64)) -> f64| {
         curves.iter().flat_map(|curve| &curve.points).map(of).fold(0.0f64, f64::max).max(1e-3)
     };
     let (right, high) = (most(|point| point.0), most(|point| point.1));
     let axis = |title, most| Axis { title, logarithmic: false, ticks: even_ticks(most) };
     chart("Throughput over time", &curves, &axis("seconds", right), &axis("thousand requests / s", high))
+}
+
+/// The numbers 1, 2 and 5 times a power of ten from below `low` to above `high`; of many powers only themselves.
+fn round_ticks(low: f64, high: f64) -> Vec<(f64, String)> {
+    let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
+    let factors: &[f64] = if powers.clone().count() > 4 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    let ticks: Vec<f64> =
+        powers.flat_map(|power| factors.iter().map(move |factor| factor * 10f64.powi(power))).collect();
+    let first = ticks.iter().rposition(|tick| *tick <= low).unwrap_or(0);
+    let last = ticks.iter().position(|tick| *tick >= high && *tick > ticks[first]).unwrap_or(ticks.len() - 1);
+    let label = |tick: &f64| format!("{}", (tick * 1000.0).round() / 1000.0);
+    ticks[first..=last].iter().map(|tick| (*tick, label(tick))).collect()
 }
 
 /// Some five round numbers from 0 to at least `most`.
@@ -147,38 +156,38 @@ fn chart(title: &str, curves: &[Curve], x: &Axis, y: &Axis) -> String {
     let mut put = |text: String| {
         let _ = writeln!(svg, "{text}");
     };
-    put(format!("<text x=\"{LEFT}\" y=\"20\" font-size=\"16\" fill=\"#888\">{title}</text>"));
+    put(format!("<text x=\"{LEFT}\" y=\"20\" font-size=\"16\" fill=\"{GREY}\">{title}</text>"));
     for (value, label) in &x.ticks {
         let at = px(*value);
         put(format!(
-            "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{:.1}\" stroke=\"#888\" stroke-opacity=\".3\"/>",
+            "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{:.1}\" stroke=\"{GREY}\" stroke-opacity=\".3\"/>",
             HEIGHT - BOTTOM
         ));
         put(format!(
-            "<text x=\"{at:.1}\" y=\"{:.1}\" font-size=\"12\" fill=\"#888\" text-anchor=\"middle\">{label}</text>",
+            "<text x=\"{at:.1}\" y=\"{:.1}\" font-size=\"12\" fill=\"{GREY}\" text-anchor=\"middle\">{label}</text>",
             HEIGHT - BOTTOM + 16.0
         ));
     }
     for (value, label) in &y.ticks {
         let at = py(*value);
         put(format!(
-            "<line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#888\" stroke-opacity=\".3\"/>",
+            "<line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"{GREY}\" stroke-opacity=\".3\"/>",
             WIDTH - RIGHT
         ));
         put(format!(
-            "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"12\" fill=\"#888\" text-anchor=\"end\">{label}</text>",
+            "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"12\" fill=\"{GREY}\" text-anchor=\"end\">{label}</text>",
             LEFT - 6.0,
             at + 4.0
         ));
     }
     put(format!(
-        "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"13\" fill=\"#888\" text-anchor=\"middle\">{}</text>",
+        "<text x=\"{:.1}\" y=\"{:.1}\" font-size=\"13\" fill=\"{GREY}\" text-anchor=\"middle\">{}</text>",
         (LEFT + WIDTH - RIGHT) / 2.0,
         HEIGHT - 8.0,
         x.title
     ));
     put(format!(
-        "<text transform=\"translate(18 {:.1}) rotate(-90)\" font-size=\"13\" fill=\"#888\" text-anchor=\"middle\">{}</text>",
+        "<text transform=\"translate(18 {:.1}) rotate(-90)\" font-size=\"13\" fill=\"{GREY}\" text-anchor=\"middle\">{}</text>",
         HEIGHT / 2.0,
         y.title
     ));
@@ -205,20 +214,58 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    #[test]
-    fn a_page_holds_both_charts_and_each_point_of_the_throughput() {
+    fn report(name: &str) -> Report {
         let mut round = Round::new(Duration::from_secs(1), vec![(0.5, 1000), (1.0, 3000)]);
         (0..3000).for_each(|n| round.latencies.record(1000 + n).unwrap());
         round.gets = 3000;
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("plot.html");
-        write(&path, &["a<b".into()], &[vec![round]]).unwrap();
-        let page = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(page.matches("<polyline").count(), 2);
-        assert!(page.contains("a&lt;b") && !page.contains("a<b"));
-        // 2 thousand in the first half second, 4 in the second, on axes that end at 1 s and 4 thousand.
-        assert!(page.contains("points=\"410.0,175.0 740.0,40.0\""), "{page}");
-        assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+        Report { work: serde_json::json!({}), servers: vec![(name.into(), vec![round])] }
+    }
+
+    /// Whether each element is closed where it should be.
+    fn is_well_formed(text: &str) -> bool {
+        let mut open = Vec::new();
+        for piece in text.split('<').skip(1) {
+            let Some((tag, _)) = piece.split_once('>') else { return false };
+            let name = tag.split([' ', '\n']).next().unwrap_or_default();
+            if let Some(name) = name.strip_prefix('/') {
+                if open.pop() != Some(name) {
+                    return false;
+                }
+            } else if !tag.ends_with('/') && !tag.starts_with('!') {
+                if tag.matches('"').count() % 2 == 1 {
+                    return false;
+                }
+                open.push(name);
+            }
+        }
+        open.is_empty()
+    }
+
+    #[test]
+    fn a_page_holds_both_charts_and_each_point_of_the_throughput() {
+        let report = report("a<b&c");
+        for text in [page(&report), svg(&report)] {
+            assert!(is_well_formed(&text), "{text}");
+            assert_eq!(text.matches("<polyline").count(), 2);
+            assert!(text.contains("a&lt;b&amp;c") && !text.contains("a<b"));
+            // 2 thousand in the first half second, 4 in the second, on axes that end at 1 s and 4 thousand.
+            assert!(text.contains("points=\"410.0,175.0 740.0,40.0\""), "{text}");
+        }
+        assert!(page(&report).contains("<pre>                  "));
+    }
+
+    #[test]
+    fn the_latency_curve_ends_with_the_rarest_that_was_seen() {
+        let chart = latency_chart(&report("s"));
+        let points = chart.split_once("points=\"").unwrap().1.split_once('"').unwrap().0;
+        // 3000 requests show one in 10^3.4. From 1 us (the bottom) to almost 4 us of 5 us (the top).
+        let points: Vec<&str> = points.split(' ').collect();
+        assert_eq!(points.len(), 35);
+        assert_eq!(points[0], "80.0,310.0");
+        let (x, y) = points[34].split_once(',').unwrap();
+        assert_eq!(x, format!("{:.1}", LEFT + 3.4 / 5.0 * (WIDTH - RIGHT - LEFT)));
+        let expected = (HEIGHT - BOTTOM) - 4f64.log10() / 5f64.log10() * (HEIGHT - BOTTOM - TOP);
+        assert!((y.parse::<f64>().unwrap() - expected).abs() < 1.0, "{y} {expected}");
     }
 
     #[test]
@@ -227,5 +274,10 @@ mod tests {
         assert_eq!(labels(4.0), ["0", "1", "2", "3", "4"]);
         assert_eq!(labels(0.9), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
         assert_eq!(labels(123.0), ["0", "50", "100", "150"]);
+        let labels =
+            |low, high| round_ticks(low, high).into_iter().map(|(_, label)| label).collect::<Vec<_>>();
+        assert_eq!(labels(30.0, 180.0), ["20", "50", "100", "200"]);
+        assert_eq!(labels(0.5, 2e5), ["0.1", "1", "10", "100", "1000", "10000", "100000", "1000000"]);
+        assert_eq!(labels(1.0, 1.0), ["1", "2"]);
     }
 }

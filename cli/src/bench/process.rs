@@ -1,21 +1,93 @@
 //! What a server process costs, from /proc.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-/// CPU time of a process, all its threads, user and system.
-pub(crate) fn cpu_time(pid: u32) -> Option<Duration> {
+/// Linux tells user space of ticks of a hundredth of a second, whatever its own are.
+const TICK: Duration = Duration::from_millis(10);
+
+/// CPU time of a process, all its threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CpuTime {
+    /// In nanoseconds.
+    pub(crate) total: Duration,
+    /// In ticks; the kernel divides the total by where it met the process.
+    pub(crate) user: Duration,
+    /// In ticks.
+    pub(crate) system: Duration,
+}
+
+impl CpuTime {
+    pub(crate) fn since(self, before: CpuTime) -> CpuTime {
+        CpuTime {
+            total: self.total.saturating_sub(before.total),
+            user: self.user.saturating_sub(before.user),
+            system: self.system.saturating_sub(before.system),
+        }
+    }
+}
+
+/// CPU time of a process. Fails if there is no such process.
+pub(crate) fn cpu_time(pid: u32) -> Result<CpuTime, String> {
+    let (user, system) =
+        ticks(&read(pid, "stat")?).ok_or_else(|| format!("/proc/{pid}/stat cannot be understood"))?;
+    // A kernel may be built without the finer figures.
+    Ok(CpuTime { total: scheduled(pid).unwrap_or(user + system), user, system })
+}
+
+/// Resident memory of a process (VmRSS) in bytes.
+pub(crate) fn resident(pid: u32) -> Result<u64, String> {
+    let status = read(pid, "status")?;
+    let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = kilobytes.and_then(|text| text.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    Ok(kilobytes.ok_or_else(|| format!("/proc/{pid}/status has no VmRSS"))? * 1024)
+}
+
+fn read(pid: u32, name: &str) -> Result<String, String> {
+    let path = PathBuf::from(format!("/proc/{pid}/{name}"));
+    std::fs::read_to_string(&path).map_err(|error| format!("process {pid}: {}: {error}", path.display()))
+}
+
+/// User and system time in a line of /proc/PID/stat.
+fn ticks(stat: &str) -> Option<(Duration, Duration)> {
+    // The name of the program, in parentheses, may hold blanks and parentheses itself. Behind it the state is field 3.
+    let mut words = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(14 - 3);
+    let mut next = || Some(TICK * words.next()?.parse::<u32>().ok()?);
+    Some((next()?, next()?))
+}
+
+/// The time that the threads have been on a processor.
+fn scheduled(pid: u32) -> Option<Duration> {
     let mut total = 0u64;
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
-        // Nanoseconds on a processor; far finer than the ticks of `stat`.
         let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
         total += text.split(' ').next()?.parse::<u64>().ok()?;
     }
     Some(Duration::from_nanos(total))
 }
 
-/// Resident memory of a process in bytes.
-pub(crate) fn resident(pid: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_times_are_found_behind_any_name() {
+        let stat = "71 (a ) R) S 1 71 71 0 -1 4194560 900 0 0 0 123 45 0 0 20 0 5 0 1000 1000 50 0";
+        assert_eq!(ticks(stat), Some((Duration::from_millis(1230), Duration::from_millis(450))));
+        for stat in ["", "71 (x) S 1", "71 (x) S 1 71 71 0 -1 4194560 900 0 0 0 x 45"] {
+            assert_eq!(ticks(stat), None, "{stat}");
+        }
+    }
+
+    #[test]
+    fn a_process_has_its_cost_and_no_process_has_none() {
+        let pid = std::process::id();
+        let before = cpu_time(pid).unwrap();
+        assert!((0..10_000_000u64).map(std::hint::black_box).sum::<u64>() > 0);
+        assert!(cpu_time(pid).unwrap().since(before).total > Duration::ZERO);
+        assert!(resident(pid).unwrap() > 100_000);
+        // No process has the number of the kernel's largest.
+        let failure = cpu_time(u32::MAX).unwrap_err();
+        assert!(failure.starts_with("process 4294967295: /proc/4294967295/stat: "), "{failure}");
+    }
 }

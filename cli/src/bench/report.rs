@@ -1,9 +1,10 @@
 //! Results, for people and for programs.
 
+use super::driver;
+use super::process::CpuTime;
 use hdrhistogram::Histogram;
-use std::error::Error;
-use std::io::Write;
-use std::path::Path;
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
 use std::time::Duration;
 
 /// The percentiles that are shown.
@@ -14,6 +15,7 @@ const PERCENTILES: [(&str, f64); 5] =
 #[derive(Clone, Debug)]
 pub(crate) struct Round {
     pub(crate) elapsed: Duration,
+    /// In nanoseconds.
     pub(crate) latencies: Histogram<u64>,
     pub(crate) gets: u64,
     pub(crate) hits: u64,
@@ -21,10 +23,10 @@ pub(crate) struct Round {
     pub(crate) errors: u64,
     pub(crate) first_error: Option<String>,
     /// CPU time of the server process.
-    pub(crate) cpu: Option<Duration>,
+    pub(crate) cpu: Option<CpuTime>,
     /// Its resident memory at the end, in bytes.
     pub(crate) resident: Option<u64>,
-    /// Seconds since the start, requests done by then.
+    /// Seconds since the start, requests done by then; the last one is the end.
     pub(crate) samples: Vec<(f64, u64)>,
 }
 
@@ -32,8 +34,7 @@ impl Round {
     pub(crate) fn new(elapsed: Duration, samples: Vec<(f64, u64)>) -> Round {
         Round {
             elapsed,
-            latencies: Histogram::new_with_bounds(1, 60_000_000_000, 3)
-                .expect("the bounds are constants that fit"),
+            latencies: driver::histogram(),
             gets: 0,
             hits: 0,
             sets: 0,
@@ -49,131 +50,295 @@ impl Round {
         self.gets + self.sets
     }
 
-    pub(crate) fn per_second(&self) -> f64 {
-        self.requests() as f64 / self.elapsed.as_secs_f64()
+    fn per_second(&self) -> f64 {
+        self.requests() as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    pub(crate) fn latency_us(&self, percentile: f64) -> f64 {
+    fn latency_us(&self, percentile: f64) -> f64 {
         self.latencies.value_at_percentile(percentile) as f64 / 1000.0
     }
 
     /// CPU time of the server for a request, in microseconds.
-    pub(crate) fn cpu_us(&self) -> Option<f64> {
-        self.cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / self.requests().max(1) as f64)
+    fn cpu_us(&self, part: fn(&CpuTime) -> Duration) -> Option<f64> {
+        self.cpu.map(|cpu| part(&cpu).as_secs_f64() * 1e6 / self.requests().max(1) as f64)
+    }
+
+    fn json(&self) -> Value {
+        let mut latency: Map<String, Value> =
+            PERCENTILES.iter().map(|(name, p)| (name.to_string(), self.latency_us(*p).into())).collect();
+        latency.insert("mean".into(), (self.latencies.mean() / 1000.0).into());
+        latency.insert("max".into(), (self.latencies.max() as f64 / 1000.0).into());
+        json!({
+            "seconds": self.elapsed.as_secs_f64(),
+            "requests": self.requests(),
+            "requests_per_second": self.per_second(),
+            "gets": self.gets,
+            "hits": self.hits,
+            "sets": self.sets,
+            "errors": self.errors,
+            "first_error": self.first_error,
+            "latency_us": latency,
+            "server_cpu_us_per_request": self.cpu_us(|cpu| cpu.total),
+            "server_resident_bytes": self.resident,
+            "samples": self.samples,
+        })
     }
 }
 
-pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
+/// The rounds of all servers.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// What they had to do.
+    pub(crate) work: Value,
+    /// Each server's name and rounds.
+    pub(crate) servers: Vec<(String, Vec<Round>)>,
+}
+
+/// One line of the table.
+struct Figure {
+    name: String,
+    unit: &'static str,
+    /// The median over the rounds.
+    value: f64,
+    /// Half of what lies between the least and the greatest, as a part of the median.
+    spread: f64,
+}
+
+impl Figure {
+    /// `None` if a round has none.
+    fn new(name: &str, unit: &'static str, of: impl Iterator<Item = Option<f64>>) -> Option<Figure> {
+        let values: Vec<f64> = of.collect::<Option<_>>()?;
+        let value = median(&values)?;
+        let (low, high) =
+            values.iter().fold((value, value), |(low, high), value| (low.min(*value), high.max(*value)));
+        let spread = if value > 0.0 { (high - low) / 2.0 / value } else { 0.0 };
+        Some(Figure { name: name.to_string(), unit, value, spread })
+    }
+}
+
+fn median(values: &[f64]) -> Option<f64> {
+    let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        len if len % 2 == 1 => values[len / 2],
-        len => (values[len / 2 - 1] + values[len / 2]) / 2.0,
-    }
+    let middle = values.len() / 2;
+    Some(if values.len() % 2 == 1 {
+        values[middle]
+    } else {
+        (values.get(middle.checked_sub(1)?)? + values[middle]) / 2.0
+    })
 }
 
-/// The figures of a server: name, unit, median over its rounds.
-fn figures(rounds: &[Round]) -> Vec<(String, &'static str, f64)> {
-    let over = |of: &dyn Fn(&Round) -> f64| median(rounds.iter().map(of));
-    let mut figures = vec![("throughput".to_string(), "req/s", over(&Round::per_second))];
+/// The figures of a server.
+fn figures(rounds: &[Round]) -> Vec<Figure> {
+    let over =
+        |name: &str, unit, of: &dyn Fn(&Round) -> Option<f64>| Figure::new(name, unit, rounds.iter().map(of));
+    let mut figures = vec![over("throughput", "req/s", &|round| Some(round.per_second()))];
     for (name, percentile) in PERCENTILES {
-        figures.push((format!("latency {name}"), "us", over(&|round| round.latency_us(percentile))));
+        figures.push(over(&format!("latency {name}"), "us", &|round| Some(round.latency_us(percentile))));
     }
-    figures.push(("latency max".into(), "us", over(&|round| round.latencies.max() as f64 / 1000.0)));
-    if rounds.iter().any(|round| round.gets > 0) {
-        figures.push((
-            "hits".into(),
-            "%",
-            over(&|round| 100.0 * round.hits as f64 / round.gets.max(1) as f64),
-        ));
-    }
-    if rounds.iter().all(|round| round.cpu.is_some()) {
-        figures.push(("server CPU".into(), "us/req", over(&|round| round.cpu_us().unwrap_or(f64::NAN))));
-    }
-    if rounds.iter().all(|round| round.resident.is_some()) {
-        figures.push(("server VmRSS".into(), "MB", over(&|round| round.resident.unwrap_or(0) as f64 / 1e6)));
-    }
-    figures
+    let hits = |round: &Round| (round.gets > 0).then(|| 100.0 * round.hits as f64 / round.gets as f64);
+    figures.extend([
+        over("latency max", "us", &|round| Some(round.latencies.max() as f64 / 1000.0)),
+        over("hits", "%", &hits),
+        over("server CPU", "us/req", &|round| round.cpu_us(|cpu| cpu.total)),
+        over("server CPU, user", "us/req", &|round| round.cpu_us(|cpu| cpu.user)),
+        over("server CPU, system", "us/req", &|round| round.cpu_us(|cpu| cpu.system)),
+        over("server VmRSS", "MB", &|round| round.resident.map(|bytes| bytes as f64 / 1e6)),
+    ]);
+    figures.into_iter().flatten().collect()
 }
 
-/// Prints a table; with two servers their ratios too.
-pub(crate) fn print(names: &[String], rounds: &[Vec<Round>]) -> Result<(), Box<dyn Error>> {
-    let mut out = std::io::stdout().lock();
-    let all: Vec<_> = rounds.iter().map(|rounds| figures(rounds)).collect();
-    write!(out, "{:24}", "")?;
-    names.iter().try_for_each(|name| write!(out, "{name:>24}"))?;
-    writeln!(out, "{}", if names.len() == 2 { "   first / second" } else { "" })?;
-    for (index, (name, unit, value)) in all[0].iter().enumerate() {
-        write!(out, "{:24}{value:24.2}", format!("{name}, {unit}"))?;
-        if let Some(second) = all.get(1) {
-            // A figure that only one of them has (no pid given) has no ratio.
-            match second.iter().find(|(other, ..)| other == name) {
-                Some((.., other)) => write!(out, "{other:24.2}{:17.3}", value / other)?,
-                None => write!(out, "{:>24}", "-")?,
+/// A number with as many digits as mean something.
+fn digits(value: f64) -> String {
+    match value.abs() {
+        1000.0.. => format!("{value:.0}"),
+        100.0.. => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+impl Report {
+    /// Wrong replies in all.
+    pub(crate) fn errors(&self) -> u64 {
+        self.servers.iter().flat_map(|(_, rounds)| rounds).map(|round| round.errors).sum()
+    }
+
+    /// The ratios of the first server's figures to the second's, by name.
+    fn ratios(&self) -> Vec<(String, f64)> {
+        let [(_, first), (_, second)] = &self.servers[..] else { return Vec::new() };
+        let second = figures(second);
+        let ratio = |figure: &Figure| {
+            let other = second.iter().find(|other| other.name == figure.name)?;
+            let ratio = figure.value / other.value;
+            ratio.is_finite().then(|| (figure.name.clone(), ratio))
+        };
+        figures(first).iter().filter_map(ratio).collect()
+    }
+
+    /// A table: medians, how far rounds lie apart, and for two servers the ratios.
+    pub(crate) fn table(&self) -> String {
+        const NAME: usize = 27;
+        const VALUE: usize = 14;
+        const SPREAD: usize = 8;
+        let figures: Vec<Vec<Figure>> = self.servers.iter().map(|(_, rounds)| figures(rounds)).collect();
+        let ratios = self.ratios();
+        // The server that was asked for more has all the names that there are, in their order.
+        let empty = Vec::new();
+        let names = figures.iter().max_by_key(|figures| figures.len()).unwrap_or(&empty);
+        let mut out = String::new();
+        // A String takes whatever is written.
+        let _ = write!(out, "{:NAME$}", "");
+        for (name, _) in &self.servers {
+            let _ = write!(out, "{name:>width$}", width = VALUE + SPREAD);
+        }
+        let _ = writeln!(out, "{}", if self.servers.len() == 2 { "   ratio" } else { "" });
+        for Figure { name, unit, .. } in names {
+            let _ = write!(out, "{:NAME$}", format!("{name}, {unit}"));
+            for (figures, (_, rounds)) in figures.iter().zip(&self.servers) {
+                let _ = match figures.iter().find(|figure| figure.name == *name) {
+                    None => write!(out, "{:>VALUE$}{:SPREAD$}", "-", ""),
+                    Some(figure) => {
+                        let spread = match rounds.len() {
+                            0 | 1 => String::new(),
+                            _ => format!(" ±{:.1}%", 100.0 * figure.spread),
+                        };
+                        write!(out, "{:>VALUE$}{spread:SPREAD$}", digits(figure.value))
+                    }
+                };
+            }
+            if let Some((_, ratio)) = ratios.iter().find(|(other, _)| other == name) {
+                let _ = write!(out, "{ratio:8.3}");
+            }
+            out.truncate(out.trim_end().len());
+            out.push('\n');
+        }
+        for (name, rounds) in &self.servers {
+            let errors: u64 = rounds.iter().map(|round| round.errors).sum();
+            let requests: u64 = rounds.iter().map(Round::requests).sum();
+            let plural = if rounds.len() == 1 { "" } else { "s" };
+            let _ = writeln!(
+                out,
+                "{name}: {requests} requests in {} round{plural}, {errors} errors",
+                rounds.len()
+            );
+            if let Some(first) = rounds.iter().find_map(|round| round.first_error.as_ref()) {
+                let _ = writeln!(out, "{name}: the first error was: {first}");
             }
         }
-        writeln!(out)?;
-        let _ = index;
+        out
     }
-    for (name, rounds) in names.iter().zip(rounds) {
-        let errors: u64 = rounds.iter().map(|round| round.errors).sum();
-        let requests: u64 = rounds.iter().map(Round::requests).sum();
-        writeln!(out, "{name}: {requests} requests in {} rounds, {errors} errors", rounds.len())?;
-        if let Some(first) = rounds.iter().find_map(|round| round.first_error.as_ref()) {
-            writeln!(out, "{name}: the first error was: {first}")?;
-        }
-    }
-    Ok(())
-}
 
-/// Writes all rounds and the medians as JSON.
-pub(crate) fn write_json(path: &Path, names: &[String], rounds: &[Vec<Round>]) -> Result<(), Box<dyn Error>> {
-    let servers: Vec<serde_json::Value> = names
-        .iter()
-        .zip(rounds)
-        .map(|(name, rounds)| {
-            let medians: serde_json::Map<String, serde_json::Value> = figures(rounds)
-                .into_iter()
-                .map(|(name, unit, value)| (name, serde_json::json!({ "value": value, "unit": unit })))
-                .collect();
-            let rounds: Vec<serde_json::Value> = rounds
-                .iter()
-                .map(|round| {
-                    serde_json::json!({
-                        "seconds": round.elapsed.as_secs_f64(),
-                        "requests": round.requests(),
-                        "gets": round.gets,
-                        "hits": round.hits,
-                        "sets": round.sets,
-                        "errors": round.errors,
-                        "latency_us": PERCENTILES.map(|(name, percentile)| (name, round.latency_us(percentile)))
-                            .into_iter().collect::<std::collections::BTreeMap<_, _>>(),
-                        "server_cpu_us_per_request": round.cpu_us(),
-                        "server_resident_bytes": round.resident,
-                    })
-                })
-                .collect();
-            serde_json::json!({ "server": name, "medians": medians, "rounds": rounds })
-        })
-        .collect();
-    let text = format!("{}\n", serde_json::to_string_pretty(&serde_json::json!({ "servers": servers }))?);
-    if path == Path::new("-") {
-        std::io::stdout().write_all(text.as_bytes())?;
-    } else {
-        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    /// The work, all rounds, their medians, and for two servers the ratios.
+    pub(crate) fn json(&self) -> Result<String, serde_json::Error> {
+        let server = |(name, rounds): &(String, Vec<Round>)| {
+            let figure = |figure: Figure| {
+                let value = json!({ "value": figure.value, "unit": figure.unit, "spread": figure.spread });
+                (figure.name, value)
+            };
+            let medians: Map<String, Value> = figures(rounds).into_iter().map(figure).collect();
+            let rounds: Vec<Value> = rounds.iter().map(Round::json).collect();
+            json!({ "server": name, "medians": medians, "rounds": rounds })
+        };
+        let mut report = json!({
+            "program": concat!("todana ", env!("CARGO_PKG_VERSION")),
+            "work": self.work,
+            "servers": self.servers.iter().map(server).collect::<Vec<_>>(),
+        });
+        if self.servers.len() == 2 {
+            let ratios: Map<String, Value> =
+                self.ratios().into_iter().map(|(name, ratio)| (name, ratio.into())).collect();
+            report["ratios"] = ratios.into();
+        }
+        Ok(format!("{}\n", serde_json::to_string_pretty(&report)?))
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn round(millis: u64, latency_ns: u64) -> Round {
+        let mut round = Round::new(Duration::from_millis(millis), vec![(millis as f64 / 1000.0, 1000)]);
+        round.latencies.record_n(latency_ns, 1000).unwrap();
+        (round.gets, round.hits, round.sets) = (900, 450, 100);
+        round
+    }
+
     #[test]
     fn the_median_lies_in_the_middle() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
-        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), 2.5);
-        assert!(median(std::iter::empty()).is_nan());
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(median(&[]), None);
+    }
+
+    #[test]
+    fn the_table_has_medians_spreads_and_ratios() {
+        let mut first = vec![round(100, 50_000), round(125, 60_000), round(200, 70_000)];
+        for round in &mut first {
+            let millis = Duration::from_millis;
+            round.cpu = Some(CpuTime { total: millis(5), user: millis(2), system: millis(3) });
+            round.resident = Some(12_345_678);
+        }
+        first[2].errors = 1;
+        first[2].first_error = Some("SERVER_ERROR out of memory".into());
+        let second = vec![round(250, 120_000)];
+        let report = Report { work: json!({}), servers: vec![("a:1".into(), first), ("b:2".into(), second)] };
+        let expected = "                                              a:1                   b:2   ratio
+throughput, req/s                    8000 ±31.2%           4000           2.000
+latency p50, us                     60.03 ±16.7%          120.1           0.500
+latency p90, us                     60.03 ±16.7%          120.1           0.500
+latency p99, us                     60.03 ±16.7%          120.1           0.500
+latency p99.9, us                   60.03 ±16.7%          120.1           0.500
+latency p99.99, us                  60.03 ±16.7%          120.1           0.500
+latency max, us                     60.03 ±16.7%          120.1           0.500
+hits, %                             50.00 ±0.0%           50.00           1.000
+server CPU, us/req                   5.00 ±0.0%               -
+server CPU, user, us/req             2.00 ±0.0%               -
+server CPU, system, us/req           3.00 ±0.0%               -
+server VmRSS, MB                    12.35 ±0.0%               -
+a:1: 3000 requests in 3 rounds, 1 errors
+a:1: the first error was: SERVER_ERROR out of memory
+b:2: 1000 requests in 1 round, 0 errors
+";
+        assert_eq!(report.table(), expected);
+        assert_eq!(report.errors(), 1);
+    }
+
+    #[test]
+    fn programs_find_every_figure_under_its_name() {
+        let servers =
+            vec![("a:1".into(), vec![round(100, 50_000)]), ("b:2".into(), vec![round(200, 100_000)])];
+        let report = Report { work: json!({ "keys": 7 }), servers };
+        let json: Value = serde_json::from_str(&report.json().unwrap()).unwrap();
+        assert_eq!(json["work"]["keys"], 7);
+        let server = &json["servers"][0];
+        assert_eq!(server["server"], "a:1");
+        let names: Vec<&String> = server["rounds"][0].as_object().unwrap().keys().collect();
+        assert_eq!(
+            names,
+            [
+                "errors",
+                "first_error",
+                "gets",
+                "hits",
+                "latency_us",
+                "requests",
+                "requests_per_second",
+                "samples",
+                "seconds",
+                "server_cpu_us_per_request",
+                "server_resident_bytes",
+                "sets"
+            ]
+        );
+        let names: Vec<&String> = server["rounds"][0]["latency_us"].as_object().unwrap().keys().collect();
+        assert_eq!(names, ["max", "mean", "p50", "p90", "p99", "p99.9", "p99.99"]);
+        assert_eq!(server["rounds"][0]["requests"], 1000);
+        assert_eq!(server["rounds"][0]["samples"], json!([[0.1, 1000]]));
+        assert_eq!(
+            server["medians"]["throughput"],
+            json!({ "value": 10000.0, "unit": "req/s", "spread": 0.0 })
+        );
+        assert_eq!(json["ratios"]["throughput"], 2.0);
+        assert_eq!(json["servers"][1]["medians"]["server CPU"], Value::Null);
     }
 }

@@ -1,15 +1,24 @@
 //! Which keys, values and operations: all from a seed, so that a run can be repeated.
 
-use std::io::Write;
+use std::fmt;
 use std::str::FromStr;
 use todana_protocol::memcached::client::{self, StoreWords};
 
+/// A value is not made longer than this: the longest that a server can be told to take.
+const VALUE_LEN_MAX: usize = 1 << 30;
+/// Nor is one of a distribution without end: the longest that a server takes by default, roughly.
+const LOGNORMAL_LEN_MAX: f64 = 1_000_000.0;
+
 /// Bytes of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ValueSize {
     Fixed(usize),
     /// From the first to the second, each as likely.
     Uniform(usize, usize),
+    /// From the first on, the shorter the likelier.
+    Zipf(usize, Zipf),
+    /// Its logarithm is distributed normally: median, standard deviation of the (natural) logarithm.
+    Lognormal(f64, f64),
     /// The value is the key.
     Key,
 }
@@ -18,23 +27,74 @@ impl FromStr for ValueSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let number =
-            |text: &str| text.parse::<usize>().map_err(|_| format!("{text:?} is not N, LO-HI or `key`"));
-        if text == "key" {
-            return Ok(ValueSize::Key);
-        }
-        match text.split_once('-') {
-            None => Ok(ValueSize::Fixed(number(text)?)),
-            Some((low, high)) => {
-                let (low, high) = (number(low)?, number(high)?);
-                if low <= high {
-                    Ok(ValueSize::Uniform(low, high))
-                } else {
-                    Err("LO must not exceed HI".into())
-                }
+        let wrong = || {
+            format!(
+                "{text:?} is not N, LO-HI, zipf:LO-HI[:S], lognormal:MEDIAN[:SIGMA] or `key` (bytes, at most 1 GiB)"
+            )
+        };
+        let len =
+            |text: &str| text.parse::<usize>().ok().filter(|&len| len <= VALUE_LEN_MAX).ok_or_else(wrong);
+        let range = |text: &str| {
+            let (low, high) = text.split_once('-').ok_or_else(wrong)?;
+            let (low, high) = (len(low)?, len(high)?);
+            if low <= high { Ok((low, high)) } else { Err("LO must not exceed HI".to_string()) }
+        };
+        let factor = |text: &str| {
+            text.parse::<f64>().ok().filter(|factor| *factor > 0.0 && *factor < 10.0).ok_or_else(wrong)
+        };
+        match text.split_once(':') {
+            None if text == "key" => Ok(ValueSize::Key),
+            None if text.contains('-') => range(text).map(|(low, high)| ValueSize::Uniform(low, high)),
+            None => len(text).map(ValueSize::Fixed),
+            Some(("uniform", rest)) => range(rest).map(|(low, high)| ValueSize::Uniform(low, high)),
+            Some(("zipf", rest)) => {
+                let (rest, exponent) = rest.split_once(':').unwrap_or((rest, "1"));
+                let (low, high) = range(rest)?;
+                Ok(ValueSize::Zipf(low, Zipf::new((high - low) as u64 + 1, factor(exponent)?)))
             }
+            Some(("lognormal", rest)) => {
+                let (median, sigma) = rest.split_once(':').unwrap_or((rest, "1"));
+                let median = len(median)?.max(1) as f64;
+                Ok(ValueSize::Lognormal(median, factor(sigma)?))
+            }
+            Some(_) => Err(wrong()),
         }
     }
+}
+
+impl fmt::Display for ValueSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ValueSize::Fixed(len) => write!(f, "{len}"),
+            ValueSize::Uniform(low, high) => write!(f, "uniform:{low}-{high}"),
+            ValueSize::Zipf(low, zipf) => {
+                write!(f, "zipf:{low}-{}:{}", low + zipf.keys as usize - 1, zipf.exponent)
+            }
+            ValueSize::Lognormal(median, sigma) => write!(f, "lognormal:{median}:{sigma}"),
+            ValueSize::Key => f.write_str("key"),
+        }
+    }
+}
+
+impl ValueSize {
+    fn pick(&self, random: &mut fastrand::Rng) -> usize {
+        match self {
+            ValueSize::Fixed(len) => *len,
+            ValueSize::Uniform(low, high) => random.usize(low..=high),
+            ValueSize::Zipf(low, zipf) => low + zipf.pick(random) as usize - 1,
+            ValueSize::Lognormal(median, sigma) => {
+                let len = median * (sigma * normal(random)).exp();
+                len.round().clamp(1.0, LOGNORMAL_LEN_MAX.max(*median)) as usize
+            }
+            ValueSize::Key => 0,
+        }
+    }
+}
+
+/// A standard normal number (Box and Muller, 1958).
+fn normal(random: &mut fastrand::Rng) -> f64 {
+    // Of 1 - [0, 1) the logarithm is finite.
+    (-2.0 * (1.0 - random.f64()).ln()).sqrt() * (std::f64::consts::TAU * random.f64()).cos()
 }
 
 /// What values are made of.
@@ -78,6 +138,15 @@ impl FromStr for Distribution {
     }
 }
 
+impl fmt::Display for Distribution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Distribution::Uniform => f.write_str("uniform"),
+            Distribution::Zipf(exponent) => write!(f, "zipf:{exponent}"),
+        }
+    }
+}
+
 /// Gets to sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ratio {
@@ -97,24 +166,60 @@ impl FromStr for Ratio {
     }
 }
 
-/// Picks the numbers of keys.
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.gets, self.sets)
+    }
+}
+
+/// Picks the numbers of keys, from 1 to `keys`.
 #[derive(Clone, Debug)]
-pub(crate) enum Picker {
-    Uniform,
-    Zipf(Zipf),
+pub(crate) struct Picker {
+    keys: u64,
+    /// Without it all keys are as likely.
+    zipf: Option<Zipf>,
+    stride: u64,
 }
 
 impl Picker {
     pub(crate) fn new(distribution: Distribution, keys: u64) -> Picker {
-        match distribution {
-            Distribution::Uniform => Picker::Uniform,
-            Distribution::Zipf(exponent) => Picker::Zipf(Zipf::new(keys, exponent)),
+        let zipf = match distribution {
+            Distribution::Uniform => None,
+            Distribution::Zipf(exponent) => Some(Zipf::new(keys, exponent)),
+        };
+        Picker { keys, zipf, stride: stride(keys) }
+    }
+
+    fn pick(&self, random: &mut fastrand::Rng) -> u64 {
+        match &self.zipf {
+            None => random.u64(1..=self.keys),
+            Some(zipf) => self.scatter(zipf.pick(random)),
         }
+    }
+
+    /// Scatters ranks over the keys, so that the hot ones are not neighbours. Each rank has a key of its own.
+    fn scatter(&self, rank: u64) -> u64 {
+        (u128::from(rank) * u128::from(self.stride) % u128::from(self.keys)) as u64 + 1
     }
 }
 
+/// A step that visits all keys before it comes back: without a common divisor with their number. The golden ratio
+/// keeps successive ones far apart.
+fn stride(keys: u64) -> u64 {
+    const GOLDEN: f64 = 0.618_033_988_749_894_9;
+    let divisor = |mut a: u64, mut b: u64| {
+        while b != 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let first = ((keys as f64 * GOLDEN) as u64).max(1);
+    // 1 divides no two: the search ends.
+    (first..).find(|&stride| divisor(stride, keys) == 1).unwrap_or(1)
+}
+
 /// Zipf's law by rejection inversion (Hoermann and Derflinger, 1996): constant time and memory for any number of keys.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Zipf {
     keys: f64,
     exponent: f64,
@@ -166,9 +271,17 @@ pub(crate) struct KeyShape {
 
 impl KeyShape {
     pub(crate) fn put(&self, out: &mut Vec<u8>, number: u64) {
-        let width = self.width;
-        // A Vec takes whatever is written.
-        let _ = write!(out, "{}{number:0width$}", self.prefix);
+        // By hand: the generator shares processors with the server that it measures, so it should be frugal.
+        let mut digits = [0; 20];
+        let (mut at, mut rest) = (digits.len(), number);
+        while rest > 0 || at == digits.len() {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        out.extend_from_slice(self.prefix.as_bytes());
+        out.resize(out.len() + self.width.saturating_sub(digits.len() - at), b'0');
+        out.extend_from_slice(&digits[at..]);
     }
 }
 
@@ -196,14 +309,7 @@ pub(crate) struct Workload {
 impl Workload {
     /// The next operation of a random mix. Keys are numbered from 1.
     pub(crate) fn next(&self, random: &mut fastrand::Rng) -> Operation {
-        let key = match &self.picker {
-            Picker::Uniform => random.u64(1..=self.keys),
-            // Ranks are scattered over the keys, so that the hot ones are not neighbours.
-            Picker::Zipf(zipf) => {
-                let rank = zipf.pick(random);
-                (u128::from(rank) * 0x9E37_79B9_7F4A_7C15 % u128::from(self.keys)) as u64 + 1
-            }
-        };
+        let key = self.picker.pick(random);
         let Ratio { gets, sets } = self.ratio;
         if random.u32(0..gets + sets) < gets { Operation::Get(key) } else { Operation::Set(key) }
     }
@@ -211,18 +317,15 @@ impl Workload {
     /// The value of a key, always the same.
     pub(crate) fn put_value(&self, out: &mut Vec<u8>, key: u64) {
         let mut random = fastrand::Rng::with_seed(self.seed ^ key.wrapping_mul(0xD134_2543_DE82_EF95));
-        let len = match self.value_size {
-            ValueSize::Fixed(len) => len,
-            ValueSize::Uniform(low, high) => random.usize(low..=high),
-            ValueSize::Key => return self.shape.put(out, key),
-        };
-        match self.value_kind {
-            ValueKind::Text => out.extend((0..len).map(|_| b'a' + random.u8(0..26))),
-            ValueKind::Random => {
-                let from = out.len();
-                out.resize(from + len, 0);
-                random.fill(&mut out[from..]);
-            }
+        if self.value_size == ValueSize::Key {
+            return self.shape.put(out, key);
+        }
+        let from = out.len();
+        out.resize(from + self.value_size.pick(&mut random), 0);
+        random.fill(&mut out[from..]);
+        if self.value_kind == ValueKind::Text {
+            // Not quite evenly over the alphabet; nobody counts the letters.
+            out[from..].iter_mut().for_each(|byte| *byte = b'a' + (u32::from(*byte) * 26 / 256) as u8);
         }
     }
 
@@ -282,13 +385,79 @@ mod tests {
     }
 
     #[test]
+    fn each_rank_has_a_key_of_its_own() {
+        // 100,000 is the default, and a multiple of 5 and 2; 2^n and n! share more.
+        for keys in [1, 2, 3, 10, 4096, 40_320, 99_999, 100_000] {
+            let picker = Picker::new(Distribution::Zipf(0.99), keys);
+            let mut found: Vec<u64> = (1..=keys).map(|rank| picker.scatter(rank)).collect();
+            if keys == 100_000 {
+                // The hottest ten are no neighbours.
+                let mut hot = found[..10].to_vec();
+                hot.sort();
+                assert!(hot.windows(2).all(|pair| pair[1] - pair[0] > 1000), "{hot:?}");
+            }
+            found.sort();
+            assert!(found.into_iter().eq(1..=keys), "{keys}");
+        }
+    }
+
+    #[test]
+    fn sizes_follow_their_distributions() {
+        let sizes = |text: &str| {
+            let size: ValueSize = text.parse().unwrap();
+            let mut random = fastrand::Rng::with_seed(7);
+            let mut sizes: Vec<usize> = (0..100_001).map(|_| size.pick(&mut random)).collect();
+            sizes.sort();
+            sizes
+        };
+        let lognormal = sizes("lognormal:500:0.5");
+        // 68.27 % of a normal distribution lie within one standard deviation of its median.
+        assert!((490..=510).contains(&lognormal[50_000]), "{}", lognormal[50_000]);
+        let (low, high) = (500.0 * (-0.5f64).exp(), 500.0 * 0.5f64.exp());
+        let within = lognormal.iter().filter(|&&size| (low..high).contains(&(size as f64))).count();
+        assert!((67_700..=68_800).contains(&within), "{within}");
+        let zipf = sizes("zipf:20-120:1");
+        assert_eq!((zipf[0], *zipf.last().unwrap()), (20, 120));
+        let norm: f64 = (1..=101).map(|rank| 1.0 / f64::from(rank)).sum();
+        let shortest = zipf.iter().filter(|&&size| size == 20).count() as f64;
+        assert!((shortest - 100_001.0 / norm).abs() < 700.0, "{shortest}");
+        assert_eq!(sizes("uniform:3-5")[50_000], 4);
+        assert_eq!("uniform:3-5".parse::<ValueSize>(), "3-5".parse());
+    }
+
+    #[test]
+    fn what_is_asked_for_is_reported_in_the_same_words() {
+        for text in ["5", "uniform:1-9", "zipf:20-120:0.9", "lognormal:500:0.5", "key"] {
+            assert_eq!(text.parse::<ValueSize>().map(|size| size.to_string()).as_deref(), Ok(text));
+        }
+        for text in ["uniform", "zipf:1.2"] {
+            assert_eq!(text.parse::<Distribution>().map(|keys| keys.to_string()).as_deref(), Ok(text));
+        }
+        assert_eq!("10:1".parse::<Ratio>().map(|ratio| ratio.to_string()).as_deref(), Ok("10:1"));
+    }
+
+    #[test]
+    fn keys_have_their_width() {
+        let key = |prefix: &str, width, number| {
+            let mut out = Vec::new();
+            KeyShape { prefix: prefix.into(), width }.put(&mut out, number);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(key("", 8, 42), "00000042");
+        assert_eq!(key("user:", 0, 42), "user:42");
+        assert_eq!(key("", 2, 12345), "12345");
+        assert_eq!(key("", 0, 0), "0");
+        assert_eq!(key("", 20, u64::MAX), u64::MAX.to_string());
+    }
+
+    #[test]
     fn values_are_of_the_asked_sizes_and_always_the_same() {
         let workload = |value_size| Workload {
             keys: 10,
             shape: KeyShape { prefix: "k:".into(), width: 4 },
             value_size,
             value_kind: ValueKind::Random,
-            picker: Picker::Uniform,
+            picker: Picker::new(Distribution::Uniform, 10),
             ratio: "10:1".parse().unwrap(),
             protocol: Protocol::Text,
             seed: 1,
@@ -309,7 +478,18 @@ mod tests {
 
     #[test]
     fn what_cannot_be_meant_is_refused() {
-        for text in ["", "x", "5-1", "1-"] {
+        for text in [
+            "",
+            "x",
+            "5-1",
+            "1-",
+            "1073741825",
+            "zipf:5",
+            "zipf:1-5:0",
+            "lognormal:x",
+            "lognormal:5:11",
+            "normal:5",
+        ] {
             assert!(text.parse::<ValueSize>().is_err(), "{text}");
         }
         for text in ["1", "0:0", "a:b", "-1:1"] {
