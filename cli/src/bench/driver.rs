@@ -477,3 +477,125 @@ impl std::fmt::Debug for Text<'_> {
         write!(f, "{:?}", String::from_utf8_lossy(self.0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::toy_server::{self, Manner};
+    use super::super::workload::{Distribution, KeyShape, Picker, Protocol, ValueKind, ValueSize};
+    use super::*;
+
+    const KEYS: u64 = 50;
+    const PLAN: Plan = Plan { connections: 5, threads: 2, pipeline: 3, requests: 1000, duration: None };
+
+    fn workload(protocol: Protocol) -> Workload {
+        Workload {
+            keys: KEYS,
+            shape: KeyShape { prefix: "k".into(), width: 4 },
+            value_size: ValueSize::Uniform(0, 300),
+            value_kind: ValueKind::Random,
+            picker: Picker::new(Distribution::Zipf(0.9), KEYS),
+            ratio: "3:1".parse().unwrap(),
+            protocol,
+            seed: 5,
+            verify: true,
+        }
+    }
+
+    fn store(server: &Address, workload: &Workload) {
+        let plan = Plan { requests: KEYS, ..PLAN };
+        let round = run(server, None, workload, &plan, true, "").unwrap();
+        assert_eq!((round.sets, round.gets, round.errors), (KEYS, 0, 0));
+    }
+
+    fn measure(manner: Manner, protocol: Protocol, plan: &Plan) -> Result<Round, String> {
+        let (server, workload) = (toy_server::start(manner), workload(protocol));
+        store(&server, &workload);
+        run(&server, None, &workload, plan, false, "").map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_request_is_counted_and_timed_once() {
+        for manner in [Manner::Good, Manner::Hesitant] {
+            for protocol in [Protocol::Text, Protocol::Meta] {
+                let round = measure(manner, protocol, &PLAN).unwrap();
+                assert_eq!((round.requests(), round.errors), (1000, 0), "{manner:?} {protocol:?}");
+                assert_eq!((round.hits, round.latencies.len()), (round.gets, 1000));
+                // 3 of 4 are gets, give or take.
+                assert!((680..=820).contains(&round.gets), "{}", round.gets);
+                assert_eq!(round.samples.last().map(|sample| sample.1), Some(1000));
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_never_stored_is_missed() {
+        let (server, workload) = (toy_server::start(Manner::Good), workload(Protocol::Text));
+        let only_gets = Workload { ratio: "1:0".parse().unwrap(), ..workload };
+        let round = run(&server, None, &only_gets, &PLAN, false, "").unwrap();
+        assert_eq!((round.gets, round.hits, round.errors), (1000, 0, 0));
+    }
+
+    #[test]
+    fn the_same_seed_does_the_same_work() {
+        let counts = || {
+            // One thread and connection: how requests are dealt out among several is a matter of time.
+            let plan = Plan { connections: 1, threads: 1, ..PLAN };
+            let round = measure(Manner::Good, Protocol::Text, &plan).unwrap();
+            (round.gets, round.sets)
+        };
+        assert_eq!(counts(), counts());
+    }
+
+    #[test]
+    fn a_run_by_time_ends_and_counts_what_it_did() {
+        let plan = Plan { requests: u64::MAX, duration: Some(Duration::from_millis(30)), ..PLAN };
+        let round = measure(Manner::Good, Protocol::Meta, &plan).unwrap();
+        assert_eq!(round.requests(), round.latencies.len());
+        assert!(round.elapsed >= Duration::from_millis(30) && round.requests() > 0);
+    }
+
+    #[test]
+    fn wrong_replies_are_found_and_the_first_is_shown() {
+        for (manner, protocol, first) in [
+            (Manner::Lying, Protocol::Text, "has another value than was stored"),
+            (Manner::Lying, Protocol::Meta, "has another value than was stored"),
+            (Manner::Confused, Protocol::Text, "was answered with \"another\""),
+            (Manner::Refusing, Protocol::Text, "SERVER_ERROR not today"),
+            (Manner::Refusing, Protocol::Meta, "SERVER_ERROR not today"),
+        ] {
+            let round = measure(manner, protocol, &PLAN).unwrap();
+            // Of some 50 keys, one in 300 has an empty value, which cannot be another.
+            assert!(round.errors >= 500, "{manner:?} {protocol:?}: {}", round.errors);
+            assert_eq!(round.latencies.len(), 1000);
+            assert!(round.first_error.as_ref().unwrap().contains(first), "{:?}", round.first_error);
+        }
+    }
+
+    #[test]
+    fn a_server_that_goes_or_talks_too_much_ends_the_run() {
+        let plan = Plan { connections: 1, threads: 1, pipeline: 1, ..PLAN };
+        for protocol in [Protocol::Text, Protocol::Meta] {
+            let failure = measure(Manner::Leaving, protocol, &plan).unwrap_err();
+            assert!(
+                failure.contains("127.0.0.1:") && failure.ends_with("the server closed the connection"),
+                "{failure}"
+            );
+        }
+        let failure = measure(Manner::Chatty, Protocol::Meta, &plan);
+        match failure {
+            // The second answer may come when the next get or set is already waiting for its own.
+            Ok(round) => assert!(round.errors > 0),
+            Err(failure) => assert!(failure.ends_with("a reply that nobody asked for"), "{failure}"),
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_named() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let failure =
+            run(&address.parse().unwrap(), None, &workload(Protocol::Text), &PLAN, false, "").unwrap_err();
+        assert!(failure.to_string().starts_with(&format!("cannot connect to {address}: ")), "{failure}");
+    }
+}

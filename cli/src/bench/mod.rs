@@ -12,6 +12,8 @@ mod driver;
 mod plot;
 mod process;
 mod report;
+#[cfg(test)]
+mod toy_server;
 mod workload;
 
 use crate::Failure;

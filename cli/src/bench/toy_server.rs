@@ -1,0 +1,95 @@
+//! A server for the driver's tests: a map behind a socket, get, set, mg and ms, and faults on demand.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use todana_client::Address;
+
+/// How it misbehaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// Not at all.
+    Good,
+    /// Each byte of a reply goes out for itself.
+    Hesitant,
+    /// Gets are answered with what was not stored.
+    Lying,
+    /// Gets are answered for another key.
+    Confused,
+    /// Gets are answered by an error.
+    Refusing,
+    /// The first get is answered by half, and by the end of the stream.
+    Leaving,
+    /// Each get is answered twice.
+    Chatty,
+}
+
+type Records = Arc<Mutex<HashMap<String, Vec<u8>>>>;
+
+/// Listens on a port of the system's choice until the process ends.
+pub(crate) fn start(manner: Manner) -> Address {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let records = Records::default();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (stream, records) = (stream.unwrap(), Arc::clone(&records));
+            // A client that hangs up is no failure.
+            std::thread::spawn(move || serve(stream, &records, manner));
+        }
+    });
+    address
+}
+
+fn serve(stream: TcpStream, records: &Records, manner: Manner) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut input = BufReader::new(stream.try_clone()?);
+    let mut output = stream;
+    let mut line = String::new();
+    while input.read_line(&mut line)? > 0 {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (verb, key) = (words[0], words[1]);
+        let mut block = |len: &str| {
+            let mut value = vec![0; len.parse::<usize>().unwrap() + 2];
+            input.read_exact(&mut value)?;
+            value.truncate(value.len() - 2);
+            records.lock().unwrap().insert(key.to_string(), value);
+            std::io::Result::Ok(())
+        };
+        let reply = match verb {
+            "set" => block(words[4]).map(|()| b"STORED\r\n".to_vec())?,
+            "ms" => block(words[2]).map(|()| b"HD\r\n".to_vec())?,
+            _ => {
+                let found = records.lock().unwrap().get(key).cloned();
+                answer(verb, key, found, manner)
+            }
+        };
+        match manner {
+            Manner::Hesitant => reply.iter().try_for_each(|byte| output.write_all(&[*byte]))?,
+            Manner::Leaving if !verb.ends_with("s") && verb != "set" => {
+                return output.write_all(&reply[..reply.len() / 2]);
+            }
+            Manner::Chatty if verb == "get" || verb == "mg" => {
+                output.write_all(&[&reply[..], &reply[..]].concat())?
+            }
+            _ => output.write_all(&reply)?,
+        }
+        line.clear();
+    }
+    Ok(())
+}
+
+fn answer(verb: &str, key: &str, value: Option<Vec<u8>>, manner: Manner) -> Vec<u8> {
+    let value = value.map(|value| if manner == Manner::Lying { vec![b'?'; value.len()] } else { value });
+    let key = if manner == Manner::Confused { "another" } else { key };
+    match (verb, value) {
+        _ if manner == Manner::Refusing => b"SERVER_ERROR not today\r\n".to_vec(),
+        ("get", None) => b"END\r\n".to_vec(),
+        ("get", Some(value)) => {
+            [format!("VALUE {key} 0 {}\r\n", value.len()).as_bytes(), &value, b"\r\nEND\r\n"].concat()
+        }
+        (_, None) => b"EN\r\n".to_vec(),
+        (_, Some(value)) => [format!("VA {}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat(),
+    }
+}
