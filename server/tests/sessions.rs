@@ -202,7 +202,8 @@ fn a_stop_delivers_the_replies_that_are_pending() {
         server.connect().stat("response_obj_bytes").parse::<u64>().unwrap() > 0
     });
     eventually("all are received", || {
-        server.connect().stat("bytes_read").parse::<usize>().unwrap() >= value.len() + 10 * b"get big\r\n".len()
+        server.connect().stat("bytes_read").parse::<usize>().unwrap()
+            >= value.len() + 10 * b"get big\r\n".len()
     });
     server.handle.stop();
     let one = [b"VALUE big 0 1000000\r\n", &value[..], b"\r\nEND\r\n"].concat();
