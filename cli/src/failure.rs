@@ -47,7 +47,7 @@ impl From<io::Error> for Failure {
 impl From<todana_client::Error> for Failure {
     fn from(error: todana_client::Error) -> Self {
         match error {
-            todana_client::Error::Key(_) => Failure::usage(error.to_string()),
+            todana_client::Error::Invalid(_) => Failure::usage(error.to_string()),
             _ => Failure::trouble(error.to_string()),
         }
     }

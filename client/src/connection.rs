@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use todana_protocol::memcached::client::{self, InvalidKey, Malformed, Response, StoreWords};
+use todana_protocol::memcached::client::{self, Fetch, Invalid, Malformed, Response, Store};
 
 /// How long to wait for a connection, and for each piece of a reply.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -19,8 +19,8 @@ const READ: usize = 64 << 10;
 pub enum Error {
     /// The connection.
     Io(io::Error),
-    /// The key cannot be sent.
-    Key(InvalidKey),
+    /// The request cannot be sent: its key, mostly.
+    Invalid(Invalid),
     /// The reply cannot be understood; the connection is of no more use.
     Malformed,
     /// The server refused: its error line.
@@ -31,7 +31,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Io(error) => error.fmt(f),
-            Error::Key(error) => error.fmt(f),
+            Error::Invalid(error) => error.fmt(f),
             Error::Malformed => Malformed.fmt(f),
             Error::Refused(line) => write!(f, "the server says: {line}"),
         }
@@ -46,9 +46,9 @@ impl From<io::Error> for Error {
     }
 }
 
-impl From<InvalidKey> for Error {
-    fn from(error: InvalidKey) -> Self {
-        Error::Key(error)
+impl From<Invalid> for Error {
+    fn from(error: Invalid) -> Self {
+        Error::Invalid(error)
     }
 }
 
@@ -82,38 +82,6 @@ pub enum Outcome {
     Exists,
     /// There is no such record.
     NotFound,
-}
-
-/// Which storage command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    /// Whatever is there is replaced.
-    Set,
-    /// Only if nothing is there.
-    Add,
-    /// Only if something is there.
-    Replace,
-    /// Behind the old value.
-    Append,
-    /// Before the old value.
-    Prepend,
-    /// Only if the version is this.
-    Cas(u64),
-}
-
-/// A record to store.
-#[derive(Clone, Copy, Debug)]
-pub struct Store<'a> {
-    /// How.
-    pub verb: Verb,
-    /// The key.
-    pub key: &'a [u8],
-    /// The value.
-    pub value: &'a [u8],
-    /// The client's flags.
-    pub flags: u32,
-    /// memcached's exptime: 0 never, up to 30 days in seconds, above that a Unix time.
-    pub exptime: i64,
 }
 
 enum Socket {
@@ -178,7 +146,9 @@ impl Connection {
         loop {
             if let Some((len, response)) = client::decode(&self.input[self.at..], VALUE_LEN_MAX)? {
                 let outcome = match response {
-                    Response::Error(line) => Err(Error::Refused(String::from_utf8_lossy(line).into_owned())),
+                    Response::Refused(refusal) => {
+                        Err(Error::Refused(String::from_utf8_lossy(refusal.line).into_owned()))
+                    }
                     response => see(response),
                 };
                 self.at += len;
@@ -215,15 +185,14 @@ impl Connection {
 
     /// Sends one line and reads its outcome.
     pub fn simple(&mut self, line: &str) -> Result<Outcome, Error> {
-        client::put_words(&mut self.output, line, &[]);
+        client::put_line(&mut self.output, line)?;
         self.flush()?;
         self.outcome()
     }
 
     /// Reads records; with their versions if asked. They come in the order of the keys, without the missing ones.
     pub fn get(&mut self, keys: &[&[u8]], versions: bool) -> Result<Vec<Item>, Error> {
-        keys.iter().try_for_each(|key| client::check_key(key))?;
-        client::put_words(&mut self.output, if versions { "gets" } else { "get" }, keys);
+        client::put_get(&mut self.output, Fetch { versions, touch: None }, keys)?;
         self.flush()?;
         let mut items = Vec::new();
         loop {
@@ -250,18 +219,7 @@ impl Connection {
 
     /// Writes a storage request without sending it; its outcome is for `read_outcome`, in order.
     pub fn write_store(&mut self, store: &Store<'_>) -> Result<(), Error> {
-        client::check_key(store.key)?;
-        let (verb, version) = match store.verb {
-            Verb::Set => ("set", None),
-            Verb::Add => ("add", None),
-            Verb::Replace => ("replace", None),
-            Verb::Append => ("append", None),
-            Verb::Prepend => ("prepend", None),
-            Verb::Cas(version) => ("cas", Some(version)),
-        };
-        let words = StoreWords { flags: store.flags, exptime: store.exptime, version, noreply: false };
-        client::put_store(&mut self.output, verb, store.key, store.value, words);
-        Ok(())
+        Ok(client::put_store(&mut self.output, store, false)?)
     }
 
     /// Bytes written and not sent yet.
@@ -276,25 +234,22 @@ impl Connection {
 
     /// Removes a record.
     pub fn delete(&mut self, key: &[u8]) -> Result<Outcome, Error> {
-        client::check_key(key)?;
-        client::put_words(&mut self.output, "delete", &[key]);
+        client::put_words(&mut self.output, "delete", &[key])?;
         self.flush()?;
         self.outcome()
     }
 
     /// Gives a record a new time to live.
     pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<Outcome, Error> {
-        client::check_key(key)?;
-        client::put_words(&mut self.output, "touch", &[key, exptime.to_string().as_bytes()]);
+        client::put_words(&mut self.output, "touch", &[key, exptime.to_string().as_bytes()])?;
         self.flush()?;
         self.outcome()
     }
 
     /// Adds to (or subtracts from) a number; `None` if there is no such record.
     pub fn count(&mut self, key: &[u8], delta: u64, up: bool) -> Result<Option<u64>, Error> {
-        client::check_key(key)?;
         let verb = if up { "incr" } else { "decr" };
-        client::put_words(&mut self.output, verb, &[key, delta.to_string().as_bytes()]);
+        client::put_words(&mut self.output, verb, &[key, delta.to_string().as_bytes()])?;
         self.flush()?;
         self.response(|response| match response {
             Response::Number(number) => Ok(Some(number)),
@@ -306,7 +261,7 @@ impl Connection {
     /// The statistics of a group (empty: the general ones), in the server's order.
     pub fn stats(&mut self, group: &str) -> Result<Vec<(String, String)>, Error> {
         let words: &[&[u8]] = if group.is_empty() { &[] } else { &[group.as_bytes()] };
-        client::put_words(&mut self.output, "stats", words);
+        client::put_words(&mut self.output, "stats", words)?;
         self.flush()?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let mut statistics = Vec::new();
@@ -325,7 +280,7 @@ impl Connection {
 
     /// The server's version.
     pub fn version(&mut self) -> Result<String, Error> {
-        client::put_words(&mut self.output, "version", &[]);
+        client::put_words(&mut self.output, "version", &[])?;
         self.flush()?;
         self.response(|response| match response {
             Response::Line(line) if line.starts_with(b"VERSION ") => {
@@ -338,7 +293,7 @@ impl Connection {
     /// The keys that the server holds, one after another, by `lru_crawler metadump`: its line for each key, as it is
     /// (`key=... exp=... ...`).
     pub fn metadump(&mut self, mut see: impl FnMut(&str) -> Result<(), Error>) -> Result<(), Error> {
-        client::put_words(&mut self.output, "lru_crawler metadump all", &[]);
+        client::put_words(&mut self.output, "lru_crawler metadump all", &[])?;
         self.flush()?;
         loop {
             let line = self.response(|response| match response {

@@ -7,4 +7,5 @@ mod address;
 mod connection;
 
 pub use address::{Address, InvalidAddress};
-pub use connection::{Connection, Error, Item, Outcome, Store, Verb};
+pub use connection::{Connection, Error, Item, Outcome};
+pub use todana_protocol::memcached::client::{Store, Verb};

@@ -318,7 +318,12 @@ fn drive(common: &Common<'_>, mut connections: Vec<Connection>) -> Result<Found,
 
 impl Connection {
     /// Sends the next batch; false when there is none.
-    fn begin(&mut self, common: &Common<'_>, key: &mut Vec<u8>, value: &mut Vec<u8>) -> io::Result<bool> {
+    fn begin(
+        &mut self,
+        common: &Common<'_>,
+        key: &mut Vec<u8>,
+        value: &mut Vec<u8>,
+    ) -> Result<bool, Box<dyn Error>> {
         self.output.clear();
         self.output_at = 0;
         let count = match &self.source {
@@ -336,7 +341,7 @@ impl Connection {
                     None => break,
                 },
             };
-            common.workload.put_request(&mut self.output, operation, key, value);
+            common.workload.put_request(&mut self.output, operation, key, value)?;
             self.waiting.push_back(operation);
         }
         if self.waiting.is_empty() {
@@ -396,8 +401,10 @@ impl Connection {
             let latency = (now - self.sent_at).as_nanos().clamp(1, u128::from(LATENCY_MAX_NS)) as u64;
             found.latencies.saturating_record_n(latency, answered);
             common.done.fetch_add(answered, Ordering::Relaxed);
-            self.input.copy_within(at..self.held, 0);
-            self.held -= at;
+            if at > 0 {
+                self.input.copy_within(at..self.held, 0);
+                self.held -= at;
+            }
             if self.waiting.is_empty() {
                 return Ok(true);
             }
@@ -453,7 +460,7 @@ fn judge(
         _ => {
             *hit = false;
             found.wrong(|| match response {
-                Response::Error(line) => String::from_utf8_lossy(line).into_owned(),
+                Response::Refused(refusal) => String::from_utf8_lossy(refusal.line).into_owned(),
                 other => format!("{operation:?} was answered by {other:?}"),
             });
             true

@@ -23,6 +23,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use todana_client::Address;
+use todana_protocol::memcached::client;
 use workload::{Distribution, KeyShape, Ratio, ValueKind, ValueSize, Workload};
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -150,8 +151,12 @@ impl Arguments {
         if self.key_size != 0 && self.key_size < digits {
             return Err(format!("{} keys need {digits} digits; --key-size is {}", self.keys, self.key_size));
         }
-        if self.key_prefix.len() + self.key_size.max(digits) > 250 {
-            return Err("a key is at most 250 bytes".into());
+        if self.key_prefix.len() + self.key_size.max(digits) > client::KEY_LEN_MAX {
+            return Err(format!("a key is at most {} bytes", client::KEY_LEN_MAX));
+        }
+        if !self.key_prefix.is_empty() {
+            client::check_key(self.key_prefix.as_bytes())
+                .map_err(|error| format!("--key-prefix: {error}"))?;
         }
         Ok(Workload {
             keys: self.keys,

@@ -31,8 +31,9 @@ impl CpuTime {
 pub(crate) fn cpu_time(pid: u32) -> Result<CpuTime, String> {
     let (user, system) =
         ticks(&read(pid, "stat")?).ok_or_else(|| format!("/proc/{pid}/stat cannot be understood"))?;
-    // A kernel may be built without the finer figures.
-    Ok(CpuTime { total: scheduled(pid).unwrap_or(user + system), user, system })
+    // The finer figures lack threads that have ended, and a kernel may be built without them.
+    let total = scheduled(pid).unwrap_or_default().max(user + system);
+    Ok(CpuTime { total, user, system })
 }
 
 /// Resident memory of a process (VmRSS) in bytes.
@@ -56,7 +57,7 @@ fn ticks(stat: &str) -> Option<(Duration, Duration)> {
     Some((next()?, next()?))
 }
 
-/// The time that the threads have been on a processor.
+/// The time that the threads that there are have been on a processor.
 fn scheduled(pid: u32) -> Option<Duration> {
     let mut total = 0u64;
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
@@ -83,8 +84,12 @@ mod tests {
     fn a_process_has_its_cost_and_no_process_has_none() {
         let pid = std::process::id();
         let before = cpu_time(pid).unwrap();
-        assert!((0..10_000_000u64).map(std::hint::black_box).sum::<u64>() > 0);
-        assert!(cpu_time(pid).unwrap().since(before).total > Duration::ZERO);
+        // However fast it is and whatever other threads end meanwhile, at some time it has cost something.
+        let has_cost = |_| {
+            assert!((0..1_000_000u64).map(std::hint::black_box).sum::<u64>() > 0);
+            cpu_time(pid).unwrap().since(before).total > 2 * TICK
+        };
+        assert!((0..10_000).any(has_cost));
         assert!(resident(pid).unwrap() > 100_000);
         // No process has the number of the kernel's largest.
         let failure = cpu_time(u32::MAX).unwrap_err();

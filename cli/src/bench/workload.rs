@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use todana_protocol::memcached::client::{self, StoreWords};
+use todana_protocol::memcached::client::{self, Invalid, Meta, Store, Want};
 
 /// A value is not made longer than this: the longest that a server can be told to take.
 const VALUE_LEN_MAX: usize = 1 << 30;
@@ -329,30 +329,32 @@ impl Workload {
         }
     }
 
-    /// Writes the request; `key` and `value` lend their room.
+    /// Writes the request; `key` and `value` lend their room. Fails if the shape makes no key.
     pub(crate) fn put_request(
         &self,
         out: &mut Vec<u8>,
         operation: Operation,
         key: &mut Vec<u8>,
         value: &mut Vec<u8>,
-    ) {
+    ) -> Result<(), Invalid> {
         key.clear();
+        value.clear();
         match operation {
             Operation::Get(number) => {
                 self.shape.put(key, number);
                 match self.protocol {
                     Protocol::Text => client::put_words(out, "get", &[key]),
-                    Protocol::Meta => client::put_meta(out, "mg", key, "v"),
+                    Protocol::Meta => Meta::get(out, key)?.want(Want::Value).end(),
                 }
             }
             Operation::Set(number) => {
                 self.shape.put(key, number);
-                value.clear();
                 self.put_value(value, number);
                 match self.protocol {
-                    Protocol::Text => client::put_store(out, "set", key, value, StoreWords::default()),
-                    Protocol::Meta => client::put_meta_set(out, key, value, ""),
+                    Protocol::Text => {
+                        client::put_store(out, &Store { key, value, ..Store::default() }, false)
+                    }
+                    Protocol::Meta => Meta::set(out, key, value)?.end(),
                 }
             }
         }

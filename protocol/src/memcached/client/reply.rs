@@ -1,108 +1,9 @@
-//! The client's side of memcached's text and meta dialects: requests out, replies in.
-//!
-//! Requests are written by plain functions into a buffer; replies are told apart by their first word alone, so one
-//! decoder serves both dialects. Nothing here waits: feed what has come, however cut.
+//! Replies of both dialects.
 
 use std::fmt;
 
-/// The longest key that servers take.
-pub const KEY_LEN_MAX: usize = 250;
 /// The longest reply line that is accepted: a key, and whatever flags stand behind it.
 const LINE_LEN_MAX: usize = 8 << 10;
-
-/// A key that cannot be sent in the text protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidKey;
-
-impl fmt::Display for InvalidKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a key is 1 to 250 bytes without blanks or control characters")
-    }
-}
-
-impl std::error::Error for InvalidKey {}
-
-/// Checks a key: what is sent as it is must not end its word.
-pub fn check_key(key: &[u8]) -> Result<(), InvalidKey> {
-    let fits = !key.is_empty() && key.len() <= KEY_LEN_MAX;
-    // Control characters would pass most servers, but not all proxies on the way.
-    if fits && key.iter().all(|&byte| byte > b' ' && byte != 0x7F) { Ok(()) } else { Err(InvalidKey) }
-}
-
-/// Writes `VERB key key ...`: get, gets, delete, mn and others that take words only. The keys are the caller's to check.
-pub fn put_words(out: &mut Vec<u8>, verb: &str, words: &[&[u8]]) {
-    out.extend_from_slice(verb.as_bytes());
-    for word in words {
-        out.push(b' ');
-        out.extend_from_slice(word);
-    }
-    out.extend_from_slice(b"\r\n");
-}
-
-/// What a storage command says besides its key and value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StoreWords {
-    /// The client's flags.
-    pub flags: u32,
-    /// memcached's exptime.
-    pub exptime: i64,
-    /// For `cas`: the version it must have.
-    pub version: Option<u64>,
-    /// No reply is wanted.
-    pub noreply: bool,
-}
-
-/// Writes a storage command of the text protocol. The key is the caller's to check.
-pub fn put_store(out: &mut Vec<u8>, verb: &str, key: &[u8], value: &[u8], words: StoreWords) {
-    let mut digits = itoa::Buffer::new();
-    out.extend_from_slice(verb.as_bytes());
-    out.push(b' ');
-    out.extend_from_slice(key);
-    let mut number = |out: &mut Vec<u8>, number: i128| {
-        out.push(b' ');
-        out.extend_from_slice(digits.format(number).as_bytes());
-    };
-    number(out, i128::from(words.flags));
-    number(out, i128::from(words.exptime));
-    number(out, value.len() as i128);
-    if let Some(version) = words.version {
-        number(out, i128::from(version));
-    }
-    out.extend_from_slice(if words.noreply { b" noreply\r\n" as &[u8] } else { b"\r\n" });
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
-}
-
-/// Writes a meta set. The key is the caller's to check.
-pub fn put_meta_set(out: &mut Vec<u8>, key: &[u8], value: &[u8], flags: &str) {
-    let mut digits = itoa::Buffer::new();
-    put_meta_head(out, "ms", key);
-    out.push(b' ');
-    out.extend_from_slice(digits.format(value.len()).as_bytes());
-    put_meta_flags(out, flags);
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
-}
-
-/// Writes `mg key flags` and its likes. The key is the caller's to check.
-pub fn put_meta(out: &mut Vec<u8>, verb: &str, key: &[u8], flags: &str) {
-    put_meta_head(out, verb, key);
-    put_meta_flags(out, flags);
-}
-
-fn put_meta_head(out: &mut Vec<u8>, verb: &str, key: &[u8]) {
-    out.extend_from_slice(verb.as_bytes());
-    out.push(b' ');
-    out.extend_from_slice(key);
-}
-
-fn put_meta_flags(out: &mut Vec<u8>, flags: &str) {
-    if !flags.is_empty() {
-        out.push(b' ');
-        out.extend_from_slice(flags.as_bytes());
-    }
-    out.extend_from_slice(b"\r\n");
-}
 
 /// One reply, or one line of a reply that has several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +24,7 @@ pub enum Response<'a> {
         /// The code.
         code: [u8; 2],
         /// The words behind it.
-        flags: &'a [u8],
+        flags: MetaFlags<'a>,
         /// The value of a `VA`.
         value: Option<&'a [u8]>,
     },
@@ -136,10 +37,70 @@ pub enum Response<'a> {
     },
     /// A number (incr, decr).
     Number(u64),
-    /// `ERROR`, `CLIENT_ERROR ...`, `SERVER_ERROR ...`, whole.
-    Error(&'a [u8]),
+    /// The server refused.
+    Refused(Refusal<'a>),
     /// Any other line: `STORED`, `END`, `DELETED`, `VERSION 1.6.45` ...
     Line(&'a [u8]),
+}
+
+/// The words behind the code of a meta reply: letters with their arguments glued on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetaFlags<'a>(&'a [u8]);
+
+impl<'a> MetaFlags<'a> {
+    /// The words as they stand. Those of `ME` are none of letters; they are read here.
+    pub fn text(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Letters and arguments, in order.
+    pub fn iter(self) -> impl Iterator<Item = (u8, &'a [u8])> {
+        let words = self.0.split(|&byte| byte == b' ');
+        words.filter_map(|word| word.split_first()).map(|(letter, argument)| (*letter, argument))
+    }
+
+    /// The argument of a letter, empty if it has none; `None` if the letter is not there.
+    pub fn get(self, letter: u8) -> Option<&'a [u8]> {
+        self.iter().find_map(|(found, argument)| (found == letter).then_some(argument))
+    }
+
+    /// Whether a letter is there: `W` (recompute it), `X` (it is stale), `Z` (another client recomputes it) ...
+    pub fn has(self, letter: u8) -> bool {
+        self.get(letter).is_some()
+    }
+
+    /// The argument of a letter as a number; `None` if it is not there or no number.
+    pub fn number(self, letter: u8) -> Option<u64> {
+        number(self.get(letter)).ok()
+    }
+
+    /// `t`: `Some(None)` for a record that never expires.
+    pub fn seconds_left(self) -> Option<Option<u64>> {
+        match self.get(b't')? {
+            b"-1" => Some(None),
+            argument => number(Some(argument)).ok().map(Some),
+        }
+    }
+}
+
+/// Whose fault a refusal is, by the server's own word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// `ERROR`: no such command, or (with a text behind it) no such connection.
+    Error,
+    /// `CLIENT_ERROR`: the request was faulty; the same again will not do.
+    Client,
+    /// `SERVER_ERROR`: the server cannot; later it may.
+    Server,
+}
+
+/// A refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal<'a> {
+    /// Whose fault it is.
+    pub kind: RefusalKind,
+    /// The whole line, without its end.
+    pub line: &'a [u8],
 }
 
 /// A reply that is none.
@@ -179,29 +140,28 @@ pub fn decode(input: &[u8], value_len_max: usize) -> Result<Option<(usize, Respo
             None => (words, &words[words.len()..]),
         };
         let found = block(input, end, number(Some(len))?, value_len_max)?;
-        return Ok(
-            found.map(|(value, end)| (end, Response::Meta { code: *b"VA", flags, value: Some(value) }))
-        );
+        return Ok(found.map(|(value, end)| {
+            (end, Response::Meta { code: *b"VA", flags: MetaFlags(flags), value: Some(value) })
+        }));
     }
     if let Some(words) = line.strip_prefix(b"STAT ") {
         let blank = memchr::memchr(b' ', words).unwrap_or(words.len());
         let value = words.get(blank + 1..).unwrap_or_default();
         return Ok(Some((end, Response::Statistic { name: &words[..blank], value })));
     }
+    let refused = |kind| Response::Refused(Refusal { kind, line });
     let response = match line {
         // Two capitals like a meta code, but a word of the text dialect.
         b"OK" => Response::Line(line),
         [b'0'..=b'9', ..] => Response::Number(number(Some(line.trim_ascii_end()))?),
-        [first, second] | [first, second, b' ', ..] if first.is_ascii_uppercase() => {
-            Response::Meta { code: [*first, *second], flags: line.get(3..).unwrap_or_default(), value: None }
+        [b'A'..=b'Z', b'A'..=b'Z'] | [b'A'..=b'Z', b'A'..=b'Z', b' ', ..] => {
+            let flags = MetaFlags(line.get(3..).unwrap_or_default());
+            Response::Meta { code: [line[0], line[1]], flags, value: None }
         }
-        _ if line == b"ERROR"
-            || line.starts_with(b"ERROR ")
-            || line.starts_with(b"CLIENT_ERROR")
-            || line.starts_with(b"SERVER_ERROR") =>
-        {
-            Response::Error(line)
-        }
+        b"ERROR" => refused(RefusalKind::Error),
+        _ if line.starts_with(b"ERROR ") => refused(RefusalKind::Error),
+        _ if line.starts_with(b"CLIENT_ERROR") => refused(RefusalKind::Client),
+        _ if line.starts_with(b"SERVER_ERROR") => refused(RefusalKind::Server),
         _ => Response::Line(line),
     };
     Ok(Some((end, response)))
@@ -235,7 +195,11 @@ mod tests {
 
     #[test]
     fn replies_are_told_apart() {
-        let cases: [(&[u8], Response<'_>); 13] = [
+        fn meta<'a>(code: &[u8; 2], flags: &'a [u8], value: Option<&'a [u8]>) -> Response<'a> {
+            Response::Meta { code: *code, flags: MetaFlags(flags), value }
+        }
+        let refused = |kind, line| Response::Refused(Refusal { kind, line });
+        let cases: [(&[u8], Response<'_>); _] = [
             (
                 b"VALUE k 5 3\r\nabc\r\n",
                 Response::Value { key: b"k", flags: 5, version: None, value: b"abc" },
@@ -249,12 +213,22 @@ mod tests {
             (b"OK\r\n", Response::Line(b"OK")),
             (b"12 \r\n", Response::Number(12)),
             (b"STAT a b c\r\n", Response::Statistic { name: b"a", value: b"b c" }),
-            (b"HD\r\n", Response::Meta { code: *b"HD", flags: b"", value: None }),
-            (b"HD s1 t-1\r\n", Response::Meta { code: *b"HD", flags: b"s1 t-1", value: None }),
-            (b"VA 2 f0\r\nhi\r\n", Response::Meta { code: *b"VA", flags: b"f0", value: Some(b"hi") }),
-            (b"EN\r\n", Response::Meta { code: *b"EN", flags: b"", value: None }),
-            (b"ERROR\r\n", Response::Error(b"ERROR")),
-            (b"SERVER_ERROR out of memory\r\n", Response::Error(b"SERVER_ERROR out of memory")),
+            (b"HD\r\n", meta(b"HD", b"", None)),
+            (b"HD s1 t-1\r\n", meta(b"HD", b"s1 t-1", None)),
+            (b"VA 2 f0\r\nhi\r\n", meta(b"VA", b"f0", Some(b"hi"))),
+            (b"VA 0\r\n\r\n", meta(b"VA", b"", Some(b""))),
+            (b"EN\r\n", meta(b"EN", b"", None)),
+            (b"ME k exp=-1 la=0\r\n", meta(b"ME", b"k exp=-1 la=0", None)),
+            (b"A: x\r\n", Response::Line(b"A: x")),
+            (b"ERROR\r\n", refused(RefusalKind::Error, b"ERROR")),
+            (
+                b"ERROR Too many open connections\r\n",
+                refused(RefusalKind::Error, b"ERROR Too many open connections"),
+            ),
+            (b"CLIENT_ERROR bad\r\n", refused(RefusalKind::Client, b"CLIENT_ERROR bad")),
+            (b"SERVER_ERROR out of memory\r\n", refused(RefusalKind::Server, b"SERVER_ERROR out of memory")),
+            (b"\r\n", Response::Line(b"")),
+            (b"key=a%20b exp=-1 \n", Response::Line(b"key=a%20b exp=-1 ")),
         ];
         for (bytes, expected) in cases {
             assert_eq!(decode(bytes, 1000), Ok(Some((bytes.len(), expected))));
@@ -281,22 +255,17 @@ mod tests {
     }
 
     #[test]
-    fn requests_read_as_the_protocol_says() {
-        let mut out = Vec::new();
-        put_words(&mut out, "get", &[b"a", b"b"]);
-        put_store(&mut out, "set", b"k", b"abc", StoreWords { flags: 7, exptime: -1, ..Default::default() });
-        let cas = StoreWords { version: Some(9), noreply: true, ..Default::default() };
-        put_store(&mut out, "cas", b"k", b"", cas);
-        put_meta(&mut out, "mg", b"k", "v");
-        put_meta_set(&mut out, b"k", b"xy", "T9");
+    fn the_flags_of_a_meta_reply_are_found_by_their_letters() {
+        let flags = MetaFlags(b"s12 t-1 c18446744073709551615 kcart:1 Otoken W");
+        assert_eq!((flags.number(b's'), flags.number(b'c')), (Some(12), Some(u64::MAX)));
+        assert_eq!((flags.seconds_left(), MetaFlags(b"t30").seconds_left()), (Some(None), Some(Some(30))));
+        assert_eq!((flags.get(b'k'), flags.get(b'O')), (Some(&b"cart:1"[..]), Some(&b"token"[..])));
+        assert!(flags.has(b'W') && !flags.has(b'X'));
         assert_eq!(
-            out,
-            b"get a b\r\nset k 7 -1 3\r\nabc\r\ncas k 0 0 0 9 noreply\r\n\r\nmg k v\r\nms k 2 T9\r\nxy\r\n"
+            (flags.number(b'k'), flags.number(b'f'), MetaFlags(b"s1").seconds_left()),
+            (None, None, None)
         );
-        assert_eq!(check_key(b"ok:1"), Ok(()));
-        for key in [&b""[..], b"a b", b"a\n", b"\x7f", &[b'k'; 251]] {
-            assert_eq!(check_key(key), Err(InvalidKey));
-        }
+        assert_eq!(flags.iter().map(|(letter, _)| letter).collect::<Vec<_>>(), b"stckOW");
     }
 
     proptest! {
