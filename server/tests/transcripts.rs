@@ -28,6 +28,8 @@ struct Block {
     output: Vec<Piece>,
     advance_s: u64,
     closes: bool,
+    /// A known defect: the step is not played, only reported, with what is wrong.
+    open: Option<String>,
 }
 
 /// A piece of input or output.
@@ -98,7 +100,14 @@ fn parse(path: &Path) -> Transcript {
         let finish = |block: &mut Option<Block>, transcript: &mut Transcript| {
             transcript.blocks.extend(block.take());
         };
-        let fresh = || Block { line: index + 1, input: vec![], output: vec![], advance_s: 0, closes: false };
+        let fresh = || Block {
+            line: index + 1,
+            input: vec![],
+            output: vec![],
+            advance_s: 0,
+            closes: false,
+            open: None,
+        };
         match kind {
             "" | "# " | "#" => finish(&mut block, &mut transcript),
             "> " => {
@@ -110,6 +119,10 @@ fn parse(path: &Path) -> Transcript {
             "< " => {
                 let block = block.as_mut().unwrap_or_else(|| panic!("{place}: output without input"));
                 block.output.extend(pieces(rest, &place));
+            }
+            "? " => {
+                finish(&mut block, &mut transcript);
+                block = Some(Block { open: Some(rest.to_string()), ..fresh() });
             }
             "! " => block.as_mut().unwrap_or_else(|| panic!("{place}: nothing was sent")).closes = true,
             "@ " => {
@@ -286,6 +299,9 @@ fn play(name: &str, transcript: &Transcript, party: &mut dyn Party, by_bytes: bo
     let mut names = BTreeMap::new();
     let mut got = Vec::new();
     for block in &transcript.blocks {
+        if block.open.is_some() {
+            continue;
+        }
         if block.advance_s > 0 {
             party.advance(block.advance_s);
             continue;
@@ -326,7 +342,8 @@ fn play(name: &str, transcript: &Transcript, party: &mut dyn Party, by_bytes: bo
             return Err(format!("{name}:{}: the connection should be closed", block.line));
         }
     }
-    let ends_open = transcript.blocks.last().is_some_and(|block| !block.closes);
+    let ends_open =
+        transcript.blocks.iter().rfind(|block| block.open.is_none()).is_some_and(|block| !block.closes);
     if ends_open {
         // Whatever came besides what was expected stands before this answer.
         party.send(b"mn\r\n");
@@ -357,11 +374,17 @@ fn every_transcript_holds() {
         std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     let mut failures = Vec::new();
-    let mut blocks = 0;
+    let (mut blocks, mut open) = (0, 0);
     for path in &paths {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let transcript = parse(path);
         blocks += transcript.blocks.len();
+        for block in &transcript.blocks {
+            if let Some(defect) = &block.open {
+                open += 1;
+                println!("known open: {name}:{}: {defect}", block.line);
+            }
+        }
         let has_clock = transcript.blocks.iter().any(|block| block.advance_s > 0);
         for by_bytes in [false, true] {
             let outcome = if has_clock {
@@ -382,7 +405,7 @@ fn every_transcript_holds() {
             }
         }
     }
-    println!("{} transcripts, {blocks} steps", paths.len());
+    println!("{} transcripts, {blocks} steps, {open} of them known open", paths.len());
     assert!(paths.len() >= 30, "the transcripts are there");
     assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), paths.len(), failures.join("\n"));
 }
