@@ -1,62 +1,15 @@
-//! One blocking connection, text protocol.
+//! One blocking connection, text dialect.
 
-use crate::Address;
-use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
-use todana_protocol::memcached::client::{self, Fetch, Invalid, Malformed, Response, Store};
+use crate::socket::Socket;
+use crate::{Address, Error, Fetch, Store, Timeouts};
+use std::io;
+use todana_protocol::memcached::client::{self, Response};
 
-/// How long to wait for a connection, and for each piece of a reply.
-const TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest value that is taken: the largest that a server can hold.
 const VALUE_LEN_MAX: usize = 1 << 30;
+/// More statistics than this no server has.
+const STATISTICS_MAX: usize = 1 << 20;
 const READ: usize = 64 << 10;
-
-/// Why a request failed.
-#[derive(Debug)]
-pub enum Error {
-    /// The connection.
-    Io(io::Error),
-    /// The request cannot be sent: its key, mostly.
-    Invalid(Invalid),
-    /// The reply cannot be understood; the connection is of no more use.
-    Malformed,
-    /// The server refused: its error line.
-    Refused(String),
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Io(error) => error.fmt(f),
-            Error::Invalid(error) => error.fmt(f),
-            Error::Malformed => Malformed.fmt(f),
-            Error::Refused(line) => write!(f, "the server says: {line}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Self {
-        Error::Io(error)
-    }
-}
-
-impl From<Invalid> for Error {
-    fn from(error: Invalid) -> Self {
-        Error::Invalid(error)
-    }
-}
-
-impl From<Malformed> for Error {
-    fn from(_: Malformed) -> Self {
-        Error::Malformed
-    }
-}
 
 /// A record that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,93 +37,87 @@ pub enum Outcome {
     NotFound,
 }
 
-enum Socket {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-/// A connection. Requests may be written ahead of reading their replies.
+/// A connection. Each method sends a request and waits for its reply. Storing many records is faster with
+/// [`Connection::write_store`], [`Connection::flush`] and [`Connection::read_outcome`]: requests ahead of their replies.
+///
+/// ```no_run
+/// use todana_client::{Connection, Store};
+///
+/// let mut connection = Connection::open(&"localhost:11211".parse()?)?;
+/// connection.store(&Store { key: b"hello", value: b"world", ..Store::default() })?;
+/// assert_eq!(connection.get(&[b"hello"], false)?[0].value, b"world");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Connection {
     socket: Socket,
     output: Vec<u8>,
     input: Vec<u8>,
     at: usize,
+    /// Which reply belongs to which request is no longer known.
+    is_lost: bool,
 }
 
 impl Connection {
-    /// Connects. Fails after ten seconds.
+    /// Connects, with the default timeouts.
     pub fn open(address: &Address) -> Result<Connection, Error> {
-        let named =
-            |error: io::Error| io::Error::new(error.kind(), format!("cannot connect to {address}: {error}"));
-        let socket = match address {
-            Address::Unix(path) => {
-                let stream = UnixStream::connect(path).map_err(named)?;
-                stream.set_read_timeout(Some(TIMEOUT))?;
-                stream.set_write_timeout(Some(TIMEOUT))?;
-                Socket::Unix(stream)
-            }
-            Address::Tcp(host, port) => {
-                let mut last = io::Error::new(io::ErrorKind::NotFound, "no such host");
-                let mut found = None;
-                for address in (host.as_str(), *port).to_socket_addrs().map_err(named)? {
-                    match TcpStream::connect_timeout(&address, TIMEOUT) {
-                        Ok(stream) => {
-                            found = Some(stream);
-                            break;
-                        }
-                        Err(error) => last = error,
-                    }
-                }
-                let stream = found.ok_or(last).map_err(named)?;
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(TIMEOUT))?;
-                stream.set_write_timeout(Some(TIMEOUT))?;
-                Socket::Tcp(stream)
-            }
-        };
-        Ok(Connection { socket, output: Vec::new(), input: Vec::new(), at: 0 })
+        Connection::open_within(address, Timeouts::default())
     }
 
-    /// Sends what has been written so far.
-    pub fn flush(&mut self) -> Result<(), Error> {
-        match &mut self.socket {
-            Socket::Tcp(stream) => stream.write_all(&self.output)?,
-            Socket::Unix(stream) => stream.write_all(&self.output)?,
+    /// Connects.
+    pub fn open_within(address: &Address, timeouts: Timeouts) -> Result<Connection, Error> {
+        let socket = Socket::open(address, timeouts)
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot connect to {address}: {error}")))?;
+        Ok(Connection { socket, output: Vec::new(), input: Vec::new(), at: 0, is_lost: false })
+    }
+
+    /// Runs what talks to the server. What fails between a request and the end of its reply leaves bytes behind that the
+    /// next request would take for its own reply.
+    fn talk<T>(&mut self, talk: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+        if self.is_lost {
+            let error = "an earlier request failed on this connection; open another one";
+            return Err(io::Error::new(io::ErrorKind::NotConnected, error).into());
         }
-        self.output.clear();
-        Ok(())
+        let outcome = talk(self);
+        self.is_lost = !matches!(outcome, Ok(_) | Err(Error::Refused(_) | Error::Invalid(_)));
+        outcome
+    }
+
+    /// Sends what has been written so far. Replies that nobody reads stop the server in the end, so do not write
+    /// megabytes ahead of them.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.talk(|connection| {
+            connection.socket.write_all(&connection.output)?;
+            connection.output.clear();
+            Ok(())
+        })
     }
 
     /// Waits for the next reply and hands it to `see`.
     fn response<T>(&mut self, see: impl FnOnce(Response<'_>) -> Result<T, Error>) -> Result<T, Error> {
-        loop {
-            if let Some((len, response)) = client::decode(&self.input[self.at..], VALUE_LEN_MAX)? {
-                let outcome = match response {
-                    Response::Refused(refusal) => {
-                        Err(Error::Refused(String::from_utf8_lossy(refusal.line).into_owned()))
+        self.talk(|connection| {
+            loop {
+                let unread = &connection.input[connection.at..];
+                if let Some((len, response)) = client::decode(unread, VALUE_LEN_MAX)? {
+                    let outcome = match response {
+                        Response::Refused(refusal) => Err(Error::Refused(refusal.into())),
+                        response => see(response),
+                    };
+                    connection.at += len;
+                    if connection.at == connection.input.len() {
+                        connection.input.clear();
+                        connection.at = 0;
                     }
-                    response => see(response),
-                };
-                self.at += len;
-                if self.at == self.input.len() {
-                    self.input.clear();
-                    self.at = 0;
+                    return outcome;
                 }
-                return outcome;
+                connection.input.drain(..connection.at);
+                connection.at = 0;
+                let held = connection.input.len();
+                connection.input.resize(held + READ, 0);
+                let outcome = connection.socket.read(&mut connection.input[held..]);
+                connection.input.truncate(held + *outcome.as_ref().unwrap_or(&0));
+                outcome?;
             }
-            self.input.drain(..self.at);
-            self.at = 0;
-            let held = self.input.len();
-            self.input.resize(held + READ, 0);
-            let outcome = match &mut self.socket {
-                Socket::Tcp(stream) => stream.read(&mut self.input[held..]),
-                Socket::Unix(stream) => stream.read(&mut self.input[held..]),
-            };
-            self.input.truncate(held + *outcome.as_ref().unwrap_or(&0));
-            if outcome? == 0 {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-            }
-        }
+        })
     }
 
     fn outcome(&mut self) -> Result<Outcome, Error> {
@@ -179,29 +126,45 @@ impl Connection {
             Response::Line(b"NOT_STORED") => Ok(Outcome::NotStored),
             Response::Line(b"EXISTS") => Ok(Outcome::Exists),
             Response::Line(b"NOT_FOUND") => Ok(Outcome::NotFound),
-            _ => Err(Error::Malformed),
+            other => Err(unexpected(other)),
         })
     }
 
-    /// Sends one line and reads its outcome.
-    pub fn simple(&mut self, line: &str) -> Result<Outcome, Error> {
+    fn words(&mut self, verb: &str, words: &[&[u8]]) -> Result<(), Error> {
+        client::put_words(&mut self.output, verb, words)?;
+        self.flush()
+    }
+
+    fn line(&mut self, line: &str) -> Result<(), Error> {
         client::put_line(&mut self.output, line)?;
-        self.flush()?;
+        self.flush()
+    }
+
+    /// Sends one line and reads its outcome: `flush_all`, `verbosity 1` ...
+    pub fn simple(&mut self, line: &str) -> Result<Outcome, Error> {
+        self.line(line)?;
         self.outcome()
     }
 
     /// Reads records; with their versions if asked. They come in the order of the keys, without the missing ones.
     pub fn get(&mut self, keys: &[&[u8]], versions: bool) -> Result<Vec<Item>, Error> {
-        client::put_get(&mut self.output, Fetch { versions, touch: None }, keys)?;
+        self.fetch(Fetch { versions, touch: None }, keys)
+    }
+
+    /// Reads records, perhaps giving them a new time to live. They come in the order of the keys, without the missing
+    /// ones.
+    pub fn fetch(&mut self, fetch: Fetch, keys: &[&[u8]]) -> Result<Vec<Item>, Error> {
+        client::put_get(&mut self.output, fetch, keys)?;
         self.flush()?;
-        let mut items = Vec::new();
+        let (mut items, mut asked) = (Vec::new(), keys.iter());
         loop {
             let item = self.response(|response| match response {
-                Response::Value { key, flags, version, value } => {
+                // A reply to another request must not pass for one to this.
+                Response::Value { key, flags, version, value } if asked.any(|asked| *asked == key) => {
                     Ok(Some(Item { key: key.to_vec(), value: value.to_vec(), flags, version }))
                 }
                 Response::Line(b"END") => Ok(None),
-                _ => Err(Error::Malformed),
+                other => Err(unexpected(other)),
             })?;
             match item {
                 Some(item) => items.push(item),
@@ -234,42 +197,38 @@ impl Connection {
 
     /// Removes a record.
     pub fn delete(&mut self, key: &[u8]) -> Result<Outcome, Error> {
-        client::put_words(&mut self.output, "delete", &[key])?;
-        self.flush()?;
+        self.words("delete", &[key])?;
         self.outcome()
     }
 
     /// Gives a record a new time to live.
     pub fn touch(&mut self, key: &[u8], exptime: i64) -> Result<Outcome, Error> {
-        client::put_words(&mut self.output, "touch", &[key, exptime.to_string().as_bytes()])?;
-        self.flush()?;
+        self.words("touch", &[key, exptime.to_string().as_bytes()])?;
         self.outcome()
     }
 
     /// Adds to (or subtracts from) a number; `None` if there is no such record.
     pub fn count(&mut self, key: &[u8], delta: u64, up: bool) -> Result<Option<u64>, Error> {
-        let verb = if up { "incr" } else { "decr" };
-        client::put_words(&mut self.output, verb, &[key, delta.to_string().as_bytes()])?;
-        self.flush()?;
+        self.words(if up { "incr" } else { "decr" }, &[key, delta.to_string().as_bytes()])?;
         self.response(|response| match response {
             Response::Number(number) => Ok(Some(number)),
             Response::Line(b"NOT_FOUND") => Ok(None),
-            _ => Err(Error::Malformed),
+            other => Err(unexpected(other)),
         })
     }
 
     /// The statistics of a group (empty: the general ones), in the server's order.
     pub fn stats(&mut self, group: &str) -> Result<Vec<(String, String)>, Error> {
-        let words: &[&[u8]] = if group.is_empty() { &[] } else { &[group.as_bytes()] };
-        client::put_words(&mut self.output, "stats", words)?;
-        self.flush()?;
+        self.line(format!("stats {group}").trim_end_matches(' '))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let mut statistics = Vec::new();
         loop {
+            let is_full = statistics.len() == STATISTICS_MAX;
             let line = self.response(|response| match response {
-                Response::Statistic { name, value } => Ok(Some((text(name), text(value)))),
-                Response::Line(b"END" | b"RESET") => Ok(None),
-                _ => Err(Error::Malformed),
+                Response::Statistic { name, value } if !is_full => Ok(Some((text(name), text(value)))),
+                // `stats reset` and `stats detail on` have nothing to tell.
+                Response::Line(b"END" | b"RESET" | b"OK") => Ok(None),
+                other => Err(unexpected(other)),
             })?;
             match line {
                 Some(line) => statistics.push(line),
@@ -280,33 +239,47 @@ impl Connection {
 
     /// The server's version.
     pub fn version(&mut self) -> Result<String, Error> {
-        client::put_words(&mut self.output, "version", &[])?;
-        self.flush()?;
+        self.words("version", &[])?;
         self.response(|response| match response {
             Response::Line(line) if line.starts_with(b"VERSION ") => {
                 Ok(String::from_utf8_lossy(&line[8..]).into_owned())
             }
-            _ => Err(Error::Malformed),
+            other => Err(unexpected(other)),
         })
     }
 
     /// The keys that the server holds, one after another, by `lru_crawler metadump`: its line for each key, as it is
-    /// (`key=... exp=... ...`).
+    /// (`key=... exp=... ...`). An error of `see` ends it, and with it the use of the connection.
     pub fn metadump(&mut self, mut see: impl FnMut(&str) -> Result<(), Error>) -> Result<(), Error> {
-        client::put_words(&mut self.output, "lru_crawler metadump all", &[])?;
-        self.flush()?;
+        self.line("lru_crawler metadump all")?;
         loop {
             let line = self.response(|response| match response {
                 Response::Line(b"END") => Ok(None),
+                // Servers before 1.6.43 begin without it.
                 Response::Line(b"OK") => Ok(Some(String::new())),
-                Response::Line(line) => Ok(Some(String::from_utf8_lossy(line).into_owned())),
-                _ => Err(Error::Malformed),
+                Response::Line(line) if line.starts_with(b"key=") => {
+                    Ok(Some(String::from_utf8_lossy(line).into_owned()))
+                }
+                other => Err(unexpected(other)),
             })?;
             match line {
                 None => return Ok(()),
                 Some(line) if line.is_empty() => {}
-                Some(line) => see(&line)?,
+                Some(line) => see(&line).inspect_err(|_| self.is_lost = true)?,
             }
         }
     }
+}
+
+fn unexpected(response: Response<'_>) -> Error {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Error::Unexpected(match response {
+        Response::Line(line) => text(line),
+        // Its value may be long.
+        Response::Value { key, .. } => format!("VALUE {}", text(key)),
+        Response::Meta { code, flags, .. } => format!("{} {}", text(&code), text(flags.text())),
+        Response::Statistic { name, value } => format!("STAT {} {}", text(name), text(value)),
+        Response::Number(number) => number.to_string(),
+        Response::Refused(refusal) => text(refusal.line),
+    })
 }

@@ -1,11 +1,21 @@
 //! Connections to a server: what the command line, the load generator and (later) the proxy stand on.
 //!
+//! ```text
+//! address      host:port, todana://host:port, unix:/path
+//! socket       a blocking stream with timeouts
+//! connection   requests and their replies over it, in the text dialect
+//! ```
+//!
 //! Not here: wire formats (`protocol`), pools and rings (their first user is not there yet).
 #![forbid(unsafe_code)]
 
 mod address;
 mod connection;
+mod error;
+mod socket;
 
 pub use address::{Address, InvalidAddress};
-pub use connection::{Connection, Error, Item, Outcome};
-pub use todana_protocol::memcached::client::{Store, Verb};
+pub use connection::{Connection, Item, Outcome};
+pub use error::{Error, Refusal};
+pub use socket::Timeouts;
+pub use todana_protocol::memcached::client::{Fetch, Invalid, RefusalKind, Store, Verb};

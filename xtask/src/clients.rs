@@ -1,12 +1,12 @@
 //! Real clients against the real server.
 
-use crate::step::{Outcome, Report, install_debian, program};
+use crate::step::{Outcome, Report, install_debian, program, target_directory};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 const SERVER: &str = "fast/todana";
-const PYTHON: &str = ".venv/bin/python";
+pub(crate) const PYTHON: &str = ".venv/bin/python";
 
 /// A server on a port of the system's choice; stopped when it goes out of scope.
 pub(crate) struct Server {
@@ -16,8 +16,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(options: &[&str]) -> Result<Server, String> {
-        let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
-        let mut child = Command::new(Path::new(&target).join(SERVER))
+        let mut child = Command::new(target_directory().join(SERVER))
             .args(["serve", "--port", "-1"])
             .args(options)
             .stdin(Stdio::null())

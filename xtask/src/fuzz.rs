@@ -8,22 +8,18 @@ const TOOLS: &str = "target/tools";
 
 pub(crate) fn run(report: &mut Report, only: Option<&str>, seconds: u32) {
     if !report.wants("fuzz") {
-        return;
+        return report.knows("fuzz");
     }
     let targets = targets();
     if let Err(why) = ready() {
         return report.step("fuzz", || Outcome::Skipped(why));
     }
-    let path =
-        format!("{}:{}", Path::new(TOOLS).join("bin").display(), std::env::var("PATH").unwrap_or_default());
     let chosen: Vec<&String> =
         targets.iter().filter(|target| only.is_none_or(|only| only == target.as_str())).collect();
     if chosen.is_empty() {
         let known = targets.join(", ");
         return report.step("fuzz", || Outcome::Failed(format!("no such target; there are: {known}")));
     }
-    // Under `--only fuzz` the steps have names of their own.
-    report.only(None);
     for target in chosen {
         report.step(&format!("fuzz: {target}"), || {
             let mut words: Vec<String> = ["fuzz", "run", target].into_iter().map(String::from).collect();
@@ -43,7 +39,7 @@ pub(crate) fn run(report: &mut Report, only: Option<&str>, seconds: u32) {
                 words.insert(3, scratch);
             }
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            nightly(&words).env("PATH", &path).run()
+            nightly(&words).path_first(&Path::new(TOOLS).join("bin")).run()
         });
     }
 }

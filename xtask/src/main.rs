@@ -4,6 +4,7 @@
 mod clients;
 mod fuzz;
 mod garbage;
+mod readme;
 mod sanitize;
 mod step;
 
@@ -56,7 +57,10 @@ fn main() -> ExitCode {
         Task::Test { only } => test(&mut report, only.as_deref()),
         Task::Fuzz { target, minutes } => fuzz::run(&mut report, target.as_deref(), minutes * 60),
         Task::Sanitize => sanitize::run(&mut report, None),
-        Task::Garbage { sessions } => report.step("garbage", || garbage::run(sessions)),
+        Task::Garbage { sessions } => {
+            build(&mut report);
+            report.step("garbage", || garbage::run(sessions));
+        }
     }
     report.finish()
 }
@@ -64,6 +68,10 @@ fn main() -> ExitCode {
 /// All steps, the quick ones first.
 fn test(report: &mut Report, only: Option<&str>) {
     report.only(only);
+    // Quietly and at once, so that the steps' output is theirs alone. What is missing afterwards the steps will name.
+    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
+        cargo(&["fetch", "--locked", "--manifest-path", manifest]).succeeds();
+    }
     report.step("format", || cargo(&["fmt", "--all", "--check"]).run());
     report.step("clippy", || {
         cargo(&["clippy", "--workspace", "--all-targets", "--profile", "fast", "--", "-D", "warnings"]).run()
@@ -75,11 +83,17 @@ fn test(report: &mut Report, only: Option<&str>) {
             .env("RUSTDOCFLAGS", "-D warnings")
             .run()
     });
-    if report.wants("clients") || report.wants("garbage") {
-        report.step("build", || cargo(&["build", "--profile", "fast", "--package", "todana-cli"]).run());
+    if ["clients", "garbage", "readme"].iter().any(|step| report.wants(step)) {
+        build(report);
     }
     clients::run(report);
     report.step("garbage", || garbage::run(2_000));
+    readme::run(report);
     fuzz::run(report, None, 20);
     sanitize::run(report, Some(6));
+}
+
+/// The server that the steps with clients start.
+fn build(report: &mut Report) {
+    report.step("build", || cargo(&["build", "--profile", "fast", "--package", "todana-cli"]).run());
 }

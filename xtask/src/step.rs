@@ -1,6 +1,7 @@
 //! Steps of a task, and the table at the end.
 
 use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,8 @@ pub(crate) enum Outcome {
 #[derive(Default)]
 pub(crate) struct Report {
     only: Option<String>,
+    /// The names by which `only` could have chosen.
+    known: Vec<String>,
     steps: Vec<(String, Outcome, Duration)>,
 }
 
@@ -28,8 +31,16 @@ impl Report {
         self.only.as_deref().is_none_or(|only| only == name || name.split(':').next() == Some(only))
     }
 
+    /// Notes a name that may stand after `--only`.
+    pub(crate) fn knows(&mut self, name: &str) {
+        if name != "build" && !self.known.iter().any(|known| known == name) {
+            self.known.push(name.to_string());
+        }
+    }
+
     /// Runs a step unless another one was asked for.
     pub(crate) fn step(&mut self, name: &str, run: impl FnOnce() -> Outcome) {
+        self.knows(name.split(':').next().unwrap_or(name));
         // `build` is called for whoever stands on it.
         if !self.wants(name) && name != "build" {
             return;
@@ -48,6 +59,9 @@ impl Report {
     /// Prints the table.
     pub(crate) fn finish(self) -> ExitCode {
         println!();
+        if let (Some(only), true) = (&self.only, self.steps.is_empty()) {
+            println!("there is no step {only:?}; there are: {}", self.known.join(" "));
+        }
         let (mut passed, mut failed, mut skipped) = (0, 0, 0);
         for (name, outcome, time) in &self.steps {
             let (word, why) = match outcome {
@@ -99,6 +113,14 @@ impl Run {
         self
     }
 
+    /// Looks for programs in this folder first.
+    pub(crate) fn path_first(self, folder: &Path) -> Run {
+        // The program may change its folder.
+        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.into());
+        let path = std::env::var("PATH").unwrap_or_default();
+        self.env("PATH", &format!("{}:{path}", folder.display()))
+    }
+
     /// Runs it, its output shown.
     pub(crate) fn run(mut self) -> Outcome {
         match self.0.status() {
@@ -112,6 +134,11 @@ impl Run {
     pub(crate) fn succeeds(mut self) -> bool {
         self.0.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     }
+}
+
+/// Where cargo builds.
+pub(crate) fn target_directory() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
 }
 
 /// Installs Debian packages, where that can be done.

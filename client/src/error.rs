@@ -1,0 +1,75 @@
+//! Why a request failed.
+
+use std::fmt;
+use std::io;
+use todana_protocol::memcached::client::{self, Invalid, Malformed, RefusalKind};
+
+/// Why a request failed. After [`Error::Refused`] and [`Error::Invalid`] the connection is as good as before; after any
+/// other it cannot be known which reply belongs to which request, so all further requests fail too.
+#[derive(Debug)]
+pub enum Error {
+    /// The connection.
+    Io(io::Error),
+    /// The request cannot be sent: its key, mostly. Nothing was.
+    Invalid(Invalid),
+    /// The reply is none of the protocol.
+    Malformed,
+    /// The reply, this line, is none to the request.
+    Unexpected(String),
+    /// The server refused.
+    Refused(Refusal),
+}
+
+/// A server's refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Whose fault it is, by the server's own word.
+    pub kind: RefusalKind,
+    /// Its whole line.
+    pub line: String,
+}
+
+impl From<client::Refusal<'_>> for Refusal {
+    fn from(refusal: client::Refusal<'_>) -> Self {
+        Refusal { kind: refusal.kind, line: String::from_utf8_lossy(refusal.line).into_owned() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Io(error) => error.fmt(f),
+            Error::Invalid(error) => error.fmt(f),
+            Error::Malformed => Malformed.fmt(f),
+            Error::Unexpected(line) => write!(f, "the server's reply {line:?} is no answer to the request"),
+            Error::Refused(refusal) => write!(f, "the server says: {}", refusal.line),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Error::Io(error)
+    }
+}
+
+impl From<Invalid> for Error {
+    fn from(error: Invalid) -> Self {
+        Error::Invalid(error)
+    }
+}
+
+impl From<Malformed> for Error {
+    fn from(_: Malformed) -> Self {
+        Error::Malformed
+    }
+}

@@ -1,0 +1,238 @@
+//! A connection against a server that plays from a script.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpListener;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use todana_client::{
+    Address, Connection, Error, Fetch, Item, Outcome, Refusal, RefusalKind, Store, Timeouts, Verb,
+};
+
+/// What the server awaits, and what it answers: in pieces, or not at all.
+type Turn = (&'static [u8], &'static [&'static [u8]]);
+
+/// Plays one connection and hangs up; the thread fails if a request differs.
+fn play(script: &'static [Turn]) -> (Address, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_nodelay(true).unwrap();
+        for (request, reply) in script {
+            let mut received = vec![0; request.len()];
+            stream.read_exact(&mut received).unwrap();
+            assert_eq!(received.escape_ascii().to_string(), request.escape_ascii().to_string());
+            for piece in *reply {
+                stream.write_all(piece).unwrap();
+            }
+            if reply.is_empty() {
+                // Silent until the client goes.
+                let _ = stream.read(&mut [0]);
+            }
+        }
+    });
+    (address, server)
+}
+
+/// Plays a script to the end against what the client does with its connection.
+fn with_script(script: &'static [Turn], client: impl FnOnce(&mut Connection)) {
+    let (address, server) = play(script);
+    let mut connection = Connection::open(&address).unwrap();
+    client(&mut connection);
+    drop(connection);
+    server.join().expect("the requests were those of the script");
+}
+
+fn item(key: &[u8], value: &[u8], flags: u32, version: Option<u64>) -> Item {
+    Item { key: key.to_vec(), value: value.to_vec(), flags, version }
+}
+
+fn refused(kind: RefusalKind, line: &str) -> Refusal {
+    Refusal { kind, line: line.into() }
+}
+
+#[test]
+fn records_are_read_in_the_order_of_their_keys() {
+    let script: &[Turn] = &[
+        (b"get a b c\r\n", &[b"VALUE a 5 3\r\nx\r\n\r\nVALUE c 0 0\r\n\r", b"\nEND\r\n"]),
+        (b"gets a\r\n", &[b"V", b"ALUE a 0 1 77\r\n", b"x", b"\r\nEND\r", b"\n"]),
+        (b"gat 60 a\r\n", &[b"END\r\n"]),
+        (b"gats -1 a\r\n", &[b"VALUE a 0 1 78\r\ny\r\nEND\r\n"]),
+        (b"get a a\r\n", &[b"VALUE a 0 1\r\ny\r\nVALUE a 0 1\r\ny\r\nEND\r\n"]),
+    ];
+    with_script(script, |connection| {
+        let items = connection.get(&[b"a", b"b", b"c"], false).unwrap();
+        assert_eq!(items, [item(b"a", b"x\r\n", 5, None), item(b"c", b"", 0, None)]);
+        assert_eq!(connection.get(&[b"a"], true).unwrap(), [item(b"a", b"x", 0, Some(77))]);
+        let touch = |versions, exptime| Fetch { versions, touch: Some(exptime) };
+        assert_eq!(connection.fetch(touch(false, 60), &[b"a"]).unwrap(), []);
+        assert_eq!(connection.fetch(touch(true, -1), &[b"a"]).unwrap(), [item(b"a", b"y", 0, Some(78))]);
+        assert_eq!(connection.get(&[b"a", b"a"], false).unwrap().len(), 2);
+    });
+}
+
+#[test]
+fn outcomes_are_told_apart() {
+    let script: &[Turn] = &[
+        (b"set k 1 60 5\r\nvalue\r\n", &[b"STORED\r\n"]),
+        (b"add k 0 0 0\r\n\r\n", &[b"NOT_STORED\r\n"]),
+        (b"cas k 0 0 0 7\r\n\r\n", &[b"EXISTS\r\n"]),
+        (b"cas k 0 0 0 7\r\n\r\n", &[b"NOT_FOUND\r\n"]),
+        (b"delete k\r\n", &[b"DELETED\r\n"]),
+        (b"touch k -1\r\n", &[b"TOUCHED\r\n"]),
+        (b"touch k 5\r\n", &[b"NOT_FOUND\r\n"]),
+        (b"incr k 5\r\n", &[b"12\r\n"]),
+        (b"decr k 1\r\n", &[b"9 \r\n"]),
+        (b"decr k 1\r\n", &[b"NOT_FOUND\r\n"]),
+        (b"flush_all 10\r\n", &[b"OK\r\n"]),
+        (b"version\r\n", &[b"VERSION 1.6.45\r\n"]),
+    ];
+    with_script(script, |connection| {
+        let store = Store { key: b"k", value: b"value", flags: 1, exptime: 60, ..Store::default() };
+        assert_eq!(connection.store(&store).unwrap(), Outcome::Done);
+        let empty = |verb| Store { verb, key: b"k", ..Store::default() };
+        assert_eq!(connection.store(&empty(Verb::Add)).unwrap(), Outcome::NotStored);
+        assert_eq!(connection.store(&empty(Verb::Cas(7))).unwrap(), Outcome::Exists);
+        assert_eq!(connection.store(&empty(Verb::Cas(7))).unwrap(), Outcome::NotFound);
+        assert_eq!(connection.delete(b"k").unwrap(), Outcome::Done);
+        assert_eq!(connection.touch(b"k", -1).unwrap(), Outcome::Done);
+        assert_eq!(connection.touch(b"k", 5).unwrap(), Outcome::NotFound);
+        assert_eq!(connection.count(b"k", 5, true).unwrap(), Some(12));
+        assert_eq!(connection.count(b"k", 1, false).unwrap(), Some(9));
+        assert_eq!(connection.count(b"k", 1, false).unwrap(), None);
+        assert_eq!(connection.simple("flush_all 10").unwrap(), Outcome::Done);
+        assert_eq!(connection.version().unwrap(), "1.6.45");
+    });
+}
+
+#[test]
+fn stores_may_run_ahead_of_their_outcomes() {
+    let script: &[Turn] = &[(
+        b"set a 0 0 1\r\n1\r\nset b 0 0 1\r\n2\r\nset c 0 0 1\r\n3\r\n",
+        &[b"STORED\r\nSERVER_ERR", b"OR out of memory storing object\r\nSTORED\r\n"],
+    )];
+    with_script(script, |connection| {
+        for (key, value) in [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")] {
+            connection.write_store(&Store { key, value, ..Store::default() }).unwrap();
+        }
+        assert_eq!(connection.unsent_len(), 48);
+        connection.flush().unwrap();
+        assert_eq!(connection.unsent_len(), 0);
+        assert_eq!(connection.read_outcome().unwrap(), Outcome::Done);
+        let Err(Error::Refused(refusal)) = connection.read_outcome() else { panic!("it was refused") };
+        assert_eq!(refusal, refused(RefusalKind::Server, "SERVER_ERROR out of memory storing object"));
+        assert_eq!(connection.read_outcome().unwrap(), Outcome::Done);
+    });
+}
+
+#[test]
+fn a_refusal_or_an_unsendable_request_leaves_the_connection_usable() {
+    let script: &[Turn] = &[
+        (b"get k\r\n", &[b"ERROR\r\n"]),
+        (b"incr k 1\r\n", &[b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n"]),
+        (b"version\r\n", &[b"VERSION 1\r\n"]),
+    ];
+    with_script(script, |connection| {
+        let error = connection.get(&[b"k"], false).unwrap_err();
+        assert_eq!(error.to_string(), "the server says: ERROR");
+        let Err(Error::Refused(refusal)) = connection.count(b"k", 1, true) else { panic!("it was refused") };
+        assert_eq!(refusal.kind, RefusalKind::Client);
+        for key in [&b"a b"[..], b"", b"k\r\nflush_all", &[b'k'; 251]] {
+            assert!(matches!(connection.get(&[key], false), Err(Error::Invalid(_))));
+            assert!(matches!(connection.delete(key), Err(Error::Invalid(_))));
+            let store = Store { key, value: b"1", ..Store::default() };
+            assert!(matches!(connection.store(&store), Err(Error::Invalid(_))));
+        }
+        assert!(matches!(connection.simple("version\nflush_all"), Err(Error::Invalid(_))));
+        assert_eq!(connection.version().unwrap(), "1");
+    });
+}
+
+#[test]
+fn statistics_come_in_the_order_of_the_server() {
+    let script: &[Turn] = &[
+        (b"stats\r\n", &[b"STAT pid 7\r\nSTAT version 1.6", b".45\r\nEND\r\n"]),
+        (b"stats items\r\n", &[b"END\r\n"]),
+        (b"stats reset\r\n", &[b"RESET\r\n"]),
+        (b"stats detail on\r\n", &[b"OK\r\n"]),
+    ];
+    with_script(script, |connection| {
+        let pair = |name: &str, value: &str| (name.to_string(), value.to_string());
+        assert_eq!(connection.stats("").unwrap(), [pair("pid", "7"), pair("version", "1.6.45")]);
+        for group in ["items", "reset", "detail on"] {
+            assert_eq!(connection.stats(group).unwrap(), []);
+        }
+    });
+}
+
+#[test]
+fn a_dump_shows_every_key_and_ends() {
+    const LINES: &[u8] = b"key=a exp=-1 la=0 \nkey=b%20c exp=5 la=0 \nEND\r\n";
+    let script: &[Turn] = &[
+        (b"lru_crawler metadump all\r\n", &[b"OK\r\n", LINES]),
+        (b"lru_crawler metadump all\r\n", &[LINES]),
+        (b"lru_crawler metadump all\r\n", &[b"ERROR metadump not allowed\r\n"]),
+        (b"lru_crawler metadump all\r\n", &[b"BUSY currently processing crawler request\r\n"]),
+    ];
+    with_script(script, |connection| {
+        for _ in 0..2 {
+            let mut seen = Vec::new();
+            connection
+                .metadump(|line| {
+                    seen.push(line.to_string());
+                    Ok(())
+                })
+                .unwrap();
+            assert_eq!(seen, ["key=a exp=-1 la=0 ", "key=b%20c exp=5 la=0 "]);
+        }
+        assert!(matches!(connection.metadump(|_| Ok(())), Err(Error::Refused(_))));
+        let error = connection.metadump(|_| Ok(())).unwrap_err();
+        assert!(error.to_string().contains("BUSY currently processing crawler request"), "{error}");
+    });
+}
+
+/// The reply to the second request would pass for one to the third.
+#[test]
+fn after_a_reply_that_did_not_come_in_time_no_other_is_taken_for_it() {
+    let (address, server) = play(&[(b"get slow\r\n", &[])]);
+    let read = Duration::from_millis(20);
+    let mut connection = Connection::open_within(&address, Timeouts { read, ..Timeouts::default() }).unwrap();
+    let Err(Error::Io(error)) = connection.get(&[b"slow"], false) else { panic!("nobody answers") };
+    assert_eq!((error.kind(), error.to_string()), (ErrorKind::TimedOut, "the server does not answer".into()));
+    let Err(Error::Io(error)) = connection.get(&[b"quick"], false) else { panic!("it is lost") };
+    assert_eq!(error.kind(), ErrorKind::NotConnected);
+    assert!(connection.version().is_err() && connection.flush().is_err());
+    drop(connection);
+    server.join().unwrap();
+}
+
+#[test]
+fn what_is_no_answer_is_shown_and_ends_the_connection() {
+    const CASES: [(&[Turn], &str); 4] = [
+        (&[(b"get k\r\n", &[b"STORED\r\n"])], "the server's reply \"STORED\" is no answer to the request"),
+        (
+            &[(b"get k\r\n", &[b"VALUE other 0 1\r\nx\r\nEND\r\n"])],
+            "the server's reply \"VALUE other\" is no answer to the request",
+        ),
+        (&[(b"get k\r\n", &[b"VALUE k 0 x\r\n"])], "the server's reply cannot be understood"),
+        (&[(b"get k\r\n", &[b"VALUE k 0 5\r\nx"])], "the server closed the connection"),
+    ];
+    for (script, expected) in CASES {
+        with_script(script, |connection| {
+            assert_eq!(connection.get(&[b"k"], false).unwrap_err().to_string(), expected);
+            let error = connection.version().unwrap_err().to_string();
+            assert_eq!(error, "an earlier request failed on this connection; open another one");
+        });
+    }
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address: Address = listener.local_addr().unwrap().to_string().parse().unwrap();
+    drop(listener);
+    let error = Connection::open(&address).err().unwrap().to_string();
+    assert!(error.starts_with(&format!("cannot connect to {address}: ")), "{error}");
+    let error = Connection::open(&"unix:/nowhere/at/all".parse().unwrap()).err().unwrap().to_string();
+    assert!(error.starts_with("cannot connect to unix:/nowhere/at/all: "), "{error}");
+}
