@@ -231,7 +231,7 @@ fn speed(records: u64) {
     );
     let order: Vec<u32> = (0..records).map(|n| (arbitrary(n) % records) as u32).collect();
     let mut rounds: [Vec<[f64; 4]>; 4] = Default::default();
-    for _ in 0..3 {
+    for _ in 0..std::env::var("ROUNDS").ok().and_then(|x| x.parse().ok()).unwrap_or(3) {
         for (index, (_, rival)) in RIVALS.iter().enumerate() {
             rounds[index].push(speed_of(*rival, records, &order));
         }

@@ -197,10 +197,16 @@ fn serve_all(
         let mut behind = [(0, *dialect); BATCH];
         let mut len = 0;
         let mut end = None;
-        for slot in scratch.iter_mut().take((*budget as usize).min(BATCH)) {
+        let mut lines = 0;
+        for slot in scratch.iter_mut() {
+            if lines == *budget {
+                break;
+            }
             match dialect.decode(limits, &data[at..], slot) {
                 Step::Request { consumed, request } => {
                     at += consumed;
+                    // The keys of one line share its turn.
+                    lines += u32::from(request.form.is_last_of_line());
                     // Nothing behind a quit is looked at; what is behind a list, later.
                     let quits = matches!(request.command, Command::Quit | Command::List);
                     batch[len] = Some(request);
@@ -240,7 +246,7 @@ fn serve_all(
                 Flow::Close => return (at, 0, Pause::Closes),
             }
         }
-        *budget -= len as u32;
+        *budget -= lines;
         if let Some((wanted, pause)) = end {
             return (at, wanted, pause);
         }

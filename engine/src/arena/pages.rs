@@ -6,7 +6,8 @@
 //!
 //! A block in use never begins with 0xF0 (a bucket's END byte; live buckets hold at least one record), which is how
 //! compaction tells the two apart without a bitmap. For each size, pages with a free block stand in eight lists by how
-//! full they are; new blocks come from the fullest, so that the sparsest run empty by themselves or are evacuated.
+//! full they are. A new block is one that was freed lately, whose lines are still in the cache; else it comes from the
+//! fullest page. So the sparsest run empty by themselves or are evacuated.
 //! What a page's owner needs to know lies outside the page, 16 bytes each.
 
 use super::heap::Kind;
@@ -23,6 +24,8 @@ const FREE_MARK: u8 = 0xF0;
 const NO_BLOCK: u16 = u16::MAX;
 const NO_PAGE: u32 = u32::MAX;
 const BINS: usize = 8;
+/// Pages remembered for their warm blocks [measured: 1 gains half, 8 no more than 4].
+const RECENT: usize = 4;
 
 /// Sizes: 16, 24 ... 256 by 8; 272 ... 512 by 16; 544 ... 1024 by 32.
 const CLASSES: usize = 31 + 16 + 16;
@@ -82,11 +85,33 @@ struct Page {
 struct Class {
     /// The first page of each bin.
     bins: [u32; BINS],
+    /// Pages that blocks were last freed on, the last one first.
+    recent: [u32; RECENT],
     pages: u32,
     used: u32,
 }
 
 impl Class {
+    /// The page of a block that was freed lately, if there is one.
+    #[inline]
+    fn take_recent(&mut self) -> Option<u32> {
+        let page = self.recent[0];
+        self.recent.copy_within(1.., 0);
+        self.recent[RECENT - 1] = NO_PAGE;
+        (page != NO_PAGE).then_some(page)
+    }
+
+    #[inline]
+    fn put_recent(&mut self, page: u32) {
+        self.recent.copy_within(..RECENT - 1, 1);
+        self.recent[0] = page;
+    }
+
+    /// A page that leaves the class, or is being emptied, gives no more blocks.
+    fn forget_recent(&mut self, page: u32) {
+        self.recent.iter_mut().filter(|recent| **recent == page).for_each(|recent| *recent = NO_PAGE);
+    }
+
     fn free_blocks(&self, class: usize) -> usize {
         self.pages as usize * usize::from(CAPACITY[class]) - self.used as usize
     }
@@ -121,7 +146,7 @@ impl Pages {
     pub(super) fn new() -> Pages {
         Pages {
             tables: Vec::new(),
-            classes: [Class { bins: [NO_PAGE; BINS], pages: 0, used: 0 }; CLASSES],
+            classes: [Class { bins: [NO_PAGE; BINS], recent: [NO_PAGE; RECENT], pages: 0, used: 0 }; CLASSES],
             reserve: Vec::new(),
             discarded: Vec::new(),
             cutting: None,
@@ -185,10 +210,13 @@ impl Pages {
 
     pub(super) fn alloc(&mut self, chunks: &mut Chunks, len: usize, need: Need) -> Result<Handle, NoRoom> {
         let class = class_of(len);
-        let fullest = self.classes[class].bins.iter().rev().find(|&&page| page != NO_PAGE);
-        let number = match fullest {
-            Some(&number) => number,
-            None => self.open_page(chunks, class, need)?,
+        let recent = self.classes[class].take_recent().filter(|&page| self.page(page).free != NO_BLOCK);
+        let number = match recent {
+            Some(number) => number,
+            None => match self.classes[class].bins.iter().rev().find(|&&page| page != NO_PAGE) {
+                Some(&number) => number,
+                None => self.open_page(chunks, class, need)?,
+            },
         };
         let page = self.page_mut(number);
         let block = if page.free == NO_BLOCK {
@@ -247,6 +275,7 @@ impl Pages {
                 self.link(number, new_bin);
             }
         }
+        self.classes[class].put_recent(number);
         if self.classes[class].is_sparse(class, false) {
             self.sparse = Some(class as u8);
         }
@@ -317,6 +346,7 @@ impl Pages {
     /// Takes an empty, unlinked page out of its class.
     fn close_page(&mut self, chunks: &mut Chunks, number: u32) {
         let class = usize::from(self.page(number).class);
+        self.classes[class].forget_recent(number);
         self.classes[class].pages -= 1;
         if self.reserve.len() < RESERVE_MAX {
             self.reserve.push(number);
@@ -366,6 +396,7 @@ impl Pages {
         // Off the lists, so that its blocks do not move to itself. There is room elsewhere: `is_sparse` asks for
         // more free blocks than one page has.
         self.unlink(number);
+        self.classes[class].forget_recent(number);
         let fresh = self.page(number).fresh;
         for block in 0..fresh {
             let from = Self::handle(number, block, class);
