@@ -142,3 +142,42 @@ fn no_single_write_moves_more_than_64_kib() {
     assert!(hash.worst_moved_bytes() > 0);
     assert!(hash.worst_moved_bytes() <= 64 << 10, "{}", hash.worst_moved_bytes());
 }
+
+#[test]
+fn a_full_hash_still_takes_new_attributes_for_what_it_holds() {
+    let hash = hash(2 << 20, WhenFull::Refuse);
+    let mut keys = Vec::new();
+    for n in 0.. {
+        let key = format!("key:{n}");
+        if put(&hash, &key, b"some value").is_err() {
+            break;
+        }
+        keys.push(key);
+    }
+    let attributes = Attributes { version: u64::MAX, ..Attributes::default() };
+    for key in &keys {
+        hash.visit(key.as_bytes(), &mut Decided::new(Decision::Retag(attributes))).unwrap();
+        let mut version = 0;
+        hash.view(key.as_bytes(), &mut |record| version = record.attributes.version).unwrap();
+        assert_eq!(version, u64::MAX, "{key}");
+    }
+    assert!(put(&hash, "one more", b"some value").is_err(), "the limit stands");
+}
+
+#[test]
+fn a_value_counts_until_its_last_reader_lets_go() {
+    let hash = hash(8 << 20, WhenFull::Refuse);
+    let empty = hash.status().committed_bytes;
+    put(&hash, "huge", &vec![1; 3 << 20]).unwrap();
+    let mut reader = None;
+    hash.view(b"huge", &mut |record| reader = record.shared.cloned()).unwrap();
+    hash.visit(b"huge", &mut Decided::new(Decision::Remove)).unwrap();
+    assert!(!holds(&hash, "huge"));
+    assert!(hash.status().committed_bytes >= empty + (3 << 20), "{:?}", hash.status());
+    let error = put(&hash, "other", &vec![1; 6 << 20]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full);
+    assert_eq!((**reader.as_ref().unwrap()).as_ref(), &vec![1; 3 << 20]);
+    drop(reader);
+    assert!(hash.status().committed_bytes < empty + (1 << 20), "{:?}", hash.status());
+    put(&hash, "other", &vec![1; 6 << 20]).unwrap();
+}

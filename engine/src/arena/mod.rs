@@ -24,6 +24,7 @@ pub(crate) use heap::Kind;
 use crate::raw::{Mapping, SYSTEM_PAGE};
 use heap::Heap;
 use pages::Pages;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Names a block: its offset in units of 8 bytes through all chunks.
@@ -202,20 +203,21 @@ impl Arena {
         self.moved += bytes.len() as u64;
     }
 
-    /// Replaces `remove` bytes at `at` of a block of `len` bytes by `insert`, moving it if its size changes.
-    /// Returns the handle it has afterwards; a block of no bytes has none.
+    /// Replaces a range of a block of `len` bytes by `insert`, moving it if its size changes.
+    /// Returns the handle it has afterwards; a block of no bytes has none. `growth` is why it may grow.
     pub(crate) fn splice(
         &mut self,
         handle: Handle,
         len: usize,
-        at: usize,
-        remove: usize,
+        remove: Range<usize>,
         insert: &[u8],
         kind: Kind,
+        growth: Need,
     ) -> Result<Handle, NoRoom> {
+        let (at, remove) = (remove.start, remove.len());
         let new_len = len - remove + insert.len();
         let tail = at + remove..len;
-        let need = if new_len > len { Need::Growth } else { Need::Upkeep };
+        let need = if new_len > len { growth } else { Need::Upkeep };
         if handle.is_none() {
             let new = self.alloc(new_len, kind, need)?;
             self.write(new, 0, insert);

@@ -1,6 +1,9 @@
 //! Records above 64 KiB: each value in a mapping of its own, shared with whoever is still sending it.
+//!
+//! A value counts against the budget until the last of them lets go of it, not until its record is gone: readers
+//! that never finish cannot make the process outgrow its limit.
 
-use super::Budget;
+use crate::arena::{Budget, NoRoom};
 use crate::raw::{Mapping, SYSTEM_PAGE};
 use std::sync::Arc;
 use todana_core::{Attributes, Record, SharedBytes};
@@ -14,9 +17,9 @@ pub(crate) struct HugeRecord {
 }
 
 impl HugeRecord {
-    /// What a value of this length takes from the budget.
-    pub(crate) fn committed(key_len: usize, value_len: usize) -> usize {
-        key_len + value_len.next_multiple_of(SYSTEM_PAGE) + 128
+    /// What a record takes from the budget besides its value.
+    fn committed(key_len: usize) -> usize {
+        key_len + 128
     }
 
     pub(crate) fn plain_size(&self) -> usize {
@@ -26,38 +29,59 @@ impl HugeRecord {
     pub(crate) fn record(&self) -> Record<'_> {
         Record { value: (*self.value).as_ref(), shared: Some(&self.value), attributes: self.attributes }
     }
-
-    fn own_committed(&self) -> usize {
-        Self::committed(self.key.len(), (*self.value).as_ref().len())
-    }
 }
 
-struct Mapped {
-    mapping: Mapping,
-    len: usize,
+/// A value and its share of the budget.
+struct Value {
+    bytes: ValueBytes,
+    committed: usize,
+    budget: Arc<Budget>,
 }
 
-impl AsRef<[u8]> for Mapped {
+enum ValueBytes {
+    Mapped(Mapping, usize),
+    /// The system limits how many mappings a process may have; the allocator still has memory then.
+    Allocated(Vec<u8>),
+}
+
+impl AsRef<[u8]> for Value {
     fn as_ref(&self) -> &[u8] {
-        &self.mapping.bytes()[..self.len]
+        match &self.bytes {
+            ValueBytes::Mapped(mapping, len) => &mapping.bytes()[..*len],
+            ValueBytes::Allocated(bytes) => bytes,
+        }
     }
 }
 
-/// A copy of a large value on memory of its own; `None` when the system gives none.
-pub(crate) fn share(value: &[u8]) -> Option<SharedBytes> {
-    // The system limits how many mappings a process may have; the allocator still has memory then.
+impl Drop for Value {
+    fn drop(&mut self) {
+        self.budget.release(self.committed);
+    }
+}
+
+/// A copy of a large value on memory of its own.
+pub(crate) fn share(value: &[u8], budget: &Arc<Budget>) -> Result<SharedBytes, NoRoom> {
+    let committed = value.len().next_multiple_of(SYSTEM_PAGE);
+    let no_room = NoRoom { bytes: committed };
+    if !budget.commit(committed) {
+        return Err(no_room);
+    }
+    let bytes = ValueBytes::Allocated(Vec::new());
+    // From here on, whatever happens, the budget gets it back.
+    let mut shared = Value { bytes, committed, budget: Arc::clone(budget) };
     match Mapping::new(value.len().max(1)) {
         Ok(mut mapping) => {
             mapping.bytes_mut()[..value.len()].copy_from_slice(value);
-            Some(Arc::new(Mapped { mapping, len: value.len() }))
+            shared.bytes = ValueBytes::Mapped(mapping, value.len());
         }
         Err(_) => {
             let mut copy = Vec::new();
-            copy.try_reserve_exact(value.len()).ok()?;
+            copy.try_reserve_exact(value.len()).map_err(|_| no_room)?;
             copy.extend_from_slice(value);
-            Some(Arc::new(copy))
+            shared.bytes = ValueBytes::Allocated(copy);
         }
     }
+    Ok(Arc::new(shared))
 }
 
 /// The huge records of a shard, by index.
@@ -86,8 +110,9 @@ impl HugeTable {
         self.records[index as usize].as_deref_mut().expect("a stub leads to its huge record")
     }
 
-    /// Adds a record whose memory the caller has committed already.
+    /// Adds a record.
     pub(crate) fn insert(&mut self, record: HugeRecord) -> u32 {
+        self.budget.commit_anyway(HugeRecord::committed(record.key.len()));
         self.bytes += record.key.len() + (*record.value).as_ref().len();
         let record = Some(Box::new(record));
         match self.free.pop() {
@@ -102,11 +127,11 @@ impl HugeTable {
         }
     }
 
-    /// Removes a record and releases its memory.
+    /// Removes a record; its value's memory goes with the last that holds it.
     pub(crate) fn remove(&mut self, index: u32) {
         let record = self.records[index as usize].take().expect("a stub leads to its huge record");
         self.bytes -= record.key.len() + (*record.value).as_ref().len();
-        self.budget.release(record.own_committed());
+        self.budget.release(HugeRecord::committed(record.key.len()));
         self.free.push(index);
     }
 }
@@ -114,7 +139,7 @@ impl HugeTable {
 impl Drop for HugeTable {
     fn drop(&mut self) {
         for record in self.records.iter().flatten() {
-            self.budget.release(record.own_committed());
+            self.budget.release(HugeRecord::committed(record.key.len()));
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::arena::{Arena, Budget, Handle, Kind, Need, NoRoom};
 use std::sync::Arc;
 use todana_core::{Action, Attributes, Error, ErrorKind, Expiry, Record, SharedBytes, Status, Visitor};
 
-/// A bucket is split when buckets hold more than this on average [measured: see ARCHITECTURE.md, "Bucket size"] ...
+/// A bucket is split when buckets hold more than this on average [measured: DESIGN, "Bucket size"] ...
 const BUCKET_BYTES: usize = 168;
 /// ... and more than this many records, so that long records share a bucket too.
 const BUCKET_RECORDS: usize = 4;
@@ -57,6 +57,7 @@ enum Plan {
     /// The record is in the scratch buffer.
     Put {
         plain: usize,
+        need: Need,
     },
     /// A new huge record.
     PutHuge(HugeRecord),
@@ -295,13 +296,14 @@ impl Shard {
     ) -> Result<Plan, Trouble> {
         let mut digits = [0; 20];
         let old = self.record(handle, spot, &mut digits);
-        let record = match visitor.visit(old) {
+        let (record, need) = match visitor.visit(old) {
             Action::Keep => return Ok(Plan::Nothing),
             Action::Remove => return Ok(if old.is_some() { Plan::Remove } else { Plan::Nothing }),
-            Action::Put(record) => record,
+            Action::Put(record) => (record, Need::Growth),
             Action::Retag(attributes) => match old {
                 None => return Ok(Plan::Nothing),
-                Some(old) => Record { attributes, ..old },
+                // Some bytes at most, for a record that is there: no limit may turn a read into a failure.
+                Some(old) => (Record { attributes, ..old }, Need::Upkeep),
             },
         };
         if key.text.len() > KEY_LEN_MAX || record.value.len() > VALUE_LEN_MAX {
@@ -314,7 +316,7 @@ impl Shard {
         let plain = key.text.len() + record.value.len() + if record.attributes.flags != 0 { 4 } else { 0 };
         if plain <= BLOCK_RECORD_MAX {
             record::put_record(scratch, key, record.value, &record.attributes);
-            return Ok(Plan::Put { plain });
+            return Ok(Plan::Put { plain, need });
         }
         let old_value = match spot {
             Spot::Elsewhere { elsewhere: Elsewhere::Huge(index), .. } => {
@@ -327,15 +329,9 @@ impl Shard {
         {
             return Ok(Plan::RetagHuge(index, record.attributes));
         }
-        let bytes = HugeRecord::committed(key.text.len(), record.value.len());
         let value: SharedBytes = match record.shared {
             Some(shared) => Arc::clone(shared),
-            None => {
-                if !self.budget.fits(bytes as u64) {
-                    return Err(Trouble::NoRoom(NoRoom { bytes }));
-                }
-                huge::share(record.value).ok_or(NoRoom { bytes })?
-            }
+            None => huge::share(record.value, &self.budget)?,
         };
         let key_text = key.text.into();
         Ok(Plan::PutHuge(HugeRecord { key: key_text, hash: key.hash, value, attributes: record.attributes }))
@@ -364,8 +360,8 @@ impl Shard {
                 visitor.applied(Some(self.huge.get(index).record()));
                 return Ok(());
             }
-            Plan::Put { plain } if scratch.len() <= BUCKET_RECORD_MAX => {
-                self.put_in_bucket(bucket, &spot, key, scratch, plain)?;
+            Plan::Put { plain, need } if scratch.len() <= BUCKET_RECORD_MAX => {
+                self.put_in_bucket(bucket, &spot, key, scratch, plain, need)?;
                 // The scratch buffer holds what the bucket now holds.
                 let entry = record::entry(scratch, 0).expect("a record was put");
                 let Body::Whole(parts) = entry.body else { unreachable!("short records are whole") };
@@ -373,20 +369,16 @@ impl Shard {
                 let value = parts.value_text(scratch, &mut digits);
                 visitor.applied(Some(Record::new(value, parts.attributes(scratch))));
             }
-            Plan::Put { plain } => {
-                let block = self.put_in_block(bucket, &spot, key, scratch, plain)?;
+            Plan::Put { plain, need } => {
+                let block = self.put_in_block(bucket, &spot, key, scratch, plain, need)?;
                 visitor.applied(Some(self.record_elsewhere(Elsewhere::Block(block.0), &mut [0; 20])));
             }
             Plan::PutHuge(record) => {
-                let bytes = HugeRecord::committed(record.key.len(), (*record.value).as_ref().len());
-                if !self.budget.commit(bytes) {
-                    return Err(NoRoom { bytes }.into());
-                }
                 let plain = record.plain_size();
                 let index = self.huge.insert(record);
                 scratch.clear();
                 record::put_stub(scratch, key.fingerprint(), Elsewhere::Huge(index));
-                if let Err(no_room) = self.put_in_bucket(bucket, &spot, key, scratch, plain) {
+                if let Err(no_room) = self.put_in_bucket(bucket, &spot, key, scratch, plain, Need::Growth) {
                     self.huge.remove(index);
                     return Err(no_room.into());
                 }
@@ -404,6 +396,7 @@ impl Shard {
         key: &Key<'_>,
         bytes: &mut Vec<u8>,
         plain: usize,
+        need: Need,
     ) -> Result<(), NoRoom> {
         let handle = self.directory.get(bucket);
         let old_plain = self.plain_size(handle, spot);
@@ -413,7 +406,7 @@ impl Shard {
             Spot::Nowhere { end } => (*end, 0),
         };
         if !self.put_in_tight_bucket(bucket, key, at, old_len, bytes)? {
-            self.splice(bucket, at, old_len, bytes)?;
+            self.splice(bucket, at, old_len, bytes, need)?;
         }
         if let Spot::Elsewhere { elsewhere, .. } = spot {
             self.free_elsewhere(*elsewhere);
@@ -434,6 +427,7 @@ impl Shard {
         key: &Key<'_>,
         bytes: &mut Vec<u8>,
         plain: usize,
+        need: Need,
     ) -> Result<Handle, NoRoom> {
         if let Spot::Elsewhere { elsewhere: Elsewhere::Block(old), .. } = *spot {
             let old_bytes = self.arena.bytes(Handle(old));
@@ -448,12 +442,12 @@ impl Shard {
             }
         }
         let len = bytes.len();
-        let block = self.arena.alloc(len, Kind::Record, Need::Growth)?;
+        let block = self.arena.alloc(len, Kind::Record, need)?;
         self.arena.write(block, 0, bytes);
         self.block_bytes += len;
         bytes.clear();
         record::put_stub(bytes, key.fingerprint(), Elsewhere::Block(block.0));
-        let outcome = self.put_in_bucket(bucket, spot, key, bytes, plain);
+        let outcome = self.put_in_bucket(bucket, spot, key, bytes, plain, need);
         if outcome.is_err() {
             self.free_elsewhere(Elsewhere::Block(block.0));
         }
@@ -501,12 +495,13 @@ impl Shard {
         at: usize,
         remove: usize,
         insert: &mut Vec<u8>,
+        need: Need,
     ) -> Result<(), NoRoom> {
         let handle = self.directory.get(bucket);
         let inserted = insert.len();
         let new = if handle.is_none() {
             insert.push(record::END);
-            let new = self.arena.splice(handle, 0, 0, 0, insert, Kind::Bucket);
+            let new = self.arena.splice(handle, 0, 0..0, insert, Kind::Bucket, need);
             insert.pop();
             new?
         } else if remove == inserted {
@@ -516,7 +511,7 @@ impl Shard {
             // The end mark goes along; a bucket of nothing else goes with it.
             let len = record::end(self.arena.bytes(handle), at + remove) + 1;
             let remove = if len - remove + inserted == 1 { len } else { remove };
-            self.arena.splice(handle, len, at, remove, insert, Kind::Bucket)?
+            self.arena.splice(handle, len, at..at + remove, insert, Kind::Bucket, need)?
         };
         if new != handle {
             self.directory.set(bucket, new);
@@ -529,9 +524,9 @@ impl Shard {
         let handle = self.directory.get(bucket);
         let plain = self.plain_size(handle, spot).expect("only what is there is removed");
         match spot {
-            Spot::Here(entry) => self.splice(bucket, entry.at, entry.len, &mut Vec::new())?,
+            Spot::Here(entry) => self.splice(bucket, entry.at, entry.len, &mut Vec::new(), Need::Upkeep)?,
             Spot::Elsewhere { at, elsewhere } => {
-                self.splice(bucket, *at, STUB_LEN, &mut Vec::new())?;
+                self.splice(bucket, *at, STUB_LEN, &mut Vec::new(), Need::Upkeep)?;
                 self.free_elsewhere(*elsewhere);
             }
             Spot::Nowhere { .. } => unreachable!("only what is there is removed"),
@@ -641,7 +636,7 @@ impl Shard {
             content.clear();
             content.extend_from_slice(&bytes[..end]);
             let at = record::end(self.arena.bytes(staying), 0);
-            let outcome = self.arena.splice(staying, at + 1, at, 0, &content, Kind::Bucket);
+            let outcome = self.arena.splice(staying, at + 1, at..at, &content, Kind::Bucket, Need::Upkeep);
             self.scratch_two = content;
             self.directory.set(into, outcome?);
             self.arena.free(moving, end + 1, Kind::Bucket);
@@ -835,7 +830,7 @@ impl Shard {
             Body::Whole(_) => None,
         };
         let nature = self.nature_of(handle, &entry);
-        if self.splice(bucket, 0, entry.len, &mut Vec::new()).is_err() {
+        if self.splice(bucket, 0, entry.len, &mut Vec::new(), Need::Upkeep).is_err() {
             // The system refuses even upkeep; the record stays.
             return 0;
         }
