@@ -2,6 +2,7 @@
 
 use crate::access::Tracking;
 use crate::expiry::resolve;
+use crate::store::item_size;
 use crate::versions::{Versions, equals};
 use todana_core::{
     Action, Arithmetic, Attributes, Direction, Expiry, Marks, Number, Record, Refusal, Reply, UnixSeconds,
@@ -10,6 +11,10 @@ use todana_core::{
 
 /// Twenty digits hold any number.
 const DIGITS_MAX: usize = 20;
+
+/// memcached keeps an item above this size in several chunks and takes it for no number, whatever its value says. So a
+/// client cannot make the server copy a megabyte of padding for each `incr` either.
+const ITEM_SIZE_MAX: u64 = 512 << 10;
 
 pub(crate) struct ArithmeticVisitor<'v> {
     pub(crate) arithmetic: &'v Arithmetic<'v>,
@@ -98,7 +103,9 @@ impl Visitor for ArithmeticVisitor<'_> {
             self.outcome = Reply::Exists;
             return Action::Keep;
         }
-        let Some(stored) = number(old.value) else {
+        let size = item_size(arithmetic.key.len(), old.value.len(), old.attributes.flags);
+        let stored = if size > ITEM_SIZE_MAX { None } else { number(old.value) };
+        let Some(stored) = stored else {
             self.outcome = Reply::Refused(Refusal::NonNumeric);
             return Action::Keep;
         };

@@ -11,6 +11,11 @@ use todana_core::{
 /// the block's line end; 4 more for flags.
 const ITEM_OVERHEAD: u64 = 59;
 
+/// The size of an item by memcached's rule.
+pub(crate) fn item_size(key_len: usize, value_len: usize, flags: u32) -> u64 {
+    ITEM_OVERHEAD + (key_len + value_len) as u64 + if flags != 0 { 4 } else { 0 }
+}
+
 pub(crate) struct StoreVisitor<'v> {
     pub(crate) store: &'v Store<'v>,
     pub(crate) now: UnixSeconds,
@@ -78,8 +83,7 @@ impl<'v> StoreVisitor<'v> {
             _ => [self.store.value, old.value],
         };
         let len = pieces[0].len() + pieces[1].len();
-        let flags = if old.attributes.flags != 0 { 4 } else { 0 };
-        let item = ITEM_OVERHEAD + (self.store.key.len() + len) as u64 + flags;
+        let item = item_size(self.store.key.len(), len, old.attributes.flags);
         if self.store.item_size_max.is_some_and(|max| item > max) {
             return self.keep(Reply::NotStored);
         }

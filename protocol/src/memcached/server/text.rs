@@ -54,6 +54,7 @@ pub(super) fn decode<'a>(
         b"verbosity" => verbosity(frame, words),
         b"cache_memlimit" => cache_memlimit(frame, words),
         b"shutdown" => shutdown(frame, words),
+        b"refresh_certs" => refresh_certs(frame),
         // The other crawler commands steer what is not there.
         b"lru_crawler" if words.eq([&b"metadump"[..], b"all"]) => list(frame),
         b"lru_crawler" if words.eq([&b"metadump"[..], b"hash"]) => list(frame),
@@ -300,6 +301,12 @@ fn shutdown<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
         Some(b"graceful") => frame.request(Command::Shutdown { graceful: true }, Form::LINE),
         Some(_) => frame.fault("CLIENT_ERROR invalid shutdown mode", Form::LINE),
     }
+}
+
+/// There is no TLS whose certificates could be read again.
+#[cold]
+fn refresh_certs(frame: Frame<'_>) -> Step<'_> {
+    frame.fault("Error TLS not enabled", Form::line_unless(ends_in_noreply(frame.line())))
 }
 
 /// The words after `stats`, without the spaces around them.
