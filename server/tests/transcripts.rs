@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use todana::{Clock, Database, Lane, ManualClock};
-use todana_core::{Reply, UnixSeconds};
+use todana_core::{Command, Reply, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
 use todana_protocol::memcached::{Dialect, Limits, Step, encode};
 use todana_server::{Handle, Options, Server};
@@ -38,6 +38,8 @@ enum Piece {
     Bytes(Vec<u8>),
     /// A number that is captured where it first occurs in an output.
     Number(String),
+    /// Lines up to `END`, of which these are some, in this order.
+    Among(Vec<Vec<Piece>>),
 }
 
 #[derive(Debug, Default)]
@@ -89,13 +91,12 @@ fn pieces(text: &str, place: &str) -> Vec<Piece> {
     pieces
 }
 
-fn parse(path: &Path) -> Transcript {
-    let text = std::fs::read_to_string(path).unwrap();
+fn parse(name: &str, text: &str) -> Transcript {
     let mut transcript = Transcript::default();
     transcript.options.port = 0;
     let mut block: Option<Block> = None;
     for (index, line) in text.lines().enumerate() {
-        let place = format!("{}:{}", path.display(), index + 1);
+        let place = format!("{name}:{}", index + 1);
         let (kind, rest) = line.split_at(line.len().min(2));
         let finish = |block: &mut Option<Block>, transcript: &mut Transcript| {
             transcript.blocks.extend(block.take());
@@ -119,6 +120,14 @@ fn parse(path: &Path) -> Transcript {
             "< " => {
                 let block = block.as_mut().unwrap_or_else(|| panic!("{place}: output without input"));
                 block.output.extend(pieces(rest, &place));
+            }
+            "~ " => {
+                let block = block.as_mut().unwrap_or_else(|| panic!("{place}: output without input"));
+                let line = pieces(&format!("{rest}\\r\\n"), &place);
+                match block.output.last_mut() {
+                    Some(Piece::Among(lines)) => lines.push(line),
+                    _ => block.output.push(Piece::Among(vec![line])),
+                }
             }
             "? " => {
                 finish(&mut block, &mut transcript);
@@ -178,6 +187,31 @@ fn compare(expected: &[Piece], got: &[u8], names: &mut BTreeMap<String, String>)
                 names.insert(name.clone(), number);
                 at += len;
             }
+            Piece::Among(lines) => {
+                let mut lines = lines.iter().peekable();
+                loop {
+                    let Some(len) = got[at..].iter().position(|&byte| byte == b'\n').map(|at| at + 1) else {
+                        return Match::Partial;
+                    };
+                    let line = &got[at..at + len];
+                    at += len;
+                    if line == b"END\r\n" {
+                        break;
+                    }
+                    // A line that is another one must not leave its numbers behind.
+                    let mut tried = names.clone();
+                    let fits = lines.peek().is_some_and(|expected| {
+                        matches!(compare(expected, line, &mut tried), Match::Whole(whole) if whole == len)
+                    });
+                    if fits {
+                        *names = tried;
+                        lines.next();
+                    }
+                }
+                if lines.next().is_some() {
+                    return Match::No;
+                }
+            }
         }
     }
     Match::Whole(at)
@@ -189,6 +223,7 @@ fn resolve(input: &[Piece], names: &BTreeMap<String, String>) -> Vec<u8> {
         match piece {
             Piece::Bytes(more) => bytes.extend_from_slice(more),
             Piece::Number(name) => bytes.extend_from_slice(names[name].as_bytes()),
+            Piece::Among(_) => unreachable!("only an output has lines among others"),
         }
     }
     bytes
@@ -242,6 +277,7 @@ struct InProcess {
 
 impl InProcess {
     fn new(options: &Options) -> InProcess {
+        assert!(!options.shutdown_allowed && !options.refuse_when_full, "only -F goes with a clock");
         let engine = MemHash::new(MemHashOptions::default()).unwrap();
         let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
         let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
@@ -267,9 +303,12 @@ impl Party for InProcess {
             match self.dialect.decode(&self.limits, &self.unread[at..], &mut scratch) {
                 Step::Request { consumed, request } => {
                     at += consumed;
+                    self.closed = matches!(request.command, Command::Quit);
                     let output = &mut self.output;
                     let mut reply = |reply: Reply<'_>| encode(&request.form, &reply, output);
-                    self.database.execute(&self.lane, &request.command, &mut reply);
+                    if !self.closed {
+                        self.database.execute(&self.lane, &request.command, &mut reply);
+                    }
                 }
                 Step::NeedMore { consumed, .. } => {
                     at += consumed;
@@ -292,6 +331,23 @@ impl Party for InProcess {
     fn advance(&mut self, seconds: u64) {
         self.clock.advance(seconds);
     }
+}
+
+/// Pieces as a transcript writes them.
+fn shown(pieces: &[Piece]) -> String {
+    let mut text = String::new();
+    for piece in pieces {
+        // A String takes whatever is written.
+        let _ = match piece {
+            Piece::Bytes(bytes) => write!(text, "{}", bytes.escape_ascii()),
+            Piece::Number(name) => write!(text, "${name}"),
+            Piece::Among(lines) => {
+                let lines: Vec<String> = lines.iter().map(|line| shown(line)).collect();
+                write!(text, "... {} ... END\\r\\n", lines.join(" ... "))
+            }
+        };
+    }
+    text
 }
 
 /// Plays a transcript; what is wrong, or nothing.
@@ -318,13 +374,7 @@ fn play(name: &str, transcript: &Transcript, party: &mut dyn Party, by_bytes: bo
                 outcome => {
                     let more = if matches!(outcome, Match::Partial) { party.receive() } else { Vec::new() };
                     if more.is_empty() {
-                        let mut expected = String::new();
-                        for piece in &block.output {
-                            let _ = match piece {
-                                Piece::Bytes(bytes) => write!(expected, "{}", bytes.escape_ascii()),
-                                Piece::Number(name) => write!(expected, "${name}"),
-                            };
-                        }
+                        let expected = shown(&block.output);
                         let short = |text: String| text.chars().take(400).collect::<String>();
                         return Err(format!(
                             "{name}:{}: sent {}\n  expected {}\n  got      {}",
@@ -345,16 +395,17 @@ fn play(name: &str, transcript: &Transcript, party: &mut dyn Party, by_bytes: bo
     let ends_open =
         transcript.blocks.iter().rfind(|block| block.open.is_none()).is_some_and(|block| !block.closes);
     if ends_open {
-        // Whatever came besides what was expected stands before this answer.
-        party.send(b"mn\r\n");
-        while got.len() < 4 {
+        // Whatever came besides what was expected stands before this answer, which no other request has.
+        const END: &[u8] = b"EN kend-of-the-transcript\r\n";
+        party.send(b"mg end-of-the-transcript k\r\n");
+        while got.len() < END.len() {
             let more = party.receive();
             if more.is_empty() {
                 break;
             }
             got.extend(more);
         }
-        if got != b"MN\r\n" {
+        if got != END {
             return Err(format!("{name}: more came at the end: {}", got.escape_ascii()));
         }
     }
@@ -377,7 +428,7 @@ fn every_transcript_holds() {
     let (mut blocks, mut open) = (0, 0);
     for path in &paths {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        let transcript = parse(path);
+        let transcript = parse(&name, &std::fs::read_to_string(path).unwrap());
         blocks += transcript.blocks.len();
         for block in &transcript.blocks {
             if let Some(defect) = &block.open {
@@ -408,4 +459,83 @@ fn every_transcript_holds() {
     println!("{} transcripts, {blocks} steps, {open} of them known open", paths.len());
     assert!(paths.len() >= 30, "the transcripts are there");
     assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), paths.len(), failures.join("\n"));
+}
+
+/// Whether a text, played in process, is found to hold.
+fn holds(text: &str) -> bool {
+    let transcript = parse("a text", text);
+    let outcomes = [false, true]
+        .map(|by_bytes| play("", &transcript, &mut InProcess::new(&transcript.options), by_bytes));
+    assert_eq!(outcomes[0].is_ok(), outcomes[1].is_ok(), "{outcomes:?}");
+    outcomes[0].is_ok()
+}
+
+#[test]
+fn a_wrong_transcript_does_not_hold() {
+    let set = "> set k 5 0 2\\r\\nab\\r\\n\n";
+    for (right, wrong) in [
+        // A byte that differs, is missing, is too many, comes a step late.
+        ("< STORED\\r\\n", "< STOREd\\r\\n"),
+        ("< STORED\\r\\n", ""),
+        ("< STORED\\r\\n", "< STORED\\r\\n\\r\\n"),
+        ("< STORED\\r\\n", "< STORED\\r"),
+        ("< STORED\\r\\n\n> get x\\r\\n\n< END\\r\\n", "> get x\\r\\n\n< END\\r\\n"),
+        // A number that is another one, or none.
+        (
+            "> get k k\\r\\n\n< STORED\\r\\nVALUE k $a 2\\r\\nab\\r\\nVALUE k $a 2\\r\\nab\\r\\nEND\\r\\n",
+            "> get k k\\r\\n\n< STORED\\r\\nVALUE k $a 2\\r\\nab\\r\\nVALUE k 5 $a\\r\\nab\\r\\nEND\\r\\n",
+        ),
+        ("< $aSTORED\\r\\n", "< $aSTORED\\r\\n"),
+        // A connection that should be closed and is not, and the other way round.
+        ("> quit\\r\\n\n< STORED\\r\\n\n! closed", "< STORED\\r\\n\n! closed"),
+        ("> quit\\r\\n\n< STORED\\r\\n\n! closed", "> quit\\r\\n\n< STORED\\r\\n"),
+        // A clock that has not moved far enough.
+        (
+            "> touch k 5\\r\\n\n< STORED\\r\\nTOUCHED\\r\\n\n@ +5s\n> get k\\r\\n\n< END\\r\\n",
+            "> touch k 5\\r\\n\n< STORED\\r\\nTOUCHED\\r\\n\n@ +4s\n> get k\\r\\n\n< END\\r\\n",
+        ),
+        // One of several lines that is not among them, or not in this order, and an end that does not come.
+        (
+            "> get k k\\r\\n\n< STORED\\r\\n\n~ VALUE k $f 2\n~ VALUE k $f 2\n~ ab",
+            "> get k k\\r\\n\n< STORED\\r\\n\n~ VALUE k $f 2\n~ VALUE k $f 2\n~ VALUE k $f 2",
+        ),
+        ("> get k\\r\\n\n< STORED\\r\\n\n~ ab", "> get k\\r\\n\n< STORED\\r\\n\n~ a"),
+        (
+            "> get k\\r\\n\n< STORED\\r\\n\n~ VALUE k 5 2\n~ ab",
+            "> get k\\r\\n\n< STORED\\r\\n\n~ ab\n~ VALUE k 5 2",
+        ),
+        ("> get k\\r\\n\n< STORED\\r\\n\n~ ab", "~ STORED"),
+    ] {
+        if right != wrong {
+            assert!(holds(&format!("{set}{right}\n")), "{right}");
+        }
+        assert!(!holds(&format!("{set}{wrong}\n")), "{wrong}");
+    }
+}
+
+#[test]
+fn a_wrong_transcript_does_not_hold_on_a_live_server_either() {
+    let options = parse("", "").options;
+    let (address, handle, thread) = serve(options);
+    let play = |text: &str| {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        play("", &parse("", text), &mut Live { stream }, false)
+    };
+    play("> mn\\r\\n\n< MN\\r\\n\n> quit\\r\\n\n! closed\n").unwrap();
+    play("> mn\\r\\n\n< mn\\r\\n\n").unwrap_err();
+    play("> mn\\r\\nmn\\r\\n\n< MN\\r\\n\n").unwrap_err();
+    play("> mn\\r\\nquit\\r\\n\n< MN\\r\\nMN\\r\\n\n").unwrap_err();
+    play("> mn\\r\\nquit\\r\\n\n< MN\\r\\n\n").unwrap_err();
+    handle.stop();
+    thread.join().unwrap().unwrap();
+}
+
+/// A transcript that says something that nobody reads, or that cannot be said, is refused.
+#[test]
+fn what_is_no_transcript_is_refused() {
+    for text in ["get k\n", "< STORED\\r\\n\n", "! closed\n", "@ 5\n", "= -Q\n", "> \\q\n", "> $\n", "~ a\n"]
+    {
+        assert!(std::panic::catch_unwind(|| parse("", text)).is_err(), "{text}");
+    }
 }
