@@ -61,6 +61,8 @@ pub struct Get<'a> {
     pub vivify: Option<Ttl>,
     /// The caller wins if fewer seconds than this are left (meta `R`); records that never expire do not count.
     pub recache_below_s: Option<i64>,
+    /// What is left is looked at after `touch` rather than before it (meta `T` stands before `R`).
+    pub recache_after_touch: bool,
     /// The version for a record created by `vivify` (meta `E`).
     pub version: Option<u64>,
     /// What the reply shows.
@@ -104,7 +106,8 @@ pub struct Store<'a> {
     pub mode: StoreMode,
     /// Only if the stored version equals this (`cas`, meta `C`).
     pub compare: Option<u64>,
-    /// With `compare`: if it is lower than the stored version, store all the same but mark it stale (meta `I`).
+    /// With `compare`: if it is lower than the stored version, set and replace store all the same, but keep the time to
+    /// live and mark the record stale (meta `I`). A record without a version is newer than any that was shown.
     pub stale_if_older: bool,
     /// The version to store (meta `E`); also shown.
     pub version: Option<u64>,

@@ -198,11 +198,13 @@ impl Model {
         let Some(old) = digits.parse::<u64>().ok().filter(|_| is_number) else { return Some(Err(())) };
         let new = if up { old.wrapping_add(by) } else { old.saturating_sub(by) };
         let len = item.value.len();
+        // A number that has room stays in place, and so do its marks; one that grows is a new item.
+        let in_place = new.to_string().len() <= len;
         *item = Item {
             value: format!("{new:<len$}").into_bytes(),
             version: 0,
-            stale: false,
-            token_out: false,
+            stale: in_place && item.stale,
+            token_out: in_place && item.token_out,
             ..item.clone()
         };
         Some(Ok(new))

@@ -34,6 +34,12 @@ impl Tracking {
         self.is_on(now).then_some(Access { at: now, fetched: false })
     }
 
+    /// What a record carries that something else than a read has come to: whether it was read stays.
+    pub(crate) fn on_use(&self, now: UnixSeconds, before: Option<Access>) -> Option<Access> {
+        let fetched = before.is_some_and(|before| before.fetched);
+        self.is_on(now).then_some(Access { at: now, fetched })
+    }
+
     /// What a record read now carries.
     pub(crate) fn on_read(&self, now: UnixSeconds) -> Option<Access> {
         self.is_on(now).then_some(Access { at: now, fetched: true })

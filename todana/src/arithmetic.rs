@@ -114,14 +114,19 @@ impl Visitor for ArithmeticVisitor<'_> {
             Direction::Decrement => stored.saturating_sub(arithmetic.delta),
         };
         // A shorter number keeps the old length, padded with blanks: memcached overwrites in place, and clients
-        // know it.
+        // know it. In place, the marks stay too; a number that grows is stored anew.
         self.write(value, old.value.len());
+        let in_place = self.text.len() == old.value.len();
         let attributes = Attributes {
             flags: old.attributes.flags,
             expiry: arithmetic.touch.map_or(old.attributes.expiry, |ttl| resolve(ttl, self.now)),
             version: version(self),
-            marks: Marks::default(),
-            access: self.tracking.on_read(self.now),
+            marks: if in_place { old.attributes.marks } else { Marks::default() },
+            access: if in_place {
+                self.tracking.on_use(self.now, old.attributes.access)
+            } else {
+                self.tracking.on_write(self.now)
+            },
         };
         self.put(value, attributes, old.attributes.expiry, false)
     }

@@ -114,7 +114,8 @@ impl Visitor for GetVisitor<'_> {
         if let Some(ttl) = self.get.touch {
             attributes.expiry = resolve(ttl, self.now);
         }
-        self.recache = self.recache(&self.before, old.attributes.expiry);
+        let looked_at = if self.get.recache_after_touch { attributes.expiry } else { self.before.expiry };
+        self.recache = self.recache(&self.before, looked_at);
         attributes.marks.token_out |= self.recache.won;
         if self.get.needs.version && attributes.version == 0 {
             attributes.version = self.versions.fresh();

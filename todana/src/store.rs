@@ -108,8 +108,8 @@ impl Visitor for StoreVisitor<'_> {
         let Some(old) = old else { return self.visit_absent() };
         if self.store.mode == StoreMode::Add {
             self.outcome = Reply::NotStored;
-            // A failed add still counts as an access.
-            let access = self.tracking.on_read(self.now);
+            // A failed add still counts as an access, though nothing was read.
+            let access = self.tracking.on_use(self.now, old.attributes.access);
             return if access.is_some() && access != old.attributes.access {
                 Action::Retag(Attributes { access, ..old.attributes })
             } else {
@@ -117,20 +117,18 @@ impl Visitor for StoreVisitor<'_> {
             };
         }
         let stored = old.attributes.version;
-        match self.store.compare {
-            Some(wanted) if !equals(stored, wanted) => {
-                if !(self.store.stale_if_older && stored != 0 && wanted < stored) {
-                    return self.keep(Reply::Exists);
-                }
-                // Older than what is there, yet better than nothing: it goes in as stale, for as long as the old
-                // one had to live.
-                if matches!(self.store.mode, StoreMode::Set | StoreMode::Replace) {
-                    let marks = Marks { stale: true, token_out: old.attributes.marks.token_out };
-                    let attributes = Attributes { expiry: old.attributes.expiry, marks, ..self.attributes() };
-                    return self.put(attributes);
-                }
+        if let Some(wanted) = self.store.compare
+            && !equals(stored, wanted)
+        {
+            let replaces = matches!(self.store.mode, StoreMode::Set | StoreMode::Replace);
+            if !(replaces && self.store.stale_if_older && self.versions.is_older(wanted, stored)) {
+                return self.keep(Reply::Exists);
             }
-            _ => {}
+            // Older than what is there, yet better than nothing: it goes in as stale, for as long as the old one had
+            // to live.
+            let marks = Marks { stale: true, token_out: old.attributes.marks.token_out };
+            let attributes = Attributes { expiry: old.attributes.expiry, marks, ..self.attributes() };
+            return self.put(attributes);
         }
         match self.store.mode {
             StoreMode::Append | StoreMode::Prepend => self.join(old),

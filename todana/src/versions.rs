@@ -11,6 +11,13 @@ impl Versions {
         (self.0.fetch_add(1, Ordering::Relaxed) + 1).max(1)
     }
 
+    /// Whether `wanted` is older than the version of a record. One that has none was written after every version that
+    /// was shown for it, so it is newer than any that was ever made.
+    pub(crate) fn is_older(&self, wanted: u64, stored: u64) -> bool {
+        let made = self.0.load(Ordering::Relaxed);
+        wanted != 0 && if stored == 0 { wanted <= made } else { wanted < stored }
+    }
+
     /// The version of a record that is written: the one given, a fresh one if it will be shown, else none.
     pub(crate) fn for_write(&self, given: Option<u64>, shown: bool) -> u64 {
         match given {

@@ -72,8 +72,7 @@ fn operation() -> impl Strategy<Value = Operation> {
                 Operation::Get { key, shown, family: Family::Meta, touch, vivify, recache, given }
             }),
         10 => (key(), mode, value(), (prop_oneof![Just(0u32), any::<u32>()], ttl()), maybe(pick()), (any::<bool>(), any::<bool>()), (maybe(ttl()), given()))
-            .prop_map(|(key, mode, value, (flags, ttl), compare, (shown, stale), (vivify, given))| {
-                let stale_if_older = stale && matches!(mode, StoreMode::Set | StoreMode::Replace);
+            .prop_map(|(key, mode, value, (flags, ttl), compare, (shown, stale_if_older), (vivify, given))| {
                 Operation::Store { key, mode, value, flags, ttl, compare, shown, stale_if_older, vivify, given }
             }),
         3 => (key(), maybe(pick()), prop_oneof![2 => Just((false, false)), 1 => any::<(bool, bool)>()], maybe(ttl()), maybe(any::<u32>()), given())

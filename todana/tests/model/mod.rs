@@ -213,7 +213,10 @@ impl Model {
     fn is_newer(&self, stored: Version, wanted: u64) -> bool {
         let rank = |version: u64| self.ranks.get(&version).copied().unwrap_or(version);
         match stored {
-            Version::Unseen => false,
+            // Zero is what a failed store shows: no version at all.
+            _ if wanted == 0 => false,
+            // It was written after every version that was counted up and shown before.
+            Version::Unseen => self.ranks.contains_key(&wanted),
             Version::Fresh(place) => place > rank(wanted),
             Version::Known(version) => rank(version) > rank(wanted),
         }
@@ -379,7 +382,7 @@ impl Model {
             },
             Some(_) if store.mode == StoreMode::Add => Err("not stored"),
             Some(old) => match store.compare.filter(|&wanted| !old.compares(wanted)) {
-                Some(wanted) if store.stale_if_older && self.is_newer(old.version, wanted) => {
+                Some(wanted) if store.stale_if_older && !joins && self.is_newer(old.version, wanted) => {
                     let marks = old.marks.map(|(_, token_out)| (true, token_out));
                     Ok(Item { dies: old.dies, marks, ..fresh })
                 }

@@ -43,6 +43,8 @@ pub(super) struct Flags<'a> {
     pub(super) returns: Returns,
     /// `t` stands before `T`.
     pub(super) ttl_before: bool,
+    /// `T` stands before `R`.
+    pub(super) recache_after_touch: bool,
 }
 
 /// What is wrong with the flags.
@@ -98,6 +100,7 @@ impl<'a> Flags<'a> {
             opaque: b"",
             returns: Returns::default(),
             ttl_before: false,
+            recache_after_touch: false,
         };
         let (mut count, mut fatal, mut bad_argument) = (words_before, None, None);
         for word in words {
@@ -148,9 +151,16 @@ impl<'a> Flags<'a> {
             b'T' => {
                 self.ttl = number::signed(argument).ok_or(BAD_TOKEN)?;
                 self.ttl_before = self.has(b't');
+                // A record that `N` creates gets its time like any other: of two, the last counts.
+                if self.has(b'N') && verb != Verb::Store {
+                    self.vivify = self.ttl;
+                }
             }
             b'N' => self.vivify = number::signed(argument).ok_or(BAD_TOKEN)?,
-            b'R' => self.recache = number::signed(argument).ok_or(BAD_TOKEN)?,
+            b'R' => {
+                self.recache = number::signed(argument).ok_or(BAD_TOKEN)?;
+                self.recache_after_touch = self.has(b'T');
+            }
             b'C' => self.compare = number::unsigned(argument).ok_or(BAD_TOKEN)?,
             b'E' => self.version = number::unsigned(argument).ok_or(BAD_TOKEN)?,
             b'F' => self.client_flags = number::client_flags(argument).ok_or(BAD_FORMAT)?,

@@ -132,6 +132,7 @@ fn get<'a>(key: &'a [u8], flags: &Flags<'a>) -> Get<'a> {
         touch: flags.given(b'T', flags.ttl).map(ttl),
         vivify: flags.given(b'N', flags.vivify).map(ttl),
         recache_below_s: flags.given(b'R', flags.recache.into()),
+        recache_after_touch: flags.recache_after_touch,
         version: flags.given(b'E', flags.version),
         needs: Needs { version: flags.has(b'c'), access: flags.has(b'h') || flags.has(b'l') },
         silent: flags.has(b'u'),
