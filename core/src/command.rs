@@ -34,7 +34,7 @@ impl Ttl {
 /// Which family of commands a request belongs to; only the statistics care.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Family {
-    /// memcached's text commands.
+    /// memcached's text commands, and its binary packets, which are counted with them.
     #[default]
     Text,
     /// memcached's meta commands.
@@ -204,6 +204,17 @@ pub struct Touch<'a> {
     pub ttl: Ttl,
 }
 
+/// One message of a SASL exchange, from the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Authenticate<'a> {
+    /// The mechanism's name, as the client writes it.
+    pub mechanism: &'a [u8],
+    /// What the mechanism has the client say: for PLAIN `authorisation NUL user NUL password`.
+    pub response: &'a [u8],
+    /// It goes on with an exchange instead of beginning one.
+    pub continues: bool,
+}
+
 /// Show a record's attributes for debugging (`me`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inspect<'a> {
@@ -265,6 +276,11 @@ pub enum Command<'a> {
         /// The reply line, without its line end.
         message: &'a str,
     },
+    /// Which SASL mechanisms there are: `Mechanisms`, or `Unknown` where there is no authentication.
+    Mechanisms,
+    /// Say who one is: `Authenticated`, `Challenge` or `Refused(NotAuthenticated)`; `Unknown` where there is no
+    /// authentication.
+    Authenticate(Authenticate<'a>),
     /// Close after what is pending has been sent. No reply.
     Quit,
 }

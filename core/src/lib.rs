@@ -17,7 +17,8 @@ mod record;
 mod reply;
 
 pub use command::{
-    Arithmetic, Command, Delete, Direction, Family, Get, Inspect, Needs, Store, StoreMode, Touch, Ttl,
+    Arithmetic, Authenticate, Command, Delete, Direction, Family, Get, Inspect, Needs, Store, StoreMode,
+    Touch, Ttl,
 };
 pub use engine::{Action, Bounded, Engine, MemoryLimit, Place, SizeClass, Status, Visitor, WhenFull};
 pub use error::{Error, ErrorKind, Result};

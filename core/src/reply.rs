@@ -90,6 +90,8 @@ pub enum Refusal {
     LimitInBytes,
     /// A memory limit that cannot be set.
     LimitNotAdjustable,
+    /// Who asks has not said, or not truly, who they are.
+    NotAuthenticated,
 }
 
 /// One reply, or one part of a reply that comes in several.
@@ -139,6 +141,12 @@ pub enum Reply<'r> {
     End,
     /// The server's version.
     Version(&'r str),
+    /// The names of the SASL mechanisms, with a blank between them.
+    Mechanisms(&'r str),
+    /// It is who it says it is.
+    Authenticated,
+    /// The mechanism has more to ask.
+    Challenge(&'r [u8]),
     /// No such command or group.
     Unknown,
     /// The request was faulty; the text is the reply.

@@ -61,7 +61,7 @@ impl Execute for Service {
             }
             command => self.shared.database.execute(&self.lane, command, &mut reply),
         }
-        Flow::Continue
+        if request.form.closes() { Flow::Close } else { Flow::Continue }
     }
 
     fn list(&mut self, from: Option<Place>, output: &mut Output) -> Option<Place> {

@@ -112,6 +112,8 @@ impl Database {
             | Command::Verbosity(_)
             | Command::MemoryLimit { .. }
             | Command::Shutdown { .. }
+            | Command::Mechanisms
+            | Command::Authenticate(_)
             | Command::Quit => reply(Reply::Unknown),
         }
     }

@@ -1,8 +1,9 @@
-//! memcached's text and meta dialects, server side and client side.
+//! memcached's dialects: text and meta, server side and client side; binary, server side.
 
+mod binary;
 mod classes;
 pub mod client;
 mod server;
 
 pub use classes::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES, item_size, size_class};
-pub use server::{Dialect, Form, Limits, Request, Sink, Step, encode};
+pub use server::{Choice, Dialect, Form, Limits, Request, Sink, Step, encode};

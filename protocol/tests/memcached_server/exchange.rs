@@ -172,6 +172,12 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
         }),
         Command::Shutdown { .. } => reply(Reply::Refused(Refusal::NotEnabled)),
         Command::List => reply(Reply::End),
+        Command::Mechanisms => reply(Reply::Mechanisms("PLAIN")),
+        Command::Authenticate(authenticate) => reply(match authenticate.response {
+            b"\0missing\0secret" => Reply::Refused(Refusal::NotAuthenticated),
+            b"" => Reply::Challenge(b"who are you"),
+            _ => Reply::Authenticated,
+        }),
         Command::Faulty { message } => reply(Reply::Faulty(message)),
         Command::Quit => {}
     }

@@ -1,6 +1,7 @@
 //! What a reply must know of the request that it answers.
 
 use super::flags::Returns;
+use crate::memcached::binary::BinaryForm;
 
 /// How a request wants its reply written. Small, and borrowed from the input like the command it came with.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +22,8 @@ pub(super) enum Shape<'a> {
     Meta(MetaForm<'a>),
     /// `mn`.
     Noop,
+    /// A binary packet.
+    Binary(BinaryForm<'a>),
 }
 
 /// The form of one key of a get line.
@@ -90,6 +93,19 @@ impl<'a> Form<'a> {
     #[inline]
     pub(super) fn store_line_unless(silent: bool) -> Form<'a> {
         if silent { Form::SILENT } else { Form(Shape::StoreLine) }
+    }
+
+    /// The form of a binary packet.
+    #[inline]
+    pub(in crate::memcached) fn binary(form: BinaryForm<'a>) -> Form<'a> {
+        Form(Shape::Binary(form))
+    }
+
+    /// Whether the connection is to be closed once this request is answered. Were it not, the decoder would close it
+    /// when called again.
+    #[inline]
+    pub fn closes(&self) -> bool {
+        matches!(self.0, Shape::Binary(BinaryForm { closes: true, .. }))
     }
 
     /// Whether nothing at all will be written, so that a reply need not even be made.

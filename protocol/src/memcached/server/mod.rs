@@ -1,5 +1,5 @@
 //! The server's side of memcached's text and meta dialects: request bytes in, commands out; replies in, reply
-//! bytes out.
+//! bytes out. A connection that begins with a binary packet is handed to the binary dialect beside this one.
 //!
 //! ```text
 //! frame    one line of the input, and the data block behind it
@@ -31,12 +31,15 @@ mod words;
 pub use form::Form;
 pub use reply::{Sink, encode};
 
+pub(super) use reply::body as put_value;
+
+use super::binary;
 use frame::Frame;
 use memchr::memchr;
 use todana_core::Command;
 
 /// The longest key, in bytes.
-const KEY_LEN_MAX: usize = 250;
+pub(super) const KEY_LEN_MAX: usize = 250;
 
 /// The answer to most malformed lines.
 const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
@@ -55,11 +58,34 @@ pub struct Limits {
     pub get_line_len_max: usize,
     /// False refuses `flush_all` (`-F`).
     pub flush_allowed: bool,
+    /// Which dialect connections speak (`-B`).
+    pub choice: Choice,
+    /// True lets the binary dialect's SASL packets through as commands (`-S`); else they are unknown to it.
+    pub sasl: bool,
+}
+
+/// Which dialect a connection speaks; it stays with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// Binary if the connection's first byte is that of a binary packet, else text.
+    #[default]
+    Auto,
+    /// Text only.
+    Text,
+    /// Binary only; the connection is closed on anything else.
+    Binary,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { item_size_max: 1 << 20, line_len_max: 2048, get_line_len_max: 8 << 20, flush_allowed: true }
+        Limits {
+            item_size_max: 1 << 20,
+            line_len_max: 2048,
+            get_line_len_max: 8 << 20,
+            flush_allowed: true,
+            choice: Choice::default(),
+            sasl: false,
+        }
     }
 }
 
@@ -116,8 +142,11 @@ pub struct Dialect {
 }
 
 /// Where in the stream a decoder stands.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 enum Mode {
+    /// At the first byte of the connection.
+    #[default]
+    Start,
     /// At the start of a line, of which so many bytes are known to hold no line end.
     Line { scanned: usize },
     /// At the start of a line whose data block ends so many bytes from here.
@@ -126,11 +155,18 @@ enum Mode {
     Swallow { left: usize },
     /// Between two keys of a checked get line.
     Keys(text::Retrieval),
+    /// In a stream of binary packets.
+    Binary(binary::Place),
 }
 
-impl Default for Mode {
-    fn default() -> Self {
-        Mode::Line { scanned: 0 }
+impl Choice {
+    /// Whether a connection that begins with this byte speaks the binary dialect.
+    fn is_binary(self, first: u8) -> bool {
+        match self {
+            Choice::Auto => first == binary::REQUEST_MAGIC,
+            Choice::Text => false,
+            Choice::Binary => true,
+        }
     }
 }
 
@@ -144,6 +180,17 @@ impl Dialect {
         let mut skipped = 0;
         let scanned = match self.mode {
             Mode::Line { scanned } => scanned.min(input.len()),
+            Mode::Binary(ref mut place) => return binary::decode(place, limits, input),
+            Mode::Start => {
+                let Some(&first) = input.first() else { return Step::NeedMore { consumed: 0, at_least: 1 } };
+                if limits.choice.is_binary(first) {
+                    let mut place = binary::Place::default();
+                    let step = binary::decode(&mut place, limits, input);
+                    self.mode = Mode::Binary(place);
+                    return step;
+                }
+                0
+            }
             Mode::Keys(retrieval) => return text::next_key(self, retrieval, input),
             Mode::Block { total } if input.len() < total => {
                 return Step::NeedMore { consumed: 0, at_least: total - input.len() };

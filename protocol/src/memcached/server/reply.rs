@@ -3,7 +3,7 @@
 use super::flags::KEY_BASE64;
 use super::form::{Form, MetaForm, Shape, ValueForm, Verb};
 use super::{KEY_LEN_MAX, TOO_LARGE};
-use crate::memcached::{item_size, size_class};
+use crate::memcached::{binary, item_size, size_class};
 use base64::Engine as _;
 use todana_core::{
     Expiry, Hit, Inspection, Number, Record, Refusal, Reply, SharedBytes, Stored, UnixSeconds,
@@ -41,6 +41,7 @@ pub fn encode(form: &Form<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
             }
         }
         Shape::Meta(form) => meta(form, reply, out),
+        Shape::Binary(form) => binary::encode(form, reply, out),
         Shape::Noop => match reply {
             Reply::Done => out.put(b"MN\r\n"),
             _ => line(reply, out),
@@ -69,8 +70,9 @@ fn value(form: &ValueForm<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
     out.put(if form.is_last { b"\r\nEND\r\n" } else { b"\r\n" });
 }
 
+/// The value of a record.
 #[inline]
-fn body(record: &Record<'_>, out: &mut impl Sink) {
+pub(in crate::memcached) fn body(record: &Record<'_>, out: &mut impl Sink) {
     match record.shared {
         Some(shared) => out.share(shared),
         None => out.put(record.value),
@@ -95,6 +97,8 @@ fn line(reply: &Reply<'_>, out: &mut impl Sink) {
         Reply::Reset => "RESET",
         Reply::End => "END",
         Reply::Unknown => "ERROR",
+        // The text dialect authenticates by a `set`, and this is how a set goes.
+        Reply::Authenticated => "STORED",
         Reply::Faulty(message) => message,
         Reply::Refused(refusal) => refusal_text(refusal),
         Reply::Number(Number { value, .. }) => {
@@ -113,7 +117,9 @@ fn line(reply: &Reply<'_>, out: &mut impl Sink) {
             value
         }
         // No command that is answered by a plain line asks for a record.
-        Reply::Hit(_) | Reply::Inspection(_) => "SERVER_ERROR unexpected reply",
+        Reply::Hit(_) | Reply::Inspection(_) | Reply::Mechanisms(_) | Reply::Challenge(_) => {
+            "SERVER_ERROR unexpected reply"
+        }
     };
     out.put(text.as_bytes());
     out.put(b"\r\n");
@@ -151,6 +157,7 @@ fn refusal_text(refusal: Refusal) -> &'static str {
         Refusal::TooLarge => TOO_LARGE,
         Refusal::OutOfMemory => "SERVER_ERROR out of memory",
         Refusal::NonNumeric => "CLIENT_ERROR cannot increment or decrement non-numeric value",
+        Refusal::NotAuthenticated => "CLIENT_ERROR unauthenticated",
         Refusal::NotEnabled => "SERVER_ERROR: shutdown not enabled",
         Refusal::LimitTooSmall => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
         Refusal::LimitInBytes => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",

@@ -123,7 +123,7 @@ pub(super) fn next_key<'a>(dialect: &mut Dialect, retrieval: Retrieval, unread: 
     let is_last = words.is_empty();
     let consumed = if is_last { retrieval.left } else { line.len() - words.rest().len() };
     dialect.mode = if is_last {
-        Mode::default()
+        Mode::Line { scanned: 0 }
     } else {
         Mode::Keys(Retrieval { left: retrieval.left - consumed, ..retrieval })
     };

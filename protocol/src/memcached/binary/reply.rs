@@ -1,0 +1,138 @@
+//! Replies as packets.
+
+use super::form::{Answer, BinaryForm};
+use super::header::ResponseHeader;
+use super::status::Status;
+use crate::memcached::server::{Sink, put_value};
+use todana_core::{Hit, Number, Refusal, Reply};
+
+/// The body that tells a client it is known.
+const AUTHENTICATED: &[u8] = b"Authenticated";
+
+/// Writes a reply as the packet wants it.
+#[inline]
+pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
+    match *reply {
+        Reply::Hit(ref hit) => self::hit(form, hit, out),
+        Reply::Miss => miss(form, out),
+        Reply::Stored(stored) => done(form, stored.version, b"", out),
+        Reply::Number(Number { value, version, .. }) => done(form, version, &value.to_be_bytes(), out),
+        Reply::Deleted | Reply::Touched | Reply::Done => done(form, 0, b"", out),
+        // The list of statistics ends with a packet that has no name, and `reset` is that packet alone.
+        Reply::Reset | Reply::End => done(form, 0, b"", out),
+        Reply::Version(text) | Reply::Mechanisms(text) => done(form, 0, text.as_bytes(), out),
+        Reply::Authenticated => done(form, 0, AUTHENTICATED, out),
+        Reply::Challenge(challenge) => plain(form, Status::Continue, 0, challenge, out),
+        Reply::Statistic { name, value } => {
+            let (name, value) = (name.as_bytes(), value.as_bytes());
+            head(form, Status::Success, Lengths { extras: 0, key: name.len(), value: value.len() }, 0, out);
+            out.put(name);
+            out.put(value);
+        }
+        Reply::NotStored => error(form, not_stored(form), out),
+        Reply::Exists => error(form, Status::Exists, out),
+        Reply::NotFound => error(form, Status::NotFound, out),
+        Reply::Refused(refusal) => error(form, refused(refusal), out),
+        Reply::Unknown if matches!(form.answer, Answer::Statistics) => error(form, Status::NotFound, out),
+        Reply::Unknown => error(form, Status::UnknownCommand, out),
+        Reply::Faulty(_) => match form.answer {
+            Answer::Fault(status) => error(form, status, out),
+            _ => error(form, Status::Invalid, out),
+        },
+        // No packet asks for these.
+        Reply::Inspection(_) | Reply::Listed { .. } => error(form, Status::UnknownCommand, out),
+    }
+}
+
+/// The lengths of what follows a header.
+#[derive(Clone, Copy)]
+struct Lengths {
+    extras: usize,
+    key: usize,
+    value: usize,
+}
+
+#[inline]
+fn head(form: &BinaryForm<'_>, status: Status, lengths: Lengths, version: u64, out: &mut impl Sink) {
+    let header = ResponseHeader {
+        opcode: form.opcode,
+        status,
+        key_len: lengths.key,
+        extras_len: lengths.extras,
+        body_len: lengths.extras + lengths.key + lengths.value,
+        opaque: form.opaque,
+        version,
+    };
+    out.put(&header.to_bytes());
+}
+
+/// Flags, key and value, as far as they were asked for.
+#[inline]
+fn hit(form: &BinaryForm<'_>, hit: &Hit<'_>, out: &mut impl Sink) {
+    let record = &hit.record;
+    let (key, with_value) = match form.answer {
+        Answer::Record { key, with_value } => (key.unwrap_or_default(), with_value),
+        _ => (&b""[..], false),
+    };
+    let flags = record.attributes.flags.to_be_bytes();
+    let value = if with_value { record.value.len() } else { 0 };
+    let lengths = Lengths { extras: flags.len(), key: key.len(), value };
+    head(form, Status::Success, lengths, record.attributes.version, out);
+    out.put(&flags);
+    out.put(key);
+    if with_value {
+        put_value(record, out);
+    }
+}
+
+/// Whoever wants the key back gets it on a miss too, in the place of a text.
+#[inline]
+fn miss(form: &BinaryForm<'_>, out: &mut impl Sink) {
+    if form.is_quiet {
+        return;
+    }
+    match form.answer {
+        Answer::Record { key: Some(key), .. } => {
+            head(form, Status::NotFound, Lengths { extras: 0, key: key.len(), value: 0 }, 0, out);
+            out.put(key);
+        }
+        _ => error(form, Status::NotFound, out),
+    }
+}
+
+/// It went as expected.
+#[inline]
+fn done(form: &BinaryForm<'_>, version: u64, value: &[u8], out: &mut impl Sink) {
+    if !form.is_quiet {
+        plain(form, Status::Success, version, value, out);
+    }
+}
+
+#[inline]
+fn plain(form: &BinaryForm<'_>, status: Status, version: u64, value: &[u8], out: &mut impl Sink) {
+    head(form, status, Lengths { extras: 0, key: 0, value: value.len() }, version, out);
+    out.put(value);
+}
+
+/// It did not; that is said even to those who asked for quiet.
+fn error(form: &BinaryForm<'_>, status: Status, out: &mut impl Sink) {
+    plain(form, status, 0, status.text().as_bytes(), out);
+}
+
+fn not_stored(form: &BinaryForm<'_>) -> Status {
+    match form.answer {
+        Answer::Store { not_stored } => not_stored,
+        _ => Status::NotStored,
+    }
+}
+
+fn refused(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::TooLarge => Status::TooLarge,
+        Refusal::OutOfMemory => Status::OutOfMemory,
+        Refusal::NonNumeric => Status::NonNumeric,
+        Refusal::NotAuthenticated | Refusal::NotEnabled => Status::NotAuthenticated,
+        // No packet sets a memory limit.
+        Refusal::LimitTooSmall | Refusal::LimitInBytes | Refusal::LimitNotAdjustable => Status::Invalid,
+    }
+}
