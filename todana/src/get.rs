@@ -1,4 +1,4 @@
-//! Reads: plain ones only look; those that touch, create, win or show a version visit.
+//! Reads: plain ones only look; those that touch, create, win or show a first version visit.
 
 use crate::access::Tracking;
 use crate::expiry::resolve;
@@ -17,22 +17,20 @@ pub(crate) enum Outcome {
     Vivified,
 }
 
-/// True if this read never changes the record: then a look under the read lock is enough.
+/// True if this read hardly ever changes the record: then a look under the read lock is enough, unless `look` finds
+/// otherwise.
 #[inline]
 pub(crate) fn only_looks(get: &Get<'_>) -> bool {
-    get.touch.is_none()
-        && get.vivify.is_none()
-        && get.recache_below_s.is_none()
-        && !get.needs.version
-        && !get.needs.access
+    get.touch.is_none() && get.vivify.is_none() && get.recache_below_s.is_none() && !get.needs.access
 }
 
-/// The hit of a plain read, or `None` if the record has to be visited (a stale record whose recache nobody
-/// has won yet).
+/// The hit of a plain read, or `None` if the record has to be visited: it is stale and nobody has won its recache yet, or
+/// it shall show a version and has none. A client that asks for versions asks for all of them, so most have one.
 #[inline]
 pub(crate) fn look<'r>(get: &Get<'_>, record: Record<'r>, now: UnixSeconds) -> Option<Hit<'r>> {
     let Marks { stale, token_out } = record.attributes.marks;
-    if stale && !token_out && get.family == Family::Meta {
+    let lacks_version = get.needs.version && record.attributes.version == 0;
+    if lacks_version || (stale && !token_out && get.family == Family::Meta) {
         return None;
     }
     Some(Hit {

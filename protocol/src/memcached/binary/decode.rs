@@ -82,14 +82,13 @@ fn packet<'a>(place: &mut Place, limits: &Limits, packet: Packet<'a>) -> Step<'a
     let Some(operation) = Operation::of(header.opcode) else {
         return packet.fault(place, 0, Status::UnknownCommand);
     };
-    let is_sasl = matches!(operation.verb, Verb::Mechanisms | Verb::Authenticate { .. });
-    if is_sasl && !limits.sasl {
-        return packet.fault(place, 0, Status::UnknownCommand);
-    }
     if !operation.verb.fits(header) {
         return packet.fatal(place, Status::Invalid);
     }
     match operation.verb {
+        Verb::Mechanisms | Verb::Authenticate { .. } if !limits.sasl => {
+            return packet.fault(place, 0, Status::UnknownCommand);
+        }
         Verb::Store(_) | Verb::Append(_) => {
             // Whether a value is wanted at all shows in what stands before it.
             if packet.unread.len() < packet.value_at() {
