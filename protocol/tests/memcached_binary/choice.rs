@@ -1,0 +1,55 @@
+//! Which dialect a connection speaks.
+
+use crate::exchange::{send, send_within};
+use crate::packet::Packet;
+use todana_protocol::memcached::{Choice, Limits};
+
+const TEXT: Limits = limits(Choice::Text);
+const BINARY: Limits = limits(Choice::Binary);
+
+const fn limits(choice: Choice) -> Limits {
+    Limits {
+        item_size_max: 1 << 20,
+        line_len_max: 2048,
+        get_line_len_max: 8 << 20,
+        flush_allowed: true,
+        choice,
+        sasl: false,
+    }
+}
+
+#[test]
+fn the_first_byte_chooses_for_the_whole_connection() {
+    let outcome = send(&[Packet::new(0x0a).request(), b"version\r\n".to_vec()].concat());
+    assert_eq!(outcome.replies, Packet::new(0x0a).response());
+    assert!(outcome.closed, "text behind a packet");
+
+    // A line, then: it begins with a byte that no command has.
+    let outcome = send(&[b"version\r\n".to_vec(), Packet::new(0x0b).request(), b"\r\n".to_vec()].concat());
+    assert_eq!(outcome.replies, b"VERSION 1.6.45\r\nERROR\r\n");
+    assert!(!outcome.closed);
+}
+
+#[test]
+fn text_only_takes_a_packet_for_a_line() {
+    let outcome = send_within(TEXT, b"\x80\x0b\0\0\r\nversion\r\n");
+    assert_eq!(outcome.replies, b"ERROR\r\nVERSION 1.6.45\r\n");
+}
+
+#[test]
+fn binary_only_closes_on_text() {
+    for line in ["version\r\n", "\r\n", "get k\r\n"] {
+        let outcome = send_within(BINARY, line.as_bytes());
+        assert!(outcome.closed && outcome.replies.is_empty(), "{line:?}");
+    }
+    let outcome = send_within(BINARY, &Packet::new(0x0a).request());
+    assert_eq!(outcome.replies, Packet::new(0x0a).response());
+}
+
+#[test]
+fn nothing_is_chosen_before_something_has_come() {
+    for choice in [Choice::Auto, Choice::Text, Choice::Binary] {
+        let outcome = send_within(limits(choice), b"");
+        assert!(!outcome.closed && outcome.requests.is_empty());
+    }
+}

@@ -1,0 +1,110 @@
+//! Values over the limit, what is kept of a packet that is not whole, and what the server forbids.
+
+use crate::exchange::send_within;
+use crate::packet::{Packet, error, set};
+use todana_core::Command;
+use todana_protocol::memcached::{Dialect, Limits, Step, item_size};
+
+const SMALL: Limits = Limits {
+    item_size_max: 100,
+    line_len_max: 2048,
+    get_line_len_max: 8 << 20,
+    flush_allowed: true,
+    choice: todana_protocol::memcached::Choice::Auto,
+    sasl: false,
+};
+
+/// The longest value that a three-byte key without flags may have under `SMALL`.
+const FITS: usize = 100 - 59 - 3;
+
+#[test]
+fn the_size_rule_is_that_of_text() {
+    assert_eq!(item_size(3, FITS as u64, 0), SMALL.item_size_max);
+    for (packet, fits) in [
+        (set("key", vec![b'v'; FITS]), true),
+        (set("key", vec![b'v'; FITS + 1]), false),
+        (Packet::new(0x01).u32(1).u32(0).key("key").value(vec![b'v'; FITS - 4]), true),
+        (Packet::new(0x01).u32(1).u32(0).key("key").value(vec![b'v'; FITS - 3]), false),
+        (Packet::new(0x0e).key("key").value(vec![b'v'; FITS]), true),
+        (Packet::new(0x0e).key("key").value(vec![b'v'; FITS + 1]), false),
+    ] {
+        let outcome = send_within(SMALL, &packet.request());
+        let done = Packet::new(packet.opcode).cas(42);
+        let expected = if fits { done } else { error(packet.opcode, 0x03) };
+        assert_eq!(outcome.replies, expected.response(), "to {packet:?}");
+    }
+}
+
+#[test]
+fn a_value_over_the_limit_is_swallowed_and_the_next_packet_served() {
+    for opcode in [0x01, 0x02, 0x03, 0x11, 0x12, 0x13, 0x0e, 0x0f, 0x19, 0x1a] {
+        // A value that would be packets, if it were looked at.
+        let packet = Packet::new(opcode).key("key").value(Packet::new(0x0b).request().repeat(5));
+        let packet = if opcode & 0x0f < 4 { packet.u32(0).u32(0) } else { packet };
+        let stream = [packet.request(), Packet::new(0x0a).request()].concat();
+        let outcome = send_within(SMALL, &stream);
+        assert_eq!(outcome.replies, [error(opcode, 0x03).response(), Packet::new(0x0a).response()].concat());
+        // The client of a set believes its old value gone.
+        let discards = outcome.requests[0].starts_with("Discard");
+        assert_eq!(discards, opcode & 0x0f == 1, "{:#x}: {}", opcode, outcome.requests[0]);
+    }
+}
+
+#[test]
+fn a_set_over_the_limit_discards_whatever_version_it_names() {
+    let outcome = send_within(SMALL, &set("key", [b'v'; 200]).cas(7).request());
+    assert!(outcome.requests[0].starts_with("Discard { key: [107, 101, 121] }"), "{:?}", outcome.requests);
+}
+
+#[test]
+fn a_value_over_the_limit_is_refused_when_its_key_is_there_and_never_kept() {
+    let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
+    let head = Packet { body_len: Some(1 << 30), ..set("key", "") }.request();
+    let step = dialect.decode(&SMALL, &head[..head.len() - 1], &mut scratch);
+    assert!(matches!(step, Step::NeedMore { consumed: 0, at_least: 1 }), "{step:?}");
+    let step = dialect.decode(&SMALL, &head, &mut scratch);
+    let Step::Request { consumed, request } = step else { panic!("{step:?}") };
+    assert_eq!((consumed, request.command), (head.len(), Command::Discard { key: b"key" }));
+    let mut left = (1 << 30) - (8 + 3);
+    let piece = vec![0x80; 1 << 20];
+    while left > 0 {
+        let piece = &piece[..piece.len().min(left)];
+        let step = dialect.decode(&SMALL, piece, &mut scratch);
+        let Step::NeedMore { consumed, at_least: 1 } = step else { panic!("{step:?}") };
+        assert_eq!(consumed, piece.len(), "nothing is left for the server to keep");
+        left -= piece.len();
+    }
+    let noop = Packet::new(0x0a).request();
+    let step = dialect.decode(&SMALL, &noop, &mut scratch);
+    assert!(matches!(step, Step::Request { consumed: 24, request } if request.command == Command::Noop));
+}
+
+#[test]
+fn what_is_missing_of_a_value_is_known_exactly() {
+    let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
+    let packet = set("key", vec![b'v'; 1000]).request();
+    for (arrived, at_least) in
+        [(0, 1), (1, 23), (23, 1), (24, 11), (34, 1), (35, 1000), (500, 535), (1034, 1)]
+    {
+        let step = dialect.decode(&Limits::default(), &packet[..arrived], &mut scratch);
+        assert!(
+            matches!(step, Step::NeedMore { consumed: 0, at_least: missing } if missing == at_least),
+            "{arrived} bytes: {step:?}"
+        );
+    }
+    let step = dialect.decode(&Limits::default(), &packet, &mut scratch);
+    assert!(matches!(step, Step::Request { consumed: 1035, .. }), "{step:?}");
+}
+
+#[test]
+fn a_forbidden_flush_is_refused_loud_and_quiet() {
+    let forbidden = Limits { flush_allowed: false, ..Limits::default() };
+    for opcode in [0x08, 0x18] {
+        for packet in [Packet::new(opcode), Packet::new(opcode).u32(10)] {
+            let stream = [packet.request(), Packet::new(0x0a).request()].concat();
+            let outcome = send_within(forbidden, &stream);
+            let expected = [error(opcode, 0x20).response(), Packet::new(0x0a).response()].concat();
+            assert_eq!(outcome.replies, expected);
+        }
+    }
+}

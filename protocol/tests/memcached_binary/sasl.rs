@@ -1,0 +1,85 @@
+//! The packets that say who a client is. What they mean is the server's; here is how they look.
+
+use crate::exchange::{send, send_within};
+use crate::packet::{Packet, error, well_formed};
+use todana_core::{Authenticate, Command};
+use todana_protocol::memcached::Limits;
+
+fn sasl() -> Limits {
+    Limits { sasl: true, ..Limits::default() }
+}
+
+#[test]
+fn they_are_unknown_where_there_is_no_authentication() {
+    for opcode in 0x20..=0x22 {
+        let stream = [well_formed(opcode).request(), Packet::new(0x0a).request()].concat();
+        let expected = [error(opcode, 0x81).response(), Packet::new(0x0a).response()].concat();
+        assert_eq!(send(&stream).replies, expected);
+    }
+}
+
+#[test]
+fn a_list_of_mechanisms_is_the_body() {
+    let outcome = send_within(sasl(), &Packet::new(0x20).request());
+    assert_eq!(outcome.replies, Packet::new(0x20).value("PLAIN").response());
+    assert!(outcome.requests[0].starts_with("Mechanisms "));
+}
+
+#[test]
+fn mechanism_and_response_reach_the_server_as_they_are() {
+    for (opcode, continues) in [(0x21, false), (0x22, true)] {
+        let packet = Packet::new(opcode).key("PLAIN").value("\0user\0secret");
+        let outcome = send_within(sasl(), &packet.request());
+        let command = Command::Authenticate(Authenticate {
+            mechanism: b"PLAIN",
+            response: b"\0user\0secret",
+            continues,
+        });
+        assert!(outcome.requests[0].starts_with(&format!("{command:?} ")), "{:?}", outcome.requests);
+        assert_eq!(outcome.replies, Packet::new(opcode).value("Authenticated").response());
+    }
+}
+
+#[test]
+fn a_refusal_is_an_authentication_failure_and_a_challenge_goes_on() {
+    for opcode in [0x21, 0x22] {
+        let refused = Packet::new(opcode).key("PLAIN").value("\0missing\0secret");
+        assert_eq!(send_within(sasl(), &refused.request()).replies, error(opcode, 0x20).response());
+        let challenged = Packet::new(opcode).key("PLAIN");
+        let challenge = Packet::new(opcode).status(0x21).value("who are you");
+        assert_eq!(send_within(sasl(), &challenged.request()).replies, challenge.response());
+    }
+}
+
+#[test]
+fn a_mechanism_over_32_bytes_and_a_response_over_16_kibibytes_are_swallowed() {
+    let noop = Packet::new(0x0a);
+    for (packet, is_fine) in [
+        (Packet::new(0x21).key("M".repeat(32)).value("r"), true),
+        (Packet::new(0x21).key("M".repeat(33)).value("r"), false),
+        (Packet::new(0x21).key("PLAIN").value("r".repeat(16 << 10)), true),
+        (Packet::new(0x22).key("PLAIN").value("r".repeat((16 << 10) + 1)), false),
+    ] {
+        let outcome = send_within(sasl(), &[packet.request(), noop.request()].concat());
+        let accepted = Packet::new(packet.opcode).value("Authenticated");
+        let expected = if is_fine { accepted } else { error(packet.opcode, 0x04) };
+        assert_eq!(outcome.replies, [expected.response(), noop.response()].concat());
+    }
+}
+
+#[test]
+fn they_have_shapes_like_all_others() {
+    for packet in [
+        Packet::new(0x20).key("PLAIN"),
+        Packet::new(0x20).value("x"),
+        Packet::new(0x21),
+        Packet::new(0x21).value("x"),
+        Packet::new(0x22).extras("1234").key("PLAIN"),
+    ] {
+        for limits in [sasl(), Limits::default()] {
+            let outcome = send_within(limits, &packet.request());
+            assert_eq!(outcome.replies, error(packet.opcode, 0x04).response());
+            assert!(outcome.closed);
+        }
+    }
+}
