@@ -3,6 +3,8 @@
 //! The structs carry the union of what the dialects can say; a codec fills in what its dialect has and
 //! leaves the rest at its default. Keys and values borrow from the codec's input.
 
+use crate::Refusal;
+
 /// How long a record shall live, as a client says it: not yet resolved against a clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ttl {
@@ -229,11 +231,13 @@ pub enum Command<'a> {
     Get(Get<'a>),
     /// Write: `Stored`, `NotStored`, `Exists`, `NotFound` or `Refused`.
     Store(Store<'a>),
-    /// A store that the codec refused for its size: the old record goes (memcached drops what the client
-    /// believes replaced). Always answered `Refused(TooLarge)`.
+    /// A set that the codec refused: the old record goes (memcached drops what the client believes replaced).
+    /// Always answered `Refused` with the same reason.
     Discard {
         /// The key.
         key: &'a [u8],
+        /// Why: `TooLarge` or `OutOfMemory`.
+        refusal: Refusal,
     },
     /// Remove: `Deleted`, `NotFound` or `Exists`.
     Delete(Delete<'a>),

@@ -133,4 +133,7 @@ pub trait Bounded {
 
     /// The limit in force.
     fn limit(&self) -> MemoryLimit;
+
+    /// True near the limit, where what one record takes another one loses.
+    fn is_tight(&self) -> bool;
 }

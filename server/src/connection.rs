@@ -9,8 +9,8 @@ use todana_protocol::memcached::{Dialect, Limits, Request, Step, encode};
 /// Requests decoded before the first is executed, so that their records can be fetched into the cache together.
 pub(crate) const BATCH: usize = 16;
 /// Output beyond which no further request of a connection is executed until its peer has read.
-const OUTPUT_MAX: usize = 256 << 10;
-/// The first buffer for a request that is not whole yet.
+const OUTPUT_MAX: usize = 64 << 10;
+/// The least by which the buffer of a request that is not whole grows, if that much is to come.
 const INPUT_MIN: usize = 4 << 10;
 
 /// A connection.
@@ -24,6 +24,10 @@ pub(crate) struct Connection {
     wanted: usize,
     /// Output that the socket has not taken yet.
     pub(crate) pending: Option<Box<Output>>,
+    /// What was last counted of it: bytes of a request that is not whole, bytes copied for its reader.
+    pub(crate) counted: Held,
+    /// It stands in its worker's queue.
+    pub(crate) queued: bool,
     /// The socket may have more to read.
     pub(crate) readable: bool,
     /// The peer sends no more; what it has sent may still wait in the socket.
@@ -34,6 +38,21 @@ pub(crate) struct Connection {
     needs_input: bool,
     /// A list of all keys is under way, and how far it has come.
     listing: Option<Option<Place>>,
+}
+
+/// Memory that a connection keeps between its turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Of a request that is not whole yet.
+    pub(crate) partial: u64,
+    /// Of replies that its reader has not taken; values shared with the engine are the engine's.
+    pub(crate) pending: u64,
+}
+
+impl Held {
+    pub(crate) fn sum(self) -> u64 {
+        self.partial + self.pending
+    }
 }
 
 /// Why a connection stopped serving its input.
@@ -79,6 +98,8 @@ impl Connection {
             input_at: 0,
             wanted: 0,
             pending: None,
+            counted: Held::default(),
+            queued: false,
             readable: true,
             ended: false,
             closing: false,
@@ -102,34 +123,37 @@ impl Connection {
         self.pending.is_none() && !self.readable && (self.needs_input || !self.has_work())
     }
 
-    pub(crate) fn pending_len(&self) -> usize {
-        self.pending.as_ref().map_or(0, |output| output.len())
+    /// What it keeps now.
+    pub(crate) fn held(&self) -> Held {
+        let pending = self.pending.as_ref().map_or(0, |output| output.copied_len());
+        Held { partial: self.input.len() as u64, pending: pending as u64 }
     }
 
-    /// Reads once: into `buffer` if nothing is kept, else behind what is kept. Returns how much came and whether that
-    /// was less than there was room for, which means that there is no more.
+    /// Reads once; returns how much came and whether that was less than there was room for, which means that there
+    /// is no more.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
-        if self.input.is_empty() {
-            let len = self.stream.read(buffer)?;
-            return Ok((len, len < buffer.len()));
-        }
+        let len = self.stream.read(buffer)?;
+        Ok((len, len < buffer.len()))
+    }
+
+    /// Puts what was just read behind what is kept.
+    fn keep(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.input_at > 0 {
             self.input.drain(..self.input_at);
             self.input_at = 0;
         }
-        // Grows with what has really come: a length alone reserves nothing.
-        let held = self.input.len();
-        let room = self.wanted.clamp(INPUT_MIN, held.max(INPUT_MIN));
-        self.input.try_reserve(room).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        self.input.resize(held + room, 0);
-        let outcome = self.stream.read(&mut self.input[held..]);
-        let len = *outcome.as_ref().unwrap_or(&0);
-        self.input.truncate(held + len);
-        outcome.map(|len| (len, len < room))
+        if self.input.capacity() - self.input.len() < bytes.len() {
+            // Grows with what has really come, up to what is known to come: a length alone reserves nothing.
+            let doubled = self.input.len().max(INPUT_MIN);
+            let wanted = if self.wanted < bytes.len() { doubled } else { self.wanted.min(doubled) };
+            let outcome = self.input.try_reserve_exact(wanted.max(bytes.len()));
+            outcome.map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        }
+        self.input.extend_from_slice(bytes);
+        Ok(())
     }
 
-    /// Serves what is in `buffer` (just read), or in the connection's own buffer if that holds anything; keeps what
-    /// is not consumed.
+    /// Serves what is kept and what is in `buffer` (just read); keeps what is not consumed.
     pub(crate) fn serve(
         &mut self,
         buffer: &[u8],
@@ -138,7 +162,10 @@ impl Connection {
         scratch: &mut [Vec<u8>; BATCH],
         service: &mut impl Execute,
         output: &mut Output,
-    ) -> Pause {
+    ) -> io::Result<Pause> {
+        if !self.input.is_empty() && !buffer.is_empty() {
+            self.keep(buffer)?;
+        }
         let own = std::mem::take(&mut self.input);
         let data = if own.is_empty() { buffer } else { &own[self.input_at..] };
         let (mut consumed, mut wanted) = (0, 0);
@@ -171,7 +198,7 @@ impl Connection {
             self.input_at += consumed;
             self.input = own;
         }
-        pause
+        Ok(pause)
     }
 }
 

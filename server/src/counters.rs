@@ -9,6 +9,8 @@ pub(crate) struct WorkerCounters {
     pub(crate) bytes_read: Own,
     pub(crate) bytes_written: Own,
     pub(crate) connection_yields: Own,
+    /// Slow readers closed for want of memory.
+    pub(crate) readers_cut_off: Own,
     /// Bytes waiting for slow readers.
     pub(crate) pending_bytes: Own,
     /// Bytes of requests that are not whole yet.
@@ -20,13 +22,10 @@ pub(crate) struct WorkerCounters {
 pub(crate) struct Own(AtomicU64);
 
 impl Own {
+    /// Wraps around where `by` is the difference to less.
     #[inline]
     pub(crate) fn add(&self, by: u64) {
         self.0.store(self.get().wrapping_add(by), Ordering::Relaxed);
-    }
-
-    pub(crate) fn sub(&self, by: u64) {
-        self.0.store(self.get().wrapping_sub(by), Ordering::Relaxed);
     }
 
     pub(crate) fn get(&self) -> u64 {

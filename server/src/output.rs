@@ -49,6 +49,11 @@ impl Output {
         self.bytes.len() - self.sent + self.shared_len
     }
 
+    /// Bytes of memory of its own.
+    pub(crate) fn copied_len(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0

@@ -19,6 +19,11 @@ use todana_core::{MemoryLimit, WhenFull};
 use todana_engine::{MemHash, MemHashOptions};
 use todana_protocol::memcached::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES};
 
+/// What connections may keep together where there is no memory limit.
+const HELD_MAX: u64 = 1 << 30;
+/// What they may keep besides one item of the largest size.
+const HELD_ROOM: u64 = 1 << 20;
+
 /// How far a stop has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopping {
@@ -81,6 +86,8 @@ pub(crate) struct Shared {
     pub(crate) memory_limit_mib: AtomicU64,
     /// What the process held besides the engine when last measured.
     outside_bytes: AtomicU64,
+    /// What connections keep between their turns.
+    held_bytes: AtomicU64,
     pub(crate) tcp_port: u16,
     pub(crate) listening_on: Vec<String>,
 }
@@ -97,6 +104,27 @@ impl Shared {
     /// The limit of the whole process in bytes, `None` for none.
     pub(crate) fn memory_limit_bytes(&self) -> Option<u64> {
         Some(self.memory_limit_mib.load(Ordering::Relaxed)).filter(|&mib| mib != 0).map(|mib| mib << 20)
+    }
+
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.held_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn held_changed(&self, before: u64, now: u64) {
+        // Wraps around where it shrinks.
+        self.held_bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    /// What all connections together may keep: a quarter of the memory, yet enough for one item.
+    pub(crate) fn held_max(&self) -> u64 {
+        let quarter = self.memory_limit_bytes().map_or(HELD_MAX, |limit| limit / 4);
+        quarter.max(self.options.item_size_max + HELD_ROOM)
+    }
+
+    /// What a connection that keeps `own` bytes may keep.
+    pub(crate) fn held_room(&self, own: u64) -> usize {
+        let others = self.held_bytes().saturating_sub(own);
+        usize::try_from(self.held_max().saturating_sub(others)).unwrap_or(usize::MAX)
     }
 
     /// Measures what the process holds besides the engine, and gives the engine the rest.
@@ -162,6 +190,7 @@ impl Server {
             workers: (0..options.threads).map(|_| WorkerCounters::default()).collect(),
             memory_limit_mib: AtomicU64::new(options.memory_limit_mib),
             outside_bytes: AtomicU64::new(0),
+            held_bytes: AtomicU64::new(0),
             tcp_port: tcp_addresses.first().map_or(0, SocketAddr::port),
             listening_on: listeners.iter().map(Listener::name).collect(),
             options,
@@ -237,13 +266,18 @@ fn shards(options: &Options) -> usize {
 
 /// Runs a server until SIGINT, SIGTERM or SIGUSR1; a second signal ends it at once. `ready` is called once it listens.
 pub fn serve(options: Options, ready: impl FnOnce(&Server)) -> io::Result<()> {
-    use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
     let server = Server::bind(options)?;
     let handle = server.handle();
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGUSR1])?;
+    let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1])?;
     let closer = signals.handle();
     let watcher = std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in &mut signals {
+            if signal == SIGHUP {
+                // Closed terminals and log rotations send it; a cache must not go with them.
+                tracing::info!("SIGHUP: there is nothing to read again");
+                continue;
+            }
             tracing::info!(signal, "stopping");
             handle.stop();
         }

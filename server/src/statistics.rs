@@ -94,7 +94,7 @@ fn general(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("total_connections", connections.total.load(Ordering::Relaxed));
     w.put("rejected_connections", connections.rejected.load(Ordering::Relaxed));
     w.put("connection_structures", current);
-    w.put("response_obj_oom", 0);
+    w.put("response_obj_oom", sum(|worker| &worker.readers_cut_off));
     w.put("response_obj_count", 0);
     w.put("response_obj_bytes", sum(|worker| &worker.pending_bytes));
     w.put("read_buf_count", shared.workers.len());

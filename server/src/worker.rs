@@ -1,6 +1,6 @@
 //! A worker: one readiness loop that owns its connections.
 
-use crate::connection::{BATCH, Connection, Pause};
+use crate::connection::{BATCH, Connection, Held, Pause};
 use crate::listener::Stream;
 use crate::output::Output;
 use crate::server::{Shared, Stopping};
@@ -95,7 +95,9 @@ impl Worker {
             }
             for _ in 0..self.ready.len() {
                 if let Some(index) = self.ready.pop_front()
-                    && self.connections.contains(index)
+                    && let Some(connection) = self.connections.get_mut(index)
+                    // A connection that took the place of a closed one has not asked for a turn.
+                    && std::mem::take(&mut connection.queued)
                 {
                     self.serve(index);
                 }
@@ -139,6 +141,10 @@ impl Worker {
             // No further edge will tell: the end has to be read, even behind a read that came up short.
             connection.ended |= event.is_read_closed() || event.is_error();
         }
+        // What waits for its turn does not get another one for each packet that arrives.
+        if connection.queued {
+            return;
+        }
         // A writable event that nobody waits for comes along with most others.
         if connection.readable || connection.pending.is_some() {
             self.serve(index);
@@ -147,12 +153,25 @@ impl Worker {
 
     /// Serves a connection: sends what is pending, reads, executes, sends.
     fn serve(&mut self, index: usize) {
-        if self.turn(index).is_err() {
+        let outcome = self.turn(index);
+        let connection = &mut self.connections[index];
+        let held = connection.held();
+        if held != connection.counted {
+            let before = std::mem::replace(&mut connection.counted, held);
+            self.count(before, held);
+        }
+        if outcome.is_err() {
             // The peer is gone, or there is no memory for its request; either way there is nobody to tell.
             self.close(index);
             return;
         }
         let connection = &self.connections[index];
+        if connection.counted.pending > 0 && self.shared.held_bytes() > self.shared.held_max() {
+            tracing::warn!("a slow reader is cut off: replies that wait take too much memory");
+            self.shared.workers[self.number].readers_cut_off.add(1);
+            self.close(index);
+            return;
+        }
         if connection.closing && connection.pending.is_none() {
             self.close(index);
         }
@@ -164,7 +183,6 @@ impl Worker {
         if let Some(pending) = &mut connection.pending {
             let written = pending.write_to(&mut connection.stream)?;
             counters.bytes_written.add(written as u64);
-            counters.pending_bytes.sub(written as u64);
             if !pending.is_empty() {
                 return Ok(());
             }
@@ -175,7 +193,7 @@ impl Worker {
         }
         let mut budget = self.shared.options.requests_per_event;
         let mut pause = Pause::NeedsInput;
-        let held_before = connection.input_len();
+        self.limits.unfinished_len_max = self.shared.held_room(connection.counted.sum());
         // What is kept is served first: it may hold whole requests from a turn that was cut short.
         if connection.has_work() {
             pause = connection.serve(
@@ -185,7 +203,7 @@ impl Worker {
                 &mut self.scratch,
                 &mut self.service,
                 &mut self.output,
-            );
+            )?;
         }
         while pause == Pause::NeedsInput && connection.readable {
             let (len, drained) = match connection.read(&mut self.buffer) {
@@ -208,22 +226,17 @@ impl Worker {
                 connection.readable = false;
             }
             pause = connection.serve(
-                // What went behind kept input is longer than the buffer may be, and is not in it.
-                self.buffer.get(..len).unwrap_or_default(),
+                &self.buffer[..len],
                 &self.limits,
                 &mut budget,
                 &mut self.scratch,
                 &mut self.service,
                 &mut self.output,
-            );
+            )?;
             // A large request comes in many pieces; the others shall not wait for all of them.
             if !drained && !connection.ended && pause == Pause::NeedsInput {
                 pause = Pause::Yields;
             }
-        }
-        let held = connection.input_len();
-        if held != held_before {
-            counters.partial_bytes.add((held as u64).wrapping_sub(held_before as u64));
         }
         connection.closing |= pause == Pause::Closes;
         if !self.output.is_empty() {
@@ -234,16 +247,24 @@ impl Worker {
                 self.output.clear(OUTPUT_KEPT);
                 outcome?;
             } else {
-                counters.pending_bytes.add(self.output.len() as u64);
                 connection.pending = Some(Box::new(std::mem::take(&mut self.output)));
                 return Ok(());
             }
         }
         if pause == Pause::Yields || pause == Pause::Blocked {
             counters.connection_yields.add(u64::from(budget == 0));
+            connection.queued = true;
             self.ready.push_back(index);
         }
         Ok(())
+    }
+
+    /// Notes that a connection keeps more or less than before.
+    fn count(&self, before: Held, now: Held) {
+        let counters = &self.shared.workers[self.number];
+        counters.partial_bytes.add(now.partial.wrapping_sub(before.partial));
+        counters.pending_bytes.add(now.pending.wrapping_sub(before.pending));
+        self.shared.held_changed(before.sum(), now.sum());
     }
 
     /// Closes what is done with; the rest goes on in its turns. `first`: the sockets are read once more, as what has
@@ -265,9 +286,7 @@ impl Worker {
 
     fn close(&mut self, index: usize) {
         let connection = self.connections.remove(index);
-        let counters = &self.shared.workers[self.number];
-        counters.pending_bytes.sub(connection.pending_len() as u64);
-        counters.partial_bytes.sub(connection.input_len() as u64);
+        self.count(connection.counted, Held::default());
         self.shared.connection_closed();
         tracing::debug!(worker = self.number, "connection closed");
         if self.connections.is_empty() {

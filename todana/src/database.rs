@@ -88,10 +88,13 @@ impl Database {
         match command {
             Command::Get(get) => self.get(lane, get, now, reply),
             Command::Store(store) => reply(self.store(lane, store, now)),
-            Command::Discard { key } => {
-                lane.store_too_large.one();
+            Command::Discard { key, refusal } => {
+                match refusal {
+                    Refusal::TooLarge => lane.store_too_large.one(),
+                    _ => lane.store_no_memory.one(),
+                }
                 let _ = self.engine.visit(key, &mut Remove);
-                reply(Reply::Refused(Refusal::TooLarge));
+                reply(Reply::Refused(*refusal));
             }
             Command::Delete(delete) => reply(self.delete(lane, delete, now)),
             Command::Arithmetic(arithmetic) => reply(self.arithmetic(lane, arithmetic, now)),
@@ -225,14 +228,27 @@ impl Database {
         for ttl in [get.touch, get.vivify].into_iter().flatten() {
             self.sweep.note_ttl(ttl);
         }
-        let mut visitor = GetVisitor::new(get, now, &self.tracking, &self.versions, reply);
+        // Notes of reads must not push records out.
+        let is_tight =
+            self.tracking.is_on(now) && self.engine.bounded().is_some_and(|bounded| bounded.is_tight());
+        let mut visitor = GetVisitor::new(get, now, &self.tracking, &self.versions, reply, is_tight);
         let met_expired = self.visit(lane, get.key, now, &mut visitor);
         let outcome = visitor.outcome;
         match met_expired {
             Ok(true) if outcome == Outcome::Miss => Outcome::Expired,
             Ok(_) => outcome,
             Err(_) => {
-                reply(Reply::Refused(Refusal::OutOfMemory));
+                // What could not be noted on a record does not keep it from being read.
+                let mut shown = false;
+                let _ = self.engine.view(get.key, &mut |record| {
+                    shown = outcome == Outcome::Hit && record.attributes.expiry.is_live(now);
+                    if shown {
+                        reply(Reply::Hit(get::unchanged(record, now)));
+                    }
+                });
+                if !shown {
+                    reply(Reply::Refused(Refusal::OutOfMemory));
+                }
                 outcome
             }
         }
@@ -271,8 +287,8 @@ impl Database {
                 } else {
                     lane.store_no_memory.one()
                 }
-                // What the client believes replaced must not be read again.
-                if store.mode == StoreMode::Set {
+                // What the client believes replaced must not be read again; a compare-and-set has promised nothing.
+                if store.mode == StoreMode::Set && store.compare.is_none() {
                     let _ = self.engine.visit(store.key, &mut Remove);
                 }
             }

@@ -33,13 +33,20 @@ pub(crate) fn look<'r>(get: &Get<'_>, record: Record<'r>, now: UnixSeconds) -> O
     if lacks_version || (stale && !token_out && get.family == Family::Meta) {
         return None;
     }
-    Some(Hit {
+    Some(unchanged(record, now))
+}
+
+/// The hit of a record that stays as it is.
+#[inline]
+pub(crate) fn unchanged(record: Record<'_>, now: UnixSeconds) -> Hit<'_> {
+    let Marks { stale, token_out } = record.attributes.marks;
+    Hit {
         record,
         expiry_before: record.attributes.expiry,
         access_before: record.attributes.access,
         recache: Recache { won: false, stale, token_out },
         now,
-    })
+    }
 }
 
 /// A read that may write.
@@ -50,6 +57,8 @@ pub(crate) struct GetVisitor<'v> {
     pub(crate) versions: &'v Versions,
     pub(crate) reply: &'v mut dyn FnMut(Reply<'_>),
     pub(crate) outcome: Outcome,
+    /// Memory is scarce: a read is noted only on a record that has a note already.
+    is_tight: bool,
     before: Attributes,
     recache: Recache,
 }
@@ -61,9 +70,10 @@ impl<'v> GetVisitor<'v> {
         tracking: &'v Tracking,
         versions: &'v Versions,
         reply: &'v mut dyn FnMut(Reply<'_>),
+        is_tight: bool,
     ) -> Self {
         let (before, recache) = Default::default();
-        GetVisitor { get, now, tracking, versions, reply, outcome: Outcome::Miss, before, recache }
+        GetVisitor { get, now, tracking, versions, reply, outcome: Outcome::Miss, is_tight, before, recache }
     }
 
     fn answer(&mut self, record: Record<'_>) {
@@ -118,7 +128,7 @@ impl Visitor for GetVisitor<'_> {
         if self.get.needs.version && attributes.version == 0 {
             attributes.version = self.versions.fresh();
         }
-        if !self.get.silent {
+        if !self.get.silent && (attributes.access.is_some() || !self.is_tight) {
             attributes.access = self.tracking.on_read(self.now);
         }
         if attributes == old.attributes {

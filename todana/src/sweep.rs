@@ -4,12 +4,19 @@ use crate::expiry::{Bury, Living};
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use todana_core::{Engine, Expiry, Place, Store, Ttl, UnixSeconds};
 
-/// Records looked at in one step, some tens of microseconds.
+/// Records looked at between two looks at the clock, some tens of microseconds.
 const STEP_RECORDS: usize = 512;
 /// A round starts at most so often.
 const ROUND_S: u64 = 5;
+/// It works so long at a time ...
+const WORK: Duration = Duration::from_millis(1);
+/// ... and rests so many times as long, so that it takes less than 1 % of a core ...
+const REST: u32 = 110;
+/// ... unless at least one record in so many that it has just seen was expired: then memory is to be won.
+const WORTHWHILE: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Sweep {
@@ -25,6 +32,8 @@ struct State {
     running: bool,
     started: UnixSeconds,
     met_expiry: bool,
+    /// No step before this.
+    rests_until: Option<Instant>,
 }
 
 impl Sweep {
@@ -41,17 +50,33 @@ impl Sweep {
         }
     }
 
-    /// One step. Returns how many records it removed, and whether the round goes on.
+    /// One step. Returns how many records it removed, and whether it is worth while to go on at once.
     pub(crate) fn step(&self, engine: &dyn Engine, now: UnixSeconds) -> (u64, bool) {
         let Ok(mut state) = self.state.try_lock() else { return (0, false) };
+        let began = Instant::now();
+        if state.rests_until.is_some_and(|until| began < until) {
+            return (0, false);
+        }
         if !state.running {
             if !self.wanted.load(Ordering::Relaxed) || now.0 < state.started.0 + ROUND_S {
                 return (0, false);
             }
             // Cleared before the round: what is stored behind the scan's back asks for another one.
             self.wanted.store(false, Ordering::Relaxed);
-            *state = State { place: None, running: true, started: now, met_expiry: false };
+            *state = State { running: true, started: now, ..State::default() };
         }
+        let (mut removed, mut seen) = (0, 0);
+        while state.running && began.elapsed() < WORK {
+            let (gone, looked_at) = self.look(&mut state, engine, now);
+            (removed, seen) = (removed + gone, seen + looked_at);
+        }
+        let is_worthwhile = removed as usize * WORTHWHILE > seen;
+        state.rests_until = (!is_worthwhile).then(|| began + began.elapsed() * REST);
+        (removed, state.running && is_worthwhile)
+    }
+
+    /// Looks at some records; returns how many it removed of how many.
+    fn look(&self, state: &mut State, engine: &dyn Engine, now: UnixSeconds) -> (u64, usize) {
         let mut expired = Vec::new();
         let mut seen = 0;
         let mut met_expiry = false;
@@ -82,6 +107,6 @@ impl Sweep {
                 }
             }
         }
-        (removed, state.running)
+        (removed, seen)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use todana::{Clock, Counters, Database, ManualClock};
 use todana_core::{
-    Arithmetic, Command, Delete, Direction, Family, Get, Needs, Reply, Store, StoreMode, Touch, Ttl,
+    Arithmetic, Command, Delete, Direction, Family, Get, Needs, Refusal, Reply, Store, StoreMode, Touch, Ttl,
     UnixSeconds,
 };
 use todana_engine::{MemHash, MemHashOptions};
@@ -109,8 +109,10 @@ fn compare_and_set_counts_by_outcome() {
 fn a_refused_store_counts_and_takes_the_old_record_along() {
     let (database, _) = database();
     counted(&database, set(b"k", b"1"));
-    let refused = counted(&database, Command::Discard { key: b"k" });
+    let refused = counted(&database, Command::Discard { key: b"k", refusal: Refusal::TooLarge });
     assert_eq!(refused, Counters { store_too_large: 1, ..NONE() });
+    let refused = counted(&database, Command::Discard { key: b"k", refusal: Refusal::OutOfMemory });
+    assert_eq!(refused, Counters { store_no_memory: 1, ..NONE() });
     assert_eq!(counted(&database, get(b"k")).get_misses, 1);
 }
 

@@ -308,6 +308,10 @@ impl Bounded for MemHash {
     fn limit(&self) -> MemoryLimit {
         self.budget.limit()
     }
+
+    fn is_tight(&self) -> bool {
+        self.budget.is_tight()
+    }
 }
 
 /// From the standard library's hasher keys, which the system's random source seeds.

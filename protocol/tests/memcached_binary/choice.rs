@@ -12,6 +12,7 @@ const fn limits(choice: Choice) -> Limits {
         item_size_max: 1 << 20,
         line_len_max: 2048,
         get_line_len_max: 8 << 20,
+        unfinished_len_max: usize::MAX,
         flush_allowed: true,
         choice,
         sasl: false,

@@ -12,6 +12,7 @@ const READ: Get<'static> = Get {
     touch: None,
     vivify: None,
     recache_below_s: None,
+    recache_after_touch: false,
     version: None,
     needs: SHOWN,
     silent: false,

@@ -2,13 +2,14 @@
 
 use crate::exchange::send_within;
 use crate::packet::{Packet, error, set};
-use todana_core::Command;
+use todana_core::{Command, Refusal};
 use todana_protocol::memcached::{Dialect, Limits, Step, item_size};
 
 const SMALL: Limits = Limits {
     item_size_max: 100,
     line_len_max: 2048,
     get_line_len_max: 8 << 20,
+    unfinished_len_max: usize::MAX,
     flush_allowed: true,
     choice: todana_protocol::memcached::Choice::Auto,
     sasl: false,
@@ -53,7 +54,11 @@ fn a_value_over_the_limit_is_swallowed_and_the_next_packet_served() {
 #[test]
 fn a_set_over_the_limit_discards_whatever_version_it_names() {
     let outcome = send_within(SMALL, &set("key", [b'v'; 200]).cas(7).request());
-    assert!(outcome.requests[0].starts_with("Discard { key: [107, 101, 121] }"), "{:?}", outcome.requests);
+    assert!(
+        outcome.requests[0].starts_with("Discard { key: [107, 101, 121], refusal: TooLarge }"),
+        "{:?}",
+        outcome.requests
+    );
 }
 
 #[test]
@@ -64,7 +69,10 @@ fn a_value_over_the_limit_is_refused_when_its_key_is_there_and_never_kept() {
     assert!(matches!(step, Step::NeedMore { consumed: 0, at_least: 1 }), "{step:?}");
     let step = dialect.decode(&SMALL, &head, &mut scratch);
     let Step::Request { consumed, request } = step else { panic!("{step:?}") };
-    assert_eq!((consumed, request.command), (head.len(), Command::Discard { key: b"key" }));
+    assert_eq!(
+        (consumed, request.command),
+        (head.len(), Command::Discard { key: b"key", refusal: Refusal::TooLarge })
+    );
     let mut left = (1 << 30) - (8 + 3);
     let piece = vec![0x80; 1 << 20];
     while left > 0 {

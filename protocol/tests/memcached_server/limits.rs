@@ -49,7 +49,11 @@ fn a_set_too_large_discards_the_old_value_and_swallows_the_block() {
         ["set k 0 0 54", "ms k 54", "ms k 54 q", "ms k 54 ME", "ms k 54 MA", "ms k 54 MP", "ms k 54 MR"]
     {
         let (requests, replies) = refused(line);
-        assert!(requests[0].starts_with("Discard { key: [107] } "), "{line}: {}", requests[0]);
+        assert!(
+            requests[0].starts_with("Discard { key: [107], refusal: TooLarge } "),
+            "{line}: {}",
+            requests[0]
+        );
         assert_eq!(replies, answered, "{line}");
     }
     for line in ["add k 0 0 54", "replace k 0 0 54", "append k 0 0 54", "prepend k 0 0 54", "cas k 0 0 54 1"]
@@ -63,7 +67,7 @@ fn a_set_too_large_discards_the_old_value_and_swallows_the_block() {
 #[test]
 fn a_set_too_large_under_noreply_is_silent_and_discards_all_the_same() {
     let (requests, replies) = refused("set k 0 0 54 noreply");
-    assert!(requests[0].starts_with("Discard { key: [107] } "), "{}", requests[0]);
+    assert!(requests[0].starts_with("Discard { key: [107], refusal: TooLarge } "), "{}", requests[0]);
     assert_eq!(replies, "VERSION 1.6.45\\r\\n");
     assert_eq!(refused("add k 0 0 54 noreply").1, "VERSION 1.6.45\\r\\n");
 }

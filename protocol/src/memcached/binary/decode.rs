@@ -6,7 +6,9 @@ use super::opcode::{Operation, Read, Verb};
 use super::status::Status;
 use crate::memcached::item_size;
 use crate::memcached::server::{Form, KEY_LEN_MAX, Limits, Request, Step};
-use todana_core::{Arithmetic, Authenticate, Command, Delete, Direction, Get, Needs, Store, StoreMode, Ttl};
+use todana_core::{
+    Arithmetic, Authenticate, Command, Delete, Direction, Get, Needs, Refusal, Store, StoreMode, Ttl,
+};
 
 /// The longest body that is even dropped; a longer one closes the connection.
 const BODY_LEN_MAX: usize = 1 << 30;
@@ -96,7 +98,12 @@ fn packet<'a>(place: &mut Place, limits: &Limits, packet: Packet<'a>) -> Step<'a
             }
             let value_len = packet.value_len();
             if item_size(header.key_len as u64, value_len as u64, packet.flags()) > limits.item_size_max {
-                return too_large(place, packet, operation);
+                return refused(place, packet, operation, Refusal::TooLarge);
+            }
+            if packet.unread.len() > limits.unfinished_len_max
+                && packet.unread.len() < HEADER_LEN + header.body_len
+            {
+                return refused(place, packet, operation, Refusal::OutOfMemory);
             }
         }
         Verb::Authenticate { .. }
@@ -233,16 +240,20 @@ fn arithmetic<'a>(packet: &Packet<'a>, direction: Direction, is_quiet: bool) -> 
     (Command::Arithmetic(arithmetic), Answer::Plain)
 }
 
-/// A value over the limit. The client of a set believes its old value gone; the others have promised nothing.
+/// A value that is not taken. The client of a set believes its old value gone; the others have promised nothing.
 #[cold]
-fn too_large<'a>(place: &mut Place, packet: Packet<'a>, operation: Operation) -> Step<'a> {
-    let status = Status::TooLarge;
+fn refused<'a>(place: &mut Place, packet: Packet<'a>, operation: Operation, refusal: Refusal) -> Step<'a> {
+    let status = if refusal == Refusal::TooLarge { Status::TooLarge } else { Status::OutOfMemory };
     let seen = packet.value_at() - HEADER_LEN;
     if !matches!(operation.verb, Verb::Store(StoreMode::Set)) {
         return packet.fault(place, seen, status);
     }
     *place = Place::Swallow { left: packet.header.body_len - seen };
-    packet.request(packet.value_at(), Command::Discard { key: packet.key() }, packet.form(Answer::Plain))
+    packet.request(
+        packet.value_at(),
+        Command::Discard { key: packet.key(), refusal },
+        packet.form(Answer::Plain),
+    )
 }
 
 impl<'a> Packet<'a> {

@@ -22,6 +22,8 @@ pub(super) enum Block<'a> {
     Unterminated,
     /// It is not all here.
     Partial(Step<'a>),
+    /// It is not all here, and no more of it may be kept.
+    Refused,
 }
 
 /// The longest data block that can be announced: what fits a signed 32-bit length with its line end.
@@ -71,10 +73,13 @@ impl<'a> Frame<'a> {
 
     /// The data block of this length behind the line.
     #[inline]
-    pub(super) fn block(&self, dialect: &mut Dialect, value_len: usize) -> Block<'a> {
+    pub(super) fn block(&self, dialect: &mut Dialect, limits: &Limits, value_len: usize) -> Block<'a> {
         let end = self.line_len + value_len;
         let total = end + BLOCK_END.len();
         if self.unread.len() < total {
+            if self.unread.len() > limits.unfinished_len_max {
+                return Block::Refused;
+            }
             dialect.mode = Mode::Block { total };
             let at_least = total - self.unread.len();
             return Block::Partial(Step::NeedMore { consumed: self.skipped, at_least });

@@ -5,10 +5,10 @@ use super::form::{Form, MetaForm, Shape, Verb};
 use super::frame::{Block, Frame};
 use super::text::bad_chunk;
 use super::words::Words;
-use super::{BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Step, number};
+use super::{BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, OUT_OF_MEMORY, Step, number};
 use crate::memcached::item_size;
 use todana_core::{
-    Arithmetic, Command, Delete, Direction, Family, Get, Inspect, Needs, Store, StoreMode, Ttl,
+    Arithmetic, Command, Delete, Direction, Family, Get, Inspect, Needs, Refusal, Store, StoreMode, Ttl,
 };
 
 /// Decodes one meta command; `words` are those behind its name.
@@ -107,9 +107,15 @@ fn request<'a>(
             let mode = store_mode(&flags)?;
             check_opaque()?;
             if item_size(key.len() as u64, value_len as u64, flags.client_flags) > limits.item_size_max {
-                return Ok(frame.without_block(dialect, value_len, Command::Discard { key }, form));
+                let discard = Command::Discard { key, refusal: Refusal::TooLarge };
+                return Ok(frame.without_block(dialect, value_len, discard, form));
             }
-            let value = match frame.block(dialect, value_len) {
+            let value = match frame.block(dialect, limits, value_len) {
+                Block::Refused if mode == StoreMode::Set && !flags.has(b'C') => {
+                    let discard = Command::Discard { key, refusal: Refusal::OutOfMemory };
+                    return Ok(frame.without_block(dialect, value_len, discard, form));
+                }
+                Block::Refused => return Err(OUT_OF_MEMORY),
                 Block::Whole(value) => value,
                 Block::Partial(step) => return Ok(step),
                 Block::Unterminated => return Ok(bad_chunk(frame, value_len, Form::LINE)),

@@ -47,6 +47,9 @@ const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 /// The answer to an item over the size limit.
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 
+/// The answer to an item that there is no memory for.
+const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object";
+
 /// What bounds a request; the same for all connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -56,6 +59,9 @@ pub struct Limits {
     pub line_len_max: usize,
     /// The longest line of `get` and `gets`, which memcached does not bound.
     pub get_line_len_max: usize,
+    /// How much of a request that is not whole yet may be kept at the moment: a data block that has outgrown it is
+    /// refused for want of memory and dropped as it arrives, a line longer than `line_len_max` closes the connection.
+    pub unfinished_len_max: usize,
     /// False refuses `flush_all` (`-F`).
     pub flush_allowed: bool,
     /// Which dialect connections speak (`-B`).
@@ -81,7 +87,8 @@ impl Default for Limits {
         Limits {
             item_size_max: 1 << 20,
             line_len_max: 2048,
-            get_line_len_max: 8 << 20,
+            get_line_len_max: 1 << 20,
+            unfinished_len_max: usize::MAX,
             flush_allowed: true,
             choice: Choice::default(),
             sasl: false,
@@ -192,7 +199,7 @@ impl Dialect {
                 0
             }
             Mode::Keys(retrieval) => return text::next_key(self, retrieval, input),
-            Mode::Block { total } if input.len() < total => {
+            Mode::Block { total } if input.len() < total && input.len() <= limits.unfinished_len_max => {
                 return Step::NeedMore { consumed: 0, at_least: total - input.len() };
             }
             Mode::Block { .. } => 0,
@@ -207,7 +214,10 @@ impl Dialect {
         };
         let unread = &input[skipped..];
         let Some(newline) = memchr(b'\n', &unread[scanned..]).map(|at| scanned + at) else {
-            if frame::is_line_too_long(limits, unread, unread.len() + 1) {
+            let len = unread.len() + 1;
+            if frame::is_line_too_long(limits, unread, len)
+                || len > limits.line_len_max.max(limits.unfinished_len_max)
+            {
                 return Step::Close;
             }
             self.mode = Mode::Line { scanned: unread.len() };

@@ -3,9 +3,13 @@
 use super::form::{Form, Shape, ValueForm, Verb};
 use super::frame::{Block, Frame, line_body};
 use super::words::{Words, ends_in_noreply, last_word, word_len};
-use super::{BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Mode, Request, Step, TOO_LARGE, meta, number};
+use super::{
+    BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Mode, OUT_OF_MEMORY, Request, Step, TOO_LARGE, meta, number,
+};
 use crate::memcached::item_size;
-use todana_core::{Arithmetic, Command, Delete, Direction, Family, Get, Needs, Store, StoreMode, Touch, Ttl};
+use todana_core::{
+    Arithmetic, Command, Delete, Direction, Family, Get, Needs, Refusal, Store, StoreMode, Touch, Ttl,
+};
 
 /// The shortest line that is looked at, its end included.
 const LINE_LEN_MIN: usize = 4;
@@ -180,16 +184,22 @@ fn store<'a>(
     if key.len() > KEY_LEN_MAX {
         return frame.without_block(dialect, value_len, Command::Faulty { message: BAD_FORMAT }, form);
     }
-    if item_size(key.len() as u64, value_len as u64, flags) > limits.item_size_max {
-        // The client of a plain set believes its old value gone; the others have promised nothing.
-        let refused = if mode == StoreMode::Set && !is_cas {
-            Command::Discard { key }
+    // The client of a plain set believes its old value gone; the others have promised nothing.
+    let refused = |refusal, message| {
+        if mode == StoreMode::Set && !is_cas {
+            Command::Discard { key, refusal }
         } else {
-            Command::Faulty { message: TOO_LARGE }
-        };
-        return frame.without_block(dialect, value_len, refused, form);
+            Command::Faulty { message }
+        }
+    };
+    if item_size(key.len() as u64, value_len as u64, flags) > limits.item_size_max {
+        return frame.without_block(dialect, value_len, refused(Refusal::TooLarge, TOO_LARGE), form);
     }
-    let value = match frame.block(dialect, value_len) {
+    let value = match frame.block(dialect, limits, value_len) {
+        Block::Refused => {
+            let refused = refused(Refusal::OutOfMemory, OUT_OF_MEMORY);
+            return frame.without_block(dialect, value_len, refused, form);
+        }
         Block::Whole(value) => value,
         Block::Partial(step) => return step,
         Block::Unterminated => return bad_chunk(frame, value_len, form),
