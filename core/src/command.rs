@@ -217,6 +217,22 @@ pub struct Authenticate<'a> {
     pub continues: bool,
 }
 
+impl<'a> Authenticate<'a> {
+    /// User and password of a PLAIN response (RFC 4616: whom to act for, who one is, the password, a NUL between them);
+    /// `None` if it is none. Whom to act for is left out: nobody here acts for others.
+    ///
+    /// ```
+    /// # use todana_core::Authenticate;
+    /// let authenticate = Authenticate { response: b"\0user\0secret", ..Authenticate::default() };
+    /// assert_eq!(authenticate.plain(), Some((&b"user"[..], &b"secret"[..])));
+    /// ```
+    pub fn plain(&self) -> Option<(&'a [u8], &'a [u8])> {
+        let mut parts = self.response.split(|&byte| byte == 0);
+        let (_, user, password) = (parts.next()?, parts.next()?, parts.next()?);
+        parts.next().is_none().then_some((user, password))
+    }
+}
+
 /// Show a record's attributes for debugging (`me`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inspect<'a> {
@@ -287,4 +303,26 @@ pub enum Command<'a> {
     Authenticate(Authenticate<'a>),
     /// Close after what is pending has been sent. No reply.
     Quit,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Authenticate;
+
+    #[test]
+    fn a_plain_response_has_three_parts() {
+        let cases: [(&[u8], _); 7] = [
+            (b"\0user\0secret", Some((&b"user"[..], &b"secret"[..]))),
+            (b"other\0user\0secret", Some((b"user", b"secret"))),
+            (b"\0\0", Some((b"", b""))),
+            (b"", None),
+            (b"user\0secret", None),
+            (b"\0user\0secret\0", None),
+            (b"\0user\0sec\0ret", None),
+        ];
+        for (response, parts) in cases {
+            let authenticate = Authenticate { response, ..Authenticate::default() };
+            assert_eq!(authenticate.plain(), parts, "{}", response.escape_ascii());
+        }
+    }
 }
