@@ -4,19 +4,8 @@ use crate::exchange::{send, send_within};
 use crate::packet::Packet;
 use todana_protocol::memcached::{Choice, Limits};
 
-const TEXT: Limits = limits(Choice::Text);
-const BINARY: Limits = limits(Choice::Binary);
-
-const fn limits(choice: Choice) -> Limits {
-    Limits {
-        item_size_max: 1 << 20,
-        line_len_max: 2048,
-        get_line_len_max: 8 << 20,
-        unfinished_len_max: usize::MAX,
-        flush_allowed: true,
-        choice,
-        sasl: false,
-    }
+fn limits(choice: Choice) -> Limits {
+    Limits { choice, ..Limits::default() }
 }
 
 #[test]
@@ -33,17 +22,17 @@ fn the_first_byte_chooses_for_the_whole_connection() {
 
 #[test]
 fn text_only_takes_a_packet_for_a_line() {
-    let outcome = send_within(TEXT, b"\x80\x0b\0\0\r\nversion\r\n");
+    let outcome = send_within(limits(Choice::Text), b"\x80\x0b\0\0\r\nversion\r\n");
     assert_eq!(outcome.replies, b"ERROR\r\nVERSION 1.6.45\r\n");
 }
 
 #[test]
 fn binary_only_closes_on_text() {
     for line in ["version\r\n", "\r\n", "get k\r\n"] {
-        let outcome = send_within(BINARY, line.as_bytes());
+        let outcome = send_within(limits(Choice::Binary), line.as_bytes());
         assert!(outcome.closed && outcome.replies.is_empty(), "{line:?}");
     }
-    let outcome = send_within(BINARY, &Packet::new(0x0a).request());
+    let outcome = send_within(limits(Choice::Binary), &Packet::new(0x0a).request());
     assert_eq!(outcome.replies, Packet::new(0x0a).response());
 }
 

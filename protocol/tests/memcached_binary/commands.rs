@@ -7,18 +7,9 @@ use todana_core::{Arithmetic, Command, Delete, Direction, Get, Needs, Store, Sto
 const SHOWN: Needs = Needs { version: true, access: false };
 
 /// What any read asks for: a version is in every answer.
-const READ: Get<'static> = Get {
-    key: b"key",
-    touch: None,
-    vivify: None,
-    recache_below_s: None,
-    recache_after_touch: false,
-    version: None,
-    needs: SHOWN,
-    silent: false,
-    counts_as_touch: false,
-    family: todana_core::Family::Text,
-};
+fn read() -> Get<'static> {
+    Get { key: b"key", needs: SHOWN, ..Get::default() }
+}
 
 #[track_caller]
 fn assert_command(packet: &Packet, command: Command<'_>) {
@@ -47,26 +38,26 @@ fn a_header_is_read_as_it_is_drawn() {
 fn data_type_and_bucket_of_a_request_mean_nothing() {
     let mut bytes = Packet::new(0x00).key("key").request();
     bytes[5..8].copy_from_slice(&[9, 8, 7]);
-    assert_commands(&bytes, &[Command::Get(READ)]);
+    assert_commands(&bytes, &[Command::Get(read())]);
 }
 
 #[test]
 fn every_read_shows_a_version() {
     for opcode in [0x00, 0x09, 0x0c, 0x0d] {
-        assert_command(&Packet::new(opcode).key("key"), Command::Get(READ));
+        assert_command(&Packet::new(opcode).key("key"), Command::Get(read()));
     }
 }
 
 #[test]
 fn keys_may_hold_any_byte() {
     let key = b"\0\r\n \xff";
-    assert_command(&Packet::new(0x00).key(key), Command::Get(Get { key, ..READ }));
+    assert_command(&Packet::new(0x00).key(key), Command::Get(Get { key, ..read() }));
 }
 
 #[test]
 fn touch_and_gat_read_and_bring_a_time_to_live() {
     for opcode in [0x1c, 0x1d, 0x1e, 0x23, 0x24] {
-        let get = Get { touch: Some(Ttl::Seconds(100)), counts_as_touch: true, ..READ };
+        let get = Get { touch: Some(Ttl::Seconds(100)), counts_as_touch: true, ..read() };
         assert_command(&Packet::new(opcode).u32(100).key("key"), Command::Get(get));
     }
 }
@@ -81,7 +72,7 @@ fn expiry_is_unsigned_and_beyond_thirty_days_a_unix_time() {
         (0x8000_0000, Ttl::At(0x8000_0000)),
         (u32::MAX, Ttl::At(u64::from(u32::MAX))),
     ] {
-        let get = Get { touch: Some(ttl), counts_as_touch: true, ..READ };
+        let get = Get { touch: Some(ttl), counts_as_touch: true, ..read() };
         assert_command(&Packet::new(0x1d).u32(expiry).key("key"), Command::Get(get));
         let store =
             Store { key: b"key", ttl, needs: SHOWN, item_size_max: Some(1 << 20), ..Store::default() };
@@ -225,7 +216,7 @@ fn packets_stand_one_behind_the_other() {
         set("b", b"no packet: \x80\x01").request(),
         Packet::new(0x0a).request(),
     ];
-    let a = Get { key: b"a", ..READ };
+    let a = Get { key: b"a", ..read() };
     let b = Store {
         key: b"b",
         value: b"no packet: \x80\x01",

@@ -5,22 +5,18 @@ use crate::packet::{Packet, error, set};
 use todana_core::{Command, Refusal};
 use todana_protocol::memcached::{Dialect, Limits, Step, item_size};
 
-const SMALL: Limits = Limits {
-    item_size_max: 100,
-    line_len_max: 2048,
-    get_line_len_max: 8 << 20,
-    unfinished_len_max: usize::MAX,
-    flush_allowed: true,
-    choice: todana_protocol::memcached::Choice::Auto,
-    sasl: false,
-};
+const ITEM_SIZE_MAX: u64 = 100;
 
-/// The longest value that a three-byte key without flags may have under `SMALL`.
-const FITS: usize = 100 - 59 - 3;
+fn small() -> Limits {
+    Limits { item_size_max: ITEM_SIZE_MAX, ..Limits::default() }
+}
+
+/// The longest value that a three-byte key without flags may have under `small`.
+const FITS: usize = ITEM_SIZE_MAX as usize - 59 - 3;
 
 #[test]
 fn the_size_rule_is_that_of_text() {
-    assert_eq!(item_size(3, FITS as u64, 0), SMALL.item_size_max);
+    assert_eq!(item_size(3, FITS as u64, 0), ITEM_SIZE_MAX);
     for (packet, fits) in [
         (set("key", vec![b'v'; FITS]), true),
         (set("key", vec![b'v'; FITS + 1]), false),
@@ -29,7 +25,7 @@ fn the_size_rule_is_that_of_text() {
         (Packet::new(0x0e).key("key").value(vec![b'v'; FITS]), true),
         (Packet::new(0x0e).key("key").value(vec![b'v'; FITS + 1]), false),
     ] {
-        let outcome = send_within(SMALL, &packet.request());
+        let outcome = send_within(small(), &packet.request());
         let done = Packet::new(packet.opcode).cas(42);
         let expected = if fits { done } else { error(packet.opcode, 0x03) };
         assert_eq!(outcome.replies, expected.response(), "to {packet:?}");
@@ -43,7 +39,7 @@ fn a_value_over_the_limit_is_swallowed_and_the_next_packet_served() {
         let packet = Packet::new(opcode).key("key").value(Packet::new(0x0b).request().repeat(5));
         let packet = if opcode & 0x0f < 4 { packet.u32(0).u32(0) } else { packet };
         let stream = [packet.request(), Packet::new(0x0a).request()].concat();
-        let outcome = send_within(SMALL, &stream);
+        let outcome = send_within(small(), &stream);
         assert_eq!(outcome.replies, [error(opcode, 0x03).response(), Packet::new(0x0a).response()].concat());
         // The client of a set believes its old value gone.
         let discards = outcome.requests[0].starts_with("Discard");
@@ -53,37 +49,30 @@ fn a_value_over_the_limit_is_swallowed_and_the_next_packet_served() {
 
 #[test]
 fn a_set_over_the_limit_discards_whatever_version_it_names() {
-    let outcome = send_within(SMALL, &set("key", [b'v'; 200]).cas(7).request());
-    assert!(
-        outcome.requests[0].starts_with("Discard { key: [107, 101, 121], refusal: TooLarge }"),
-        "{:?}",
-        outcome.requests
-    );
+    let outcome = send_within(small(), &set("key", [b'v'; 200]).cas(7).request());
+    assert!(outcome.requests[0].starts_with("Discard { key: [107, 101, 121], refusal: TooLarge }"), "{:?}", outcome.requests);
 }
 
 #[test]
 fn a_value_over_the_limit_is_refused_when_its_key_is_there_and_never_kept() {
     let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
     let head = Packet { body_len: Some(1 << 30), ..set("key", "") }.request();
-    let step = dialect.decode(&SMALL, &head[..head.len() - 1], &mut scratch);
+    let step = dialect.decode(&small(), &head[..head.len() - 1], &mut scratch);
     assert!(matches!(step, Step::NeedMore { consumed: 0, at_least: 1 }), "{step:?}");
-    let step = dialect.decode(&SMALL, &head, &mut scratch);
+    let step = dialect.decode(&small(), &head, &mut scratch);
     let Step::Request { consumed, request } = step else { panic!("{step:?}") };
-    assert_eq!(
-        (consumed, request.command),
-        (head.len(), Command::Discard { key: b"key", refusal: Refusal::TooLarge })
-    );
+    assert_eq!((consumed, request.command), (head.len(), Command::Discard { key: b"key", refusal: Refusal::TooLarge }));
     let mut left = (1 << 30) - (8 + 3);
     let piece = vec![0x80; 1 << 20];
     while left > 0 {
         let piece = &piece[..piece.len().min(left)];
-        let step = dialect.decode(&SMALL, piece, &mut scratch);
+        let step = dialect.decode(&small(), piece, &mut scratch);
         let Step::NeedMore { consumed, at_least: 1 } = step else { panic!("{step:?}") };
         assert_eq!(consumed, piece.len(), "nothing is left for the server to keep");
         left -= piece.len();
     }
     let noop = Packet::new(0x0a).request();
-    let step = dialect.decode(&SMALL, &noop, &mut scratch);
+    let step = dialect.decode(&small(), &noop, &mut scratch);
     assert!(matches!(step, Step::Request { consumed: 24, request } if request.command == Command::Noop));
 }
 
