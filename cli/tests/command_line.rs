@@ -106,6 +106,16 @@ fn the_banner_is_three_lines_and_a_signal_ends_it_in_order() {
 }
 
 #[test]
+fn a_hangup_is_survived_with_all_records() {
+    let server = Server::start(&[]);
+    server.expect(&["set", "hello", "world"], 0);
+    for _ in 0..3 {
+        server.signal("HUP");
+    }
+    assert_eq!(server.expect(&["get", "hello"], 0), "world");
+}
+
+#[test]
 fn records_are_stored_read_counted_and_removed() {
     let server = Server::start(&[]);
     assert_eq!(server.expect(&["set", "hello", "world"], 0), "");

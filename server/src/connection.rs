@@ -45,13 +45,15 @@ pub(crate) struct Connection {
 pub(crate) struct Held {
     /// Of a request that is not whole yet.
     pub(crate) partial: u64,
-    /// Of replies that its reader has not taken; values shared with the engine are the engine's.
+    /// Of replies that its reader has not taken ...
     pub(crate) pending: u64,
+    /// ... and of these the copied ones; values shared with the engine are the engine's.
+    pub(crate) copied: u64,
 }
 
 impl Held {
     pub(crate) fn sum(self) -> u64 {
-        self.partial + self.pending
+        self.partial + self.copied
     }
 }
 
@@ -125,8 +127,9 @@ impl Connection {
 
     /// What it keeps now.
     pub(crate) fn held(&self) -> Held {
-        let pending = self.pending.as_ref().map_or(0, |output| output.copied_len());
-        Held { partial: self.input.len() as u64, pending: pending as u64 }
+        let of_pending = |len: fn(&Output) -> usize| self.pending.as_deref().map_or(0, len) as u64;
+        let (pending, copied) = (of_pending(Output::len), of_pending(Output::copied_len));
+        Held { partial: self.input.len() as u64, pending, copied }
     }
 
     /// Reads once; returns how much came and whether that was less than there was room for, which means that there

@@ -166,7 +166,7 @@ impl Worker {
             return;
         }
         let connection = &self.connections[index];
-        if connection.counted.pending > 0 && self.shared.held_bytes() > self.shared.held_max() {
+        if connection.counted.copied > 0 && self.shared.held_bytes() > self.shared.held_max() {
             tracing::warn!("a slow reader is cut off: replies that wait take too much memory");
             self.shared.workers[self.number].readers_cut_off.add(1);
             self.close(index);

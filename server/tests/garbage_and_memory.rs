@@ -163,3 +163,59 @@ fn readers_share_a_large_value_and_keep_it_though_it_is_replaced() {
     readers.iter_mut().for_each(|reader| reader.expect(&expected));
     writer.expect_value(b"k", b"new");
 }
+
+/// 300 clients that stall in a value of nearly 1 MiB hold no more than their share of the limit; what is refused is
+/// swallowed, and those who are in time are served.
+#[test]
+fn requests_that_stall_together_stay_within_their_share() {
+    let _alone = ALONE.lock();
+    let server = Running::start(Options { memory_limit_mib: 64, ..options() });
+    let mut other = server.connect();
+    other.set(b"k", b"value");
+    let mut head = b"set big 0 0 1048000\r\n".to_vec();
+    head.resize(head.len() + 1_000_000, b'v');
+    let mut stalled: Vec<Client> = (0..100).map(|_| server.connect()).collect();
+    stalled.iter_mut().for_each(|client| client.send(&head));
+    let total = 100 * head.len() as u64;
+    eventually("all of it is read", || other.stat("bytes_read").parse::<u64>().unwrap() >= total);
+    let held: u64 = other.stat("read_buf_bytes").parse().unwrap();
+    assert!((8 << 20..18 << 20).contains(&held), "{held} bytes are kept of {total}");
+    other.expect_value(b"k", b"value");
+    // The rest of each, and a command behind it: whoever was refused has been told so and goes on.
+    let (mut stored, mut refused) = (0, 0);
+    for client in &mut stalled {
+        client.send(&[&vec![b'v'; 48_000][..], b"\r\nmn\r\n"].concat());
+        let mut answer = client.line();
+        if answer == "STORED\r\n" {
+            stored += 1;
+        } else {
+            assert_eq!(answer, "SERVER_ERROR out of memory storing object\r\n");
+            refused += 1;
+        }
+        answer = client.line();
+        assert_eq!(answer, "MN\r\n");
+    }
+    assert!(stored >= 8 && refused >= 80, "{stored} stored, {refused} refused");
+    drop(stalled);
+    eventually("nothing is kept", || other.stat("read_buf_bytes") == "0");
+    other.expect_value(b"k", b"value");
+}
+
+/// Readers that take nothing are cut off when what waits for them outgrows its share; the others go on.
+#[test]
+fn readers_that_take_nothing_stay_within_their_share() {
+    let _alone = ALONE.lock();
+    let server = Running::start(Options { memory_limit_mib: 64, ..options() });
+    let mut other = server.connect();
+    // Below what is shared with the engine.
+    other.set(b"k", &[b'v'; 60_000]);
+    let mut readers: Vec<Client> = (0..400).map(|_| server.connect()).collect();
+    // More than all sockets buffer; a reader that has been cut off may not be able to ask.
+    for reader in &mut readers {
+        let _ = reader.stream.write_all(&b"get k\r\n".repeat(200));
+    }
+    eventually("some are cut off", || other.stat("response_obj_oom") != "0");
+    let waiting: u64 = other.stat("response_obj_bytes").parse().unwrap();
+    assert!(waiting < 18 << 20, "{waiting} bytes wait");
+    other.expect_value(b"k", &[b'v'; 60_000]);
+}

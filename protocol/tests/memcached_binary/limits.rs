@@ -50,7 +50,11 @@ fn a_value_over_the_limit_is_swallowed_and_the_next_packet_served() {
 #[test]
 fn a_set_over_the_limit_discards_whatever_version_it_names() {
     let outcome = send_within(small(), &set("key", [b'v'; 200]).cas(7).request());
-    assert!(outcome.requests[0].starts_with("Discard { key: [107, 101, 121], refusal: TooLarge }"), "{:?}", outcome.requests);
+    assert!(
+        outcome.requests[0].starts_with("Discard { key: [107, 101, 121], refusal: TooLarge }"),
+        "{:?}",
+        outcome.requests
+    );
 }
 
 #[test]
@@ -61,7 +65,10 @@ fn a_value_over_the_limit_is_refused_when_its_key_is_there_and_never_kept() {
     assert!(matches!(step, Step::NeedMore { consumed: 0, at_least: 1 }), "{step:?}");
     let step = dialect.decode(&small(), &head, &mut scratch);
     let Step::Request { consumed, request } = step else { panic!("{step:?}") };
-    assert_eq!((consumed, request.command), (head.len(), Command::Discard { key: b"key", refusal: Refusal::TooLarge }));
+    assert_eq!(
+        (consumed, request.command),
+        (head.len(), Command::Discard { key: b"key", refusal: Refusal::TooLarge })
+    );
     let mut left = (1 << 30) - (8 + 3);
     let piece = vec![0x80; 1 << 20];
     while left > 0 {

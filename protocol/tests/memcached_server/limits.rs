@@ -1,8 +1,8 @@
 //! The size rule, and blocks that nobody wants.
 
 use crate::exchange::{Connection, assert_commands, send};
-use todana_core::{Command, Store};
-use todana_protocol::memcached::{Dialect, Limits, Step};
+use todana_core::{Command, Reply, Store};
+use todana_protocol::memcached::{Dialect, Limits, Request, Step, encode};
 
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 
@@ -119,4 +119,57 @@ fn the_item_limit_rides_along_for_append() {
 fn an_empty_block_is_a_block() {
     assert_eq!(send(b"set k 0 0 0\r\n\r\nms k 0\r\n\r\n").replies, b"STORED\r\nHD\r\n");
     assert_eq!(send(b"set k 0 0 0\r\nversion\r\n").replies, b"CLIENT_ERROR bad data chunk\r\nERROR\r\n");
+}
+
+#[test]
+fn a_block_that_may_not_be_kept_is_refused_and_swallowed() {
+    let limits = Limits { unfinished_len_max: 1000, ..Limits::default() };
+    for (line, refused, answer) in [
+        ("set k 0 0 5000", true, &b"SERVER_ERROR out of memory storing object\r\n"[..]),
+        ("set k 0 0 5000 noreply", true, b""),
+        ("ms k 5000 q", true, b"SERVER_ERROR out of memory storing object\r\n"),
+        ("add k 0 0 5000", false, b"SERVER_ERROR out of memory storing object\r\n"),
+        ("cas k 0 0 5000 7", false, b"SERVER_ERROR out of memory storing object\r\n"),
+        ("ms k 5000 C7", false, b"SERVER_ERROR out of memory storing object\r\n"),
+    ] {
+        let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
+        let stream = [line.as_bytes(), b"\r\n", &[b'v'; 5000], b"\r\nversion\r\n"].concat();
+        // As long as little has come there is room for more.
+        let step = dialect.decode(&limits, &stream[..500], &mut scratch);
+        assert!(matches!(step, Step::NeedMore { consumed: 0, .. }), "{line}: {step:?}");
+        let step = dialect.decode(&limits, &stream[..1001], &mut scratch);
+        let Step::Request { consumed, request } = step else { panic!("{line}: {step:?}") };
+        assert_eq!(consumed, line.len() + 2);
+        let mut replies = Vec::new();
+        match request.command {
+            Command::Discard { key: b"k", refusal } if refused => {
+                encode(&request.form, &Reply::Refused(refusal), &mut replies);
+            }
+            Command::Faulty { message } if !refused => {
+                encode(&request.form, &Reply::Faulty(message), &mut replies);
+            }
+            other => panic!("{line}: {other:?}"),
+        }
+        assert_eq!(replies, answer, "{line}");
+        let step = dialect.decode(&limits, &stream[consumed..1001], &mut scratch);
+        assert!(matches!(step, Step::NeedMore { .. }), "{line}: {step:?}");
+        let step = dialect.decode(&limits, &stream[1001..], &mut scratch);
+        assert!(matches!(step, Step::Request { request: Request { command: Command::Version, .. }, .. }));
+    }
+    // What has come in one piece is served, however long.
+    let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
+    let stream = [b"set k 0 0 5000\r\n", &[b'v'; 5000][..], b"\r\n"].concat();
+    let step = dialect.decode(&limits, &stream, &mut scratch);
+    assert!(matches!(step, Step::Request { request: Request { command: Command::Store(_), .. }, .. }));
+}
+
+#[test]
+fn a_get_line_that_may_not_be_kept_closes() {
+    let limits = Limits { unfinished_len_max: 10_000, ..Limits::default() };
+    let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
+    let line = ["get ", &"key ".repeat(10_000)].concat();
+    let step = dialect.decode(&limits, &line.as_bytes()[..9_000], &mut scratch);
+    assert!(matches!(step, Step::NeedMore { .. }), "{step:?}");
+    let step = dialect.decode(&limits, line.as_bytes(), &mut scratch);
+    assert!(matches!(step, Step::Close), "{step:?}");
 }

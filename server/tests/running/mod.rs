@@ -76,6 +76,13 @@ impl Client {
         assert!(answer == expected, "{} where {} is expected", shown(&answer), shown(expected));
     }
 
+    /// Reads one line, with its end.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).unwrap();
+        line
+    }
+
     /// Reads until the server closes.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();

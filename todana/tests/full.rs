@@ -1,0 +1,91 @@
+//! What holds when the memory is full and nothing may be evicted.
+
+use std::sync::Arc;
+use todana::{Database, Lane, ManualClock};
+use todana_core::{
+    Command, Family, Get, MemoryLimit, Needs, Refusal, Reply, Store, StoreMode, Touch, Ttl, UnixSeconds,
+    WhenFull,
+};
+use todana_engine::{MemHash, MemHashOptions};
+
+/// A database that takes no more, and how many records `0`, `1` ... it holds.
+fn full() -> (Database, Arc<Lane>, usize) {
+    let limit = MemoryLimit { bytes: Some(2 << 20), when_full: WhenFull::Refuse };
+    let engine = MemHash::new(MemHashOptions { shards: Some(2), limit, ..Default::default() }).unwrap();
+    let clock = Arc::new(ManualClock::new(UnixSeconds(1_700_000_000)));
+    let database = Database::new(Box::new(engine), clock);
+    let lane = database.lane();
+    let mut records = 0;
+    loop {
+        let (mut is_full, key) = (false, records.to_string());
+        let store = Store { key: key.as_bytes(), value: b"some value", ..Store::default() };
+        database.execute(&lane, &Command::Store(store), &mut |reply| {
+            is_full = matches!(reply, Reply::Refused(Refusal::OutOfMemory));
+        });
+        if is_full {
+            return (database, lane, records);
+        }
+        records += 1;
+    }
+}
+
+/// The reply as text, without what it borrows.
+fn answer(database: &Database, lane: &Lane, command: Command<'_>) -> String {
+    let mut answer = String::new();
+    database.execute(lane, &command, &mut |reply| {
+        answer = match reply {
+            Reply::Hit(hit) => String::from_utf8_lossy(hit.record.value).into_owned(),
+            other => format!("{other:?}"),
+        };
+    });
+    answer
+}
+
+#[test]
+fn every_record_is_read_whatever_a_read_notes_on_it() {
+    let (database, lane, records) = full();
+    assert!(records > 10_000);
+    let shown = Needs { version: true, access: false };
+    let asked = Needs { version: true, access: true };
+    for needs in [Needs::default(), shown, asked] {
+        for touch in [None, Some(Ttl::from_memcached(1000))] {
+            for n in 0..records {
+                let key = n.to_string();
+                let get = Get { key: key.as_bytes(), touch, needs, family: Family::Meta, ..Get::default() };
+                assert_eq!(answer(&database, &lane, Command::Get(get)), "some value", "{n}");
+            }
+        }
+    }
+    for n in 0..records {
+        let key = n.to_string();
+        let touch = Touch { key: key.as_bytes(), ttl: Ttl::from_memcached(2000) };
+        assert_eq!(answer(&database, &lane, Command::Touch(touch)), "Touched", "{n}");
+    }
+}
+
+#[test]
+fn only_a_plain_set_that_finds_no_memory_takes_the_old_record_along() {
+    let (database, lane, _) = full();
+    let get = |key| answer(&database, &lane, Command::Get(Get { key, ..Get::default() }));
+    let long = [b'v'; 60_000];
+    for (key, mode, compare, after) in [
+        (&b"1"[..], StoreMode::Set, Some(0), "some value"),
+        (b"2", StoreMode::Append, None, "some value"),
+        (b"3", StoreMode::Replace, None, "some value"),
+        (b"4", StoreMode::Set, None, "Miss"),
+    ] {
+        let mut version = 0;
+        if compare.is_some() {
+            let needs = Needs { version: true, access: false };
+            let get = Get { key, needs, ..Get::default() };
+            database.execute(&lane, &Command::Get(get), &mut |reply| {
+                let Reply::Hit(hit) = reply else { panic!("{reply:?}") };
+                version = hit.record.attributes.version;
+            });
+        }
+        let compare = compare.map(|_| version);
+        let store = Store { key, value: &long, mode, compare, ..Store::default() };
+        assert_eq!(answer(&database, &lane, Command::Store(store)), "Refused(OutOfMemory)");
+        assert_eq!(get(key), after);
+    }
+}
