@@ -1,24 +1,20 @@
-"""pylibmc (libmemcached) against a running server, whose address is in TODANA_ADDRESS."""
+"""pylibmc (libmemcached) against a running server, whose address is in TODANA_ADDRESS.
+
+Both its protocols: TODANA_PROTOCOL says which.
+"""
 
 import os
-import time
 
 import pylibmc
 import pytest
+from server import ADDRESS, BINARY, eventually
 
 
 @pytest.fixture
 def client():
-    client = pylibmc.Client([os.environ["TODANA_ADDRESS"]], binary=False, behaviors={"cas": True, "tcp_nodelay": True})
+    client = pylibmc.Client([ADDRESS], binary=BINARY, behaviors={"cas": True, "tcp_nodelay": True})
     client.flush_all()
     return client
-
-
-def eventually(holds):
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_python_values_come_back(client):
@@ -40,7 +36,12 @@ def test_compressed_and_megabyte_values(client):
 
 
 def test_add_replace_append_prepend(client):
-    assert client.replace("k", "1") is False
+    if BINARY:
+        # The two protocols have different answers to this one.
+        with pytest.raises(pylibmc.NotFound):
+            client.replace("k", "1")
+    else:
+        assert client.replace("k", "1") is False
     assert client.add("k", "b") is True
     assert client.add("k", "x") is False
     assert client.append("k", "c") is True
@@ -103,7 +104,7 @@ def test_delete_flush_stats(client):
 
 
 def test_non_blocking_writes(client):
-    eager = pylibmc.Client([os.environ["TODANA_ADDRESS"]], behaviors={"no_block": True})
+    eager = pylibmc.Client([ADDRESS], binary=BINARY, behaviors={"no_block": True})
     for n in range(2000):
         eager.set(f"b:{n}", n)
     assert eager.get("b:1999") == 1999

@@ -1,27 +1,19 @@
 """pymemcache against a running server, whose address is in TODANA_ADDRESS."""
 
 import os
-import time
 
 import pytest
 from pymemcache.client.base import Client
 from pymemcache.exceptions import MemcacheClientError, MemcacheServerError
+from server import ADDRESS, eventually
 
 
 @pytest.fixture
 def client():
-    client = Client(os.environ["TODANA_ADDRESS"], timeout=5, default_noreply=False)
+    client = Client(ADDRESS, timeout=5, default_noreply=False)
     client.flush_all()
     yield client
     client.close()
-
-
-def eventually(holds):
-    """Waits for what takes a second or two of the server's time."""
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_set_and_get(client):
@@ -137,7 +129,7 @@ def test_noreply_keeps_the_replies_in_step(client):
 
 
 def test_unicode_keys_and_long_keys(client):
-    utf8 = Client(os.environ["TODANA_ADDRESS"], timeout=5, allow_unicode_keys=True, default_noreply=False)
+    utf8 = Client(ADDRESS, timeout=5, allow_unicode_keys=True, default_noreply=False)
     utf8.set("schlüssel:日本", b"v")
     assert utf8.get("schlüssel:日本") == b"v"
     client.set("k" * 250, b"v")

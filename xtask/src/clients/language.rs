@@ -1,0 +1,88 @@
+//! The languages of the clients: what each needs, and how its program is started.
+
+use super::program::Program;
+use crate::step::{Outcome, install_debian, program};
+use std::path::Path;
+
+pub(crate) const PYTHON: &str = ".venv/bin/python";
+/// What the other languages' package managers install; git ignores it.
+const INSTALLED: &str = ".clients";
+
+type Prepared = Result<Program, Outcome>;
+
+pub(super) fn pymemcache() -> Prepared {
+    python("pymemcache", "pymemcache", &[])
+}
+
+pub(super) fn pylibmc() -> Prepared {
+    python("pylibmc", "pylibmc", &["libmemcached-dev", "zlib1g-dev", "gcc", "libc6-dev"])
+}
+
+pub(super) fn python_memcached() -> Prepared {
+    python("python-memcached", "memcache", &[])
+}
+
+pub(super) fn aiomcache() -> Prepared {
+    python("aiomcache", "aiomcache", &[])
+}
+
+/// pip's package, the module in it, and the Debian packages that it may want to be built.
+fn python(package: &str, module: &str, headers: &[&str]) -> Prepared {
+    if !Path::new(PYTHON).exists() {
+        let made = || program("python3", &["-m", "venv", ".venv"]).succeeds();
+        need(made, "a python3 with venv", &["python3", "python3-venv"])?;
+    }
+    let install = || {
+        let words = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "pytest", package];
+        program(PYTHON, &words).succeeds()
+    };
+    let has = program(PYTHON, &["-c", &format!("import {module}, pytest")]).succeeds();
+    let is_there = has || install() || (!headers.is_empty() && install_debian(headers) && install());
+    if !is_there {
+        return Err(Outcome::Skipped(format!("{package} could not be installed with pip")));
+    }
+    let file = format!("tests/clients/python/{}_test.py", package.replace('-', "_"));
+    let words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", &file];
+    Ok(Program::runner(PYTHON, &words).env("PYTHONDONTWRITEBYTECODE", "1"))
+}
+
+pub(super) fn gomemcache() -> Prepared {
+    need(|| program("go", &["version"]).succeeds(), "go", &["golang-go"])?;
+    let go = |words: &[&str]| {
+        // Nothing of the user's own is touched, and no newer toolchain is fetched.
+        let settings = [("GOTOOLCHAIN", "local"), ("GOFLAGS", "-modcacherw"), ("GOWORK", "off")];
+        let folders = [("GOPATH", "go"), ("GOMODCACHE", "go/modules"), ("GOCACHE", "go/cache")];
+        // `go -C` is younger than the oldest go that this wants to run with.
+        let mut run =
+            program("sh", &[&["-c", "cd tests/clients/go && exec go \"$@\"", "go"], words].concat());
+        for (name, value) in settings {
+            run = run.env(name, value);
+        }
+        for (name, folder) in folders {
+            run = run.env(name, &installed(folder));
+        }
+        run
+    };
+    if !go(&["mod", "download"]).succeeds() {
+        return Err(Outcome::Skipped("gomemcache could not be installed with go".into()));
+    }
+    let executable = installed("go/gomemcache");
+    match go(&["build", "-o", &executable, "."]).run() {
+        Outcome::Passed => Ok(Program::new(executable, &[])),
+        ending => Err(ending),
+    }
+}
+
+/// Asks for something, and for the Debian packages that have it.
+fn need(has: impl Fn() -> bool, what: &str, packages: &[&str]) -> Result<(), Outcome> {
+    if has() || (install_debian(packages) && has()) {
+        return Ok(());
+    }
+    Err(Outcome::Skipped(format!("there is no {what} (Debian: {})", packages.join(" "))))
+}
+
+/// The full path of something in the folder for what is installed.
+fn installed(name: &str) -> String {
+    let path = Path::new(INSTALLED).join(name);
+    std::path::absolute(&path).unwrap_or(path).display().to_string()
+}

@@ -1,0 +1,87 @@
+//! Real clients against the real server.
+//!
+//! `tests/clients/LANGUAGE/` has a program for each client. What it needs is installed into the project's own folders,
+//! or as packages where this is root on Debian; what cannot be had is skipped, with the reason.
+
+mod language;
+mod memccapable;
+mod program;
+mod server;
+
+pub(crate) use language::PYTHON;
+pub(crate) use server::Server;
+
+use crate::step::{Outcome, Report};
+use program::Program;
+
+/// What a client speaks; many can speak both.
+#[derive(Clone, Copy, PartialEq)]
+enum Protocol {
+    Text,
+    Binary,
+}
+
+impl Protocol {
+    fn name(self) -> &'static str {
+        match self {
+            Protocol::Text => "text",
+            Protocol::Binary => "binary",
+        }
+    }
+}
+
+use Protocol::{Binary, Text};
+
+/// A client library.
+struct Client {
+    name: &'static str,
+    protocols: &'static [Protocol],
+    /// Installs it, and says what to run.
+    prepare: fn() -> Result<Program, Outcome>,
+}
+
+const CLIENTS: [Client; 5] = [
+    Client { name: "pymemcache", protocols: &[Text], prepare: language::pymemcache },
+    Client { name: "pylibmc", protocols: &[Text, Binary], prepare: language::pylibmc },
+    Client { name: "python-memcached", protocols: &[Text], prepare: language::python_memcached },
+    Client { name: "aiomcache", protocols: &[Text], prepare: language::aiomcache },
+    Client { name: "gomemcache", protocols: &[Text], prepare: language::gomemcache },
+];
+
+pub(crate) fn run(report: &mut Report) {
+    for client in CLIENTS {
+        for &protocol in client.protocols {
+            let name = match client.protocols {
+                [_] => format!("clients: {}", client.name),
+                _ => format!("clients: {} {}", client.name, protocol.name()),
+            };
+            report.step(&name, || {
+                try_client(protocol, |server| {
+                    let program = (client.prepare)()?;
+                    Ok(program.run(&server.address, protocol))
+                })
+            });
+        }
+    }
+    for protocol in [Text, Binary] {
+        let name = format!("clients: memccapable {}", protocol.name());
+        report.step(&name, || try_client(protocol, |server| memccapable::run(server, protocol)));
+    }
+}
+
+/// Gives a client a server of its own.
+fn try_client(protocol: Protocol, run: impl FnOnce(&Server) -> Result<Outcome, Outcome>) -> Outcome {
+    let server = match Server::start(&["-I", "2m"]) {
+        Ok(server) => server,
+        Err(error) => return Outcome::Failed(error),
+    };
+    if protocol == Binary {
+        match server.speaks_binary() {
+            Ok(true) => {}
+            // Before anything is installed for it.
+            Ok(false) => return Outcome::Skipped("the server does not speak the binary protocol".into()),
+            Err(error) => return Outcome::Failed(error),
+        }
+    }
+    run(&server).unwrap_or_else(|ending| ending)
+}
