@@ -46,6 +46,7 @@ fn python(package: &str, module: &str, headers: &[&str]) -> Prepared {
     Ok(Program::runner(PYTHON, &words).env("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
+/// Go's, from its module proxy.
 pub(super) fn gomemcache() -> Prepared {
     need(|| program("go", &["version"]).succeeds(), "go", &["golang-go"])?;
     let go = |words: &[&str]| {
@@ -71,6 +72,62 @@ pub(super) fn gomemcache() -> Prepared {
         Outcome::Passed => Ok(Program::new(executable, &[])),
         ending => Err(ending),
     }
+}
+
+/// Java's, from Maven's repository.
+pub(super) fn spymemcached() -> Prepared {
+    const JAR: &str = "java/spymemcached-2.12.3.jar";
+    const JDK: &str = "default-jdk-headless";
+    // A JRE alone does not run source files.
+    let java = || program("javac", &["--version"]).succeeds();
+    need(java, "JDK", &[JDK])?;
+    if !Path::new(&installed(JAR)).exists() {
+        need(|| program("mvn", &["--version"]).succeeds(), "maven", &["maven", JDK])?;
+        let repository = format!("-Dmaven.repo.local={}", installed("maven"));
+        let output = format!("-DoutputDirectory={}", installed("java"));
+        let project = ["--batch-mode", "--quiet", "--file", "tests/clients/java/pom.xml"];
+        let copy = ["dependency:copy-dependencies", &repository, &output];
+        if !program("mvn", &[&project[..], &copy].concat()).succeeds() {
+            return Err(Outcome::Skipped("spymemcached could not be installed with maven".into()));
+        }
+    }
+    Ok(Program::new("java", &["-cp", &installed(JAR), "tests/clients/java/Spymemcached.java"]))
+}
+
+/// Node's, from npm.
+pub(super) fn memjs() -> Prepared {
+    const PACKAGE: &str = "memjs@1.3.2";
+    need(|| program("node", &["--version"]).succeeds(), "node", &["nodejs"])?;
+    if !Path::new(&installed("node/node_modules/memjs/package.json")).exists() {
+        need(|| program("npm", &["--version"]).succeeds(), "npm", &["npm"])?;
+        let words = ["install", "--ignore-scripts", "--no-audit", "--prefix", &installed("node"), PACKAGE];
+        if !program("npm", &words).succeeds() {
+            return Err(Outcome::Skipped("memjs could not be installed with npm".into()));
+        }
+    }
+    let modules = installed("node/node_modules");
+    Ok(Program::new("node", &["tests/clients/node/memjs.js"]).env("NODE_PATH", &modules))
+}
+
+/// Ruby's, as Debian packages it.
+pub(super) fn dalli() -> Prepared {
+    let has = || program("ruby", &["-e", "require 'dalli'"]).succeeds();
+    need(has, "ruby with dalli", &["ruby", "ruby-dalli"])?;
+    Ok(Program::new("ruby", &["tests/clients/ruby/dalli.rb"]))
+}
+
+/// Perl's, as Debian packages it.
+pub(super) fn cache_memcached_fast() -> Prepared {
+    let has = || program("perl", &["-MCache::Memcached::Fast", "-e", "1"]).succeeds();
+    need(has, "perl with Cache::Memcached::Fast", &["perl", "libcache-memcached-fast-perl"])?;
+    Ok(Program::new("perl", &["tests/clients/perl/cache_memcached_fast.pl"]))
+}
+
+/// PHP's, as Debian packages it.
+pub(super) fn php_memcached() -> Prepared {
+    let has = || program("php", &["-r", "exit(extension_loaded('memcached') ? 0 : 1);"]).succeeds();
+    need(has, "php with memcached", &["php-cli", "php-memcached"])?;
+    Ok(Program::new("php", &["tests/clients/php/php_memcached.php"]))
 }
 
 /// Asks for something, and for the Debian packages that have it.

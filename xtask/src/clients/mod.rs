@@ -40,12 +40,17 @@ struct Client {
     prepare: fn() -> Result<Program, Outcome>,
 }
 
-const CLIENTS: [Client; 5] = [
+const CLIENTS: [Client; 10] = [
     Client { name: "pymemcache", protocols: &[Text], prepare: language::pymemcache },
     Client { name: "pylibmc", protocols: &[Text, Binary], prepare: language::pylibmc },
     Client { name: "python-memcached", protocols: &[Text], prepare: language::python_memcached },
     Client { name: "aiomcache", protocols: &[Text], prepare: language::aiomcache },
     Client { name: "gomemcache", protocols: &[Text], prepare: language::gomemcache },
+    Client { name: "spymemcached", protocols: &[Text, Binary], prepare: language::spymemcached },
+    Client { name: "memjs", protocols: &[Binary], prepare: language::memjs },
+    Client { name: "dalli", protocols: &[Binary], prepare: language::dalli },
+    Client { name: "Cache::Memcached::Fast", protocols: &[Text], prepare: language::cache_memcached_fast },
+    Client { name: "php-memcached", protocols: &[Text, Binary], prepare: language::php_memcached },
 ];
 
 pub(crate) fn run(report: &mut Report) {
