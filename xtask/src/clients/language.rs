@@ -109,10 +109,24 @@ pub(super) fn memjs() -> Prepared {
     Ok(Program::new("node", &["tests/clients/node/memjs.js"]).env("NODE_PATH", &modules))
 }
 
-/// Ruby's, as Debian packages it.
+/// Ruby's, as Debian packages it; Debian 12 has a 3.
 pub(super) fn dalli() -> Prepared {
-    let has = || program("ruby", &["-e", "require 'dalli'"]).succeeds();
-    need(has, "ruby with dalli", &["ruby", "ruby-dalli"])?;
+    ruby("Dalli::VERSION.to_i < 5", "this Dalli does not speak the binary protocol any more")
+}
+
+/// The same with meta commands, which are sound from 4 on: 3.2 takes a line end in a value for the end of the value.
+pub(super) fn dalli_meta() -> Prepared {
+    ruby("Dalli::VERSION.to_i >= 4", "this Dalli is too old to speak meta commands well")
+}
+
+/// Dalli, if it meets a condition.
+fn ruby(condition: &str, why_not: &str) -> Prepared {
+    let holds =
+        |condition: &str| program("ruby", &["-e", &format!("require 'dalli'; exit({condition})")]).succeeds();
+    need(|| holds("true"), "ruby with dalli", &["ruby", "ruby-dalli"])?;
+    if !holds(condition) {
+        return Err(Outcome::Skipped(why_not.into()));
+    }
     Ok(Program::new("ruby", &["tests/clients/ruby/dalli.rb"]))
 }
 

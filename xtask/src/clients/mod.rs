@@ -40,7 +40,7 @@ struct Client {
     prepare: fn() -> Result<Program, Outcome>,
 }
 
-const CLIENTS: [Client; 10] = [
+const CLIENTS: [Client; 11] = [
     Client { name: "pymemcache", protocols: &[Text], prepare: language::pymemcache },
     Client { name: "pylibmc", protocols: &[Text, Binary], prepare: language::pylibmc },
     Client { name: "python-memcached", protocols: &[Text], prepare: language::python_memcached },
@@ -49,6 +49,7 @@ const CLIENTS: [Client; 10] = [
     Client { name: "spymemcached", protocols: &[Text, Binary], prepare: language::spymemcached },
     Client { name: "memjs", protocols: &[Binary], prepare: language::memjs },
     Client { name: "dalli", protocols: &[Binary], prepare: language::dalli },
+    Client { name: "dalli meta", protocols: &[Text], prepare: language::dalli_meta },
     Client { name: "Cache::Memcached::Fast", protocols: &[Text], prepare: language::cache_memcached_fast },
     Client { name: "php-memcached", protocols: &[Text, Binary], prepare: language::php_memcached },
 ];
