@@ -1,10 +1,8 @@
 //! The server that clients are tried against.
 
 use crate::step::target_directory;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 const SERVER: &str = "fast/todana";
 
@@ -43,24 +41,6 @@ impl Server {
     /// True while the process runs.
     pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
-    }
-
-    /// Asks by a binary no-op.
-    pub(super) fn speaks_binary(&self) -> Result<bool, String> {
-        const RESPONSE: u8 = 0x81;
-        let ask = || {
-            let mut stream = TcpStream::connect(&self.address)?;
-            stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-            // The line end is for a server that knows text only: it has a line to refuse, and need not wait for more.
-            let mut noop = [0; 26];
-            noop[..2].copy_from_slice(&[0x80, 0x0a]);
-            noop[24..].copy_from_slice(b"\r\n");
-            stream.write_all(&noop)?;
-            let mut first = [0];
-            stream.read_exact(&mut first)?;
-            Ok(first[0] == RESPONSE)
-        };
-        ask().map_err(|error: std::io::Error| format!("the server does not answer a no-op: {error}"))
     }
 }
 
