@@ -6,11 +6,13 @@ mod config;
 mod data;
 mod failure;
 mod generate;
+mod memcached;
 mod serve;
 mod tsv;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use failure::Failure;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
@@ -44,6 +46,17 @@ enum Command {
     /// Measure a server: throughput, latency, memory; or compare two
     #[command(after_help = bench::AFTER_HELP)]
     Bench(Box<bench::Arguments>),
+    /// Run as another program, with that program's options: its name, then its words
+    #[command(
+        after_help = "A symbolic link of that name to the executable does the same:\n  ln -s todana memcached; ./memcached -m 1024 -u nobody"
+    )]
+    As {
+        /// The program
+        program: Program,
+        /// Its options
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -56,6 +69,25 @@ enum Command {
     },
 }
 
+/// Programs whose place it takes.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Program {
+    /// memcached, with the version that clients know
+    Memcached,
+}
+
+/// The words for memcached, if it is called by that name, and what to call it in messages.
+fn as_memcached() -> Option<(OsString, Vec<OsString>)> {
+    let mut words = std::env::args_os();
+    let program = words.next()?;
+    if memcached::is_name(&program) {
+        return Some((program, words.collect()));
+    }
+    // Before clap, which would take `-h` and `-V` for its own.
+    let named = words.next()? == "as" && words.next()? == "memcached";
+    named.then(|| ("memcached".into(), words.collect()))
+}
+
 fn run() -> Result<(), Failure> {
     let matches = Arguments::command().get_matches();
     let arguments =
@@ -66,12 +98,17 @@ fn run() -> Result<(), Failure> {
         Some(Command::Config(command)) => config::run(&command),
         Some(Command::Data(command)) => data::run(&command),
         Some(Command::Bench(arguments)) => bench::run(&arguments),
+        // All whose name is known are dispatched in `main`.
+        Some(Command::As { .. }) => Err(Failure::usage("the program's name comes right behind `as`")),
         Some(Command::Completions { shell }) => generate::completions(shell),
         Some(Command::Man { directory }) => generate::man(&directory),
     }
 }
 
 fn main() -> ExitCode {
+    if let Some((program, words)) = as_memcached() {
+        return memcached::run(&program, words);
+    }
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),

@@ -4,7 +4,9 @@ use crate::options::Options;
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -22,8 +24,27 @@ pub(crate) enum Stream {
     Unix(UnixStream),
 }
 
+/// An error with the address that it is about; the system's own is its source.
+#[derive(Debug)]
+struct Named {
+    what: String,
+    cause: io::Error,
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.cause)
+    }
+}
+
+impl std::error::Error for Named {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.cause)
+    }
+}
+
 fn named(error: io::Error, what: &str) -> io::Error {
-    io::Error::new(error.kind(), format!("{what}: {error}"))
+    io::Error::new(error.kind(), Named { what: what.to_string(), cause: error })
 }
 
 /// The addresses that the options name.
@@ -49,13 +70,34 @@ fn addresses(options: &Options) -> io::Result<Vec<SocketAddr>> {
     Ok(addresses)
 }
 
+fn is_any_v6(address: SocketAddr) -> bool {
+    address.is_ipv6() && address.ip().is_unspecified()
+}
+
+/// Whether the system has no addresses of this kind at all.
+fn lacks_family(error: &io::Error) -> bool {
+    let cause = error.get_ref().and_then(|named| named.source()?.downcast_ref::<io::Error>());
+    let number = cause.unwrap_or(error).raw_os_error();
+    [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL].iter().any(|errno| number == Some(errno.raw_os_error()))
+}
+
 impl Listener {
     /// Opens all listeners that the options ask for.
     pub(crate) fn open(options: &Options) -> io::Result<Vec<Listener>> {
         if let Some(path) = &options.unix_socket {
             return Ok(vec![Listener::open_unix(path, options)?]);
         }
-        addresses(options)?.into_iter().map(|address| Listener::open_tcp(address, options)).collect()
+        let mut listeners = Vec::new();
+        for address in addresses(options)? {
+            match Listener::open_tcp(address, options) {
+                // All addresses (`*`) are those that there are: many containers have no IPv6.
+                Err(error) if !listeners.is_empty() && is_any_v6(address) && lacks_family(&error) => {
+                    tracing::info!("{error}; going on without");
+                }
+                listener => listeners.push(listener?),
+            }
+        }
+        Ok(listeners)
     }
 
     fn open_tcp(address: SocketAddr, options: &Options) -> io::Result<Listener> {
@@ -186,5 +228,25 @@ impl Write for Stream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_address_and_keeps_its_cause() {
+        let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = held.local_addr().unwrap().port();
+        let Err(error) = Listener::open(&Options { port, ..Options::default() }) else {
+            panic!("two listeners on one port");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+        let cause = error.get_ref().unwrap().source().unwrap().downcast_ref::<io::Error>().unwrap();
+        assert_eq!(cause.raw_os_error(), Some(Errno::ADDRINUSE.raw_os_error()));
+        assert!(!lacks_family(&error));
+        assert!(lacks_family(&named(Errno::AFNOSUPPORT.into(), "cannot listen on [::]:1")));
     }
 }

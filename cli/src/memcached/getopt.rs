@@ -1,0 +1,170 @@
+//! The words of a command line taken apart as getopt_long does it: clustered letters (`-vvd`), glued values (`-p11211`,
+//! `--port=11211`), long names cut short as far as they stay clear, operands anywhere, `--` for the end.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::vec::IntoIter;
+
+/// An option: its letter, which also names it in the program, and its long name (empty for none).
+#[derive(Debug)]
+pub(super) struct Switch {
+    pub(super) letter: u8,
+    pub(super) long: &'static str,
+    pub(super) takes_value: bool,
+}
+
+/// An option as given.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) letter: u8,
+    /// Empty for options that take none.
+    pub(super) value: Vec<u8>,
+}
+
+/// Walks through the options of a command line in order.
+pub(super) struct Words<'a> {
+    switches: &'a [Switch],
+    words: IntoIter<OsString>,
+    /// What is left of a word of letters.
+    cluster: Vec<u8>,
+}
+
+/// What is wrong with a word, as getopt words it.
+type Fault = String;
+
+impl<'a> Words<'a> {
+    pub(super) fn new(switches: &'a [Switch], words: Vec<OsString>) -> Words<'a> {
+        Words { switches, words: words.into_iter(), cluster: Vec::new() }
+    }
+
+    fn letter(&mut self, letter: u8, rest: Vec<u8>) -> Result<Given, Fault> {
+        let shown = letter.escape_ascii();
+        let switch = self.switches.iter().find(|switch| switch.letter == letter);
+        let Some(switch) = switch else {
+            self.cluster = rest;
+            return Err(format!("invalid option -- '{shown}'"));
+        };
+        if !switch.takes_value {
+            self.cluster = rest;
+            return Ok(Given { letter, value: Vec::new() });
+        }
+        let value = if rest.is_empty() { self.words.next().map(OsStringExt::into_vec) } else { Some(rest) };
+        let value = value.ok_or_else(|| format!("option requires an argument -- '{shown}'"))?;
+        Ok(Given { letter, value })
+    }
+
+    /// `word` is what stands behind the two dashes.
+    fn long(&mut self, word: &[u8]) -> Result<Given, Fault> {
+        let mut parts = word.splitn(2, |&byte| byte == b'=');
+        let (name, glued) = (parts.next().unwrap_or_default(), parts.next());
+        let shown = String::from_utf8_lossy(name);
+        let exact = self.switches.iter().find(|switch| !name.is_empty() && switch.long.as_bytes() == name);
+        let near: Vec<&Switch> = match exact {
+            Some(switch) => vec![switch],
+            None => self.switches.iter().filter(|switch| switch.long.as_bytes().starts_with(name)).collect(),
+        };
+        let switch = match near[..] {
+            [switch] => switch,
+            [] => return Err(format!("unrecognized option '--{shown}'")),
+            _ => {
+                let names: String = near.iter().map(|switch| format!(" '--{}'", switch.long)).collect();
+                return Err(format!("option '--{shown}' is ambiguous; possibilities:{names}"));
+            }
+        };
+        let (letter, long) = (switch.letter, switch.long);
+        let value = match (switch.takes_value, glued) {
+            (false, None) => Vec::new(),
+            (false, Some(_)) => return Err(format!("option '--{long}' doesn't allow an argument")),
+            (true, Some(value)) => value.to_vec(),
+            (true, None) => match self.words.next() {
+                Some(value) => value.into_vec(),
+                None => return Err(format!("option '--{long}' requires an argument")),
+            },
+        };
+        Ok(Given { letter, value })
+    }
+}
+
+impl Iterator for Words<'_> {
+    type Item = Result<Given, Fault>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let [letter, rest @ ..] = &std::mem::take(&mut self.cluster)[..] {
+                return Some(self.letter(*letter, rest.to_vec()));
+            }
+            let word = self.words.next()?.into_vec();
+            match &word[..] {
+                b"--" => return None,
+                [b'-', b'-', word @ ..] => return Some(self.long(word)),
+                // A lone dash is an operand, and operands mean nothing here.
+                [b'-', letters @ ..] => self.cluster = letters.to_vec(),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SWITCHES: [Switch; 6] = [
+        Switch { letter: b'p', long: "port", takes_value: true },
+        Switch { letter: b'P', long: "pidfile", takes_value: true },
+        Switch { letter: b'v', long: "verbose", takes_value: false },
+        Switch { letter: b'V', long: "version", takes_value: false },
+        Switch { letter: b'd', long: "daemon", takes_value: false },
+        Switch { letter: b'D', long: "", takes_value: true },
+    ];
+
+    /// Options as `letter=value` or the fault, one after the other.
+    fn read(words: &[&str]) -> Vec<String> {
+        let words = words.iter().map(OsString::from).collect();
+        let shown = |given: Given| {
+            format!("{}={}", char::from(given.letter), String::from_utf8(given.value).unwrap())
+        };
+        Words::new(&SWITCHES, words).map(|word| word.map_or_else(|fault| fault, shown)).collect()
+    }
+
+    #[test]
+    fn letters_may_be_clustered_and_values_glued() {
+        assert_eq!(
+            read(&["-vvd", "-p", "1", "-p2", "-vp3", "-vp", "4"]),
+            ["v=", "v=", "d=", "p=1", "p=2", "v=", "p=3", "v=", "p=4"]
+        );
+        assert_eq!(read(&["-p", "-v"]), ["p=-v"], "a value may look like an option");
+    }
+
+    #[test]
+    fn long_names_may_be_cut_short_while_they_stay_clear() {
+        assert_eq!(
+            read(&["--port", "1", "--port=2", "--po", "3", "--po=", "--d", "--verb"]),
+            ["p=1", "p=2", "p=3", "p=", "d=", "v="]
+        );
+        assert_eq!(read(&["--p", "1"]), ["option '--p' is ambiguous; possibilities: '--port' '--pidfile'"]);
+        assert_eq!(read(&["--port=a=b"]), ["p=a=b"]);
+    }
+
+    #[test]
+    fn operands_are_passed_over_and_two_dashes_end_it() {
+        assert_eq!(read(&["x", "-v", "y", "-", "-d", "--", "-v"]), ["v=", "d="]);
+    }
+
+    #[test]
+    fn faults_are_worded_as_getopt_does() {
+        assert_eq!(read(&["-Qv"]), ["invalid option -- 'Q'", "v="]);
+        assert_eq!(read(&["-p"]), ["option requires an argument -- 'p'"]);
+        assert_eq!(read(&["--port"]), ["option '--port' requires an argument"]);
+        assert_eq!(read(&["--daemon=3"]), ["option '--daemon' doesn't allow an argument"]);
+        assert_eq!(read(&["--nosuch=1"]), ["unrecognized option '--nosuch'"]);
+    }
+
+    #[test]
+    fn any_bytes_are_a_word() {
+        let words = vec![OsString::from_vec(vec![b'-', 0xff]), OsString::from_vec(vec![b'-', b'p', 0xff])];
+        let read: Vec<_> = Words::new(&SWITCHES, words).collect();
+        assert_eq!(read[0], Err("invalid option -- '\\xff'".into()));
+        assert_eq!(read[1], Ok(Given { letter: b'p', value: vec![0xff] }));
+    }
+}

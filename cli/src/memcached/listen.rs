@@ -1,0 +1,101 @@
+//! The addresses of `-l`: `host`, `host:port`, `[v6]:port` or `*`, with prefixes that say what is spoken there.
+
+use super::settings::Protocol;
+
+/// Which kind of TLS a listener speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ListenerTls {
+    /// None (`notls:`).
+    Off,
+    /// As the other options say (`btls:`).
+    Basic,
+    /// A client certificate is required (`mtls:`).
+    Mutual,
+}
+
+/// One address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listen {
+    /// Host with or without port, as the server takes it.
+    pub(super) place: String,
+    /// `None`: what the server speaks everywhere.
+    pub(super) protocol: Option<Protocol>,
+    /// `None`: what the server speaks everywhere.
+    pub(super) tls: Option<ListenerTls>,
+}
+
+impl Listen {
+    /// Takes a list with commas or semicolons apart; an empty one is all addresses.
+    pub(super) fn read(list: &str) -> Vec<Listen> {
+        let pieces = list.split([',', ';']).map(str::trim).filter(|piece| !piece.is_empty());
+        let mut all: Vec<Listen> = pieces.map(Listen::one).collect();
+        if all.is_empty() {
+            all.push(Listen::one("*"));
+        }
+        all
+    }
+
+    fn one(text: &str) -> Listen {
+        let mut listen = Listen { place: String::new(), protocol: None, tls: None };
+        let mut rest = text;
+        loop {
+            let tls =
+                [("notls:", ListenerTls::Off), ("btls:", ListenerTls::Basic), ("mtls:", ListenerTls::Mutual)];
+            if let Some((behind, kind)) =
+                tls.iter().find_map(|(prefix, kind)| Some((rest.strip_prefix(prefix)?, *kind)))
+            {
+                (listen.tls, rest) = (Some(kind), behind);
+            } else if let Some((name, behind)) =
+                rest.strip_prefix("proto[").and_then(|inner| inner.split_once("]:"))
+            {
+                listen.protocol = match name {
+                    "ascii" => Some(Protocol::Ascii),
+                    "binary" => Some(Protocol::Binary),
+                    _ => Some(Protocol::Auto),
+                };
+                rest = behind;
+            } else if let Some((_, behind)) =
+                rest.strip_prefix("tag_").and_then(|inner| inner.split_once("_:"))
+            {
+                // A name for the proxy's routes, of which there are none.
+                rest = behind;
+            } else {
+                listen.place = rest.to_string();
+                return listen;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(text: &str) -> (String, Option<Protocol>, Option<ListenerTls>) {
+        let all = Listen::read(text);
+        assert_eq!(all.len(), 1, "{text:?}");
+        (all[0].place.clone(), all[0].protocol, all[0].tls)
+    }
+
+    #[test]
+    fn lists_are_taken_apart() {
+        let places = |text: &str| Listen::read(text).into_iter().map(|l| l.place).collect::<Vec<_>>();
+        assert_eq!(places("127.0.0.1"), ["127.0.0.1"]);
+        assert_eq!(places("127.0.0.1:1, [::1]:2;*"), ["127.0.0.1:1", "[::1]:2", "*"]);
+        assert_eq!(places(",127.0.0.1,"), ["127.0.0.1"]);
+        assert_eq!(places(""), ["*"]);
+    }
+
+    #[test]
+    fn prefixes_are_understood_in_any_order() {
+        assert_eq!(one("notls:127.0.0.1:5"), ("127.0.0.1:5".into(), None, Some(ListenerTls::Off)));
+        assert_eq!(one("mtls:[::1]:5"), ("[::1]:5".into(), None, Some(ListenerTls::Mutual)));
+        assert_eq!(one("btls:host"), ("host".into(), None, Some(ListenerTls::Basic)));
+        assert_eq!(one("proto[ascii]:127.0.0.1"), ("127.0.0.1".into(), Some(Protocol::Ascii), None));
+        assert_eq!(one("tag_x_:127.0.0.1"), ("127.0.0.1".into(), None, None));
+        let all = ("::1".to_string(), Some(Protocol::Binary), Some(ListenerTls::Off));
+        assert_eq!(one("tag_x_:proto[binary]:notls:::1"), all);
+        assert_eq!(one("notls:proto[binary]:tag_x_:::1"), all);
+        assert_eq!(one("::1").0, "::1");
+    }
+}

@@ -1,0 +1,184 @@
+//! From what is asked for to what the server is told: the one place that knows what the server can do.
+
+use super::extended::NegativeExpiry;
+use super::listen::Listen;
+use super::refusal::{Refusal, SYSTEM};
+use super::settings::{Port, Protocol, Settings};
+use todana_server::Options;
+
+/// The server's smallest memory limit.
+const MEMORY_LIMIT_MIN_MIB: u64 = 8;
+
+/// The server's options. Refuses what it cannot do: nothing is promised and then left out.
+pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
+    if let Some(what) = missing(settings) {
+        return Err(Refusal::usage(format!("{what} not supported yet")));
+    }
+    let options = Options {
+        listen: if settings.unix_socket.is_some() { Vec::new() } else { listen(settings)? },
+        port: match settings.tcp_port {
+            Port::Number(port) => port,
+            Port::Off | Port::Any => 0,
+        },
+        unix_socket: settings.unix_socket.clone(),
+        unix_mask: settings.unix_mask,
+        memory_limit_mib: settings.memory_limit_mib.max(MEMORY_LIMIT_MIN_MIB),
+        refuse_when_full: settings.refuse_when_full,
+        connections_max: settings.connections_max,
+        threads: settings.threads,
+        item_size_max: settings.item_size_max,
+        verbosity: settings.verbosity,
+        // memcached's rules for it differ: see `pid_file`.
+        pid_file: None,
+        listen_backlog: settings.listen_backlog,
+        requests_per_event: settings.requests_per_event,
+        flush_allowed: settings.flush_allowed,
+        shutdown_allowed: settings.shutdown_allowed,
+    };
+    options.validate().map_err(|error| Refusal::usage(error.to_string()))?;
+    Ok(options)
+}
+
+/// The first thing asked for that the server cannot do and that is too important to go without.
+fn missing(settings: &Settings) -> Option<&'static str> {
+    let extended = &settings.extended;
+    let reaches_nobody = settings.tcp_port == Port::Off && settings.unix_socket.is_none();
+    let asked = [
+        (settings.tls, "TLS (-Z) is"),
+        (settings.sasl, "SASL (-S) is"),
+        (settings.auth_file.is_some(), "the authentication file (-Y) is"),
+        (settings.protocol == Protocol::Binary, "the binary protocol (-B binary) is"),
+        (settings.udp_port != Port::Off && settings.unix_socket.is_none(), "UDP (-U) is"),
+        (reaches_nobody, "serving without TCP (-p 0) and without a Unix socket (-s) is"),
+        (!settings.dump_allowed, "refusing dumps (-X) is"),
+        (settings.memory_file.is_some(), "the memory file (-e) is"),
+        (extended.idle_timeout_s > 0, "idle_timeout is"),
+        (extended.negative_expiry == NegativeExpiry::Sliding, "negative_exptime=sliding is"),
+        (extended.debug_commands, "debug_commands is"),
+        (extended.emulate_full, "emulate_full is"),
+    ];
+    asked.into_iter().find_map(|(asked, what)| asked.then_some(what))
+}
+
+fn listen(settings: &Settings) -> Result<Vec<String>, Refusal> {
+    let list = settings.listen.as_deref().unwrap_or("*");
+    let mut places = Vec::new();
+    for listen in Listen::read(list) {
+        if listen.tls.is_some() && !settings.tls {
+            return Err(Refusal::new(
+                SYSTEM,
+                format!(
+                    "'notls', 'btls' and 'mtls' are valid only when SSL is enabled\n\
+                     failed to listen on one of interface(s) {list}"
+                ),
+            ));
+        }
+        if listen.protocol == Some(Protocol::Binary) {
+            return Err(Refusal::usage("the binary protocol (proto[binary]:) is not supported yet"));
+        }
+        places.push(listen.place);
+    }
+    Ok(places)
+}
+
+/// What was asked for and changes nothing, each with its reason, for those who want to know (`-v`).
+pub(super) fn without_effect(settings: &Settings) -> Vec<String> {
+    let mut notes = Vec::new();
+    for letter in &settings.given {
+        let reason = match letter {
+            b'f' | b'n' => "records are not kept in slabs",
+            b'L' => "the system chooses the size of its pages",
+            b'N' => "threads are not bound to network queues",
+            b'C' => "a CAS id takes no memory until a client asks for it",
+            b'D' => "statistics by prefix are not kept",
+            _ => continue,
+        };
+        notes.push(format!("-{} has no effect: {reason}", char::from(*letter)));
+    }
+    for word in &settings.extended.given {
+        let reason = match word.strip_prefix("no_").unwrap_or(word) {
+            "maxconns_fast" if settings.extended.maxconns_fast => continue,
+            "idle_timeout" | "negative_exptime" | "debug_commands" | "emulate_full" => continue,
+            "maxconns_fast" => "connections over the limit are always refused",
+            "track_sizes" => "sizes are not counted",
+            "drop_privileges" | "relaxed_privileges" => "system calls are not filtered",
+            "sock_cookie_id" => "sockets are not marked",
+            "inline_ascii_resp" | "resp_obj_mem_limit" | "read_buf_mem_limit" => {
+                "buffers exist only while something is in them"
+            }
+            "hash_algorithm" | "hashpower" | "hashexpand" => "the table grows and shrinks by itself",
+            "watcher_logbuf_size" | "worker_logbuf_size" => "there are no watchers",
+            "modern" => "there is one way of keeping records",
+            word if word.starts_with("slab_") || word == "chunked_items" => "records are not kept in slabs",
+            word if word.starts_with("ext_") => "there is no external storage",
+            word if word.starts_with("ssl_") => "TLS is off (-Z)",
+            _ => "records are not kept in such queues",
+        };
+        notes.push(format!("-o {word} has no effect: {reason}"));
+    }
+    if settings.memory_limit_mib < MEMORY_LIMIT_MIN_MIB {
+        notes.push(format!(
+            "-m {} is too little: it is {MEMORY_LIMIT_MIN_MIB} MB, for the whole process",
+            settings.memory_limit_mib
+        ));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::Asked;
+    use super::*;
+    use std::ffi::OsString;
+
+    fn settings(line: &[&str]) -> Settings {
+        match Settings::read("memcached", line.iter().map(OsString::from).collect()).unwrap() {
+            Asked::Serve(settings) => *settings,
+            Asked::Print(text) => panic!("{line:?} prints {text}"),
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_memcacheds() {
+        let expected = Options { listen: vec!["*".into()], ..Options::default() };
+        assert_eq!(options(&settings(&[])).unwrap(), expected);
+        assert_eq!((expected.port, expected.memory_limit_mib, expected.item_size_max), (11211, 64, 1 << 20));
+        assert_eq!((expected.connections_max, expected.threads), (1024, 4));
+    }
+
+    #[test]
+    fn every_option_of_the_server_can_be_reached() {
+        let line = "-p 1 -l 127.0.0.1,[::1]:2 -m 128 -M -c 9 -t 2 -I 2m -vv -b 7 -R 5 -F -A -P /run/pid";
+        let mapped = options(&settings(&line.split(' ').collect::<Vec<_>>())).unwrap();
+        assert_eq!(
+            mapped,
+            Options {
+                listen: vec!["127.0.0.1".into(), "[::1]:2".into()],
+                port: 1,
+                unix_socket: None,
+                unix_mask: 0o700,
+                memory_limit_mib: 128,
+                refuse_when_full: true,
+                connections_max: 9,
+                threads: 2,
+                item_size_max: 2 << 20,
+                verbosity: 2,
+                pid_file: None,
+                listen_backlog: 7,
+                requests_per_event: 5,
+                flush_allowed: false,
+                shutdown_allowed: true,
+            }
+        );
+        let unix =
+            options(&settings(&["-s", "/run/s", "-a", "0777", "-p", "1", "-l", "::1", "-U", "5"])).unwrap();
+        assert_eq!((unix.unix_socket, unix.unix_mask, unix.listen), (Some("/run/s".into()), 0o777, vec![]));
+    }
+
+    #[test]
+    fn a_small_memory_limit_is_raised_and_said_so() {
+        let small = settings(&["-m", "4"]);
+        assert_eq!(options(&small).unwrap().memory_limit_mib, 8);
+        assert_eq!(without_effect(&small), ["-m 4 is too little: it is 8 MB, for the whole process"]);
+    }
+}

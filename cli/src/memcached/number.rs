@@ -1,0 +1,93 @@
+//! Numbers as C programs read them: blanks before and anything behind are passed over.
+//!
+//! Deployments rely on both: charts pass `-m 1024` as one word, which leaves a blank in the value, and `-m 1024m` has
+//! always meant 1024.
+
+/// The whole number at the start of `text`, 0 if there is none; too large ones become the nearest that fits.
+pub(super) fn leading_integer(text: &[u8]) -> i64 {
+    let text = text.trim_ascii_start();
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        _ => (false, text),
+    };
+    let mut number = 0i64;
+    for digit in digits.iter().take_while(|byte| byte.is_ascii_digit()) {
+        number = number.saturating_mul(10).saturating_add(i64::from(digit - b'0'));
+    }
+    if negative { -number } else { number }
+}
+
+/// Whether a number stands at the start of `text`.
+pub(super) fn starts_with_number(text: &[u8]) -> bool {
+    let text = text.trim_ascii_start();
+    text.strip_prefix(b"-")
+        .or(text.strip_prefix(b"+"))
+        .unwrap_or(text)
+        .first()
+        .is_some_and(u8::is_ascii_digit)
+}
+
+/// The decimal fraction at the start of `text`, 0 if there is none.
+pub(super) fn leading_fraction(text: &[u8]) -> f64 {
+    let text = text.trim_ascii_start();
+    let len =
+        text.iter().take_while(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'+' | b'-' | b'e' | b'E')).count();
+    let text = std::str::from_utf8(&text[..len]).unwrap_or_default();
+    // The longest beginning that is a number: `2.0-1` is 2.
+    (1..=len).rev().find_map(|len| text[..len].parse().ok()).unwrap_or(0.0)
+}
+
+/// A whole number of 32 bits that is all of `text`, but for blanks around it.
+pub(super) fn whole(text: &[u8]) -> Option<u32> {
+    std::str::from_utf8(text).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blanks_before_and_text_behind_are_passed_over() {
+        for (text, value) in [
+            ("64", 64),
+            (" 8192", 8192),
+            ("1024m", 1024),
+            ("-1", -1),
+            ("+5", 5),
+            ("", 0),
+            ("abc", 0),
+            ("-", 0),
+            ("99999999999999999999", i64::MAX),
+        ] {
+            assert_eq!(leading_integer(text.as_bytes()), value, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_number_is_told_from_none() {
+        for text in ["0", " -1", "+7x"] {
+            assert!(starts_with_number(text.as_bytes()), "{text:?}");
+        }
+        for text in ["", " ", "-", "x1"] {
+            assert!(!starts_with_number(text.as_bytes()), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn fractions_are_read_as_far_as_they_go() {
+        for (text, value) in
+            [("1.25", 1.25), (" 2", 2.0), ("2.0-1", 2.0), ("0.5x", 0.5), ("abc", 0.0), ("", 0.0)]
+        {
+            assert_eq!(leading_fraction(text.as_bytes()), value, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_whole_number_has_nothing_else_in_it() {
+        assert_eq!(whole(b" 64"), Some(64));
+        for text in ["", "64k", "-1", "4294967296"] {
+            assert_eq!(whole(text.as_bytes()), None, "{text:?}");
+        }
+    }
+}

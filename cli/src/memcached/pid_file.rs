@@ -1,0 +1,45 @@
+//! The pid file: always written when asked for, removed at the end only by a daemon, as memcached has it.
+
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Writes the process id and moves the file into place when it is whole. Trouble is told and no more: the server
+/// serves without.
+pub(super) fn write(path: &Path) {
+    if let Some(pid) = running(path) {
+        eprintln!("WARNING: The pid file contained the following (running) pid: {pid}");
+    }
+    let unfinished = unfinished(path);
+    if let Err(error) = std::fs::write(&unfinished, format!("{}\n", std::process::id())) {
+        let reason = super::process::reason(&error);
+        eprintln!("Could not open the pid file {} for writing: {reason}", unfinished.display());
+        return;
+    }
+    if let Err(error) = std::fs::rename(&unfinished, path) {
+        let reason = super::process::reason(&error);
+        let (from, to) = (unfinished.display(), path.display());
+        eprintln!("Could not rename the pid file from {from} to {to}: {reason}");
+    }
+}
+
+/// Removes the file, which may be gone already.
+pub(super) fn remove(path: &Path) {
+    let _ = std::fs::remove_file(path);
+}
+
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".tmp");
+    name.into()
+}
+
+/// The process that the file names, if it is another one and alive.
+fn running(path: &Path) -> Option<i32> {
+    let pid = std::fs::read_to_string(path).ok()?.trim().parse().ok().filter(|&pid: &i32| pid > 0)?;
+    let ours = u32::try_from(pid) == Ok(std::process::id());
+    // Not being allowed to signal it shows that it is there.
+    let alive = !matches!(kill(Pid::from_raw(pid), None), Err(nix::errno::Errno::ESRCH));
+    (alive && !ours).then_some(pid)
+}

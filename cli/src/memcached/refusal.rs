@@ -1,0 +1,38 @@
+//! Why the program does not start, in memcached's words and with its exit codes.
+
+use std::process::ExitCode;
+
+/// A value that cannot be.
+pub(super) const BAD_VALUE: u8 = 1;
+/// Wrong usage (`EX_USAGE`).
+pub(super) const USAGE: u8 = 64;
+/// No such user (`EX_NOUSER`).
+pub(super) const NO_USER: u8 = 67;
+/// The system refuses: an address, a limit (`EX_OSERR`).
+pub(super) const SYSTEM: u8 = 71;
+
+/// An exit code and the lines for standard error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) code: u8,
+    pub(super) message: String,
+}
+
+impl Refusal {
+    pub(super) fn new(code: u8, message: impl Into<String>) -> Refusal {
+        Refusal { code, message: message.into() }
+    }
+
+    pub(super) fn bad_value(message: impl Into<String>) -> Refusal {
+        Refusal::new(BAD_VALUE, message)
+    }
+
+    pub(super) fn usage(message: impl Into<String>) -> Refusal {
+        Refusal::new(USAGE, message)
+    }
+
+    pub(super) fn report(self) -> ExitCode {
+        eprintln!("{}", self.message);
+        ExitCode::from(self.code)
+    }
+}

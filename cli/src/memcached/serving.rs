@@ -1,0 +1,119 @@
+//! From the settings to a running server, in memcached's order, and to its end.
+
+use super::refusal::{Refusal, SYSTEM};
+use super::settings::{Port, Settings};
+use super::{mapping, pid_file, port_file, process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use todana_protocol::memcached::CHUNK_SIZES;
+use todana_server::{LogFormat, Server, init_logging};
+
+/// memcached's slab pages, which its classes divide.
+const SLAB_PAGE: u32 = 1 << 20;
+
+/// Serves until a signal or a client's `shutdown` ends it.
+pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
+    let options = mapping::options(settings)?;
+    settings.warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1, SIGHUP]).map_err(|error| system(&error))?;
+    // Limits while it is root; then the user, so that sockets and files are the user's.
+    if settings.core_dumps {
+        process::allow_core_dumps()?;
+    }
+    process::raise_limits(settings.connections_max, settings.threads, settings.lock_memory);
+    process::assume_user(settings.user.as_deref())?;
+    if settings.core_dumps {
+        process::stay_dumpable();
+    }
+    init_logging(LogFormat::Text, settings.verbosity);
+    describe(settings);
+    // memcached opens its sockets in the background, where nobody learns of a failure, and returns before they are
+    // open. Here the caller knows: exit code 0 says that it listens.
+    let server = Server::bind(options).map_err(|error| cannot_listen(settings, &error))?;
+    if settings.daemon {
+        process::detach(settings.core_dumps, settings.verbosity > 0)?;
+    }
+    // A child inherits no locks on memory.
+    if settings.lock_memory {
+        process::lock_memory();
+    }
+    port_file::write(server.tcp_addresses());
+    if let Some(path) = &settings.pid_file {
+        pid_file::write(path);
+    }
+    let graceful = Arc::new(AtomicBool::new(false));
+    let (handle, closer) = (server.handle(), signals.handle());
+    let seen = Arc::clone(&graceful);
+    let watcher = std::thread::Builder::new().name("signals".into());
+    let watcher = watcher
+        .spawn(move || {
+            for signal in &mut signals {
+                match signal {
+                    SIGHUP => reload(),
+                    signal => {
+                        seen.store(signal == SIGUSR1, Ordering::Relaxed);
+                        handle.stop();
+                    }
+                }
+            }
+        })
+        .map_err(|error| system(&error))?;
+    let outcome = server.run();
+    closer.close();
+    let _ = watcher.join();
+    if settings.daemon
+        && let Some(path) = &settings.pid_file
+    {
+        pid_file::remove(path);
+    }
+    outcome.map_err(|error| system(&error))?;
+    if graceful.load(Ordering::Relaxed) {
+        eprintln!("Gracefully stopping");
+    } else if settings.verbosity > 0 {
+        eprintln!("Exiting normally");
+    }
+    Ok(())
+}
+
+/// Reads again what may change while the server serves (SIGHUP). Nothing may, as yet; the signal must still not end
+/// the process, as it would by default.
+fn reload() {}
+
+/// What `-v` and `-vv` tell before the start.
+fn describe(settings: &Settings) {
+    if settings.verbosity > 0 {
+        for note in mapping::without_effect(settings) {
+            eprintln!("{note}");
+        }
+    }
+    if settings.verbosity > 1 {
+        // The classes under which statistics report; tools read them here.
+        for (index, size) in CHUNK_SIZES.iter().enumerate() {
+            eprintln!("slab class {:3}: chunk size {size:9} perslab {:7}", index + 1, SLAB_PAGE / size);
+        }
+    }
+}
+
+/// The refusal for an address that cannot be had, as memcached names it.
+fn cannot_listen(settings: &Settings, error: &io::Error) -> Refusal {
+    let reason = cause(error).map_or_else(|| error.to_string(), process::reason);
+    let place = match (&settings.unix_socket, &settings.listen, settings.tcp_port) {
+        (Some(path), _, _) => format!("UNIX socket: {}", path.display()),
+        (None, Some(list), _) => format!("one of interface(s) {list}"),
+        (None, None, Port::Number(port)) => format!("TCP port {port}"),
+        (None, None, Port::Any | Port::Off) => "TCP port -1".to_string(),
+    };
+    Refusal::new(SYSTEM, format!("failed to listen on {place}: {reason}"))
+}
+
+/// The system's error inside one that names the address.
+fn cause(error: &io::Error) -> Option<&io::Error> {
+    error.get_ref()?.source()?.downcast_ref()
+}
+
+fn system(error: &io::Error) -> Refusal {
+    Refusal::new(SYSTEM, process::reason(error))
+}
