@@ -13,12 +13,11 @@ use std::io;
 /// Descriptors besides those of connections: listeners, polls and wakers of the threads, standard streams, files.
 const DESCRIPTORS_BESIDES: u64 = 256;
 
-/// The system's words for an error, without Rust's additions.
+/// The system's words for an error, without the number that Rust adds.
 pub(super) fn reason(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(number) => Errno::from_raw(number).desc().to_string(),
-        None => error.to_string(),
-    }
+    let text = error.to_string();
+    let number = error.raw_os_error().map(|number| format!(" (os error {number})"));
+    number.and_then(|number| text.strip_suffix(&number).map(String::from)).unwrap_or(text)
 }
 
 /// Lets the system keep a core file of any size.
@@ -71,7 +70,7 @@ pub(super) fn assume_user(name: Option<&str>) -> Result<(), Refusal> {
         Err(error) => {
             return Err(Refusal::new(
                 SYSTEM,
-                format!("failed to drop supplementary groups: {}", error.desc()),
+                format!("failed to drop supplementary groups: {}", reason(&error.into())),
             ));
         }
     }
@@ -94,13 +93,24 @@ pub(super) fn detach(stay: bool, keep_streams: bool) -> Result<(), Refusal> {
         return Err(Refusal::new(SYSTEM, format!("failed to daemon(): there are {threads} threads already")));
     }
     daemon(stay, keep_streams).map_err(|error| {
-        Refusal::bad_value(format!("failed to daemon() in order to daemonize: {}", error.desc()))
+        Refusal::bad_value(format!("failed to daemon() in order to daemonize: {}", reason(&error.into())))
     })
 }
 
 /// Keeps all memory from being swapped out, now and later.
 pub(super) fn lock_memory() {
     if let Err(error) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE) {
-        eprintln!("warning: -k invalid, mlockall() failed: {}", error.desc());
+        eprintln!("warning: -k invalid, mlockall() failed: {}", reason(&error.into()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_the_systems_words_alone() {
+        assert_eq!(reason(&Errno::EADDRINUSE.into()), "Address already in use");
+        assert_eq!(reason(&io::Error::other("lost (os error 5)")), "lost (os error 5)");
     }
 }

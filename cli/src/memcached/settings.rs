@@ -235,7 +235,8 @@ impl Settings {
                 return Err(Refusal::bad_value("Chunk size must be greater than 0"));
             }
             b'o' => self.extended.read(value, &mut self.warnings)?,
-            b'P' => self.pid_file = Some(path(value)),
+            // Scripts say `-P "$PIDFILE"` with nothing in it.
+            b'P' => self.pid_file = Some(path(value)).filter(|_| !value.is_empty()),
             b'p' => self.tcp_port = port(value)?,
             b'R' => {
                 self.requests_per_event = unsigned(value);

@@ -1,0 +1,799 @@
+//! The executable under memcached's name, as start scripts, supervisors and people use it. Messages and exit codes are
+//! those that memcached 1.6 gives to the same words, where it has them.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, User, geteuid};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Long enough for any machine: it only ends what would hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder with the executable in it, under its other name.
+struct Place {
+    folder: TempDir,
+    memcached: PathBuf,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let memcached = folder.path().join("memcached");
+        symlink(env!("CARGO_BIN_EXE_todana"), &memcached).unwrap();
+        Place { folder, memcached }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A command with nothing of the caller's environment that it would read.
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.memcached);
+        // Called as people do who have it in their path.
+        command.arg0("memcached").args(words).env_remove("MEMCACHED_PORT_FILENAME").stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    /// Starts a server on ports that the system chooses, and waits until it listens.
+    fn start(&self, words: &[&str]) -> Server {
+        let mut command = self.command(&as_root(&["-p", "-1"]));
+        command.args(words);
+        self.start_command(command)
+    }
+
+    fn start_command(&self, mut command: Command) -> Server {
+        let ports = self.path("ports");
+        let _ = fs::remove_file(&ports);
+        command.env("MEMCACHED_PORT_FILENAME", &ports).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        eventually("the file with the ports", || {
+            if let Some(status) = child.try_wait().unwrap() {
+                let mut stderr = String::new();
+                child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+                panic!("{command:?} ended with {status}: {stderr}");
+            }
+            ports.exists()
+        });
+        let ports = fs::read_to_string(&ports).unwrap();
+        Server { child, ports }
+    }
+}
+
+/// The words with what root has to say.
+fn as_root<'a>(words: &[&'a str]) -> Vec<&'a str> {
+    let user: &[&str] = if geteuid().is_root() { &["-u", "root"] } else { &[] };
+    [user, words].concat()
+}
+
+/// Waits for what another process does.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+struct Server {
+    child: Child,
+    /// What the file with the ports says.
+    ports: String,
+}
+
+impl Server {
+    fn port(&self, family: &str) -> Option<u16> {
+        let line = self.ports.lines().find_map(|line| line.strip_prefix(&format!("TCP {family}: ")));
+        line.map(|port| port.parse().unwrap())
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port("INET").unwrap())).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    fn settings(&self) -> Vec<String> {
+        ask(self.connect(), "stats settings", "END")
+    }
+
+    fn proc(&self, file: &str, line: &str) -> String {
+        proc(self.child.id(), file, line)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(pid(self.child.id()), signal).unwrap();
+    }
+
+    /// Waits for the end; the exit code and what it said on standard error. It never says anything elsewhere.
+    fn end(mut self) -> (Option<i32>, String) {
+        let (mut stdout, mut stderr) = (String::new(), String::new());
+        self.child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        assert_eq!(stdout, "");
+        (self.child.wait().unwrap().code(), stderr)
+    }
+
+    fn end_by(self, signal: Signal) -> (Option<i32>, String) {
+        self.signal(signal);
+        self.end()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn pid(number: u32) -> Pid {
+    Pid::from_raw(number.try_into().unwrap())
+}
+
+/// The words of a line of a file under /proc.
+fn proc(pid: u32, file: &str, line: &str) -> String {
+    let all = fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+    let rest = all.lines().find_map(|text| text.strip_prefix(line)).expect(line);
+    rest.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Sends a line and reads lines up to `last`.
+fn ask(mut stream: impl Read + Write, line: &str, last: &str) -> Vec<String> {
+    stream.write_all(format!("{line}\r\n").as_bytes()).unwrap();
+    let mut lines = Vec::new();
+    for line in BufReader::new(stream).lines() {
+        let line = line.unwrap();
+        if line == last {
+            return lines;
+        }
+        lines.push(line);
+    }
+    panic!("the server closed before {last}: {lines:?}");
+}
+
+const VERSION: &str = "memcached 1.6.45\n";
+
+#[test]
+fn version_help_and_licence_go_to_standard_output() {
+    let place = Place::new();
+    let expect = |words: &[&str], beginning: &str| {
+        let output = place.run(words);
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()), "{words:?}");
+        let stdout = text(&output.stdout);
+        assert!(stdout.starts_with(beginning), "{words:?}: {stdout}");
+        stdout
+    };
+    for words in [&["-V"][..], &["--version"], &["--vers"], &["-vV"], &["-V", "-Q"], &["-m", "9", "-V", "-h"]]
+    {
+        assert_eq!(expect(words, VERSION), VERSION);
+    }
+    for words in [&["-i"], &["--license"]] {
+        assert!(expect(words, VERSION).contains("Apache License"));
+    }
+    for words in [&["-h"], &["--help"]] {
+        let help = expect(words, VERSION);
+        for letter in "pUlsacbRBNmMIkLefndurPtvAFXWCDSYZhViod".chars() {
+            assert!(help.contains(&format!("-{letter}")), "-{letter} is missing");
+        }
+        for word in ["idle_timeout", "ssl_chain_cert", "track_sizes", "no_", "negative_exptime"] {
+            assert!(help.contains(word), "{word} is missing");
+        }
+    }
+}
+
+#[test]
+fn the_long_way_to_the_name_does_the_same() {
+    let run = |words: &[&str]| Command::new(env!("CARGO_BIN_EXE_todana")).args(words).output().unwrap();
+    let version = run(&["as", "memcached", "-V"]);
+    assert_eq!((version.status.code(), text(&version.stdout)), (Some(0), VERSION.into()));
+    let wrong = run(&["as", "memcached", "-Q"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert_eq!(text(&wrong.stderr), "memcached: invalid option -- 'Q'\nIllegal argument \"?\"\n");
+    for words in [&["as"][..], &["as", "no-such-program"]] {
+        assert_eq!(run(words).status.code(), Some(2), "{words:?}");
+    }
+    assert!(text(&run(&["--help"]).stdout).contains("Run as another program"));
+}
+
+/// Command lines that are refused: exit code and standard error.
+const REFUSED: &[(&[&str], i32, &str)] = &[
+    (&["-p"], 1, "memcached: option requires an argument -- 'p'\nIllegal argument \"?\""),
+    (&["--port"], 1, "memcached: option '--port' requires an argument\nIllegal argument \"?\""),
+    (&["-Q"], 1, "memcached: invalid option -- 'Q'\nIllegal argument \"?\""),
+    (&["-vd=3"], 1, "memcached: invalid option -- '='\nIllegal argument \"?\""),
+    (&["--nosuch"], 1, "memcached: unrecognized option '--nosuch'\nIllegal argument \"?\""),
+    (&["--daemon=3"], 1, "memcached: option '--daemon' doesn't allow an argument\nIllegal argument \"?\""),
+    (
+        &["--p", "1"],
+        1,
+        "memcached: option '--p' is ambiguous; possibilities: '--port' '--pidfile' '--protocol'\n\
+         Illegal argument \"?\"",
+    ),
+    (
+        &["--enable-s"],
+        1,
+        "memcached: option '--enable-s' is ambiguous; possibilities: '--enable-shutdown' '--enable-ssl' \
+         '--enable-sasl'\nIllegal argument \"?\"",
+    ),
+    (&["-p", "70000"], 64, "ERROR: Invalid port number 70000."),
+    (&["-U", "70000"], 64, "ERROR: Invalid port number 70000."),
+    (&["-p", "-2"], 64, "ERROR: Invalid port number -2."),
+    (&["-p", ""], 64, "ERROR: Invalid port number ."),
+    (&["-c", "0"], 1, "Maximum connections must be greater than 0"),
+    (&["-c", "-1"], 1, "Maximum connections must be greater than 0"),
+    (&["-t", "0"], 1, "Number of threads must be greater than 0"),
+    (&["--threads=", "-c", "0"], 1, "Number of threads must be greater than 0"),
+    (&["-R", "0"], 1, "Number of requests per event must be greater than 0"),
+    (&["-f", "1.0"], 1, "Factor must be greater than 1"),
+    (&["-n", "0"], 1, "Chunk size must be greater than 0"),
+    (&["-N", "0"], 1, "Maximum number of NAPI IDs must be greater than 0"),
+    (&["-D", ""], 1, "No delimiter specified"),
+    (&["-m", "0"], 64, "Cannot set item size limit higher than 1/2 of memory max."),
+    (&["-m", "1"], 64, "Cannot set item size limit higher than 1/2 of memory max."),
+    (&["-m", "100", "-I", "60m"], 64, "Cannot set item size limit higher than 1/2 of memory max."),
+    (&["-I", "1000"], 64, "Item max size cannot be less than 1024 bytes."),
+    (&["-I", "x"], 64, "Item max size cannot be less than 1024 bytes."),
+    (&["-m", "4000", "-I", "1025m"], 64, "Cannot set item size limit higher than a gigabyte."),
+    (
+        &["-B", "foo"],
+        64,
+        "Invalid value for binding protocol: foo\n -- should be one of auto, binary, or ascii",
+    ),
+    (&["-B", "ascii", "-S"], 64, "ERROR: You cannot allow the ASCII protocol while using SASL."),
+    (&["-B", "auto", "-S"], 64, "ERROR: You cannot allow the ASCII protocol while using SASL."),
+    (
+        &["-B", "binary", "-Y", "/dev/null"],
+        64,
+        "ERROR: You cannot allow the BINARY protocol while using ascii authentication tokens.",
+    ),
+    (
+        &["-Y", "/dev/null", "-U", "1"],
+        64,
+        "Cannot use UDP with ascii authentication enabled (-U 0 to disable)",
+    ),
+    (&["-o", "foo"], 1, "Illegal suboption \"foo\""),
+    (&["-o", "modern,foo=bar"], 1, "Illegal suboption \"foo=bar\""),
+    (&["-o", "modern,,track_sizes"], 1, "Illegal suboption \"\""),
+    (&["-o", "no_foo"], 1, "Illegal suboption \"no_foo\""),
+    (&["-o", "hashpower"], 1, "Missing numeric argument for hashpower"),
+    (&["-o", "hashpower=1"], 1, "Initial hashtable multiplier of 1 is too low"),
+    (
+        &["-o", "hashpower=99"],
+        1,
+        "Initial hashtable multiplier of 99 is too high\n\
+         Choose a value based on \"STAT hash_power_level\" from a running instance",
+    ),
+    (&["-o", "slab_automove=5"], 1, "slab_automove must be between 0 and 2"),
+    (&["-o", "slab_automove_ratio"], 1, "Missing slab_automove_ratio argument"),
+    (&["-o", "slab_automove_ratio=3"], 1, "slab_automove_ratio must be > 0 and < 1"),
+    (&["-o", "slab_automove_window=1"], 1, "slab_automove_window must be > 2"),
+    (&["-o", "slab_automove_freeratio=x"], 1, "could not parse argument to slab_automove_freeratio"),
+    (&["-o", "slab_sizes=5-10"], 64, "slab size 5 is out of valid range"),
+    (&["-o", "slab_chunk_max=x"], 1, "could not parse argument to slab_chunk_max"),
+    (&["-o", "lru_crawler_sleep"], 1, "Missing lru_crawler_sleep value"),
+    (&["-o", "lru_crawler_sleep=2000000"], 1, "LRU crawler sleep must be between 0 and 1 second"),
+    (&["-o", "lru_crawler_tocrawl=x"], 1, "lru_crawler_tocrawl takes a numeric 32bit value"),
+    (&["-o", "hot_lru_pct"], 1, "Missing hot_lru_pct argument"),
+    (&["-o", "hot_lru_pct=90"], 1, "hot_lru_pct must be > 1 and < 80"),
+    (&["-o", "warm_lru_pct=0"], 1, "warm_lru_pct must be > 1 and < 80"),
+    (
+        &["-o", "hot_lru_pct=50,warm_lru_pct=50"],
+        64,
+        "hot_lru_pct + warm_lru_pct cannot be more than 80% combined",
+    ),
+    (&["-o", "hot_max_factor=0"], 1, "hot_max_factor must be > 0"),
+    (&["-o", "warm_max_factor"], 1, "Missing warm_max_factor argument"),
+    (&["-o", "temporary_ttl"], 1, "Missing temporary_ttl argument"),
+    (&["-o", "idle_timeout"], 1, "Missing numeric argument for idle_timeout"),
+    (&["-o", "tail_repair_time=9"], 1, "Cannot set tail_repair_time to less than 10 seconds"),
+    (&["-o", "hash_algorithm=foo"], 1, "Unknown hash_algorithm option (jenkins, murmur3, xxh3)"),
+    (&["-o", "hash_algorithm"], 1, "Missing hash_algorithm argument"),
+    (&["-o", "watcher_logbuf_size=x"], 1, "could not parse argument to watcher_logbuf_size"),
+    (&["-o", "worker_logbuf_size"], 1, "Missing worker_logbuf_size argument"),
+    (&["-o", "read_buf_mem_limit=x"], 1, "could not parse argument to read_buf_mem_limit"),
+    (&["-o", "ssl_chain_cert"], 1, "Missing ssl_chain_cert argument"),
+    (&["-o", "ssl_verify_mode=5"], 1, "Invalid ssl_verify_mode. Use help to see valid options."),
+    (&["-o", "ssl_min_version=9"], 1, "Invalid ssl_min_version. Use help to see valid options."),
+    (&["-o", "ssl_wbuf_size=x"], 1, "could not parse argument to ssl_wbuf_size"),
+    (&["-o", "ext_path"], 1, "missing argument to ext_path, ie: ext_path=/d/file:5G"),
+    (
+        &["-o", "ext_path=/f"],
+        1,
+        "must supply size to ext_path, ie: ext_path=/f/e:64m (M|G|T|P supported)\n\
+         failed to parse ext_path argument",
+    ),
+    (&["-o", "ext_page_size=x"], 1, "could not parse argument to ext_page_size"),
+];
+
+#[test]
+fn what_cannot_be_is_refused_in_memcacheds_words() {
+    let place = Place::new();
+    for (words, code, message) in REFUSED {
+        let output = place.run(&as_root(words));
+        assert_eq!(
+            (output.status.code(), text(&output.stderr)),
+            (Some(*code), format!("{message}\n")),
+            "{words:?}"
+        );
+        assert_eq!(text(&output.stdout), "", "{words:?}");
+    }
+}
+
+/// What the server does not do yet.
+const MISSING: &[(&[&str], &str)] = &[
+    (&["-Z"], "TLS (-Z) is"),
+    (&["--enable-ssl", "-o", "ssl_chain_cert=/x,ssl_key=/y"], "TLS (-Z) is"),
+    (&["-S"], "SASL (-S) is"),
+    (&["-Y", "/dev/null"], "the authentication file (-Y) is"),
+    (&["-B", "binary"], "the binary protocol (-B binary) is"),
+    (&["-l", "proto[binary]:127.0.0.1"], "the binary protocol (proto[binary]:) is"),
+    (&["-U", "1"], "UDP (-U) is"),
+    (&["-p", "0"], "serving without TCP (-p 0) and without a Unix socket (-s) is"),
+    (&["-X"], "refusing dumps (-X) is"),
+    (&["-e", "/x"], "the memory file (-e) is"),
+    (&["-o", "idle_timeout=1"], "idle_timeout is"),
+    (&["-o", "negative_exptime=sliding"], "negative_exptime=sliding is"),
+    (&["-o", "debug_commands"], "debug_commands is"),
+    (&["-o", "emulate_full"], "emulate_full is"),
+];
+
+#[test]
+fn what_is_missing_is_refused_and_named() {
+    let place = Place::new();
+    for (words, what) in MISSING {
+        let output = place.run(&as_root(words));
+        let expected = (Some(64), format!("{what} not supported yet\n"));
+        assert_eq!((output.status.code(), text(&output.stderr)), expected, "{words:?}");
+    }
+}
+
+/// Every word of `-o` that changes nothing, in each of its forms.
+const IGNORED_WORDS: &str = "maxconns_fast,no_maxconns_fast,hashpower=20,hashexpand,no_hashexpand,slab_reassign,\
+    no_slab_reassign,slab_automove,slab_automove=1,no_slab_automove,slab_automove_ratio=0.8,\
+    slab_automove_window=30,slab_automove_freeratio=0.01,slab_sizes=100-200-300,slab_chunk_max=512,track_sizes,\
+    no_track_sizes,no_modern,modern,chunked_items,no_chunked_items,inline_ascii_resp,no_inline_ascii_resp,\
+    lru_crawler,no_lru_crawler,lru_crawler_sleep=100,lru_crawler_tocrawl=0,lru_maintainer,no_lru_maintainer,\
+    hot_lru_pct=20,warm_lru_pct=40,hot_max_factor=0.2,warm_max_factor=2,temporary_ttl=61,idle_timeout=0,\
+    tail_repair_time=10,hash_algorithm=jenkins,hash_algorithm=xxh3,watcher_logbuf_size=256,worker_logbuf_size=64,\
+    read_buf_mem_limit=16,drop_privileges,no_drop_privileges,ssl_chain_cert=/c,ssl_key=/k,ssl_verify_mode=3,\
+    ssl_keyformat=1,ssl_ciphers=x,ssl_ca_cert=/a,ssl_wbuf_size=16,ssl_session_cache,ssl_kernel_tls,\
+    ssl_min_version=2,ext_path=/e:64m,ext_page_size=64,ext_wbuf_size=4,ext_threads=1,ext_item_size=512,\
+    ext_item_age=1,ext_low_ttl=1,ext_recache_rate=2000,ext_compact_under=1,ext_drop_under=1,ext_max_frag=0.8,\
+    ext_max_sleep=100,ext_drop_unread,sock_cookie_id=4,relaxed_privileges,no_relaxed_privileges,\
+    negative_exptime=expired,no_debug_commands,no_emulate_full,maxconns_fast";
+
+#[test]
+fn every_option_is_accepted_in_both_forms_and_does_what_it_says() {
+    let place = Place::new();
+    let pid_file = place.path("pid");
+    let pid_file = pid_file.to_str().unwrap();
+    let short = [
+        "-U",
+        "0",
+        "-l",
+        "127.0.0.1",
+        "-A",
+        "-m",
+        "100",
+        "-M",
+        "-c",
+        "77",
+        "-P",
+        pid_file,
+        "-f",
+        "1.1",
+        "-n",
+        "64",
+        "-L",
+        "-D",
+        "#",
+        "-t",
+        "3",
+        "-R",
+        "9",
+        "-C",
+        "-b",
+        "55",
+        "-B",
+        "auto",
+        "-I",
+        "2m",
+        "-F",
+        "-W",
+        "-N",
+        "2",
+        "-a",
+        "0770",
+        "-o",
+        IGNORED_WORDS,
+        "operands",
+        "are",
+        "passed",
+        "over",
+    ];
+    let long = [
+        "--udp-port=0",
+        "--listen=127.0.0.1",
+        "--enable-shutdown",
+        "--memory-limit=100",
+        "--disable-evictions",
+        "--conn-limit=77",
+        "--pidfile",
+        pid_file,
+        "--slab-growth-factor=1.1",
+        "--slab-min-size=64",
+        "--enable-largepages",
+        "--threads",
+        "3",
+        "--max-reqs-per-event=9",
+        "--disable-cas",
+        "--listen-backlog=55",
+        "--protocol=ascii",
+        "--max-item-size=2048k",
+        "--disable-flush-all",
+        "--disable-watch",
+        "--napi-ids=2",
+        "--unix-mask=770",
+        "--extended",
+        IGNORED_WORDS,
+    ];
+    for words in [&short[..], &long] {
+        let server = place.start(words);
+        let settings = server.settings();
+        for expected in [
+            "maxbytes 104857600",
+            "maxconns 77",
+            "evictions off",
+            "item_size_max 2097152",
+            "num_threads 3",
+            "reqs_per_event 9",
+            "tcp_backlog 55",
+            "flush_enabled no",
+            "shutdown_command yes",
+            "umask 770",
+            "inter 127.0.0.1",
+        ] {
+            assert!(settings.contains(&format!("STAT {expected}")), "{expected}: {settings:?}");
+        }
+        assert_eq!(server.port("INET6"), None, "one address was asked for");
+        assert_eq!(fs::read_to_string(pid_file).unwrap(), format!("{}\n", server.child.id()));
+        assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), String::new()));
+    }
+}
+
+#[test]
+fn without_options_it_has_memcacheds_defaults() {
+    let server = Place::new().start(&[]);
+    let settings = server.settings();
+    for expected in [
+        "maxbytes 67108864",
+        "maxconns 1024",
+        "evictions on",
+        "item_size_max 1048576",
+        "num_threads 4",
+        "reqs_per_event 20",
+        "flush_enabled yes",
+        "shutdown_command no",
+    ] {
+        assert!(settings.contains(&format!("STAT {expected}")), "{expected}: {settings:?}");
+    }
+    ask(server.connect(), "version", "VERSION 1.6.45");
+    // All addresses: of both families, where there are two.
+    if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+        let port = server.port("INET6").expect("a port of IPv6");
+        ask(TcpStream::connect((Ipv6Addr::LOCALHOST, port)).unwrap(), "version", "VERSION 1.6.45");
+    }
+}
+
+#[test]
+fn values_of_charts_and_clusters_of_letters_are_understood() {
+    let place = Place::new();
+    let server = place.start(&["-m 100", "-c 50", "-vMt2", "-I 2m", "-o modern,", "-l 127.0.0.1"]);
+    let settings = server.settings();
+    for expected in ["maxbytes 104857600", "maxconns 50", "evictions off", "num_threads 2", "verbosity 1"] {
+        assert!(settings.contains(&format!("STAT {expected}")), "{expected}: {settings:?}");
+    }
+    let mut command = place.command(&["-p", "-1", "-l", "127.0.0.1"]);
+    command.args(if geteuid().is_root() { ["-u root"] } else { ["-u 11211"] });
+    drop(place.start_command(command));
+}
+
+#[test]
+fn what_has_no_meaning_is_named_only_when_asked() {
+    let place = Place::new();
+    let words =
+        ["-l", "127.0.0.1", "-f", "1.08", "-L", "-o", "hashpower=20,no_lru_crawler,slab_chunk_max=16"];
+    assert_eq!(place.start(&words).end_by(Signal::SIGINT), (Some(0), String::new()));
+    let (code, stderr) = place.start(&[&words[..], &["-v"]].concat()).end_by(Signal::SIGINT);
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        stderr,
+        "-f has no effect: records are not kept in slabs\n\
+         -L has no effect: the system chooses the size of its pages\n\
+         -o hashpower has no effect: the table grows and shrinks by itself\n\
+         -o no_lru_crawler has no effect: records are not kept in such queues\n\
+         -o slab_chunk_max has no effect: records are not kept in slabs\n\
+         Exiting normally\n"
+    );
+}
+
+#[test]
+fn the_classes_are_listed_at_the_second_level() {
+    let server = Place::new().start(&["-l", "127.0.0.1", "-vv"]);
+    let (code, stderr) = server.end_by(Signal::SIGINT);
+    assert_eq!(code, Some(0));
+    let classes: Vec<&str> = stderr.lines().filter(|line| line.starts_with("slab class")).collect();
+    assert_eq!(classes.len(), 39);
+    assert_eq!(classes[0], "slab class   1: chunk size        96 perslab   10922");
+    assert_eq!(classes[38], "slab class  39: chunk size    524288 perslab       2");
+}
+
+#[test]
+fn warnings_come_at_any_verbosity() {
+    let words = ["-l", "127.0.0.1", "-t", "65", "-o", "resp_obj_mem_limit=3"];
+    let (code, stderr) = Place::new().start(&words).end_by(Signal::SIGINT);
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        stderr,
+        "WARNING: Setting a high number of worker threads is not recommended.\n \
+         Set this value to the number of cores in your machine or less.\n\
+         DEPRECATED: resp_obj_mem_limit no longer used. See read_buf_mem_limit,\n"
+    );
+}
+
+#[test]
+fn signals_end_it_with_success_and_memcacheds_words() {
+    let place = Place::new();
+    let quiet = ["-l", "127.0.0.1"];
+    let verbose = ["-l", "127.0.0.1", "-v"];
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        assert_eq!(place.start(&quiet).end_by(signal), (Some(0), String::new()));
+        assert_eq!(place.start(&verbose).end_by(signal), (Some(0), "Exiting normally\n".into()));
+    }
+    assert_eq!(place.start(&quiet).end_by(Signal::SIGUSR1), (Some(0), "Gracefully stopping\n".into()));
+}
+
+#[test]
+fn a_hangup_and_a_broken_pipe_do_not_end_it() {
+    let server = Place::new().start(&["-l", "127.0.0.1"]);
+    for signal in [Signal::SIGHUP, Signal::SIGPIPE, Signal::SIGHUP] {
+        server.signal(signal);
+        ask(server.connect(), "version", "VERSION 1.6.45");
+    }
+    assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), String::new()));
+}
+
+#[test]
+fn a_client_may_shut_it_down_when_allowed() {
+    let server = Place::new().start(&["-l", "127.0.0.1", "-A"]);
+    server.connect().write_all(b"shutdown\r\n").unwrap();
+    assert_eq!(server.end(), (Some(0), String::new()));
+}
+
+#[test]
+fn an_address_that_cannot_be_had_ends_it_with_71() {
+    let place = Place::new();
+    let held = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    let port = held.local_addr().unwrap().port().to_string();
+    let in_folder = place.path("no-such-folder/socket");
+    let cases: [(Vec<&str>, String); 5] = [
+        (vec!["-p", &port], format!("failed to listen on TCP port {port}: Address already in use\n")),
+        // In the background too: who started it learns of it.
+        (vec!["-p", &port, "-d"], format!("failed to listen on TCP port {port}: Address already in use\n")),
+        (
+            vec!["-p", &port, "-l", "127.0.0.1"],
+            "failed to listen on one of interface(s) 127.0.0.1: Address already in use\n".into(),
+        ),
+        (
+            vec!["-s", in_folder.to_str().unwrap()],
+            format!("failed to listen on UNIX socket: {}: No such file or directory\n", in_folder.display()),
+        ),
+        (
+            vec!["-l", "notls:127.0.0.1"],
+            "'notls', 'btls' and 'mtls' are valid only when SSL is enabled\n\
+             failed to listen on one of interface(s) notls:127.0.0.1\n"
+                .into(),
+        ),
+    ];
+    for (words, message) in cases {
+        let output = place.run(&as_root(&words));
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(71), message), "{words:?}");
+    }
+}
+
+#[test]
+fn several_addresses_and_their_prefixes_are_taken() {
+    let server = Place::new().start(&["-l", "127.0.0.1,proto[ascii]:127.0.0.2", "-l", "tag_x_:127.0.0.3"]);
+    let ports: Vec<u16> = server
+        .ports
+        .lines()
+        .map(|line| line.strip_prefix("TCP INET: ").expect(line).parse().unwrap())
+        .collect();
+    assert_eq!(ports.len(), 3);
+    for (last, port) in (1..).zip(ports) {
+        let stream = TcpStream::connect((Ipv4Addr::new(127, 0, 0, last), port)).unwrap();
+        ask(stream, "version", "VERSION 1.6.45");
+    }
+}
+
+#[test]
+fn a_unix_socket_takes_the_place_of_ports() {
+    let place = Place::new();
+    let (socket, ports) = (place.path("socket"), place.path("ports"));
+    let mut command = place.command(&as_root(&["-s", socket.to_str().unwrap(), "-a", "0770", "-p", "0"]));
+    command.env("MEMCACHED_PORT_FILENAME", &ports).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let server = Server { child: command.spawn().unwrap(), ports: String::new() };
+    eventually("the socket", || UnixStream::connect(&socket).is_ok());
+    ask(UnixStream::connect(&socket).unwrap(), "version", "VERSION 1.6.45");
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o770);
+    assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), String::new()));
+    assert!(!ports.exists(), "there are no ports to tell");
+}
+
+#[test]
+fn the_port_file_is_whole_when_it_appears_and_trouble_with_it_is_not_fatal() {
+    let place = Place::new();
+    let server = place.start(&["-l", "127.0.0.1"]);
+    assert_eq!(server.ports, format!("TCP INET: {}\n", server.port("INET").unwrap()));
+    ask(server.connect(), "version", "VERSION 1.6.45");
+    assert!(!place.path("ports.lck").exists());
+    drop(server);
+
+    let pid_file = place.path("pid");
+    let mut command = place.command(&as_root(&["-p", "-1", "-P", pid_file.to_str().unwrap()]));
+    let file = place.path("no-such-folder/ports");
+    command.env("MEMCACHED_PORT_FILENAME", &file).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let server = Server { child: command.spawn().unwrap(), ports: String::new() };
+    eventually("the pid file", || pid_file.exists());
+    let message = format!("Failed to open \"{}.lck\": No such file or directory\n", file.display());
+    assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), message));
+}
+
+#[test]
+fn the_pid_file_stays_unless_it_is_a_daemons() {
+    let place = Place::new();
+    let pid_file = place.path("pid");
+    let words = ["-l", "127.0.0.1", "-P", pid_file.to_str().unwrap()];
+    // This test's own process runs.
+    fs::write(&pid_file, format!("{}\n", std::process::id())).unwrap();
+    let server = place.start(&words);
+    let ours = format!("{}\n", server.child.id());
+    eventually("its own pid", || fs::read_to_string(&pid_file).is_ok_and(|text| text == ours));
+    let warning =
+        format!("WARNING: The pid file contained the following (running) pid: {}\n", std::process::id());
+    assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), warning));
+    assert_eq!(fs::read_to_string(&pid_file).unwrap(), ours);
+    // Its process is gone: no warning.
+    assert_eq!(place.start(&words).end_by(Signal::SIGTERM), (Some(0), String::new()));
+
+    let elsewhere = place.path("no-such-folder/pid");
+    let server = place.start(&["-l", "127.0.0.1", "-P", elsewhere.to_str().unwrap()]);
+    ask(server.connect(), "version", "VERSION 1.6.45");
+    let message = format!(
+        "Could not open the pid file {}.tmp for writing: No such file or directory\n",
+        elsewhere.display()
+    );
+    assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), message));
+}
+
+/// A process that is nobody's child here, ended when the test is.
+struct Daemon(u32);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = kill(pid(self.0), Signal::SIGKILL);
+    }
+}
+
+#[test]
+fn a_daemon_leaves_the_terminal_serves_and_cleans_up() {
+    let place = Place::new();
+    let (pid_file, ports) = (place.path("pid"), place.path("ports"));
+    let words = ["-d", "-p", "-1", "-l", "127.0.0.1", "-P", pid_file.to_str().unwrap()];
+    let output = place.command(&as_root(&words)).env("MEMCACHED_PORT_FILENAME", &ports).output().unwrap();
+    assert_eq!((output.status.code(), output.stdout, output.stderr), (Some(0), vec![], vec![]));
+    eventually("the pid file", || pid_file.exists());
+    let daemon = Daemon(fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap());
+    let id = daemon.0.to_string();
+    let stat = proc(daemon.0, "stat", &id);
+    // Behind the name: state, parent, process group, session, terminal.
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    assert_ne!(fields[1], std::process::id().to_string());
+    assert_eq!((fields[2], fields[3], fields[4]), (&*id, &*id, "0"));
+    assert_eq!(fs::read_link(format!("/proc/{id}/cwd")).unwrap(), Path::new("/"));
+    for stream in 0..3 {
+        let file = fs::read_link(format!("/proc/{id}/fd/{stream}")).unwrap();
+        assert_eq!(file, Path::new("/dev/null"));
+    }
+    let port: u16 =
+        fs::read_to_string(&ports).unwrap().trim().strip_prefix("TCP INET: ").unwrap().parse().unwrap();
+    let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    ask(connect(), "set k 0 0 1\r\nv", "STORED");
+    kill(pid(daemon.0), Signal::SIGHUP).unwrap();
+    assert_eq!(ask(connect(), "get k", "END"), ["VALUE k 0 1", "v"]);
+    kill(pid(daemon.0), Signal::SIGTERM).unwrap();
+    eventually("the pid file's removal", || !pid_file.exists());
+    eventually("the daemon's end", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err());
+}
+
+#[test]
+fn root_has_to_name_a_user_and_becomes_it() {
+    let place = Place::new();
+    if !geteuid().is_root() {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let expect = |words: &[&str], code: i32, message: &str| {
+        let output = place.run(words);
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(code), format!("{message}\n")));
+    };
+    expect(&["-p", "-1"], 64, "must add '-u root' to start as root");
+    expect(&["-p", "-1", "-u", ""], 64, "must add '-u root' to start as root");
+    expect(&["-p", "-1", "-u", "no-such-user"], 67, "can't find the user no-such-user to switch to");
+    let nobody = User::from_name("nobody").unwrap().expect("every system has nobody");
+    // Its port file shall be nobody's too.
+    fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let server = place.start_command(place.command(&["-p", "-1", "-l", "127.0.0.1", "-u", "nobody"]));
+    let ids = |id: u32| format!("{id} {id} {id} {id}");
+    assert_eq!(server.proc("status", "Uid:"), ids(nobody.uid.as_raw()));
+    assert_eq!(server.proc("status", "Gid:"), ids(nobody.gid.as_raw()));
+    assert_eq!(server.proc("status", "Groups:"), "");
+    ask(server.connect(), "version", "VERSION 1.6.45");
+}
+
+#[test]
+fn others_stay_who_they_are_whatever_user_is_named() {
+    let place = Place::new();
+    let mut command = place.command(&["-p", "-1", "-l", "127.0.0.1", "-u", "no-such-user"]);
+    if geteuid().is_root() {
+        // Another user needs an executable that it may reach.
+        fs::set_permissions(place.folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        fs::remove_file(&place.memcached).unwrap();
+        fs::copy(env!("CARGO_BIN_EXE_todana"), &place.memcached).unwrap();
+        command.uid(65534).gid(65534);
+    }
+    let server = place.start_command(command);
+    ask(server.connect(), "version", "VERSION 1.6.45");
+    assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), String::new()));
+}
+
+#[test]
+fn core_files_are_allowed_as_far_as_the_system_lets_it() {
+    let server = Place::new().start(&["-l", "127.0.0.1", "-r"]);
+    let limits = server.proc("limits", "Max core file size");
+    let limits: Vec<&str> = limits.split(' ').collect();
+    assert_eq!(limits[0], limits[1]);
+    assert_ne!(limits[0], "0");
+}
+
+#[test]
+fn memory_is_locked_or_it_is_told_why_not() {
+    let server = Place::new().start(&["-l", "127.0.0.1", "-k", "-t", "1"]);
+    ask(server.connect(), "set k 0 0 1\r\nv", "STORED");
+    assert_eq!(ask(server.connect(), "get k", "END"), ["VALUE k 0 1", "v"]);
+    let locked = server.proc("status", "VmLck:");
+    let (code, stderr) = server.end_by(Signal::SIGTERM);
+    assert_eq!(code, Some(0));
+    if locked == "0 kB" {
+        assert!(stderr.starts_with("warning: -k invalid, mlockall() failed: "), "{stderr}");
+    } else {
+        assert_eq!(stderr, "");
+    }
+}
