@@ -4,10 +4,10 @@
 
 use super::refusal::{Refusal, SYSTEM};
 use nix::errno::Errno;
-use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::prctl;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::unistd::{User, daemon, geteuid, getuid, setgid, setgroups, setuid};
+use rustix::mm::{MlockAllFlags, mlockall};
 use std::io;
 
 /// Descriptors besides those of connections: listeners, polls and wakers of the threads, standard streams, files.
@@ -99,7 +99,11 @@ pub(super) fn detach(stay: bool, keep_streams: bool) -> Result<(), Refusal> {
 
 /// Keeps all memory from being swapped out, now and later.
 pub(super) fn lock_memory() {
-    if let Err(error) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE) {
+    let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE;
+    // Pages are locked once they are touched: mappings are made larger than what is in them, and threads' stacks
+    // alone would take megabytes. Kernels before 4.4 know only all at once.
+    let outcome = mlockall(all | MlockAllFlags::ONFAULT).or_else(|_| mlockall(all));
+    if let Err(error) = outcome {
         eprintln!("warning: -k invalid, mlockall() failed: {}", reason(&error.into()));
     }
 }
