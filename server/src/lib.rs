@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod acceptor;
+mod addresses;
 mod connection;
 mod counters;
 mod janitor;

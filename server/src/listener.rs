@@ -1,14 +1,14 @@
 //! Listening sockets and the streams that come out of them.
 
+use crate::addresses::addresses;
 use crate::options::Options;
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
-use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -47,38 +47,51 @@ fn named(error: io::Error, what: &str) -> io::Error {
     io::Error::new(error.kind(), Named { what: what.to_string(), cause: error })
 }
 
-/// The addresses that the options name.
-fn addresses(options: &Options) -> io::Result<Vec<SocketAddr>> {
-    if options.listen.is_empty() {
-        return Ok(vec![SocketAddr::from(([127, 0, 0, 1], options.port))]);
-    }
-    let mut addresses = Vec::new();
-    for name in options.listen.iter().flat_map(|list| list.split(',')).map(str::trim) {
-        if name == "*" {
-            addresses.push(SocketAddr::from(([0, 0, 0, 0], options.port)));
-            addresses.push(SocketAddr::from(([0u16; 8], options.port)));
-            continue;
+/// Opens every address once, and fails with the first that cannot be had. Where a name has several addresses, those that
+/// the system knows nothing of may be missing: `*` and `localhost` mean both families also where there is no IPv6.
+fn open_each<T>(
+    groups: Vec<Vec<SocketAddr>>,
+    mut open: impl FnMut(SocketAddr) -> io::Result<T>,
+) -> io::Result<Vec<T>> {
+    let (mut opened, mut served) = (Vec::new(), Vec::new());
+    for group in groups {
+        let mut missing = Vec::new();
+        for &address in &group {
+            if served.contains(&address) {
+                continue;
+            }
+            match open(address) {
+                Ok(listener) => {
+                    opened.push(listener);
+                    served.push(address);
+                }
+                Err(error) => {
+                    let is_unavailable = is_unavailable(address, &error);
+                    let described = named(error, &format!("cannot listen on {address}"));
+                    if !is_unavailable {
+                        return Err(described);
+                    }
+                    missing.push(described);
+                }
+            }
         }
-        let with_port = name.to_socket_addrs().or_else(|_| {
-            let bare = name.trim_start_matches('[').trim_end_matches(']');
-            (bare, options.port).to_socket_addrs()
-        });
-        let found = with_port.map_err(|error| named(error, &format!("cannot find address {name:?}")))?;
-        addresses.extend(found);
+        if missing.len() == group.len()
+            && let Some(error) = missing.drain(..).next()
+        {
+            return Err(error);
+        }
+        for error in missing {
+            tracing::warn!("{error}; other addresses of the same name are served");
+        }
     }
-    addresses.dedup();
-    Ok(addresses)
+    Ok(opened)
 }
 
-fn is_any_v6(address: SocketAddr) -> bool {
-    address.is_ipv6() && address.ip().is_unspecified()
-}
-
-/// Whether the system has no addresses of this kind at all.
-fn lacks_family(error: &io::Error) -> bool {
-    let cause = error.get_ref().and_then(|named| named.source()?.downcast_ref::<io::Error>());
-    let number = cause.unwrap_or(error).raw_os_error();
-    [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL].iter().any(|errno| number == Some(errno.raw_os_error()))
+/// Whether the system has no such address, as opposed to one that is taken or forbidden. Of IPv4 only the whole family
+/// may be missing: an address of it that is not this host's is a mistake in the name.
+fn is_unavailable(address: SocketAddr, error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
+        || address.is_ipv6() && error.kind() == io::ErrorKind::AddrNotAvailable
 }
 
 impl Listener {
@@ -87,33 +100,21 @@ impl Listener {
         if let Some(path) = &options.unix_socket {
             return Ok(vec![Listener::open_unix(path, options)?]);
         }
-        let mut listeners = Vec::new();
-        for address in addresses(options)? {
-            match Listener::open_tcp(address, options) {
-                // All addresses (`*`) are those that there are: many containers have no IPv6.
-                Err(error) if !listeners.is_empty() && is_any_v6(address) && lacks_family(&error) => {
-                    tracing::info!("{error}; going on without");
-                }
-                listener => listeners.push(listener?),
-            }
-        }
-        Ok(listeners)
+        let groups = addresses(&options.listen, options.port)?;
+        open_each(groups, |address| Listener::open_tcp(address, options))
     }
 
     fn open_tcp(address: SocketAddr, options: &Options) -> io::Result<Listener> {
-        let open = || {
-            let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-            socket.set_reuse_address(true)?;
-            if address.is_ipv6() {
-                // `*` listens on v4 by itself.
-                socket.set_only_v6(true)?;
-            }
-            socket.set_nonblocking(true)?;
-            socket.bind(&address.into())?;
-            socket.listen(i32::try_from(options.listen_backlog).unwrap_or(i32::MAX))?;
-            Ok(Listener::Tcp(TcpListener::from_std(socket.into())))
-        };
-        open().map_err(|error: io::Error| named(error, &format!("cannot listen on {address}")))
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            // `*` listens on v4 by itself.
+            socket.set_only_v6(true)?;
+        }
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(i32::try_from(options.listen_backlog).unwrap_or(i32::MAX))?;
+        Ok(Listener::Tcp(TcpListener::from_std(socket.into())))
     }
 
     fn open_unix(path: &Path, options: &Options) -> io::Result<Listener> {
@@ -234,19 +235,63 @@ impl Write for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::ErrorKind;
+
+    fn no_family() -> io::Error {
+        rustix::io::Errno::AFNOSUPPORT.into()
+    }
+
+    /// Opens the groups on a system that answers `refuse` for some addresses.
+    fn opened(
+        groups: &[&[&str]],
+        refuse: impl Fn(SocketAddr) -> Option<io::Error>,
+    ) -> Result<Vec<String>, String> {
+        let groups = groups.iter().map(|group| group.iter().map(|a| a.parse().unwrap()).collect()).collect();
+        open_each(groups, |address| refuse(address).map_or(Ok(address.to_string()), Err))
+            .map_err(|error| error.to_string())
+    }
 
     #[test]
-    fn an_error_names_the_address_and_keeps_its_cause() {
-        let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = held.local_addr().unwrap().port();
-        let Err(error) = Listener::open(&Options { port, ..Options::default() }) else {
-            panic!("two listeners on one port");
-        };
-        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-        assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
-        let cause = error.get_ref().unwrap().source().unwrap().downcast_ref::<io::Error>().unwrap();
-        assert_eq!(cause.raw_os_error(), Some(Errno::ADDRINUSE.raw_os_error()));
-        assert!(!lacks_family(&error));
-        assert!(lacks_family(&named(Errno::AFNOSUPPORT.into(), "cannot listen on [::]:1")));
+    fn all_addresses_are_served_on_a_host_without_ipv6() {
+        let v4_only = |address: SocketAddr| address.is_ipv6().then(no_family);
+        let both: &[&str] = &["0.0.0.0:1", "[::]:1"];
+        assert_eq!(opened(&[both], v4_only), Ok(vec!["0.0.0.0:1".into()]));
+        assert_eq!(opened(&[&["[::]:1", "0.0.0.0:1"]], v4_only), Ok(vec!["0.0.0.0:1".into()]));
+        let v6_only = |address: SocketAddr| address.is_ipv4().then(no_family);
+        assert_eq!(opened(&[both], v6_only), Ok(vec!["[::]:1".into()]));
+        let unassigned = |address: SocketAddr| address.is_ipv6().then(|| ErrorKind::AddrNotAvailable.into());
+        assert_eq!(opened(&[&["127.0.0.1:1", "[::1]:1"]], unassigned), Ok(vec!["127.0.0.1:1".into()]));
+    }
+
+    #[test]
+    fn an_address_that_was_asked_for_by_itself_must_work() {
+        let v4_only = |address: SocketAddr| address.is_ipv6().then(no_family);
+        let error = opened(&[&["127.0.0.1:1"], &["[::1]:1"]], v4_only).unwrap_err();
+        assert!(error.starts_with("cannot listen on [::1]:1: "), "{error}");
+        let error = opened(&[&["127.0.0.1:1"], &["[::1]:1", "[::2]:1"]], v4_only).unwrap_err();
+        assert!(error.starts_with("cannot listen on [::1]:1: "), "{error}");
+    }
+
+    #[test]
+    fn an_address_that_is_named_twice_is_opened_once() {
+        let groups: &[&[&str]] = &[&["127.0.0.1:1"], &["[::1]:1"], &["127.0.0.1:1"]];
+        assert_eq!(opened(groups, |_| None), Ok(vec!["127.0.0.1:1".into(), "[::1]:1".into()]));
+        // The second name has one address that works, if not by itself.
+        let v4_only = |address: SocketAddr| address.is_ipv6().then(no_family);
+        let groups: &[&[&str]] = &[&["127.0.0.1:1"], &["[::1]:1", "127.0.0.1:1"]];
+        assert_eq!(opened(groups, v4_only), Ok(vec!["127.0.0.1:1".into()]));
+    }
+
+    #[test]
+    fn an_address_that_is_taken_or_forbidden_is_never_passed_over() {
+        for kind in [ErrorKind::AddrInUse, ErrorKind::PermissionDenied] {
+            for refused in ["0.0.0.0:1", "[::]:1"] {
+                let refuse = |address: SocketAddr| (address.to_string() == refused).then(|| kind.into());
+                let error = opened(&[&["0.0.0.0:1", "[::]:1"]], refuse).unwrap_err();
+                assert!(error.starts_with(&format!("cannot listen on {refused}: ")), "{error}");
+            }
+        }
+        let foreign = |address: SocketAddr| address.is_ipv4().then(|| ErrorKind::AddrNotAvailable.into());
+        assert!(opened(&[&["10.9.8.7:1", "[::1]:1"]], foreign).is_err());
     }
 }
