@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 const DEFAULT_PORT: u16 = 11211;
 
-/// Where a server is: `host`, `host:port`, `[v6]:port`, `todana://host:port`, `memcached://...` or `unix:/path`.
+/// Where a server is: `host`, `host:port`, `[v6]:port`, `todana://host:port`, `memcached://...`,
+/// `unix:path` or `/path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A host and a port.
@@ -38,6 +39,9 @@ impl FromStr for Address {
         let invalid = || InvalidAddress(text.to_string());
         if let Some(path) = text.strip_prefix("unix:") {
             return if path.is_empty() { Err(invalid()) } else { Ok(Address::Unix(path.into())) };
+        }
+        if text.starts_with('/') {
+            return Ok(Address::Unix(text.into()));
         }
         let rest =
             ["todana://", "memcached://"].iter().find_map(|scheme| text.strip_prefix(scheme)).unwrap_or(text);
@@ -85,6 +89,8 @@ mod tests {
             ("::1", "[::1]:11211"),
             ("[::1]", "[::1]:11211"),
             ("unix:/run/t.sock", "unix:/run/t.sock"),
+            ("unix:t.sock", "unix:t.sock"),
+            ("/run/t.sock", "unix:/run/t.sock"),
         ] {
             assert_eq!(text.parse::<Address>().map(|address| address.to_string()).as_deref(), Ok(written));
         }
