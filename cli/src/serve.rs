@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// TCP port; 0 switches TCP off when a Unix socket is given, -1 lets the system choose
     #[arg(short, long, env = "TODANA_PORT", default_value = "11211", value_parser = port, help_heading = NETWORK, allow_negative_numbers = true)]
     port: i32,
-    /// Addresses to listen on: host, host:port, `[v6]:port`, * for all; repeatable, or a list with commas
+    /// Addresses to listen on: host, host:port, `[v6]:port`, * or *:port for all; repeatable, or a list with commas
     #[arg(short, long, env = "TODANA_LISTEN", default_value = "127.0.0.1", action = ArgAction::Append, value_delimiter = ',', value_name = "ADDRESS", help_heading = NETWORK)]
     listen: Vec<String>,
     /// Listen on this Unix socket instead of TCP
@@ -286,6 +286,7 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
 
 /// The three lines at the start: what it is, where it listens, how to try it.
 struct Banner {
+    is_unix: bool,
     memory: String,
     threads: usize,
 }
@@ -297,12 +298,13 @@ impl Banner {
             (mib, false) => format!("{mib} MiB, evicting beyond"),
             (mib, true) => format!("{mib} MiB, refusing beyond"),
         };
-        Banner { memory, threads: options.threads }
+        Banner { is_unix: options.unix_socket.is_some(), memory, threads: options.threads }
     }
 
     fn print(&self, listening_on: &[String]) {
         let place = listening_on.first().map_or("", String::as_str);
-        let server = if place.starts_with('/') { format!("unix:{place}") } else { place.to_string() };
+        // A relative path looks like the name of a host.
+        let server = if self.is_unix { format!("unix:{place}") } else { place.to_string() };
         let text = format!(
             "todana {}: memcached's protocol, {}, {} threads, persistence: off\n\
              listening on {}\n\

@@ -51,13 +51,7 @@ impl Server {
         command.arg("serve").args(["-p", "-1"]).args(options).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let banner: Vec<String> = (0..3)
-            .map(|_| {
-                let mut line = String::new();
-                stdout.read_line(&mut line).unwrap();
-                line
-            })
-            .collect();
+        let banner = banner(&mut stdout);
         let address = banner[1].trim_end().strip_prefix("listening on ").expect("an address").to_string();
         Server { child, stdout, banner, address }
     }
@@ -200,6 +194,45 @@ fn wrong_usage_and_a_server_out_of_reach_have_their_exit_codes() {
     let server = Server::start(&["-F"]);
     server.expect(&["get", &"k".repeat(251)], 2);
     server.expect(&["flush"], 3);
+}
+
+/// The first three lines of a server's output.
+fn banner(stdout: &mut BufReader<ChildStdout>) -> Vec<String> {
+    let line = |_| {
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        line
+    };
+    (0..3).map(line).collect()
+}
+
+/// `-s s.sock`: the path is relative to where the server was started, and looks like the name of a host.
+#[test]
+fn the_banner_says_how_to_reach_a_unix_socket_by_a_relative_path() {
+    let directory = tempfile::tempdir().unwrap();
+    let in_directory = |words: &[&str]| {
+        let mut command = todana();
+        command.args(words).current_dir(&directory);
+        command
+    };
+    let mut child = in_directory(&["serve", "-s", "s.sock"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let banner = banner(&mut stdout);
+    let server = Server { child, stdout, address: String::new(), banner };
+    assert_eq!(server.banner[1], "listening on s.sock\n");
+    let tried = server.banner[2].strip_prefix("try: ").unwrap().trim_end();
+    let mut printed = Vec::new();
+    for line in tried.split(" && ") {
+        let words: Vec<&str> = line.strip_prefix("todana ").unwrap().split(' ').collect();
+        let output = in_directory(&words).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{line}: {}", text(&output.stderr));
+        printed.extend(output.stdout);
+    }
+    assert_eq!(text(&printed), "world");
 }
 
 #[test]
