@@ -1,4 +1,8 @@
-//! One blocking connection, text dialect.
+//! One blocking connection, text dialect; meta where text cannot carry a key.
+
+mod any_key;
+
+pub use any_key::{Found, needs_base64};
 
 use crate::socket::Socket;
 use crate::{Address, Error, Fetch, Store, Timeouts};
@@ -126,6 +130,7 @@ impl Connection {
             Response::Line(b"NOT_STORED") => Ok(Outcome::NotStored),
             Response::Line(b"EXISTS") => Ok(Outcome::Exists),
             Response::Line(b"NOT_FOUND") => Ok(Outcome::NotFound),
+            Response::Meta { code: [b'H', b'D'], .. } => Ok(Outcome::Done),
             other => Err(unexpected(other)),
         })
     }

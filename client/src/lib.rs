@@ -3,7 +3,7 @@
 //! ```text
 //! address      host:port, todana://host:port, unix:/path
 //! socket       a blocking stream with timeouts
-//! connection   requests and their replies over it, in the text dialect
+//! connection   requests and their replies over it, in the text dialect (in meta where text cannot carry a key)
 //! ```
 //!
 //! Not here: wire formats (`protocol`), pools and rings (their first user is not there yet).
@@ -15,7 +15,7 @@ mod error;
 mod socket;
 
 pub use address::{Address, InvalidAddress};
-pub use connection::{Connection, Item, Outcome};
+pub use connection::{Connection, Found, Item, Outcome, needs_base64};
 pub use error::{Error, Refusal};
 pub use socket::Timeouts;
 pub use todana_protocol::memcached::client::{Fetch, Invalid, RefusalKind, Store, Verb};

@@ -5,7 +5,8 @@ use std::net::TcpListener;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use todana_client::{
-    Address, Connection, Error, Fetch, Item, Outcome, Refusal, RefusalKind, Store, Timeouts, Verb,
+    Address, Connection, Error, Fetch, Found, Item, Outcome, Refusal, RefusalKind, Store, Timeouts, Verb,
+    needs_base64,
 };
 
 /// What the server awaits, and what it answers: in pieces, or not at all.
@@ -188,6 +189,87 @@ fn a_dump_shows_every_key_and_ends() {
         assert!(matches!(connection.metadump(|_| Ok(())), Err(Error::Refused(_))));
         let error = connection.metadump(|_| Ok(())).unwrap_err();
         assert!(error.to_string().contains("BUSY currently processing crawler request"), "{error}");
+    });
+}
+
+#[test]
+fn keys_of_any_bytes_are_read_in_text_or_else_in_base64() {
+    let unsendable = [b' '; 188];
+    let keys: [&[u8]; 10] = [
+        b"a b",
+        b"plain",
+        b"t\tb\rc\x01\x7f",
+        b"n\nl",
+        b"gone",
+        b"z\0",
+        b" ",
+        &unsendable,
+        &[b'k'; 251],
+        b"",
+    ];
+    let script: &[Turn] = &[
+        (
+            b"get plain t\tb\rc\x01\x7f gone\r\n",
+            &[b"VALUE plain 5 3\r\nx\r\n\r\nVALUE t\tb\rc\x01\x7f 6 0\r\n\r\nEND\r\n"],
+        ),
+        (
+            b"mg YSBi b f v\r\nmg bgps b f v\r\nmg egA= b f v\r\nmg IA== b f v\r\n",
+            &[b"VA 2 f7\r\nhi\r\nEN\r\n", b"CLIENT_ERROR no\r\nVA 0 f4294967295\r\n\r\n"],
+        ),
+        (b"version\r\n", &[b"VERSION 1\r\n"]),
+    ];
+    with_script(script, |connection| {
+        let mut seen = Vec::new();
+        let told = |found: Result<Found<'_>, Error>| match found {
+            Ok(found) => format!("{} {}", found.flags, found.value.escape_ascii()),
+            Err(Error::Refused(refusal)) => refusal.line,
+            Err(Error::Invalid(_)) => "invalid".into(),
+            Err(other) => panic!("{other}"),
+        };
+        connection.read_any(&keys, |at, found| seen.push((at, told(found)))).unwrap();
+        let expected = [
+            (8, "invalid"),
+            (9, "invalid"),
+            (1, "5 x\\r\\n"),
+            (2, "6 "),
+            (7, "invalid"),
+            (0, "7 hi"),
+            (5, "CLIENT_ERROR no"),
+            (6, "4294967295 "),
+        ];
+        assert_eq!(seen, expected.map(|(at, told)| (at, told.to_string())));
+        assert_eq!(connection.version().unwrap(), "1", "no reply is left over");
+    });
+    assert!(!needs_base64(&[b'\t'; 250]), "what text can carry must not be lost for its length in base64");
+}
+
+#[test]
+fn keys_of_any_bytes_are_stored_in_text_or_else_in_base64() {
+    let script: &[Turn] = &[
+        (b"mg IA== b\r\n", &[b"EN\r\n"]),
+        (
+            b"set k 0 0 1\r\n1\r\nset t\tb\x01 7 2000000000 2\r\n\r\n\r\nms YSBi 2 b F9 T60\r\nhi\r\n",
+            &[b"STORED\r\nSTORED\r\nHD\r\n"],
+        ),
+        (b"mg IA== b\r\n", &[b"HD\r\n"]),
+        (b"mg IA== b\r\n", &[b"ERROR\r\n"]),
+        (b"mg IA== b\r\n", &[b"CLIENT_ERROR invalid flag\r\n"]),
+    ];
+    with_script(script, |connection| {
+        assert!(connection.takes_base64().unwrap());
+        connection.write_any(b"k", b"1", 0, 0).unwrap();
+        for key in [&b""[..], &[b'k'; 251], &[b' '; 188]] {
+            assert!(matches!(connection.write_any(key, b"", 0, 0), Err(Error::Invalid(_))));
+        }
+        connection.write_any(b"t\tb\x01", b"\r\n", 7, 2_000_000_000).unwrap();
+        connection.write_any(b"a b", b"hi", 9, 60).unwrap();
+        connection.flush().unwrap();
+        for _ in 0..3 {
+            assert_eq!(connection.read_outcome().unwrap(), Outcome::Done);
+        }
+        assert!(connection.takes_base64().unwrap());
+        assert!(!connection.takes_base64().unwrap());
+        assert!(!connection.takes_base64().unwrap());
     });
 }
 
