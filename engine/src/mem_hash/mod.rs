@@ -48,6 +48,10 @@ pub struct MemHashOptions {
     /// Upper bounds of the plain sizes (key + value + 4 if flags) by which `status` counts records, ascending, at
     /// most 255.
     pub class_bounds: Vec<u32>,
+    /// For simulations and tests, which compare eviction at equal counts: at most so many records, whatever their bytes
+    /// and beside the memory limit. Each shard holds its part, so there must be as many as shards. A new record makes
+    /// another go, by the same rule as when memory is short.
+    pub capacity_records: Option<u64>,
 }
 
 impl Default for MemHashOptions {
@@ -57,6 +61,7 @@ impl Default for MemHashOptions {
             shards: None,
             limit: MemoryLimit { bytes: None, when_full: WhenFull::Evict },
             class_bounds: Vec::new(),
+            capacity_records: None,
         }
     }
 }
@@ -98,7 +103,8 @@ pub struct MemHash {
 const EVICTION_STEP: usize = 8 << 10;
 
 impl MemHash {
-    /// An empty hash. Fails with `Invalid` for bounds that do not ascend or are too many, or too many shards.
+    /// An empty hash. Fails with `Invalid` for bounds that do not ascend or are too many, too many shards, or a capacity
+    /// below one record a shard.
     pub fn new(options: MemHashOptions) -> Result<MemHash> {
         let bounds = options.class_bounds;
         if bounds.len() > 255 || !bounds.is_sorted() {
@@ -108,12 +114,19 @@ impl MemHash {
         if count > 4096 {
             return Err(Error::new(ErrorKind::Invalid, "more than 4096 shards"));
         }
+        let capacity = options.capacity_records.unwrap_or(u64::MAX);
+        if capacity < count as u64 {
+            return Err(Error::new(ErrorKind::Invalid, format!("a capacity below {count} records, one a shard")));
+        }
         let seeds = Seeds::new(options.seed.unwrap_or_else(random_seed));
         let budget = Arc::new(Budget::new(options.limit));
         let bounds = Arc::new(ClassBounds::new(bounds));
-        let shard = || Padded(RwLock::new(Shard::new(seeds, Arc::clone(&budget), Arc::clone(&bounds))));
+        let shard = |index| {
+            let records_max = capacity / count as u64 + u64::from((index as u64) < capacity % count as u64);
+            Padded(RwLock::new(Shard::new(seeds, Arc::clone(&budget), Arc::clone(&bounds), records_max)))
+        };
         Ok(MemHash {
-            shards: (0..count).map(|_| shard()).collect(),
+            shards: (0..count).map(shard).collect(),
             shard_bits: count.trailing_zeros(),
             seeds,
             budget: Arc::clone(&budget),

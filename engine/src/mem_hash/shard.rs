@@ -73,6 +73,8 @@ pub(super) struct Shard {
     seeds: Seeds,
     budget: Arc<Budget>,
     records: u64,
+    /// No more than so many (`MemHashOptions::capacity_records`).
+    records_max: u64,
     /// Bytes in buckets, without their end marks.
     bucket_bytes: usize,
     /// Bytes in blocks of one record.
@@ -88,7 +90,12 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    pub(super) fn new(seeds: Seeds, budget: Arc<Budget>, bounds: Arc<ClassBounds>) -> Shard {
+    pub(super) fn new(
+        seeds: Seeds,
+        budget: Arc<Budget>,
+        bounds: Arc<ClassBounds>,
+        records_max: u64,
+    ) -> Shard {
         Shard {
             directory: Directory::new(Arc::clone(&budget)),
             arena: Arena::new(Arc::clone(&budget)),
@@ -97,6 +104,7 @@ impl Shard {
             seeds,
             budget,
             records: 0,
+            records_max,
             bucket_bytes: 0,
             block_bytes: 0,
             evictions: 0,
@@ -273,7 +281,10 @@ impl Shard {
         scratch.clear();
         let outcome = self
             .plan(key, handle, &spot, visitor, &mut scratch)
-            .and_then(|plan| self.carry_out(plan, key, bucket, spot, visitor, &mut scratch));
+            .and_then(|plan| {
+                let spot = self.make_way(&plan, key, bucket, spot);
+                self.carry_out(plan, key, bucket, spot, visitor, &mut scratch)
+            });
         // One long record must not leave a long buffer behind.
         if scratch.capacity() > 2 * BUCKET_RECORD_MAX {
             scratch = Vec::new();
@@ -797,6 +808,24 @@ impl Shard {
         self.records -= 1;
         self.evictions += 1;
         self.evictions_with_expiry += u64::from(expires);
+    }
+
+    /// Before a newcomer is put into a shard that may hold no more records: evicts one for it. Returns where the
+    /// newcomer goes now.
+    #[inline]
+    fn make_way(&mut self, plan: &Plan, key: &Key<'_>, bucket: usize, spot: Spot) -> Spot {
+        let is_new = matches!(spot, Spot::Nowhere { .. }) && matches!(plan, Plan::Put { .. } | Plan::PutHuge(_));
+        if !is_new || self.records < self.records_max {
+            return spot;
+        }
+        for _ in 0..self.directory.len() {
+            if self.records < self.records_max {
+                break;
+            }
+            self.hand = (self.hand + 1) % self.directory.len();
+            self.evict_oldest(self.hand);
+        }
+        self.find(self.directory.get(bucket), key)
     }
 
     /// Removes the oldest records of one bucket after another until `bytes` or more are freed or each bucket has given
