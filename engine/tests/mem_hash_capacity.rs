@@ -37,7 +37,9 @@ fn a_newcomer_takes_the_place_of_one_record_whatever_their_lengths() {
             assert!(status.records <= capacity, "{} of {capacity}", status.records);
             assert_eq!(status.records + status.evictions, set);
             let mut found = 0;
-            assert!(hash.view(format!("key {n}").as_bytes(), &mut |record| found = record.value.len()).unwrap());
+            assert!(
+                hash.view(format!("key {n}").as_bytes(), &mut |record| found = record.value.len()).unwrap()
+            );
             assert_eq!(found, value.len(), "the newcomer itself stays");
         }
         assert_eq!(hash.status().records, capacity);

@@ -6,6 +6,7 @@
 //! process    what the server process costs: CPU time, resident memory
 //! report     numbers for people and programs
 //! plot       pictures
+//! trace      recorded requests through the engine itself, beside reference caches
 //! ```
 
 mod driver;
@@ -14,6 +15,7 @@ mod process;
 mod report;
 #[cfg(test)]
 mod toy_server;
+mod trace;
 mod workload;
 
 use crate::Failure;
@@ -37,6 +39,7 @@ Examples:
                                                        what do ten million records cost in memory?
   todana bench --vs 127.0.0.1:11212 --pid 1234 --vs-pid 1235
                                                        two servers in turn, with CPU time per request
+  todana bench trace oltp.u32.zst                      no server: how many recorded requests would miss?
 
 A connection sends a batch (--pipeline), waits for all its replies, and sends the next; a request's latency counts from
 the moment its batch is sent. Keys, values and the order of requests come from --seed: two runs do the same work.
@@ -45,7 +48,10 @@ Exit codes: 0 done, 2 wrong usage, 3 a server cannot be reached, refused a reque
 
 /// Options of `todana bench`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// The server: host:port, todana://host:port
     #[arg(default_value = "127.0.0.1:11211", env = "TODANA_SERVER")]
     server: Address,
@@ -119,6 +125,13 @@ pub(crate) struct Arguments {
     /// Draw the results: an HTML page, or a bare .svg
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Replay recorded requests through the engine, without a server: miss ratios beside LRU, S3-FIFO and SIEVE
+    #[command(after_help = trace::AFTER_HELP)]
+    Trace(trace::Arguments),
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -203,6 +216,9 @@ impl Arguments {
 
 /// Runs the benchmark. Fails when a server cannot be reached, or when replies were wrong.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if let Some(Command::Trace(arguments)) = &arguments.command {
+        return trace::run(arguments);
+    }
     let workload = arguments.workload().map_err(Failure::usage)?;
     measure(arguments, &workload).map_err(Failure::from)
 }

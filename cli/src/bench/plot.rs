@@ -11,42 +11,55 @@ const BOTTOM: f64 = 50.0;
 const TOP: f64 = 40.0;
 const RIGHT: f64 = 20.0;
 /// Legible on white and on dark grounds, and told apart by the colour-blind.
-const COLOURS: [&str; 2] = ["#2288cc", "#d55e00"];
+const COLOURS: [&str; 4] = ["#2288cc", "#d55e00", "#009e73", "#cc79a7"];
 /// Of all that is not a curve.
 const GREY: &str = "#888";
 
-struct Curve {
-    name: String,
-    points: Vec<(f64, f64)>,
+/// A curve and its name.
+pub(crate) struct Curve {
+    pub(crate) name: String,
+    pub(crate) points: Vec<(f64, f64)>,
 }
 
-struct Axis {
-    title: &'static str,
-    logarithmic: bool,
+/// An axis, from its first tick to its last.
+pub(crate) struct Axis {
+    pub(crate) title: &'static str,
+    pub(crate) logarithmic: bool,
     /// Value and label of each tick.
-    ticks: Vec<(f64, String)>,
+    pub(crate) ticks: Vec<(f64, String)>,
 }
 
 /// Both charts, one below the other.
 pub(crate) fn svg(report: &Report) -> String {
-    let (latency, throughput) = (latency_chart(report), throughput_chart(report));
-    let whole = 2.0 * HEIGHT;
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {whole}\" font-family=\"sans-serif\">\n\
-         <g>\n{latency}</g>\n<g transform=\"translate(0 {HEIGHT})\">\n{throughput}</g>\n</svg>\n"
-    )
+    stack(&[latency_chart(report), throughput_chart(report)])
 }
 
-/// A page of its own with both charts and the table. It takes its colours from the reader's light or dark theme.
+/// A page of its own with both charts and the table.
 pub(crate) fn page(report: &Report) -> String {
+    page_of("todana bench", &svg(report), &[&report.table(), &report.work.to_string()])
+}
+
+/// Charts one below the other, as an SVG file.
+pub(crate) fn stack(charts: &[String]) -> String {
+    let whole = charts.len() as f64 * HEIGHT;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {whole}\" font-family=\"sans-serif\">\n"
+    );
+    for (index, chart) in charts.iter().enumerate() {
+        // A String takes whatever is written.
+        let _ = write!(svg, "<g transform=\"translate(0 {})\">\n{chart}</g>\n", index as f64 * HEIGHT);
+    }
+    svg + "</svg>\n"
+}
+
+/// A page of its own with a picture and texts. It takes its colours from the reader's light or dark theme.
+pub(crate) fn page_of(title: &str, svg: &str, texts: &[&str]) -> String {
+    let texts: String = texts.iter().map(|text| format!("<pre>{}</pre>\n", escape(text))).collect();
     format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><title>todana bench</title>\n\
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><title>{title}</title>\n\
          <style>:root{{color-scheme:light dark}}body{{max-width:60rem;margin:2rem auto;padding:0 1rem;\
          font-family:sans-serif}}svg{{width:100%}}pre{{overflow-x:auto}}</style></head>\n\
-         <body><h1>todana bench</h1>\n{}<pre>{}</pre>\n<pre>{}</pre></body></html>\n",
-        svg(report),
-        escape(&report.table()),
-        escape(&report.work.to_string())
+         <body><h1>{title}</h1>\n{svg}{texts}</body></html>\n"
     )
 }
 
@@ -114,7 +127,7 @@ fn throughput_chart(report: &Report) -> String {
 }
 
 /// The numbers 1, 2 and 5 times a power of ten from below `low` to above `high`; of many powers only themselves.
-fn round_ticks(low: f64, high: f64) -> Vec<(f64, String)> {
+pub(crate) fn round_ticks(low: f64, high: f64) -> Vec<(f64, String)> {
     let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
     let factors: &[f64] = if powers.clone().count() > 4 { &[1.0] } else { &[1.0, 2.0, 5.0] };
     let ticks: Vec<f64> =
@@ -126,7 +139,7 @@ fn round_ticks(low: f64, high: f64) -> Vec<(f64, String)> {
 }
 
 /// Some five round numbers from 0 to at least `most`.
-fn even_ticks(most: f64) -> Vec<(f64, String)> {
+pub(crate) fn even_ticks(most: f64) -> Vec<(f64, String)> {
     let raw = most / 5.0;
     let power = 10f64.powf(raw.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0]
@@ -139,11 +152,13 @@ fn even_ticks(most: f64) -> Vec<(f64, String)> {
     (0..=count).map(|n| (f64::from(n) * step, format!("{:.decimals$}", f64::from(n) * step))).collect()
 }
 
-fn escape(text: &str) -> String {
+/// Text that may stand in HTML and SVG.
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-fn chart(title: &str, curves: &[Curve], x: &Axis, y: &Axis) -> String {
+/// A chart without an `<svg>` of its own.
+pub(crate) fn chart(title: &str, curves: &[Curve], x: &Axis, y: &Axis) -> String {
     let place = |axis: &Axis, value: f64, from: f64, to: f64| {
         let scale = |value: f64| if axis.logarithmic { value.log10() } else { value };
         let (low, high) = (scale(axis.ticks[0].0), scale(axis.ticks[axis.ticks.len() - 1].0));
@@ -156,7 +171,7 @@ fn chart(title: &str, curves: &[Curve], x: &Axis, y: &Axis) -> String {
     let mut put = |text: String| {
         let _ = writeln!(svg, "{text}");
     };
-    put(format!("<text x=\"{LEFT}\" y=\"20\" font-size=\"16\" fill=\"{GREY}\">{title}</text>"));
+    put(format!("<text x=\"{LEFT}\" y=\"20\" font-size=\"16\" fill=\"{GREY}\">{}</text>", escape(title)));
     for (value, label) in &x.ticks {
         let at = px(*value);
         put(format!(

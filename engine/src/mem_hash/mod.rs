@@ -116,7 +116,10 @@ impl MemHash {
         }
         let capacity = options.capacity_records.unwrap_or(u64::MAX);
         if capacity < count as u64 {
-            return Err(Error::new(ErrorKind::Invalid, format!("a capacity below {count} records, one a shard")));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("a capacity below {count} records, one a shard"),
+            ));
         }
         let seeds = Seeds::new(options.seed.unwrap_or_else(random_seed));
         let budget = Arc::new(Budget::new(options.limit));

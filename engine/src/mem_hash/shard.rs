@@ -279,12 +279,10 @@ impl Shard {
         let spot = self.find(handle, key);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
-        let outcome = self
-            .plan(key, handle, &spot, visitor, &mut scratch)
-            .and_then(|plan| {
-                let spot = self.make_way(&plan, key, bucket, spot);
-                self.carry_out(plan, key, bucket, spot, visitor, &mut scratch)
-            });
+        let outcome = self.plan(key, handle, &spot, visitor, &mut scratch).and_then(|plan| {
+            let spot = self.make_way(&plan, key, bucket, spot);
+            self.carry_out(plan, key, bucket, spot, visitor, &mut scratch)
+        });
         // One long record must not leave a long buffer behind.
         if scratch.capacity() > 2 * BUCKET_RECORD_MAX {
             scratch = Vec::new();
@@ -814,7 +812,8 @@ impl Shard {
     /// newcomer goes now.
     #[inline]
     fn make_way(&mut self, plan: &Plan, key: &Key<'_>, bucket: usize, spot: Spot) -> Spot {
-        let is_new = matches!(spot, Spot::Nowhere { .. }) && matches!(plan, Plan::Put { .. } | Plan::PutHuge(_));
+        let is_new =
+            matches!(spot, Spot::Nowhere { .. }) && matches!(plan, Plan::Put { .. } | Plan::PutHuge(_));
         if !is_new || self.records < self.records_max {
             return spot;
         }

@@ -1,0 +1,230 @@
+//! `todana bench trace`: replays recorded requests through the engine and through reference caches that hold as many
+//! objects, and compares how many requests miss. No server, no network.
+//!
+//! ```text
+//! requests   a trace file
+//! policy     what every contestant can do
+//! lru, s3_fifo, sieve (on queue)   the references: one global order over all objects
+//! contest    the replays, ours through the database and the real engine
+//! report     numbers for people and programs, charts
+//! ```
+
+mod contest;
+mod lru;
+mod policy;
+mod queue;
+mod report;
+mod requests;
+mod s3_fifo;
+mod sieve;
+
+use crate::Failure;
+use contest::{Outcome, REFERENCES, Shape};
+use indicatif::ProgressBar;
+use report::{Cell, Report, Trace};
+use requests::Requests;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  todana bench trace oltp.u32.zst                      miss ratios at 0.1, 1, 3 and 10 % of the trace's keys
+  todana bench trace *.u32.zst --plot traces.html      several traces, a chart for each
+  todana bench trace oltp.u32.zst --capacity 5 --json -
+
+A trace is a stream of little-endian u32 object ids in the order of the requests, plain or compressed with zstd.
+Each request is a get, and on a miss a set. The engine is bounded by its number of records here, so that it holds
+as many objects as the references do; in a server it is bounded by memory, of which its records take little: to
+compare servers, give them the same memory. References: LRU; S3-FIFO with a small queue of 10 %, as many
+ghosts as main entries and promotion at the second use; SIEVE.
+
+Exit codes: 0 done, 2 wrong usage, 3 a trace cannot be read.";
+
+/// Options of `todana bench trace`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The traces
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Capacities in percent of the trace's keys
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values = ["0.1", "1", "3", "10"], value_parser = percent)]
+    capacity: Vec<f64>,
+    /// Replay only the first so many requests
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+    /// Digits of a key: the number of the object with leading zeros; 0 for as many as it needs
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=250))]
+    key_size: u8,
+    /// Bytes of a value. With the keys it decides how many records share a bucket, and so which compete
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
+    value_size: u32,
+    /// How often the engine replays, each time with another seed of its hash; figures are means
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
+    rounds: u8,
+    /// The first of these seeds
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Threads, each for one replay at a time [default: one a core]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Write the results as JSON; - is standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the results: an HTML page, or a bare .svg
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
+        _ => Err("not a number above 0 and up to 100".into()),
+    }
+}
+
+/// One replay to be done: who, and at which capacity.
+#[derive(Clone, Copy)]
+enum Job {
+    /// The index of the cell, and of the reference.
+    Reference(usize, usize),
+    /// The index of the cell, and the round.
+    Engine(usize, usize),
+}
+
+/// Replays all traces and shows what came of it. Fails when one cannot be read.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let mut traces = Vec::new();
+    for path in &arguments.files {
+        let requests = Requests::read(path, arguments.requests)
+            .map_err(|error| Failure::trouble(format!("{}: {error}", path.display())))?;
+        traces.push(replay(arguments, path, &requests)?);
+    }
+    let report = Report { work: arguments.work(), traces };
+    let json = || report.json().map_err(|error| Failure::trouble(error.to_string()));
+    if arguments.json.as_deref() == Some(Path::new("-")) {
+        write!(std::io::stdout(), "{}", json()?)?;
+    } else {
+        write!(std::io::stdout(), "{}", report.table())?;
+    }
+    let save = |path: &Path, text: String| {
+        std::fs::write(path, text).map_err(|error| Failure::trouble(format!("{}: {error}", path.display())))
+    };
+    if let Some(path) = arguments.json.as_deref().filter(|path| *path != Path::new("-")) {
+        save(path, json()?)?;
+    }
+    if let Some(path) = &arguments.plot {
+        let is_svg = path.extension().is_some_and(|extension| extension == "svg");
+        save(path, if is_svg { report.svg() } else { report.page() })?;
+    }
+    Ok(())
+}
+
+/// Replays one trace at all capacities.
+fn replay(arguments: &Arguments, path: &Path, requests: &Requests) -> Result<Trace, Failure> {
+    let rounds = usize::from(arguments.rounds);
+    let mut cells: Vec<Cell> = arguments
+        .capacity
+        .iter()
+        .map(|&percent| Cell {
+            percent,
+            capacity: requests.capacity(percent),
+            references: vec![0.0; REFERENCES.len()],
+            rounds: vec![Outcome::default(); rounds],
+        })
+        .collect();
+    // The engine's first: they take the longest.
+    let mut jobs = Vec::new();
+    for cell in 0..cells.len() {
+        jobs.extend((0..rounds).map(|round| Job::Engine(cell, round)));
+    }
+    for cell in 0..cells.len() {
+        jobs.extend((0..REFERENCES.len()).map(|index| Job::Reference(cell, index)));
+    }
+    let bar = crate::data::progress(
+        Some(requests.ids.len() as u64 * jobs.len() as u64),
+        "{prefix} {wide_bar} {human_pos}/{human_len} requests, {per_sec}, {eta} left",
+    )
+    .with_prefix(name_of(path));
+    let done = work_off(arguments, requests, &cells, &jobs, &bar);
+    bar.finish_and_clear();
+    for (job, outcome) in done.map_err(Failure::trouble)? {
+        match job {
+            Job::Reference(cell, index) => cells[cell].references[index] = outcome.miss_ratio,
+            Job::Engine(cell, round) => cells[cell].rounds[round] = outcome,
+        }
+    }
+    Ok(Trace { name: name_of(path), requests: requests.ids.len(), keys: requests.keys, cells })
+}
+
+/// Does the jobs in several threads; the first failure ends it.
+fn work_off(
+    arguments: &Arguments,
+    requests: &Requests,
+    cells: &[Cell],
+    jobs: &[Job],
+    bar: &ProgressBar,
+) -> Result<Vec<(Job, Outcome)>, String> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Ok(Vec::new()));
+    let work = || {
+        while let Some(&job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let outcome = arguments.carry_out(job, requests, cells, &|more| bar.inc(more));
+            let mut done = done.lock().expect("no thread panics with the lock");
+            match outcome {
+                Ok(outcome) => {
+                    let _ = done.as_mut().map(|list: &mut Vec<_>| list.push((job, outcome)));
+                }
+                Err(error) => {
+                    *done = Err(error);
+                    next.store(jobs.len(), Ordering::Relaxed);
+                }
+            }
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = arguments.threads.map_or(cores, usize::from).min(jobs.len());
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    done.into_inner().expect("no thread panics with the lock")
+}
+
+impl Arguments {
+    fn carry_out(
+        &self,
+        job: Job,
+        requests: &Requests,
+        cells: &[Cell],
+        tell: &dyn Fn(u64),
+    ) -> Result<Outcome, String> {
+        match job {
+            Job::Reference(cell, index) => {
+                let miss_ratio = contest::replay(REFERENCES[index], requests, cells[cell].capacity, tell);
+                Ok(Outcome { miss_ratio, ..Outcome::default() })
+            }
+            Job::Engine(cell, round) => {
+                let shape = Shape {
+                    key_size: usize::from(self.key_size),
+                    value_size: self.value_size as usize,
+                    seed: self.seed.wrapping_add(round as u64),
+                };
+                contest::replay_engine(requests, cells[cell].capacity, shape, tell)
+            }
+        }
+    }
+
+    /// What the figures depend on besides the traces.
+    fn work(&self) -> serde_json::Value {
+        serde_json::json!({
+            "requests": self.requests,
+            "key_size": self.key_size,
+            "value_size": self.value_size,
+            "rounds": self.rounds,
+            "seed": self.seed,
+        })
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}

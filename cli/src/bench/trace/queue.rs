@@ -1,0 +1,108 @@
+//! A queue of object ids from which one in the middle can be taken: a doubly linked list in arrays, indexed by id.
+
+const NONE: u32 = u32::MAX;
+
+/// The queue. An id is in it at most once.
+pub(crate) struct Queue {
+    /// The neighbour towards the newest end.
+    newer: Vec<u32>,
+    /// The neighbour towards the oldest end.
+    older: Vec<u32>,
+    holds: Vec<bool>,
+    newest: u32,
+    oldest: u32,
+    len: usize,
+}
+
+impl Queue {
+    /// An empty queue for ids below `ids`.
+    pub(crate) fn new(ids: usize) -> Queue {
+        Queue {
+            newer: vec![NONE; ids],
+            older: vec![NONE; ids],
+            holds: vec![false; ids],
+            newest: NONE,
+            oldest: NONE,
+            len: 0,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn holds(&self, id: u32) -> bool {
+        self.holds[id as usize]
+    }
+
+    pub(crate) fn oldest(&self) -> Option<u32> {
+        (self.oldest != NONE).then_some(self.oldest)
+    }
+
+    /// The one that came next after this.
+    pub(crate) fn newer_than(&self, id: u32) -> Option<u32> {
+        let newer = self.newer[id as usize];
+        (newer != NONE).then_some(newer)
+    }
+
+    /// Adds an id that is not there, as the newest.
+    pub(crate) fn push(&mut self, id: u32) {
+        debug_assert!(!self.holds(id));
+        self.older[id as usize] = self.newest;
+        self.newer[id as usize] = NONE;
+        match self.newest {
+            NONE => self.oldest = id,
+            newest => self.newer[newest as usize] = id,
+        }
+        self.newest = id;
+        self.holds[id as usize] = true;
+        self.len += 1;
+    }
+
+    /// Takes out an id that is there.
+    pub(crate) fn remove(&mut self, id: u32) {
+        debug_assert!(self.holds(id));
+        let (newer, older) = (self.newer[id as usize], self.older[id as usize]);
+        match newer {
+            NONE => self.newest = older,
+            newer => self.older[newer as usize] = older,
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => self.newer[older as usize] = newer,
+        }
+        self.holds[id as usize] = false;
+        self.len -= 1;
+    }
+
+    /// Takes out the oldest.
+    pub(crate) fn pop(&mut self) -> Option<u32> {
+        let oldest = self.oldest()?;
+        self.remove(oldest);
+        Some(oldest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_leave_in_order_wherever_others_are_taken_out() {
+        for removed in 0..4 {
+            let mut queue = Queue::new(4);
+            (0..4).for_each(|id| queue.push(id));
+            queue.remove(removed);
+            assert!(!queue.holds(removed));
+            assert_eq!(queue.len(), 3);
+            queue.push(removed);
+            let mut expected: Vec<u32> = (0..4).filter(|id| *id != removed).collect();
+            expected.push(removed);
+            let by_links: Vec<u32> =
+                std::iter::successors(queue.oldest(), |id| queue.newer_than(*id)).collect();
+            assert_eq!(by_links, expected);
+            assert_eq!(std::iter::from_fn(|| queue.pop()).collect::<Vec<_>>(), expected);
+            assert_eq!((queue.len(), queue.oldest()), (0, None));
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! The results of a contest, for people and for programs.
+
+use super::contest::{Outcome, REFERENCES};
+use crate::bench::plot;
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
+
+/// Capacities below this are too small to say much; the summary leaves them out.
+const SUMMARY_FROM_PERCENT: f64 = 1.0;
+/// What the engine is called.
+const ENGINE: &str = "todana";
+
+/// Everyone's miss ratios at one capacity.
+#[derive(Clone, Debug)]
+pub(crate) struct Cell {
+    pub(crate) percent: f64,
+    /// In records.
+    pub(crate) capacity: usize,
+    /// In the order of [`REFERENCES`].
+    pub(crate) references: Vec<f64>,
+    /// The engine's rounds, each with another hash seed.
+    pub(crate) rounds: Vec<Outcome>,
+}
+
+impl Cell {
+    fn mean(&self, of: fn(&Outcome) -> f64) -> f64 {
+        self.rounds.iter().map(of).sum::<f64>() / self.rounds.len().max(1) as f64
+    }
+
+    fn miss_ratio(&self) -> f64 {
+        self.mean(|round| round.miss_ratio)
+    }
+
+    fn held_max(&self) -> u64 {
+        self.rounds.iter().map(|round| round.held_max).max().unwrap_or(0)
+    }
+
+    /// The engine's miss ratio by that of a reference.
+    fn relative_to(&self, reference: &str) -> f64 {
+        let index = REFERENCES.iter().position(|name| *name == reference).expect("one of REFERENCES");
+        self.miss_ratio() / self.references[index]
+    }
+}
+
+/// One trace.
+#[derive(Clone, Debug)]
+pub(crate) struct Trace {
+    pub(crate) name: String,
+    pub(crate) requests: usize,
+    pub(crate) keys: usize,
+    pub(crate) cells: Vec<Cell>,
+}
+
+/// All traces.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// What the figures depend on besides the traces.
+    pub(crate) work: Value,
+    pub(crate) traces: Vec<Trace>,
+}
+
+impl Report {
+    /// The engine's miss ratio by that of a reference, for each cell that counts.
+    fn ratios(&self, reference: &str) -> Vec<f64> {
+        let cells = self.traces.iter().flat_map(|trace| &trace.cells);
+        let counting = cells.filter(|cell| cell.percent >= SUMMARY_FROM_PERCENT);
+        counting.map(|cell| cell.relative_to(reference)).collect()
+    }
+
+    /// Mean and greatest of these ratios; `None` without any.
+    fn summary(&self, reference: &str) -> Option<(f64, f64)> {
+        let ratios = self.ratios(reference);
+        let greatest = ratios.iter().copied().reduce(f64::max)?;
+        Some((ratios.iter().sum::<f64>() / ratios.len() as f64, greatest))
+    }
+
+    /// A table for each trace, and a summary.
+    pub(crate) fn table(&self) -> String {
+        let mut out = String::new();
+        // A String takes whatever is written.
+        let mut put = |line: String| {
+            let _ = writeln!(out, "{}", line.trim_end());
+        };
+        for trace in &self.traces {
+            put(format!(
+                "{}: {} requests, {} keys; miss ratios in %",
+                trace.name, trace.requests, trace.keys
+            ));
+            let names: String = REFERENCES.iter().map(|name| format!("{name:>9}")).collect();
+            put(format!(
+                "{:>8}{:>9}{names}{ENGINE:>9}{:>9}{:>11}   held mean, max",
+                "keys, %", "records", "/ LRU", "/ S3-FIFO"
+            ));
+            for cell in &trace.cells {
+                let references: String =
+                    cell.references.iter().map(|ratio| format!("{:9.2}", 100.0 * ratio)).collect();
+                put(format!(
+                    "{:>8}{:>9}{references}{:9.2}{:9.3}{:11.3}{:>12.1}, {}",
+                    cell.percent,
+                    cell.capacity,
+                    100.0 * cell.miss_ratio(),
+                    cell.relative_to("LRU"),
+                    cell.relative_to("S3-FIFO"),
+                    cell.mean(|round| round.held_mean),
+                    cell.held_max()
+                ));
+            }
+            put(String::new());
+        }
+        for reference in REFERENCES {
+            if let Some((mean, greatest)) = self.summary(reference) {
+                put(format!(
+                    "{ENGINE} / {reference}, capacities of {SUMMARY_FROM_PERCENT} % and more: mean {mean:.3}, greatest {greatest:.3}"
+                ));
+            }
+        }
+        out
+    }
+
+    /// All figures.
+    pub(crate) fn json(&self) -> Result<String, serde_json::Error> {
+        let cell = |cell: &Cell| {
+            let references: Map<String, Value> = REFERENCES
+                .iter()
+                .zip(&cell.references)
+                .map(|(name, ratio)| (name.to_string(), (*ratio).into()))
+                .collect();
+            let round = |round: &Outcome| {
+                json!({
+                    "miss_ratio": round.miss_ratio,
+                    "held_mean": round.held_mean,
+                    "held_max": round.held_max,
+                    "evictions": round.evictions,
+                })
+            };
+            json!({
+                "percent": cell.percent,
+                "capacity_records": cell.capacity,
+                "references": references,
+                "miss_ratio": cell.miss_ratio(),
+                "relative_to_lru": cell.relative_to("LRU"),
+                "relative_to_s3_fifo": cell.relative_to("S3-FIFO"),
+                "rounds": cell.rounds.iter().map(round).collect::<Vec<_>>(),
+            })
+        };
+        let trace = |trace: &Trace| {
+            json!({
+                "file": trace.name,
+                "requests": trace.requests,
+                "keys": trace.keys,
+                "capacities": trace.cells.iter().map(cell).collect::<Vec<_>>(),
+            })
+        };
+        let summary = |reference| {
+            self.summary(reference).map(|(mean, greatest)| json!({ "mean": mean, "greatest": greatest }))
+        };
+        let whole = json!({
+            "work": self.work,
+            "traces": self.traces.iter().map(trace).collect::<Vec<_>>(),
+            "summary": {
+                "from_percent": SUMMARY_FROM_PERCENT,
+                "relative_to_lru": summary("LRU"),
+                "relative_to_s3_fifo": summary("S3-FIFO"),
+                "relative_to_sieve": summary("SIEVE"),
+            },
+        });
+        serde_json::to_string_pretty(&whole).map(|text| text + "\n")
+    }
+
+    /// A chart for each trace: miss ratio by capacity.
+    fn charts(&self) -> Vec<String> {
+        let chart = |trace: &Trace| {
+            let curve = |name: &str, of: &dyn Fn(&Cell) -> f64| plot::Curve {
+                name: name.to_string(),
+                points: trace.cells.iter().map(|cell| (cell.percent, 100.0 * of(cell))).collect(),
+            };
+            let mut curves = vec![curve(ENGINE, &Cell::miss_ratio)];
+            for (index, name) in REFERENCES.iter().enumerate() {
+                curves.push(curve(name, &|cell| cell.references[index]));
+            }
+            let percents = || trace.cells.iter().map(|cell| cell.percent);
+            let (low, high) = (percents().fold(100.0, f64::min), percents().fold(0.0, f64::max));
+            let most = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).fold(0.1, f64::max);
+            let x = plot::Axis {
+                title: "capacity, % of the keys",
+                logarithmic: true,
+                ticks: plot::round_ticks(low, high),
+            };
+            let y = plot::Axis { title: "miss ratio, %", logarithmic: false, ticks: plot::even_ticks(most) };
+            plot::chart(&trace.name, &curves, &x, &y)
+        };
+        self.traces.iter().map(chart).collect()
+    }
+
+    /// The charts as an SVG file.
+    pub(crate) fn svg(&self) -> String {
+        plot::stack(&self.charts())
+    }
+
+    /// A page with the charts and the table.
+    pub(crate) fn page(&self) -> String {
+        plot::page_of("todana bench trace", &self.svg(), &[&self.table(), &self.work.to_string()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let round = |miss_ratio| Outcome { miss_ratio, held_mean: 9.5, held_max: 10, evictions: 3 };
+        let cell = |percent, lru, rounds: [f64; 2]| Cell {
+            percent,
+            capacity: percent as usize,
+            references: vec![lru, 0.4, 0.45],
+            rounds: rounds.map(round).into(),
+        };
+        let cells =
+            vec![cell(0.1, 0.9, [0.9, 0.9]), cell(1.0, 0.5, [0.42, 0.38]), cell(10.0, 0.4, [0.44, 0.44])];
+        Report {
+            work: json!({ "seed": 1 }),
+            traces: vec![Trace { name: "a<b".into(), requests: 1000, keys: 100, cells }],
+        }
+    }
+
+    #[test]
+    fn the_summary_compares_the_means_of_the_rounds_from_one_percent_on() {
+        assert_eq!(
+            report().summary("S3-FIFO").map(|(mean, most)| (round(mean), round(most))),
+            Some((1.05, 1.1))
+        );
+        assert_eq!(report().summary("LRU").map(|(mean, most)| (round(mean), round(most))), Some((0.95, 1.1)));
+        let mut small = report();
+        small.traces[0].cells.truncate(1);
+        assert_eq!(small.summary("LRU"), None);
+    }
+
+    fn round(value: f64) -> f64 {
+        (value * 1e6).round() / 1e6
+    }
+
+    #[test]
+    fn the_table_shows_each_capacity_and_what_was_held() {
+        let table = report().table();
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines[0], "a<b: 1000 requests, 100 keys; miss ratios in %");
+        let words: Vec<&str> = lines[3].split_whitespace().collect();
+        assert_eq!(words, ["1", "1", "50.00", "40.00", "45.00", "40.00", "0.800", "1.000", "9.5,", "10"]);
+        assert_eq!(lines[6], "todana / LRU, capacities of 1 % and more: mean 0.950, greatest 1.100");
+        assert_eq!(lines[1].find(", max"), lines[3].find(", 10"), "{table}");
+    }
+
+    #[test]
+    fn a_chart_has_a_curve_for_each_contestant() {
+        let svg = report().svg();
+        assert_eq!(svg.matches("<polyline").count(), 4);
+        // From 0.1 to 10 %, 90 % to 44 % of an axis that ends at 100 %.
+        assert!(svg.contains("points=\"80.0,67.0 410.0,202.0 740.0,191.2\""), "{svg}");
+        assert!(report().page().contains("<h1>todana bench trace</h1>"));
+        assert!(!report().page().contains("a<b"));
+    }
+}
