@@ -30,15 +30,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  todana bench trace oltp.u32.zst                      miss ratios at 0.1, 1, 3 and 10 % of the trace's keys
-  todana bench trace *.u32.zst --plot traces.html      several traces, a chart for each
+  todana bench trace oltp.u32.zst                    miss ratios at 0.1, 1, 3 and 10 % of its keys
+  todana bench trace *.u32.zst --plot traces.html    several traces, a chart for each
   todana bench trace oltp.u32.zst --capacity 5 --json -
 
-A trace is a stream of little-endian u32 object ids in the order of the requests, plain or compressed with zstd.
-Each request is a get, and on a miss a set. The engine is bounded by its number of records here, so that it holds
-as many objects as the references do; in a server it is bounded by memory, of which its records take little: to
-compare servers, give them the same memory. References: LRU; S3-FIFO with a small queue of 10 %, as many
-ghosts as main entries and promotion at the second use; SIEVE.
+A trace is a stream of little-endian u32 object ids in the order of the requests, plain or
+compressed with zstd. Each request is a get, and on a miss a set. The engine is bounded by its number
+of records here, so that it holds as many objects as the references do; a server is bounded by its
+memory: to compare servers, give them the same. References: LRU; SIEVE; S3-FIFO with a small queue of
+10 %, as many ghosts as main has room for, and promotion at the second use.
 
 Exit codes: 0 done, 2 wrong usage, 3 a trace cannot be read.";
 
