@@ -413,3 +413,36 @@ fn what_one_dialect_stores_the_other_reads() {
     handle.stop();
     serving.join().unwrap().unwrap();
 }
+
+/// With `-M`: what the client of a set believes replaced must not be read again.
+#[test]
+fn a_set_without_memory_is_refused_and_the_old_value_gone() {
+    let options = Options { port: 0, memory_limit_mib: 8, refuse_when_full: true, ..Options::default() };
+    let server = Server::bind(options).unwrap();
+    let (address, handle) = (server.tcp_addresses()[0], server.handle());
+    let serving = std::thread::spawn(move || server.run());
+    let mut client = Client::connect(address);
+    let mut ask = |line: &str| {
+        client.stream.write_all(&Packet::parse(line, "").bytes(REQUEST, 0)).unwrap();
+        client.receive()
+    };
+    let large = r"value=\{1000000*v}";
+    let out_of_memory = |name: &str| Packet::parse(&format!("{name} error=0x82"), "").bytes(RESPONSE, 0);
+
+    let stored = ask("set flags=0 expiry=0 key=old value=v");
+    assert_eq!(stored[..HEADER_LEN - 8], Packet::new(0x01).bytes(RESPONSE, 0)[..HEADER_LEN - 8]);
+    // Eight of a megabyte do not all go into eight.
+    let stored = (0..8).take_while(|n| {
+        let answer = ask(&format!("set flags=0 expiry=0 key=large{n} {large}"));
+        answer != out_of_memory("set")
+    });
+    assert!(stored.count() < 8);
+    let old = ask("get key=old");
+    assert_eq!(old[HEADER_LEN..], *b"\0\0\0\0v");
+    assert_eq!(ask(&format!("append key=old {large}")), out_of_memory("append"));
+    assert_eq!(ask("get key=old"), old);
+    assert_eq!(ask(&format!("set flags=0 expiry=0 key=old {large}")), out_of_memory("set"));
+    assert_eq!(ask("get key=old"), Packet::parse("get error=0x01", "").bytes(RESPONSE, 0));
+    handle.stop();
+    serving.join().unwrap().unwrap();
+}
