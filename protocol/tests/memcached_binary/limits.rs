@@ -2,8 +2,8 @@
 
 use crate::exchange::send_within;
 use crate::packet::{Packet, error, set};
-use todana_core::{Command, Refusal};
-use todana_protocol::memcached::{Dialect, Limits, Step, item_size};
+use todana_core::{Command, Refusal, Reply};
+use todana_protocol::memcached::{Dialect, Limits, Step, encode, item_size};
 
 const ITEM_SIZE_MAX: u64 = 100;
 
@@ -110,5 +110,36 @@ fn a_forbidden_flush_is_refused_loud_and_quiet() {
             let expected = [error(opcode, 0x20).response(), Packet::new(0x0a).response()].concat();
             assert_eq!(outcome.replies, expected);
         }
+    }
+}
+
+#[test]
+fn a_value_that_outgrows_what_may_be_kept_is_refused_and_the_rest_dropped() {
+    let limits = Limits { unfinished_len_max: 1000, ..Limits::default() };
+    let out_of_memory = Command::Faulty { message: "Out of memory" };
+    let discard = Command::Discard { key: b"key", refusal: Refusal::OutOfMemory };
+    for (packet, command) in [
+        (set("key", vec![b'v'; 5000]), discard),
+        (Packet::new(0x12).u32(0).u32(0).key("key").value(vec![b'v'; 5000]), out_of_memory),
+        (Packet::new(0x0e).key("key").value(vec![b'v'; 5000]), out_of_memory),
+    ] {
+        let (mut dialect, mut scratch, mut out) = (Dialect::default(), Vec::new(), Vec::new());
+        let bytes = packet.request();
+        let step = dialect.decode(&limits, &bytes[..1000], &mut scratch);
+        assert!(matches!(step, Step::NeedMore { consumed: 0, .. }), "{step:?}");
+        let step = dialect.decode(&limits, &bytes[..1001], &mut scratch);
+        let Step::Request { consumed, request } = step else { panic!("{step:?}") };
+        assert_eq!((consumed, request.command), (bytes.len() - 5000, command));
+        encode(&request.form, &Reply::Refused(Refusal::OutOfMemory), &mut out);
+        assert_eq!(out, error(packet.opcode, 0x82).response());
+        let step = dialect.decode(&limits, &bytes[consumed..], &mut scratch);
+        assert!(matches!(step, Step::NeedMore { consumed: 5000, at_least: 1 }), "{step:?}");
+
+        // What has come whole need not be kept, and is taken.
+        let step = Dialect::default().decode(&limits, &bytes, &mut scratch);
+        assert!(
+            matches!(step, Step::Request { request, .. } if matches!(request.command, Command::Store(_))),
+            "{step:?}"
+        );
     }
 }
