@@ -1,8 +1,11 @@
 //! The executable as people use it: commands, exit codes, configuration, generated pages.
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod running;
+
+use running::{Server, banner, text, todana};
+use std::io::{BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 /// Subcommands that completions and manual pages must know.
 const COMMANDS: [&str; 16] = [
@@ -23,62 +26,6 @@ const COMMANDS: [&str; 16] = [
     "completions",
     "man",
 ];
-
-/// The executable, with nothing of the caller's environment that it would read.
-fn todana() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_todana"));
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TODANA_")) {
-        command.env_remove(name);
-    }
-    command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// A server process on a port that the system chose.
-struct Server {
-    child: Child,
-    stdout: BufReader<ChildStdout>,
-    banner: Vec<String>,
-    address: String,
-}
-
-impl Server {
-    fn start(options: &[&str]) -> Server {
-        let mut command = todana();
-        command.arg("serve").args(["-p", "-1"]).args(options).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let banner = banner(&mut stdout);
-        let address = banner[1].trim_end().strip_prefix("listening on ").expect("an address").to_string();
-        Server { child, stdout, banner, address }
-    }
-
-    fn run(&self, words: &[&str]) -> Output {
-        todana().args(words).env("TODANA_SERVER", &self.address).output().unwrap()
-    }
-
-    /// Runs a command and checks its exit code; returns what it printed.
-    fn expect(&self, words: &[&str], code: i32) -> String {
-        let output = self.run(words);
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
-        text(&output.stdout)
-    }
-
-    fn signal(&self, name: &str) {
-        let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
-        assert!(status.success());
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 #[test]
 fn the_banner_is_three_lines_and_a_signal_ends_it_in_order() {
@@ -194,16 +141,6 @@ fn wrong_usage_and_a_server_out_of_reach_have_their_exit_codes() {
     let server = Server::start(&["-F"]);
     server.expect(&["get", &"k".repeat(251)], 2);
     server.expect(&["flush"], 3);
-}
-
-/// The first three lines of a server's output.
-fn banner(stdout: &mut BufReader<ChildStdout>) -> Vec<String> {
-    let line = |_| {
-        let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
-        line
-    };
-    (0..3).map(line).collect()
 }
 
 /// `-s s.sock`: the path is relative to where the server was started, and looks like the name of a host.

@@ -1,0 +1,73 @@
+//! The executable, and servers of it.
+
+// Each test file takes what it needs.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+/// The executable, with nothing of the caller's environment that it would read.
+pub(crate) fn todana() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_todana"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TODANA_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// A server process on a port that the system chose.
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) stdout: BufReader<ChildStdout>,
+    pub(crate) banner: Vec<String>,
+    pub(crate) address: String,
+}
+
+impl Server {
+    pub(crate) fn start(options: &[&str]) -> Server {
+        let mut command = todana();
+        command.arg("serve").args(["-p", "-1"]).args(options).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let banner = banner(&mut stdout);
+        let address = banner[1].trim_end().strip_prefix("listening on ").expect("an address").to_string();
+        Server { child, stdout, banner, address }
+    }
+
+    pub(crate) fn run(&self, words: &[&str]) -> Output {
+        todana().args(words).env("TODANA_SERVER", &self.address).output().unwrap()
+    }
+
+    /// Runs a command and checks its exit code; returns what it printed.
+    pub(crate) fn expect(&self, words: &[&str], code: i32) -> String {
+        let output = self.run(words);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let status = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The first three lines of a server's output.
+pub(crate) fn banner(stdout: &mut BufReader<ChildStdout>) -> Vec<String> {
+    let line = |_| {
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        line
+    };
+    (0..3).map(line).collect()
+}
