@@ -1,5 +1,6 @@
 //! Commands on the records of a running server.
 
+use crate::dump::dump;
 use crate::{Failure, tsv};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -7,12 +8,10 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-use todana_client::{Address, Connection, Outcome, Store, Verb};
+use todana_client::{Address, Connection, Error, Outcome, Store, Verb, needs_base64};
 
 /// Requests that `load` sends ahead of their replies.
 const AHEAD: usize = 512;
-/// Keys that `dump` asks for at once.
-const KEYS_AT_ONCE: usize = 64;
 /// Bytes that `load` gathers before it sends.
 const SEND_BYTES: usize = 64 << 10;
 
@@ -24,7 +23,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    fn connect(&self) -> Result<Connection, Failure> {
+    pub(crate) fn connect(&self) -> Result<Connection, Failure> {
         Ok(Connection::open(&self.address)?)
     }
 }
@@ -150,6 +149,9 @@ pub(crate) enum Command {
         server: Server,
     },
     /// Write all records to a tab-separated file (docs/format/tsv.md)
+    #[command(
+        after_help = "Exit code 3 also if a record had to be left out. FILE is replaced at the end, by a whole dump."
+    )]
     Dump {
         /// The file; - is standard output
         file: PathBuf,
@@ -265,6 +267,21 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// Sends what is written and takes the outcomes that are waited for; how many were no success.
+fn outcomes(connection: &mut Connection, waiting: &mut usize) -> Result<u64, Failure> {
+    connection.flush()?;
+    let mut refused = 0;
+    while *waiting > 0 {
+        match connection.read_outcome() {
+            Ok(Outcome::Done) => {}
+            Ok(_) | Err(Error::Refused(_)) => refused += 1,
+            Err(error) => return Err(error.into()),
+        }
+        *waiting -= 1;
+    }
+    Ok(refused)
+}
+
 fn load(connection: &mut Connection, file: &Path) -> Result<(), Failure> {
     let named = |error: io::Error| Failure::trouble(format!("{}: {error}", file.display()));
     let (input, len): (Box<dyn Read>, _) = if file == Path::new("-") {
@@ -278,14 +295,7 @@ fn load(connection: &mut Connection, file: &Path) -> Result<(), Failure> {
     let mut input = BufReader::with_capacity(1 << 18, input);
     let (mut line, mut number, mut waiting, mut refused) = (Vec::new(), 0u64, 0usize, 0u64);
     let mut skipped = 0u64;
-    let mut take = |connection: &mut Connection| -> Result<(), Failure> {
-        match connection.read_outcome() {
-            Ok(Outcome::Done) => {}
-            Ok(_) | Err(todana_client::Error::Refused(_)) => refused += 1,
-            Err(error) => return Err(error.into()),
-        }
-        Ok(())
-    };
+    let mut takes_base64 = None;
     loop {
         line.clear();
         let read = input.read_until(b'\n', &mut line).map_err(named)?;
@@ -303,113 +313,33 @@ fn load(connection: &mut Connection, file: &Path) -> Result<(), Failure> {
             skipped += 1;
             continue;
         }
-        let exptime =
-            i64::try_from(record.expires_at).unwrap_or(i64::from(i32::MAX)).min(i64::from(i32::MAX));
-        let store =
-            Store { verb: Verb::Set, key: &record.key, value: &record.value, flags: record.flags, exptime };
-        connection.write_store(&store).map_err(|error| at(&error))?;
-        waiting += 1;
-        if connection.unsent_len() >= SEND_BYTES || waiting >= AHEAD {
-            connection.flush()?;
-            while waiting > 0 {
-                take(connection)?;
-                waiting -= 1;
+        if needs_base64(&record.key) {
+            if takes_base64.is_none() {
+                refused += outcomes(connection, &mut waiting)?;
+                takes_base64 = Some(connection.takes_base64()?);
+            }
+            if takes_base64 == Some(false) {
+                refused += 1;
+                continue;
             }
         }
+        let exptime = i32::try_from(record.expires_at).unwrap_or(i32::MAX);
+        connection.write_any(&record.key, &record.value, record.flags, exptime).map_err(
+            |error| match error {
+                Error::Invalid(_) => at(&"the key is empty, or longer than a request can carry"),
+                error => error.into(),
+            },
+        )?;
+        waiting += 1;
+        if connection.unsent_len() >= SEND_BYTES || waiting >= AHEAD {
+            refused += outcomes(connection, &mut waiting)?;
+        }
     }
-    connection.flush()?;
-    for _ in 0..waiting {
-        take(connection)?;
-    }
+    refused += outcomes(connection, &mut waiting)?;
     bar.finish_and_clear();
     eprintln!(
         "{} records loaded, {skipped} expired ones skipped, {refused} refused",
         number - refused - skipped
     );
     if refused > 0 { Err(Failure::trouble(format!("the server refused {refused} records"))) } else { Ok(()) }
-}
-
-/// The value of `name=` in a line of a metadump.
-fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
-    line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
-}
-
-fn decode_uri(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16));
-        bytes.push((digit()? * 16 + digit()?) as u8);
-    }
-    Some(bytes)
-}
-
-fn dump(server: &Server, file: &Path) -> Result<(), Failure> {
-    let named = |error: io::Error| match error.kind() {
-        io::ErrorKind::BrokenPipe => Failure::from(error),
-        _ => Failure::trouble(format!("{}: {error}", file.display())),
-    };
-    let out: Box<dyn Write> = if file == Path::new("-") {
-        Box::new(io::stdout())
-    } else {
-        Box::new(File::create(file).map_err(named)?)
-    };
-    let mut out = io::BufWriter::with_capacity(1 << 18, out);
-    let mut keys = server.connect()?;
-    let mut values = server.connect()?;
-    let total = values.stats("")?.into_iter().find(|(name, _)| name == "curr_items");
-    let total = total.and_then(|(_, value)| value.parse().ok());
-    let bar = progress(total, "{wide_bar} {pos}/{len} records {per_sec} eta {eta}");
-    let (mut batch, mut written, mut unsendable) = (Vec::new(), 0u64, 0u64);
-    let mut failure = None;
-    let mut take = |batch: &mut Vec<(Vec<u8>, u64)>| -> Result<(), Failure> {
-        let wanted: Vec<&[u8]> = batch.iter().map(|(key, _)| key.as_slice()).collect();
-        let items = values.get(&wanted, false)?;
-        let mut items = items.into_iter().peekable();
-        let mut text = Vec::new();
-        // What was removed since the key was listed is not there, and not missed.
-        for (key, expires_at) in batch.drain(..) {
-            if let Some(item) = items.next_if(|item| item.key == key) {
-                tsv::put(&mut text, &tsv::Line { key, value: item.value, flags: item.flags, expires_at });
-                written += 1;
-            }
-        }
-        bar.set_position(written);
-        out.write_all(&text).map_err(named)
-    };
-    keys.metadump(|line| {
-        let key = field(line, "key").and_then(decode_uri).ok_or(todana_client::Error::Malformed)?;
-        let expires_at = field(line, "exp").and_then(|text| text.parse().ok()).unwrap_or(0);
-        if todana_protocol::memcached::client::check_key(&key).is_err() {
-            unsendable += 1;
-            return Ok(());
-        }
-        batch.push((key, expires_at));
-        if batch.len() == KEYS_AT_ONCE && failure.is_none() {
-            failure = take(&mut batch).err();
-        }
-        if failure.is_some() {
-            batch.clear()
-        }
-        Ok(())
-    })?;
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
-    if !batch.is_empty() {
-        take(&mut batch)?;
-    }
-    out.flush().map_err(named)?;
-    bar.finish_and_clear();
-    if unsendable > 0 {
-        eprintln!(
-            "{unsendable} records have keys that the text protocol cannot ask for; they are not in the dump"
-        );
-    }
-    eprintln!("{written} records written");
-    Ok(())
 }

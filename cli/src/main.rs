@@ -4,6 +4,7 @@
 mod bench;
 mod config;
 mod data;
+mod dump;
 mod failure;
 mod generate;
 mod memcached;

@@ -1,5 +1,7 @@
 //! Records as tab-separated text; the format is docs/format/tsv.md.
 
+use std::io::{self, Write};
+
 /// One record of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Line {
@@ -29,30 +31,39 @@ pub(crate) fn parse(line: &[u8]) -> Result<Line, &'static str> {
 }
 
 /// Writes one line, with its end.
-pub(crate) fn put(out: &mut Vec<u8>, line: &Line) {
-    escape(out, &line.key);
-    out.push(b'\t');
-    escape(out, &line.value);
-    if line.flags != 0 || line.expires_at != 0 {
-        out.extend_from_slice(format!("\t{}", line.flags).as_bytes());
+pub(crate) fn put(
+    out: &mut impl Write,
+    key: &[u8],
+    value: &[u8],
+    flags: u32,
+    expires_at: u64,
+) -> io::Result<()> {
+    escape(out, key)?;
+    out.write_all(b"\t")?;
+    escape(out, value)?;
+    if flags != 0 || expires_at != 0 {
+        write!(out, "\t{flags}")?;
     }
-    if line.expires_at != 0 {
-        out.extend_from_slice(format!("\t{}", line.expires_at).as_bytes());
+    if expires_at != 0 {
+        write!(out, "\t{expires_at}")?;
     }
-    out.push(b'\n');
+    out.write_all(b"\n")
 }
 
-fn escape(out: &mut Vec<u8>, bytes: &[u8]) {
-    for &byte in bytes {
-        match byte {
-            b'\\' => out.extend_from_slice(b"\\\\"),
-            b'\t' => out.extend_from_slice(b"\\t"),
-            b'\n' => out.extend_from_slice(b"\\n"),
-            b'\r' => out.extend_from_slice(b"\\r"),
-            0..=0x1F | 0x7F => out.extend_from_slice(format!("\\x{byte:02x}").as_bytes()),
-            _ => out.push(byte),
+fn escape(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    let mut rest = bytes;
+    while let Some(at) = rest.iter().position(|&byte| byte < b' ' || byte == b'\\' || byte == 0x7F) {
+        out.write_all(&rest[..at])?;
+        match rest[at] {
+            b'\\' => out.write_all(b"\\\\")?,
+            b'\t' => out.write_all(b"\\t")?,
+            b'\n' => out.write_all(b"\\n")?,
+            b'\r' => out.write_all(b"\\r")?,
+            byte => write!(out, "\\x{byte:02x}")?,
         }
+        rest = &rest[at + 1..];
     }
+    out.write_all(rest)
 }
 
 fn unescape(text: &[u8]) -> Result<Vec<u8>, &'static str> {
@@ -92,7 +103,7 @@ mod tests {
             let line =
                 Line { key: all.clone(), value: all.iter().rev().copied().collect(), flags, expires_at };
             let mut text = Vec::new();
-            put(&mut text, &line);
+            put(&mut text, &line.key, &line.value, flags, expires_at).unwrap();
             assert_eq!(text.iter().filter(|&&byte| byte == b'\n').count(), 1);
             assert_eq!(parse(&text[..text.len() - 1]), Ok(line));
         }

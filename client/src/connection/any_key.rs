@@ -24,7 +24,7 @@ pub fn needs_base64(key: &[u8]) -> bool {
 impl Connection {
     /// Reads records whose keys may be any bytes, and shows each as it arrives, so that one value is held at a time:
     /// `see` is told the index of its key. It is told an [`Error::Invalid`] for a key that no request can carry (one that
-    /// needs base64 and is longer than 187 bytes), an [`Error::Refused`] where the server does not take base64, and
+    /// needs base64 and is longer than 186 bytes), an [`Error::Refused`] where the server does not take base64, and
     /// nothing of a record that is missing.
     pub fn read_any(
         &mut self,
