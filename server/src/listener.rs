@@ -71,17 +71,22 @@ fn open_each<T>(
                     if !is_unavailable {
                         return Err(described);
                     }
-                    missing.push(described);
+                    missing.push((address, described));
                 }
             }
         }
         if missing.len() == group.len()
-            && let Some(error) = missing.drain(..).next()
+            && let Some((_, error)) = missing.drain(..).next()
         {
             return Err(error);
         }
-        for error in missing {
-            tracing::warn!("{error}; other addresses of the same name are served");
+        for (address, error) in missing {
+            if address.ip().is_unspecified() {
+                // All addresses (`*`) are those that there are: many containers have no IPv6.
+                tracing::info!("{error}; going on without");
+            } else {
+                tracing::warn!("{error}; other addresses of the same name are served");
+            }
         }
     }
     Ok(opened)
