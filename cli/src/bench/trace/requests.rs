@@ -8,8 +8,8 @@ use std::path::Path;
 
 /// What a file of zstd begins with.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
-/// More requests (1 GiB in memory) are not read unless their number is given: a small compressed file can hold very many.
-pub(crate) const REQUESTS_MAX: u64 = 1 << 28;
+/// More requests (256 MiB in memory) are not read unless their number is given: a small compressed file can hold very many.
+pub(crate) const REQUESTS_MAX: u64 = 1 << 26;
 
 /// The requests of a trace.
 #[derive(Debug)]
