@@ -1,6 +1,6 @@
 //! What an engine offers: look at a record, visit it, walk over all of them.
 
-use crate::{Attributes, Record, Result};
+use crate::{Attributes, Record, Result, UnixSeconds};
 use std::ops::ControlFlow;
 
 /// What a visitor wants done with the record it was shown.
@@ -50,6 +50,8 @@ pub struct Status {
     pub evictions: u64,
     /// Of those, the ones that carried an expiry.
     pub evictions_with_expiry: u64,
+    /// Records that had expired when room was wanted, and went first.
+    pub reclaimed: u64,
     /// Per size class (the bounds given at construction, then one for all above): how many records there are.
     pub classes: Vec<SizeClass>,
 }
@@ -70,6 +72,11 @@ pub trait Engine: Send + Sync {
     /// Shows the record of `key`, if there is one; returns whether there was. `see` runs under a lock:
     /// it must be brief and must not call the engine again.
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool>;
+
+    /// As `view`, but not counted as a use of the record when it comes to which one makes room.
+    fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        self.view(key, see)
+    }
 
     /// Runs the visitor on the record of `key`, atomically. Fails with `Full` when the memory limit leaves no
     /// room (the old record then stays), with `Invalid` when key or value are longer than any engine takes.
@@ -136,4 +143,7 @@ pub trait Bounded {
 
     /// True near the limit, where what one record takes another one loses.
     fn is_tight(&self) -> bool;
+
+    /// Tells the time, so that what has expired goes first when room is wanted. To be told about once a second.
+    fn set_time(&self, now: UnixSeconds);
 }

@@ -105,7 +105,7 @@ fn the_oldest_records_of_a_full_hash_go_first() {
     }
     let held = |range: std::ops::Range<u32>| range.filter(|n| holds(&hash, &format!("key:{n}"))).count();
     // Some 29,000 fit. A bucket of a few records is a small sample, so the edge is soft; far from it there is no doubt.
-    assert!(held(0..100_000) < 900, "{}", held(0..100_000));
+    assert!(held(0..100_000) < 2000, "{}", held(0..100_000));
     assert!(held(190_000..200_000) > 8000, "{}", held(190_000..200_000));
 }
 

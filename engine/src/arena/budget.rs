@@ -1,7 +1,7 @@
 //! What all shards of an engine may hold together, and what they hold.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use todana_core::{MemoryLimit, WhenFull};
+use todana_core::{MemoryLimit, UnixSeconds, WhenFull};
 
 /// Why memory is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +19,21 @@ pub(crate) struct Budget {
     limit: AtomicU64,
     committed: AtomicU64,
     refuse: AtomicBool,
+    /// Memory has been scarce since the limit was set, and records may have to go.
+    notes_uses: AtomicBool,
+    /// Unix seconds.
+    now: AtomicU64,
 }
 
 impl Budget {
     pub(crate) fn new(limit: MemoryLimit) -> Budget {
-        let budget =
-            Budget { limit: AtomicU64::new(0), committed: AtomicU64::new(0), refuse: AtomicBool::new(false) };
+        let budget = Budget {
+            limit: AtomicU64::new(0),
+            committed: AtomicU64::new(0),
+            refuse: AtomicBool::new(false),
+            notes_uses: AtomicBool::new(false),
+            now: AtomicU64::new(0),
+        };
         budget.set_limit(limit);
         budget
     }
@@ -32,6 +41,9 @@ impl Budget {
     pub(crate) fn set_limit(&self, limit: MemoryLimit) {
         self.limit.store(limit.bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
         self.refuse.store(limit.when_full == WhenFull::Refuse, Ordering::Relaxed);
+        if limit.bytes.is_none() || self.refuses() {
+            self.notes_uses.store(false, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn limit(&self) -> MemoryLimit {
@@ -53,7 +65,24 @@ impl Budget {
         if fits {
             self.committed.fetch_add(bytes as u64, Ordering::Relaxed);
         }
+        if self.is_tight() && !self.refuses() && !self.notes_uses() {
+            self.notes_uses.store(true, Ordering::Relaxed);
+        }
         fits
+    }
+
+    /// Whether it is worth while to note which records are used, as some will have to go.
+    #[inline]
+    pub(crate) fn notes_uses(&self) -> bool {
+        self.notes_uses.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_time(&self, now: UnixSeconds) {
+        self.now.store(now.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn now(&self) -> UnixSeconds {
+        UnixSeconds(self.now.load(Ordering::Relaxed))
     }
 
     /// Takes `bytes` as the need allows.

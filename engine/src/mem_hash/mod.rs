@@ -17,8 +17,10 @@
 mod classes;
 mod decimal;
 mod directory;
+mod evict;
 mod huge;
 mod key;
+mod queue;
 mod record;
 mod shard;
 
@@ -31,8 +33,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use todana_core::{
-    Bounded, Engine, Error, ErrorKind, MemoryLimit, Place, Record, Result, SharedBytes, Status, Visitor,
-    WhenFull,
+    Bounded, Engine, Error, ErrorKind, MemoryLimit, Place, Record, Result, SharedBytes, Status, UnixSeconds,
+    Visitor, WhenFull,
 };
 
 /// How a [`MemHash`] is made.
@@ -95,6 +97,7 @@ pub struct MemHash {
     shard_bits: u32,
     seeds: Seeds,
     budget: Arc<Budget>,
+    capacity_records: Option<u64>,
     /// The shard that housekeeping or eviction turns to next.
     next_shard: AtomicUsize,
 }
@@ -125,7 +128,8 @@ impl MemHash {
         let budget = Arc::new(Budget::new(options.limit));
         let bounds = Arc::new(ClassBounds::new(bounds));
         let shard = |index| {
-            let records_max = capacity / count as u64 + u64::from((index as u64) < capacity % count as u64);
+            let share = capacity / count as u64 + u64::from((index as u64) < capacity % count as u64);
+            let records_max = if options.capacity_records.is_some() { share } else { u64::MAX };
             Padded(RwLock::new(Shard::new(seeds, Arc::clone(&budget), Arc::clone(&bounds), records_max)))
         };
         Ok(MemHash {
@@ -133,6 +137,7 @@ impl MemHash {
             shard_bits: count.trailing_zeros(),
             seeds,
             budget: Arc::clone(&budget),
+            capacity_records: options.capacity_records,
             next_shard: AtomicUsize::new(0),
         })
     }
@@ -148,7 +153,16 @@ impl MemHash {
     pub fn view_mut<T>(&mut self, key: &[u8], see: impl FnOnce(Record<'_>) -> T) -> Option<T> {
         let key = Key::new(key, &self.seeds);
         let index = self.index_of(key.hash);
-        self.shards[index].0.get_mut().view(&key, see)
+        let notes_uses = self.notes_uses();
+        let shard = self.shards[index].0.get_mut();
+        if !notes_uses {
+            return shard.view(&key, see);
+        }
+        let (seen, is_news) = shard.view_noting(&key, see);
+        if is_news {
+            shard.note_use(&key);
+        }
+        seen
     }
 
     /// [`Engine::visit`] for whoever has the hash alone: without a lock. Errors are the same.
@@ -162,6 +176,11 @@ impl MemHash {
             // Making room is rare and looks at all shards; nobody contends for their locks.
             Err(Trouble::NoRoom(_)) => self.visit(key.text, visitor),
         }
+    }
+
+    #[inline]
+    fn notes_uses(&self) -> bool {
+        self.capacity_records.is_some() || self.budget.notes_uses()
     }
 
     #[inline]
@@ -232,6 +251,20 @@ impl MemHash {
 impl Engine for MemHash {
     #[inline]
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        let key = Key::new(key, &self.seeds);
+        let shard = self.shard_of(key.hash);
+        if !self.notes_uses() {
+            return Ok(shard.read().view(&key, see).is_some());
+        }
+        let (seen, is_news) = shard.read().view_noting(&key, see);
+        // A use that goes unnoted because somebody else is at work does no harm.
+        if is_news && let Some(mut shard) = shard.try_write() {
+            shard.note_use(&key);
+        }
+        Ok(seen.is_some())
+    }
+
+    fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         let key = Key::new(key, &self.seeds);
         Ok(self.shard_of(key.hash).read().view(&key, see).is_some())
     }
@@ -327,6 +360,10 @@ impl Bounded for MemHash {
 
     fn is_tight(&self) -> bool {
         self.budget.is_tight()
+    }
+
+    fn set_time(&self, now: UnixSeconds) {
+        self.budget.set_time(now);
     }
 }
 

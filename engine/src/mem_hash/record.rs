@@ -1,7 +1,7 @@
 //! How records lie in a bucket.
 //!
 //! ```text
-//! bucket = record ... | 0xF0
+//! bucket = record ... | tail, which begins with 0xF0 or 0xF8 0xC0 (see `queue`)
 //! record = header | [key_len] | [value_len] | [flags] | [expiry] | [version] | [access] | key | value
 //! stub   = 0xF8 | 0x40 or 0x80 | fingerprint (u32) | reference (u32)
 //! ```
@@ -11,7 +11,7 @@
 //! a few usual lengths, or of a length that follows as a varint. A record with attributes has a prefix before that byte:
 //! 0xF0 plus bit 0 flags (varint), bit 1 expiry (u32 Unix seconds), bit 2 version (varint), bit 3: another byte of
 //! bits follows (see `MORE_*`). A record too long for a bucket lies in a block of its own or on its own memory
-//! mapping, and leaves a stub. 0xF0 alone ends the bucket. Numbers are little-endian, varints LEB128.
+//! mapping, and leaves a stub. Numbers are little-endian, varints LEB128.
 //!
 //! Always true: equal keys have equal stored bytes (whatever can be packed is), so keys are compared as stored.
 
@@ -22,6 +22,8 @@ use todana_core::{Access, Attributes, Expiry, Marks, UnixSeconds};
 
 /// Ends a bucket.
 pub(crate) const END: u8 = 0xF0;
+/// Ends a bucket and begins what it remembers of its records.
+pub(crate) const TAIL: [u8; 2] = [PREFIX | HAS_MORE, MORE_BLOCK | MORE_HUGE];
 const PREFIX: u8 = 0xF0;
 const HAS_FLAGS: u8 = 1;
 const HAS_EXPIRY: u8 = 2;
@@ -142,6 +144,9 @@ pub(crate) fn entry(bytes: &[u8], at: usize) -> Option<Entry> {
         if prefix & HAS_MORE != 0 {
             more = bytes[next];
             next += 1;
+            if more == TAIL[1] {
+                return None;
+            }
             if more & (MORE_BLOCK | MORE_HUGE) != 0 {
                 let reference = u32_at(bytes, next + 4);
                 let elsewhere = if more & MORE_BLOCK != 0 {
@@ -299,7 +304,16 @@ pub(crate) fn find(bytes: &[u8], mut at: usize, key: &Key<'_>) -> Found {
     }
 }
 
-/// Where the bucket ends, from the record at `at` on.
+/// Where the record behind the one at `at` begins.
+#[inline]
+pub(crate) fn next(bytes: &[u8], at: usize) -> usize {
+    match usize::from(LENS[usize::from(bytes[at])]) {
+        0 => at + entry(bytes, at).map_or(0, |entry| entry.len),
+        len => at + len,
+    }
+}
+
+/// Where the bucket's records end, from the record at `at` on.
 #[inline]
 pub(crate) fn end(bytes: &[u8], mut at: usize) -> usize {
     loop {

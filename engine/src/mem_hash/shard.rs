@@ -6,8 +6,10 @@
 
 use super::classes::{ClassBounds, Classes};
 use super::directory::Directory;
+use super::evict::{Evictor, records_in};
 use super::huge::{self, HugeRecord, HugeTable};
 use super::key::{Key, Seeds};
+use super::queue::{Mark, Tail, put_tail};
 use super::record::{self, Body, Elsewhere, Entry, Found, STUB_LEN};
 use crate::arena::{Arena, Budget, Handle, Kind, Need, NoRoom};
 use std::sync::Arc;
@@ -41,7 +43,7 @@ impl From<NoRoom> for Trouble {
 }
 
 /// Where a key's record is, within its bucket.
-enum Spot {
+pub(super) enum Spot {
     /// Whole, in the bucket.
     Here(Entry),
     /// Its stub.
@@ -66,23 +68,24 @@ enum Plan {
 }
 
 pub(super) struct Shard {
-    directory: Directory,
-    arena: Arena,
-    huge: HugeTable,
-    classes: Classes,
-    seeds: Seeds,
-    budget: Arc<Budget>,
-    records: u64,
+    pub(super) directory: Directory,
+    pub(super) arena: Arena,
+    pub(super) huge: HugeTable,
+    pub(super) classes: Classes,
+    pub(super) seeds: Seeds,
+    pub(super) budget: Arc<Budget>,
+    pub(super) records: u64,
     /// No more than so many (`MemHashOptions::capacity_records`).
-    records_max: u64,
+    pub(super) records_max: u64,
     /// Bytes in buckets, without their end marks.
-    bucket_bytes: usize,
+    pub(super) bucket_bytes: usize,
     /// Bytes in blocks of one record.
     block_bytes: usize,
-    evictions: u64,
-    evictions_with_expiry: u64,
-    /// The bucket that was last made to give up a record.
-    hand: usize,
+    pub(super) evictions: u64,
+    pub(super) evictions_with_expiry: u64,
+    /// Records that had expired when their turn came.
+    pub(super) reclaimed: u64,
+    pub(super) evictor: Evictor,
     /// The most bytes that one visit has moved.
     worst_moved: u64,
     scratch: Vec<u8>,
@@ -109,7 +112,8 @@ impl Shard {
             block_bytes: 0,
             evictions: 0,
             evictions_with_expiry: 0,
-            hand: 0,
+            reclaimed: 0,
+            evictor: Evictor::new(),
             worst_moved: 0,
             scratch: Vec::new(),
             scratch_two: Vec::new(),
@@ -121,7 +125,8 @@ impl Shard {
         self.arena = Arena::new(Arc::clone(&self.budget));
         self.huge = HugeTable::new(Arc::clone(&self.budget));
         self.classes.clear();
-        (self.records, self.bucket_bytes, self.block_bytes, self.hand) = (0, 0, 0, 0);
+        (self.records, self.bucket_bytes, self.block_bytes) = (0, 0, 0);
+        self.evictor = Evictor::new();
     }
 
     pub(super) fn records(&self) -> u64 {
@@ -137,13 +142,14 @@ impl Shard {
         status.live_bytes += (self.bucket_bytes + self.block_bytes + self.huge.bytes()) as u64;
         status.evictions += self.evictions;
         status.evictions_with_expiry += self.evictions_with_expiry;
+        status.reclaimed += self.reclaimed;
         self.classes.add_to(&mut status.classes);
     }
 
     // Looking.
 
     #[inline]
-    fn find(&self, handle: Handle, key: &Key<'_>) -> Spot {
+    pub(super) fn find(&self, handle: Handle, key: &Key<'_>) -> Spot {
         if handle.is_none() {
             return Spot::Nowhere { end: 0 };
         }
@@ -210,6 +216,24 @@ impl Shard {
         let spot = self.find(handle, key);
         let mut digits = [0; 20];
         self.record(handle, &spot, &mut digits).map(see)
+    }
+
+    /// As `view`; tells too whether the use ought to be noted.
+    pub(super) fn view_noting<T>(
+        &self,
+        key: &Key<'_>,
+        see: impl FnOnce(Record<'_>) -> T,
+    ) -> (Option<T>, bool) {
+        let handle = self.directory.get(self.directory.bucket_of(key.hash));
+        let spot = self.find(handle, key);
+        let mut digits = [0; 20];
+        let seen = self.record(handle, &spot, &mut digits).map(see);
+        let is_news = match spot {
+            Spot::Here(entry) => self.is_use_news(handle, entry.at),
+            Spot::Elsewhere { at, .. } => self.is_use_news(handle, at),
+            Spot::Nowhere { .. } => false,
+        };
+        (seen, is_news)
     }
 
     #[inline]
@@ -279,10 +303,21 @@ impl Shard {
         let spot = self.find(handle, key);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
+        let mut is_use = false;
         let outcome = self.plan(key, handle, &spot, visitor, &mut scratch).and_then(|plan| {
-            let spot = self.make_way(&plan, key, bucket, spot);
+            let mut spot = spot;
+            if self.notes_uses() {
+                is_use = !matches!((&spot, &plan), (Spot::Nowhere { .. }, _) | (_, Plan::Remove));
+                let is_newcomer = !is_use && matches!(plan, Plan::Put { .. } | Plan::PutHuge(_));
+                if is_newcomer && self.make_way() {
+                    spot = self.find(self.directory.get(bucket), key);
+                }
+            }
             self.carry_out(plan, key, bucket, spot, visitor, &mut scratch)
         });
+        if is_use && outcome.is_ok() {
+            self.note_use(key);
+        }
         // One long record must not leave a long buffer behind.
         if scratch.capacity() > 2 * BUCKET_RECORD_MAX {
             scratch = Vec::new();
@@ -414,7 +449,9 @@ impl Shard {
             Spot::Elsewhere { at, .. } => (*at, STUB_LEN),
             Spot::Nowhere { end } => (*end, 0),
         };
-        if !self.put_in_tight_bucket(bucket, key, at, old_len, bytes)? {
+        if old_len == 0 && (self.notes_uses() || self.remembers(handle, at)) {
+            self.put_newcomer(bucket, key, bytes)?;
+        } else {
             self.splice(bucket, at, old_len, bytes, need)?;
         }
         if let Spot::Elsewhere { elsewhere, .. } = spot {
@@ -486,7 +523,7 @@ impl Shard {
         }
     }
 
-    fn free_elsewhere(&mut self, elsewhere: Elsewhere) {
+    pub(super) fn free_elsewhere(&mut self, elsewhere: Elsewhere) {
         match elsewhere {
             Elsewhere::Block(handle) => {
                 let len = whole(self.arena.bytes(Handle(handle)), 0).value.end;
@@ -497,7 +534,14 @@ impl Shard {
         }
     }
 
-    /// Replaces `remove` bytes at `at` of the bucket by `insert`.
+    /// Whether a bucket whose records end at `end` remembers how they were used.
+    #[inline]
+    fn remembers(&self, handle: Handle, end: usize) -> bool {
+        !handle.is_none() && self.arena.bytes(handle)[end] != record::END
+    }
+
+    /// Replaces `remove` bytes at `at` of the bucket by `insert`. Where the bucket remembers uses, the number of its
+    /// records stays.
     fn splice(
         &mut self,
         bucket: usize,
@@ -517,10 +561,12 @@ impl Shard {
             self.arena.write(handle, at, insert);
             handle
         } else {
-            // The end mark goes along; a bucket of nothing else goes with it.
-            let len = record::end(self.arena.bytes(handle), at + remove) + 1;
-            let remove = if len - remove + inserted == 1 { len } else { remove };
-            self.arena.splice(handle, len, at..at + remove, insert, Kind::Bucket, need)?
+            // The tail goes along; a bucket of nothing else goes with it.
+            let bytes = self.arena.bytes(handle);
+            let end = record::end(bytes, at + remove);
+            let len = end + Tail::len_at(bytes, end);
+            let range = if end - remove + inserted == 0 { 0..len } else { at..at + remove };
+            self.arena.splice(handle, len, range, insert, Kind::Bucket, need)?
         };
         if new != handle {
             self.directory.set(bucket, new);
@@ -532,13 +578,19 @@ impl Shard {
     fn remove(&mut self, bucket: usize, spot: &Spot) -> Result<(), NoRoom> {
         let handle = self.directory.get(bucket);
         let plain = self.plain_size(handle, spot).expect("only what is there is removed");
-        match spot {
-            Spot::Here(entry) => self.splice(bucket, entry.at, entry.len, &mut Vec::new(), Need::Upkeep)?,
-            Spot::Elsewhere { at, elsewhere } => {
-                self.splice(bucket, *at, STUB_LEN, &mut Vec::new(), Need::Upkeep)?;
-                self.free_elsewhere(*elsewhere);
-            }
+        let (at, len) = match spot {
+            Spot::Here(entry) => (entry.at, entry.len),
+            Spot::Elsewhere { at, .. } => (*at, STUB_LEN),
             Spot::Nowhere { .. } => unreachable!("only what is there is removed"),
+        };
+        let end = record::end(self.arena.bytes(handle), at);
+        if self.remembers(handle, end) {
+            self.remove_marked(bucket, at)?;
+        } else {
+            self.splice(bucket, at, len, &mut Vec::new(), Need::Upkeep)?;
+        }
+        if let Spot::Elsewhere { elsewhere, .. } = spot {
+            self.free_elsewhere(*elsewhere);
         }
         self.classes.remove(plain);
         self.records -= 1;
@@ -570,16 +622,35 @@ impl Shard {
         let (mut low, mut high) = (std::mem::take(&mut self.scratch), std::mem::take(&mut self.scratch_two));
         low.clear();
         high.clear();
+        let mut old_len = 0;
         if !handle.is_none() {
             let bytes = self.arena.bytes(handle);
-            let mut at = 0;
+            let end = record::end(bytes, 0);
+            let tail = Tail::read(bytes, end);
+            old_len = end + Tail::len_at(bytes, end);
+            let (mut low_marks, mut high_marks) = (Vec::new(), Vec::new());
+            let (mut at, mut index) = (0, 0);
             while let Some(entry) = record::entry(bytes, at) {
-                let half = if low_hash(&self.seeds, bytes, &entry) & bit == 0 { &mut low } else { &mut high };
+                let is_low = low_hash(&self.seeds, bytes, &entry) & bit == 0;
+                let (half, marks) =
+                    if is_low { (&mut low, &mut low_marks) } else { (&mut high, &mut high_marks) };
                 half.extend_from_slice(&bytes[at..at + entry.len]);
+                if !matches!(tail, Tail::Plain) {
+                    marks.push(tail.mark(index));
+                }
                 at += entry.len;
+                index += 1;
+            }
+            for (half, marks) in [(&mut low, low_marks), (&mut high, high_marks)] {
+                match tail {
+                    _ if half.is_empty() => {}
+                    Tail::Plain => half.push(record::END),
+                    // The ghosts may return to either half.
+                    Tail::Queue { ghosts, .. } => put_tail(half, ghosts, marks.into_iter()),
+                }
             }
         }
-        let outcome = self.place_halves(from, to, handle, &mut low, &mut high);
+        let outcome = self.place_halves(from, to, handle, old_len, &low, &high);
         (self.scratch, self.scratch_two) = (low, high);
         outcome
     }
@@ -589,17 +660,15 @@ impl Shard {
         from: usize,
         to: usize,
         handle: Handle,
-        low: &mut Vec<u8>,
-        high: &mut Vec<u8>,
+        old_len: usize,
+        low: &[u8],
+        high: &[u8],
     ) -> Result<(), NoRoom> {
         let (low_handle, high_handle) = if high.is_empty() {
             (handle, Handle::NONE)
         } else if low.is_empty() {
             (Handle::NONE, handle)
         } else {
-            let old_len = low.len() + high.len() + 1;
-            low.push(record::END);
-            high.push(record::END);
             let high_handle = self.arena.alloc(high.len(), Kind::Bucket, Need::Growth)?;
             let same_size =
                 Arena::block_size(low.len(), Kind::Bucket) == Arena::block_size(old_len, Kind::Bucket);
@@ -639,16 +708,30 @@ impl Shard {
         if staying.is_none() {
             self.directory.set(into, moving);
         } else if !moving.is_none() {
-            let bytes = self.arena.bytes(moving);
-            let end = record::end(bytes, 0);
+            let (bytes, staying_bytes) = (self.arena.bytes(moving), self.arena.bytes(staying));
+            let (end, at) = (record::end(bytes, 0), record::end(staying_bytes, 0));
+            let (tail, staying_tail) = (Tail::read(bytes, end), Tail::read(staying_bytes, at));
+            let len = end + Tail::len_at(bytes, end);
+            let staying_len = at + Tail::len_at(staying_bytes, at);
             let mut content = std::mem::take(&mut self.scratch_two);
             content.clear();
-            content.extend_from_slice(&bytes[..end]);
-            let at = record::end(self.arena.bytes(staying), 0);
-            let outcome = self.arena.splice(staying, at + 1, at..at, &content, Kind::Bucket, Need::Upkeep);
+            let outcome = if matches!((tail, staying_tail), (Tail::Plain, Tail::Plain)) {
+                content.extend_from_slice(&bytes[..end]);
+                self.arena.splice(staying, staying_len, at..at, &content, Kind::Bucket, Need::Upkeep)
+            } else {
+                content.extend_from_slice(&staying_bytes[..at]);
+                content.extend_from_slice(&bytes[..end]);
+                let marks_of = |bytes, tail: Tail<'_>| -> Vec<Mark> {
+                    (0..records_in(bytes)).map(|index| tail.mark(index)).collect()
+                };
+                let mut marks = marks_of(staying_bytes, staying_tail);
+                marks.extend(marks_of(bytes, tail));
+                put_tail(&mut content, staying_tail.ghosts(), marks.into_iter());
+                self.replace(staying, staying_len, &content, Need::Upkeep)
+            };
             self.scratch_two = content;
             self.directory.set(into, outcome?);
-            self.arena.free(moving, end + 1, Kind::Bucket);
+            self.arena.free(moving, len, Kind::Bucket);
         }
         self.directory.set(last, Handle::NONE);
         self.directory.shrink();
@@ -710,88 +793,8 @@ impl Shard {
         self.compact(true) || self.arena.trim() || merged
     }
 
-    // Eviction.
-
-    /// Near the limit a bucket does not grow for a newcomer: it gives up its oldest records instead. True if that
-    /// was done.
-    fn put_in_tight_bucket(
-        &mut self,
-        bucket: usize,
-        key: &Key<'_>,
-        at: usize,
-        old_len: usize,
-        bytes: &[u8],
-    ) -> Result<bool, NoRoom> {
-        if bytes.len() <= old_len || !self.budget.is_tight() || self.budget.refuses() {
-            return Ok(false);
-        }
-        let handle = self.directory.get(bucket);
-        if handle.is_none() {
-            return Ok(false);
-        }
-        let content = self.arena.bytes(handle);
-        let len = record::end(content, at + old_len) + 1;
-        let room = Arena::block_size(len, Kind::Bucket);
-        let mut cut = 0;
-        let new_len = |cut: usize| len - cut - if at < cut { 0 } else { old_len } + bytes.len();
-        while Arena::block_size(new_len(cut), Kind::Bucket) > room {
-            match record::entry(content, cut) {
-                Some(entry) if entry.at != at || old_len == 0 => cut += entry.len,
-                // Nothing but the record itself is left, and it needs more.
-                _ => return Ok(false),
-            }
-        }
-        if cut == 0 {
-            return Ok(false);
-        }
-        let mut scratch = std::mem::take(&mut self.scratch_two);
-        scratch.clear();
-        let end = len - 1;
-        if at >= cut {
-            scratch.extend_from_slice(&content[cut..at]);
-            scratch.extend_from_slice(bytes);
-            scratch.extend_from_slice(&content[at + old_len..end]);
-        } else {
-            scratch.extend_from_slice(&content[cut..end]);
-            scratch.extend_from_slice(bytes);
-        }
-        scratch.push(record::END);
-        let same = Arena::block_size(scratch.len(), Kind::Bucket) == room;
-        let new = if same { Ok(handle) } else { self.arena.alloc(scratch.len(), Kind::Bucket, Need::Upkeep) };
-        let outcome = new.map(|new| {
-            self.forget(bucket, cut, key);
-            self.arena.write(new, 0, &scratch);
-            if !same {
-                self.arena.free(handle, len, Kind::Bucket);
-                self.directory.set(bucket, new);
-            }
-            self.bucket_bytes = self.bucket_bytes + scratch.len() - len;
-            true
-        });
-        self.scratch_two = scratch;
-        outcome
-    }
-
-    /// Counts the records of the first `cut` bytes of a bucket as evicted and frees what lies elsewhere.
-    fn forget(&mut self, bucket: usize, cut: usize, spared: &Key<'_>) {
-        let handle = self.directory.get(bucket);
-        let mut at = 0;
-        while at < cut {
-            let bytes = self.arena.bytes(handle);
-            let entry = record::entry(bytes, at).expect("`cut` lies between records");
-            debug_assert!(!matches!(&entry.body, Body::Whole(parts) if parts.key_form == spared.form
-                && parts.key.len() == spared.stored_len && spared.is_at(bytes, parts.key.start)));
-            at += entry.len;
-            let nature = self.nature_of(handle, &entry);
-            self.count_eviction(nature);
-            if let Body::Stub { elsewhere, .. } = entry.body {
-                self.free_elsewhere(elsewhere);
-            }
-        }
-    }
-
     /// The plain size of a record, and whether it has an expiry.
-    fn nature_of(&self, handle: Handle, entry: &Entry) -> (usize, bool) {
+    pub(super) fn nature_of(&self, handle: Handle, entry: &Entry) -> (usize, bool) {
         match &entry.body {
             Body::Whole(parts) => (parts.plain_size(self.arena.bytes(handle)), parts.has_expiry()),
             Body::Stub { elsewhere, .. } => {
@@ -800,79 +803,10 @@ impl Shard {
             }
         }
     }
-
-    fn count_eviction(&mut self, (plain, expires): (usize, bool)) {
-        self.classes.evict(plain);
-        self.records -= 1;
-        self.evictions += 1;
-        self.evictions_with_expiry += u64::from(expires);
-    }
-
-    /// Before a newcomer is put into a shard that may hold no more records: evicts one for it. Returns where the
-    /// newcomer goes now.
-    #[inline]
-    fn make_way(&mut self, plan: &Plan, key: &Key<'_>, bucket: usize, spot: Spot) -> Spot {
-        let is_new =
-            matches!(spot, Spot::Nowhere { .. }) && matches!(plan, Plan::Put { .. } | Plan::PutHuge(_));
-        if !is_new || self.records < self.records_max {
-            return spot;
-        }
-        for _ in 0..self.directory.len() {
-            if self.records < self.records_max {
-                break;
-            }
-            self.hand = (self.hand + 1) % self.directory.len();
-            self.evict_oldest(self.hand);
-        }
-        self.find(self.directory.get(bucket), key)
-    }
-
-    /// Removes the oldest records of one bucket after another until `bytes` or more are freed or each bucket has given
-    /// one up, then returns what memory that leaves sparse. Returns the bytes freed.
-    pub(super) fn evict(&mut self, bytes: usize) -> usize {
-        let mut freed = 0;
-        for _ in 0..self.directory.len() {
-            if freed >= bytes {
-                break;
-            }
-            self.hand = (self.hand + 1) % self.directory.len();
-            freed += self.evict_oldest(self.hand);
-        }
-        for _ in 0..4 {
-            if !self.compact(true) {
-                break;
-            }
-        }
-        self.arena.trim();
-        freed
-    }
-
-    fn evict_oldest(&mut self, bucket: usize) -> usize {
-        let handle = self.directory.get(bucket);
-        if handle.is_none() {
-            return 0;
-        }
-        let entry = record::entry(self.arena.bytes(handle), 0).expect("a block in use holds a record");
-        let elsewhere = match entry.body {
-            Body::Stub { elsewhere, .. } => Some(elsewhere),
-            Body::Whole(_) => None,
-        };
-        let nature = self.nature_of(handle, &entry);
-        if self.splice(bucket, 0, entry.len, &mut Vec::new(), Need::Upkeep).is_err() {
-            // The system refuses even upkeep; the record stays.
-            return 0;
-        }
-        self.count_eviction(nature);
-        let freed = entry.len + elsewhere.map_or(0, |elsewhere| self.plain_size_elsewhere(elsewhere));
-        if let Some(elsewhere) = elsewhere {
-            self.free_elsewhere(elsewhere);
-        }
-        freed
-    }
 }
 
 /// The whole record at `at`: what blocks of one record hold.
-fn whole(bytes: &[u8], at: usize) -> record::Parts {
+pub(super) fn whole(bytes: &[u8], at: usize) -> record::Parts {
     match record::entry(bytes, at).map(|entry| entry.body) {
         Some(Body::Whole(parts)) => parts,
         _ => unreachable!("a block of one record holds a whole record"),
@@ -881,7 +815,7 @@ fn whole(bytes: &[u8], at: usize) -> record::Parts {
 
 /// The low 32 bits, at least, of the hash of an entry's key.
 #[inline]
-fn low_hash(seeds: &Seeds, bytes: &[u8], entry: &Entry) -> u64 {
+pub(super) fn low_hash(seeds: &Seeds, bytes: &[u8], entry: &Entry) -> u64 {
     match &entry.body {
         Body::Whole(parts) => seeds.of_stored(parts.key_form, &bytes[parts.key.clone()]),
         Body::Stub { fingerprint, .. } => u64::from(*fingerprint),

@@ -1,0 +1,432 @@
+//! Which record goes when memory is scarce: S3-FIFO (Yang et al., SOSP 2023) inside one bucket at a time.
+//!
+//! A hand goes round the buckets of the shard, in proportion to how many records each holds, so that every record's turn
+//! comes equally often. Where it stops, one record goes: the oldest of the small queue, unless it has been used since it
+//! came (then it moves to the main queue), or the oldest of the main queue that has not been used since it was last
+//! passed over. A key that returns while the bucket remembers it as a ghost counts as used.
+//!
+//! How many records the small queue holds back follows what returns: a ghost of the small queue says that it is too small,
+//! one of the main queue that it is too large (as ARC does with its two lists, Megiddo and Modha, FAST 2003).
+//! All constants are those that did best over several traces; see ARCHITECTURE.md, "Eviction".
+//!
+//! Expired records go first, then those of the small queue that expire at all.
+
+use super::directory::Directory;
+use super::key::Key;
+use super::queue::{Ghosts, Mark, Tail, marked, put_tail};
+use super::record::{self, Body, Elsewhere};
+use super::shard::{Shard, Spot, low_hash, whole};
+use crate::arena::{Arena, Handle, Kind, Need, NoRoom};
+use todana_core::Expiry;
+
+/// The share of a bucket that the small queue may keep, at first and at the extremes.
+const SMALL_FIRST: f32 = 0.2;
+const SMALL_LEAST: f32 = 0.1;
+const SMALL_MOST: f32 = 0.5;
+/// How far one ghost's return moves that share, times the records of the shard.
+const STEP: f32 = 30.0;
+
+/// What a shard knows of its evictions.
+pub(super) struct Evictor {
+    /// The bucket that the hand is at.
+    hand: usize,
+    /// Records that the hand has passed and nobody has gone for yet.
+    credit: f32,
+    /// The share of a bucket that the small queue may keep.
+    small_share: f32,
+    /// Of the recent evictions, the shares from either queue (moving averages).
+    from_small: f32,
+    from_main: f32,
+    /// Bytes put into buckets for which nothing has gone yet.
+    debt: usize,
+    /// The records of the bucket at hand, and what is left of them.
+    slots: Vec<Slot>,
+    content: Vec<u8>,
+}
+
+/// A record of the bucket at hand.
+#[derive(Clone, Copy)]
+struct Slot {
+    at: u32,
+    len: u32,
+    mark: Mark,
+}
+
+impl Evictor {
+    pub(super) fn new() -> Evictor {
+        Evictor {
+            hand: 0,
+            credit: 0.0,
+            small_share: SMALL_FIRST,
+            from_small: 0.5,
+            from_main: 0.5,
+            debt: 0,
+            slots: Vec::new(),
+            content: Vec::new(),
+        }
+    }
+
+    fn step(&self, records: u64) -> f32 {
+        STEP / records.max(1) as f32
+    }
+
+    /// A key has returned that went from this queue.
+    fn returned(&mut self, was_main: bool, records: u64) {
+        let (small, main) = (self.from_small.max(0.01), self.from_main.max(0.01));
+        let change = if was_main { -(small / main).max(1.0) } else { (main / small).max(1.0) };
+        self.small_share = (self.small_share + change * self.step(records)).clamp(SMALL_LEAST, SMALL_MOST);
+    }
+
+    fn gone(&mut self, was_main: bool, records: u64) {
+        let rate = 1.0 / records.max(1) as f32;
+        let toward =
+            |average: &mut f32, is_it: bool| *average += rate * (f32::from(u8::from(is_it)) - *average);
+        toward(&mut self.from_small, !was_main);
+        toward(&mut self.from_main, was_main);
+    }
+
+    /// Puts the slot that goes at the front of nothing: returns its number after passing over those that stay.
+    fn choose(slots: &mut Vec<Slot>, small_share: f32, expires: impl Fn(Slot) -> bool) -> usize {
+        let small_max = (small_share * slots.len() as f32).max(1.0);
+        loop {
+            let smalls = slots.iter().filter(|slot| !slot.mark.is_main()).count();
+            let takes_small = smalls == slots.len() || smalls as f32 >= small_max;
+            if takes_small {
+                let unused = |slot: &&Slot| !slot.mark.is_main() && slot.mark.uses() == 0;
+                if let Some(at) = slots.iter().position(|slot| unused(&slot) && expires(*slot)) {
+                    return at;
+                }
+            }
+            let oldest = slots.iter().position(|slot| slot.mark.is_main() != takes_small);
+            // There is one: of the main queue, as not all are in the small one.
+            let at = oldest.unwrap_or(0);
+            let uses = slots[at].mark.uses();
+            if uses == 0 {
+                return at;
+            }
+            let mut passed = slots.remove(at);
+            passed.mark = if takes_small { Mark::new(0, true) } else { Mark::new(uses - 1, true) };
+            slots.push(passed);
+        }
+    }
+}
+
+impl Shard {
+    /// Whether uses are to be noted: memory has become scarce, and something may go.
+    #[inline]
+    pub(super) fn notes_uses(&self) -> bool {
+        self.records_max != u64::MAX || self.budget.notes_uses()
+    }
+
+    /// Notes that the record of this key has been used.
+    pub(super) fn note_use(&mut self, key: &Key<'_>) {
+        let bucket = self.directory.bucket_of(key.hash);
+        let handle = self.directory.get(bucket);
+        let at = match self.find(handle, key) {
+            Spot::Here(entry) => entry.at,
+            Spot::Elsewhere { at, .. } => at,
+            Spot::Nowhere { .. } => return,
+        };
+        let bytes = self.arena.bytes(handle);
+        let (index, end) = index_and_end(bytes, at);
+        match Tail::read(bytes, end) {
+            tail @ Tail::Queue { .. } => {
+                if let Some(mark) = tail.mark(index).used() {
+                    let (at, byte) = marked(bytes, end, index, mark);
+                    self.arena.write(handle, at, &[byte]);
+                }
+            }
+            Tail::Plain => {
+                let ghosts = self.gather(handle);
+                self.evictor.slots[index].mark = Mark::new(1, false);
+                let _ = self.rewrite(bucket, ghosts, None);
+            }
+        }
+    }
+
+    /// Whether a use of the record at `at` of a bucket would be news.
+    #[inline]
+    pub(super) fn is_use_news(&self, handle: Handle, at: usize) -> bool {
+        let bytes = self.arena.bytes(handle);
+        let (index, end) = index_and_end(bytes, at);
+        Tail::read(bytes, end).mark(index).used().is_some()
+    }
+
+    /// Lists the records of a bucket with their marks.
+    fn gather(&mut self, handle: Handle) -> Ghosts {
+        self.evictor.slots.clear();
+        if handle.is_none() {
+            return Ghosts::default();
+        }
+        let bytes = self.arena.bytes(handle);
+        let mut at = 0;
+        while let Some(entry) = record::entry(bytes, at) {
+            let slot = Slot { at: at as u32, len: entry.len as u32, mark: Mark::default() };
+            self.evictor.slots.push(slot);
+            at += entry.len;
+        }
+        let tail = Tail::read(bytes, at);
+        for (index, slot) in self.evictor.slots.iter_mut().enumerate() {
+            slot.mark = tail.mark(index);
+        }
+        tail.ghosts()
+    }
+
+    /// Writes the bucket anew: the slots, in their order, and a newcomer behind them.
+    fn rewrite(
+        &mut self,
+        bucket: usize,
+        ghosts: Ghosts,
+        newcomer: Option<(&[u8], Mark)>,
+    ) -> Result<(), NoRoom> {
+        let handle = self.directory.get(bucket);
+        let mut content = std::mem::take(&mut self.evictor.content);
+        content.clear();
+        let (bytes, old_end, old_len) = if handle.is_none() {
+            (&[][..], 0, 0)
+        } else {
+            let bytes = self.arena.bytes(handle);
+            let end = record::end(bytes, 0);
+            (bytes, end, end + Tail::len_at(bytes, end))
+        };
+        for slot in &self.evictor.slots {
+            content.extend_from_slice(&bytes[slot.at as usize..][..slot.len as usize]);
+        }
+        if let Some((record, mark)) = newcomer {
+            let slot = Slot { at: 0, len: record.len() as u32, mark };
+            content.extend_from_slice(record);
+            self.evictor.slots.push(slot);
+        }
+        let new_end = content.len();
+        let outcome = if self.evictor.slots.is_empty() {
+            if !handle.is_none() {
+                self.arena.free(handle, old_len, Kind::Bucket);
+            }
+            Ok(Handle::NONE)
+        } else {
+            put_tail(&mut content, ghosts, self.evictor.slots.iter().map(|slot| slot.mark));
+            let need = if newcomer.is_some() { Need::Growth } else { Need::Upkeep };
+            self.replace(handle, old_len, &content, need)
+        };
+        self.evictor.content = content;
+        let new = outcome?;
+        if new != handle {
+            self.directory.set(bucket, new);
+        }
+        self.bucket_bytes = self.bucket_bytes + new_end - old_end;
+        Ok(())
+    }
+
+    /// Puts these bytes into the place of a block, or into a new one.
+    pub(super) fn replace(
+        &mut self,
+        old: Handle,
+        old_len: usize,
+        content: &[u8],
+        need: Need,
+    ) -> Result<Handle, NoRoom> {
+        let size = |len| Arena::block_size(len, Kind::Bucket);
+        let new = if !old.is_none() && size(old_len) == size(content.len()) {
+            old
+        } else {
+            let need = if content.len() > old_len { need } else { Need::Upkeep };
+            let new = self.arena.alloc(content.len(), Kind::Bucket, need)?;
+            if !old.is_none() {
+                self.arena.free(old, old_len, Kind::Bucket);
+            }
+            new
+        };
+        self.arena.write(new, 0, content);
+        Ok(new)
+    }
+
+    /// Puts a record that is not there behind the others of its bucket, remembered or not.
+    pub(super) fn put_newcomer(&mut self, bucket: usize, key: &Key<'_>, bytes: &[u8]) -> Result<(), NoRoom> {
+        let mut ghosts = self.gather(self.directory.get(bucket));
+        let mark = match ghosts.take(key.hash as u32) {
+            Some(was_main) => {
+                self.evictor.returned(was_main, self.records);
+                // One that comes back late waits once more in the small queue.
+                Mark::new(1, !was_main)
+            }
+            None => Mark::default(),
+        };
+        self.evictor.debt += bytes.len();
+        self.rewrite(bucket, ghosts, Some((bytes, mark)))
+    }
+
+    /// Removes the record at `at` of a bucket that remembers uses.
+    pub(super) fn remove_marked(&mut self, bucket: usize, at: usize) -> Result<(), NoRoom> {
+        let ghosts = self.gather(self.directory.get(bucket));
+        self.evictor.slots.retain(|slot| slot.at as usize != at);
+        self.rewrite(bucket, ghosts, None)
+    }
+
+    /// Before a newcomer is put in where memory is scarce: lets as much go as has come. True if any record went, so
+    /// that what was known of a bucket no longer holds.
+    pub(super) fn make_way(&mut self) -> bool {
+        let evictions = self.evictions;
+        for _ in 0..2 * self.directory.len() {
+            let is_full = self.records >= self.records_max;
+            // A hash that is bounded by bytes pays back what it has taken; when there is room again, all is forgiven.
+            let is_in_debt = self.evictor.debt > 0 && self.budget.is_tight();
+            if !is_full && !is_in_debt {
+                break;
+            }
+            let Some(gone) = self.evict_next() else { break };
+            self.evictor.debt = self.evictor.debt.saturating_sub(gone);
+        }
+        if !self.budget.is_tight() {
+            self.evictor.debt = 0;
+        }
+        self.evictions != evictions
+    }
+
+    /// Moves the hand on to the next record's turn; returns how many bytes went, `None` if there is nothing.
+    fn evict_next(&mut self) -> Option<usize> {
+        let buckets = self.directory.len();
+        let per_bucket = self.records as f32 / buckets as f32;
+        if self.records == 0 {
+            return None;
+        }
+        // Each step but the last brings some credit on average.
+        for _ in 0..4 * buckets + 64 {
+            if self.evictor.credit >= per_bucket && !self.directory.get(self.hand()).is_none() {
+                self.evictor.credit -= per_bucket;
+                let bucket = self.hand();
+                return Some(self.evict_from(bucket));
+            }
+            self.evictor.hand = (self.hand() + 1) % buckets;
+            let handle = self.directory.get(self.evictor.hand);
+            if !handle.is_none() {
+                self.evictor.credit += records_in(self.arena.bytes(handle)) as f32;
+            }
+            self.prefetch_hand(&self.directory);
+        }
+        None
+    }
+
+    fn hand(&self) -> usize {
+        // The directory may have shrunk meanwhile.
+        self.evictor.hand % self.directory.len()
+    }
+
+    /// The bucket behind the hand's is looked at soon.
+    fn prefetch_hand(&self, directory: &Directory) {
+        let next = directory.get((self.evictor.hand + 1) % directory.len());
+        if !next.is_none() {
+            self.arena.prefetch(next);
+        }
+    }
+
+    /// Lets one record of a bucket go, or all that have expired; returns the bytes that they took.
+    fn evict_from(&mut self, bucket: usize) -> usize {
+        let handle = self.directory.get(bucket);
+        let mut ghosts = self.gather(handle);
+        let mut slots = std::mem::take(&mut self.evictor.slots);
+        let now = self.budget.now();
+        let mut freed = 0;
+        let mut gone = Vec::new();
+        slots.retain(|slot| {
+            let has_expired = !self.expiry_at(handle, *slot).is_live(now);
+            if has_expired {
+                gone.push(*slot);
+            }
+            !has_expired
+        });
+        let expired = gone.len();
+        if gone.is_empty() && !slots.is_empty() {
+            let share = self.evictor.small_share;
+            let at = Evictor::choose(&mut slots, share, |slot| self.expiry_at(handle, slot) != Expiry::Never);
+            let slot = slots.remove(at);
+            let bytes = self.arena.bytes(handle);
+            let entry = record::entry(bytes, slot.at as usize).expect("gathered from this bucket");
+            let was_main = slot.mark.is_main();
+            ghosts.push(low_hash(&self.seeds, bytes, &entry) as u32, was_main);
+            self.evictor.gone(was_main, self.records);
+            gone.push(slot);
+        }
+        let mut elsewheres = Vec::new();
+        for (number, slot) in gone.iter().enumerate() {
+            let entry = record::entry(self.arena.bytes(handle), slot.at as usize).expect("gathered");
+            let (plain, expires) = self.nature_of(handle, &entry);
+            freed += entry.len;
+            if let Body::Stub { elsewhere, .. } = entry.body {
+                freed += plain;
+                elsewheres.push(elsewhere);
+            }
+            self.count_gone(plain, expires, number < expired);
+        }
+        self.evictor.slots = slots;
+        // Less than before never fails for want of room.
+        let _ = self.rewrite(bucket, ghosts, None);
+        elsewheres.into_iter().for_each(|elsewhere| self.free_elsewhere(elsewhere));
+        freed
+    }
+
+    fn expiry_at(&self, handle: Handle, slot: Slot) -> Expiry {
+        let bytes = self.arena.bytes(handle);
+        match record::entry(bytes, slot.at as usize).map(|entry| entry.body) {
+            Some(Body::Whole(parts)) if parts.has_expiry() => parts.attributes(bytes).expiry,
+            Some(Body::Stub { elsewhere: Elsewhere::Block(block), .. }) => {
+                let bytes = self.arena.bytes(Handle(block));
+                whole(bytes, 0).attributes(bytes).expiry
+            }
+            Some(Body::Stub { elsewhere: Elsewhere::Huge(index), .. }) => {
+                self.huge.get(index).attributes.expiry
+            }
+            _ => Expiry::Never,
+        }
+    }
+
+    fn count_gone(&mut self, plain: usize, expires: bool, has_expired: bool) {
+        self.records -= 1;
+        if has_expired {
+            self.classes.remove(plain);
+            self.reclaimed += 1;
+        } else {
+            self.classes.evict(plain);
+            self.evictions += 1;
+            self.evictions_with_expiry += u64::from(expires);
+        }
+    }
+
+    /// Lets records go until `bytes` or more are free, then returns what memory that leaves sparse. Returns the bytes
+    /// freed.
+    pub(super) fn evict(&mut self, bytes: usize) -> usize {
+        let mut freed = 0;
+        while freed < bytes {
+            let Some(gone) = self.evict_next() else { break };
+            freed += gone;
+        }
+        for _ in 0..4 {
+            if !self.compact(true) {
+                break;
+            }
+        }
+        self.arena.trim();
+        freed
+    }
+}
+
+/// The number of the record at `at` in its bucket, and where the records end.
+#[inline]
+fn index_and_end(bytes: &[u8], at: usize) -> (usize, usize) {
+    let (mut index, mut here) = (0, 0);
+    while here < at {
+        here = record::next(bytes, here);
+        index += 1;
+    }
+    (index, record::end(bytes, at))
+}
+
+/// How many records a bucket holds.
+pub(super) fn records_in(bytes: &[u8]) -> usize {
+    let (mut records, mut at) = (0, 0);
+    let end = record::end(bytes, 0);
+    while at < end {
+        at = record::next(bytes, at);
+        records += 1;
+    }
+    records
+}

@@ -1,0 +1,198 @@
+//! What a bucket remembers of how its records are used, once memory has become scarce.
+//!
+//! ```text
+//! tail = 0xF0                                                    nothing is remembered
+//!      | 0xF8 0xC0 | records (u8) | 8 ghosts | marks             two marks a byte, the first in the lower half
+//! mark = uses since it was last passed over (0 to 3), bit 2: it is in the main queue
+//! ghost = 7 bits of the hash of a key that was evicted, bit 0: it was in the main queue; 0: none
+//! ```
+//!
+//! The order of the records is that of both queues of S3-FIFO (Yang et al., SOSP 2023), small and main interleaved: each
+//! queue is the records that carry its mark, oldest first.
+//!
+//! Always true: a tail has as many marks as its bucket has records.
+
+use super::record::END;
+
+/// Ghosts of a bucket.
+pub(super) const GHOSTS: usize = 8;
+const HEAD: [u8; 2] = super::record::TAIL;
+const MARKS_AT: usize = HEAD.len() + 1 + GHOSTS;
+
+/// How a record has been used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mark(u8);
+
+impl Mark {
+    const USES_MAX: u8 = 3;
+    const MAIN: u8 = 4;
+
+    pub(super) fn new(uses: u8, is_main: bool) -> Mark {
+        Mark(uses.min(Self::USES_MAX) | if is_main { Self::MAIN } else { 0 })
+    }
+
+    pub(super) fn uses(self) -> u8 {
+        self.0 & Self::USES_MAX
+    }
+
+    pub(super) fn is_main(self) -> bool {
+        self.0 & Self::MAIN != 0
+    }
+
+    /// Once more used; `None` if it has been as often as can be remembered.
+    pub(super) fn used(self) -> Option<Mark> {
+        (self.uses() < Self::USES_MAX).then_some(Mark(self.0 + 1))
+    }
+}
+
+/// The keys that a bucket has lately evicted, oldest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ghosts([u8; GHOSTS]);
+
+impl Ghosts {
+    /// Bits of the hash that the bucket's number hardly says.
+    fn tag(hash: u32) -> u8 {
+        // Zero is nobody.
+        ((hash >> 24) as u8 & 0xFE).max(2)
+    }
+
+    /// Remembers a key by the low bits of its hash; the oldest ghost goes.
+    pub(super) fn push(&mut self, hash: u32, was_main: bool) {
+        self.0.copy_within(1.., 0);
+        self.0[GHOSTS - 1] = Self::tag(hash) | u8::from(was_main);
+    }
+
+    /// Forgets a key that returns; tells whether it was in the main queue when it went.
+    pub(super) fn take(&mut self, hash: u32) -> Option<bool> {
+        let tag = Self::tag(hash);
+        let at = self.0.iter().rposition(|&ghost| ghost & 0xFE == tag)?;
+        let was_main = self.0[at] & 1 != 0;
+        self.0.copy_within(..at, 1);
+        self.0[0] = 0;
+        Some(was_main)
+    }
+}
+
+/// The tail of a bucket.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Tail<'a> {
+    Plain,
+    Queue { ghosts: Ghosts, marks: &'a [u8] },
+}
+
+impl<'a> Tail<'a> {
+    /// The tail that begins at `end`, behind the last record.
+    #[inline]
+    pub(super) fn read(bytes: &'a [u8], end: usize) -> Tail<'a> {
+        if bytes[end] == END {
+            return Tail::Plain;
+        }
+        let tail = &bytes[end..];
+        let records = usize::from(tail[HEAD.len()]);
+        let mut ghosts = Ghosts::default();
+        ghosts.0.copy_from_slice(&tail[HEAD.len() + 1..MARKS_AT]);
+        Tail::Queue { ghosts, marks: &tail[MARKS_AT..MARKS_AT + records.div_ceil(2)] }
+    }
+
+    /// How long the tail at `end` is.
+    #[inline]
+    pub(super) fn len_at(bytes: &[u8], end: usize) -> usize {
+        if bytes[end] == END { 1 } else { MARKS_AT + usize::from(bytes[end + HEAD.len()]).div_ceil(2) }
+    }
+
+    pub(super) fn ghosts(self) -> Ghosts {
+        match self {
+            Tail::Plain => Ghosts::default(),
+            Tail::Queue { ghosts, .. } => ghosts,
+        }
+    }
+
+    /// The mark of the record with this number in its bucket.
+    #[inline]
+    pub(super) fn mark(self, index: usize) -> Mark {
+        match self {
+            Tail::Plain => Mark::default(),
+            Tail::Queue { marks, .. } => Mark(marks[index / 2] >> (index % 2 * 4) & 7),
+        }
+    }
+}
+
+/// The byte of a tail at `end` that holds the mark of a record, with that mark in it.
+pub(super) fn marked(bytes: &[u8], end: usize, index: usize, mark: Mark) -> (usize, u8) {
+    let at = end + MARKS_AT + index / 2;
+    let shift = index % 2 * 4;
+    (at, bytes[at] & !(7 << shift) | mark.0 << shift)
+}
+
+/// Ends a bucket: with the marks of its records, or with nothing if they are too many to count.
+pub(super) fn put_tail(out: &mut Vec<u8>, ghosts: Ghosts, marks: impl ExactSizeIterator<Item = Mark>) {
+    let Ok(records) = u8::try_from(marks.len()) else {
+        out.push(END);
+        return;
+    };
+    out.extend_from_slice(&HEAD);
+    out.push(records);
+    out.extend_from_slice(&ghosts.0);
+    let first = out.len();
+    for (index, mark) in marks.enumerate() {
+        if index % 2 == 0 {
+            out.push(mark.0);
+        } else {
+            out[first + index / 2] |= mark.0 << 4;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tail_is_read_as_it_was_put() {
+        for records in [0, 1, 2, 7, 255] {
+            let mut ghosts = Ghosts::default();
+            ghosts.push(0xAB00_0000, true);
+            let marks: Vec<Mark> = (0..records).map(|n| Mark::new(n as u8 % 4, n % 3 == 0)).collect();
+            let mut bytes = vec![b'x'; 5];
+            put_tail(&mut bytes, ghosts, marks.iter().copied());
+            assert_eq!(Tail::len_at(&bytes, 5), bytes.len() - 5);
+            let tail = Tail::read(&bytes, 5);
+            assert_eq!(tail.ghosts(), ghosts);
+            assert_eq!((0..records).map(|n| tail.mark(n)).collect::<Vec<_>>(), marks);
+            for n in 0..records {
+                let (at, byte) = marked(&bytes, 5, n, Mark::new(3, true));
+                bytes[at] = byte;
+            }
+            let tail = Tail::read(&bytes, 5);
+            assert!((0..records).all(|n| tail.mark(n) == Mark::new(3, true)));
+        }
+        let mut bytes = Vec::new();
+        put_tail(&mut bytes, Ghosts::default(), vec![Mark::default(); 256].into_iter());
+        assert_eq!(bytes, [END]);
+        assert_eq!(Tail::len_at(&bytes, 0), 1);
+    }
+
+    #[test]
+    fn a_record_is_marked_as_used_three_times_at_most() {
+        let mut mark = Mark::new(0, true);
+        for uses in 1..=3 {
+            mark = mark.used().unwrap();
+            assert_eq!((mark.uses(), mark.is_main()), (uses, true));
+        }
+        assert_eq!(mark.used(), None);
+    }
+
+    #[test]
+    fn the_oldest_ghost_goes_first_and_one_that_returns_is_forgotten() {
+        let mut ghosts = Ghosts::default();
+        assert_eq!(ghosts.take(0), None, "nobody is there");
+        (1..=9).for_each(|n: u32| ghosts.push(n << 25, n.is_multiple_of(2)));
+        assert_eq!(ghosts.take(1 << 25), None);
+        assert_eq!(ghosts.take(2 << 25), Some(true));
+        assert_eq!(ghosts.take(2 << 25), None);
+        assert_eq!(ghosts.take(9 << 25), Some(false));
+        ghosts.push(7 << 25, true);
+        assert_eq!(ghosts.take(7 << 25), Some(true), "the younger of two");
+        assert_eq!(ghosts.take(7 << 25), Some(false));
+    }
+}
