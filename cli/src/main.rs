@@ -24,9 +24,12 @@ Try it:
   todana set hello world
   todana get hello
 
-Exit codes: 0 done, 1 no such record or not stored, 2 wrong usage, 3 the server cannot be reached or refuses.";
+-S HOST:PORT, or TODANA_SERVER in the environment, names another server.
 
-/// A key-value store for very many small records. Speaks memcached's protocol, in a fifth of its memory.
+Exit codes: 0 done, 1 no such record or not stored, 2 wrong usage,
+3 the server cannot be reached or refuses.";
+
+/// A key-value store for very many small records, in memcached's place
 #[derive(Debug, Parser)]
 #[command(name = "todana", version, after_help = AFTER_HELP, max_term_width = 110, args_override_self = true)]
 pub(crate) struct Arguments {
@@ -47,9 +50,9 @@ enum Command {
     /// Measure a server: throughput, latency, memory; or compare two
     #[command(after_help = bench::AFTER_HELP)]
     Bench(Box<bench::Arguments>),
-    /// Run as another program, with that program's options: its name, then its words
+    /// Run in place of memcached, with memcached's options
     #[command(
-        after_help = "A symbolic link of that name to the executable does the same:\n  ln -s todana memcached; ./memcached -m 1024 -u nobody"
+        after_help = "Examples:\n  todana as memcached --help\n  todana as memcached -m 1024 -u nobody\n\nA symbolic link of that name to the executable does the same:\n  ln -s todana memcached; ./memcached -m 1024 -u nobody"
     )]
     As {
         /// The program
@@ -59,11 +62,13 @@ enum Command {
         words: Vec<OsString>,
     },
     /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  source <(todana completions bash)")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
     /// Write the manual pages into a directory
+    #[command(after_help = "Example:\n  todana man /usr/local/share/man/man1; man todana-serve")]
     Man {
         /// The directory, made if need be
         directory: std::path::PathBuf,

@@ -13,15 +13,20 @@ use std::path::{Path, PathBuf};
 use todana_server::{LogFormat, Options, init_logging};
 
 pub(crate) const AFTER_HELP: &str = "\
-Each option --NAME can also be given as TODANA_NAME in the environment and as NAME in the file of --config:
-flag > environment > file > default. `todana config show` prints what is in force and where it comes from.
+Each option can also be a variable in the environment (--memory-limit as
+TODANA_MEMORY_LIMIT) or a line in the file of --config (memory-limit = 1024);
+a switch is true or false there. A flag counts before the environment, the
+environment before the file, the file before the default.
+`todana config show -- OPTIONS` prints each option and where it comes from.
 
 Examples:
-  todana serve                               64 MiB on 127.0.0.1:11211
-  todana serve -m 1024 -l 10.0.0.5 -t 8      1 GiB, on one address, eight threads
-  todana serve -m 0                          as much as there is
+  todana serve                             64 MiB on 127.0.0.1:11211
+  todana serve -m 1024 -l 10.0.0.5 -t 8    1 GiB, one address, eight threads
+  todana serve -m 0                        as much as there is
   TODANA_PORT=11311 todana serve
-  todana serve --config /etc/todana.toml     with lines like: memory-limit = 1024";
+  todana serve --config /etc/todana.toml
+
+In memcached's place: todana as memcached --help";
 
 const CACHE: &str = "Memory";
 const NETWORK: &str = "Network";
@@ -30,7 +35,7 @@ const PROCESS: &str = "Process";
 /// What `serve` can be told.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
-    /// TCP port; 0 switches TCP off when a Unix socket is given, -1 lets the system choose
+    /// TCP port; 0 or -1 lets the system choose
     #[arg(short, long, env = "TODANA_PORT", default_value = "11211", value_parser = port, help_heading = NETWORK, allow_negative_numbers = true)]
     port: i32,
     /// Addresses to listen on: host, host:port, `[v6]:port`, * or *:port for all; repeatable, or a list with commas
@@ -57,13 +62,13 @@ pub(crate) struct Arguments {
     /// Refuse writes at the memory limit instead of evicting
     #[arg(short = 'M', long, env = "TODANA_DISABLE_EVICTIONS", help_heading = CACHE)]
     disable_evictions: bool,
-    /// The largest item, with k, m or g: 1k to 1g
+    /// The largest item, 1k to 1g; bytes without k, m or g
     #[arg(short = 'I', long, env = "TODANA_MAX_ITEM_SIZE", default_value = "1m", value_parser = size, value_name = "SIZE", help_heading = CACHE)]
     max_item_size: u64,
     /// Worker threads
     #[arg(short, long, env = "TODANA_THREADS", default_value = "4", value_parser = number::<usize>, help_heading = PROCESS)]
     threads: usize,
-    /// Say more: -v notices, -vv connections too
+    /// Log more: -v notices, -vv connections too
     #[arg(short, long, env = "TODANA_VERBOSE", action = ArgAction::Count, help_heading = PROCESS)]
     verbose: u8,
     /// Write the process id here
@@ -97,7 +102,13 @@ where
     T::Err: std::fmt::Display,
 {
     // Deployment tools pass `-m 8192` as one word, which leaves the blank in the value.
-    text.trim().parse().map_err(|error: T::Err| error.to_string())
+    let text = text.trim();
+    // What the standard library says of "1g" is that there is an "invalid digit found in string".
+    let is_number = text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit());
+    if text.is_empty() || !is_number {
+        return Err("not a whole number".into());
+    }
+    text.parse().map_err(|error: T::Err| error.to_string())
 }
 
 fn port(text: &str) -> Result<i32, String> {
@@ -214,10 +225,15 @@ pub(crate) fn effective(words: impl IntoIterator<Item = OsString>) -> Result<Eff
     let first = serve_command().get_matches_from(&words);
     let file = first.get_one::<PathBuf>("config").cloned();
     let (command, in_file) = command_with(file.as_deref())?;
-    let matches =
-        command.clone().try_get_matches_from(&words).map_err(|error| Failure::usage(error.to_string()))?;
-    let arguments =
-        Arguments::from_arg_matches(&matches).map_err(|error| Failure::usage(error.to_string()))?;
+    // Flags and environment are right: they were read above. What is wrong now is the file's.
+    let in_file_wrong = |error: clap::Error| {
+        let text = error.to_string();
+        let what = text.strip_prefix("error: ").unwrap_or(&text).lines().next().unwrap_or_default();
+        let place = file.as_ref().map_or_else(String::new, |path| format!("{}: ", path.display()));
+        Failure::usage(format!("{place}{what}"))
+    };
+    let matches = command.clone().try_get_matches_from(&words).map_err(in_file_wrong)?;
+    let arguments = Arguments::from_arg_matches(&matches).map_err(in_file_wrong)?;
     let origins = origins(&command, &matches, &in_file);
     let listen = if arguments.unix_socket.is_some() { Vec::new() } else { arguments.listen };
     let options = Options {
