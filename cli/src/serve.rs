@@ -10,7 +10,7 @@ use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, ValueEnu
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use todana_server::{LogFormat, Options, init_logging};
+use todana_server::{LogFormat, Options, TlsOptions, init_logging};
 
 pub(crate) const AFTER_HELP: &str = "\
 Each option can also be a variable in the environment (--memory-limit as
@@ -30,6 +30,7 @@ In memcached's place: todana as memcached --help";
 
 const CACHE: &str = "Memory";
 const NETWORK: &str = "Network";
+const TLS: &str = "TLS";
 const PROCESS: &str = "Process";
 
 /// What `serve` can be told.
@@ -38,7 +39,8 @@ pub(crate) struct Arguments {
     /// TCP port; 0 or -1 lets the system choose
     #[arg(short, long, env = "TODANA_PORT", default_value = "11211", value_parser = port, help_heading = NETWORK, allow_negative_numbers = true)]
     port: i32,
-    /// Addresses to listen on: host, host:port, `[v6]:port`, * or *:port for all; repeatable, or a list with commas
+    /// Addresses to listen on: host, host:port, `[v6]:port`, * or *:port for all; repeatable, or a list with commas. With
+    /// TLS, `notls:` before one switches it off there, `mtls:` requires client certificates, `btls:` asks for none
     #[arg(short, long, env = "TODANA_LISTEN", default_value = "127.0.0.1", action = ArgAction::Append, value_delimiter = ',', value_name = "ADDRESS", help_heading = NETWORK)]
     listen: Vec<String>,
     /// Listen on this Unix socket instead of TCP
@@ -56,6 +58,27 @@ pub(crate) struct Arguments {
     /// Requests of one connection in a row before others get a turn
     #[arg(short = 'R', long, env = "TODANA_MAX_REQS_PER_EVENT", default_value = "20", value_parser = number::<u32>, help_heading = NETWORK)]
     max_reqs_per_event: u32,
+    /// Speak TLS, with the certificate chain in this PEM file; SIGHUP and `refresh_certs` read it again
+    #[arg(long, env = "TODANA_TLS_CERT", value_name = "FILE", help_heading = TLS)]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key, PEM or DER, if it is not in the file of --tls-cert
+    #[arg(long, env = "TODANA_TLS_KEY", value_name = "FILE", help_heading = TLS)]
+    tls_key: Option<PathBuf>,
+    /// PEM file of the authorities whose client certificates count
+    #[arg(long, env = "TODANA_TLS_CA", value_name = "FILE", help_heading = TLS)]
+    tls_ca: Option<PathBuf>,
+    /// Client certificates [default: required, if there is --tls-ca]
+    #[arg(long, env = "TODANA_TLS_CLIENTS", value_name = "WHETHER", help_heading = TLS)]
+    tls_clients: Option<ClientCertificates>,
+    /// The oldest version spoken
+    #[arg(long, env = "TODANA_TLS_MIN_VERSION", value_name = "VERSION", default_value = "1.2", help_heading = TLS)]
+    tls_min_version: TlsVersion,
+    /// Cipher suites of TLS 1.2 and 1.3 by OpenSSL's names and words; those of 1.3 stay unless one is named
+    #[arg(long, env = "TODANA_TLS_CIPHERS", value_name = "LIST", help_heading = TLS)]
+    tls_ciphers: Option<String>,
+    /// Give out no tickets by which clients resume a session
+    #[arg(long, env = "TODANA_TLS_NO_RESUMPTION", help_heading = TLS)]
+    tls_no_resumption: bool,
     /// Memory of the whole process in MiB; 0 for no limit
     #[arg(short, long, env = "TODANA_MEMORY_LIMIT", default_value = "64", value_parser = number::<u64>, value_name = "MIB", help_heading = CACHE)]
     memory_limit: u64,
@@ -86,6 +109,26 @@ pub(crate) struct Arguments {
     /// Read options from this TOML file
     #[arg(long, env = "TODANA_CONFIG", value_name = "FILE", help_heading = PROCESS)]
     config: Option<PathBuf>,
+}
+
+/// Whether clients show certificates.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ClientCertificates {
+    /// They are not asked for any
+    Off,
+    /// One that is shown must be right
+    Optional,
+    /// All must show one
+    Required,
+}
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TlsVersion {
+    #[value(name = "1.2")]
+    V1_2,
+    #[value(name = "1.3")]
+    V1_3,
 }
 
 /// How log lines look.
@@ -235,6 +278,7 @@ pub(crate) fn effective(words: impl IntoIterator<Item = OsString>) -> Result<Eff
     let matches = command.clone().try_get_matches_from(&words).map_err(in_file_wrong)?;
     let arguments = Arguments::from_arg_matches(&matches).map_err(in_file_wrong)?;
     let origins = origins(&command, &matches, &in_file);
+    let tls = arguments.tls()?;
     let listen = if arguments.unix_socket.is_some() { Vec::new() } else { arguments.listen };
     let options = Options {
         listen,
@@ -252,6 +296,7 @@ pub(crate) fn effective(words: impl IntoIterator<Item = OsString>) -> Result<Eff
         requests_per_event: arguments.max_reqs_per_event,
         flush_allowed: !arguments.disable_flush_all,
         shutdown_allowed: arguments.enable_shutdown,
+        tls,
     };
     options.validate().map_err(|error| Failure::usage(error.to_string()))?;
     let log_format = match arguments.log_format {
@@ -259,6 +304,28 @@ pub(crate) fn effective(words: impl IntoIterator<Item = OsString>) -> Result<Eff
         Format::Json => LogFormat::Json,
     };
     Ok(Effective { options, log_format, origins })
+}
+
+impl Arguments {
+    fn tls(&self) -> Result<Option<TlsOptions>, Failure> {
+        let Some(chain) = self.tls_cert.clone() else {
+            let orphan = [("--tls-key", self.tls_key.is_some()), ("--tls-ca", self.tls_ca.is_some())];
+            return match orphan.iter().find(|(_, given)| *given) {
+                Some((name, _)) => Err(Failure::usage(format!("{name} means nothing without --tls-cert"))),
+                None => Ok(None),
+            };
+        };
+        let required = if self.tls_ca.is_some() { 2 } else { 0 };
+        Ok(Some(TlsOptions {
+            chain,
+            key: self.tls_key.clone(),
+            ca: self.tls_ca.clone(),
+            verify_mode: self.tls_clients.map_or(required, |clients| clients as u8),
+            only_1_3: self.tls_min_version == TlsVersion::V1_3,
+            ciphers: self.tls_ciphers.clone(),
+            resumption: !self.tls_no_resumption,
+        }))
+    }
 }
 
 fn origins(

@@ -312,6 +312,18 @@ const REFUSED: &[(&[&str], i32, &str)] = &[
     (&["-o", "ssl_verify_mode=5"], 1, "Invalid ssl_verify_mode. Use help to see valid options."),
     (&["-o", "ssl_min_version=9"], 1, "Invalid ssl_min_version. Use help to see valid options."),
     (&["-o", "ssl_wbuf_size=x"], 1, "could not parse argument to ssl_wbuf_size"),
+    (&["-Z"], 64, "Error loading the certificate chain: (null) : -o ssl_chain_cert is missing"),
+    (
+        &["--enable-ssl", "-o", "ssl_chain_cert=/missing"],
+        64,
+        "Error loading the certificate chain: /missing : No such file or directory",
+    ),
+    (
+        &["-Z", "-o", "ssl_chain_cert=/dev/null"],
+        64,
+        "Error loading the certificate chain: /dev/null : there is no certificate in it",
+    ),
+    (&["-Z", "-o", "ssl_chain_cert=/x,ssl_ciphers=x"], 64, "Error setting the provided cipher(s): x"),
     (&["-o", "ext_path"], 1, "missing argument to ext_path, ie: ext_path=/d/file:5G"),
     (
         &["-o", "ext_path=/f"],
@@ -338,8 +350,6 @@ fn what_cannot_be_is_refused_in_memcacheds_words() {
 
 /// What the server does not do yet.
 const MISSING: &[(&[&str], &str)] = &[
-    (&["-Z"], "TLS (-Z) is"),
-    (&["--enable-ssl", "-o", "ssl_chain_cert=/x,ssl_key=/y"], "TLS (-Z) is"),
     (&["-S"], "SASL (-S) is"),
     (&["-Y", "/dev/null"], "the authentication file (-Y) is"),
     (&["-B", "binary"], "the binary protocol (-B binary) is"),

@@ -282,6 +282,8 @@ pub enum Command<'a> {
         /// The new limit.
         mebibytes: u64,
     },
+    /// Read certificates again, for the connections that come after. `Done`, or `Faulty` with the reason.
+    RefreshCertificates,
     /// Stop the server: nothing, or `Refused(NotEnabled)`.
     Shutdown {
         /// As by SIGUSR1 rather than by SIGINT.

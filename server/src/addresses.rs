@@ -3,21 +3,56 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
+/// What one name of `-l` stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) tls: PlaceTls,
+}
+
+/// Whether TLS is spoken at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlaceTls {
+    /// As everywhere.
+    Default,
+    /// Not here (`notls:`).
+    Off,
+    /// Without asking for client certificates (`btls:`).
+    Basic,
+    /// With client certificates (`mtls:`).
+    Mutual,
+}
+
+const PREFIXES: [(&str, PlaceTls); 3] =
+    [("notls:", PlaceTls::Off), ("btls:", PlaceTls::Basic), ("mtls:", PlaceTls::Mutual)];
+
+impl PlaceTls {
+    /// What the prefix of a name says, and the name without it.
+    pub(crate) fn of(name: &str) -> (PlaceTls, &str) {
+        let prefixed = PREFIXES.iter().find_map(|(prefix, tls)| Some((*tls, name.strip_prefix(prefix)?)));
+        prefixed.unwrap_or((PlaceTls::Default, name))
+    }
+}
+
 /// The addresses of each name. Empty names (`-l 'a,'`) are passed over.
-pub(crate) fn addresses(names: &[String], port: u16) -> io::Result<Vec<Vec<SocketAddr>>> {
+pub(crate) fn places(names: &[String], port: u16) -> io::Result<Vec<Place>> {
     if names.is_empty() {
-        return Ok(vec![vec![SocketAddr::from(([127, 0, 0, 1], port))]]);
+        let addresses = vec![SocketAddr::from(([127, 0, 0, 1], port))];
+        return Ok(vec![Place { addresses, tls: PlaceTls::Default }]);
     }
     let names = names.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|name| !name.is_empty());
-    let groups = names.map(|name| {
-        named(name, port)
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot find address {name:?}: {error}")))
+    let places = names.map(|name| {
+        let (tls, place) = PlaceTls::of(name);
+        let addresses = named(place, port).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot find address {name:?}: {error}"))
+        })?;
+        Ok(Place { addresses, tls })
     });
-    let groups: Vec<_> = groups.collect::<io::Result<_>>()?;
-    if groups.is_empty() {
+    let places: Vec<_> = places.collect::<io::Result<_>>()?;
+    if places.is_empty() {
         return Err(invalid("there is no address to listen on"));
     }
-    Ok(groups)
+    Ok(places)
 }
 
 fn named(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
@@ -49,8 +84,21 @@ mod tests {
 
     fn read(names: &[&str]) -> io::Result<Vec<Vec<String>>> {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let groups = addresses(&names, 7)?;
-        Ok(groups.iter().map(|group| group.iter().map(ToString::to_string).collect()).collect())
+        let places = places(&names, 7)?;
+        Ok(places.iter().map(|place| place.addresses.iter().map(ToString::to_string).collect()).collect())
+    }
+
+    #[test]
+    fn prefixes_say_whether_tls_is_spoken() {
+        for (name, tls, address) in [
+            ("127.0.0.1", PlaceTls::Default, "127.0.0.1:7"),
+            ("notls:127.0.0.1:5", PlaceTls::Off, "127.0.0.1:5"),
+            ("btls:::1", PlaceTls::Basic, "[::1]:7"),
+            ("mtls:[::1]:5", PlaceTls::Mutual, "[::1]:5"),
+        ] {
+            let place = Place { addresses: vec![address.parse().unwrap()], tls };
+            assert_eq!(places(&[name.to_string()], 7).unwrap(), [place], "{name}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::listener::Stream;
 use crate::output::Output;
-use std::io::{self, Read};
+use std::io;
 use todana_core::{Command, Place};
 use todana_protocol::memcached::{Dialect, Limits, Request, Step, encode};
 
@@ -129,14 +129,13 @@ impl Connection {
     pub(crate) fn held(&self) -> Held {
         let of_pending = |len: fn(&Output) -> usize| self.pending.as_deref().map_or(0, len) as u64;
         let (pending, copied) = (of_pending(Output::len), of_pending(Output::copied_len));
-        Held { partial: self.input.len() as u64, pending, copied }
+        let (partial, unsent) = self.stream.kept_lens();
+        Held { partial: (self.input.len() + partial) as u64, pending, copied: copied + unsent as u64 }
     }
 
-    /// Reads once; returns how much came and whether that was less than there was room for, which means that there
-    /// is no more.
+    /// Reads once; returns how much came and whether there is no more for now.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
-        let len = self.stream.read(buffer)?;
-        Ok((len, len < buffer.len()))
+        self.stream.read_some(buffer)
     }
 
     /// Puts what was just read behind what is kept.

@@ -24,8 +24,10 @@ mod process;
 mod server;
 mod service;
 mod statistics;
+mod tls;
 mod worker;
 
 pub use logging::{LogFormat, init_logging};
 pub use options::{Options, OptionsError};
 pub use server::{Handle, Server, serve};
+pub use tls::{Tls, TlsError, TlsOptions};

@@ -1,7 +1,8 @@
 //! Listening sockets and the streams that come out of them.
 
-use crate::addresses::addresses;
+use crate::addresses::{Place, PlaceTls, places};
 use crate::options::Options;
+use crate::tls::{Ask, Tls, TlsStream};
 use mio::event::Source;
 use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use mio::{Interest, Registry, Token};
@@ -11,16 +12,25 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A socket that connections come from.
 pub(crate) enum Listener {
-    Tcp(TcpListener),
+    Tcp(TcpListener, Option<Secure>),
     Unix(UnixListener, PathBuf),
+}
+
+/// How a listener speaks TLS.
+#[derive(Clone)]
+pub(crate) struct Secure {
+    tls: Arc<Tls>,
+    ask: Ask,
 }
 
 /// A connection's socket.
 pub(crate) enum Stream {
     Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
 }
 
@@ -50,20 +60,24 @@ fn named(error: io::Error, what: &str) -> io::Error {
 /// Opens every address once, and fails with the first that cannot be had. Where a name has several addresses, those that
 /// the system knows nothing of may be missing: `*` and `localhost` mean both families also where there is no IPv6.
 fn open_each<T>(
-    groups: Vec<Vec<SocketAddr>>,
-    mut open: impl FnMut(SocketAddr) -> io::Result<T>,
+    places: Vec<Place>,
+    mut open: impl FnMut(SocketAddr, PlaceTls) -> io::Result<T>,
 ) -> io::Result<Vec<T>> {
     let (mut opened, mut served) = (Vec::new(), Vec::new());
-    for group in groups {
+    for Place { addresses: group, tls } in places {
         let mut missing = Vec::new();
         for &address in &group {
-            if served.contains(&address) {
-                continue;
+            if let Some((_, served_tls)) = served.iter().find(|(served, _)| *served == address) {
+                if *served_tls == tls {
+                    continue;
+                }
+                let what = format!("{address} is to be served with TLS in one way and in another");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
             }
-            match open(address) {
+            match open(address, tls) {
                 Ok(listener) => {
                     opened.push(listener);
-                    served.push(address);
+                    served.push((address, tls));
                 }
                 Err(error) => {
                     let is_unavailable = is_unavailable(address, &error);
@@ -100,16 +114,18 @@ fn is_unavailable(address: SocketAddr, error: &io::Error) -> bool {
 }
 
 impl Listener {
-    /// Opens all listeners that the options ask for.
-    pub(crate) fn open(options: &Options) -> io::Result<Vec<Listener>> {
+    /// Opens all listeners that the options ask for. A Unix socket never speaks TLS: nobody can listen in on it.
+    pub(crate) fn open(options: &Options, tls: Option<&Arc<Tls>>) -> io::Result<Vec<Listener>> {
         if let Some(path) = &options.unix_socket {
             return Ok(vec![Listener::open_unix(path, options)?]);
         }
-        let groups = addresses(&options.listen, options.port)?;
-        open_each(groups, |address| Listener::open_tcp(address, options))
+        open_each(places(&options.listen, options.port)?, |address, place_tls| {
+            let secure = tls.and_then(|tls| Secure::at(tls, place_tls));
+            Listener::open_tcp(address, options, secure)
+        })
     }
 
-    fn open_tcp(address: SocketAddr, options: &Options) -> io::Result<Listener> {
+    fn open_tcp(address: SocketAddr, options: &Options, secure: Option<Secure>) -> io::Result<Listener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
@@ -119,7 +135,7 @@ impl Listener {
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         socket.listen(i32::try_from(options.listen_backlog).unwrap_or(i32::MAX))?;
-        Ok(Listener::Tcp(TcpListener::from_std(socket.into())))
+        Ok(Listener::Tcp(TcpListener::from_std(socket.into()), secure))
     }
 
     fn open_unix(path: &Path, options: &Options) -> io::Result<Listener> {
@@ -155,12 +171,16 @@ impl Listener {
     /// The next waiting connection, set up.
     pub(crate) fn accept(&self) -> io::Result<Stream> {
         match self {
-            Listener::Tcp(listener) => {
+            Listener::Tcp(listener, secure) => {
                 let (stream, _) = listener.accept()?;
                 // Neither is worth losing the connection over.
                 let _ = stream.set_nodelay(true);
                 let _ = socket2::SockRef::from(&stream).set_keepalive(true);
-                Ok(Stream::Tcp(stream))
+                let Some(Secure { tls, ask }) = secure else { return Ok(Stream::Tcp(stream)) };
+                // Others may have more luck.
+                let stream =
+                    TlsStream::new(stream, tls, *ask).map_err(|_| io::ErrorKind::ConnectionAborted)?;
+                Ok(Stream::Tls(Box::new(stream)))
             }
             Listener::Unix(listener, _) => Ok(Stream::Unix(listener.accept()?.0)),
         }
@@ -169,21 +189,23 @@ impl Listener {
     /// Where it listens, as people write it.
     pub(crate) fn name(&self) -> String {
         match self {
-            Listener::Tcp(listener) => listener.local_addr().map_or_else(|_| "?".into(), |a| a.to_string()),
+            Listener::Tcp(listener, _) => {
+                listener.local_addr().map_or_else(|_| "?".into(), |a| a.to_string())
+            }
             Listener::Unix(_, path) => path.display().to_string(),
         }
     }
 
     pub(crate) fn tcp_address(&self) -> Option<SocketAddr> {
         match self {
-            Listener::Tcp(listener) => listener.local_addr().ok(),
+            Listener::Tcp(listener, _) => listener.local_addr().ok(),
             Listener::Unix(..) => None,
         }
     }
 
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match self {
-            Listener::Tcp(listener) => listener.register(registry, token, Interest::READABLE),
+            Listener::Tcp(listener, _) => listener.register(registry, token, Interest::READABLE),
             Listener::Unix(listener, _) => listener.register(registry, token, Interest::READABLE),
         }
     }
@@ -197,22 +219,45 @@ impl Drop for Listener {
     }
 }
 
+impl Secure {
+    fn at(tls: &Arc<Tls>, place: PlaceTls) -> Option<Secure> {
+        let ask = match place {
+            PlaceTls::Off => return None,
+            PlaceTls::Default => tls.options().ask(),
+            PlaceTls::Basic => Ask::Never,
+            PlaceTls::Mutual => Ask::Always,
+        };
+        Some(Secure { tls: Arc::clone(tls), ask })
+    }
+}
+
 impl Stream {
+    /// Reads what has come; returns how much, and whether there is no more for now. None, without an error, is the end.
+    pub(crate) fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
+        let len = match self {
+            Stream::Tcp(stream) => stream.read(buffer),
+            Stream::Unix(stream) => stream.read(buffer),
+            Stream::Tls(stream) => return stream.read_some(buffer),
+        }?;
+        // Less than there was room for means that the socket is drained.
+        Ok((len, len < buffer.len()))
+    }
+
+    /// What it keeps of input that is not whole, and of output that the socket has not taken, besides its connection.
+    pub(crate) fn kept_lens(&self) -> (usize, usize) {
+        match self {
+            Stream::Tcp(_) | Stream::Unix(_) => (0, 0),
+            Stream::Tls(stream) => (stream.partial_len(), stream.unsent_len()),
+        }
+    }
+
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         // Edge-triggered, so asking for both once costs no further call.
         let interest = Interest::READABLE | Interest::WRITABLE;
         match self {
             Stream::Tcp(stream) => stream.register(registry, token, interest),
             Stream::Unix(stream) => stream.register(registry, token, interest),
-        }
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.read(buffer),
-            Stream::Unix(stream) => stream.read(buffer),
+            Stream::Tls(stream) => stream.socket().register(registry, token, interest),
         }
     }
 }
@@ -222,6 +267,7 @@ impl Write for Stream {
         match self {
             Stream::Tcp(stream) => stream.write(bytes),
             Stream::Unix(stream) => stream.write(bytes),
+            Stream::Tls(stream) => stream.write(bytes),
         }
     }
 
@@ -229,11 +275,15 @@ impl Write for Stream {
         match self {
             Stream::Tcp(stream) => stream.write_vectored(pieces),
             Stream::Unix(stream) => stream.write_vectored(pieces),
+            Stream::Tls(stream) => stream.write_vectored(pieces),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        match self {
+            Stream::Tcp(_) | Stream::Unix(_) => Ok(()),
+            Stream::Tls(stream) => stream.flush(),
+        }
     }
 }
 
@@ -251,9 +301,14 @@ mod tests {
         groups: &[&[&str]],
         refuse: impl Fn(SocketAddr) -> Option<io::Error>,
     ) -> Result<Vec<String>, String> {
-        let groups = groups.iter().map(|group| group.iter().map(|a| a.parse().unwrap()).collect()).collect();
-        open_each(groups, |address| refuse(address).map_or(Ok(address.to_string()), Err))
-            .map_err(|error| error.to_string())
+        let place = |group: &&[&str]| Place {
+            addresses: group.iter().map(|a| a.parse().unwrap()).collect(),
+            tls: PlaceTls::Default,
+        };
+        open_each(groups.iter().map(place).collect(), |address, _| {
+            refuse(address).map_or(Ok(address.to_string()), Err)
+        })
+        .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -285,6 +340,14 @@ mod tests {
         let v4_only = |address: SocketAddr| address.is_ipv6().then(no_family);
         let groups: &[&[&str]] = &[&["127.0.0.1:1"], &["[::1]:1", "127.0.0.1:1"]];
         assert_eq!(opened(groups, v4_only), Ok(vec!["127.0.0.1:1".into()]));
+    }
+
+    #[test]
+    fn an_address_is_not_served_with_tls_and_without() {
+        let place = |tls| Place { addresses: vec!["127.0.0.1:1".parse().unwrap()], tls };
+        let opened = open_each(vec![place(PlaceTls::Mutual), place(PlaceTls::Off)], |_, tls| Ok(tls));
+        let error = opened.unwrap_err().to_string();
+        assert_eq!(error, "127.0.0.1:1 is to be served with TLS in one way and in another");
     }
 
     #[test]

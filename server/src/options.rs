@@ -1,12 +1,15 @@
 //! What a server can be told.
 
+use crate::addresses::PlaceTls;
+use crate::tls::TlsOptions;
 use std::fmt;
 use std::path::PathBuf;
 
 /// What a server can be told. The names are memcached's where it has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Addresses to listen on: `host`, `host:port`, `[v6]:port`, `*` for all. Empty: 127.0.0.1.
+    /// Addresses to listen on: `host`, `host:port`, `[v6]:port`, `*` for all. Empty: 127.0.0.1. Before them may stand
+    /// `notls:`, `btls:` (without client certificates) or `mtls:` (with).
     pub listen: Vec<String>,
     /// The TCP port for addresses that name none; 0 lets the system choose.
     pub port: u16,
@@ -36,6 +39,8 @@ pub struct Options {
     pub flush_allowed: bool,
     /// True allows the `shutdown` command.
     pub shutdown_allowed: bool,
+    /// Speak TLS on all TCP addresses that do not say otherwise.
+    pub tls: Option<TlsOptions>,
 }
 
 impl Default for Options {
@@ -56,6 +61,7 @@ impl Default for Options {
             requests_per_event: 20,
             flush_allowed: true,
             shutdown_allowed: false,
+            tls: None,
         }
     }
 }
@@ -103,7 +109,19 @@ impl Options {
         if self.unix_socket.is_some() && !self.listen.is_empty() {
             return wrong("a Unix socket takes the place of TCP: give either -s or -l");
         }
-        Ok(())
+        let asks = |tls| {
+            self.listen.iter().flat_map(|list| list.split(',')).any(|name| PlaceTls::of(name.trim()).0 == tls)
+        };
+        match &self.tls {
+            None if asks(PlaceTls::Basic) || asks(PlaceTls::Mutual) => {
+                wrong("btls: and mtls: need a certificate (--tls-cert)")
+            }
+            Some(tls) if tls.verify_mode > 3 => wrong("the mode for client certificates must be 0 to 3"),
+            Some(tls) if tls.ca.is_none() && (tls.verify_mode > 0 || asks(PlaceTls::Mutual)) => wrong(
+                "client certificates are asked for, but there is no authority to check them by (--tls-ca)",
+            ),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use crate::janitor;
 use crate::listener::Listener;
 use crate::options::Options;
 use crate::process;
+use crate::tls::Tls;
 use crate::worker::Worker;
 use mio::Waker;
 use std::io;
@@ -90,6 +91,7 @@ pub(crate) struct Shared {
     held_bytes: AtomicU64,
     pub(crate) tcp_port: u16,
     pub(crate) listening_on: Vec<String>,
+    pub(crate) tls: Option<Arc<Tls>>,
 }
 
 impl Shared {
@@ -158,8 +160,16 @@ impl Server {
     /// Opens the listeners and makes the database. Fails when an option is impossible or an address cannot be had;
     /// the message names it.
     pub fn bind(options: Options) -> io::Result<Server> {
-        options.validate().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
-        let listeners = Listener::open(&options)?;
+        options.validate().map_err(invalid)?;
+        let tls = options.tls.as_ref().map(Tls::load).transpose().map_err(invalid)?;
+        Server::bind_with(options, tls)
+    }
+
+    /// The same with certificates that have been read already, perhaps by a user who may read more.
+    pub fn bind_with(options: Options, tls: Option<Tls>) -> io::Result<Server> {
+        options.validate().map_err(invalid)?;
+        let tls = tls.map(Arc::new);
+        let listeners = Listener::open(&options, tls.as_ref())?;
         let tcp_addresses: Vec<SocketAddr> = listeners.iter().filter_map(Listener::tcp_address).collect();
         // Descriptors besides those of connections: listeners, polls, wakers, standard streams, files.
         let wanted =
@@ -193,6 +203,7 @@ impl Server {
             held_bytes: AtomicU64::new(0),
             tcp_port: tcp_addresses.first().map_or(0, SocketAddr::port),
             listening_on: listeners.iter().map(Listener::name).collect(),
+            tls,
             options,
         });
         shared.measure_memory();
@@ -222,6 +233,16 @@ impl Server {
     /// What stops it.
     pub fn handle(&self) -> Handle {
         self.shared.handle.clone()
+    }
+
+    /// What reads again from its files what may change while it runs: certificates. Says in the log how that went.
+    pub fn reloader(&self) -> impl Fn() + Send + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || match shared.tls.as_deref().map(Tls::refresh) {
+            None => tracing::info!("there is nothing to read again"),
+            Some(Ok(())) => tracing::info!("certificates read again, for new connections"),
+            Some(Err(error)) => tracing::error!("the certificates in use stay: {error}"),
+        }
     }
 
     /// Serves until it is stopped. Writes the pid file at the start and removes it at the end.
@@ -254,6 +275,10 @@ impl Server {
     }
 }
 
+fn invalid(error: impl std::error::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error.to_string())
+}
+
 /// Few shards where memory is scarce, as each keeps part-filled pages of its own; more where many threads write.
 fn shards(options: &Options) -> usize {
     let by_threads = (options.threads * 2).next_power_of_two().clamp(8, 256);
@@ -268,14 +293,14 @@ fn shards(options: &Options) -> usize {
 pub fn serve(options: Options, ready: impl FnOnce(&Server)) -> io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
     let server = Server::bind(options)?;
-    let handle = server.handle();
+    let (handle, reload) = (server.handle(), server.reloader());
     let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1])?;
     let closer = signals.handle();
     let watcher = std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in &mut signals {
             if signal == SIGHUP {
-                // Closed terminals and log rotations send it; a cache must not go with them.
-                tracing::info!("SIGHUP: there is nothing to read again");
+                // Closed terminals and log rotations send it too; a cache must not go with them.
+                reload();
                 continue;
             }
             tracing::info!(signal, "stopping");

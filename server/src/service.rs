@@ -5,6 +5,7 @@ use crate::logging::set_verbosity;
 use crate::output::Output;
 use crate::server::Shared;
 use crate::statistics;
+use crate::tls::Tls;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -50,6 +51,7 @@ impl Execute for Service {
                 reply(Reply::Done);
             }
             Command::MemoryLimit { mebibytes } => reply(self.set_memory_limit(*mebibytes)),
+            Command::RefreshCertificates => self.refresh_certificates(&mut reply),
             Command::Shutdown { graceful } => {
                 if !self.shared.options.shutdown_allowed {
                     reply(Reply::Refused(Refusal::NotEnabled));
@@ -81,6 +83,15 @@ impl Execute for Service {
 }
 
 impl Service {
+    #[cold]
+    fn refresh_certificates(&self, reply: &mut dyn FnMut(Reply<'_>)) {
+        match self.shared.tls.as_deref().map(Tls::refresh) {
+            None => reply(Reply::Faulty("Error TLS not enabled")),
+            Some(Ok(())) => reply(Reply::Done),
+            Some(Err(error)) => reply(Reply::Faulty(&error.to_string())),
+        }
+    }
+
     fn set_memory_limit(&self, mebibytes: u64) -> Reply<'static> {
         if mebibytes < MEMORY_LIMIT_MIN_MIB {
             return Reply::Refused(Refusal::LimitTooSmall);

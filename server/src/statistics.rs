@@ -8,7 +8,9 @@ use crate::counters::{Own, WorkerCounters};
 use crate::process;
 use crate::server::Shared;
 use crate::service::MEMCACHED_VERSION;
+use crate::tls::TlsOptions;
 use std::fmt::{Display, Write};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use todana_core::{Reply, SizeClass};
 use todana_protocol::memcached::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES};
@@ -157,11 +159,14 @@ fn general(shared: &Shared, w: &mut Writer<'_, '_>) {
         "log_watcher_skipped",
         "log_watcher_sent",
         "log_watchers",
-        "unexpected_napi_ids",
-        "round_robin_fallback",
     ] {
         w.put(name, 0);
     }
+    if let Some(tls) = &shared.tls {
+        tls.put_counters(|name, value| w.put(name, value));
+    }
+    w.put("unexpected_napi_ids", 0);
+    w.put("round_robin_fallback", 0);
     w.put("bytes", status.live_bytes);
     w.put("curr_items", status.records);
     w.put("total_items", c.total_items);
@@ -264,20 +269,27 @@ fn settings(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("ext_max_frag", 0);
     w.put("slab_automove_extra", 0);
     w.put("ext_drop_unread", 0);
-    w.put("ssl_enabled", "no");
-    w.put("ssl_chain_cert", "NULL");
-    w.put("ssl_key", "NULL");
-    w.put("ssl_verify_mode", 0);
-    w.put("ssl_keyformat", 1);
-    w.put("ssl_ciphers", "NULL");
-    w.put("ssl_ca_cert", "NULL");
-    w.put("ssl_wbuf_size", 16384);
-    w.put("ssl_session_cache", "no");
-    w.put("ssl_kernel_tls", "no");
-    w.put("ssl_min_version", "tlsv1.2");
+    tls_settings(options.tls.as_ref(), w);
     w.put("memory_file", "NULL");
     w.put("client_flags_size", 4);
     w.put("shutdown_command", yes_no(options.shutdown_allowed));
+}
+
+fn tls_settings(tls: Option<&TlsOptions>, w: &mut Writer<'_, '_>) {
+    let path = |path: Option<&PathBuf>| path.map_or_else(|| "NULL".into(), |path| path.display().to_string());
+    w.put("ssl_enabled", yes_no(tls.is_some()));
+    w.put("ssl_chain_cert", path(tls.map(|tls| &tls.chain)));
+    w.put("ssl_key", path(tls.and_then(|tls| tls.key.as_ref())));
+    // OpenSSL's numbers, which memcached shows: 1 asks, 2 more requires, 4 more asks once.
+    w.put("ssl_verify_mode", tls.map_or(0, |tls| [0, 1, 3, 7][usize::from(tls.verify_mode.min(3))]));
+    // Either format is taken, whatever is said.
+    w.put("ssl_keyformat", 1);
+    w.put("ssl_ciphers", tls.and_then(|tls| tls.ciphers.as_deref()).unwrap_or("NULL"));
+    w.put("ssl_ca_cert", path(tls.and_then(|tls| tls.ca.as_ref())));
+    w.put("ssl_wbuf_size", 16384);
+    w.put("ssl_session_cache", yes_no(tls.is_some_and(|tls| tls.resumption)));
+    w.put("ssl_kernel_tls", "no");
+    w.put("ssl_min_version", if tls.is_some_and(|tls| tls.only_1_3) { "tlsv1.3" } else { "tlsv1.2" });
 }
 
 /// The classes that hold something, or ever evicted, numbered as memcached numbers them; what is larger than the last

@@ -141,6 +141,8 @@ impl Worker {
             // No further edge will tell: the end has to be read, even behind a read that came up short.
             connection.ended |= event.is_read_closed() || event.is_error();
         }
+        // What TLS itself has to say leaves as the stream is read.
+        connection.readable |= connection.stream.kept_lens().1 > 0;
         // What waits for its turn does not get another one for each packet that arrives.
         if connection.queued {
             return;

@@ -114,6 +114,7 @@ impl Database {
             | Command::Version
             | Command::Verbosity(_)
             | Command::MemoryLimit { .. }
+            | Command::RefreshCertificates
             | Command::Shutdown { .. }
             | Command::Mechanisms
             | Command::Authenticate(_)

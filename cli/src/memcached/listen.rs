@@ -7,7 +7,7 @@ use super::settings::Protocol;
 pub(super) enum ListenerTls {
     /// None (`notls:`).
     Off,
-    /// As the other options say (`btls:`).
+    /// Without asking for client certificates (`btls:`).
     Basic,
     /// A client certificate is required (`mtls:`).
     Mutual,

@@ -1,10 +1,10 @@
 //! From what is asked for to what the server is told: the one place that knows what the server can do.
 
 use super::extended::NegativeExpiry;
-use super::listen::Listen;
+use super::listen::{Listen, ListenerTls};
 use super::refusal::{Refusal, SYSTEM};
 use super::settings::{Port, Protocol, Settings};
-use todana_server::Options;
+use todana_server::{Options, TlsOptions};
 
 /// The server's smallest memory limit.
 const MEMORY_LIMIT_MIN_MIB: u64 = 8;
@@ -34,6 +34,7 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
         requests_per_event: settings.requests_per_event,
         flush_allowed: settings.flush_allowed,
         shutdown_allowed: settings.shutdown_allowed,
+        tls: tls(settings)?,
     };
     options.validate().map_err(|error| Refusal::usage(error.to_string()))?;
     Ok(options)
@@ -44,7 +45,6 @@ fn missing(settings: &Settings) -> Option<&'static str> {
     let extended = &settings.extended;
     let reaches_nobody = settings.tcp_port == Port::Off && settings.unix_socket.is_none();
     let asked = [
-        (settings.tls, "TLS (-Z) is"),
         (settings.sasl, "SASL (-S) is"),
         (settings.auth_file.is_some(), "the authentication file (-Y) is"),
         (settings.protocol == Protocol::Binary, "the binary protocol (-B binary) is"),
@@ -76,9 +76,45 @@ fn listen(settings: &Settings) -> Result<Vec<String>, Refusal> {
         if listen.protocol == Some(Protocol::Binary) {
             return Err(Refusal::usage("the binary protocol (proto[binary]:) is not supported yet"));
         }
-        places.push(listen.place);
+        let prefix = match listen.tls {
+            None => "",
+            Some(ListenerTls::Off) => "notls:",
+            Some(ListenerTls::Basic) => "btls:",
+            Some(ListenerTls::Mutual) => "mtls:",
+        };
+        places.push(format!("{prefix}{}", listen.place));
     }
     Ok(places)
+}
+
+/// OpenSSL's number for DER; 1 is PEM, and there are no others.
+const KEY_FORMAT_DER: i64 = 2;
+
+fn tls(settings: &Settings) -> Result<Option<TlsOptions>, Refusal> {
+    if !settings.tls {
+        return Ok(None);
+    }
+    let tls = &settings.extended.tls;
+    let Some(chain) = tls.chain_cert.clone() else {
+        return Err(Refusal::usage(
+            "Error loading the certificate chain: (null) : -o ssl_chain_cert is missing",
+        ));
+    };
+    if tls.key_format.is_some_and(|format| !(1..=KEY_FORMAT_DER).contains(&format)) {
+        return Err(Refusal::usage(
+            "keys from engines (ssl_keyformat) are not supported; 1 is PEM, 2 is DER",
+        ));
+    }
+    Ok(Some(TlsOptions {
+        chain,
+        key: tls.key.clone(),
+        ca: tls.ca_cert.clone(),
+        verify_mode: tls.verify_mode,
+        only_1_3: tls.min_version == Some(3),
+        ciphers: tls.ciphers.clone(),
+        // memcached gives out tickets with and without ssl_session_cache.
+        resumption: true,
+    }))
 }
 
 /// What was asked for and changes nothing, each with its reason, for those who want to know (`-v`).
@@ -111,7 +147,14 @@ pub(super) fn without_effect(settings: &Settings) -> Vec<String> {
             "modern" => "there is one way of keeping records",
             word if word.starts_with("slab_") || word == "chunked_items" => "records are not kept in slabs",
             word if word.starts_with("ext_") => "there is no external storage",
-            word if word.starts_with("ssl_") => "TLS is off (-Z)",
+            word if word.starts_with("ssl_") && !settings.tls => "TLS is off (-Z)",
+            "ssl_kernel_tls" => "records are encrypted in the process",
+            "ssl_wbuf_size" => "buffers exist only while something is in them",
+            "ssl_session_cache" => "sessions are resumed by tickets, which need no cache",
+            "ssl_min_version" if settings.extended.tls.min_version < Some(2) => {
+                "nothing older than TLS 1.2 is spoken"
+            }
+            word if word.starts_with("ssl_") => continue,
             _ => "records are not kept in such queues",
         };
         notes.push(format!("-o {word} has no effect: {reason}"));
@@ -168,11 +211,46 @@ mod tests {
                 requests_per_event: 5,
                 flush_allowed: false,
                 shutdown_allowed: true,
+                tls: None,
             }
         );
         let unix =
             options(&settings(&["-s", "/run/s", "-a", "0777", "-p", "1", "-l", "::1", "-U", "5"])).unwrap();
         assert_eq!((unix.unix_socket, unix.unix_mask, unix.listen), (Some("/run/s".into()), 0o777, vec![]));
+    }
+
+    #[test]
+    fn every_word_on_tls_can_be_reached() {
+        let words = "ssl_chain_cert=/c,ssl_key=/k,ssl_ca_cert=/a,ssl_verify_mode=2,ssl_ciphers=HIGH,ssl_min_version=3";
+        let read = settings(&["-Z", "-l", "127.0.0.1,notls:127.0.0.1:2,mtls:[::1]:3,btls:*:4", "-o", words]);
+        let mapped = options(&read).unwrap();
+        let tls = TlsOptions {
+            chain: "/c".into(),
+            key: Some("/k".into()),
+            ca: Some("/a".into()),
+            verify_mode: 2,
+            only_1_3: true,
+            ciphers: Some("HIGH".into()),
+            resumption: true,
+        };
+        assert_eq!(mapped.tls, Some(tls));
+        assert_eq!(mapped.listen, ["127.0.0.1", "notls:127.0.0.1:2", "mtls:[::1]:3", "btls:*:4"]);
+        assert_eq!(without_effect(&read), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_tls_cannot_do_is_refused_or_named() {
+        let refused = |words: &[&str]| options(&settings(words)).unwrap_err();
+        assert_eq!(refused(&["-Z"]).code, 64);
+        assert_eq!(refused(&["-Z", "-o", "ssl_chain_cert=/c,ssl_keyformat=3"]).code, 64);
+        assert_eq!(refused(&["-Z", "-o", "ssl_chain_cert=/c,ssl_verify_mode=1"]).code, 64);
+        assert_eq!(refused(&["-l", "notls:127.0.0.1"]).code, 71);
+        let words = "ssl_chain_cert=/c,ssl_min_version=0,ssl_kernel_tls,ssl_wbuf_size=64,ssl_session_cache";
+        let read = settings(&["-Z", "-o", words]);
+        assert!(!options(&read).unwrap().tls.unwrap().only_1_3);
+        let named: Vec<_> =
+            without_effect(&read).iter().map(|note| note.split(' ').nth(1).unwrap().to_string()).collect();
+        assert_eq!(named, ["ssl_min_version", "ssl_kernel_tls", "ssl_wbuf_size", "ssl_session_cache"]);
     }
 
     #[test]

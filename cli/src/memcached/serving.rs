@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_protocol::memcached::CHUNK_SIZES;
-use todana_server::{LogFormat, Server, init_logging};
+use todana_server::{LogFormat, Server, Tls, init_logging};
 
 /// memcached's slab pages, which its classes divide.
 const SLAB_PAGE: u32 = 1 << 20;
@@ -17,6 +17,9 @@ const SLAB_PAGE: u32 = 1 << 20;
 /// Serves until a signal or a client's `shutdown` ends it.
 pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
     let options = mapping::options(settings)?;
+    // While it is root, as private keys are often root's.
+    let tls = options.tls.as_ref().map(Tls::load).transpose();
+    let tls = tls.map_err(|error| Refusal::usage(error.to_string()))?;
     settings.warnings.iter().for_each(|warning| eprintln!("{warning}"));
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1, SIGHUP]).map_err(|error| system(&error))?;
     // Limits while it is root; then the user, so that sockets and files are the user's.
@@ -32,7 +35,7 @@ pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
     describe(settings);
     // memcached opens its sockets in the background, where nobody learns of a failure, and returns before they are
     // open. Here the caller knows: exit code 0 says that it listens.
-    let server = Server::bind(options).map_err(|error| cannot_listen(settings, &error))?;
+    let server = Server::bind_with(options, tls).map_err(|error| cannot_listen(settings, &error))?;
     if settings.daemon {
         process::detach(settings.core_dumps, settings.verbosity > 0)?;
     }
@@ -45,7 +48,7 @@ pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
         pid_file::write(path);
     }
     let graceful = Arc::new(AtomicBool::new(false));
-    let (handle, closer) = (server.handle(), signals.handle());
+    let (handle, closer, reload) = (server.handle(), signals.handle(), server.reloader());
     let seen = Arc::clone(&graceful);
     let watcher = std::thread::Builder::new().name("signals".into());
     let watcher = watcher
@@ -77,10 +80,6 @@ pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
     }
     Ok(())
 }
-
-/// Reads again what may change while the server serves (SIGHUP). Nothing may, as yet; the signal must still not end
-/// the process, as it would by default.
-fn reload() {}
 
 /// What `-v` and `-vv` tell before the start.
 fn describe(settings: &Settings) {

@@ -170,6 +170,7 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
             1_000..1_000_000_000 => Reply::Refused(Refusal::LimitNotAdjustable),
             _ => Reply::Refused(Refusal::LimitInBytes),
         }),
+        Command::RefreshCertificates => reply(Reply::Faulty("Error TLS not enabled")),
         Command::Shutdown { .. } => reply(Reply::Refused(Refusal::NotEnabled)),
         Command::List => reply(Reply::End),
         Command::Mechanisms => reply(Reply::Mechanisms("PLAIN")),

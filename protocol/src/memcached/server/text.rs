@@ -313,10 +313,9 @@ fn shutdown<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
     }
 }
 
-/// There is no TLS whose certificates could be read again.
 #[cold]
 fn refresh_certs(frame: Frame<'_>) -> Step<'_> {
-    frame.fault("Error TLS not enabled", Form::line_unless(ends_in_noreply(frame.line())))
+    frame.request(Command::RefreshCertificates, Form::line_unless(ends_in_noreply(frame.line())))
 }
 
 /// The words after `stats`, without the spaces around them.

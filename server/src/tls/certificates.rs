@@ -1,0 +1,164 @@
+//! From the files of the options to rustls's configurations.
+
+use super::{Ask, TlsError, TlsOptions, ciphers};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::version::{TLS12, TLS13};
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
+use std::fmt::Display;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A configuration for each manner of asking for client certificates. They share no tickets: a session of a listener that
+/// asks for none must not open one that asks.
+pub(super) struct Configs {
+    pub(super) loaded: Instant,
+    never: Arc<ServerConfig>,
+    /// With an authority to check them by.
+    asking: Option<Asking>,
+}
+
+struct Asking {
+    if_they_have_one: Arc<ServerConfig>,
+    always: Arc<ServerConfig>,
+}
+
+impl Configs {
+    pub(super) fn load(options: &TlsOptions) -> Result<Configs, TlsError> {
+        let files = Files::read(options)?;
+        let asking = match &files.authorities {
+            None => None,
+            Some(authorities) => {
+                let verifier = || {
+                    WebPkiClientVerifier::builder_with_provider(
+                        Arc::clone(authorities),
+                        Arc::clone(&files.provider),
+                    )
+                };
+                let optional = verifier().allow_unauthenticated().build();
+                let required = verifier().build();
+                let wrong = |error| authority_error(options.ca.as_deref(), &error);
+                Some(Asking {
+                    if_they_have_one: files.config(options, optional.map_err(wrong)?)?,
+                    always: files.config(options, required.map_err(wrong)?)?,
+                })
+            }
+        };
+        let never = files.config(options, WebPkiClientVerifier::no_client_auth())?;
+        Ok(Configs { loaded: Instant::now(), never, asking })
+    }
+
+    /// `None` where there is no authority to check by.
+    pub(super) fn of(&self, ask: Ask) -> Option<Arc<ServerConfig>> {
+        let asking = self.asking.as_ref();
+        match ask {
+            Ask::Never => Some(Arc::clone(&self.never)),
+            Ask::IfTheyHaveOne => asking.map(|asking| Arc::clone(&asking.if_they_have_one)),
+            Ask::Always => asking.map(|asking| Arc::clone(&asking.always)),
+        }
+    }
+}
+
+/// What the files hold.
+struct Files {
+    provider: Arc<CryptoProvider>,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    authorities: Option<Arc<RootCertStore>>,
+}
+
+impl Files {
+    fn read(options: &TlsOptions) -> Result<Files, TlsError> {
+        let mut provider = ring::default_provider();
+        if let Some(list) = &options.ciphers {
+            provider.cipher_suites = ciphers::chosen(list, &provider.cipher_suites)
+                .ok_or_else(|| TlsError(format!("Error setting the provided cipher(s): {list}")))?;
+        }
+        let chain = certificates(&options.chain)
+            .map_err(|reason| error("certificate chain", &options.chain, &reason))?;
+        let key_path = options.key.as_deref().unwrap_or(&options.chain);
+        let key = key(key_path).map_err(|reason| error("key", key_path, &reason))?;
+        let authorities = match &options.ca {
+            None => None,
+            Some(path) => Some(authorities(path).map_err(|reason| authority_error(Some(path), &reason))?),
+        };
+        Ok(Files { provider: Arc::new(provider), chain, key, authorities })
+    }
+
+    fn config(
+        &self,
+        options: &TlsOptions,
+        verifier: Arc<dyn ClientCertVerifier>,
+    ) -> Result<Arc<ServerConfig>, TlsError> {
+        const BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
+        let versions = if options.only_1_3 { &BOTH[..1] } else { &BOTH[..] };
+        let key_path = options.key.as_deref().unwrap_or(&options.chain);
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_protocol_versions(versions)
+            .map_err(|error| TlsError(format!("Error setting the provided cipher(s): {error}")))?;
+        let mut config = builder
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(self.chain.clone(), self.key.clone_key())
+            .map_err(|reason| error("key", key_path, &reason))?;
+        // What a session could resume from is in the ticket that its client keeps, so there is no table to grow.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        if options.resumption {
+            config.ticketer = ring::Ticketer::new()
+                .map_err(|error| TlsError(format!("Error making a key for tickets: {error}")))?;
+        } else {
+            config.send_tls13_tickets = 0;
+        }
+        Ok(Arc::new(config))
+    }
+}
+
+fn error(what: &str, path: &Path, reason: &dyn Display) -> TlsError {
+    TlsError(format!("Error loading the {what}: {} : {reason}", path.display()))
+}
+
+fn authority_error(path: Option<&Path>, reason: &dyn Display) -> TlsError {
+    error("CA certificate", path.unwrap_or(Path::new("")), reason)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let words = |error: std::io::Error| {
+        let text = error.to_string();
+        // The number says the same once more.
+        text.split(" (os error").next().unwrap_or_default().to_string()
+    };
+    std::fs::read(path).map_err(words)
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found = CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<Vec<_>, _>>();
+    let found = found.map_err(|error| format!("not PEM: {error}"))?;
+    if found.is_empty() { Err("there is no certificate in it".into()) } else { Ok(found) }
+}
+
+fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    let bytes = read(path)?;
+    let holds = |text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
+    if !holds(b"-----BEGIN") {
+        return PrivateKeyDer::try_from(bytes).map_err(|_| "neither a PEM nor a DER key".into());
+    }
+    match PrivateKeyDer::from_pem_slice(&bytes) {
+        Ok(key) => Ok(key),
+        Err(_) if holds(b"ENCRYPTED") => {
+            Err("it is encrypted, and there is nobody to ask for its password".into())
+        }
+        Err(rustls::pki_types::pem::Error::NoItemsFound) => Err("there is no private key in it".into()),
+        Err(error) => Err(format!("not PEM: {error}")),
+    }
+}
+
+fn authorities(path: &Path) -> Result<Arc<RootCertStore>, String> {
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        store.add(certificate).map_err(|error| error.to_string())?;
+    }
+    Ok(Arc::new(store))
+}

@@ -1,0 +1,176 @@
+//! OpenSSL's notation for lists of cipher suites, as far as there are suites for it.
+//!
+//! A list is words with a colon, comma or blank between them. A word is a suite's name, or parts with `+` between them
+//! that all must hold of a suite; `!` before it takes the suites out for good, `-` for now, `+` moves them to the end, and
+//! `@STRENGTH` and `@SECLEVEL=` change nothing. As in OpenSSL, words that name nothing are passed over, and a list that
+//! leaves nothing of TLS 1.2 is refused. The suites of TLS 1.3 are not in such lists: they stay unless one is named.
+
+use rustls::crypto::ring::cipher_suite as suites;
+use rustls::{CipherSuite, SupportedCipherSuite};
+
+/// A suite and what OpenSSL's words say of it.
+struct Known {
+    name: &'static str,
+    suite: SupportedCipherSuite,
+    words: &'static [&'static str],
+}
+
+/// What holds of all suites of TLS 1.2 here.
+const OF_ALL: [&str; 10] =
+    ["ALL", "DEFAULT", "HIGH", "TLSv1.2", "ECDHE", "EECDH", "kECDHE", "kEECDH", "ECDH", "AEAD"];
+
+static KNOWN: [Known; 6] = [
+    Known {
+        name: "ECDHE-ECDSA-AES256-GCM-SHA384",
+        suite: suites::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        words: &["aECDSA", "ECDSA", "AES", "AESGCM", "AES256", "SHA384"],
+    },
+    Known {
+        name: "ECDHE-RSA-AES256-GCM-SHA384",
+        suite: suites::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+        words: &["aRSA", "RSA", "AES", "AESGCM", "AES256", "SHA384"],
+    },
+    Known {
+        name: "ECDHE-ECDSA-AES128-GCM-SHA256",
+        suite: suites::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        words: &["aECDSA", "ECDSA", "AES", "AESGCM", "AES128", "SHA256"],
+    },
+    Known {
+        name: "ECDHE-RSA-AES128-GCM-SHA256",
+        suite: suites::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        words: &["aRSA", "RSA", "AES", "AESGCM", "AES128", "SHA256"],
+    },
+    Known {
+        name: "ECDHE-ECDSA-CHACHA20-POLY1305",
+        suite: suites::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        words: &["aECDSA", "ECDSA", "CHACHA20"],
+    },
+    Known {
+        name: "ECDHE-RSA-CHACHA20-POLY1305",
+        suite: suites::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+        words: &["aRSA", "RSA", "CHACHA20"],
+    },
+];
+
+static KNOWN_1_3: [(&str, CipherSuite); 3] = [
+    ("TLS_AES_256_GCM_SHA384", CipherSuite::TLS13_AES_256_GCM_SHA384),
+    ("TLS_AES_128_GCM_SHA256", CipherSuite::TLS13_AES_128_GCM_SHA256),
+    ("TLS_CHACHA20_POLY1305_SHA256", CipherSuite::TLS13_CHACHA20_POLY1305_SHA256),
+];
+
+impl Known {
+    fn fits(&self, word: &str) -> bool {
+        word == self.name || word.split('+').all(|part| OF_ALL.contains(&part) || self.words.contains(&part))
+    }
+}
+
+/// The suites of `all` that a list asks for, in its order; `None` if there is none.
+pub(super) fn chosen(list: &str, all: &[SupportedCipherSuite]) -> Option<Vec<SupportedCipherSuite>> {
+    let (mut of_1_3, mut of_1_2, mut banned): (Vec<CipherSuite>, Vec<usize>, Vec<usize>) = Default::default();
+    let mut names_only_1_3 = true;
+    for word in list.split([':', ',', ' ', ';', '@']).filter(|word| !word.is_empty()) {
+        if let Some((_, suite)) = KNOWN_1_3.iter().find(|(name, _)| *name == word) {
+            of_1_3.push(*suite);
+            continue;
+        }
+        names_only_1_3 = false;
+        let (sign, word) = match word.split_at_checked(1) {
+            Some((sign @ ("!" | "-" | "+"), rest)) => (sign, rest),
+            _ => ("", word),
+        };
+        let fitting: Vec<usize> = (0..KNOWN.len()).filter(|&at| KNOWN[at].fits(word)).collect();
+        match sign {
+            "" => {
+                let new = fitting.iter().filter(|at| !of_1_2.contains(at) && !banned.contains(at));
+                let new: Vec<usize> = new.copied().collect();
+                of_1_2.extend(new);
+            }
+            "+" => {
+                let (moved, kept) = of_1_2.iter().partition::<Vec<usize>, _>(|at| fitting.contains(at));
+                of_1_2 = [kept, moved].concat();
+            }
+            sign => {
+                of_1_2.retain(|at| !fitting.contains(at));
+                if sign == "!" {
+                    banned.extend(fitting);
+                }
+            }
+        }
+    }
+    if of_1_2.is_empty() && (of_1_3.is_empty() || !names_only_1_3) {
+        return None;
+    }
+    let find = |wanted: CipherSuite| all.iter().find(|suite| suite.suite() == wanted).copied();
+    let mut found: Vec<SupportedCipherSuite> = if of_1_3.is_empty() {
+        all.iter().filter(|suite| suite.tls13().is_some()).copied().collect()
+    } else {
+        of_1_3.into_iter().filter_map(find).collect()
+    };
+    found.extend(of_1_2.into_iter().map(|at| KNOWN[at].suite));
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(list: &str) -> Option<Vec<&'static str>> {
+        let all = rustls::crypto::ring::default_provider().cipher_suites;
+        let found = chosen(list, &all)?;
+        let name = |suite: &SupportedCipherSuite| {
+            let of_1_3 = KNOWN_1_3.iter().find(|known| known.1 == suite.suite()).map(|known| known.0);
+            let of_1_2 = || KNOWN.iter().find(|known| known.suite == *suite).map(|known| known.name);
+            of_1_3.or_else(of_1_2).unwrap()
+        };
+        Some(found.iter().map(name).collect())
+    }
+
+    const ALL_1_3: [&str; 3] =
+        ["TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256"];
+
+    #[test]
+    fn every_suite_has_its_openssl_name() {
+        let all = rustls::crypto::ring::default_provider().cipher_suites;
+        assert_eq!(all.len(), KNOWN.len() + KNOWN_1_3.len());
+        for suite in all {
+            let is_known = KNOWN.iter().any(|known| known.suite == suite)
+                || KNOWN_1_3.iter().any(|known| known.1 == suite.suite());
+            assert!(is_known, "{suite:?}");
+        }
+    }
+
+    #[test]
+    fn lists_choose_in_their_order_and_leave_tls_1_3_alone() {
+        let with_1_3 = |rest: &[&'static str]| Some([&ALL_1_3[..], rest].concat());
+        let both = ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-CHACHA20-POLY1305"];
+        assert_eq!(names("ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-CHACHA20-POLY1305"), with_1_3(&both));
+        assert_eq!(
+            names("ECDHE+AESGCM+aRSA"),
+            with_1_3(&["ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-AES128-GCM-SHA256"])
+        );
+        assert_eq!(names("HIGH:!ECDSA:!AES:!aNULL:!MD5"), with_1_3(&["ECDHE-RSA-CHACHA20-POLY1305"]));
+        assert_eq!(
+            names("aRSA:-AES256:+AES128"),
+            with_1_3(&["ECDHE-RSA-CHACHA20-POLY1305", "ECDHE-RSA-AES128-GCM-SHA256"])
+        );
+        assert_eq!(names("DEFAULT@SECLEVEL=2:@STRENGTH").map(|names| names.len()), Some(9));
+        assert_eq!(names("!AES:AES:CHACHA20+aRSA"), with_1_3(&["ECDHE-RSA-CHACHA20-POLY1305"]));
+    }
+
+    #[test]
+    fn suites_of_tls_1_3_that_are_named_are_the_only_ones() {
+        assert_eq!(names("TLS_AES_128_GCM_SHA256"), Some(vec!["TLS_AES_128_GCM_SHA256"]));
+        assert_eq!(
+            names("TLS_AES_128_GCM_SHA256:ECDHE-RSA-AES128-GCM-SHA256"),
+            Some(vec!["TLS_AES_128_GCM_SHA256", "ECDHE-RSA-AES128-GCM-SHA256"])
+        );
+    }
+
+    #[test]
+    fn a_list_that_leaves_nothing_is_refused() {
+        for list in ["", "bogus", "AES128-SHA:DHE-RSA-AES128-SHA", "ALL:!ALL", "TLS_AES_128_GCM_SHA256:bogus"]
+        {
+            assert_eq!(names(list), None, "{list}");
+        }
+    }
+}
