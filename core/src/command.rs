@@ -206,12 +206,12 @@ pub struct Touch<'a> {
     pub ttl: Ttl,
 }
 
-/// One message of a SASL exchange, from the client.
+/// A client says who it is: one message of a SASL exchange, or the text dialect's token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Authenticate<'a> {
-    /// The mechanism's name, as the client writes it.
+    /// The mechanism's name, as the client writes it; empty for a token.
     pub mechanism: &'a [u8],
-    /// What the mechanism has the client say: for PLAIN `authorisation NUL user NUL password`.
+    /// What the mechanism has the client say: for PLAIN `authorisation NUL user NUL password`; a token is `user password`.
     pub response: &'a [u8],
     /// It goes on with an exchange instead of beginning one.
     pub continues: bool,
@@ -230,6 +230,25 @@ impl<'a> Authenticate<'a> {
         let mut parts = self.response.split(|&byte| byte == 0);
         let (_, user, password) = (parts.next()?, parts.next()?, parts.next()?);
         parts.next().is_none().then_some((user, password))
+    }
+
+    /// User and password of a token: a word, and what stands behind it, without the blanks around the two; `None` if
+    /// either is missing.
+    ///
+    /// ```
+    /// # use todana_core::Authenticate;
+    /// let authenticate = Authenticate { response: b"user two words", ..Authenticate::default() };
+    /// assert_eq!(authenticate.token(), Some((&b"user"[..], &b"two words"[..])));
+    /// ```
+    pub fn token(&self) -> Option<(&'a [u8], &'a [u8])> {
+        let is_blank = |&byte: &u8| byte == b' ';
+        let not_blank = |byte: &u8| !is_blank(byte);
+        let from = self.response.iter().position(not_blank)?;
+        let to = self.response.iter().rposition(not_blank)? + 1;
+        let token = &self.response[from..to];
+        let (user, rest) = token.split_at(token.iter().position(is_blank)?);
+        let password = &rest[rest.iter().position(not_blank)?..];
+        Some((user, password))
     }
 }
 
@@ -310,6 +329,25 @@ pub enum Command<'a> {
 #[cfg(test)]
 mod tests {
     use super::Authenticate;
+
+    #[test]
+    fn a_token_is_a_word_and_what_stands_behind_it() {
+        let cases: [(&[u8], _); 9] = [
+            (b"user secret", Some((&b"user"[..], &b"secret"[..]))),
+            (b"  user  secret ", Some((b"user", b"secret"))),
+            (b"user two  words", Some((b"user", b"two  words"))),
+            (b"user\tx secret", Some((b"user\tx", b"secret"))),
+            (b"user", None),
+            (b"user ", None),
+            (b" user", None),
+            (b"  ", None),
+            (b"", None),
+        ];
+        for (response, parts) in cases {
+            let authenticate = Authenticate { response, ..Authenticate::default() };
+            assert_eq!(authenticate.token(), parts, "{}", response.escape_ascii());
+        }
+    }
 
     #[test]
     fn a_plain_response_has_three_parts() {

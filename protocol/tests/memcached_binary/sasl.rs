@@ -53,17 +53,68 @@ fn a_refusal_is_an_authentication_failure_and_a_challenge_goes_on() {
 
 #[test]
 fn a_mechanism_over_32_bytes_and_a_response_over_16_kibibytes_are_swallowed() {
-    let noop = Packet::new(0x0a);
+    let version = Packet::new(0x0b);
+    let answer = Packet::new(0x0b).value("1.6.45");
     for (packet, is_fine) in [
         (Packet::new(0x21).key("M".repeat(32)).value("r"), true),
         (Packet::new(0x21).key("M".repeat(33)).value("r"), false),
         (Packet::new(0x21).key("PLAIN").value("r".repeat(16 << 10)), true),
         (Packet::new(0x22).key("PLAIN").value("r".repeat((16 << 10) + 1)), false),
     ] {
-        let outcome = send_within(sasl(), &[packet.request(), noop.request()].concat());
+        let outcome = send_within(sasl(), &[packet.request(), version.request()].concat());
         let accepted = Packet::new(packet.opcode).value("Authenticated");
         let expected = if is_fine { accepted } else { error(packet.opcode, 0x04) };
-        assert_eq!(outcome.replies, [expected.response(), noop.response()].concat());
+        assert_eq!(outcome.replies, [expected.response(), answer.response()].concat());
+    }
+}
+
+#[test]
+fn a_stranger_may_ask_for_version_and_mechanisms_and_say_who_they_are() {
+    let stream =
+        [Packet::new(0x0b).request(), Packet::new(0x20).request(), Packet::new(0x0b).request()].concat();
+    let outcome = send_within(sasl(), &stream);
+    let version = Packet::new(0x0b).value("1.6.45").response();
+    let expected = [version.clone(), Packet::new(0x20).value("PLAIN").response(), version].concat();
+    assert_eq!((outcome.replies, outcome.closed), (expected, false));
+}
+
+#[test]
+fn anything_else_a_stranger_asks_for_is_refused_and_the_end() {
+    let noop = Packet::new(0x0a);
+    for opcode in 0..=0xff {
+        if matches!(opcode, 0x0b | 0x20..=0x22) {
+            continue;
+        }
+        // Also quit, and what there is not.
+        let outcome = send_within(sasl(), &[well_formed(opcode).request(), noop.request()].concat());
+        assert_eq!(outcome.replies, error(opcode, 0x20).response(), "{opcode:#x}");
+        assert!(outcome.closed, "{opcode:#x}");
+    }
+}
+
+#[test]
+fn a_strangers_value_is_not_waited_for() {
+    let packet = Packet { body_len: Some(1 << 20), ..Packet::new(0x01).extras("12345678").key("k") };
+    let outcome = send_within(sasl(), &packet.request()[..24]);
+    assert_eq!(outcome.replies, error(0x01, 0x20).response());
+    assert!(outcome.closed);
+}
+
+#[test]
+fn whoever_is_known_is_served_until_they_fail_to_be_someone_else() {
+    let known = Packet::new(0x21).key("PLAIN").value("\0user\0secret");
+    let unknown = Packet::new(0x21).key("PLAIN").value("\0missing\0secret");
+    let challenged = Packet::new(0x21).key("PLAIN");
+    let noop = Packet::new(0x0a);
+    let accepted = Packet::new(0x21).value("Authenticated").response();
+    for (again, answer) in [
+        (unknown, error(0x21, 0x20).response()),
+        (challenged, Packet::new(0x21).status(0x21).value("who are you").response()),
+    ] {
+        let stream = [known.request(), noop.request(), again.request(), noop.request()].concat();
+        let outcome = send_within(sasl(), &stream);
+        let expected = [accepted.clone(), noop.response(), answer, error(0x0a, 0x20).response()].concat();
+        assert_eq!((outcome.replies, outcome.closed), (expected, true));
     }
 }
 

@@ -60,7 +60,16 @@ impl Connection {
                     used += consumed;
                     self.outcome.requests.push(format!("{:?} {:?}", request.command, request.form));
                     self.outcome.closed = matches!(request.command, Command::Quit);
+                    self.outcome.closed |= request.form.closes();
+                    let dialect = &mut self.dialect;
                     answer(&request.command, &mut |reply| {
+                        match reply {
+                            Reply::Authenticated => dialect.admit(),
+                            Reply::Challenge(_) | Reply::Refused(Refusal::NotAuthenticated) => {
+                                dialect.expel();
+                            }
+                            _ => {}
+                        }
                         encode(&request.form, &reply, &mut self.outcome.replies);
                     });
                 }
@@ -175,7 +184,7 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
         Command::List => reply(Reply::End),
         Command::Mechanisms => reply(Reply::Mechanisms("PLAIN")),
         Command::Authenticate(authenticate) => reply(match authenticate.response {
-            b"\0missing\0secret" => Reply::Refused(Refusal::NotAuthenticated),
+            b"\0missing\0secret" | b"missing secret" => Reply::Refused(Refusal::NotAuthenticated),
             b"" => Reply::Challenge(b"who are you"),
             _ => Reply::Authenticated,
         }),

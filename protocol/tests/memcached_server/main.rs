@@ -6,6 +6,7 @@ mod exchange;
 
 mod framing;
 mod limits;
+mod login;
 mod meta;
 mod numbers;
 mod replies;

@@ -70,7 +70,7 @@ fn assert_cut_does_not_matter(stream: &[u8], cuts: &[Index]) {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
     cuts.sort_unstable();
     let every_byte: Vec<usize> = (1..stream.len()).collect();
-    for limits in [Limits::default(), small_limits()] {
+    for limits in [Limits::default(), small_limits(), Limits { text_login: true, ..small_limits() }] {
         let whole = send_in_pieces(limits, stream, &[]);
         assert_eq!(whole, send_in_pieces(limits, stream, &cuts), "cut at {cuts:?}");
         assert_eq!(whole, send_in_pieces(limits, stream, &every_byte), "byte by byte");

@@ -36,7 +36,12 @@ pub(in crate::memcached) enum Place {
 
 /// The next step from the unread bytes.
 #[inline]
-pub(in crate::memcached) fn decode<'a>(place: &mut Place, limits: &Limits, input: &'a [u8]) -> Step<'a> {
+pub(in crate::memcached) fn decode<'a>(
+    place: &mut Place,
+    limits: &Limits,
+    is_admitted: bool,
+    input: &'a [u8],
+) -> Step<'a> {
     let skipped = match *place {
         Place::Packet => 0,
         Place::Swallow { left } if input.len() < left => {
@@ -59,7 +64,7 @@ pub(in crate::memcached) fn decode<'a>(place: &mut Place, limits: &Limits, input
     let Some(header) = unread.first_chunk() else {
         return Step::NeedMore { consumed: skipped, at_least: HEADER_LEN - unread.len() };
     };
-    packet(place, limits, Packet { skipped, unread, header: Header::parse(header) })
+    packet(place, limits, is_admitted, Packet { skipped, unread, header: Header::parse(header) })
 }
 
 /// A packet of which at least the header has arrived.
@@ -73,10 +78,14 @@ struct Packet<'a> {
 }
 
 #[inline]
-fn packet<'a>(place: &mut Place, limits: &Limits, packet: Packet<'a>) -> Step<'a> {
+fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Packet<'a>) -> Step<'a> {
     let header = &packet.header;
     if header.key_len + header.extras_len > header.body_len {
         return packet.fatal(place, Status::UnknownCommand);
+    }
+    // Said before the body is there: nothing of a stranger's is kept.
+    if limits.sasl && !is_admitted && !Operation::is_for_strangers(header.opcode) {
+        return packet.fatal(place, Status::NotAuthenticated);
     }
     if header.key_len > KEY_LEN_MAX || header.body_len > BODY_LEN_MAX {
         return packet.fatal(place, Status::Invalid);

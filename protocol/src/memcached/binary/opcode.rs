@@ -72,6 +72,11 @@ impl Operation {
         };
         Some(Operation { verb, is_quiet })
     }
+
+    /// Whether it is served before the client has said who it is: version, and what it takes to say that.
+    pub(super) fn is_for_strangers(opcode: u8) -> bool {
+        matches!(opcode, 0x0b | 0x20..=0x22)
+    }
 }
 
 impl Verb {

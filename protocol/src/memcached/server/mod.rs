@@ -7,6 +7,7 @@
 //! number   the number formats, each with its own rules
 //! text     get, set, incr ...: their words -> a command
 //! meta     mg, ms, md, ma, me: their key and mode -> a command
+//! login    what a client may say before it has logged in
 //! flags    the one-letter flags of the meta commands
 //! form     what a reply must know of its request
 //! reply    replies -> bytes
@@ -22,6 +23,7 @@
 mod flags;
 mod form;
 mod frame;
+mod login;
 mod meta;
 mod number;
 mod reply;
@@ -66,8 +68,11 @@ pub struct Limits {
     pub flush_allowed: bool,
     /// Which dialect connections speak (`-B`).
     pub choice: Choice,
-    /// True lets the binary dialect's SASL packets through as commands (`-S`); else they are unknown to it.
+    /// True lets the binary dialect's SASL packets through as commands (`-S`), and until [`Dialect::admit`] little else;
+    /// false makes them unknown to it.
     pub sasl: bool,
+    /// True makes the text dialect take nothing but a login until [`Dialect::admit`] (`-Y`).
+    pub text_login: bool,
 }
 
 /// Which dialect a connection speaks; it stays with it.
@@ -92,6 +97,7 @@ impl Default for Limits {
             flush_allowed: true,
             choice: Choice::default(),
             sasl: false,
+            text_login: false,
         }
     }
 }
@@ -146,6 +152,8 @@ pub enum Step<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dialect {
     mode: Mode,
+    /// The client has said, and truly, who it is.
+    is_admitted: bool,
 }
 
 /// Where in the stream a decoder stands.
@@ -178,21 +186,34 @@ impl Choice {
 }
 
 impl Dialect {
+    /// The client has said who it is: from here on all commands are let through.
+    pub fn admit(&mut self) {
+        self.is_admitted = true;
+    }
+
+    /// The client is a stranger again.
+    pub fn expel(&mut self) {
+        self.is_admitted = false;
+    }
+
     /// The next step from `input`, the unread bytes: those of the last call that were not consumed, and
     /// whatever has arrived since. `scratch` holds what has to be decoded first (base64 keys).
     ///
     /// After [`Step::Close`] there is nothing to call it for again.
+    ///
+    /// Behind a [`Command::Authenticate`] it must not be called before that has been answered: what the bytes behind it
+    /// mean hangs on the answer.
     #[inline]
     pub fn decode<'a>(&mut self, limits: &Limits, input: &'a [u8], scratch: &'a mut Vec<u8>) -> Step<'a> {
         let mut skipped = 0;
         let scanned = match self.mode {
             Mode::Line { scanned } => scanned.min(input.len()),
-            Mode::Binary(ref mut place) => return binary::decode(place, limits, input),
+            Mode::Binary(ref mut place) => return binary::decode(place, limits, self.is_admitted, input),
             Mode::Start => {
                 let Some(&first) = input.first() else { return Step::NeedMore { consumed: 0, at_least: 1 } };
                 if limits.choice.is_binary(first) {
                     let mut place = binary::Place::default();
-                    let step = binary::decode(&mut place, limits, input);
+                    let step = binary::decode(&mut place, limits, self.is_admitted, input);
                     self.mode = Mode::Binary(place);
                     return step;
                 }
@@ -215,7 +236,9 @@ impl Dialect {
         let unread = &input[skipped..];
         let Some(newline) = memchr(b'\n', &unread[scanned..]).map(|at| scanned + at) else {
             let len = unread.len() + 1;
+            let is_stranger = limits.text_login && !self.is_admitted;
             if frame::is_line_too_long(limits, unread, len)
+                || is_stranger && len > limits.line_len_max
                 || len > limits.line_len_max.max(limits.unfinished_len_max)
             {
                 return Step::Close;
@@ -228,6 +251,12 @@ impl Dialect {
             return Step::Close;
         }
         self.mode = Mode::Line { scanned: 0 };
+        if limits.text_login && !self.is_admitted {
+            if line_len > limits.line_len_max {
+                return Step::Close;
+            }
+            return login::decode(self, limits, Frame { skipped, unread, line_len });
+        }
         text::decode(self, limits, Frame { skipped, unread, line_len }, scratch)
     }
 }
