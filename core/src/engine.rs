@@ -1,6 +1,6 @@
 //! What an engine offers: look at a record, visit it, walk over all of them.
 
-use crate::{Attributes, Record, Result, UnixSeconds};
+use crate::{Attributes, Expiry, Record, Result, UnixSeconds};
 use std::ops::ControlFlow;
 
 /// What a visitor wants done with the record it was shown.
@@ -112,6 +112,11 @@ pub trait Engine: Send + Sync {
     fn bounded(&self) -> Option<&dyn Bounded> {
         None
     }
+
+    /// The power to find records by their expiry in a cheap pass.
+    fn perishable(&self) -> Option<&dyn Perishable> {
+        None
+    }
 }
 
 /// What to do with a write that does not fit.
@@ -146,4 +151,31 @@ pub trait Bounded {
 
     /// Tells the time, so that what has expired goes first when room is wanted. To be told about once a second.
     fn set_time(&self, now: UnixSeconds);
+}
+
+/// An engine that can pass over all records at some ten nanoseconds each, for the sake of those with an expiry.
+///
+/// Weaker than [`Engine::scan`]: a record may be met twice or, if the engine grows or shrinks meanwhile, not at all. Whoever
+/// passes again and again misses none for long.
+pub trait Perishable: Send + Sync {
+    /// Goes on from `from` (the start: `None`) over at most some `records_max` records: shows the expiry of each that has
+    /// one, and removes those for which `is_over` says so. It may be asked twice about one record. Locks are held for some
+    /// tens of records at a time; `is_over` runs under them.
+    fn sweep(
+        &self,
+        from: Option<Place>,
+        records_max: usize,
+        is_over: &mut dyn FnMut(Expiry) -> bool,
+    ) -> Result<Swept>;
+}
+
+/// What one step of a sweep has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Where to go on; `None` when all records have been passed.
+    pub next: Option<Place>,
+    /// Records passed.
+    pub seen: u64,
+    /// Of those, removed.
+    pub removed: u64,
 }

@@ -20,7 +20,9 @@ pub use command::{
     Arithmetic, Authenticate, Command, Delete, Direction, Family, Get, Inspect, Needs, Store, StoreMode,
     Touch, Ttl,
 };
-pub use engine::{Action, Bounded, Engine, MemoryLimit, Place, SizeClass, Status, Visitor, WhenFull};
+pub use engine::{
+    Action, Bounded, Engine, MemoryLimit, Perishable, Place, SizeClass, Status, Swept, Visitor, WhenFull,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use record::{Access, Attributes, Expiry, Marks, Record, SharedBytes, UnixSeconds};
 pub use reply::{Hit, Inspection, Number, Recache, Refusal, Reply, Stored};

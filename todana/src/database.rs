@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use todana_core::{
     Action, Arithmetic, Command, Delete, Direction, Engine, ErrorKind, Family, Get, Inspect, Inspection,
-    Place, Record, Refusal, Reply, Result, Store, StoreMode, Touch, UnixSeconds, Visitor,
+    Place, Record, Refusal, Reply, Result, Store, StoreMode, Touch, Ttl, UnixSeconds, Visitor,
 };
 
 /// A database: an engine with the meaning of commands around it. Shared by all workers.
@@ -44,7 +44,7 @@ impl Database {
             versions: Versions::default(),
             tracking: Tracking::default(),
             flush: Flush::new(),
-            sweep: Sweep::default(),
+            sweep: Sweep::new(),
             lanes,
             own_lane,
         }
@@ -149,10 +149,25 @@ impl Database {
         })
     }
 
+    /// Tells the sweep of times to live that a command has given.
+    #[inline]
+    fn note(&self, ttls: [Option<Ttl>; 2], now: UnixSeconds) {
+        ttls.into_iter().flatten().for_each(|ttl| self.sweep.note(ttl, now));
+    }
+
     /// Visits with expiry in between.
     fn visit(&self, lane: &Lane, key: &[u8], now: UnixSeconds, visitor: &mut dyn Visitor) -> Result<bool> {
         let mut living = Living::new(visitor, now);
-        let outcome = self.engine.visit(key, &mut living);
+        let mut outcome = self.engine.visit(key, &mut living);
+        // What is expired takes nobody's room.
+        while matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full) {
+            let removed = self.sweep.relieve(self.engine(), now);
+            if removed == 0 {
+                break;
+            }
+            lane.reclaimed.add(removed);
+            outcome = self.engine.visit(key, &mut living);
+        }
         let met_expired = living.met_expired;
         lane.reclaimed.add(u64::from(met_expired && outcome.is_ok()));
         outcome.map(|()| met_expired)
@@ -226,15 +241,13 @@ impl Database {
         now: UnixSeconds,
         reply: &mut dyn FnMut(Reply<'_>),
     ) -> Outcome {
-        for ttl in [get.touch, get.vivify].into_iter().flatten() {
-            self.sweep.note_ttl(ttl);
-        }
         // Notes of reads must not push records out.
         let is_tight =
             self.tracking.is_on(now) && self.engine.bounded().is_some_and(|bounded| bounded.is_tight());
         let mut visitor = GetVisitor::new(get, now, &self.tracking, &self.versions, reply, is_tight);
         let met_expired = self.visit(lane, get.key, now, &mut visitor);
         let outcome = visitor.outcome;
+        self.note([get.touch, get.vivify], now);
         match met_expired {
             Ok(true) if outcome == Outcome::Miss => Outcome::Expired,
             Ok(_) => outcome,
@@ -260,12 +273,10 @@ impl Database {
         if store.family == Family::Meta {
             lane.cmd_meta.one();
         }
-        self.sweep.note(store);
-        if let Some(ttl) = store.vivify {
-            self.sweep.note_ttl(ttl);
-        }
         let mut visitor = StoreVisitor::new(store, now, &self.tracking, &self.versions);
-        let outcome = match self.visit(lane, store.key, now, &mut visitor) {
+        let visited = self.visit(lane, store.key, now, &mut visitor);
+        self.note([Some(store.ttl), store.vivify], now);
+        let outcome = match visited {
             Ok(_) => visitor.outcome,
             Err(error) => {
                 let refusal = match error.kind() {
@@ -302,11 +313,10 @@ impl Database {
         if delete.family == Family::Meta {
             lane.cmd_meta.one();
         }
-        if let Some(ttl) = delete.ttl {
-            self.sweep.note_ttl(ttl);
-        }
         let mut visitor = DeleteVisitor { delete, now, versions: &self.versions, outcome: Reply::NotFound };
-        let outcome = match self.visit(lane, delete.key, now, &mut visitor) {
+        let visited = self.visit(lane, delete.key, now, &mut visitor);
+        self.note([delete.ttl, None], now);
+        let outcome = match visited {
             Ok(_) => visitor.outcome,
             Err(_) => Reply::Refused(Refusal::OutOfMemory),
         };
@@ -322,11 +332,10 @@ impl Database {
         if arithmetic.family == Family::Meta {
             lane.cmd_meta.one();
         }
-        for ttl in [arithmetic.touch, arithmetic.vivify].into_iter().flatten() {
-            self.sweep.note_ttl(ttl);
-        }
         let mut visitor = ArithmeticVisitor::new(arithmetic, now, &self.tracking, &self.versions);
-        let outcome = match self.visit(lane, arithmetic.key, now, &mut visitor) {
+        let visited = self.visit(lane, arithmetic.key, now, &mut visitor);
+        self.note([arithmetic.touch, arithmetic.vivify], now);
+        let outcome = match visited {
             Ok(_) => visitor.outcome,
             Err(_) => {
                 lane.store_no_memory.one();
@@ -354,9 +363,10 @@ impl Database {
 
     fn touch(&self, lane: &Lane, touch: &Touch<'_>, now: UnixSeconds) -> Reply<'static> {
         lane.cmd_touch.one();
-        self.sweep.note_ttl(touch.ttl);
         let mut visitor = TouchVisitor { touch, now, tracking: &self.tracking, found: false };
-        match self.visit(lane, touch.key, now, &mut visitor) {
+        let visited = self.visit(lane, touch.key, now, &mut visitor);
+        self.note([Some(touch.ttl), None], now);
+        match visited {
             Ok(_) if visitor.found => {
                 lane.touch_hits.one();
                 Reply::Touched

@@ -13,6 +13,14 @@ pub(crate) fn resolve(ttl: Ttl, now: UnixSeconds) -> Expiry {
     }
 }
 
+/// The second at which this is over, as things stand; the end of time for what never is.
+pub(crate) fn deadline(expiry: Expiry) -> u64 {
+    match expiry {
+        Expiry::Never => u64::MAX,
+        Expiry::At(at) => at.0,
+    }
+}
+
 /// Shows `inner` no expired record, and removes the ones it meets.
 pub(crate) struct Living<'v> {
     inner: &'v mut dyn Visitor,

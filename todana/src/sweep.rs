@@ -1,52 +1,77 @@
-//! The sweep for records that expire without being met: a resumable scan in small steps.
+//! The sweep for records that expire without being met: rounds over the whole engine, in small steps.
+//!
+//! A round begins when there can be something to find: `earliest` is no later than any expiry that was stored since the last
+//! round, or that the last round met and left. So a database whose records all have hours to live is not looked at.
+//! Exactness is not needed here, as no expired record is ever shown: what slips through a round (the engine grew behind
+//! its back) is found by a later one.
 
-use crate::expiry::{Bury, Living};
-use std::ops::ControlFlow;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::expiry::{deadline, resolve};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use todana_core::{Engine, Expiry, Place, Store, Ttl, UnixSeconds};
+use todana_core::{Engine, Place, Ttl, UnixSeconds};
 
 /// Records looked at between two looks at the clock, some tens of microseconds.
-const STEP_RECORDS: usize = 512;
-/// A round starts at most so often.
-const ROUND_S: u64 = 5;
+const STEP_RECORDS: usize = 2048;
+/// A round begins at most so often ...
+const ROUND: Duration = Duration::from_secs(1);
+/// ... and at least so often while there are records with an expiry, for those that slipped through.
+const ROUND_LATEST: Duration = Duration::from_secs(30);
 /// It works so long at a time ...
-const WORK: Duration = Duration::from_millis(1);
+const WORK: Duration = Duration::from_micros(900);
 /// ... and rests so many times as long, so that it takes less than 1 % of a core ...
-const REST: u32 = 110;
+const REST: u32 = 105;
 /// ... unless at least one record in so many that it has just seen was expired: then memory is to be won.
-const WORTHWHILE: usize = 8;
+const WORTHWHILE: u64 = 8;
+/// A write that finds no room waits at most so long for expired records to go.
+const RELIEF: Duration = Duration::from_millis(1);
 
-#[derive(Debug, Default)]
+const NEVER: u64 = u64::MAX;
+
+#[derive(Debug)]
 pub(crate) struct Sweep {
-    /// Some record with an expiry was stored since the last round that found none.
-    wanted: AtomicBool,
+    /// No expiry that was stored since the last round began, or that it left, is earlier.
+    earliest: AtomicU64,
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     /// Where a round in progress goes on.
     place: Option<Place>,
     running: bool,
-    started: UnixSeconds,
-    met_expiry: bool,
+    started: Option<Instant>,
+    /// The earliest expiry that this round has met and left.
+    earliest: u64,
+    /// Removed in this round.
+    removed: u64,
     /// No step before this.
     rests_until: Option<Instant>,
 }
 
 impl Sweep {
-    /// Takes note of a store; a database without expiries is never swept.
-    #[inline]
-    pub(crate) fn note(&self, store: &Store<'_>) {
-        self.note_ttl(store.ttl);
+    pub(crate) fn new() -> Sweep {
+        let state = State {
+            place: None,
+            running: false,
+            started: None,
+            earliest: NEVER,
+            removed: 0,
+            rests_until: None,
+        };
+        Sweep { earliest: AtomicU64::new(NEVER), state: Mutex::new(state) }
     }
 
+    /// Takes note of a time to live that a record has just been given. Not before: a round that begins in between would
+    /// forget the note and miss the record.
     #[inline]
-    pub(crate) fn note_ttl(&self, ttl: Ttl) {
-        if ttl != Ttl::Never && !self.wanted.load(Ordering::Relaxed) {
-            self.wanted.store(true, Ordering::Relaxed);
+    pub(crate) fn note(&self, ttl: Ttl, now: UnixSeconds) {
+        if ttl != Ttl::Never {
+            let at = deadline(resolve(ttl, now));
+            // Hardly ever true: most are later than others that are still to come.
+            if at < self.earliest.load(Ordering::Relaxed) {
+                self.earliest.fetch_min(at, Ordering::Relaxed);
+            }
         }
     }
 
@@ -58,53 +83,93 @@ impl Sweep {
             return (0, false);
         }
         if !state.running {
-            if !self.wanted.load(Ordering::Relaxed) || now.0 < state.started.0 + ROUND_S {
+            let age = state.started.map_or(Duration::MAX, |started| began - started);
+            let is_due = age >= ROUND && self.has_something(&state, now)
+                || age >= ROUND_LATEST && state.earliest != NEVER;
+            if !is_due {
                 return (0, false);
             }
-            // Cleared before the round: what is stored behind the scan's back asks for another one.
-            self.wanted.store(false, Ordering::Relaxed);
-            *state = State { running: true, started: now, ..State::default() };
+            self.begin(&mut state, began);
         }
-        let (mut removed, mut seen) = (0, 0);
-        while state.running && began.elapsed() < WORK {
-            let (gone, looked_at) = self.look(&mut state, engine, now);
-            (removed, seen) = (removed + gone, seen + looked_at);
-        }
-        let is_worthwhile = removed as usize * WORTHWHILE > seen;
+        let (removed, seen) = self.work(&mut state, engine, now, WORK, |_| false);
+        let is_worthwhile = removed * WORTHWHILE > seen;
         state.rests_until = (!is_worthwhile).then(|| began + began.elapsed() * REST);
         (removed, state.running && is_worthwhile)
     }
 
-    /// Looks at some records; returns how many it removed of how many.
-    fn look(&self, state: &mut State, engine: &dyn Engine, now: UnixSeconds) -> (u64, usize) {
-        let mut expired = Vec::new();
-        let mut seen = 0;
-        let mut met_expiry = false;
-        let next = engine.scan(state.place, &mut |key, record| {
-            met_expiry |= record.attributes.expiry != Expiry::Never;
-            if !record.attributes.expiry.is_live(now) {
-                expired.push(key.to_vec());
+    /// For a write that found no room: removes some expired records, if there are any. Returns how many.
+    pub(crate) fn relieve(&self, engine: &dyn Engine, now: UnixSeconds) -> u64 {
+        let mut state = self.lock();
+        let began = Instant::now();
+        // What a round in progress has behind it may have expired meanwhile, so perhaps it takes another one.
+        for _ in 0..2 {
+            if !state.running {
+                if !self.has_something(&state, now) {
+                    break;
+                }
+                self.begin(&mut state, began);
             }
-            seen += 1;
-            if seen < STEP_RECORDS { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
-        state.met_expiry |= met_expiry;
-        let mut removed = 0;
-        for key in &expired {
-            let mut bury = Bury;
-            let mut living = Living::new(&mut bury, now);
-            // Looked at again under the lock: it may have been stored anew meanwhile.
-            if engine.visit(key, &mut living).is_ok() && living.met_expired {
-                removed += 1;
+            let left = RELIEF.saturating_sub(began.elapsed());
+            let (removed, _) = self.work(&mut state, engine, now, left, |removed| removed > 0);
+            if removed > 0 {
+                return removed;
             }
         }
-        match next {
-            Ok(Some(place)) => state.place = Some(place),
-            Ok(None) | Err(_) => {
+        0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a round could find something.
+    fn has_something(&self, state: &State, now: UnixSeconds) -> bool {
+        state.removed > 0 || self.earliest.load(Ordering::Relaxed) <= now.0
+    }
+
+    fn begin(&self, state: &mut State, now: Instant) {
+        self.earliest.store(NEVER, Ordering::Relaxed);
+        *state = State {
+            place: None,
+            running: true,
+            started: Some(now),
+            earliest: NEVER,
+            removed: 0,
+            rests_until: None,
+        };
+    }
+
+    /// Goes on with the round until its end, for so long, or until what it has removed is `enough`. Returns how many
+    /// records it removed of how many.
+    fn work(
+        &self,
+        state: &mut State,
+        engine: &dyn Engine,
+        now: UnixSeconds,
+        time: Duration,
+        enough: impl Fn(u64) -> bool,
+    ) -> (u64, u64) {
+        let began = Instant::now();
+        let (mut removed, mut seen) = (0, 0);
+        while state.running && !enough(removed) && began.elapsed() < time {
+            let State { place, earliest, .. } = &mut *state;
+            let swept = engine.perishable().map(|perishable| {
+                perishable.sweep(*place, STEP_RECORDS, &mut |expiry| {
+                    let is_over = !expiry.is_live(now);
+                    if !is_over {
+                        *earliest = deadline(expiry).min(*earliest);
+                    }
+                    is_over
+                })
+            });
+            // An engine that cannot be swept, or not now: nothing is lost but memory.
+            let swept = swept.and_then(Result::ok).unwrap_or_default();
+            (removed, seen) = (removed + swept.removed, seen + swept.seen);
+            state.place = swept.next;
+            state.removed += swept.removed;
+            if swept.next.is_none() {
                 state.running = false;
-                if state.met_expiry {
-                    self.wanted.store(true, Ordering::Relaxed);
-                }
+                self.earliest.fetch_min(state.earliest, Ordering::Relaxed);
             }
         }
         (removed, seen)

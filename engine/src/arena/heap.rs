@@ -11,7 +11,7 @@
 //! time, and given back whole. Memory is counted by system page: a page counts from the first block on it until it
 //! is discarded from inside a large free block.
 
-use super::{CHUNK_SIZE, Chunks, Handle, Need, NoRoom, Owner};
+use super::{CHUNK_SIZE, Chunks, Effort, Handle, Need, NoRoom, Owner};
 use crate::raw::SYSTEM_PAGE;
 
 /// What is in a block: its owner is found accordingly.
@@ -353,11 +353,11 @@ impl Heap {
     pub(super) fn compact(
         &mut self,
         chunks: &mut Chunks,
-        thorough: bool,
+        effort: Effort,
         moved: &mut u64,
         owner: Owner<'_>,
     ) -> bool {
-        let wanted = if thorough {
+        let wanted = if effort != Effort::Urgent {
             self.committed > self.used + self.used / 16 + CHUNK_SIZE / 4 && !self.is_stuck()
         } else {
             self.is_sparse()

@@ -64,6 +64,17 @@ const CHUNKS_MAX: usize = 1 << (32 - (CHUNK_BITS - 3));
 /// Told of each block that moves: its bytes, its kind, its old and its new handle.
 pub(crate) type Owner<'a> = &'a mut dyn FnMut(&[u8], Kind, Handle, Handle);
 
+/// How sparse a page or chunk must be to be emptied: the less slack there is, the more has to move for each byte won.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// Only what is clearly sparse, between two writes.
+    Urgent,
+    /// Down to a few per cent of slack, in the background.
+    Thorough,
+    /// Down to the last page: nothing else is going on.
+    Leisurely,
+}
+
 /// There is no room for so many more bytes: the budget is spent, or the system gives no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom {
@@ -249,14 +260,12 @@ impl Arena {
     /// 64 KiB. `owner` is shown each block that moves (its bytes, its kind, its old and its new handle) and must
     /// change the one place that names it. Returns whether something was done.
     ///
-    /// `thorough` goes down to a few per cent of slack, at a higher price for each byte won; without it only
-    /// what is clearly sparse moves.
-    pub(crate) fn compact(&mut self, thorough: bool, owner: Owner<'_>) -> bool {
+    pub(crate) fn compact(&mut self, effort: Effort, owner: Owner<'_>) -> bool {
         let moved_before = self.moved;
-        let pages = self.pages.compact(&mut self.chunks, thorough, &mut self.moved, owner);
+        let pages = self.pages.compact(&mut self.chunks, effort, &mut self.moved, owner);
         // Bounded work: a heap step may move 64 KiB by itself.
-        let heap = self.moved == moved_before
-            && self.heap.compact(&mut self.chunks, thorough, &mut self.moved, owner);
+        let heap =
+            self.moved == moved_before && self.heap.compact(&mut self.chunks, effort, &mut self.moved, owner);
         pages || heap
     }
 

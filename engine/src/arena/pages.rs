@@ -11,7 +11,7 @@
 //! What a page's owner needs to know lies outside the page, 16 bytes each.
 
 use super::heap::Kind;
-use super::{CHUNK_SIZE, Chunks, Handle, Need, NoRoom, Owner};
+use super::{CHUNK_SIZE, Chunks, Effort, Handle, Need, NoRoom, Owner};
 
 /// The largest block.
 pub(super) const BLOCK_MAX: usize = 1024;
@@ -117,9 +117,13 @@ impl Class {
     }
 
     /// Free blocks worth an evacuation; the page that goes must leave at least its own number of free blocks.
-    fn is_sparse(&self, class: usize, thorough: bool) -> bool {
+    fn is_sparse(&self, class: usize, effort: Effort) -> bool {
         let capacity = usize::from(CAPACITY[class]);
-        let (spare_pages, share) = if thorough { (1, 32) } else { (2, 6) };
+        let (spare_pages, share) = match effort {
+            Effort::Urgent => (2, 6),
+            Effort::Thorough => (1, 32),
+            Effort::Leisurely => (1, 256),
+        };
         self.free_blocks(class) > self.used as usize / share + capacity * spare_pages
     }
 }
@@ -276,7 +280,7 @@ impl Pages {
             }
         }
         self.classes[class].put_recent(number);
-        if self.classes[class].is_sparse(class, false) {
+        if self.classes[class].is_sparse(class, Effort::Urgent) {
             self.sparse = Some(class as u8);
         }
     }
@@ -380,13 +384,13 @@ impl Pages {
     pub(super) fn compact(
         &mut self,
         chunks: &mut Chunks,
-        thorough: bool,
+        effort: Effort,
         moved: &mut u64,
         owner: Owner<'_>,
     ) -> bool {
         let hinted = self.sparse.take().map(usize::from);
         let mut candidates = hinted.into_iter().chain((0..CLASSES).map(|i| (self.next_class + i) % CLASSES));
-        let Some(class) = candidates.find(|&class| self.classes[class].is_sparse(class, thorough)) else {
+        let Some(class) = candidates.find(|&class| self.classes[class].is_sparse(class, effort)) else {
             return false;
         };
         self.next_class = class;

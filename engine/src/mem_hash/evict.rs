@@ -14,9 +14,9 @@
 use super::directory::Directory;
 use super::key::Key;
 use super::queue::{Ghosts, Mark, Tail, marked, put_tail};
-use super::record::{self, Body, Elsewhere};
-use super::shard::{Shard, Spot, low_hash, whole};
-use crate::arena::{Arena, Handle, Kind, Need, NoRoom};
+use super::record::{self, Body};
+use super::shard::{Shard, Spot, low_hash};
+use crate::arena::{Arena, Effort, Handle, Kind, Need, NoRoom};
 use todana_core::Expiry;
 
 /// The share of a bucket that the small queue may keep, at first and at the extremes.
@@ -37,8 +37,9 @@ pub(super) struct Evictor {
     /// Of the recent evictions, the shares from either queue (moving averages).
     from_small: f32,
     from_main: f32,
-    /// Bytes put into buckets for which nothing has gone yet.
-    debt: usize,
+    /// Bytes that buckets have grown by since memory became scarce, and nothing has gone for yet; below zero: more has
+    /// gone.
+    debt: isize,
     /// The records of the bucket at hand, and what is left of them.
     slots: Vec<Slot>,
     content: Vec<u8>,
@@ -210,6 +211,8 @@ impl Shard {
         };
         self.evictor.content = content;
         let new = outcome?;
+        let new_len = if new.is_none() { 0 } else { self.evictor.content.len() };
+        self.evictor.debt += new_len as isize - old_len as isize;
         if new != handle {
             self.directory.set(bucket, new);
         }
@@ -251,7 +254,6 @@ impl Shard {
             }
             None => Mark::default(),
         };
-        self.evictor.debt += bytes.len();
         self.rewrite(bucket, ghosts, Some((bytes, mark)))
     }
 
@@ -273,12 +275,15 @@ impl Shard {
             if !is_full && !is_in_debt {
                 break;
             }
-            let Some(gone) = self.evict_next() else { break };
-            self.evictor.debt = self.evictor.debt.saturating_sub(gone);
+            if self.evict_next().is_none() {
+                break;
+            }
         }
         if !self.budget.is_tight() {
             self.evictor.debt = 0;
         }
+        // What has gone besides is not for later: it has been filled by others.
+        self.evictor.debt = self.evictor.debt.max(0);
         self.evictions != evictions
     }
 
@@ -366,17 +371,7 @@ impl Shard {
 
     fn expiry_at(&self, handle: Handle, slot: Slot) -> Expiry {
         let bytes = self.arena.bytes(handle);
-        match record::entry(bytes, slot.at as usize).map(|entry| entry.body) {
-            Some(Body::Whole(parts)) if parts.has_expiry() => parts.attributes(bytes).expiry,
-            Some(Body::Stub { elsewhere: Elsewhere::Block(block), .. }) => {
-                let bytes = self.arena.bytes(Handle(block));
-                whole(bytes, 0).attributes(bytes).expiry
-            }
-            Some(Body::Stub { elsewhere: Elsewhere::Huge(index), .. }) => {
-                self.huge.get(index).attributes.expiry
-            }
-            _ => Expiry::Never,
-        }
+        record::entry(bytes, slot.at as usize).map_or(Expiry::Never, |entry| self.expiry_of(bytes, &entry))
     }
 
     fn count_gone(&mut self, plain: usize, expires: bool, has_expired: bool) {
@@ -400,7 +395,7 @@ impl Shard {
             freed += gone;
         }
         for _ in 0..4 {
-            if !self.compact(true) {
+            if !self.compact(Effort::Thorough) {
                 break;
             }
         }

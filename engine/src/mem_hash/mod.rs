@@ -33,8 +33,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use todana_core::{
-    Bounded, Engine, Error, ErrorKind, MemoryLimit, Place, Record, Result, SharedBytes, Status, UnixSeconds,
-    Visitor, WhenFull,
+    Bounded, Engine, Error, ErrorKind, MemoryLimit, Perishable, Place, Record, Result, SharedBytes, Status,
+    UnixSeconds, Visitor, WhenFull,
 };
 
 /// How a [`MemHash`] is made.
@@ -170,7 +170,7 @@ impl MemHash {
     pub fn visit_mut(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let key = Key::new(key, &self.seeds);
         let index = self.index_of(key.hash);
-        match self.shards[index].0.get_mut().visit(&key, visitor) {
+        match self.shards[index].0.get_mut().visit(&key, visitor, false) {
             Ok(()) => Ok(()),
             Err(Trouble::Error(error)) => Err(error),
             // Making room is rare and looks at all shards; nobody contends for their locks.
@@ -273,8 +273,8 @@ impl Engine for MemHash {
         let key = Key::new(key, &self.seeds);
         let shard = self.shard_of(key.hash);
         // Another thread may take the room that was made; after some tries it is fair to say that there is none.
-        for _ in 0..16 {
-            let NoRoom { bytes } = match shard.write().visit(&key, visitor) {
+        for attempt in 0..16 {
+            let NoRoom { bytes } = match shard.write().visit(&key, visitor, attempt > 0) {
                 Ok(()) => return Ok(()),
                 Err(Trouble::Error(error)) => return Err(error),
                 Err(Trouble::NoRoom(no_room)) => no_room,
@@ -345,6 +345,10 @@ impl Engine for MemHash {
     }
 
     fn bounded(&self) -> Option<&dyn Bounded> {
+        Some(self)
+    }
+
+    fn perishable(&self) -> Option<&dyn Perishable> {
         Some(self)
     }
 }

@@ -59,6 +59,13 @@ const LENS: [u8; 256] = {
     lens
 };
 
+/// The whole length of a record by its first byte, or 0 where that does not say it: it has attributes, or its key or value
+/// has a length of its own, or the bucket ends here.
+#[inline]
+pub(crate) fn plain_len(header: u8) -> usize {
+    usize::from(LENS[usize::from(header)])
+}
+
 /// Where a record lies that is not in its bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Elsewhere {
@@ -209,13 +216,7 @@ impl Parts {
             attributes.flags = varint(bytes, &mut at) as u32;
         }
         if self.prefix & HAS_EXPIRY != 0 {
-            let mut seconds = u64::from(u32_at(bytes, at));
-            at += 4;
-            if self.more & MORE_WIDE_EXPIRY != 0 {
-                seconds |= u64::from(u32_at(bytes, at)) << 32;
-                at += 4;
-            }
-            attributes.expiry = Expiry::At(UnixSeconds(seconds));
+            attributes.expiry = self.expiry_at(bytes, &mut at);
         }
         if self.prefix & HAS_VERSION != 0 {
             attributes.version = varint(bytes, &mut at);
@@ -229,6 +230,31 @@ impl Parts {
             });
         }
         attributes
+    }
+
+    /// The expiry alone.
+    #[inline]
+    pub(crate) fn expiry(&self, bytes: &[u8]) -> Expiry {
+        if self.prefix & HAS_EXPIRY == 0 {
+            return Expiry::Never;
+        }
+        let mut at = self.attributes_at;
+        if self.prefix & HAS_FLAGS != 0 {
+            varint(bytes, &mut at);
+        }
+        self.expiry_at(bytes, &mut at)
+    }
+
+    /// Reads the expiry that begins at `at`.
+    #[inline]
+    fn expiry_at(&self, bytes: &[u8], at: &mut usize) -> Expiry {
+        let mut seconds = u64::from(u32_at(bytes, *at));
+        *at += 4;
+        if self.more & MORE_WIDE_EXPIRY != 0 {
+            seconds |= u64::from(u32_at(bytes, *at)) << 32;
+            *at += 4;
+        }
+        Expiry::At(UnixSeconds(seconds))
     }
 
     pub(crate) fn has_expiry(&self) -> bool {

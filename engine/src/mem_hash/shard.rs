@@ -4,6 +4,8 @@
 //! block is named by its directory slot alone, a block of one record by its stub alone; each is found again from the
 //! first key in the block, so any block may move at any time.
 
+mod sweep;
+
 use super::classes::{ClassBounds, Classes};
 use super::directory::Directory;
 use super::evict::{Evictor, records_in};
@@ -11,7 +13,7 @@ use super::huge::{self, HugeRecord, HugeTable};
 use super::key::{Key, Seeds};
 use super::queue::{Mark, Tail, put_tail};
 use super::record::{self, Body, Elsewhere, Entry, Found, STUB_LEN};
-use crate::arena::{Arena, Budget, Handle, Kind, Need, NoRoom};
+use crate::arena::{Arena, Budget, Effort, Handle, Kind, Need, NoRoom};
 use std::sync::Arc;
 use todana_core::{Action, Attributes, Error, ErrorKind, Expiry, Record, SharedBytes, Status, Visitor};
 
@@ -86,6 +88,8 @@ pub(super) struct Shard {
     /// Records that had expired when their turn came.
     pub(super) reclaimed: u64,
     pub(super) evictor: Evictor,
+    /// What the arena had moved when housekeeping was last done: more now means that somebody writes.
+    moved_when_last_maintained: u64,
     /// The most bytes that one visit has moved.
     worst_moved: u64,
     scratch: Vec<u8>,
@@ -114,6 +118,7 @@ impl Shard {
             evictions_with_expiry: 0,
             reclaimed: 0,
             evictor: Evictor::new(),
+            moved_when_last_maintained: 0,
             worst_moved: 0,
             scratch: Vec::new(),
             scratch_two: Vec::new(),
@@ -296,7 +301,13 @@ impl Shard {
 
     // Writing.
 
-    pub(super) fn visit(&mut self, key: &Key<'_>, visitor: &mut dyn Visitor) -> Result<(), Trouble> {
+    /// Runs a visitor. `room_was_made`: other records have gone for this one already, so none goes now.
+    pub(super) fn visit(
+        &mut self,
+        key: &Key<'_>,
+        visitor: &mut dyn Visitor,
+        room_was_made: bool,
+    ) -> Result<(), Trouble> {
         let moved_before = self.arena.moved();
         let bucket = self.directory.bucket_of(key.hash);
         let handle = self.directory.get(bucket);
@@ -309,7 +320,7 @@ impl Shard {
             if self.notes_uses() {
                 is_use = !matches!((&spot, &plan), (Spot::Nowhere { .. }, _) | (_, Plan::Remove));
                 let is_newcomer = !is_use && matches!(plan, Plan::Put { .. } | Plan::PutHuge(_));
-                if is_newcomer && self.make_way() {
+                if is_newcomer && !room_was_made && self.make_way() {
                     spot = self.find(self.directory.get(bucket), key);
                 }
             }
@@ -612,7 +623,7 @@ impl Shard {
             let _ = self.merge();
         }
         if self.arena.is_sparse() {
-            self.compact(false);
+            self.compact(Effort::Urgent);
         }
     }
 
@@ -739,11 +750,11 @@ impl Shard {
     }
 
     /// One step of compaction; true if something was won.
-    pub(super) fn compact(&mut self, thorough: bool) -> bool {
+    pub(super) fn compact(&mut self, effort: Effort) -> bool {
         let Shard { arena, directory, seeds, .. } = self;
         // Stubs lie in the arena themselves, so they are mended after the step. Until then nobody looks.
         let mut moved_records = Vec::new();
-        let done = arena.compact(thorough, &mut |bytes, kind, from, to| {
+        let done = arena.compact(effort, &mut |bytes, kind, from, to| {
             let entry = record::entry(bytes, 0).expect("a block in use holds a record");
             let hash = low_hash(seeds, bytes, &entry);
             match kind {
@@ -790,7 +801,13 @@ impl Shard {
             }
             merged = true;
         }
-        self.compact(true) || self.arena.trim() || merged
+        // What is written to is best left with some slack; what rests is packed to the last page.
+        let writes = self.arena.moved();
+        let effort =
+            if writes == self.moved_when_last_maintained { Effort::Leisurely } else { Effort::Thorough };
+        let done = self.compact(effort) || self.arena.trim() || merged;
+        self.moved_when_last_maintained = self.arena.moved();
+        done
     }
 
     /// The plain size of a record, and whether it has an expiry.

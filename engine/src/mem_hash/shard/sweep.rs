@@ -1,0 +1,201 @@
+//! A pass over all buckets for the sake of records with an expiry.
+//!
+//! A shard's buckets are looked at from the last one down, some tens under one shared lock; those that hold something to
+//! remove are then cleaned under the exclusive lock, a few at a time, each rewritten once for all that leaves it. Downwards,
+//! because removals merge the last bucket into a lower one: what has not been met yet stays ahead. A split moves records
+//! behind the pass; the next one meets them.
+//!
+//! Cost [Nov 2026, 2 busy cores]: see benches/record; a record without an expiry costs its first byte and its bucket's
+//! cache misses, which are asked for some buckets ahead.
+
+use super::super::MemHash;
+use super::{Shard, whole};
+use crate::arena::{Handle, Kind, Need};
+use crate::mem_hash::queue::{Tail, put_tail};
+use crate::mem_hash::record::{self, Body, Elsewhere, Entry};
+use todana_core::{Expiry, Perishable, Place, Result, Swept};
+
+/// Buckets looked at under one lock: some 500 records, a few microseconds.
+const BUCKETS_LOOKED_AT: usize = 64;
+/// Buckets cleaned under one lock.
+const BUCKETS_CLEANED: usize = 8;
+/// So many buckets ahead their blocks are asked for: by then they have come from memory.
+const AHEAD: usize = 8;
+/// The bits of a place that hold a bucket; the others hold the shard.
+const BUCKET_BITS: u32 = 40;
+
+/// What a look at some buckets has found.
+struct Looked {
+    /// The lowest bucket looked at.
+    down_to: usize,
+    seen: u64,
+    /// Bit i: bucket `down_to + i` holds something to remove.
+    to_clean: u64,
+}
+
+/// A record that leaves its bucket.
+struct Leaving {
+    plain: usize,
+    elsewhere: Option<Elsewhere>,
+}
+
+impl Shard {
+    /// Looks at the last buckets of those below `below`.
+    fn look_at_expiries(&self, below: usize, is_over: &mut dyn FnMut(Expiry) -> bool) -> Looked {
+        let below = below.min(self.directory.len());
+        let down_to = below.saturating_sub(BUCKETS_LOOKED_AT);
+        let ask_for = |bucket: usize| {
+            let handle = self.directory.get(bucket);
+            if !handle.is_none() {
+                self.arena.prefetch(handle);
+            }
+        };
+        (below.saturating_sub(AHEAD).max(down_to)..below).for_each(ask_for);
+        let mut looked = Looked { down_to, seen: 0, to_clean: 0 };
+        for bucket in (down_to..below).rev() {
+            if bucket >= down_to + AHEAD {
+                ask_for(bucket - AHEAD);
+            }
+            let handle = self.directory.get(bucket);
+            if handle.is_none() {
+                continue;
+            }
+            let bytes = self.arena.bytes(handle);
+            let (mut at, mut found) = (0, false);
+            loop {
+                let len = record::plain_len(bytes[at]);
+                if len != 0 {
+                    at += len;
+                } else {
+                    let Some(entry) = record::entry(bytes, at) else { break };
+                    let expiry = self.expiry_of(bytes, &entry);
+                    found |= expiry != Expiry::Never && is_over(expiry);
+                    at += entry.len;
+                }
+                looked.seen += 1;
+            }
+            looked.to_clean |= u64::from(found) << (bucket - down_to);
+        }
+        looked
+    }
+
+    pub(in crate::mem_hash) fn expiry_of(&self, bytes: &[u8], entry: &Entry) -> Expiry {
+        match &entry.body {
+            Body::Whole(parts) => parts.expiry(bytes),
+            Body::Stub { elsewhere: Elsewhere::Block(block), .. } => {
+                let bytes = self.arena.bytes(Handle(*block));
+                whole(bytes, 0).expiry(bytes)
+            }
+            Body::Stub { elsewhere: Elsewhere::Huge(index), .. } => self.huge.get(*index).attributes.expiry,
+        }
+    }
+
+    /// Removes what is over from one bucket, all at once; returns how many records that were.
+    fn clean(
+        &mut self,
+        bucket: usize,
+        is_over: &mut dyn FnMut(Expiry) -> bool,
+        leaving: &mut Vec<Leaving>,
+    ) -> u64 {
+        // Looked at under an earlier lock: there may be no such bucket any more.
+        let handle = if bucket < self.directory.len() { self.directory.get(bucket) } else { Handle::NONE };
+        if handle.is_none() {
+            return 0;
+        }
+        let mut kept = std::mem::take(&mut self.scratch_two);
+        kept.clear();
+        leaving.clear();
+        let bytes = self.arena.bytes(handle);
+        let end = record::end(bytes, 0);
+        let tail = Tail::read(bytes, end);
+        let len = end + Tail::len_at(bytes, end);
+        let mut marks = Vec::new();
+        let (mut at, mut index) = (0, 0);
+        while let Some(entry) = record::entry(bytes, at) {
+            let expiry = self.expiry_of(bytes, &entry);
+            if expiry != Expiry::Never && is_over(expiry) {
+                let elsewhere = match entry.body {
+                    Body::Stub { elsewhere, .. } => Some(elsewhere),
+                    Body::Whole(_) => None,
+                };
+                leaving.push(Leaving { plain: self.nature_of(handle, &entry).0, elsewhere });
+            } else {
+                kept.extend_from_slice(&bytes[at..at + entry.len]);
+                if !matches!(tail, Tail::Plain) {
+                    marks.push(tail.mark(index));
+                }
+            }
+            at += entry.len;
+            index += 1;
+        }
+        let won = end - kept.len();
+        match tail {
+            _ if kept.is_empty() => {}
+            Tail::Plain => kept.push(record::END),
+            Tail::Queue { ghosts, .. } => put_tail(&mut kept, ghosts, marks.into_iter()),
+        }
+        let outcome = if won == 0 {
+            Ok(handle)
+        } else {
+            self.arena.splice(handle, len, 0..len, &kept, Kind::Bucket, Need::Upkeep)
+        };
+        self.scratch_two = kept;
+        // The system may refuse even a smaller block; then all stays until the next round.
+        let Ok(new) = outcome else { return 0 };
+        self.directory.set(bucket, new);
+        self.bucket_bytes -= won;
+        self.records -= leaving.len() as u64;
+        for Leaving { plain, elsewhere } in leaving.iter() {
+            self.classes.remove(*plain);
+            if let Some(elsewhere) = elsewhere {
+                self.free_elsewhere(*elsewhere);
+            }
+        }
+        self.keep_in_shape();
+        leaving.len() as u64
+    }
+}
+
+impl Perishable for MemHash {
+    fn sweep(
+        &self,
+        from: Option<Place>,
+        records_max: usize,
+        is_over: &mut dyn FnMut(Expiry) -> bool,
+    ) -> Result<Swept> {
+        let from = from.map_or(u64::MAX >> (64 - BUCKET_BITS), |place| place.0);
+        let (mut shard, mut below) =
+            ((from >> BUCKET_BITS) as usize, (from & ((1 << BUCKET_BITS) - 1)) as usize);
+        let mut swept = Swept::default();
+        let mut leaving = Vec::new();
+        let mut buckets = 0;
+        // Empty buckets count too, or a step over an emptied directory would know no end.
+        while swept.seen as usize + buckets < records_max {
+            let Some(padded) = self.shards.get(shard) else { return Ok(swept) };
+            let looked = padded.0.read().look_at_expiries(below, is_over);
+            swept.seen += looked.seen;
+            buckets += BUCKETS_LOOKED_AT;
+            let mut to_clean = looked.to_clean;
+            while to_clean != 0 {
+                let mut guard = padded.0.write();
+                for _ in 0..BUCKETS_CLEANED {
+                    if to_clean == 0 {
+                        break;
+                    }
+                    // From the top down, like the pass as a whole.
+                    let bit = 63 - to_clean.leading_zeros();
+                    to_clean &= !(1 << bit);
+                    swept.removed += guard.clean(looked.down_to + bit as usize, is_over, &mut leaving);
+                }
+            }
+            below = looked.down_to;
+            if below == 0 {
+                (shard, below) = (shard + 1, (1 << BUCKET_BITS) - 1);
+            }
+        }
+        if shard < self.shards.len() {
+            swept.next = Some(Place((shard as u64) << BUCKET_BITS | below as u64));
+        }
+        Ok(swept)
+    }
+}
