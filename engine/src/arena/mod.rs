@@ -69,6 +69,8 @@ pub(crate) type Owner<'a> = &'a mut dyn FnMut(&[u8], Kind, Handle, Handle);
 pub(crate) enum Effort {
     /// Only what is clearly sparse, between two writes.
     Urgent,
+    /// Memory is scarce: slack costs records.
+    Pressed,
     /// Down to a few per cent of slack, in the background.
     Thorough,
     /// Down to the last page: nothing else is going on.
@@ -101,6 +103,12 @@ impl Chunks {
             self.chunks[number] = Some(mapping);
         }
         Ok(number)
+    }
+
+    /// How much is to be done between two writes.
+    #[inline]
+    fn effort(&self) -> Effort {
+        if self.budget.notes_uses() { Effort::Pressed } else { Effort::Urgent }
     }
 
     fn remove(&mut self, number: usize) {
@@ -267,6 +275,12 @@ impl Arena {
         let heap =
             self.moved == moved_before && self.heap.compact(&mut self.chunks, effort, &mut self.moved, owner);
         pages || heap
+    }
+
+    /// How much is to be done between two writes.
+    #[inline]
+    pub(crate) fn effort(&self) -> Effort {
+        self.chunks.effort()
     }
 
     /// True when some page or chunk is clearly sparse: cheap enough to ask after every write.

@@ -27,28 +27,42 @@ const BINS: usize = 8;
 /// Pages remembered for their warm blocks [measured: 1 gains half, 8 no more than 4].
 const RECENT: usize = 4;
 
-/// Sizes: 16, 24 ... 256 by 8; 272 ... 512 by 16; 544 ... 1024 by 32.
-const CLASSES: usize = 31 + 16 + 16;
+/// Sizes: 16, 24 ... 256 by 8; then as many as 31 to 8 blocks fill a page with, so that little of it is left over.
+const CLASSES: usize = 31 + 24;
+
+const SIZES: [u16; CLASSES] = {
+    let mut sizes = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        sizes[class] =
+            if class < 31 { 16 + class as u16 * 8 } else { (PAGE_SIZE / (62 - class)) as u16 & !7 };
+        class += 1;
+    }
+    sizes
+};
+
+/// The class by length in units of 8 bytes, rounded up.
+const CLASS_OF: [u8; BLOCK_MAX / 8 + 1] = {
+    let mut classes = [0; BLOCK_MAX / 8 + 1];
+    let (mut eighths, mut class) = (0, 0);
+    while eighths <= BLOCK_MAX / 8 {
+        while (SIZES[class] as usize) < eighths * 8 {
+            class += 1;
+        }
+        classes[eighths] = class as u8;
+        eighths += 1;
+    }
+    classes
+};
 
 #[inline]
-const fn class_of(len: usize) -> usize {
-    if len <= 256 {
-        if len <= 16 { 0 } else { len.div_ceil(8) - 2 }
-    } else if len <= 512 {
-        31 + (len - 257) / 16
-    } else {
-        47 + (len - 513) / 32
-    }
+fn class_of(len: usize) -> usize {
+    usize::from(CLASS_OF[len.div_ceil(8)])
 }
 
+#[inline]
 const fn class_size(class: usize) -> usize {
-    if class < 31 {
-        16 + class * 8
-    } else if class < 47 {
-        272 + (class - 31) * 16
-    } else {
-        544 + (class - 47) * 32
-    }
+    SIZES[class] as usize
 }
 
 /// Blocks a page holds, by class.
@@ -121,6 +135,7 @@ impl Class {
         let capacity = usize::from(CAPACITY[class]);
         let (spare_pages, share) = match effort {
             Effort::Urgent => (2, 6),
+            Effort::Pressed => (1, 16),
             Effort::Thorough => (1, 32),
             Effort::Leisurely => (1, 256),
         };
@@ -214,7 +229,11 @@ impl Pages {
 
     pub(super) fn alloc(&mut self, chunks: &mut Chunks, len: usize, need: Need) -> Result<Handle, NoRoom> {
         let class = class_of(len);
-        let recent = self.classes[class].take_recent().filter(|&page| self.page(page).free != NO_BLOCK);
+        let recent = match chunks.effort() {
+            // Warm blocks are on any page; where memory is scarce, full pages are worth more.
+            Effort::Pressed => None,
+            _ => self.classes[class].take_recent().filter(|&page| self.page(page).free != NO_BLOCK),
+        };
         let number = match recent {
             Some(number) => number,
             None => match self.classes[class].bins.iter().rev().find(|&&page| page != NO_PAGE) {
@@ -280,7 +299,7 @@ impl Pages {
             }
         }
         self.classes[class].put_recent(number);
-        if self.classes[class].is_sparse(class, Effort::Urgent) {
+        if self.classes[class].is_sparse(class, chunks.effort()) {
             self.sparse = Some(class as u8);
         }
     }

@@ -13,7 +13,7 @@
 
 use super::directory::Directory;
 use super::key::Key;
-use super::queue::{Ghosts, Mark, Tail, marked, put_tail};
+use super::queue::{Ghosts, Mark, Tail, marked, put_tail, tail_len};
 use super::record::{self, Body};
 use super::shard::{Shard, Spot, low_hash};
 use crate::arena::{Arena, Effort, Handle, Kind, Need, NoRoom};
@@ -139,8 +139,13 @@ impl Shard {
             }
             Tail::Plain => {
                 let ghosts = self.gather(handle);
-                self.evictor.slots[index].mark = Mark::new(1, false);
-                let _ = self.rewrite(bucket, ghosts, None);
+                let new_len = end + tail_len(self.evictor.slots.len());
+                // A bucket gets its tail with the next change to it, unless there is room for one: reads must not
+                // make it grow.
+                if size(new_len) == size(end + 1) {
+                    self.evictor.slots[index].mark = Mark::new(1, false);
+                    let _ = self.rewrite(bucket, ghosts, None);
+                }
             }
         }
     }
@@ -228,7 +233,6 @@ impl Shard {
         content: &[u8],
         need: Need,
     ) -> Result<Handle, NoRoom> {
-        let size = |len| Arena::block_size(len, Kind::Bucket);
         let new = if !old.is_none() && size(old_len) == size(content.len()) {
             old
         } else {
@@ -340,7 +344,14 @@ impl Shard {
             !has_expired
         });
         let expired = gone.len();
-        if gone.is_empty() && !slots.is_empty() {
+        let bytes = self.arena.bytes(handle);
+        let old_end = record::end(bytes, 0);
+        let old_size = size(old_end + Tail::len_at(bytes, old_end));
+        let mut end = old_end - gone.iter().map(|slot| slot.len as usize).sum::<usize>();
+        // One, or as many as it takes to make room for the bucket's first tail.
+        let grows = |end: usize, records: usize| size(end + tail_len(records)) > old_size;
+        let must_fit = self.budget.notes_uses();
+        while !slots.is_empty() && (gone.is_empty() || must_fit && grows(end, slots.len())) {
             let share = self.evictor.small_share;
             let at = Evictor::choose(&mut slots, share, |slot| self.expiry_at(handle, slot) != Expiry::Never);
             let slot = slots.remove(at);
@@ -349,6 +360,7 @@ impl Shard {
             let was_main = slot.mark.is_main();
             ghosts.push(low_hash(&self.seeds, bytes, &entry) as u32, was_main);
             self.evictor.gone(was_main, self.records);
+            end -= slot.len as usize;
             gone.push(slot);
         }
         let mut elsewheres = Vec::new();
@@ -386,6 +398,11 @@ impl Shard {
         }
     }
 
+    /// Gives back what can be without a record going; true if something was won.
+    pub(super) fn pack(&mut self) -> bool {
+        self.compact(Effort::Leisurely) || self.arena.trim()
+    }
+
     /// Lets records go until `bytes` or more are free, then returns what memory that leaves sparse. Returns the bytes
     /// freed.
     pub(super) fn evict(&mut self, bytes: usize) -> usize {
@@ -402,6 +419,10 @@ impl Shard {
         self.arena.trim();
         freed
     }
+}
+
+fn size(len: usize) -> usize {
+    Arena::block_size(len, Kind::Bucket)
 }
 
 /// The number of the record at `at` in its bucket, and where the records end.

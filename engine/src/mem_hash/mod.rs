@@ -194,6 +194,15 @@ impl MemHash {
         &self.shards[self.index_of(hash)].0
     }
 
+    /// Packs what all shards hold until `bytes` more would fit. False if that cannot be.
+    fn close_ranks(&self, bytes: usize) -> bool {
+        for shard in &self.shards {
+            let mut shard = shard.0.write();
+            while !self.budget.fits(bytes as u64) && shard.pack() {}
+        }
+        self.budget.fits(bytes as u64)
+    }
+
     /// Evicts from all shards in turn until `bytes` more would fit. False if that cannot be.
     fn make_room(&self, bytes: usize) -> bool {
         let mut idle_rounds = 0;
@@ -272,7 +281,8 @@ impl Engine for MemHash {
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let key = Key::new(key, &self.seeds);
         let shard = self.shard_of(key.hash);
-        // Another thread may take the room that was made; after some tries it is fair to say that there is none.
+        // Another thread may take the room that was made, or the record need more than the first thing that lacked room;
+        // after some tries it is fair to say that there is none.
         for attempt in 0..16 {
             let NoRoom { bytes } = match shard.write().visit(&key, visitor, attempt > 0) {
                 Ok(()) => return Ok(()),
@@ -281,7 +291,12 @@ impl Engine for MemHash {
             };
             // More than half of everything for one record would be the end of all others.
             let limit = self.budget.limit().bytes.unwrap_or(0);
-            if self.budget.refuses() || bytes as u64 > limit / 2 || !self.make_room(bytes) {
+            let has_room = if self.budget.refuses() {
+                self.close_ranks(bytes)
+            } else {
+                bytes as u64 <= limit / 2 && self.make_room(bytes + attempt * EVICTION_STEP)
+            };
+            if !has_room {
                 break;
             }
         }

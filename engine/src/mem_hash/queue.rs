@@ -1,8 +1,8 @@
 //! What a bucket remembers of how its records are used, once memory has become scarce.
 //!
 //! ```text
-//! tail = 0xF0                                                    nothing is remembered
-//!      | 0xF8 0xC0 | records (u8) | 8 ghosts | marks             two marks a byte, the first in the lower half
+//! tail = 0xF0                                        nothing is remembered
+//!      | 0xF8 | 0xC0 + records | 8 ghosts | marks    two marks a byte, the first in the lower half
 //! mark = uses since it was last passed over (0 to 3), bit 2: it is in the main queue
 //! ghost = 7 bits of the hash of a key that was evicted, bit 0: it was in the main queue; 0: none
 //! ```
@@ -10,14 +10,13 @@
 //! The order of the records is that of both queues of S3-FIFO (Yang et al., SOSP 2023), small and main interleaved: each
 //! queue is the records that carry its mark, oldest first.
 //!
-//! Always true: a tail has as many marks as its bucket has records.
+//! Always true: a tail has as many marks as its bucket has records, which are then at most 63.
 
-use super::record::END;
+use super::record::{END, TAIL, TAIL_BITS};
 
 /// Ghosts of a bucket.
 pub(super) const GHOSTS: usize = 8;
-const HEAD: [u8; 2] = super::record::TAIL;
-const MARKS_AT: usize = HEAD.len() + 1 + GHOSTS;
+const MARKS_AT: usize = 2 + GHOSTS;
 
 /// How a record has been used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,16 +87,16 @@ impl<'a> Tail<'a> {
             return Tail::Plain;
         }
         let tail = &bytes[end..];
-        let records = usize::from(tail[HEAD.len()]);
+        let records = usize::from(tail[1] & !TAIL_BITS);
         let mut ghosts = Ghosts::default();
-        ghosts.0.copy_from_slice(&tail[HEAD.len() + 1..MARKS_AT]);
+        ghosts.0.copy_from_slice(&tail[2..MARKS_AT]);
         Tail::Queue { ghosts, marks: &tail[MARKS_AT..MARKS_AT + records.div_ceil(2)] }
     }
 
     /// How long the tail at `end` is.
     #[inline]
     pub(super) fn len_at(bytes: &[u8], end: usize) -> usize {
-        if bytes[end] == END { 1 } else { MARKS_AT + usize::from(bytes[end + HEAD.len()]).div_ceil(2) }
+        if bytes[end] == END { 1 } else { tail_len(usize::from(bytes[end + 1] & !TAIL_BITS)) }
     }
 
     pub(super) fn ghosts(self) -> Ghosts {
@@ -117,6 +116,11 @@ impl<'a> Tail<'a> {
     }
 }
 
+/// How long the tail of a bucket of so many records is, if it remembers anything.
+pub(super) fn tail_len(records: usize) -> usize {
+    if records > usize::from(!TAIL_BITS) { 1 } else { MARKS_AT + records.div_ceil(2) }
+}
+
 /// The byte of a tail at `end` that holds the mark of a record, with that mark in it.
 pub(super) fn marked(bytes: &[u8], end: usize, index: usize, mark: Mark) -> (usize, u8) {
     let at = end + MARKS_AT + index / 2;
@@ -126,12 +130,11 @@ pub(super) fn marked(bytes: &[u8], end: usize, index: usize, mark: Mark) -> (usi
 
 /// Ends a bucket: with the marks of its records, or with nothing if they are too many to count.
 pub(super) fn put_tail(out: &mut Vec<u8>, ghosts: Ghosts, marks: impl ExactSizeIterator<Item = Mark>) {
-    let Ok(records) = u8::try_from(marks.len()) else {
+    if marks.len() > usize::from(!TAIL_BITS) {
         out.push(END);
         return;
-    };
-    out.extend_from_slice(&HEAD);
-    out.push(records);
+    }
+    out.extend_from_slice(&[TAIL, TAIL_BITS | marks.len() as u8]);
     out.extend_from_slice(&ghosts.0);
     let first = out.len();
     for (index, mark) in marks.enumerate() {
@@ -149,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_tail_is_read_as_it_was_put() {
-        for records in [0, 1, 2, 7, 255] {
+        for records in [0, 1, 2, 7, 63] {
             let mut ghosts = Ghosts::default();
             ghosts.push(0xAB00_0000, true);
             let marks: Vec<Mark> = (0..records).map(|n| Mark::new(n as u8 % 4, n % 3 == 0)).collect();
@@ -167,7 +170,7 @@ mod tests {
             assert!((0..records).all(|n| tail.mark(n) == Mark::new(3, true)));
         }
         let mut bytes = Vec::new();
-        put_tail(&mut bytes, Ghosts::default(), vec![Mark::default(); 256].into_iter());
+        put_tail(&mut bytes, Ghosts::default(), vec![Mark::default(); 64].into_iter());
         assert_eq!(bytes, [END]);
         assert_eq!(Tail::len_at(&bytes, 0), 1);
     }

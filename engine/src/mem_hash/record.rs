@@ -1,7 +1,7 @@
 //! How records lie in a bucket.
 //!
 //! ```text
-//! bucket = record ... | tail, which begins with 0xF0 or 0xF8 0xC0 (see `queue`)
+//! bucket = record ... | tail (see `queue`), which begins with 0xF0, or with 0xF8 and a byte with both upper bits
 //! record = header | [key_len] | [value_len] | [flags] | [expiry] | [version] | [access] | key | value
 //! stub   = 0xF8 | 0x40 or 0x80 | fingerprint (u32) | reference (u32)
 //! ```
@@ -22,8 +22,10 @@ use todana_core::{Access, Attributes, Expiry, Marks, UnixSeconds};
 
 /// Ends a bucket.
 pub(crate) const END: u8 = 0xF0;
-/// Ends a bucket and begins what it remembers of its records.
-pub(crate) const TAIL: [u8; 2] = [PREFIX | HAS_MORE, MORE_BLOCK | MORE_HUGE];
+/// Ends a bucket and begins what it remembers of its records: this byte, and one with both of these bits, of which no
+/// record has more than one.
+pub(crate) const TAIL: u8 = PREFIX | HAS_MORE;
+pub(crate) const TAIL_BITS: u8 = MORE_BLOCK | MORE_HUGE;
 const PREFIX: u8 = 0xF0;
 const HAS_FLAGS: u8 = 1;
 const HAS_EXPIRY: u8 = 2;
@@ -151,7 +153,7 @@ pub(crate) fn entry(bytes: &[u8], at: usize) -> Option<Entry> {
         if prefix & HAS_MORE != 0 {
             more = bytes[next];
             next += 1;
-            if more == TAIL[1] {
+            if more & TAIL_BITS == TAIL_BITS {
                 return None;
             }
             if more & (MORE_BLOCK | MORE_HUGE) != 0 {

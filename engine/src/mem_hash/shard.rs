@@ -623,7 +623,7 @@ impl Shard {
             let _ = self.merge();
         }
         if self.arena.is_sparse() {
-            self.compact(Effort::Urgent);
+            self.compact(self.arena.effort());
         }
     }
 
