@@ -182,6 +182,14 @@ fn a_port_that_is_taken_is_named() {
 }
 
 #[test]
+fn a_pid_file_that_cannot_be_written_is_named_before_anything_listens() {
+    let output = todana().args(["serve", "-p", "-1", "-P", "/nowhere/pid"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output.stderr).contains("/nowhere/pid"), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "", "no banner");
+}
+
+#[test]
 fn a_file_of_records_goes_in_and_comes_out_again() {
     let server = Server::start(&[]);
     let directory = tempfile::tempdir().unwrap();

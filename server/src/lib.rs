@@ -20,6 +20,7 @@ mod listener;
 mod logging;
 mod options;
 mod output;
+mod pid_file;
 mod process;
 mod server;
 mod service;

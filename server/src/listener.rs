@@ -10,14 +10,38 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A socket that connections come from.
 pub(crate) enum Listener {
     Tcp(TcpListener, Option<Secure>),
-    Unix(UnixListener, PathBuf),
+    /// The file goes first: as long as the socket is open, no other file can have the same inode.
+    Unix(SocketFile, UnixListener),
+}
+
+/// The file of a Unix socket, removed with its listener.
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// `None` where the system could not tell, right after the socket was bound.
+    identity: Option<Identity>,
+}
+
+/// Device and inode: a socket of the same path that somebody else has bound since is another file.
+type Identity = (u64, u64);
+
+fn identity(path: &Path) -> Option<Identity> {
+    std::fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // What is there now may be a successor's, which nobody could reach without it.
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 /// How a listener speaks TLS.
@@ -142,12 +166,14 @@ impl Listener {
         let what = format!("cannot listen on {}", path.display());
         match std::fs::symlink_metadata(path) {
             Ok(metadata) if metadata.file_type().is_socket() => {
-                if std::os::unix::net::UnixStream::connect(path).is_ok() {
-                    let error = io::Error::from(io::ErrorKind::AddrInUse);
+                if let Some(error) = in_use(path) {
                     return Err(named(error, &what));
                 }
-                // Left behind by a server that is gone.
-                std::fs::remove_file(path)?;
+                // Left behind by a server that is gone; perhaps somebody else has removed it by now.
+                match std::fs::remove_file(path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named(error, &what)),
+                    _ => {}
+                }
             }
             Ok(_) => {
                 return Err(io::Error::new(
@@ -161,9 +187,10 @@ impl Listener {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
             socket.set_nonblocking(true)?;
             socket.bind(&socket2::SockAddr::unix(path)?)?;
+            let file = SocketFile { path: path.to_path_buf(), identity: identity(path) };
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(options.unix_mask))?;
             socket.listen(i32::try_from(options.listen_backlog).unwrap_or(i32::MAX))?;
-            Ok(Listener::Unix(UnixListener::from_std(socket.into()), path.to_path_buf()))
+            Ok(Listener::Unix(file, UnixListener::from_std(socket.into())))
         };
         open().map_err(|error: io::Error| named(error, &what))
     }
@@ -182,7 +209,7 @@ impl Listener {
                     TlsStream::new(stream, tls, *ask).map_err(|_| io::ErrorKind::ConnectionAborted)?;
                 Ok(Stream::Tls(Box::new(stream)))
             }
-            Listener::Unix(listener, _) => Ok(Stream::Unix(listener.accept()?.0)),
+            Listener::Unix(_, listener) => Ok(Stream::Unix(listener.accept()?.0)),
         }
     }
 
@@ -192,7 +219,7 @@ impl Listener {
             Listener::Tcp(listener, _) => {
                 listener.local_addr().map_or_else(|_| "?".into(), |a| a.to_string())
             }
-            Listener::Unix(_, path) => path.display().to_string(),
+            Listener::Unix(file, _) => file.path.display().to_string(),
         }
     }
 
@@ -206,16 +233,26 @@ impl Listener {
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match self {
             Listener::Tcp(listener, _) => listener.register(registry, token, Interest::READABLE),
-            Listener::Unix(listener, _) => listener.register(registry, token, Interest::READABLE),
+            Listener::Unix(_, listener) => listener.register(registry, token, Interest::READABLE),
         }
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Listener::Unix(_, path) = self {
-            let _ = std::fs::remove_file(path);
+/// Why the socket at `path` must stay; `None` if nobody listens there. What cannot be reached for another reason (it is
+/// another user's, say) may well be a server's.
+fn in_use(path: &Path) -> Option<io::Error> {
+    let connect = || {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        // A server with a full backlog is there, too; this does not wait for it.
+        socket.set_nonblocking(true)?;
+        socket.connect(&socket2::SockAddr::unix(path)?)
+    };
+    match connect() {
+        Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
+            None
         }
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Some(error),
+        _ => Some(io::ErrorKind::AddrInUse.into()),
     }
 }
 

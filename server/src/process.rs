@@ -10,6 +10,13 @@ pub(crate) fn resident_bytes() -> u64 {
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
+/// The machine's memory in bytes.
+pub(crate) fn machine_bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    // Both are words of the system's size.
+    (system.totalram as u64).saturating_mul(u64::from(system.mem_unit))
+}
+
 /// CPU time spent: in user mode, in the kernel.
 pub(crate) fn cpu_time() -> (Duration, Duration) {
     let ticks = std::fs::read_to_string("/proc/self/stat").ok().and_then(|stat| {

@@ -5,6 +5,7 @@ use crate::counters::{ConnectionCounters, WorkerCounters};
 use crate::janitor;
 use crate::listener::Listener;
 use crate::options::Options;
+use crate::pid_file::PidFile;
 use crate::process;
 use crate::tls::Tls;
 use crate::worker::Worker;
@@ -24,6 +25,14 @@ use todana_protocol::memcached::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES};
 const HELD_MAX: u64 = 1 << 30;
 /// What they may keep besides one item of the largest size.
 const HELD_ROOM: u64 = 1 << 20;
+
+/// Beyond so many shards, threads do not meet in one more rarely.
+const SHARDS_FOR_THREADS_MAX: usize = 256;
+/// What a shard is planned to hold: half of the 32 GiB that its handles can address, as records are not spread evenly and
+/// its pages are not all full.
+const SHARD_BYTES: u64 = 16 << 30;
+/// More the engine does not take.
+const SHARDS_MAX: u64 = 4096;
 
 /// How far a stop has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,11 +163,13 @@ pub struct Server {
     acceptor: Acceptor,
     workers: Vec<Worker>,
     tcp_addresses: Vec<SocketAddr>,
+    /// Removed when the server ends.
+    pid_file: Option<PidFile>,
 }
 
 impl Server {
-    /// Opens the listeners and makes the database. Fails when an option is impossible or an address cannot be had;
-    /// the message names it.
+    /// Opens the listeners, makes the database and writes the pid file. Fails when an option is impossible, or an address
+    /// or the file cannot be had; the message names it.
     pub fn bind(options: Options) -> io::Result<Server> {
         options.validate().map_err(invalid)?;
         let tls = options.tls.as_ref().map(Tls::load).transpose().map_err(invalid)?;
@@ -184,7 +195,7 @@ impl Server {
         let clock = Arc::new(CachedClock::new());
         let engine = MemHash::new(MemHashOptions {
             class_bounds: CHUNK_SIZES.iter().map(|&size| size - ITEM_OVERHEAD_BYTES as u32).collect(),
-            shards: Some(shards(&options)),
+            shards: Some(shards(&options, process::machine_bytes())),
             ..MemHashOptions::default()
         })
         .map_err(io::Error::other)?;
@@ -217,7 +228,9 @@ impl Server {
             acceptor.add_worker(sender, waker);
             workers.push(worker);
         }
-        Ok(Server { shared, acceptor, workers, tcp_addresses })
+        // Last, so that whoever finds the file finds a server that listens.
+        let pid_file = shared.options.pid_file.as_deref().map(PidFile::write).transpose()?;
+        Ok(Server { shared, acceptor, workers, tcp_addresses, pid_file })
     }
 
     /// The TCP addresses it listens on, with the ports that the system chose.
@@ -245,13 +258,8 @@ impl Server {
         }
     }
 
-    /// Serves until it is stopped. Writes the pid file at the start and removes it at the end.
+    /// Serves until it is stopped. The pid file is removed at the end.
     pub fn run(self) -> io::Result<()> {
-        if let Some(path) = &self.shared.options.pid_file {
-            std::fs::write(path, format!("{}\n", std::process::id())).map_err(|error| {
-                io::Error::new(error.kind(), format!("cannot write the pid file {}: {error}", path.display()))
-            })?;
-        }
         let mut threads = Vec::new();
         for (number, worker) in self.workers.into_iter().enumerate() {
             let thread = std::thread::Builder::new().name(format!("worker-{number}"));
@@ -268,9 +276,7 @@ impl Server {
                 tracing::error!("a thread ended by a panic");
             }
         }
-        if let Some(path) = &self.shared.options.pid_file {
-            let _ = std::fs::remove_file(path);
-        }
+        drop(self.pid_file);
         Ok(())
     }
 }
@@ -279,14 +285,16 @@ fn invalid(error: impl std::error::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error.to_string())
 }
 
-/// Few shards where memory is scarce, as each keeps part-filled pages of its own; more where many threads write.
-fn shards(options: &Options) -> usize {
-    let by_threads = (options.threads * 2).next_power_of_two().clamp(8, 256);
-    let by_memory = match options.memory_limit_mib {
-        0 => by_threads,
-        mib => (mib / 8).clamp(1, 256) as usize,
+/// Few shards where memory is scarce, as each keeps part-filled pages of its own; more where many threads write, or where
+/// fewer could not address all the memory. Without a limit that is the machine's.
+fn shards(options: &Options, machine_bytes: u64) -> usize {
+    let by_threads = (options.threads * 2).next_power_of_two().clamp(8, SHARDS_FOR_THREADS_MAX);
+    let (by_memory, bytes) = match options.memory_limit_mib {
+        0 => (by_threads, machine_bytes),
+        mib => ((mib / 8).clamp(1, SHARDS_FOR_THREADS_MAX as u64) as usize, mib << 20),
     };
-    by_threads.min(by_memory)
+    let addressing = bytes.div_ceil(SHARD_BYTES).min(SHARDS_MAX).next_power_of_two();
+    by_threads.min(by_memory).max(addressing as usize)
 }
 
 /// Runs a server until SIGINT, SIGTERM or SIGUSR1; a second signal ends it at once. `ready` is called once it listens.
@@ -312,4 +320,36 @@ pub fn serve(options: Options, ready: impl FnOnce(&Server)) -> io::Result<()> {
     closer.close();
     let _ = watcher.join();
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn shards_of(threads: usize, memory_limit_mib: u64, machine_bytes: u64) -> usize {
+        shards(&Options { threads, memory_limit_mib, ..Options::default() }, machine_bytes)
+    }
+
+    #[test]
+    fn small_memories_have_few_shards_and_many_threads_have_many() {
+        assert_eq!(shards_of(4, 8, GIB), 1);
+        assert_eq!(shards_of(4, 64, 512 * GIB), 8);
+        assert_eq!(shards_of(32, 64, GIB), 8);
+        assert_eq!(shards_of(32, 1024, GIB), 64);
+        assert_eq!(shards_of(4, 0, GIB), 8);
+    }
+
+    /// A shard's handles end at 32 GiB: 8 of them left a limit of 300 GiB unreachable, and then nothing was evicted.
+    #[test]
+    fn all_of_a_large_memory_is_within_reach_of_the_shards() {
+        for gib in [100, 256, 257, 300, 1 << 10, 50 << 10] {
+            let limited = shards_of(1, gib << 10, GIB) as u64;
+            let unlimited = shards_of(1, 0, gib * GIB) as u64;
+            assert_eq!(limited, unlimited);
+            assert!(limited * 16 >= gib, "{limited} shards for {gib} GiB");
+        }
+        assert_eq!(shards_of(1, 1 << 30, GIB), 4096);
+    }
 }

@@ -6,7 +6,7 @@ use running::{Client, Running, eventually, options};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use todana_server::{Options, Server};
 
 fn repeated(byte: u8, len: usize) -> Vec<u8> {
@@ -297,6 +297,49 @@ fn a_live_unix_socket_and_an_ordinary_file_are_left_alone() {
     std::fs::write(&file, "precious").unwrap();
     assert!(Server::bind(unix_options(&file)).is_err());
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+}
+
+/// A restart by `rm` and a new server: the old one took the new one's socket with it, and nobody could reach that.
+#[test]
+fn a_server_that_ends_leaves_its_successors_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let first = Running::start(unix_options(&path));
+    std::fs::remove_file(&path).unwrap();
+    let second = Running::start(unix_options(&path));
+    drop(first);
+    assert_eq!(unix_version(&path), b"VERSION 1.6.45\r\n");
+    drop(second);
+    assert!(!path.exists(), "its own socket goes with a server");
+}
+
+/// Refused for another reason than that nobody listens: as with another user's socket, which a connect may not reach.
+#[test]
+fn a_socket_that_cannot_be_tried_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let other = UnixDatagram::bind(&path).unwrap();
+    let error = Server::bind(unix_options(&path)).err().expect("a socket of another kind is in use");
+    assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+    let sender = UnixDatagram::unbound().unwrap();
+    sender.send_to(b"still there", &path).unwrap();
+    let mut received = [0; 16];
+    let len = other.recv(&mut received).unwrap();
+    assert_eq!(&received[..len], b"still there");
+}
+
+#[test]
+fn a_pid_file_is_there_once_the_server_is_bound_and_goes_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pid");
+    let server = Server::bind(Options { port: 0, pid_file: Some(path.clone()), ..options() }).unwrap();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+    drop(server);
+    assert!(!path.exists());
+    let nowhere = directory.path().join("missing").join("pid");
+    let error = Server::bind(Options { port: 0, pid_file: Some(nowhere.clone()), ..options() });
+    let error = error.err().expect("the directory is missing").to_string();
+    assert!(error.contains(nowhere.to_str().unwrap()), "{error}");
 }
 
 #[test]
