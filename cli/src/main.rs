@@ -7,10 +7,12 @@ mod data;
 mod dump;
 mod failure;
 mod generate;
+mod layers;
 mod memcached;
 mod serve;
 mod tsv;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use failure::Failure;
 use std::ffi::OsString;
@@ -94,8 +96,23 @@ fn as_memcached() -> Option<(OsString, Vec<OsString>)> {
     named.then(|| ("memcached".into(), words.collect()))
 }
 
+/// Says where the server's options go, to whoever gives them to the program itself.
+fn with_hint(mut error: clap::Error) -> clap::Error {
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    if error.kind() == ErrorKind::UnknownArgument && words.first().is_some_and(|word| word.starts_with('-')) {
+        let hint = format!("the server's options come behind `serve`: todana serve {}", words.join(" "));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
+    }
+    error
+}
+
 fn run() -> Result<(), Failure> {
-    let matches = Arguments::command().get_matches();
+    // `serve` reads its words itself: clap's messages do not say that a value comes from the environment.
+    if std::env::args_os().nth(1).is_some_and(|word| word == "serve") {
+        return serve::run(std::env::args_os());
+    }
+    let matches = Arguments::command().try_get_matches().unwrap_or_else(|error| with_hint(error).exit());
     let arguments =
         Arguments::from_arg_matches(&matches).map_err(|error| Failure::usage(error.to_string()))?;
     match arguments.command {

@@ -1,15 +1,16 @@
 //! `todana serve`: options from the command line, the environment and a file, and the banner.
 //!
 //! One table makes all of them: the fields of [`Arguments`]. A field `conn_limit` is the flag `--conn-limit`, the
-//! variable `TODANA_CONN_LIMIT` and the key `conn-limit` of the file. What the file says becomes the default, so the
-//! order is: flag, then environment, then file, then built-in.
+//! variable `TODANA_CONN_LIMIT` and the key `conn-limit` of the file; `layers` puts them in their order.
 
+use crate::layers::{self, Said};
 use crate::{Arguments as All, Failure};
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, ValueEnum};
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use todana_server::{LogFormat, Options, TlsOptions, init_logging};
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -177,80 +178,11 @@ fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).ok_or_else(|| "too large".into())
 }
 
-/// The `serve` command with the file's values as defaults, and the names that the file sets.
-fn command_with(file: Option<&Path>) -> Result<(clap::Command, Vec<String>), Failure> {
-    let mut serve = serve_command();
-    let mut keys = Vec::new();
-    let Some(path) = file else { return Ok((serve, keys)) };
-    let shown = path.display();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
-    let table: toml::Table = text
-        .parse()
-        .map_err(|error| Failure::usage(format!("{shown}: {}", format!("{error}").trim_end())))?;
-    for (key, value) in table {
-        let names_key = |line: &str| {
-            let line = line.trim_start().trim_start_matches(['"', '\'']);
-            let rest = line.strip_prefix(&key).map(|rest| rest.trim_start_matches(['"', '\'']).trim_start());
-            rest.is_some_and(|rest| rest.starts_with('='))
-        };
-        let line = text.lines().position(names_key);
-        let place = line.map_or_else(|| shown.to_string(), |line| format!("{shown}, line {}", line + 1));
-        let known: Vec<String> = serve
-            .get_arguments()
-            .filter_map(|argument| argument.get_long())
-            .filter(|&long| long != "config" && long != "help")
-            .map(String::from)
-            .collect();
-        if !known.contains(&key) {
-            let nearest = known.iter().min_by_key(|name| distance(name, &key)).map_or("", String::as_str);
-            return Err(Failure::usage(format!(
-                "{place}: there is no option {key:?}; did you mean {nearest:?}?"
-            )));
-        }
-        let id = key.replace('-', "_");
-        let values = texts(&value)
-            .ok_or_else(|| Failure::usage(format!("{place}: {key} must be text, a number, true or false")))?;
-        let defaults: Vec<clap::builder::OsStr> =
-            values.into_iter().map(|value| OsString::from(value).into()).collect();
-        serve = serve.mut_arg(id, |argument| argument.default_values(defaults));
-        keys.push(key);
-    }
-    Ok((serve, keys))
-}
-
 fn serve_command() -> clap::Command {
     let all = All::command();
     let serve =
         all.get_subcommands().find(|command| command.get_name() == "serve").expect("serve is a command");
     serve.clone().args_override_self(true).bin_name("todana serve")
-}
-
-/// The texts that a flag would have in place of a TOML value.
-fn texts(value: &toml::Value) -> Option<Vec<String>> {
-    Some(match value {
-        toml::Value::String(text) => vec![text.clone()],
-        toml::Value::Integer(number) => vec![number.to_string()],
-        toml::Value::Boolean(flag) => vec![flag.to_string()],
-        toml::Value::Array(values) => {
-            values.iter().map(texts).collect::<Option<Vec<_>>>()?.into_iter().flatten().collect()
-        }
-        _ => return None,
-    })
-}
-
-/// Levenshtein distance, for "did you mean".
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut before = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let cost = if x == *y { before } else { 1 + before.min(row[j]).min(row[j + 1]) };
-            before = std::mem::replace(&mut row[j + 1], cost);
-        }
-    }
-    row[b.len()]
 }
 
 /// The options in force, and where each comes from.
@@ -265,53 +197,78 @@ pub(crate) struct Effective {
 pub(crate) fn effective(words: impl IntoIterator<Item = OsString>) -> Result<Effective, Failure> {
     // The program's name and `serve` are one name to the command.
     let words: Vec<OsString> = words.into_iter().skip(1).collect();
-    let first = serve_command().get_matches_from(&words);
-    let file = first.get_one::<PathBuf>("config").cloned();
-    let (command, in_file) = command_with(file.as_deref())?;
-    // Flags and environment are right: they were read above. What is wrong now is the file's.
-    let in_file_wrong = |error: clap::Error| {
-        let text = error.to_string();
-        let what = text.strip_prefix("error: ").unwrap_or(&text).lines().next().unwrap_or_default();
-        let place = file.as_ref().map_or_else(String::new, |path| format!("{}: ", path.display()));
-        Failure::usage(format!("{place}{what}"))
-    };
-    let matches = command.clone().try_get_matches_from(&words).map_err(in_file_wrong)?;
-    let arguments = Arguments::from_arg_matches(&matches).map_err(in_file_wrong)?;
-    let origins = origins(&command, &matches, &in_file);
-    let tls = arguments.tls()?;
-    let listen = if arguments.unix_socket.is_some() { Vec::new() } else { arguments.listen };
-    let options = Options {
-        listen,
-        port: u16::try_from(arguments.port).unwrap_or(0),
-        unix_socket: arguments.unix_socket,
-        unix_mask: arguments.unix_mask,
-        memory_limit_mib: arguments.memory_limit,
-        refuse_when_full: arguments.disable_evictions,
-        connections_max: arguments.conn_limit,
-        threads: arguments.threads,
-        item_size_max: arguments.max_item_size,
-        verbosity: arguments.verbose,
-        pid_file: arguments.pidfile,
-        listen_backlog: arguments.listen_backlog,
-        requests_per_event: arguments.max_reqs_per_event,
-        flush_allowed: !arguments.disable_flush_all,
-        shutdown_allowed: arguments.enable_shutdown,
-        tls,
-    };
-    options.validate().map_err(|error| Failure::usage(error.to_string()))?;
-    let log_format = match arguments.log_format {
-        Format::Text => LogFormat::Text,
-        Format::Json => LogFormat::Json,
-    };
+    let first = layers::flags_only(serve_command()).try_get_matches_from(&words).unwrap_or_else(|error| {
+        if error.kind() == ErrorKind::DisplayHelp {
+            // The help shows the variables.
+            serve_command().get_matches_from(&words);
+        }
+        error.exit()
+    });
+    let file = layers::file(&serve_command(), first.get_one("config"));
+    let (command, said) = layers::beneath(serve_command(), file.as_deref())?;
+    let matches = command.clone().try_get_matches_from(&words).map_err(usage)?;
+    let origins = origins(&command, &matches, &said);
+    let arguments = Arguments::from_arg_matches(&matches).map_err(usage)?;
+    let (options, log_format) = arguments.checked().map_err(|what| {
+        // Wrong by itself, or only beside other values?
+        let is_culprit = |said: &&Said| checked_alone(said).is_err_and(|alone| alone == what);
+        match said.iter().find(is_culprit) {
+            Some(said) => Failure::usage(format!("{}: {what}", said.place)),
+            None => Failure::usage(what),
+        }
+    })?;
     Ok(Effective { options, log_format, origins })
 }
 
+fn usage(error: clap::Error) -> Failure {
+    let text = error.to_string();
+    Failure::usage(text.strip_prefix("error: ").unwrap_or(&text))
+}
+
+/// What is wrong with a value if nothing else is said.
+fn checked_alone(said: &Said) -> Result<(), String> {
+    let words = std::iter::once(OsString::from("serve")).chain(said.flags.iter().cloned());
+    let matches = layers::flags_only(serve_command()).try_get_matches_from(words);
+    let arguments = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
+    arguments.map_err(|error| error.to_string())?.checked().map(|_| ())
+}
+
 impl Arguments {
-    fn tls(&self) -> Result<Option<TlsOptions>, Failure> {
+    /// The server's options. The error says which cannot be.
+    fn checked(self) -> Result<(Options, LogFormat), String> {
+        let tls = self.tls()?;
+        let listen = if self.unix_socket.is_some() { Vec::new() } else { self.listen };
+        let options = Options {
+            listen,
+            port: u16::try_from(self.port).unwrap_or(0),
+            unix_socket: self.unix_socket,
+            unix_mask: self.unix_mask,
+            memory_limit_mib: self.memory_limit,
+            refuse_when_full: self.disable_evictions,
+            connections_max: self.conn_limit,
+            threads: self.threads,
+            item_size_max: self.max_item_size,
+            verbosity: self.verbose,
+            pid_file: self.pidfile,
+            listen_backlog: self.listen_backlog,
+            requests_per_event: self.max_reqs_per_event,
+            flush_allowed: !self.disable_flush_all,
+            shutdown_allowed: self.enable_shutdown,
+            tls,
+        };
+        options.validate().map_err(|error| error.to_string())?;
+        let log_format = match self.log_format {
+            Format::Text => LogFormat::Text,
+            Format::Json => LogFormat::Json,
+        };
+        Ok((options, log_format))
+    }
+
+    fn tls(&self) -> Result<Option<TlsOptions>, String> {
         let Some(chain) = self.tls_cert.clone() else {
             let orphan = [("--tls-key", self.tls_key.is_some()), ("--tls-ca", self.tls_ca.is_some())];
             return match orphan.iter().find(|(_, given)| *given) {
-                Some((name, _)) => Err(Failure::usage(format!("{name} means nothing without --tls-cert"))),
+                Some((name, _)) => Err(format!("{name} means nothing without --tls-cert")),
                 None => Ok(None),
             };
         };
@@ -331,7 +288,7 @@ impl Arguments {
 fn origins(
     command: &clap::Command,
     matches: &ArgMatches,
-    in_file: &[String],
+    said: &[Said],
 ) -> Vec<(String, String, &'static str)> {
     let mut origins = Vec::new();
     for argument in command.get_arguments() {
@@ -341,9 +298,7 @@ fn origins(
         }
         let origin = match matches.value_source(id) {
             Some(ValueSource::CommandLine) => "flag",
-            Some(ValueSource::EnvVariable) => "environment",
-            Some(_) if in_file.iter().any(|key| key == long) => "file",
-            _ => "default",
+            _ => said.iter().find(|said| said.name == long).map_or("default", |said| said.origin),
         };
         let raw = matches.get_raw(id).map(|values| {
             values.map(|value| value.to_string_lossy().into_owned()).collect::<Vec<_>>().join(",")
@@ -415,11 +370,5 @@ mod tests {
         for text in ["", "m", "1t", "-1", "99999999999999999999k"] {
             assert!(size(text).is_err(), "{text:?}");
         }
-    }
-
-    #[test]
-    fn the_nearest_name_is_found() {
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("", "abc"), 3);
     }
 }

@@ -1,0 +1,247 @@
+//! What the environment and the configuration file say to `serve`, beneath the flags.
+//!
+//! ```text
+//! flags            what clap reads
+//! TODANA_NAME      an option's variable; an empty one says nothing
+//! name = value     the file of --config
+//! built-in         the defaults in the table of options
+//! ```
+//!
+//! Each value is read by its option's own rules, so that what is wrong is told with its place: the variable, or file and
+//! line. What is right becomes the option's default, which any flag outranks.
+//! Not here: the options themselves (`serve`).
+
+use crate::Failure;
+use clap::{Arg, ArgAction, Command};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// A value that was said outside the command line.
+pub(crate) struct Said {
+    /// The long name of its option.
+    pub(crate) name: String,
+    pub(crate) origin: &'static str,
+    /// Where, for messages: `TODANA_PORT`, or `todana.toml, line 3`.
+    pub(crate) place: String,
+    /// As on the command line.
+    pub(crate) flags: Vec<OsString>,
+}
+
+/// The command without a look at the environment: clap's messages do not name the variable.
+pub(crate) fn flags_only(command: Command) -> Command {
+    command.mut_args(|argument| argument.env(None::<&str>))
+}
+
+/// The file of `--config`: by the flag, or by its variable.
+pub(crate) fn file(command: &Command, flag: Option<&PathBuf>) -> Option<PathBuf> {
+    let variable = || {
+        let argument = command.get_arguments().find(|argument| argument.get_long() == Some("config"))?;
+        Some(variable(argument)?.1.into())
+    };
+    flag.cloned().or_else(variable)
+}
+
+/// An option's variable, if it says something. Compose files write `TODANA_PORT=` for "not set".
+fn variable(argument: &Arg) -> Option<(String, OsString)> {
+    let name = argument.get_env()?;
+    let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
+    Some((name.to_string_lossy().into_owned(), value))
+}
+
+/// The command with environment and file as its defaults, and what they say, the strongest for each option.
+pub(crate) fn beneath(command: Command, file: Option<&Path>) -> Result<(Command, Vec<Said>), Failure> {
+    let mut layered = flags_only(command.clone());
+    let mut all = Vec::new();
+    let listed = file.map_or(Ok(Vec::new()), |path| read(&command, path))?;
+    for argument in command.get_arguments() {
+        let Some(name) = argument.get_long().filter(|&name| name != "help") else { continue };
+        let in_file = listed.iter().find(|entry| entry.name == name).map(|entry| (entry.clone(), "file"));
+        let in_environment = variable(argument).map(|(place, value)| {
+            (Entry { name: name.to_string(), place, values: vec![value] }, "environment")
+        });
+        // The file's value is checked even where the environment outranks it.
+        for (entry, origin) in in_file.into_iter().chain(in_environment) {
+            let (defaults, flags) = in_force(&layered, argument, &entry)?;
+            layered = layered
+                .mut_arg(argument.get_id().as_str(), |argument| argument.default_values(defaults.clone()));
+            all.retain(|said: &Said| said.name != name);
+            all.push(Said { name: entry.name, origin, place: entry.place, flags });
+        }
+    }
+    Ok((layered, all))
+}
+
+/// The defaults that stand for these values, and the flags. Fails if the option does not take them.
+fn in_force(
+    command: &Command,
+    argument: &Arg,
+    entry: &Entry,
+) -> Result<(Vec<OsString>, Vec<OsString>), Failure> {
+    let wrong = |what: &str| Failure::usage(format!("{}: {what}", entry.place));
+    let flag = |ending: &str| OsString::from(format!("--{}{ending}", entry.name));
+    let [value] = entry.values.as_slice() else {
+        if entry.values.is_empty() {
+            return Err(wrong(&format!("{} has no value in its list", entry.name)));
+        }
+        if !matches!(argument.get_action(), ArgAction::Append) {
+            return Err(wrong(&format!("{} takes one value, not a list", entry.name)));
+        }
+        return valued(command, argument, entry);
+    };
+    let text = value.to_string_lossy();
+    match argument.get_action() {
+        ArgAction::SetTrue => {
+            let is_set = switch(&text).ok_or_else(|| {
+                wrong(&format!("{} is {text:?}, and must be one of true, yes, 1, false, no, 0", entry.name))
+            })?;
+            let flags = if is_set { vec![flag("")] } else { Vec::new() };
+            Ok((vec![is_set.to_string().into()], flags))
+        }
+        ArgAction::Count => {
+            let count: u8 = text
+                .trim()
+                .parse()
+                .map_err(|_| wrong(&format!("{} is {text:?}, and must be a number from 0", entry.name)))?;
+            Ok((vec![count.to_string().into()], vec![flag(""); usize::from(count)]))
+        }
+        _ => valued(command, argument, entry),
+    }
+}
+
+fn valued(
+    command: &Command,
+    argument: &Arg,
+    entry: &Entry,
+) -> Result<(Vec<OsString>, Vec<OsString>), Failure> {
+    let mut values = Vec::new();
+    for value in &entry.values {
+        // On the command line clap does the same; of defaults it takes each for one value.
+        match (argument.get_value_delimiter(), value.to_str()) {
+            (Some(delimiter), Some(text)) => values.extend(text.split(delimiter).map(OsString::from)),
+            _ => values.push(value.clone()),
+        }
+    }
+    let with_value = |value: &OsString| {
+        let mut flag = OsString::from(format!("--{}=", entry.name));
+        flag.push(value);
+        flag
+    };
+    let flags: Vec<OsString> = values.iter().map(with_value).collect();
+    command
+        .clone()
+        .try_get_matches_from(std::iter::once(OsString::from("serve")).chain(flags.iter().cloned()))
+        .map_err(|error| Failure::usage(format!("{}: {}", entry.place, first_paragraph(&error))))?;
+    Ok((values, flags))
+}
+
+/// What clap says of a value, without its prefix and its advice.
+fn first_paragraph(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let lines: Vec<&str> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    lines.join(" ")
+}
+
+fn switch(text: &str) -> Option<bool> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" => Some(true),
+        "0" | "false" | "no" => Some(false),
+        _ => None,
+    }
+}
+
+/// An option that a file or the environment names.
+#[derive(Clone)]
+struct Entry {
+    name: String,
+    place: String,
+    values: Vec<OsString>,
+}
+
+/// What the file says. Fails if it cannot be read, or names what is no option.
+fn read(command: &Command, path: &Path) -> Result<Vec<Entry>, Failure> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
+    let table: toml::Table = text
+        .parse()
+        .map_err(|error| Failure::usage(format!("{shown}: {}", format!("{error}").trim_end())))?;
+    let mut entries = Vec::new();
+    for (key, value) in table {
+        let names_key = |line: &str| {
+            let line = line.trim_start().trim_start_matches(['"', '\'']);
+            let rest = line.strip_prefix(&key).map(|rest| rest.trim_start_matches(['"', '\'']).trim_start());
+            rest.is_some_and(|rest| rest.starts_with('='))
+        };
+        let line = text.lines().position(names_key);
+        let place = line.map_or_else(|| shown.to_string(), |line| format!("{shown}, line {}", line + 1));
+        if key == "config" {
+            return Err(Failure::usage(format!(
+                "{place}: a file cannot name another one; config is for the command line and the environment"
+            )));
+        }
+        let known: Vec<&str> = command
+            .get_arguments()
+            .filter_map(Arg::get_long)
+            .filter(|&long| long != "config" && long != "help")
+            .collect();
+        if !known.contains(&key.as_str()) {
+            let nearest = known.iter().min_by_key(|name| distance(name, &key)).copied().unwrap_or_default();
+            return Err(Failure::usage(format!(
+                "{place}: there is no option {key:?}; did you mean {nearest:?}?"
+            )));
+        }
+        let values = texts(&value)
+            .ok_or_else(|| Failure::usage(format!("{place}: {key} must be text, a number, true or false")))?;
+        entries.push(Entry { name: key, place, values: values.into_iter().map(OsString::from).collect() });
+    }
+    Ok(entries)
+}
+
+/// The texts that a flag would have in place of a TOML value.
+fn texts(value: &toml::Value) -> Option<Vec<String>> {
+    Some(match value {
+        toml::Value::String(text) => vec![text.clone()],
+        toml::Value::Integer(number) => vec![number.to_string()],
+        toml::Value::Boolean(flag) => vec![flag.to_string()],
+        toml::Value::Array(values) => {
+            values.iter().map(texts).collect::<Option<Vec<_>>>()?.into_iter().flatten().collect()
+        }
+        _ => return None,
+    })
+}
+
+/// Levenshtein distance, for "did you mean".
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut before = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let cost = if x == *y { before } else { 1 + before.min(row[j]).min(row[j + 1]) };
+            before = std::mem::replace(&mut row[j + 1], cost);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_found() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+    }
+
+    #[test]
+    fn switches_are_words_or_digits() {
+        for (text, is_set) in [("1", true), ("true", true), ("YES", true), ("0", false), ("no ", false)] {
+            assert_eq!(switch(text), Some(is_set));
+        }
+        for text in ["", "2", "maybe", "y"] {
+            assert_eq!(switch(text), None, "{text:?}");
+        }
+    }
+}
