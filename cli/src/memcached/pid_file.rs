@@ -24,9 +24,16 @@ pub(super) fn write(path: &Path) {
     }
 }
 
-/// Removes the file, which may be gone already.
+/// Removes the file, unless it is gone already, or a successor's by now.
 pub(super) fn remove(path: &Path) {
-    let _ = std::fs::remove_file(path);
+    if named(path) == Some(std::process::id()) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// The process that the file names.
+fn named(path: &Path) -> Option<u32> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 fn unfinished(path: &Path) -> PathBuf {
@@ -37,9 +44,28 @@ fn unfinished(path: &Path) -> PathBuf {
 
 /// The process that the file names, if it is another one and alive.
 fn running(path: &Path) -> Option<i32> {
-    let pid = std::fs::read_to_string(path).ok()?.trim().parse().ok().filter(|&pid: &i32| pid > 0)?;
+    let pid = i32::try_from(named(path)?).ok().filter(|&pid| pid > 0)?;
     let ours = u32::try_from(pid) == Ok(std::process::id());
     // Not being allowed to signal it shows that it is there.
     let alive = !matches!(kill(Pid::from_raw(pid), None), Err(nix::errno::Errno::ESRCH));
     (alive && !ours).then_some(pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_removed_by_the_process_that_it_names() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pid");
+        // Not this process: nobody has two ids.
+        let successor = format!("1{}\n", std::process::id());
+        std::fs::write(&path, &successor).unwrap();
+        remove(&path);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), successor);
+        write(&path);
+        remove(&path);
+        assert!(!path.exists());
+    }
 }
