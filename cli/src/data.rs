@@ -2,13 +2,16 @@
 
 use crate::dump::dump;
 use crate::{Failure, tsv};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-use todana_client::{Address, Connection, Error, Outcome, Store, Verb, needs_base64};
+use todana_client::{Address, Connection, Error, Item, Outcome, Store, Verb, needs_base64};
 
 /// Requests that `load` sends ahead of their replies.
 const AHEAD: usize = 512;
@@ -19,7 +22,7 @@ const SEND_BYTES: usize = 64 << 10;
 pub(crate) struct Server {
     /// The server: host:port, todana://host:port or unix:/path
     #[arg(short = 'S', long = "server", env = "TODANA_SERVER", default_value = "127.0.0.1:11211")]
-    address: Address,
+    pub(crate) address: Address,
 }
 
 impl Server {
@@ -37,10 +40,13 @@ pub(crate) enum Command {
     Get {
         /// The keys
         #[arg(required = true)]
-        keys: Vec<String>,
-        /// One JSON object a record, with flags and version
+        keys: Vec<OsString>,
+        /// One JSON object a record, with flags; value_base64 where the value is no text
         #[arg(long)]
         json: bool,
+        /// With its version, for `set --cas`; a record without one is given one, and grows by it
+        #[arg(long, requires = "json")]
+        versions: bool,
         #[command(flatten)]
         server: Server,
     },
@@ -50,9 +56,10 @@ pub(crate) enum Command {
     )]
     Set {
         /// The key
-        key: String,
+        key: OsString,
         /// The value; - reads it from standard input
-        value: String,
+        #[arg(allow_hyphen_values = true)]
+        value: OsString,
         /// Seconds to live (up to 30 days), or a Unix time; 0 is for ever
         #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
         ttl: i64,
@@ -71,7 +78,7 @@ pub(crate) enum Command {
         /// Before the value that is there
         #[arg(long, group = "how")]
         prepend: bool,
-        /// Only if its version is this (`get --json` shows it)
+        /// Only if its version is this (`get --json --versions` shows it)
         #[arg(long, group = "how", value_name = "VERSION")]
         cas: Option<u64>,
         #[command(flatten)]
@@ -80,14 +87,14 @@ pub(crate) enum Command {
     /// Remove a record
     Delete {
         /// The key
-        key: String,
+        key: OsString,
         #[command(flatten)]
         server: Server,
     },
     /// Add to a number and print it
     Incr {
         /// The key
-        key: String,
+        key: OsString,
         /// How much
         #[arg(default_value_t = 1)]
         by: u64,
@@ -97,7 +104,7 @@ pub(crate) enum Command {
     /// Subtract from a number (not below 0) and print it
     Decr {
         /// The key
-        key: String,
+        key: OsString,
         /// How much
         #[arg(default_value_t = 1)]
         by: u64,
@@ -107,7 +114,7 @@ pub(crate) enum Command {
     /// Give a record a new time to live
     Touch {
         /// The key
-        key: String,
+        key: OsString,
         /// Seconds to live, or a Unix time; 0 is for ever
         #[arg(allow_negative_numbers = true)]
         ttl: i64,
@@ -172,7 +179,7 @@ fn counted(number: Option<u64>) -> Result<(), Failure> {
 
 pub(crate) fn run(command: &Command) -> Result<(), Failure> {
     match command {
-        Command::Get { keys, json, server } => get(&mut server.connect()?, keys, *json),
+        Command::Get { keys, json, versions, server } => get(&mut server.connect()?, keys, *json, *versions),
         Command::Set { key, value, ttl, flags, add, replace, append, prepend, cas, server } => {
             let verb = match (add, replace, append, prepend, cas) {
                 (true, ..) => Verb::Add,
@@ -187,7 +194,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
                 io::stdin().lock().read_to_end(&mut bytes)?;
                 bytes
             } else {
-                value.clone().into_bytes()
+                value.as_bytes().to_vec()
             };
             let store = Store { verb, key: key.as_bytes(), value: &value, flags: *flags, exptime: *ttl };
             done(server.connect()?.store(&store)?)
@@ -210,22 +217,18 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
     }
 }
 
-fn get(connection: &mut Connection, keys: &[String], json: bool) -> Result<(), Failure> {
+fn get(connection: &mut Connection, keys: &[OsString], json: bool, versions: bool) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let ends_lines = out.is_terminal() || keys.len() > 1;
     let mut missing = false;
     for key in keys {
-        let items = connection.get(&[key.as_bytes()], json)?;
+        let items = connection.get(&[key.as_bytes()], versions)?;
         let Some(item) = items.first() else {
             missing = true;
             continue;
         };
         if json {
-            let value = String::from_utf8_lossy(&item.value);
-            let object = serde_json::json!({
-                "key": key, "value": value, "flags": item.flags, "version": item.version, "bytes": item.value.len(),
-            });
-            writeln!(out, "{object}")?;
+            writeln!(out, "{}", object(&item))?;
         } else {
             out.write_all(&item.value)?;
             if ends_lines {
@@ -235,6 +238,23 @@ fn get(connection: &mut Connection, keys: &[String], json: bool) -> Result<(), F
     }
     out.flush()?;
     if missing { Err(Failure::miss()) } else { Ok(()) }
+}
+
+/// A record as a JSON object. What is no text would be another value as one.
+fn object(item: &Item) -> serde_json::Value {
+    let mut object = serde_json::Map::new();
+    for (name, bytes) in [("key", &item.key), ("value", &item.value)] {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => object.insert(name.into(), text.into()),
+            Err(_) => object.insert(format!("{name}_base64"), BASE64_STANDARD.encode(bytes).into()),
+        };
+    }
+    object.insert("flags".into(), item.flags.into());
+    if let Some(version) = item.version {
+        object.insert("version".into(), version.into());
+    }
+    object.insert("bytes".into(), item.value.len().into());
+    object.into()
 }
 
 fn stats(connection: &mut Connection, group: &str, json: bool) -> Result<(), Failure> {
@@ -267,79 +287,105 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Sends what is written and takes the outcomes that are waited for; how many were no success.
-fn outcomes(connection: &mut Connection, waiting: &mut usize) -> Result<u64, Failure> {
-    connection.flush()?;
-    let mut refused = 0;
-    while *waiting > 0 {
-        match connection.read_outcome() {
-            Ok(Outcome::Done) => {}
-            Ok(_) | Err(Error::Refused(_)) => refused += 1,
-            Err(error) => return Err(error.into()),
-        }
-        *waiting -= 1;
-    }
-    Ok(refused)
-}
-
 fn load(connection: &mut Connection, file: &Path) -> Result<(), Failure> {
-    let named = |error: io::Error| Failure::trouble(format!("{}: {error}", file.display()));
     let (input, len): (Box<dyn Read>, _) = if file == Path::new("-") {
         (Box::new(io::stdin()), None)
     } else {
-        let file = File::open(file).map_err(named)?;
-        let len = file.metadata().map(|metadata| metadata.len()).ok();
-        (Box::new(file), len)
+        let opened = File::open(file).map_err(|error| named(file, &error))?;
+        let len = opened.metadata().map(|metadata| metadata.len()).ok();
+        (Box::new(opened), len)
     };
     let bar = progress(len, "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}");
-    let mut input = BufReader::with_capacity(1 << 18, input);
-    let (mut line, mut number, mut waiting, mut refused) = (Vec::new(), 0u64, 0usize, 0u64);
-    let mut skipped = 0u64;
-    let mut takes_base64 = None;
-    loop {
-        line.clear();
-        let read = input.read_until(b'\n', &mut line).map_err(named)?;
-        if read == 0 {
-            break;
+    let mut load =
+        Load { connection, file, waiting: 0, loaded: 0, refused: 0, skipped: 0, takes_base64: None };
+    // What stands before a line that cannot be read is loaded, and told of.
+    let read = load.lines(BufReader::with_capacity(1 << 18, input), &bar);
+    let settled = load.settle();
+    bar.finish_and_clear();
+    eprintln!(
+        "{} records loaded, {} expired ones skipped, {} refused",
+        load.loaded, load.skipped, load.refused
+    );
+    read.and(settled)?;
+    match load.refused {
+        0 => Ok(()),
+        refused => Err(Failure::trouble(format!("the server refused {refused} records"))),
+    }
+}
+
+fn named(file: &Path, error: &io::Error) -> Failure {
+    Failure::trouble(format!("{}: {error}", file.display()))
+}
+
+struct Load<'a> {
+    connection: &'a mut Connection,
+    file: &'a Path,
+    /// Requests whose outcome is due.
+    waiting: usize,
+    loaded: u64,
+    refused: u64,
+    skipped: u64,
+    /// `None` until the first key that needs it.
+    takes_base64: Option<bool>,
+}
+
+impl Load<'_> {
+    fn lines(&mut self, mut input: impl BufRead, bar: &ProgressBar) -> Result<(), Failure> {
+        let (mut line, mut number) = (Vec::new(), 0u64);
+        loop {
+            line.clear();
+            let read = input.read_until(b'\n', &mut line).map_err(|error| named(self.file, &error))?;
+            if read == 0 {
+                return Ok(());
+            }
+            number += 1;
+            bar.inc(read as u64);
+            self.line(line.strip_suffix(b"\n").unwrap_or(&line), number)?;
         }
-        number += 1;
-        bar.inc(read as u64);
-        let text = line.strip_suffix(b"\n").unwrap_or(&line);
-        let at = |what: &dyn std::fmt::Display| {
-            Failure::usage(format!("{}, line {number}: {what}", file.display()))
-        };
-        let record = tsv::parse(text).map_err(|error| at(&error))?;
+    }
+
+    fn line(&mut self, text: &[u8], number: u64) -> Result<(), Failure> {
+        let file = self.file.display();
+        let at = |what: &str| Failure::usage(format!("{file}, line {number}: {what}"));
+        let record = tsv::parse(text).map_err(at)?;
         if record.expires_at != 0 && record.expires_at <= now() {
-            skipped += 1;
-            continue;
+            self.skipped += 1;
+            return Ok(());
         }
         if needs_base64(&record.key) {
-            if takes_base64.is_none() {
-                refused += outcomes(connection, &mut waiting)?;
-                takes_base64 = Some(connection.takes_base64()?);
+            if self.takes_base64.is_none() {
+                self.settle()?;
+                self.takes_base64 = Some(self.connection.takes_base64()?);
             }
-            if takes_base64 == Some(false) {
-                refused += 1;
-                continue;
+            if self.takes_base64 == Some(false) {
+                self.refused += 1;
+                return Ok(());
             }
         }
         let exptime = i32::try_from(record.expires_at).unwrap_or(i32::MAX);
-        connection.write_any(&record.key, &record.value, record.flags, exptime).map_err(
-            |error| match error {
-                Error::Invalid(_) => at(&"the key is empty, or longer than a request can carry"),
-                error => error.into(),
-            },
-        )?;
-        waiting += 1;
-        if connection.unsent_len() >= SEND_BYTES || waiting >= AHEAD {
-            refused += outcomes(connection, &mut waiting)?;
+        let written = self.connection.write_any(&record.key, &record.value, record.flags, exptime);
+        written.map_err(|error| match error {
+            Error::Invalid(_) => at("the key is empty, or longer than a request can carry"),
+            error => error.into(),
+        })?;
+        self.waiting += 1;
+        if self.connection.unsent_len() >= SEND_BYTES || self.waiting >= AHEAD {
+            self.settle()?;
         }
+        Ok(())
     }
-    refused += outcomes(connection, &mut waiting)?;
-    bar.finish_and_clear();
-    eprintln!(
-        "{} records loaded, {skipped} expired ones skipped, {refused} refused",
-        number - refused - skipped
-    );
-    if refused > 0 { Err(Failure::trouble(format!("the server refused {refused} records"))) } else { Ok(()) }
+
+    /// Sends what is written and takes the outcomes that are due.
+    fn settle(&mut self) -> Result<(), Failure> {
+        self.connection.flush()?;
+        while self.waiting > 0 {
+            match self.connection.read_outcome() {
+                Ok(Outcome::Done) => self.loaded += 1,
+                Ok(_) | Err(Error::Refused(_)) => self.refused += 1,
+                Err(error) => return Err(error.into()),
+            }
+            self.waiting -= 1;
+        }
+        Ok(())
+    }
 }

@@ -12,7 +12,9 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
 }
 
 pub(crate) fn man(directory: &Path) -> Result<(), Failure> {
-    std::fs::create_dir_all(directory)?;
-    clap_mangen::generate_to(Arguments::command(), directory)?;
-    Ok(())
+    std::fs::create_dir_all(directory)
+        .and_then(|()| clap_mangen::generate_to(Arguments::command(), directory))
+        .map_err(|error| {
+            Failure::trouble(format!("cannot write manual pages into {}: {error}", directory.display()))
+        })
 }

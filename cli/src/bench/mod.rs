@@ -19,6 +19,7 @@ mod trace;
 mod workload;
 
 use crate::Failure;
+use crate::data::Server;
 use report::{Report, Round};
 use std::error::Error;
 use std::io::Write;
@@ -52,9 +53,11 @@ Exit codes: 0 done, 2 wrong usage, 3 a server cannot be reached, refused a reque
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The server: host:port, todana://host:port
-    #[arg(default_value = "127.0.0.1:11211", env = "TODANA_SERVER")]
-    server: Address,
+    /// The server, as by -S, before which it counts
+    #[arg(value_name = "SERVER")]
+    named: Option<Address>,
+    #[command(flatten)]
+    server: Server,
     /// Connections in all
     #[arg(long, default_value_t = 50)]
     connections: usize,
@@ -224,7 +227,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn measure(arguments: &Arguments, workload: &Workload) -> Result<(), Box<dyn Error>> {
-    let mut servers = vec![(&arguments.server, arguments.pid)];
+    let mut servers = vec![(arguments.named.as_ref().unwrap_or(&arguments.server.address), arguments.pid)];
     servers.extend(arguments.vs.as_ref().map(|server| (server, arguments.vs_pid)));
     let plan = driver::Plan {
         connections: arguments.connections,
