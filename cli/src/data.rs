@@ -228,7 +228,7 @@ fn get(connection: &mut Connection, keys: &[OsString], json: bool, versions: boo
             continue;
         };
         if json {
-            writeln!(out, "{}", object(&item))?;
+            writeln!(out, "{}", object(item))?;
         } else {
             out.write_all(&item.value)?;
             if ends_lines {
