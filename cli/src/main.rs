@@ -18,6 +18,9 @@ use failure::Failure;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+/// Columns of a help text at most: wider lines are hard to read.
+pub(crate) const HELP_WIDTH_MAX: usize = 110;
+
 const AFTER_HELP: &str = "\
 Without a command it serves on 127.0.0.1:11211.
 
@@ -33,7 +36,7 @@ Exit codes: 0 done, 1 no such record or not stored, 2 wrong usage,
 
 /// A key-value store for very many small records, in memcached's place
 #[derive(Debug, Parser)]
-#[command(name = "todana", version, after_help = AFTER_HELP, max_term_width = 110, args_override_self = true)]
+#[command(name = "todana", version, after_help = AFTER_HELP, max_term_width = HELP_WIDTH_MAX, args_override_self = true)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,

@@ -4,7 +4,7 @@
 //! variable `TODANA_CONN_LIMIT` and the key `conn-limit` of the file; `layers` puts them in their order.
 
 use crate::layers::{self, Said};
-use crate::{Arguments as All, Failure};
+use crate::{Arguments as All, Failure, HELP_WIDTH_MAX};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, ValueEnum};
@@ -182,7 +182,7 @@ fn serve_command() -> clap::Command {
     let all = All::command();
     let serve =
         all.get_subcommands().find(|command| command.get_name() == "serve").expect("serve is a command");
-    serve.clone().args_override_self(true).bin_name("todana serve")
+    serve.clone().args_override_self(true).max_term_width(HELP_WIDTH_MAX).bin_name("todana serve")
 }
 
 /// The options in force, and where each comes from.

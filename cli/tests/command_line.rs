@@ -369,6 +369,8 @@ fn the_help_of_serve_shows_options_and_variables_also_where_one_is_wrong() {
     let help = text(&output.stdout);
     assert!(help.contains("Usage: todana serve [OPTIONS]"), "{help}");
     assert!(help.contains("[env: TODANA_PORT=]") && help.contains("[env: TODANA_THREADS=many]"), "{help}");
+    let output = todana().args(["help", "serve"]).env("TODANA_THREADS", "many").output().unwrap();
+    assert_eq!(text(&output.stdout), help);
 }
 
 #[test]

@@ -33,7 +33,8 @@ pub struct Options {
     pub pid_file: Option<PathBuf>,
     /// Connections that may wait to be accepted.
     pub listen_backlog: u32,
-    /// Requests of one connection in a row before others get a turn.
+    /// Requests of one connection in a row before others get a turn. The keys of one `get` line are one request; replies
+    /// that fill the output buffer end a turn sooner.
     pub requests_per_event: u32,
     /// False refuses `flush_all`.
     pub flush_allowed: bool,

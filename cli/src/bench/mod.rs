@@ -53,7 +53,7 @@ Exit codes: 0 done, 2 wrong usage, 3 a server cannot be reached, refused a reque
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The server, as by -S, before which it counts
+    /// The server; counts before -S
     #[arg(value_name = "SERVER")]
     named: Option<Address>,
     #[command(flatten)]
