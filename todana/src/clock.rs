@@ -1,6 +1,8 @@
-//! Where the time comes from: a whole-second clock.
+//! Where the time comes from: a whole-second clock that only goes forward.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 use todana_core::UnixSeconds;
 
 /// Where the time comes from.
@@ -31,34 +33,88 @@ impl Clock for ManualClock {
     }
 }
 
-/// The machine's clock, read at each call (some 20 ns).
+/// The machine's clock, read at each call (some 20 ns). It is set to the time of day when it is first read in a process and
+/// runs evenly from then on: a step of the machine's own clock neither shortens nor lengthens anybody's time to live.
 #[derive(Debug, Default)]
 pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> UnixSeconds {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        UnixSeconds(since.map_or(0, |since| since.as_secs()))
+        static START: OnceLock<(Duration, Instant)> = OnceLock::new();
+        let (time_of_day, start) = START.get_or_init(|| {
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            (since.unwrap_or_default(), Instant::now())
+        });
+        UnixSeconds((*time_of_day + start.elapsed()).as_secs())
     }
 }
 
-/// The machine's clock as of the last `tick`, for a server that reads it once for many requests.
+/// The machine's clock as of the last `tick`, for a server that reads it once for many requests. For tests it can be
+/// paused and moved on.
 #[derive(Debug)]
-pub struct CachedClock(AtomicU64);
+pub struct CachedClock {
+    seconds: AtomicU64,
+    /// What it is ahead of the machine. Changed under the lock, read without.
+    ahead: AtomicI64,
+    paused: Mutex<bool>,
+}
 
 impl CachedClock {
     /// A clock that has just ticked.
     pub fn new() -> Self {
-        CachedClock(AtomicU64::new(SystemClock.now().0))
+        CachedClock {
+            seconds: AtomicU64::new(SystemClock.now().0),
+            ahead: AtomicI64::new(0),
+            paused: Mutex::new(false),
+        }
     }
 
     /// Reads the machine's clock.
     pub fn tick(&self) {
-        let now = SystemClock.now().0;
+        let now = self.machine();
         // Most ticks fall into the same second; a store would take the line from the other threads.
-        if self.0.load(Ordering::Relaxed) != now {
-            self.0.store(now, Ordering::Relaxed);
+        if self.seconds.load(Ordering::Relaxed) != now {
+            self.turn();
         }
+    }
+
+    /// The clock stands still until it is resumed.
+    pub fn pause(&self) {
+        *self.lock() = true;
+    }
+
+    /// The clock goes on from where it stands.
+    pub fn resume(&self) {
+        let mut paused = self.lock();
+        let shown = self.seconds.load(Ordering::Relaxed);
+        self.ahead
+            .store(shown.cast_signed().wrapping_sub(SystemClock.now().0.cast_signed()), Ordering::Relaxed);
+        *paused = false;
+    }
+
+    /// The clock reads so many seconds more, paused or not.
+    pub fn advance(&self, seconds: u32) {
+        let _paused = self.lock();
+        self.ahead.fetch_add(seconds.into(), Ordering::Relaxed);
+        self.seconds.fetch_add(seconds.into(), Ordering::Relaxed);
+    }
+
+    /// A new second, unless the clock is paused.
+    #[cold]
+    fn turn(&self) {
+        let paused = self.lock();
+        // Worked out again: whoever held the lock may have moved it.
+        if !*paused {
+            self.seconds.store(self.machine(), Ordering::Relaxed);
+        }
+    }
+
+    fn machine(&self) -> u64 {
+        SystemClock.now().0.saturating_add_signed(self.ahead.load(Ordering::Relaxed))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -70,6 +126,46 @@ impl Default for CachedClock {
 
 impl Clock for CachedClock {
     fn now(&self) -> UnixSeconds {
-        UnixSeconds(self.0.load(Ordering::Relaxed))
+        UnixSeconds(self.seconds.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paused_clock_moves_only_when_it_is_told_to() {
+        let clock = CachedClock::new();
+        clock.pause();
+        let start = clock.now().0;
+        clock.tick();
+        assert_eq!(clock.now().0, start);
+        clock.advance(1000);
+        clock.tick();
+        assert_eq!(clock.now().0, start + 1000);
+        clock.resume();
+        clock.tick();
+        // The real clock may have gone on meanwhile, but not by much.
+        assert!((start + 1000..start + 1100).contains(&clock.now().0));
+    }
+
+    #[test]
+    fn what_a_running_clock_was_moved_by_stays() {
+        let clock = CachedClock::new();
+        let start = clock.now().0;
+        clock.advance(500);
+        clock.advance(500);
+        clock.tick();
+        assert!((start + 1000..start + 1100).contains(&clock.now().0));
+    }
+
+    #[test]
+    fn a_running_clock_shows_the_time_of_day() {
+        let clock = CachedClock::new();
+        clock.tick();
+        let shown = clock.now().0;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        assert!(now.abs_diff(shown) < 100, "{now} {shown}");
     }
 }
