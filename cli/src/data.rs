@@ -1,5 +1,6 @@
 //! Commands on the records of a running server.
 
+use crate::client_tls::ClientTls;
 use crate::dump::dump;
 use crate::{Failure, tsv};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -11,7 +12,7 @@ use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-use todana_client::{Address, Connection, Error, Item, Outcome, Store, Verb, needs_base64};
+use todana_client::{Address, Connection, Error, Item, Outcome, Store, Timeouts, Verb, needs_base64};
 
 /// Requests that `load` sends ahead of their replies.
 const AHEAD: usize = 512;
@@ -20,14 +21,17 @@ const SEND_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Args)]
 pub(crate) struct Server {
-    /// The server: host:port, todana://host:port or unix:/path
+    /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path
     #[arg(short = 'S', long = "server", env = "TODANA_SERVER", default_value = "127.0.0.1:11211")]
     pub(crate) address: Address,
+    #[command(flatten)]
+    pub(crate) tls: ClientTls,
 }
 
 impl Server {
     pub(crate) fn connect(&self) -> Result<Connection, Failure> {
-        Ok(Connection::open(&self.address)?)
+        let tls = self.tls.load(&[&self.address])?;
+        Ok(Connection::open_with(&self.address, Timeouts::default(), tls.as_ref())?)
     }
 }
 

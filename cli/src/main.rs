@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod client_tls;
 mod config;
 mod data;
 mod dump;

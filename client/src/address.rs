@@ -6,12 +6,14 @@ use std::str::FromStr;
 
 const DEFAULT_PORT: u16 = 11211;
 
-/// Where a server is: `host`, `host:port`, `[v6]:port`, `todana://host:port`, `memcached://...`,
+/// Where a server is: `host`, `host:port`, `[v6]:port`, `todana://host:port`, `memcached://...`, `todanas://...` (TLS),
 /// `unix:path` or `/path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A host and a port.
     Tcp(String, u16),
+    /// A host and a port where TLS is spoken.
+    Tls(String, u16),
     /// A Unix socket.
     Unix(PathBuf),
 }
@@ -43,8 +45,9 @@ impl FromStr for Address {
         if text.starts_with('/') {
             return Ok(Address::Unix(text.into()));
         }
-        let rest =
-            ["todana://", "memcached://"].iter().find_map(|scheme| text.strip_prefix(scheme)).unwrap_or(text);
+        let schemes = [("todana://", false), ("memcached://", false), ("todanas://", true)];
+        let schemed = schemes.iter().find_map(|(scheme, tls)| Some((text.strip_prefix(scheme)?, *tls)));
+        let (rest, is_tls) = schemed.unwrap_or((text, false));
         let rest = rest.trim_end_matches('/');
         let (host, port) = if let Some(bracketed) = rest.strip_prefix('[') {
             let (host, after) = bracketed.split_once(']').ok_or_else(invalid)?;
@@ -60,15 +63,20 @@ impl FromStr for Address {
             return Err(invalid());
         }
         let port = if port.is_empty() { DEFAULT_PORT } else { port.parse().map_err(|_| invalid())? };
-        Ok(Address::Tcp(host.to_string(), port))
+        Ok(if is_tls { Address::Tls(host.to_string(), port) } else { Address::Tcp(host.to_string(), port) })
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Address::Tls(..) = self {
+            f.write_str("todanas://")?;
+        }
         match self {
-            Address::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Address::Tcp(host, port) | Address::Tls(host, port) if host.contains(':') => {
+                write!(f, "[{host}]:{port}")
+            }
+            Address::Tcp(host, port) | Address::Tls(host, port) => write!(f, "{host}:{port}"),
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
@@ -85,6 +93,8 @@ mod tests {
             ("10.0.0.7:99", "10.0.0.7:99"),
             ("todana://h:1/", "h:1"),
             ("memcached://h", "h:11211"),
+            ("todanas://h", "todanas://h:11211"),
+            ("todanas://[::1]:5", "todanas://[::1]:5"),
             ("[::1]:5", "[::1]:5"),
             ("::1", "[::1]:11211"),
             ("[::1]", "[::1]:11211"),

@@ -5,7 +5,7 @@ mod any_key;
 pub use any_key::{Found, needs_base64};
 
 use crate::socket::Socket;
-use crate::{Address, Error, Fetch, Store, Timeouts};
+use crate::{Address, Error, Fetch, Store, Timeouts, Tls};
 use std::io;
 use todana_protocol::memcached::client::{self, Response};
 
@@ -69,7 +69,12 @@ impl Connection {
 
     /// Connects.
     pub fn open_within(address: &Address, timeouts: Timeouts) -> Result<Connection, Error> {
-        let socket = Socket::open(address, timeouts)
+        Connection::open_with(address, timeouts, None)
+    }
+
+    /// Connects; to an address of TLS by these files, or by the authorities that the system trusts.
+    pub fn open_with(address: &Address, timeouts: Timeouts, tls: Option<&Tls>) -> Result<Connection, Error> {
+        let socket = Socket::open(address, timeouts, tls)
             .map_err(|error| io::Error::new(error.kind(), format!("cannot connect to {address}: {error}")))?;
         Ok(Connection { socket, output: Vec::new(), input: Vec::new(), at: 0, is_lost: false })
     }

@@ -1,8 +1,8 @@
 //! Connections to a server: what the command line, the load generator and (later) the proxy stand on.
 //!
 //! ```text
-//! address      host:port, todana://host:port, unix:/path
-//! socket       a blocking stream with timeouts
+//! address      host:port, todana://host:port, todanas://host:port (TLS), unix:/path
+//! socket       a blocking stream with timeouts, in the clear or over tls
 //! connection   requests and their replies over it, in the text dialect (in meta where text cannot carry a key)
 //! ```
 //!
@@ -13,9 +13,11 @@ mod address;
 mod connection;
 mod error;
 mod socket;
+mod tls;
 
 pub use address::{Address, InvalidAddress};
 pub use connection::{Connection, Found, Item, Outcome, needs_base64};
 pub use error::{Error, Refusal};
 pub use socket::Timeouts;
+pub use tls::{Tls, TlsFiles, TlsStream};
 pub use todana_protocol::memcached::client::{Fetch, Invalid, RefusalKind, Store, Verb};

@@ -1,6 +1,6 @@
-//! A blocking stream to a server, TCP or Unix.
+//! A blocking stream to a server: TCP, TLS or Unix.
 
-use crate::Address;
+use crate::{Address, Tls, TlsFiles, TlsStream};
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
@@ -27,11 +27,12 @@ impl Default for Timeouts {
 
 pub(crate) enum Socket {
     Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
 }
 
 impl Socket {
-    pub(crate) fn open(address: &Address, timeouts: Timeouts) -> io::Result<Socket> {
+    pub(crate) fn open(address: &Address, timeouts: Timeouts, tls: Option<&Tls>) -> io::Result<Socket> {
         match address {
             Address::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
@@ -39,20 +40,12 @@ impl Socket {
                 stream.set_write_timeout(Some(timeouts.write))?;
                 Ok(Socket::Unix(stream))
             }
-            Address::Tcp(host, port) => {
-                let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-                for address in (host.as_str(), *port).to_socket_addrs()? {
-                    match TcpStream::connect_timeout(&address, timeouts.connect) {
-                        Ok(stream) => {
-                            stream.set_nodelay(true)?;
-                            stream.set_read_timeout(Some(timeouts.read))?;
-                            stream.set_write_timeout(Some(timeouts.write))?;
-                            return Ok(Socket::Tcp(stream));
-                        }
-                        Err(error) => last = error,
-                    }
-                }
-                Err(last)
+            Address::Tcp(host, port) => Ok(Socket::Tcp(connect(host, *port, timeouts)?)),
+            Address::Tls(host, port) => {
+                let tls = tls.map_or_else(|| Tls::load(&TlsFiles::default()), |tls| Ok(tls.clone()))?;
+                let stream = tls.connect(host, connect(host, *port, timeouts)?);
+                let stream = stream.map_err(|error| clearer(error, "the server does not shake hands"))?;
+                Ok(Socket::Tls(Box::new(stream)))
             }
         }
     }
@@ -60,6 +53,7 @@ impl Socket {
     pub(crate) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let outcome = match self {
             Socket::Tcp(stream) => stream.write_all(bytes),
+            Socket::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
             Socket::Unix(stream) => stream.write_all(bytes),
         };
         outcome.map_err(|error| clearer(error, "the server does not take the request"))
@@ -70,6 +64,7 @@ impl Socket {
         loop {
             let outcome = match self {
                 Socket::Tcp(stream) => stream.read(buffer),
+                Socket::Tls(stream) => stream.read(buffer),
                 Socket::Unix(stream) => stream.read(buffer),
             };
             match outcome {
@@ -82,6 +77,22 @@ impl Socket {
             }
         }
     }
+}
+
+fn connect(host: &str, port: u16, timeouts: Timeouts) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, timeouts.connect) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(timeouts.read))?;
+                stream.set_write_timeout(Some(timeouts.write))?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// The system's words for a timeout ("resource temporarily unavailable") explain nothing.

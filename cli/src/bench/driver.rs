@@ -16,7 +16,7 @@ use std::io::{self, Read, Write};
 use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use todana_client::Address;
+use todana_client::{Address, Tls, TlsStream};
 use todana_protocol::memcached::client::{self, Response};
 
 /// How a round is driven.
@@ -44,12 +44,13 @@ const LATENCY_MAX_NS: u64 = 60_000_000_000;
 
 enum Socket {
     Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
 }
 
 impl Socket {
     /// Connects, waiting for it: a bench with half its connections would be another bench.
-    fn open(address: &Address) -> io::Result<Socket> {
+    fn open(address: &Address, tls: Option<&Tls>) -> io::Result<Socket> {
         Ok(match address {
             Address::Unix(path) => {
                 let stream = std::os::unix::net::UnixStream::connect(path)?;
@@ -57,18 +58,18 @@ impl Socket {
                 Socket::Unix(UnixStream::from_std(stream))
             }
             Address::Tcp(host, port) => {
-                let mut last = io::Error::from(io::ErrorKind::NotFound);
-                for address in (host.as_str(), *port).to_socket_addrs()? {
-                    match std::net::TcpStream::connect_timeout(&address, CONNECT) {
-                        Ok(stream) => {
-                            stream.set_nodelay(true)?;
-                            stream.set_nonblocking(true)?;
-                            return Ok(Socket::Tcp(TcpStream::from_std(stream)));
-                        }
-                        Err(error) => last = error,
-                    }
-                }
-                return Err(last);
+                let stream = connect(host, *port)?;
+                stream.set_nonblocking(true)?;
+                Socket::Tcp(TcpStream::from_std(stream))
+            }
+            Address::Tls(host, port) => {
+                let tls =
+                    tls.ok_or_else(|| io::Error::other("there is nothing to check its certificate by"))?;
+                let stream = connect(host, *port)?;
+                stream.set_read_timeout(Some(CONNECT))?;
+                let mut stream = tls.connect(host, stream)?;
+                stream.socket().set_nonblocking(true)?;
+                Socket::Tls(Box::new(stream.map(TcpStream::from_std)))
             }
         })
     }
@@ -76,6 +77,7 @@ impl Socket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream) => stream.read(buffer),
+            Socket::Tls(stream) => stream.read(buffer),
             Socket::Unix(stream) => stream.read(buffer),
         }
     }
@@ -83,17 +85,49 @@ impl Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream) => stream.write(bytes),
+            Socket::Tls(stream) => stream.write(bytes),
             Socket::Unix(stream) => stream.write(bytes),
         }
+    }
+
+    /// Sends what a write has taken and kept, as far as that goes.
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Socket::Tls(stream) if stream.has_unsent() => match stream.flush() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+                outcome => outcome,
+            },
+            _ => Ok(()),
+        }
+    }
+
+    /// A read that comes up short has taken all that there was.
+    fn is_drained_by_short_reads(&self) -> bool {
+        !matches!(self, Socket::Tls(_))
     }
 
     fn register(&mut self, poll: &Poll, token: Token) -> io::Result<()> {
         let interest = Interest::READABLE | Interest::WRITABLE;
         match self {
             Socket::Tcp(stream) => poll.registry().register(stream, token, interest),
+            Socket::Tls(stream) => poll.registry().register(stream.socket(), token, interest),
             Socket::Unix(stream) => poll.registry().register(stream, token, interest),
         }
     }
+}
+
+fn connect(host: &str, port: u16) -> io::Result<std::net::TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for address in (host, port).to_socket_addrs()? {
+        match std::net::TcpStream::connect_timeout(&address, CONNECT) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// Where the operations of a connection come from.
@@ -167,6 +201,7 @@ impl Common<'_> {
 /// Runs one round. `load` stores every key once, in order, instead of the random mix.
 pub(crate) fn run(
     server: &Address,
+    tls: Option<&Tls>,
     pid: Option<u32>,
     workload: &Workload,
     plan: &Plan,
@@ -182,7 +217,8 @@ pub(crate) fn run(
     };
     let mut groups: Vec<Vec<Connection>> = (0..plan.threads).map(|_| Vec::new()).collect();
     for number in 0..plan.connections as u64 {
-        let socket = Socket::open(server).map_err(|error| format!("cannot connect to {server}: {error}"))?;
+        let socket =
+            Socket::open(server, tls).map_err(|error| format!("cannot connect to {server}: {error}"))?;
         let part = |n: u64| (u128::from(workload.keys) * u128::from(n) / plan.connections as u128) as u64;
         let source = if load {
             Source::Keys(part(number) + 1..=part(number + 1))
@@ -361,7 +397,7 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        self.socket.flush()
     }
 
     /// Reads what has come; true when the whole batch is answered.
@@ -410,7 +446,7 @@ impl Connection {
             }
             // A short read has emptied the socket, and what comes next wakes us; but the end of the stream has woken
             // us already, if it came along.
-            if len < room && !is_closed {
+            if len < room && !is_closed && self.socket.is_drained_by_short_reads() {
                 return Ok(false);
             }
         }
@@ -510,14 +546,14 @@ mod tests {
 
     fn store(server: &Address, workload: &Workload) {
         let plan = Plan { requests: KEYS, ..PLAN };
-        let round = run(server, None, workload, &plan, true, "").unwrap();
+        let round = run(server, None, None, workload, &plan, true, "").unwrap();
         assert_eq!((round.sets, round.gets, round.errors), (KEYS, 0, 0));
     }
 
     fn measure(manner: Manner, protocol: Protocol, plan: &Plan) -> Result<Round, String> {
         let (server, workload) = (toy_server::start(manner), workload(protocol));
         store(&server, &workload);
-        run(&server, None, &workload, plan, false, "").map_err(|error| error.to_string())
+        run(&server, None, None, &workload, plan, false, "").map_err(|error| error.to_string())
     }
 
     #[test]
@@ -538,7 +574,7 @@ mod tests {
     fn what_was_never_stored_is_missed() {
         let (server, workload) = (toy_server::start(Manner::Good), workload(Protocol::Text));
         let only_gets = Workload { ratio: "1:0".parse().unwrap(), ..workload };
-        let round = run(&server, None, &only_gets, &PLAN, false, "").unwrap();
+        let round = run(&server, None, None, &only_gets, &PLAN, false, "").unwrap();
         assert_eq!((round.gets, round.hits, round.errors), (1000, 0, 0));
     }
 
@@ -601,8 +637,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let failure =
-            run(&address.parse().unwrap(), None, &workload(Protocol::Text), &PLAN, false, "").unwrap_err();
+        let failure = run(&address.parse().unwrap(), None, None, &workload(Protocol::Text), &PLAN, false, "")
+            .unwrap_err();
         assert!(failure.to_string().starts_with(&format!("cannot connect to {address}: ")), "{failure}");
     }
 }

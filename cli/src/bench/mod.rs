@@ -25,7 +25,7 @@ use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use todana_client::Address;
+use todana_client::{Address, Tls};
 use todana_protocol::memcached::client;
 use workload::{Distribution, KeyShape, Ratio, ValueKind, ValueSize, Workload};
 
@@ -53,7 +53,7 @@ Exit codes: 0 done, 2 wrong usage, 3 a server cannot be reached, refused a reque
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The server; counts before -S
+    /// The server: host:port, todana://host:port, todanas://host:port (TLS); counts before -S
     #[arg(value_name = "SERVER")]
     named: Option<Address>,
     #[command(flatten)]
@@ -154,6 +154,10 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl Arguments {
+    fn first_server(&self) -> &Address {
+        self.named.as_ref().unwrap_or(&self.server.address)
+    }
+
     fn workload(&self) -> Result<Workload, String> {
         if self.connections == 0
             || self.threads == 0
@@ -223,11 +227,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return trace::run(arguments);
     }
     let workload = arguments.workload().map_err(Failure::usage)?;
-    measure(arguments, &workload).map_err(Failure::from)
+    let servers: Vec<&Address> = [arguments.first_server()].into_iter().chain(&arguments.vs).collect();
+    let tls = arguments.server.tls.load(&servers)?;
+    measure(arguments, &workload, tls.as_ref()).map_err(Failure::from)
 }
 
-fn measure(arguments: &Arguments, workload: &Workload) -> Result<(), Box<dyn Error>> {
-    let mut servers = vec![(arguments.named.as_ref().unwrap_or(&arguments.server.address), arguments.pid)];
+fn measure(arguments: &Arguments, workload: &Workload, tls: Option<&Tls>) -> Result<(), Box<dyn Error>> {
+    let mut servers = vec![(arguments.first_server(), arguments.pid)];
     servers.extend(arguments.vs.as_ref().map(|server| (server, arguments.vs_pid)));
     let plan = driver::Plan {
         connections: arguments.connections,
@@ -245,7 +251,8 @@ fn measure(arguments: &Arguments, workload: &Workload) -> Result<(), Box<dyn Err
     let mut rounds: Vec<Vec<Round>> = vec![Vec::new(); servers.len()];
     if arguments.load_only || !arguments.cold {
         for (index, (server, pid)) in servers.iter().enumerate() {
-            let round = driver::run(server, *pid, workload, &load, true, &format!("storing on {server}"))?;
+            let round =
+                driver::run(server, tls, *pid, workload, &load, true, &format!("storing on {server}"))?;
             if arguments.load_only {
                 rounds[index].push(round);
             } else if let Some(error) = round.first_error {
@@ -259,7 +266,7 @@ fn measure(arguments: &Arguments, workload: &Workload) -> Result<(), Box<dyn Err
         for number in 1..=arguments.rounds() {
             for (index, (server, pid)) in servers.iter().enumerate() {
                 let title = format!("round {number} on {server}");
-                rounds[index].push(driver::run(server, *pid, workload, &plan, false, &title)?);
+                rounds[index].push(driver::run(server, tls, *pid, workload, &plan, false, &title)?);
             }
         }
     }

@@ -1,0 +1,194 @@
+//! The client's side of TLS.
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned,
+};
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where systems keep the authorities that they trust; `SSL_CERT_FILE` goes before them.
+const SYSTEM_AUTHORITIES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// The files that TLS needs, all PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Authorities that the server's certificate must come from, or that certificate itself. `None`: those that the
+    /// system trusts.
+    pub ca: Option<PathBuf>,
+    /// The client's certificate, for servers that ask for one, and those between it and its authority.
+    pub cert: Option<PathBuf>,
+    /// Its private key. `None`: it is in the same file.
+    pub key: Option<PathBuf>,
+}
+
+/// How to speak TLS: files that have been read. Cheap to clone; sessions are resumed among the clones.
+#[derive(Clone)]
+pub struct Tls(Arc<ClientConfig>);
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+fn wrong(what: &str, path: &Path, reason: &dyn fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("{what} {}: {reason}", path.display()))
+}
+
+fn certificates(what: &str, path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
+    let all = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let all = all.map_err(|error| wrong(what, path, &error))?;
+    if all.is_empty() { Err(wrong(what, path, &"there is no certificate in it")) } else { Ok(all) }
+}
+
+impl Tls {
+    /// Reads the files. Fails when one cannot be read or holds something else; the message names it.
+    pub fn load(files: &TlsFiles) -> io::Result<Tls> {
+        let provider = Arc::new(ring::default_provider());
+        let path = match &files.ca {
+            Some(path) => path.clone(),
+            None => system_authorities()?,
+        };
+        let authorities = certificates("authorities", &path)?;
+        let mut store = RootCertStore::empty();
+        let (added, _) = store.add_parsable_certificates(authorities.iter().cloned());
+        if added == 0 {
+            return Err(wrong("authorities", &path, &"none of its certificates can be read"));
+        }
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(store), Arc::clone(&provider));
+        let verifier = verifier.build().map_err(|error| wrong("authorities", &path, &error))?;
+        // The system's are never a server's own.
+        let own = if files.ca.is_some() { authorities } else { Vec::new() };
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Verifier { own, verifier }));
+        let config = match &files.cert {
+            None => builder.with_no_client_auth(),
+            Some(cert) => {
+                let key_path = files.key.as_ref().unwrap_or(cert);
+                let key = PrivateKeyDer::from_pem_file(key_path)
+                    .map_err(|error| wrong("private key", key_path, &error))?;
+                builder
+                    .with_client_auth_cert(certificates("certificate", cert)?, key)
+                    .map_err(|error| wrong("private key", key_path, &error))?
+            }
+        };
+        Ok(Tls(Arc::new(config)))
+    }
+
+    /// Shakes hands with the server at the other end of a blocking socket; `host` is the name that its certificate must
+    /// have.
+    pub fn connect<S: Read + Write>(&self, host: &str, mut socket: S) -> io::Result<TlsStream<S>> {
+        let name = ServerName::try_from(host.to_string())
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let mut session = ClientConnection::new(Arc::clone(&self.0), name).map_err(io::Error::other)?;
+        while session.is_handshaking() {
+            session.complete_io(&mut socket)?;
+        }
+        Ok(TlsStream(StreamOwned::new(session, socket)))
+    }
+}
+
+fn system_authorities() -> io::Result<PathBuf> {
+    let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+    let usual = || SYSTEM_AUTHORITIES.iter().map(PathBuf::from).find(|path| path.exists());
+    let missing = "this system has no list of authorities; name the server's";
+    named.or_else(usual).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, missing))
+}
+
+/// A certificate counts if it comes from an authority, or if it was given itself: those that people sign with their own
+/// key call themselves authorities, which a server's certificate may not be.
+#[derive(Debug)]
+struct Verifier {
+    own: Vec<CertificateDer<'static>>,
+    verifier: Arc<WebPkiServerVerifier>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if self.own.iter().any(|own| own == certificate) {
+            return Ok(ServerCertVerified::assertion());
+        }
+        self.verifier.verify_server_cert(certificate, intermediates, name, ocsp, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}
+
+/// A connection over TLS. Over a socket that does not block, a read ends with `WouldBlock` once everything has been read
+/// (a short read does not mean that), and what a write has taken may still wait for [`Write::flush`].
+pub struct TlsStream<S: Read + Write>(StreamOwned<ClientConnection, S>);
+
+impl<S: Read + Write> TlsStream<S> {
+    /// The socket.
+    pub fn socket(&mut self) -> &mut S {
+        &mut self.0.sock
+    }
+
+    /// The same session over another form of its socket.
+    pub fn map<T: Read + Write>(self, form: impl FnOnce(S) -> T) -> TlsStream<T> {
+        TlsStream(StreamOwned::new(self.0.conn, form(self.0.sock)))
+    }
+
+    /// Bytes wait for [`Write::flush`].
+    pub fn has_unsent(&self) -> bool {
+        self.0.conn.wants_write()
+    }
+}
+
+impl<S: Read + Write> Read for TlsStream<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl<S: Read + Write> Write for TlsStream<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
