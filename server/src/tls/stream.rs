@@ -20,8 +20,8 @@ const CHUNK: usize = 64 << 10;
 const OUTGOING: usize = CHUNK + 1024;
 /// A handshake may keep so much that is not whole. Certificates of clients take a few KiB.
 const HANDSHAKE_MAX: usize = 32 << 10;
-/// A peer that has sent so many buffers full without a byte of data in them means no good.
-const BARREN_MAX: usize = 8;
+/// A peer that has sent so much at once without a byte of data in it means no good.
+const BARREN_MAX: usize = 512 << 10;
 
 thread_local! {
     static BUFFERS: RefCell<Buffers> = RefCell::default();
@@ -59,17 +59,8 @@ pub(crate) struct TlsStream<S: Read + Write> {
     established: bool,
     /// The peer has said that it sends no more.
     peer_closed: bool,
+    /// Nothing more may be asked of the session: it and `incoming` need not fit any more.
     failed: bool,
-}
-
-/// What rustls says after it has seen all that came.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    /// It needs more to go on with the handshake.
-    Handshake,
-    /// Plain bytes may be sent.
-    Established,
-    Closed,
 }
 
 impl<S: Read + Write> TlsStream<S> {
@@ -114,16 +105,18 @@ impl<S: Read + Write> TlsStream<S> {
         if self.taken == 0 {
             self.flush_if_possible()?;
         }
-        BUFFERS.with_borrow_mut(|buffers| self.read_through(buffers, buffer))
+        let outcome = BUFFERS.with_borrow_mut(|buffers| self.read_through(buffers, buffer));
+        if let Err(error) = &outcome {
+            self.failed |= !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
+        }
+        outcome
     }
 
     fn read_through(&mut self, buffers: &mut Buffers, plain: &mut [u8]) -> io::Result<(usize, bool)> {
         buffers.incoming.resize(INCOMING, 0);
         let len_max = INCOMING.min(plain.len());
-        if self.incoming.len() >= len_max {
-            return Err(io::Error::new(ErrorKind::InvalidData, "a message does not end"));
-        }
-        for _ in 0..BARREN_MAX {
+        let mut barren = 0;
+        while barren < BARREN_MAX && self.incoming.len() < len_max {
             let (start, rest) = buffers.incoming[..len_max].split_at_mut(self.incoming.len());
             start.copy_from_slice(&self.incoming);
             let room = rest.len();
@@ -134,20 +127,21 @@ impl<S: Read + Write> TlsStream<S> {
             let held = self.incoming.len() + read;
             let outcome = self.process(&mut buffers.incoming[..held], plain);
             if outcome.is_err() {
-                self.failed = true;
                 self.tls.failed(self.established);
                 // The alert: it tells the peer what was wrong, if it gets that far.
                 self.collect_alert();
+                let _ = self.flush();
             }
-            self.flush_if_possible()?;
             let (seen, len) = outcome?;
             self.keep(&buffers.incoming[seen..held])?;
+            self.flush_if_possible()?;
+            barren += read;
             if len > 0 || self.peer_closed {
                 // The end is still to be told.
                 return Ok((len, read < room && !(self.peer_closed && len > 0)));
             }
         }
-        Err(io::Error::new(ErrorKind::InvalidData, "much ciphertext without any data"))
+        Err(io::Error::new(ErrorKind::InvalidData, "much has come, and no data in it"))
     }
 
     /// Hands ciphertext to rustls; returns how much of it is done with, and how many plain bytes it held.
@@ -220,56 +214,52 @@ impl<S: Read + Write> TlsStream<S> {
         Ok(())
     }
 
+    /// What the session wants to say, an alert mostly, though it takes no more.
     fn collect_alert(&mut self) {
-        while let Ok(ConnectionState::EncodeTlsData(mut data)) =
-            self.session.process_tls_records(&mut []).state
-        {
+        // What is queued comes before anything that came is looked at, so there need not be anything.
+        while self.session.wants_write() {
+            let UnbufferedStatus { state, .. } = self.session.process_tls_records(&mut []);
+            let Ok(ConnectionState::EncodeTlsData(mut data)) = state else { return };
             if append(&mut self.outgoing, |room| data.encode(room)).is_err() {
                 return;
             }
         }
     }
 
-    /// Whether plain bytes may be sent. What the session itself has to send goes to `outgoing`.
-    fn progress(&mut self) -> io::Result<Progress> {
+    /// Encrypts into a buffer that grows if it must; returns the length of the ciphertext. `None`: what the session itself
+    /// has to say waits in `outgoing`, and has to leave first.
+    fn seal(&mut self, plain: &[u8], cipher: &mut Vec<u8>) -> io::Result<Option<usize>> {
         loop {
-            match self.session.process_tls_records(&mut []).state.map_err(invalid)? {
+            // It has seen these bytes, and counts on finding them again.
+            let UnbufferedStatus { state, .. } = self.session.process_tls_records(&mut self.incoming);
+            match state.map_err(invalid)? {
+                ConnectionState::WriteTraffic(_) if !self.outgoing.is_empty() => return Ok(None),
+                ConnectionState::WriteTraffic(mut traffic) => match traffic.encrypt(plain, cipher) {
+                    Ok(len) => return Ok(Some(len)),
+                    Err(EncryptError::InsufficientSize(size)) => cipher.resize(size.required_size, 0),
+                    Err(error) => return Err(invalid(error)),
+                },
                 ConnectionState::EncodeTlsData(mut data) => {
-                    append(&mut self.outgoing, |room| data.encode(room))?
+                    append(&mut self.outgoing, |room| data.encode(room))?;
                 }
                 ConnectionState::TransmitTlsData(data) => data.done(),
-                ConnectionState::WriteTraffic(_) => return Ok(Progress::Established),
-                ConnectionState::BlockedHandshake => return Ok(Progress::Handshake),
                 ConnectionState::PeerClosed => self.peer_closed = true,
-                _ => return Ok(Progress::Closed),
-            }
-        }
-    }
-
-    /// Encrypts into the thread's buffer; returns the length of the ciphertext.
-    fn encrypt(&mut self, plain: &[u8], outgoing: &mut Vec<u8>) -> io::Result<usize> {
-        loop {
-            let state = self.session.process_tls_records(&mut []).state.map_err(invalid)?;
-            let ConnectionState::WriteTraffic(mut traffic) = state else {
-                return Err(ErrorKind::NotConnected.into());
-            };
-            match traffic.encrypt(plain, outgoing) {
-                Ok(len) => return Ok(len),
-                Err(EncryptError::InsufficientSize(size)) => outgoing.resize(size.required_size, 0),
-                Err(error) => return Err(invalid(error)),
+                _ => return Err(ErrorKind::NotConnected.into()),
             }
         }
     }
 
     fn write_through(&mut self, plain: &[u8], outgoing: &mut Vec<u8>) -> io::Result<usize> {
-        if self.progress()? != Progress::Established {
+        if !self.established {
             return Err(ErrorKind::NotConnected.into());
         }
-        // What the session has to say comes first; the socket has nearly always room for it.
-        if !self.outgoing.is_empty() {
-            self.flush()?;
-        }
-        let len = self.encrypt(plain, outgoing)?;
+        let len = match self.seal(plain, outgoing)? {
+            Some(len) => len,
+            None => {
+                self.flush()?;
+                self.seal(plain, outgoing)?.ok_or(ErrorKind::NotConnected)?
+            }
+        };
         let mut sent = 0;
         while sent < len {
             match self.socket.write(&outgoing[sent..len]) {
@@ -372,7 +362,7 @@ impl<S: Read + Write> Drop for TlsStream<S> {
             let Ok(mut buffers) = buffers.try_borrow_mut() else { return };
             let outgoing = buffers.outgoing();
             if let Ok(ConnectionState::WriteTraffic(mut traffic)) =
-                self.session.process_tls_records(&mut []).state
+                self.session.process_tls_records(&mut self.incoming).state
                 && let Ok(len) = traffic.queue_close_notify(outgoing)
             {
                 let _ = self.socket.write(&outgoing[..len]);
@@ -406,4 +396,209 @@ fn append(
 
 fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Tls, TlsOptions};
+    use super::*;
+    use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+    use rustls::crypto::ring;
+    use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+    use rustls::version::{TLS12, TLS13};
+    use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};
+    use std::path::Path;
+
+    /// A socket in memory: what has come, and what has been sent.
+    #[derive(Default)]
+    struct Wire {
+        incoming: Vec<u8>,
+        /// How much a read takes at most.
+        piece: usize,
+        outgoing: Vec<u8>,
+        /// How many bytes writes take before they block.
+        room: usize,
+    }
+
+    impl Read for Wire {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            if self.incoming.is_empty() {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            let len = self.incoming.len().min(self.piece).min(buffer.len());
+            buffer[..len].copy_from_slice(&self.incoming[..len]);
+            self.incoming.drain(..len);
+            Ok(len)
+        }
+    }
+
+    impl Write for Wire {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let len = bytes.len().min(self.room);
+            if len == 0 {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            self.room -= len;
+            self.outgoing.extend_from_slice(&bytes[..len]);
+            Ok(len)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Who is asked here believes everything.
+    #[derive(Debug)]
+    struct Credulous;
+
+    impl ServerCertVerifier for Credulous {
+        fn verify_server_cert(
+            &self,
+            _: &CertificateDer<'_>,
+            _: &[CertificateDer<'_>],
+            _: &ServerName<'_>,
+            _: &[u8],
+            _: UnixTime,
+        ) -> Result<ServerCertVerified, rustls::Error> {
+            Ok(ServerCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            ring::default_provider().signature_verification_algorithms.supported_schemes()
+        }
+    }
+
+    fn tls(folder: &Path) -> Arc<Tls> {
+        let signed = rcgen::generate_simple_self_signed(vec!["localhost".to_string()]).unwrap();
+        let chain = folder.join("server.pem");
+        std::fs::write(&chain, signed.cert.pem() + &signed.signing_key.serialize_pem()).unwrap();
+        let options = TlsOptions { ca: Some(chain.clone()), chain, ..TlsOptions::default() };
+        Arc::new(Tls::load(&options).unwrap())
+    }
+
+    fn client(random: &mut fastrand::Rng) -> ClientConnection {
+        let version = if random.bool() { &TLS12 } else { &TLS13 };
+        let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Credulous))
+            .with_no_client_auth();
+        config.max_fragment_size = random.bool().then_some(32 + random.usize(..64));
+        ClientConnection::new(Arc::new(config), ServerName::try_from("localhost").unwrap()).unwrap()
+    }
+
+    fn spoil(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
+        let at = random.usize(..bytes.len());
+        match random.u8(..6) {
+            0 => bytes[at] ^= 1 << random.u8(..8),
+            1 => bytes[at] = random.u8(..),
+            2 => bytes.truncate(at),
+            3 => bytes.insert(at, random.u8(..)),
+            4 => bytes.extend_from_within(at..),
+            _ => drop(bytes.drain(at..(at + 1 + random.usize(..50)).min(bytes.len()))),
+        }
+    }
+
+    /// Lets both talk, spoiling what the client sends with this chance; returns what the server understood and the client
+    /// got back, until one of them has had enough.
+    fn converse(tls: &Arc<Tls>, chance: f64, random: &mut fastrand::Rng) -> (Vec<u8>, Vec<u8>) {
+        let mut client = client(random);
+        let wire = Wire { piece: 1 + random.usize(..2_000), ..Wire::default() };
+        let ask =
+            [Ask::Never, Ask::IfTheyHaveOne, Ask::Always][random.usize(..if chance > 0.0 { 3 } else { 2 })];
+        let mut server = TlsStream::new(wire, tls, ask).unwrap();
+        let (mut understood, mut answered, mut to_answer) = (Vec::new(), Vec::new(), 0);
+        let mut buffer = vec![0; 64 << 10];
+        client.writer().write_all(&[b'q'; 300]).unwrap();
+        for round in 0..200 {
+            let mut sent = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut sent).unwrap();
+            }
+            if !sent.is_empty() && random.f64() < chance {
+                spoil(&mut sent, random);
+            }
+            server.socket().incoming.extend(sent);
+            server.socket().room += random.usize(..500);
+            match server.read_some(&mut buffer) {
+                Ok((0, _)) => break,
+                Ok((len, _)) => {
+                    understood.extend_from_slice(&buffer[..len]);
+                    to_answer += len;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => break,
+            }
+            // The same bytes again and again, until they are taken.
+            if to_answer > 0 {
+                let reply = vec![b'r'; to_answer];
+                let (first, second) = reply.split_at(to_answer / 2);
+                let outcome = match round % 2 {
+                    0 => server.write(&reply),
+                    _ => server.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]),
+                };
+                match outcome {
+                    Ok(written) => to_answer -= written,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(_) => break,
+                }
+            }
+            let received = std::mem::take(&mut server.socket().outgoing);
+            let mut received = &received[..];
+            while !received.is_empty() {
+                client.read_tls(&mut received).unwrap();
+                let Ok(state) = client.process_new_packets() else { return (understood, answered) };
+                let start = answered.len();
+                answered.resize(start + state.plaintext_bytes_to_read(), 0);
+                client.reader().read_exact(&mut answered[start..]).unwrap();
+            }
+            if answered.len() == 300 {
+                break;
+            }
+            if client.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3) && random.u8(..8) == 0 {
+                let _ = client.refresh_traffic_keys();
+            }
+        }
+        (understood, answered)
+    }
+
+    #[test]
+    fn sessions_work_in_pieces_of_any_size() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let tls = tls(folder.path());
+        for seed in 0..100 {
+            let (understood, answered) = converse(&tls, 0.0, &mut fastrand::Rng::with_seed(seed));
+            assert!(understood == [b'q'; 300] && answered == [b'r'; 300], "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn whatever_a_client_sends_there_is_no_panic_and_nothing_false_is_understood() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let tls = tls(folder.path());
+        for seed in 0..500 {
+            let (understood, _) = converse(&tls, 0.3, &mut fastrand::Rng::with_seed(seed));
+            assert!(understood.len() <= 300 && understood.iter().all(|&byte| byte == b'q'), "seed {seed}");
+        }
+    }
 }
