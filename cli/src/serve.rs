@@ -325,6 +325,8 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
 /// The three lines at the start: what it is, where it listens, how to try it.
 struct Banner {
     is_unix: bool,
+    /// What clients can check the server by.
+    certificate: Option<PathBuf>,
     memory: String,
     threads: usize,
 }
@@ -336,13 +338,17 @@ impl Banner {
             (mib, false) => format!("{mib} MiB, evicting beyond"),
             (mib, true) => format!("{mib} MiB, refusing beyond"),
         };
-        Banner { is_unix: options.unix_socket.is_some(), memory, threads: options.threads }
+        let certificate = options.tls.as_ref().map(|tls| tls.chain.clone());
+        Banner { is_unix: options.unix_socket.is_some(), certificate, memory, threads: options.threads }
     }
 
     fn print(&self, listening_on: &[String]) {
         let place = listening_on.first().map_or("", String::as_str);
         // A relative path looks like the name of a host.
-        let server = if self.is_unix { format!("unix:{place}") } else { place.to_string() };
+        let mut server = if self.is_unix { format!("unix:{place}") } else { place.to_string() };
+        if let (true, Some(certificate)) = (place.starts_with("todanas://"), &self.certificate) {
+            server = format!("{server} --tls-ca {}", certificate.display());
+        }
         let text = format!(
             "todana {}: memcached's protocol, {}, {} threads, persistence: off\n\
              listening on {}\n\

@@ -213,9 +213,12 @@ impl Listener {
         }
     }
 
-    /// Where it listens, as people write it.
+    /// Where it listens, as people write it, and as our clients take it: they speak TLS by that scheme only.
     pub(crate) fn name(&self) -> String {
         match self {
+            Listener::Tcp(listener, Some(_)) => {
+                listener.local_addr().map_or_else(|_| "?".into(), |address| format!("todanas://{address}"))
+            }
             Listener::Tcp(listener, _) => {
                 listener.local_addr().map_or_else(|_| "?".into(), |a| a.to_string())
             }

@@ -238,7 +238,7 @@ impl Server {
         &self.tcp_addresses
     }
 
-    /// Where it listens, as people write it: TCP addresses, or the path of the Unix socket.
+    /// Where it listens, as people write it: TCP addresses (`todanas://` with TLS), or the path of the Unix socket.
     pub fn listening_on(&self) -> &[String] {
         &self.shared.listening_on
     }

@@ -2,7 +2,7 @@
 
 use super::program::Program;
 use crate::step::{Outcome, install_debian, program};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(crate) const PYTHON: &str = ".venv/bin/python";
 /// What the other languages' package managers install; git ignores it.
@@ -26,8 +26,35 @@ pub(super) fn aiomcache() -> Prepared {
     python("aiomcache", "aiomcache", &[])
 }
 
+/// pymemcache and OpenSSL, as Python has it, over TLS.
+pub(super) fn tls() -> Prepared {
+    pip("pymemcache", "pymemcache", &[])?;
+    Ok(pytest("tls"))
+}
+
+/// A certificate that is its own authority, and its key, both made anew.
+pub(super) fn certificate() -> Result<(PathBuf, PathBuf), Outcome> {
+    need(|| program("openssl", &["version"]).succeeds(), "openssl", &["openssl"])?;
+    let folder = Path::new(INSTALLED).join("tls");
+    let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
+    let paths = certificate.to_str().zip(key.to_str());
+    let made = std::fs::create_dir_all(&folder).is_ok()
+        && paths.is_some_and(|(certificate, key)| {
+            let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost \
+                         -addext subjectAltName=DNS:localhost,IP:127.0.0.1";
+            let words: Vec<&str> = words.split_whitespace().chain(["-out", certificate, "-keyout", key]).collect();
+            program("openssl", &words).succeeds()
+        });
+    if made { Ok((certificate, key)) } else { Err(Outcome::Failed("openssl made no certificate".into())) }
+}
+
 /// pip's package, the module in it, and the Debian packages that it may want to be built.
 fn python(package: &str, module: &str, headers: &[&str]) -> Prepared {
+    pip(package, module, headers)?;
+    Ok(pytest(&package.replace('-', "_")))
+}
+
+fn pip(package: &str, module: &str, headers: &[&str]) -> Result<(), Outcome> {
     if !Path::new(PYTHON).exists() {
         let made = || program("python3", &["-m", "venv", ".venv"]).succeeds();
         need(made, "a python3 with venv", &["python3", "python3-venv"])?;
@@ -41,9 +68,13 @@ fn python(package: &str, module: &str, headers: &[&str]) -> Prepared {
     if !is_there {
         return Err(Outcome::Skipped(format!("{package} could not be installed with pip")));
     }
-    let file = format!("tests/clients/python/{}_test.py", package.replace('-', "_"));
+    Ok(())
+}
+
+fn pytest(name: &str) -> Program {
+    let file = format!("tests/clients/python/{name}_test.py");
     let words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", &file];
-    Ok(Program::runner(PYTHON, &words).env("PYTHONDONTWRITEBYTECODE", "1"))
+    Program::runner(PYTHON, &words).env("PYTHONDONTWRITEBYTECODE", "1")
 }
 
 /// Go's, from its module proxy.

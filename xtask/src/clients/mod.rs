@@ -69,10 +69,21 @@ pub(crate) fn run(report: &mut Report) {
             });
         }
     }
+    report.step("clients: TLS", || over_tls().unwrap_or_else(|ending| ending));
     for protocol in [Text, Binary] {
         let name = format!("clients: memccapable {}", protocol.name());
         report.step(&name, || try_client(|server| memccapable::run(server, protocol)));
     }
+}
+
+/// Clients whose TLS is OpenSSL's.
+fn over_tls() -> Result<Outcome, Outcome> {
+    let (certificate, key) = language::certificate()?;
+    let (certificate, key) = (certificate.display().to_string(), key.display().to_string());
+    let server = Server::start(&["-I", "2m", "--tls-cert", &certificate, "--tls-key", &key]);
+    let server = server.map_err(Outcome::Failed)?;
+    let address = server.address.strip_prefix("todanas://").unwrap_or(&server.address);
+    Ok(language::tls()?.env("TODANA_TLS_CA", &certificate).run(address, Text))
 }
 
 /// Gives a client a server of its own.

@@ -1,0 +1,193 @@
+//! The executable on both ends of TLS, by its own name and by memcached's.
+
+mod running;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use running::{Server, text, todana};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use tempfile::TempDir;
+
+/// A folder with an authority's certificate, and a server's and a client's signed by it.
+struct Certificates {
+    folder: TempDir,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Certificates {
+    fn new() -> Certificates {
+        let folder = TempDir::new().unwrap();
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        std::fs::write(folder.path().join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+        let certificates = Certificates { folder, issuer: Issuer::new(params, key) };
+        certificates.sign("server", &["localhost", "127.0.0.1"]);
+        certificates.sign("client", &["client"]);
+        certificates
+    }
+
+    /// Writes a certificate with its key.
+    fn sign(&self, file: &str, names: &[&str]) {
+        let key = KeyPair::generate().unwrap();
+        let params =
+            CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
+        let pem = params.signed_by(&key, &self.issuer).unwrap().pem() + &key.serialize_pem();
+        std::fs::write(self.folder.path().join(format!("{file}.pem")), pem).unwrap();
+    }
+
+    fn path(&self, file: &str) -> String {
+        self.folder.path().join(format!("{file}.pem")).display().to_string()
+    }
+}
+
+#[test]
+fn the_banners_own_example_works() {
+    let certificates = Certificates::new();
+    let server = Server::start(&["--tls-cert", &certificates.path("server")]);
+    assert!(server.address.starts_with("todanas://127.0.0.1:"), "{}", server.address);
+    let example = server.banner[2].trim_end().strip_prefix("try: ").unwrap();
+    let shown: Vec<String> =
+        example.split(" && ").map(|line| line.strip_prefix("todana ").unwrap().to_string()).collect();
+    for (line, expected) in shown.iter().zip(["", "world"]) {
+        let output = todana().args(line.split(' ')).output().unwrap();
+        assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+        assert_eq!(text(&output.stdout).trim_end(), expected);
+    }
+}
+
+#[test]
+fn a_server_is_checked_by_its_authority_and_its_name() {
+    let certificates = Certificates::new();
+    let server = Server::start(&["--tls-cert", &certificates.path("server")]);
+    let ca = certificates.path("ca");
+    server.expect(&["set", "k", "v", "--tls-ca", &ca], 0);
+    assert_eq!(server.expect(&["get", "k", "--tls-ca", &ca], 0).trim_end(), "v");
+    let refused = |words: &[&str], address: &str| {
+        let output = todana().args(words).args(["-S", address]).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{words:?}");
+        assert_eq!(text(&output.stdout), "");
+        text(&output.stderr)
+    };
+    let error = refused(&["get", "k", "--tls-ca", &certificates.path("client")], &server.address);
+    assert!(error.contains("certificate"), "{error}");
+    certificates.sign("server", &["elsewhere"]);
+    server.signal("HUP");
+    // The signal takes its time; so long as the old certificate is there, the record is.
+    let named = || todana().args(["get", "k", "--tls-ca", &ca, "-S", &server.address]).output().unwrap();
+    let refusal = (0..10_000).map(|_| named()).find(|output| !output.status.success()).unwrap();
+    assert!(text(&refusal.stderr).contains("not valid for name"), "{}", text(&refusal.stderr));
+    // A certificate that is given itself counts whatever its name.
+    server.expect(&["get", "k", "--tls-ca", &certificates.path("server")], 0);
+    // In the clear there is no answer.
+    refused(&["get", "k"], server.address.strip_prefix("todanas://").unwrap());
+}
+
+#[test]
+fn a_client_shows_its_certificate_where_one_is_asked_for() {
+    let certificates = Certificates::new();
+    let (ca, client) = (certificates.path("ca"), certificates.path("client"));
+    let server = Server::start(&["--tls-cert", &certificates.path("server"), "--tls-ca", &ca]);
+    server.expect(&["set", "k", "v", "--tls-ca", &ca, "--tls-cert", &client], 0);
+    server.expect(&["get", "k", "--tls-ca", &ca], 3);
+    let address = server.address.clone();
+    server.expect(
+        &[
+            "bench",
+            &address,
+            "--tls-ca",
+            &ca,
+            "--tls-cert",
+            &client,
+            "--requests",
+            "2000",
+            "--keys",
+            "100",
+            "--connections",
+            "3",
+            "--pipeline",
+            "7",
+            "--value-size",
+            "1-5000",
+            "--verify",
+        ],
+        0,
+    );
+}
+
+#[test]
+fn files_of_tls_without_tls_are_wrong_usage() {
+    let server = Server::start(&[]);
+    for words in [["get", "k", "--tls-ca", "/x"], ["ping", "--tls-cert", "/x", "--tls-ca=/y"]] {
+        assert_eq!(server.expect(&words, 2), "");
+    }
+    for words in [
+        &["serve", "--tls-key", "/x"][..],
+        &["serve", "--tls-cert", "/x"],
+        &["serve", "-l", "mtls:127.0.0.1"],
+    ] {
+        let output = todana().args(words).output().unwrap();
+        assert!(!output.status.success(), "{words:?}");
+    }
+}
+
+/// A server under memcached's name, stopped at the end.
+struct Memcached {
+    child: Child,
+    ports: Vec<u16>,
+}
+
+impl Memcached {
+    fn start(certificates: &Certificates, options: &[&str]) -> Memcached {
+        let port_file = certificates.folder.path().join("ports");
+        let mut command = todana();
+        command.args(["as", "memcached", "-u", "root", "-p", "-1"]).args(options);
+        let mut child =
+            command.env("MEMCACHED_PORT_FILENAME", &port_file).stderr(Stdio::piped()).spawn().unwrap();
+        // It appears when the server listens; should it never, the server's end ends the wait.
+        while !port_file.exists() && child.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        let ports = std::fs::read_to_string(&port_file).unwrap_or_else(|_| {
+            let mut error = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+            panic!("{error}");
+        });
+        let ports = ports.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
+        Memcached { child, ports }
+    }
+}
+
+impl Drop for Memcached {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn memcacheds_words_mean_the_same() {
+    let certificates = Certificates::new();
+    let (ca, cert) = (certificates.path("ca"), certificates.path("server"));
+    let words =
+        format!("ssl_chain_cert={cert},ssl_key={cert},ssl_ca_cert={ca},ssl_verify_mode=2,ssl_session_cache");
+    let server = Memcached::start(&certificates, &["-Z", "-o", &words, "-l", "127.0.0.1,notls:127.0.0.2"]);
+    let address = format!("todanas://127.0.0.1:{}", server.ports[0]);
+    let run = |words: &[&str]| {
+        let output = todana().args(words).args(["--tls-ca", &ca, "-S", &address]).output().unwrap();
+        (output.status.code(), text(&output.stdout))
+    };
+    assert_eq!(run(&["set", "k", "v"]).0, Some(3), "no certificate");
+    assert_eq!(run(&["set", "k", "v", "--tls-cert", &certificates.path("client")]).0, Some(0));
+    let mut plain = TcpStream::connect(("127.0.0.2", server.ports[1])).unwrap();
+    plain.write_all(b"get k\r\nrefresh_certs\r\nstats settings\r\n").unwrap();
+    let lines: Vec<String> = BufReader::new(plain)
+        .lines()
+        .map(Result::unwrap)
+        .take_while(|line| !line.contains("ssl_min_version"))
+        .collect();
+    assert_eq!(lines[..4], ["VALUE k 0 1", "v", "END", "OK"]);
+    assert!(lines.contains(&"STAT ssl_enabled yes".to_string()));
+    assert!(lines.contains(&"STAT ssl_verify_mode 3".to_string()));
+}
