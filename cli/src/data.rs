@@ -350,9 +350,9 @@ impl Load<'_> {
 
     fn line(&mut self, text: &[u8], number: u64) -> Result<(), Failure> {
         let file = self.file.display();
-        let at = |what: &str| Failure::usage(format!("{file}, line {number}: {what}"));
-        let record = tsv::parse(text).map_err(at)?;
-        if record.expires_at != 0 && record.expires_at <= now() {
+        let at = |what: &dyn std::fmt::Display| Failure::usage(format!("{file}, line {number}: {what}"));
+        let record = tsv::parse(text).map_err(|error| at(&error))?;
+        if record.expiry.at != 0 && record.expiry.at <= now() {
             self.skipped += 1;
             return Ok(());
         }
@@ -366,10 +366,16 @@ impl Load<'_> {
                 return Ok(());
             }
         }
-        let exptime = i32::try_from(record.expires_at).unwrap_or(i32::MAX);
-        let written = self.connection.write_any(&record.key, &record.value, record.flags, exptime);
+        let (key, value, flags) = (&record.key, &record.value, record.flags);
+        let written = match record.expiry.span_s {
+            0 => {
+                let exptime = i32::try_from(record.expiry.at).unwrap_or(i32::MAX);
+                self.connection.write_any(key, value, flags, exptime)
+            }
+            span_s => self.connection.write_sliding(key, value, flags, span_s),
+        };
         written.map_err(|error| match error {
-            Error::Invalid(_) => at("the key is empty, or longer than a request can carry"),
+            Error::Invalid(_) => at(&"the key is empty, or longer than a request can carry"),
             error => error.into(),
         })?;
         self.waiting += 1;

@@ -14,8 +14,8 @@ use todana_client::{Connection, Error, Found};
 const KEYS_AT_ONCE: usize = 64;
 const BUFFER: usize = 1 << 18;
 
-/// A key and the Unix time at which its record dies, 0 for never.
-type Listed = (Vec<u8>, u64);
+/// A key and when its record dies.
+type Listed = (Vec<u8>, tsv::Expiry);
 
 pub(crate) fn dump(server: &Server, path: &Path) -> Result<(), Failure> {
     let mut keys = server.connect()?;
@@ -71,11 +71,11 @@ impl Dump<'_> {
         let keys: Vec<&[u8]> = batch.iter().map(|(key, _)| key.as_slice()).collect();
         let mut outcome = Ok(());
         values.read_any(&keys, |at, found| {
-            let (key, expires_at) = &batch[at];
+            let (key, expiry) = &batch[at];
             match found {
                 _ if outcome.is_err() => {}
                 Ok(Found { value, flags }) => {
-                    outcome = tsv::put(&mut self.output, key, value, flags, *expires_at);
+                    outcome = tsv::put(&mut self.output, key, value, flags, *expiry);
                     self.written += 1;
                 }
                 Err(error) => {
@@ -171,8 +171,9 @@ impl Write for Output {
 /// A line of a metadump.
 fn read_listed(line: &str) -> Option<Listed> {
     let field = |name| line.split(' ').find_map(|word| word.strip_prefix(name));
-    let expires_at = field("exp=").and_then(|text| text.parse().ok()).unwrap_or(0);
-    Some((decode_uri(field("key=")?)?, expires_at))
+    let at = field("exp=").and_then(|text| text.parse().ok()).unwrap_or(0);
+    let span_s = field("sliding=").and_then(|text| text.parse().ok()).unwrap_or(0);
+    Some((decode_uri(field("key=")?)?, tsv::Expiry { at, span_s }))
 }
 
 fn decode_uri(text: &str) -> Option<Vec<u8>> {

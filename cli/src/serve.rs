@@ -104,6 +104,10 @@ pub(crate) struct Arguments {
     /// Refuse the `flush_all` command
     #[arg(short = 'F', long, env = "TODANA_DISABLE_FLUSH_ALL", help_heading = PROCESS)]
     disable_flush_all: bool,
+    /// More options, a list with commas: negative_exptime=sliding (a negative time to live counts from the last access),
+    /// debug_commands (takes `debugtime`), emulate_full (every store fails for want of memory)
+    #[arg(short = 'o', long, env = "TODANA_EXTENDED", action = ArgAction::Append, value_delimiter = ',', value_enum, value_name = "WORDS", hide_possible_values = true, help_heading = PROCESS)]
+    extended: Vec<Extended>,
     /// How log lines look
     #[arg(long, env = "TODANA_LOG_FORMAT", default_value = "text", help_heading = PROCESS)]
     log_format: Format,
@@ -130,6 +134,19 @@ enum TlsVersion {
     V1_2,
     #[value(name = "1.3")]
     V1_3,
+}
+
+/// The words of `-o` that change anything; under memcached's name all of its words are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Extended {
+    #[value(name = "negative_exptime=sliding")]
+    NegativeIsSliding,
+    #[value(name = "negative_exptime=expired")]
+    NegativeIsExpired,
+    #[value(name = "debug_commands")]
+    DebugCommands,
+    #[value(name = "emulate_full")]
+    EmulateFull,
 }
 
 /// How log lines look.
@@ -238,6 +255,8 @@ impl Arguments {
     fn checked(self) -> Result<(Options, LogFormat), String> {
         let tls = self.tls()?;
         let listen = if self.unix_socket.is_some() { Vec::new() } else { self.listen };
+        let negative = [Extended::NegativeIsSliding, Extended::NegativeIsExpired];
+        let mut negative = self.extended.iter().copied().filter(|word| negative.contains(word));
         let options = Options {
             listen,
             port: u16::try_from(self.port).unwrap_or(0),
@@ -255,6 +274,9 @@ impl Arguments {
             flush_allowed: !self.disable_flush_all,
             shutdown_allowed: self.enable_shutdown,
             tls,
+            negative_is_sliding: negative.next_back() == Some(Extended::NegativeIsSliding),
+            debug_commands: self.extended.contains(&Extended::DebugCommands),
+            emulate_full: self.extended.contains(&Extended::EmulateFull),
         };
         options.validate().map_err(|error| error.to_string())?;
         let log_format = match self.log_format {

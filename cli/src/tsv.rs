@@ -8,8 +8,16 @@ pub(crate) struct Line {
     pub(crate) key: Vec<u8>,
     pub(crate) value: Vec<u8>,
     pub(crate) flags: u32,
+    pub(crate) expiry: Expiry,
+}
+
+/// When a record dies, as a file says it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Expiry {
     /// Unix time, 0 for never.
-    pub(crate) expires_at: u64,
+    pub(crate) at: u64,
+    /// It dies so many seconds after its last access, and `at` was the time for that; 0 if it dies at `at`.
+    pub(crate) span_s: u32,
 }
 
 /// Reads one line, without its end. The error says what is wrong with it.
@@ -17,18 +25,31 @@ pub(crate) fn parse(line: &[u8]) -> Result<Line, &'static str> {
     let mut columns = line.split(|&byte| byte == b'\t');
     let key = unescape(columns.next().unwrap_or_default())?;
     let value = unescape(columns.next().ok_or("there is no tab between key and value")?)?;
-    let mut number = |what: &'static str| match columns.next() {
-        None | Some(b"") => Ok(0),
-        Some(text) => std::str::from_utf8(text).ok().and_then(|text| text.parse::<u64>().ok()).ok_or(what),
-    };
-    let flags =
-        u32::try_from(number("the flags are not a number")?).map_err(|_| "the flags exceed 32 bits")?;
-    let expires_at = number("the expiry is not a Unix time")?;
+    let flags = number(columns.next().unwrap_or_default()).ok_or("the flags are not a number")?;
+    let flags = u32::try_from(flags).map_err(|_| "the flags exceed 32 bits")?;
+    let expiry = expiry(columns.next().unwrap_or_default())?;
     if columns.next().is_some() {
         return Err("there are more than four columns");
     }
-    Ok(Line { key, value, flags, expires_at })
+    Ok(Line { key, value, flags, expiry })
 }
+
+/// A number; nothing is 0.
+fn number(text: &[u8]) -> Option<u64> {
+    if text.is_empty() { Some(0) } else { std::str::from_utf8(text).ok()?.parse().ok() }
+}
+
+fn expiry(text: &[u8]) -> Result<Expiry, &'static str> {
+    let mut parts = text.splitn(2, |&byte| byte == b'~');
+    let at = number(parts.next().unwrap_or_default()).ok_or("the expiry is not a Unix time")?;
+    let Some(span) = parts.next() else { return Ok(Expiry { at, span_s: 0 }) };
+    // What a server takes for a span.
+    let span_s = number(span).and_then(|span| u32::try_from(span).ok());
+    let span_s = span_s.filter(|span| (1..=SPAN_S_MAX).contains(span) && at != 0);
+    Ok(Expiry { at, span_s: span_s.ok_or("the expiry is not a Unix time with the seconds of its span")? })
+}
+
+const SPAN_S_MAX: u32 = i32::MAX as u32;
 
 /// Writes one line, with its end.
 pub(crate) fn put(
@@ -36,16 +57,19 @@ pub(crate) fn put(
     key: &[u8],
     value: &[u8],
     flags: u32,
-    expires_at: u64,
+    expiry: Expiry,
 ) -> io::Result<()> {
     escape(out, key)?;
     out.write_all(b"\t")?;
     escape(out, value)?;
-    if flags != 0 || expires_at != 0 {
+    if flags != 0 || expiry.at != 0 {
         write!(out, "\t{flags}")?;
     }
-    if expires_at != 0 {
-        write!(out, "\t{expires_at}")?;
+    if expiry.at != 0 {
+        write!(out, "\t{}", expiry.at)?;
+    }
+    if expiry.span_s != 0 {
+        write!(out, "~{}", expiry.span_s)?;
     }
     out.write_all(b"\n")
 }
@@ -99,11 +123,14 @@ mod tests {
     #[test]
     fn any_bytes_come_back() {
         let all: Vec<u8> = (0..=255).collect();
-        for (flags, expires_at) in [(0, 0), (7, 0), (0, 1_800_000_000), (u32::MAX, u64::MAX)] {
-            let line =
-                Line { key: all.clone(), value: all.iter().rev().copied().collect(), flags, expires_at };
+        let (long, short) = (1_800_000_000, 300);
+        for (flags, at, span_s) in
+            [(0, 0, 0), (7, 0, 0), (0, long, 0), (u32::MAX, u64::MAX, 0), (0, long, short)]
+        {
+            let expiry = Expiry { at, span_s };
+            let line = Line { key: all.clone(), value: all.iter().rev().copied().collect(), flags, expiry };
             let mut text = Vec::new();
-            put(&mut text, &line.key, &line.value, flags, expires_at).unwrap();
+            put(&mut text, &line.key, &line.value, flags, expiry).unwrap();
             assert_eq!(text.iter().filter(|&&byte| byte == b'\n').count(), 1);
             assert_eq!(parse(&text[..text.len() - 1]), Ok(line));
         }
@@ -117,6 +144,12 @@ mod tests {
             ("k\tv\t4294967296", "32 bits"),
             ("k\tv\t0\tsoon", "expiry"),
             ("k\tv\t0\t0\t0", "four"),
+            ("k\tv\t0\t5~", "span"),
+            ("k\tv\t0\t5~0", "span"),
+            ("k\tv\t0\t5~2147483648", "span"),
+            ("k\tv\t0\t5~3~4", "span"),
+            ("k\tv\t0\t~3", "span"),
+            ("k\tv\t0\tx~3", "expiry"),
             ("k\\\tv", "unknown escape"),
             ("k\\x1\tv", "two hexadecimal"),
         ] {
@@ -140,11 +173,11 @@ mod tests {
                 key: hex(cells[1]),
                 value: hex(cells[2]),
                 flags: cells[3].trim().parse().unwrap(),
-                expires_at: cells[4].trim().parse().unwrap(),
+                expiry: expiry(cells[4].trim().as_bytes()).unwrap(),
             };
             assert_eq!(parse(text.as_bytes()), Ok(line), "{text:?}");
             seen += 1;
         }
-        assert_eq!(seen, 4);
+        assert_eq!(seen, 5);
     }
 }

@@ -254,3 +254,20 @@ fn a_dump_replaces_what_a_link_points_at_and_keeps_its_permissions() {
     // What is no file has no content that could be lost, and no name to take.
     assert_eq!(server.expect(&["dump", "/dev/stdout"], 0), "k\tv\n");
 }
+
+#[test]
+fn a_sliding_record_comes_back_as_one() {
+    let server = Server::start(&["-o", "negative_exptime=sliding,debug_commands"]);
+    let mut wire = Wire::open(&server);
+    wire.ask(b"debugtime p\r\nset s 7 -300 1\r\na\r\nset n 0 0 1\r\nb\r\n", b"OK\r\nSTORED\r\nSTORED\r\n");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("dump.tsv");
+    let file = file.to_str().unwrap();
+    server.expect(&["dump", file], 0);
+    let dumped = std::fs::read_to_string(file).unwrap();
+    assert!(dumped.lines().any(|line| line.starts_with("s\ta\t7\t") && line.ends_with("~300")), "{dumped}");
+    wire.ask(b"flush_all\r\n", b"OK\r\n");
+    server.expect(&["load", file], 0);
+    wire.ask(b"debugtime +299\r\nmg s v f t\r\nmg n t\r\n", b"OK\r\nVA 1 f7 t300\r\na\r\nHD t-1\r\n");
+    wire.ask(b"debugtime +300\r\nmg s v\r\nmg n t\r\n", b"OK\r\nEN\r\nHD t-1\r\n");
+}

@@ -359,9 +359,6 @@ const MISSING: &[(&[&str], &str)] = &[
     (&["-X"], "refusing dumps (-X) is"),
     (&["-e", "/x"], "the memory file (-e) is"),
     (&["-o", "idle_timeout=1"], "idle_timeout is"),
-    (&["-o", "negative_exptime=sliding"], "negative_exptime=sliding is"),
-    (&["-o", "debug_commands"], "debug_commands is"),
-    (&["-o", "emulate_full"], "emulate_full is"),
 ];
 
 #[test]

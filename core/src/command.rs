@@ -17,6 +17,8 @@ pub enum Ttl {
     Seconds(u32),
     /// At this Unix time.
     At(u64),
+    /// So many seconds after the last access, whenever that will be.
+    Sliding(u32),
 }
 
 impl Ttl {
@@ -259,6 +261,20 @@ pub struct Inspect<'a> {
     pub key: &'a [u8],
 }
 
+/// What a test wants done to the server's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockShift {
+    /// It stands still.
+    Pause,
+    /// It goes on from where it stands.
+    Resume,
+    /// It reads so many seconds more.
+    Forward {
+        /// How many.
+        seconds: u32,
+    },
+}
+
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
@@ -303,6 +319,8 @@ pub enum Command<'a> {
     },
     /// Read certificates again, for the connections that come after. `Done`, or `Faulty` with the reason.
     RefreshCertificates,
+    /// Pause, resume or move the clock; only where tests are allowed to. `Done`.
+    ShiftClock(ClockShift),
     /// Stop the server: nothing, or `Refused(NotEnabled)`.
     Shutdown {
         /// As by SIGUSR1 rather than by SIGINT.

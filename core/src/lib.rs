@@ -17,8 +17,8 @@ mod record;
 mod reply;
 
 pub use command::{
-    Arithmetic, Authenticate, Command, Delete, Direction, Family, Get, Inspect, Needs, Store, StoreMode,
-    Touch, Ttl,
+    Arithmetic, Authenticate, ClockShift, Command, Delete, Direction, Family, Get, Inspect, Needs, Store,
+    StoreMode, Touch, Ttl,
 };
 pub use engine::{
     Action, Bounded, Engine, MemoryLimit, Perishable, Place, SizeClass, Status, Swept, Visitor, WhenFull,

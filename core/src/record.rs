@@ -21,22 +21,56 @@ pub enum Expiry {
     Never,
     /// It is gone once the clock reads this second (`at <= now` is dead).
     At(UnixSeconds),
+    /// It is gone so many seconds after its last access.
+    Sliding {
+        /// When that will be, as things stand: an access moves it.
+        at: UnixSeconds,
+        /// How many seconds.
+        span_s: u32,
+    },
 }
 
 impl Expiry {
-    /// True while a record with this expiry still counts.
-    pub fn is_live(self, now: UnixSeconds) -> bool {
+    /// The second in which it is over, as things stand; `None` if never.
+    pub fn at(self) -> Option<UnixSeconds> {
         match self {
-            Expiry::Never => true,
-            Expiry::At(at) => at > now,
+            Expiry::Never => None,
+            Expiry::At(at) | Expiry::Sliding { at, .. } => Some(at),
         }
     }
 
+    /// True while a record with this expiry still counts.
+    pub fn is_live(self, now: UnixSeconds) -> bool {
+        self.at().is_none_or(|at| at > now)
+    }
+
+    /// What an access makes of it. So that not every read is a write, a sliding expiry moves by whole seconds, and by no
+    /// less than [`STEPS_PER_SPAN`](Self::STEPS_PER_SPAN) allow.
+    pub fn accessed(self, now: UnixSeconds) -> Expiry {
+        match self {
+            Expiry::Sliding { at, span_s } => {
+                let moved = now.0 + u64::from(span_s);
+                let is_worthwhile = moved >= at.0 + u64::from((span_s / Self::STEPS_PER_SPAN).max(1));
+                if is_worthwhile { Expiry::Sliding { at: UnixSeconds(moved), span_s } } else { self }
+            }
+            _ => self,
+        }
+    }
+
+    /// A sliding expiry moves at most so many times in a span: it is exact to the second up to a span of 17 minutes, and
+    /// beyond that early by less than a thousandth of its span.
+    pub const STEPS_PER_SPAN: u32 = 1024;
+
     /// Seconds left, `None` for a record that never expires; negative once it is past.
     pub fn seconds_left(self, now: UnixSeconds) -> Option<i64> {
+        self.at().map(|at| at.0 as i64 - now.0 as i64)
+    }
+
+    /// The span of a sliding expiry.
+    pub fn span_s(self) -> Option<u32> {
         match self {
-            Expiry::Never => None,
-            Expiry::At(at) => Some(at.0 as i64 - now.0 as i64),
+            Expiry::Sliding { span_s, .. } => Some(span_s),
+            _ => None,
         }
     }
 }
@@ -108,5 +142,46 @@ impl fmt::Debug for Record<'_> {
 impl PartialEq for Record<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.value == other.value && self.attributes == other.attributes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Expiry, UnixSeconds};
+
+    fn sliding(at: u64, span_s: u32) -> Expiry {
+        Expiry::Sliding { at: UnixSeconds(at), span_s }
+    }
+
+    #[test]
+    fn an_access_moves_a_sliding_expiry_and_no_other() {
+        let now = UnixSeconds(1000);
+        for (before, after) in [
+            (sliding(1001, 300), sliding(1300, 300)),
+            (sliding(1299, 300), sliding(1300, 300)),
+            (sliding(1300, 300), sliding(1300, 300)),
+            (sliding(1005, 1), sliding(1005, 1)),
+            (Expiry::At(UnixSeconds(1001)), Expiry::At(UnixSeconds(1001))),
+            (Expiry::Never, Expiry::Never),
+        ] {
+            assert_eq!(before.accessed(now), after);
+        }
+    }
+
+    #[test]
+    fn a_long_span_moves_by_a_thousandth_of_itself() {
+        let (span_s, day) = (86_400, |at: u64| sliding(at, 86_400).accessed(UnixSeconds(at - 86_400 + 84)));
+        assert_eq!(day(100_000), sliding(100_084, span_s));
+        assert_eq!(
+            sliding(100_000, span_s).accessed(UnixSeconds(100_000 - 86_400 + 83)),
+            sliding(100_000, span_s)
+        );
+    }
+
+    #[test]
+    fn a_sliding_expiry_is_over_at_its_second() {
+        assert!(sliding(10, 5).is_live(UnixSeconds(9)) && !sliding(10, 5).is_live(UnixSeconds(10)));
+        assert_eq!(sliding(10, 5).seconds_left(UnixSeconds(7)), Some(3));
+        assert_eq!((sliding(10, 5).span_s(), Expiry::At(UnixSeconds(1)).span_s()), (Some(5), None));
     }
 }

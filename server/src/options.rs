@@ -42,6 +42,13 @@ pub struct Options {
     pub shutdown_allowed: bool,
     /// Speak TLS on all TCP addresses that do not say otherwise.
     pub tls: Option<TlsOptions>,
+    /// A negative time to live in the text commands is a sliding one: so many seconds after the last access
+    /// (`-o negative_exptime=sliding`).
+    pub negative_is_sliding: bool,
+    /// Takes commands that are for tests: `debugtime` (`-o debug_commands`).
+    pub debug_commands: bool,
+    /// Every store fails for want of memory, to test clients (`-o emulate_full`).
+    pub emulate_full: bool,
 }
 
 impl Default for Options {
@@ -63,6 +70,9 @@ impl Default for Options {
             flush_allowed: true,
             shutdown_allowed: false,
             tls: None,
+            negative_is_sliding: false,
+            debug_commands: false,
+            emulate_full: false,
         }
     }
 }

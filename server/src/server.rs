@@ -199,7 +199,10 @@ impl Server {
             ..MemHashOptions::default()
         })
         .map_err(io::Error::other)?;
-        let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+        let mut database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+        if options.emulate_full {
+            database = database.emulate_full();
+        }
         let handle = Handle::new();
         let shared = Arc::new(Shared {
             started: Instant::now(),

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::Lane;
-use todana_core::{Command, Place, Refusal, Reply};
+use todana_core::{ClockShift, Command, Place, Refusal, Reply};
 use todana_protocol::memcached::{Form, Request, encode};
 
 /// The version that clients are told: they choose their features by memcached's.
@@ -52,6 +52,14 @@ impl Execute for Service {
             }
             Command::MemoryLimit { mebibytes } => reply(self.set_memory_limit(*mebibytes)),
             Command::RefreshCertificates => self.refresh_certificates(&mut reply),
+            Command::ShiftClock(shift) => {
+                match *shift {
+                    ClockShift::Pause => self.shared.clock.pause(),
+                    ClockShift::Resume => self.shared.clock.resume(),
+                    ClockShift::Forward { seconds } => self.shared.clock.advance(seconds),
+                }
+                reply(Reply::Done);
+            }
             Command::Shutdown { graceful } => {
                 if !self.shared.options.shutdown_allowed {
                     reply(Reply::Refused(Refusal::NotEnabled));

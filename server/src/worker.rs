@@ -50,6 +50,8 @@ impl Worker {
         let limits = Limits {
             item_size_max: shared.options.item_size_max,
             flush_allowed: shared.options.flush_allowed,
+            negative_is_sliding: shared.options.negative_is_sliding,
+            debug_commands: shared.options.debug_commands,
             ..Limits::default()
         };
         let service = Service { lane: shared.database.lane(), shared: Arc::clone(&shared) };

@@ -145,6 +145,9 @@ fn parse(name: &str, text: &str) -> Transcript {
                 "-F" => transcript.options.flush_allowed = false,
                 "-A" => transcript.options.shutdown_allowed = true,
                 "-M" => transcript.options.refuse_when_full = true,
+                "-o negative_exptime=sliding" => transcript.options.negative_is_sliding = true,
+                "-o debug_commands" => transcript.options.debug_commands = true,
+                "-o emulate_full" => transcript.options.emulate_full = true,
                 other => panic!("{place}: unknown option {other}"),
             },
             _ => panic!("{place}: what is {line:?}?"),
@@ -277,13 +280,19 @@ struct InProcess {
 
 impl InProcess {
     fn new(options: &Options) -> InProcess {
-        assert!(!options.shutdown_allowed && !options.refuse_when_full, "only -F goes with a clock");
+        let Options { shutdown_allowed, refuse_when_full, debug_commands, emulate_full, .. } = *options;
+        let needs_server = shutdown_allowed || refuse_when_full || debug_commands || emulate_full;
+        assert!(!needs_server, "only -F and sliding expiry go with a clock");
         let engine = MemHash::new(MemHashOptions::default()).unwrap();
         let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
         let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
         InProcess {
             dialect: Dialect::default(),
-            limits: Limits { flush_allowed: options.flush_allowed, ..Limits::default() },
+            limits: Limits {
+                flush_allowed: options.flush_allowed,
+                negative_is_sliding: options.negative_is_sliding,
+                ..Limits::default()
+            },
             lane: database.lane(),
             database,
             clock,

@@ -119,7 +119,10 @@ impl Visitor for ArithmeticVisitor<'_> {
         let in_place = self.text.len() == old.value.len();
         let attributes = Attributes {
             flags: old.attributes.flags,
-            expiry: arithmetic.touch.map_or(old.attributes.expiry, |ttl| resolve(ttl, self.now)),
+            expiry: match arithmetic.touch {
+                Some(ttl) => resolve(ttl, self.now),
+                None => old.attributes.expiry.accessed(self.now),
+            },
             version: version(self),
             marks: if in_place { old.attributes.marks } else { Marks::default() },
             access: if in_place {

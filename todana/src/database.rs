@@ -16,8 +16,8 @@ use crate::versions::Versions;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use todana_core::{
-    Action, Arithmetic, Command, Delete, Direction, Engine, ErrorKind, Family, Get, Inspect, Inspection,
-    Place, Record, Refusal, Reply, Result, Store, StoreMode, Touch, Ttl, UnixSeconds, Visitor,
+    Action, Arithmetic, Command, Delete, Direction, Engine, Error, ErrorKind, Family, Get, Inspect,
+    Inspection, Place, Record, Refusal, Reply, Result, Store, StoreMode, Touch, Ttl, UnixSeconds, Visitor,
 };
 
 /// A database: an engine with the meaning of commands around it. Shared by all workers.
@@ -31,6 +31,7 @@ pub struct Database {
     lanes: Lanes,
     /// The lane of `maintain`, which may be called from any one thread at a time.
     own_lane: Arc<Lane>,
+    emulates_full: bool,
 }
 
 impl Database {
@@ -47,7 +48,14 @@ impl Database {
             sweep: Sweep::new(),
             lanes,
             own_lane,
+            emulates_full: false,
         }
+    }
+
+    /// The same database, but every store finds no memory: for tests of clients.
+    pub fn emulate_full(mut self) -> Database {
+        self.emulates_full = true;
+        self
     }
 
     /// A new lane of counters; one for each worker thread. It counts on after its worker has ended.
@@ -115,6 +123,7 @@ impl Database {
             | Command::Verbosity(_)
             | Command::MemoryLimit { .. }
             | Command::RefreshCertificates
+            | Command::ShiftClock(_)
             | Command::Shutdown { .. }
             | Command::Mechanisms
             | Command::Authenticate(_)
@@ -157,6 +166,9 @@ impl Database {
 
     /// Visits with expiry in between.
     fn visit(&self, lane: &Lane, key: &[u8], now: UnixSeconds, visitor: &mut dyn Visitor) -> Result<bool> {
+        if self.emulates_full {
+            return self.visit_full(key, now, visitor);
+        }
         let mut living = Living::new(visitor, now);
         let mut outcome = self.engine.visit(key, &mut living);
         // What is expired takes nobody's room.
@@ -170,6 +182,19 @@ impl Database {
         }
         let met_expired = living.met_expired;
         lane.reclaimed.add(u64::from(met_expired && outcome.is_ok()));
+        outcome.map(|()| met_expired)
+    }
+
+    /// A visit that finds no memory if it wants to put anything.
+    #[cold]
+    fn visit_full(&self, key: &[u8], now: UnixSeconds, visitor: &mut dyn Visitor) -> Result<bool> {
+        let mut full = NoRoom { inner: visitor, refused: false };
+        let mut living = Living::new(&mut full, now);
+        let outcome = self.engine.visit(key, &mut living);
+        let met_expired = living.met_expired;
+        if full.refused {
+            return Err(Error::new(ErrorKind::Full, "memory is taken to be full"));
+        }
         outcome.map(|()| met_expired)
     }
 
@@ -274,7 +299,12 @@ impl Database {
             lane.cmd_meta.one();
         }
         let mut visitor = StoreVisitor::new(store, now, &self.tracking, &self.versions);
-        let visited = self.visit(lane, store.key, now, &mut visitor);
+        // Not even looked at: where memory is really full, it is asked for first.
+        let visited = if self.emulates_full {
+            Err(Error::new(ErrorKind::Full, "memory is taken to be full"))
+        } else {
+            self.visit(lane, store.key, now, &mut visitor)
+        };
         self.note([Some(store.ttl), store.vivify], now);
         let outcome = match visited {
             Ok(_) => visitor.outcome,
@@ -387,6 +417,24 @@ impl Database {
             Ok(_) => visitor.outcome,
             Err(_) => Reply::Refused(Refusal::OutOfMemory),
         }
+    }
+}
+
+/// Lets `inner` look, retag and remove, and refuses what it wants put.
+struct NoRoom<'v> {
+    inner: &'v mut dyn Visitor,
+    refused: bool,
+}
+
+impl Visitor for NoRoom<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        let action = self.inner.visit(old);
+        self.refused = matches!(action, Action::Put(_));
+        if self.refused { Action::Keep } else { action }
+    }
+
+    fn applied(&mut self, now: Option<Record<'_>>) {
+        self.inner.applied(now);
     }
 }
 

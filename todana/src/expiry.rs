@@ -10,15 +10,13 @@ pub(crate) fn resolve(ttl: Ttl, now: UnixSeconds) -> Expiry {
         Ttl::Expired => Expiry::At(UnixSeconds(1)),
         Ttl::Seconds(seconds) => Expiry::At(UnixSeconds(now.0 + u64::from(seconds))),
         Ttl::At(at) => Expiry::At(UnixSeconds(at)),
+        Ttl::Sliding(span_s) => Expiry::Sliding { at: UnixSeconds(now.0 + u64::from(span_s)), span_s },
     }
 }
 
 /// The second at which this is over, as things stand; the end of time for what never is.
 pub(crate) fn deadline(expiry: Expiry) -> u64 {
-    match expiry {
-        Expiry::Never => u64::MAX,
-        Expiry::At(at) => at.0,
-    }
+    expiry.at().map_or(u64::MAX, |at| at.0)
 }
 
 /// Shows `inner` no expired record, and removes the ones it meets.

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use todana_core::{Engine, Expiry, Result, Ttl, UnixSeconds};
+use todana_core::{Engine, Result, Ttl, UnixSeconds};
 
 const NONE: u64 = u64::MAX;
 
@@ -20,10 +20,7 @@ impl Flush {
 
     /// Flushes now or plans to.
     pub(crate) fn plan(&self, at: Ttl, now: UnixSeconds, engine: &dyn Engine) -> Result<()> {
-        let at = match super::expiry::resolve(at, now) {
-            Expiry::Never => now.0,
-            Expiry::At(at) => at.0,
-        };
+        let at = super::expiry::resolve(at, now).at().unwrap_or(now).0;
         if at > now.0 {
             self.at.store(at, Ordering::Release);
             return Ok(());

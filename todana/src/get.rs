@@ -24,13 +24,15 @@ pub(crate) fn only_looks(get: &Get<'_>) -> bool {
     get.touch.is_none() && get.vivify.is_none() && get.recache_below_s.is_none() && !get.needs.access
 }
 
-/// The hit of a plain read, or `None` if the record has to be visited: it is stale and nobody has won its recache yet, or
-/// it shall show a version and has none. A client that asks for versions asks for all of them, so most have one.
+/// The hit of a plain read, or `None` if the record has to be visited: it is stale and nobody has won its recache yet, its
+/// expiry slides and this read moves it, or it shall show a version and has none. A client that asks for versions asks
+/// for all of them, so most have one.
 #[inline]
 pub(crate) fn look<'r>(get: &Get<'_>, record: Record<'r>, now: UnixSeconds) -> Option<Hit<'r>> {
     let Marks { stale, token_out } = record.attributes.marks;
     let lacks_version = get.needs.version && record.attributes.version == 0;
-    if lacks_version || (stale && !token_out && get.family == Family::Meta) {
+    let slides = !get.silent && record.attributes.expiry.accessed(now) != record.attributes.expiry;
+    if lacks_version || slides || (stale && !token_out && get.family == Family::Meta) {
         return None;
     }
     Some(unchanged(record, now))
@@ -121,6 +123,8 @@ impl Visitor for GetVisitor<'_> {
         let mut attributes = old.attributes;
         if let Some(ttl) = self.get.touch {
             attributes.expiry = resolve(ttl, self.now);
+        } else if !self.get.silent {
+            attributes.expiry = attributes.expiry.accessed(self.now);
         }
         let looked_at = if self.get.recache_after_touch { attributes.expiry } else { self.before.expiry };
         self.recache = self.recache(&self.before, looked_at);

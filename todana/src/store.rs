@@ -96,6 +96,7 @@ impl<'v> StoreVisitor<'v> {
             version: self.versions.for_write(self.store.version, self.store.needs.version),
             marks: Marks::default(),
             access: self.tracking.on_write(self.now),
+            expiry: old.attributes.expiry.accessed(self.now),
             ..old.attributes
         };
         self.outcome = Reply::Stored(Stored { version: attributes.version, value_len: len as u64 });
@@ -109,12 +110,10 @@ impl Visitor for StoreVisitor<'_> {
         if self.store.mode == StoreMode::Add {
             self.outcome = Reply::NotStored;
             // A failed add still counts as an access, though nothing was read.
-            let access = self.tracking.on_use(self.now, old.attributes.access);
-            return if access.is_some() && access != old.attributes.access {
-                Action::Retag(Attributes { access, ..old.attributes })
-            } else {
-                Action::Keep
-            };
+            let before = old.attributes;
+            let access = self.tracking.on_use(self.now, before.access).or(before.access);
+            let after = Attributes { access, expiry: before.expiry.accessed(self.now), ..before };
+            return if after == before { Action::Keep } else { Action::Retag(after) };
         }
         let stored = old.attributes.version;
         if let Some(wanted) = self.store.compare
@@ -127,7 +126,8 @@ impl Visitor for StoreVisitor<'_> {
             // Older than what is there, yet better than nothing: it goes in as stale, for as long as the old one had
             // to live.
             let marks = Marks { stale: true, token_out: old.attributes.marks.token_out };
-            let attributes = Attributes { expiry: old.attributes.expiry, marks, ..self.attributes() };
+            let attributes =
+                Attributes { expiry: old.attributes.expiry.accessed(self.now), marks, ..self.attributes() };
             return self.put(attributes);
         }
         match self.store.mode {

@@ -19,6 +19,7 @@ fn ttl() -> impl Strategy<Value = Ttl> {
         6 => Just(Ttl::Never),
         1 => Just(Ttl::Expired),
         4 => (1u32..40).prop_map(Ttl::Seconds),
+        3 => (1u32..40).prop_map(Ttl::Sliding),
         1 => Just(Ttl::Seconds(2_592_000)),
         // The clock starts at model::START, so some of these are past when they are said.
         2 => (0u64..120).prop_map(|after| Ttl::At(model::START - 10 + after)),

@@ -35,6 +35,9 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
         flush_allowed: settings.flush_allowed,
         shutdown_allowed: settings.shutdown_allowed,
         tls: tls(settings)?,
+        negative_is_sliding: settings.extended.negative_expiry == NegativeExpiry::Sliding,
+        debug_commands: settings.extended.debug_commands,
+        emulate_full: settings.extended.emulate_full,
     };
     options.validate().map_err(|error| Refusal::usage(error.to_string()))?;
     Ok(options)
@@ -53,9 +56,6 @@ fn missing(settings: &Settings) -> Option<&'static str> {
         (!settings.dump_allowed, "refusing dumps (-X) is"),
         (settings.memory_file.is_some(), "the memory file (-e) is"),
         (extended.idle_timeout_s > 0, "idle_timeout is"),
-        (extended.negative_expiry == NegativeExpiry::Sliding, "negative_exptime=sliding is"),
-        (extended.debug_commands, "debug_commands is"),
-        (extended.emulate_full, "emulate_full is"),
     ];
     asked.into_iter().find_map(|(asked, what)| asked.then_some(what))
 }
@@ -191,7 +191,8 @@ mod tests {
 
     #[test]
     fn every_option_of_the_server_can_be_reached() {
-        let line = "-p 1 -l 127.0.0.1,[::1]:2 -m 128 -M -c 9 -t 2 -I 2m -vv -b 7 -R 5 -F -A -P /run/pid";
+        let line = "-p 1 -l 127.0.0.1,[::1]:2 -m 128 -M -c 9 -t 2 -I 2m -vv -b 7 -R 5 -F -A -P /run/pid \
+            -o negative_exptime=sliding,debug_commands,emulate_full";
         let mapped = options(&settings(&line.split(' ').collect::<Vec<_>>())).unwrap();
         assert_eq!(
             mapped,
@@ -212,6 +213,9 @@ mod tests {
                 flush_allowed: false,
                 shutdown_allowed: true,
                 tls: None,
+                negative_is_sliding: true,
+                debug_commands: true,
+                emulate_full: true,
             }
         );
         let unix =

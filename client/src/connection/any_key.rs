@@ -129,6 +129,12 @@ impl Connection {
         Ok(())
     }
 
+    /// As [`Connection::write_any`], of a record that lives for so many seconds after its last access, which memcached does
+    /// not know: it refuses.
+    pub fn write_sliding(&mut self, key: &[u8], value: &[u8], flags: u32, span_s: u32) -> Result<(), Error> {
+        Ok(Meta::set(&mut self.output, key, value)?.flags(flags).sliding(span_s).end()?)
+    }
+
     /// Asks whether the server takes keys in base64. One that does not, as memcached before 1.6, would take the value of
     /// such a write for commands. No other reply may be due.
     pub fn takes_base64(&mut self) -> Result<bool, Error> {

@@ -9,7 +9,8 @@
 //! The header is one byte for a record without attributes: upper half the form of the key (0 to 14), lower half the
 //! form of the value (0 to 15). Forms 0 to 7 are decimal text packed into 1 to 8 bytes; the others are plain bytes of
 //! a few usual lengths, or of a length that follows as a varint. A record with attributes has a prefix before that byte:
-//! 0xF0 plus bit 0 flags (varint), bit 1 expiry (u32 Unix seconds), bit 2 version (varint), bit 3: another byte of
+//! 0xF0 plus bit 0 flags (varint), bit 1 expiry (u32 Unix seconds; a sliding one is followed by
+//! its span, a varint), bit 2 version (varint), bit 3: another byte of
 //! bits follows (see `MORE_*`). A record too long for a bucket lies in a block of its own or on its own memory
 //! mapping, and leaves a stub. Numbers are little-endian, varints LEB128.
 //!
@@ -37,6 +38,8 @@ const MORE_ACCESS: u8 = 0x04;
 const MORE_FETCHED: u8 = 0x08;
 /// The expiry takes eight bytes: it lies beyond the year 2106.
 const MORE_WIDE_EXPIRY: u8 = 0x10;
+/// The expiry is followed by its span.
+const MORE_SLIDING: u8 = 0x20;
 const MORE_BLOCK: u8 = 0x40;
 const MORE_HUGE: u8 = 0x80;
 
@@ -189,6 +192,9 @@ pub(crate) fn entry(bytes: &[u8], at: usize) -> Option<Entry> {
         }
         if prefix & HAS_EXPIRY != 0 {
             next += if more & MORE_WIDE_EXPIRY != 0 { 8 } else { 4 };
+            if more & MORE_SLIDING != 0 {
+                varint(bytes, &mut next);
+            }
         }
         if prefix & HAS_VERSION != 0 {
             varint(bytes, &mut next);
@@ -256,7 +262,11 @@ impl Parts {
             seconds |= u64::from(u32_at(bytes, *at)) << 32;
             *at += 4;
         }
-        Expiry::At(UnixSeconds(seconds))
+        let second = UnixSeconds(seconds);
+        if self.more & MORE_SLIDING != 0 {
+            return Expiry::Sliding { at: second, span_s: varint(bytes, at) as u32 };
+        }
+        Expiry::At(second)
     }
 
     pub(crate) fn has_expiry(&self) -> bool {
@@ -412,12 +422,13 @@ pub(crate) fn put_record(out: &mut Vec<u8>, key: &Key<'_>, value: &[u8], attribu
 
 fn prefix_of(attributes: &Attributes) -> (u8, u8) {
     let bit = |present: bool, bit: u8| if present { bit } else { 0 };
-    let wide = matches!(attributes.expiry, Expiry::At(at) if at.0 > u64::from(u32::MAX));
+    let wide = attributes.expiry.at().is_some_and(|at| at.0 > u64::from(u32::MAX));
     let more = bit(attributes.marks.stale, MORE_STALE)
         | bit(attributes.marks.token_out, MORE_TOKEN_OUT)
         | bit(attributes.access.is_some(), MORE_ACCESS)
         | bit(attributes.access.is_some_and(|access| access.fetched), MORE_FETCHED)
-        | bit(wide, MORE_WIDE_EXPIRY);
+        | bit(wide, MORE_WIDE_EXPIRY)
+        | bit(attributes.expiry.span_s().is_some(), MORE_SLIDING);
     let prefix = bit(attributes.flags != 0, HAS_FLAGS)
         | bit(attributes.expiry != Expiry::Never, HAS_EXPIRY)
         | bit(attributes.version != 0, HAS_VERSION)
@@ -429,9 +440,12 @@ fn put_attributes(out: &mut Vec<u8>, prefix: u8, more: u8, attributes: &Attribut
     if prefix & HAS_FLAGS != 0 {
         put_varint(out, u64::from(attributes.flags));
     }
-    if let Expiry::At(at) = attributes.expiry {
+    if let Some(at) = attributes.expiry.at() {
         let len = if more & MORE_WIDE_EXPIRY != 0 { 8 } else { 4 };
         out.extend_from_slice(&at.0.to_le_bytes()[..len]);
+    }
+    if let Some(span_s) = attributes.expiry.span_s() {
+        put_varint(out, u64::from(span_s));
     }
     if prefix & HAS_VERSION != 0 {
         put_varint(out, attributes.version);
@@ -453,6 +467,8 @@ mod tests {
             Just(Expiry::Never),
             any::<u32>().prop_map(|s| Expiry::At(UnixSeconds(s.into()))),
             any::<u64>().prop_map(|s| Expiry::At(UnixSeconds(s))),
+            any::<(u32, u32)>().prop_map(|(s, span_s)| Expiry::Sliding { at: UnixSeconds(s.into()), span_s }),
+            any::<(u64, u32)>().prop_map(|(s, span_s)| Expiry::Sliding { at: UnixSeconds(s), span_s }),
         ];
         let access = proptest::option::of((any::<u32>(), any::<bool>()))
             .prop_map(|a| a.map(|(at, fetched)| Access { at: UnixSeconds(at.into()), fetched }));
@@ -501,6 +517,7 @@ mod tests {
                 prop_assert_eq!(parts.value_text(&bucket, &mut [0; 20]).to_vec(), first.1.clone());
                 prop_assert_eq!(parts.key_text(&bucket, &mut [0; 20]).to_vec(), key.clone());
                 prop_assert_eq!(parts.attributes(&bucket), first.2);
+                prop_assert_eq!(parts.expiry(&bucket), first.2.expiry);
                 let plain = key.len() + first.1.len() + if first.2.flags != 0 { 4 } else { 0 };
                 prop_assert_eq!(parts.plain_size(&bucket), plain);
             }

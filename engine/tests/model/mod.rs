@@ -72,6 +72,7 @@ pub(crate) fn attributes() -> impl Strategy<Value = Attributes> {
         4 => Just(Expiry::Never),
         2 => any::<u32>().prop_map(|s| Expiry::At(UnixSeconds(s.into()))),
         1 => any::<u64>().prop_map(|s| Expiry::At(UnixSeconds(s))),
+        1 => any::<(u32, u32)>().prop_map(|(s, span_s)| Expiry::Sliding { at: UnixSeconds(s.into()), span_s }),
     ];
     let access = proptest::option::weighted(
         0.1,

@@ -180,6 +180,7 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
             _ => Reply::Refused(Refusal::LimitInBytes),
         }),
         Command::RefreshCertificates => reply(Reply::Faulty("Error TLS not enabled")),
+        Command::ShiftClock(_) => reply(Reply::Done),
         Command::Shutdown { .. } => reply(Reply::Refused(Refusal::NotEnabled)),
         Command::List => reply(Reply::End),
         Command::Mechanisms => reply(Reply::Mechanisms("PLAIN")),

@@ -177,11 +177,11 @@ fn a_bad_length_or_what_cannot_be_a_flag_leaves_the_block_to_be_parsed() {
 
 #[test]
 fn every_letter_and_digit_is_known_or_refused() {
-    let known = "bkOqvsctfhluTNRCEFIxMJDPL";
+    let known = "bkOqvsctfhluTNRCEFIxMJDPLA";
     for letter in ('a'..='z').chain('A'..='Z').chain('0'..='9') {
         let argument = match letter {
             'M' => "I",
-            'T' | 'N' | 'R' | 'C' | 'E' | 'F' | 'J' | 'D' => "5",
+            'T' | 'N' | 'R' | 'C' | 'E' | 'F' | 'J' | 'D' | 'A' => "5",
             _ => "",
         };
         for (request, i) in of_each("Zm9v", &format!("{letter}{argument}")).iter().zip(0..) {

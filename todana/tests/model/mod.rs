@@ -54,16 +54,29 @@ pub(crate) enum Version {
 pub(crate) struct Item {
     value: Vec<u8>,
     flags: u32,
-    /// Gone once the clock reads this.
-    dies: Option<u64>,
+    life: Life,
     version: Version,
     /// Stale, token out; `None` where the protocol does not say.
     marks: Option<(bool, bool)>,
 }
 
+/// When an item dies, and the seconds that each access gives it, if any.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Life {
+    /// Gone once the clock reads this.
+    dies: Option<u64>,
+    span: Option<u64>,
+}
+
+impl Life {
+    fn accessed(self, now: u64) -> Life {
+        Life { dies: self.span.map(|span| now + span).or(self.dies), ..self }
+    }
+}
+
 impl Item {
     pub(crate) fn new(value: Vec<u8>) -> Item {
-        Item { value, flags: 0, dies: None, version: Version::Unseen, marks: Some((false, false)) }
+        Item { value, flags: 0, life: Life::default(), version: Version::Unseen, marks: Some((false, false)) }
     }
 
     fn compares(&self, wanted: u64) -> bool {
@@ -119,11 +132,12 @@ fn number(value: &[u8]) -> Option<u64> {
     text.parse().ok()
 }
 
-/// An item's death and a record's expiry are the same thing: any two moments that are past are.
-fn same_death(dies: Option<u64>, expiry: Expiry, now: u64) -> bool {
-    match (dies, expiry) {
+/// An item's life and a record's expiry are the same thing: any two moments that are past are.
+fn same_life(life: Life, expiry: Expiry, now: u64) -> bool {
+    match (life.dies, expiry) {
         (None, Expiry::Never) => true,
-        (Some(dies), Expiry::At(at)) => dies == at.0 || (dies <= now && at.0 <= now),
+        (Some(dies), Expiry::At(at)) => life.span.is_none() && dies == at.0 || (dies <= now && at.0 <= now),
+        (Some(dies), Expiry::Sliding { at, span_s }) => dies == at.0 && life.span == Some(span_s.into()),
         _ => false,
     }
 }
@@ -166,13 +180,15 @@ impl Model {
         self.clock.now().0
     }
 
-    fn dies(&self, ttl: Ttl) -> Option<u64> {
-        match ttl {
+    fn life(&self, ttl: Ttl) -> Life {
+        let dies = match ttl {
             Ttl::Never => None,
             Ttl::Expired => Some(0),
-            Ttl::Seconds(seconds) => Some(self.now() + u64::from(seconds)),
+            Ttl::Seconds(seconds) | Ttl::Sliding(seconds) => Some(self.now() + u64::from(seconds)),
             Ttl::At(at) => Some(at),
-        }
+        };
+        let span = if let Ttl::Sliding(seconds) = ttl { Some(seconds.into()) } else { None };
+        Life { dies, span }
     }
 
     /// What time has taken goes.
@@ -182,7 +198,7 @@ impl Model {
             self.flush_at = None;
             self.items.clear();
         }
-        self.items.retain(|_, item| item.dies.is_none_or(|dies| dies > now));
+        self.items.retain(|_, item| item.life.dies.is_none_or(|dies| dies > now));
     }
 
     fn wanted(&self, key: usize, pick: Pick) -> u64 {
@@ -266,11 +282,11 @@ impl Model {
             }
             Operation::Touch { key, ttl } => {
                 let said = self.run(&Command::Touch(Touch { key: KEYS[key], ttl }));
-                let dies = self.dies(ttl);
+                let life = self.life(ttl);
                 let expected = match self.items.get_mut(&key) {
                     None => "not found",
                     Some(item) => {
-                        item.dies = dies;
+                        item.life = life;
                         "touched"
                     }
                 };
@@ -279,7 +295,7 @@ impl Model {
             }
             Operation::Flush { at } => {
                 prop_assert_eq!(self.run(&Command::Flush { at }), Said::Plain("done"));
-                self.flush_at = Some(self.dies(at).unwrap_or(0));
+                self.flush_at = Some(self.life(at).dies.unwrap_or(0));
                 self.age();
                 Ok(())
             }
@@ -322,10 +338,10 @@ impl Model {
         };
         let reply = self.run(&Command::Get(get));
         let now = self.now();
-        let touched = touch.map(|ttl| self.dies(ttl));
-        let created = vivify.map(|ttl| self.dies(ttl));
+        let touched = touch.map(|ttl| self.life(ttl));
+        let created = vivify.map(|ttl| self.life(ttl));
         let Some(item) = self.items.get_mut(&key) else {
-            let Some(dies) = created else {
+            let Some(life) = created else {
                 prop_assert_eq!(reply, Said::Plain("miss"));
                 return Ok(());
             };
@@ -333,9 +349,9 @@ impl Model {
                 return Err(TestCaseError::fail(format!("{reply:?} where a record is made")));
             };
             prop_assert_eq!((value.as_slice(), flags), (&b""[..], 0));
-            prop_assert!(same_death(dies, expiry, now));
+            prop_assert!(same_life(life, expiry, now));
             prop_assert_eq!(recache, Recache { won: true, stale: false, token_out: false });
-            let item = Item { dies, version: given.map_or(Version::Unseen, Version::Known), marks: Some((false, true)), ..Item::new(Vec::new()) };
+            let item = Item { life, version: given.map_or(Version::Unseen, Version::Known), marks: Some((false, true)), ..Item::new(Vec::new()) };
             self.items.insert(key, item);
             return if shown { self.learn(key, version) } else { Ok(()) };
         };
@@ -344,12 +360,11 @@ impl Model {
         };
         prop_assert_eq!(&value, &item.value);
         prop_assert_eq!(flags, item.flags);
-        prop_assert!(same_death(item.dies, before, now), "{:?} before, {before:?}", item.dies);
-        let left = item.dies.map(|dies| dies as i64 - now as i64);
-        if let Some(dies) = touched {
-            item.dies = dies;
-        }
-        prop_assert!(same_death(item.dies, expiry, now), "{:?} after, {expiry:?}", item.dies);
+        // A look that finds nothing to change shows the same before and after.
+        prop_assert!(same_life(item.life, before, now), "{:?} before, {before:?}", item.life);
+        let left = item.life.dies.map(|dies| dies as i64 - now as i64);
+        item.life = touched.unwrap_or(item.life.accessed(now));
+        prop_assert!(same_life(item.life, expiry, now), "{:?} after, {expiry:?}", item.life);
         let (stale, token_out) = item.marks.unwrap_or((told.stale, told.token_out));
         let nearly = recache.zip(left).is_some_and(|(below, left)| left < below);
         let won = family == Family::Meta && !token_out && (stale || nearly);
@@ -363,11 +378,17 @@ impl Model {
         let version = store.version.map_or(Version::Unseen, Version::Known);
         let fresh = Item {
             flags: store.flags,
-            dies: self.dies(store.ttl),
+            life: self.life(store.ttl),
             version,
             ..Item::new(store.value.to_vec())
         };
-        let vivified = store.vivify.map(|ttl| self.dies(ttl));
+        let vivified = store.vivify.map(|ttl| self.life(ttl));
+        let now = self.now();
+        if store.mode == StoreMode::Add
+            && let Some(item) = self.items.get_mut(&key)
+        {
+            item.life = item.life.accessed(now);
+        }
         let joins = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
         let expected: Result<Item, &'static str> = match self.items.get(&key) {
             None => match store.mode {
@@ -376,7 +397,7 @@ impl Model {
                 StoreMode::Set => Ok(fresh),
                 StoreMode::Replace => Err("not stored"),
                 StoreMode::Append | StoreMode::Prepend => match vivified {
-                    Some(dies) => Ok(Item { dies, ..fresh }),
+                    Some(life) => Ok(Item { life, ..fresh }),
                     None => Err("not stored"),
                 },
             },
@@ -384,7 +405,7 @@ impl Model {
             Some(old) => match store.compare.filter(|&wanted| !old.compares(wanted)) {
                 Some(wanted) if store.stale_if_older && !joins && self.is_newer(old.version, wanted) => {
                     let marks = old.marks.map(|(_, token_out)| (true, token_out));
-                    Ok(Item { dies: old.dies, marks, ..fresh })
+                    Ok(Item { life: old.life.accessed(now), marks, ..fresh })
                 }
                 Some(_) => Err("exists"),
                 None if joins => {
@@ -392,7 +413,8 @@ impl Model {
                         StoreMode::Append => [&old.value, store.value],
                         _ => [store.value, &old.value],
                     };
-                    Ok(Item { flags: old.flags, dies: old.dies, version, ..Item::new(pieces.concat()) })
+                    let life = old.life.accessed(now);
+                    Ok(Item { flags: old.flags, life, version, ..Item::new(pieces.concat()) })
                 }
                 None => Ok(fresh),
             },
@@ -415,7 +437,7 @@ impl Model {
 
     fn delete(&mut self, key: usize, delete: &Delete<'_>) -> Outcome {
         let reply = self.run(&Command::Delete(*delete));
-        let dies = delete.ttl.map(|ttl| self.dies(ttl));
+        let life = delete.ttl.map(|ttl| self.life(ttl));
         let place = self.make();
         let expected = match self.items.get_mut(&key) {
             None => "not found",
@@ -429,7 +451,7 @@ impl Model {
                         let flags = delete.flags.unwrap_or(0);
                         *item = Item { flags, marks: None, ..Item::new(Vec::new()) };
                     }
-                    item.dies = dies.unwrap_or(item.dies);
+                    item.life = life.unwrap_or(item.life);
                     if delete.mark_stale {
                         item.marks = Some((true, false));
                         item.version = Version::Fresh(place);
@@ -447,17 +469,17 @@ impl Model {
         let reply = self.run(&Command::Arithmetic(*arithmetic));
         let now = self.now();
         let version = arithmetic.version.map_or(Version::Unseen, Version::Known);
-        let created = arithmetic.vivify.map(|ttl| self.dies(ttl));
-        let touched = arithmetic.touch.map(|ttl| self.dies(ttl));
+        let created = arithmetic.vivify.map(|ttl| self.life(ttl));
+        let touched = arithmetic.touch.map(|ttl| self.life(ttl));
         let is_new = !self.items.contains_key(&key);
         let (item, result) = match self.items.get(&key) {
             None => {
-                let Some(dies) = created else {
+                let Some(life) = created else {
                     prop_assert_eq!(reply, Said::Plain("not found"));
                     return Ok(());
                 };
                 let item = Item::new(arithmetic.initial.to_string().into_bytes());
-                (Item { dies, version, ..item }, arithmetic.initial)
+                (Item { life, version, ..item }, arithmetic.initial)
             }
             Some(old) if arithmetic.compare.is_some_and(|wanted| !old.compares(wanted)) => {
                 prop_assert_eq!(reply, Said::Plain("exists"));
@@ -474,15 +496,15 @@ impl Model {
                 };
                 let mut value = result.to_string().into_bytes();
                 value.resize(value.len().max(old.value.len()), b' ');
-                let dies = touched.unwrap_or(old.dies);
-                (Item { value, dies, version, marks: None, flags: old.flags }, result)
+                let life = touched.unwrap_or(old.life.accessed(now));
+                (Item { value, life, version, marks: None, flags: old.flags }, result)
             }
         };
         let Said::Number { value, version, expiry, created } = reply else {
             return Err(TestCaseError::fail(format!("{reply:?} where {item:?} is stored")));
         };
         prop_assert_eq!((value, created), (result, is_new));
-        prop_assert!(same_death(item.dies, expiry, now));
+        prop_assert!(same_life(item.life, expiry, now));
         self.items.insert(key, item);
         if arithmetic.needs.version { self.learn(key, version) } else { Ok(()) }
     }

@@ -151,6 +151,11 @@ impl<'o, 'v> Meta<'o, 'v> {
         self.number(b'T', exptime)
     }
 
+    /// `A`: it shall live for so many seconds after its last access. Todana's own: memcached refuses it.
+    pub fn sliding(self, span_s: u32) -> Self {
+        self.number(b'A', span_s)
+    }
+
     /// `N`: a record that is missing is made, with this exptime.
     pub fn vivify(self, exptime: i32) -> Self {
         self.number(b'N', exptime)
@@ -258,10 +263,11 @@ mod tests {
         Meta::set(out, b"\n", b"")?.compare(9).mark_stale().end()?;
         Meta::delete(out, b"k")?.drop_value().version(3).end()?;
         Meta::arithmetic(out, b"k")?.direction(Direction::Decrement).delta(2).vivify(60).initial(5).end()?;
+        Meta::set(out, b"k", b"")?.sliding(300).end()?;
         Meta::inspect(out, b"k")?.end()?;
         Meta::put_noop(out);
         let expected = "mg k\r\nmg YSBi b k v O7 q\r\nms k 2 T-1 F4294967295 ME\r\nxy\r\nms Cg== 0 b C9 I\r\n\r\n\
-                        md k x E3\r\nma k MD D2 N60 J5\r\nme k\r\nmn\r\n";
+                        md k x E3\r\nma k MD D2 N60 J5\r\nms k 0 A300\r\n\r\nme k\r\nmn\r\n";
         assert_eq!(String::from_utf8_lossy(out), expected);
         Ok(())
     }

@@ -5,6 +5,7 @@ use super::words::Words;
 use super::{BAD_FORMAT, number};
 use base64::Engine as _;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use todana_core::Ttl;
 
 /// The most words of a line, the command, the key and the length included.
 const WORDS_MAX: usize = 20;
@@ -12,17 +13,18 @@ const WORDS_MAX: usize = 20;
 /// The longest text behind `O`.
 const OPAQUE_LEN_MAX: usize = 31;
 
-/// Every letter that some meta command knows. One that makes no sense for the command at hand is ignored.
-const KNOWN: u64 = letters(b"bkOqvsctfhluTNRCEFIxMJDPL");
+/// Every letter that some meta command knows. One that makes no sense for the command at hand is ignored. `A` is ours:
+/// memcached refuses it (docs/protocol/memcached.md).
+const KNOWN: u64 = letters(b"bkOqvsctfhluTNRCEFIxMJDPLA");
 
 /// The flags of one request. A number counts only if [`Flags::has`] its letter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flags<'a> {
     seen: u64,
-    /// T
-    pub(super) ttl: i32,
-    /// N
-    pub(super) vivify: i32,
+    /// T or A, whichever comes last
+    pub(super) ttl: Option<Ttl>,
+    /// N; T or A behind it count in its place, but for `ms`
+    pub(super) vivify: Ttl,
     /// R
     pub(super) recache: i32,
     /// C
@@ -88,8 +90,8 @@ impl<'a> Flags<'a> {
     ) -> Result<Flags<'a>, Fault> {
         let mut flags = Flags {
             seen: 0,
-            ttl: 0,
-            vivify: 0,
+            ttl: None,
+            vivify: Ttl::Never,
             recache: 0,
             compare: 0,
             version: 0,
@@ -148,18 +150,12 @@ impl<'a> Flags<'a> {
             self.returns.push(letter);
         }
         match letter {
-            b'T' => {
-                self.ttl = number::signed(argument).ok_or(BAD_TOKEN)?;
-                self.ttl_before = self.has(b't');
-                // A record that `N` creates gets its time like any other: of two, the last counts.
-                if self.has(b'N') && verb != Verb::Store {
-                    self.vivify = self.ttl;
-                }
-            }
-            b'N' => self.vivify = number::signed(argument).ok_or(BAD_TOKEN)?,
+            b'T' => self.take_ttl(verb, ttl(argument).ok_or(BAD_TOKEN)?),
+            b'A' => self.take_ttl(verb, Ttl::Sliding(number::span(argument).ok_or(BAD_TOKEN)?)),
+            b'N' => self.vivify = ttl(argument).ok_or(BAD_TOKEN)?,
             b'R' => {
                 self.recache = number::signed(argument).ok_or(BAD_TOKEN)?;
-                self.recache_after_touch = self.has(b'T');
+                self.recache_after_touch = self.ttl.is_some();
             }
             b'C' => self.compare = number::unsigned(argument).ok_or(BAD_TOKEN)?,
             b'E' => self.version = number::unsigned(argument).ok_or(BAD_TOKEN)?,
@@ -179,6 +175,16 @@ impl<'a> Flags<'a> {
         Ok(())
     }
 
+    #[inline(always)]
+    fn take_ttl(&mut self, verb: Verb, ttl: Ttl) {
+        self.ttl = Some(ttl);
+        self.ttl_before = self.has(b't');
+        // A record that `N` creates gets its time like any other: of two, the last counts.
+        if self.has(b'N') && verb != Verb::Store {
+            self.vivify = ttl;
+        }
+    }
+
     /// Whether this letter was there.
     #[inline]
     pub(super) fn has(&self, letter: u8) -> bool {
@@ -196,6 +202,12 @@ impl<'a> Flags<'a> {
     pub(super) fn check_opaque(&self) -> Result<(), Fault> {
         if self.opaque.len() > OPAQUE_LEN_MAX { Err(Fault::OpaqueTooLong) } else { Ok(()) }
     }
+}
+
+/// A time to live as `T` and `N` give it.
+#[inline(always)]
+fn ttl(argument: &[u8]) -> Option<Ttl> {
+    number::signed(argument).map(|seconds| Ttl::from_memcached(seconds.into()))
 }
 
 /// Decodes base64 text; `None` if it is none, or stands for nothing.

@@ -8,7 +8,7 @@ use super::words::Words;
 use super::{BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, OUT_OF_MEMORY, Step, number};
 use crate::memcached::item_size;
 use todana_core::{
-    Arithmetic, Command, Delete, Direction, Family, Get, Inspect, Needs, Refusal, Store, StoreMode, Ttl,
+    Arithmetic, Command, Delete, Direction, Family, Get, Inspect, Needs, Refusal, Store, StoreMode,
 };
 
 /// Decodes one meta command; `words` are those behind its name.
@@ -127,16 +127,12 @@ fn request<'a>(
     Ok(frame.request(command, form))
 }
 
-fn ttl(seconds: i32) -> Ttl {
-    Ttl::from_memcached(seconds.into())
-}
-
 #[inline]
 fn get<'a>(key: &'a [u8], flags: &Flags<'a>) -> Get<'a> {
     Get {
         key,
-        touch: flags.given(b'T', flags.ttl).map(ttl),
-        vivify: flags.given(b'N', flags.vivify).map(ttl),
+        touch: flags.ttl,
+        vivify: flags.given(b'N', flags.vivify),
         recache_below_s: flags.given(b'R', flags.recache.into()),
         recache_after_touch: flags.recache_after_touch,
         version: flags.given(b'E', flags.version),
@@ -155,7 +151,7 @@ fn delete<'a>(key: &'a [u8], flags: &Flags<'a>) -> Delete<'a> {
         compare: flags.given(b'C', flags.compare),
         mark_stale,
         drop_value,
-        ttl: flags.given(b'T', flags.ttl).filter(|_| keeps_record).map(ttl),
+        ttl: flags.ttl.filter(|_| keeps_record),
         flags: flags.given(b'F', flags.client_flags).filter(|_| drop_value),
         version: flags.given(b'E', flags.version).filter(|_| keeps_record),
         family: Family::Meta,
@@ -168,9 +164,9 @@ fn arithmetic<'a>(key: &'a [u8], direction: Direction, flags: &Flags<'a>) -> Ari
         key,
         direction,
         delta: flags.delta,
-        vivify: flags.given(b'N', flags.vivify).map(ttl),
+        vivify: flags.given(b'N', flags.vivify),
         initial: flags.initial,
-        touch: flags.given(b'T', flags.ttl).map(ttl),
+        touch: flags.ttl,
         compare: flags.given(b'C', flags.compare),
         version: flags.given(b'E', flags.version),
         needs: Needs { version: flags.has(b'c'), access: false },
@@ -199,12 +195,12 @@ fn store<'a>(
         key,
         value,
         flags: flags.client_flags,
-        ttl: ttl(flags.ttl),
+        ttl: flags.ttl.unwrap_or_default(),
         mode,
         compare: flags.given(b'C', flags.compare),
         stale_if_older: flags.has(b'I'),
         version: flags.given(b'E', flags.version),
-        vivify: flags.given(b'N', flags.vivify).filter(|_| extends).map(ttl),
+        vivify: flags.given(b'N', flags.vivify).filter(|_| extends),
         needs: Needs { version: flags.has(b'c'), access: false },
         item_size_max: Some(limits.item_size_max),
         family: Family::Meta,

@@ -73,6 +73,11 @@ pub struct Limits {
     pub sasl: bool,
     /// True makes the text dialect take nothing but a login until [`Dialect::admit`] (`-Y`).
     pub text_login: bool,
+    /// True reads a negative time to live of the text commands as a sliding one, of so many seconds after the last
+    /// access; else such a record is expired at once.
+    pub negative_is_sliding: bool,
+    /// True takes `debugtime`, which is for tests; else there is no such command.
+    pub debug_commands: bool,
 }
 
 /// Which dialect a connection speaks; it stays with it.
@@ -98,6 +103,8 @@ impl Default for Limits {
             choice: Choice::default(),
             sasl: false,
             text_login: false,
+            negative_is_sliding: false,
+            debug_commands: false,
         }
     }
 }

@@ -48,6 +48,12 @@ pub(super) fn signed(word: &[u8]) -> Option<i32> {
     i32::try_from(number).ok()
 }
 
+/// The span of a sliding expiry, meta `A`: 1 to 2^31 - 1 seconds.
+#[inline]
+pub(super) fn span(word: &[u8]) -> Option<u32> {
+    signed(word).and_then(|seconds| u32::try_from(seconds).ok()).filter(|&seconds| seconds > 0)
+}
+
 /// The length of a data block: a signed number that is not negative and leaves room for the line end.
 #[inline]
 pub(super) fn value_len(word: &[u8]) -> Option<usize> {

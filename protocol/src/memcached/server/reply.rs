@@ -139,9 +139,9 @@ fn listed(key: &[u8], inspection: &Inspection, out: &mut impl Sink) {
         }
     }
     out.put(b" exp=");
-    match expiry {
-        Expiry::Never => out.put(b"-1"),
-        Expiry::At(at) => number(at.0, out),
+    match expiry.at() {
+        None => out.put(b"-1"),
+        Some(at) => number(at.0, out),
     }
     flag(b" la=", access.map_or(0, |access| access.at.0), out);
     flag(b" cas=", version, out);
@@ -149,6 +149,9 @@ fn listed(key: &[u8], inspection: &Inspection, out: &mut impl Sink) {
     flag(b" cls=", size_class(size), out);
     flag(b" size=", size, out);
     flag(b" flags=", flags, out);
+    if let Some(span_s) = expiry.span_s() {
+        flag(b" sliding=", span_s, out);
+    }
     out.put(b" \n");
 }
 
@@ -355,5 +358,8 @@ fn meta_inspection(form: &MetaForm<'_>, inspection: &Inspection, out: &mut impl 
     out.put(if access.is_some_and(|access| access.fetched) { b" fetch=yes" } else { b" fetch=no" });
     flag(b" cls=", size_class(size), out);
     flag(b" size=", size, out);
+    if let Some(span_s) = expiry.span_s() {
+        flag(b" sliding=", span_s, out);
+    }
     out.put(b"\r\n");
 }

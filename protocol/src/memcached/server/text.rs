@@ -8,7 +8,8 @@ use super::{
 };
 use crate::memcached::item_size;
 use todana_core::{
-    Arithmetic, Command, Delete, Direction, Family, Get, Needs, Refusal, Store, StoreMode, Touch, Ttl,
+    Arithmetic, ClockShift, Command, Delete, Direction, Family, Get, Needs, Refusal, Store, StoreMode, Touch,
+    Ttl,
 };
 
 /// The shortest line that is looked at, its end included.
@@ -40,12 +41,12 @@ pub(super) fn decode<'a>(
         b"ma" => meta::decode(dialect, limits, frame, words, Verb::Arithmetic, scratch),
         b"mn" => frame.request(Command::Noop, Form(Shape::Noop)),
         b"gets" => gets(dialect, frame, words, Retrieval { with_version: true, ..Retrieval::default() }),
-        b"gat" => gats(dialect, frame, words, false),
-        b"gats" => gats(dialect, frame, words, true),
+        b"gat" => gats(dialect, limits, frame, words, false),
+        b"gats" => gats(dialect, limits, frame, words, true),
         b"delete" => delete(frame, words),
         b"incr" => arithmetic(frame, words, Direction::Increment),
         b"decr" => arithmetic(frame, words, Direction::Decrement),
-        b"touch" => touch(frame, words),
+        b"touch" => touch(limits, frame, words),
         b"add" => store(dialect, limits, frame, words, StoreMode::Add, false),
         b"cas" => store(dialect, limits, frame, words, StoreMode::Set, true),
         b"replace" => store(dialect, limits, frame, words, StoreMode::Replace, false),
@@ -62,8 +63,19 @@ pub(super) fn decode<'a>(
         // The other crawler commands steer what is not there.
         b"lru_crawler" if words.eq([&b"metadump"[..], b"all"]) => list(frame),
         b"lru_crawler" if words.eq([&b"metadump"[..], b"hash"]) => list(frame),
+        b"debugtime" if limits.debug_commands => debugtime(frame, words),
         b"quit" => frame.request(Command::Quit, Form::SILENT),
         _ => unknown(frame),
+    }
+}
+
+/// The time to live that a number asks for.
+#[inline]
+fn ttl(limits: &Limits, exptime: i32) -> Ttl {
+    if exptime < 0 && limits.negative_is_sliding {
+        Ttl::Sliding(exptime.unsigned_abs())
+    } else {
+        Ttl::from_memcached(exptime.into())
     }
 }
 
@@ -105,13 +117,19 @@ fn gets<'a>(dialect: &mut Dialect, frame: Frame<'a>, words: Words<'a>, retrieval
 }
 
 /// `gat` and `gats`: a time to live, then as `get`.
-fn gats<'a>(dialect: &mut Dialect, frame: Frame<'a>, mut words: Words<'a>, with_version: bool) -> Step<'a> {
+fn gats<'a>(
+    dialect: &mut Dialect,
+    limits: &Limits,
+    frame: Frame<'a>,
+    mut words: Words<'a>,
+    with_version: bool,
+) -> Step<'a> {
     let Some(exptime) = words.next() else { return frame.fault(BAD_FORMAT, Form::LINE) };
     if words.is_empty() {
         return frame.fault(BAD_FORMAT, Form::LINE);
     }
     let Some(exptime) = number::signed(exptime) else { return frame.fault(BAD_EXPTIME, Form::LINE) };
-    let touch = Some(Ttl::from_memcached(exptime.into()));
+    let touch = Some(ttl(limits, exptime));
     gets(dialect, frame, words, Retrieval { touch, with_version, left: 0 })
 }
 
@@ -208,7 +226,7 @@ fn store<'a>(
         key,
         value,
         flags,
-        ttl: Ttl::from_memcached(exptime.into()),
+        ttl: ttl(limits, exptime),
         mode,
         compare: is_cas.then_some(unique),
         item_size_max: Some(limits.item_size_max),
@@ -262,7 +280,7 @@ fn arithmetic<'a>(frame: Frame<'a>, mut words: Words<'a>, direction: Direction) 
     )
 }
 
-fn touch<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
+fn touch<'a>(limits: &Limits, frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
     let (Some(key), Some(exptime)) = (words.next(), words.next()) else {
         return frame.fault(BAD_FORMAT, Form::LINE);
     };
@@ -271,7 +289,7 @@ fn touch<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
         return frame.fault(BAD_FORMAT, form);
     }
     let Some(exptime) = number::signed(exptime) else { return frame.fault(BAD_EXPTIME, form) };
-    frame.request(Command::Touch(Touch { key, ttl: Ttl::from_memcached(exptime.into()) }), form)
+    frame.request(Command::Touch(Touch { key, ttl: ttl(limits, exptime) }), form)
 }
 
 fn flush_all<'a>(limits: &Limits, frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
@@ -294,6 +312,22 @@ fn verbosity<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
     match level {
         Some(level) => frame.request(Command::Verbosity(level), form),
         None => frame.fault(BAD_FORMAT, form),
+    }
+}
+
+/// `debugtime p`, `r` or `+SECONDS`.
+fn debugtime<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
+    let shift = match words.next() {
+        Some(b"p") => Some(ClockShift::Pause),
+        Some(b"r") => Some(ClockShift::Resume),
+        Some([b'+', seconds @ ..]) => number::unsigned(seconds)
+            .and_then(|seconds| u32::try_from(seconds).ok())
+            .map(|seconds| ClockShift::Forward { seconds }),
+        _ => None,
+    };
+    match shift {
+        Some(shift) => frame.request(Command::ShiftClock(shift), Form::LINE),
+        None => unknown(frame),
     }
 }
 
