@@ -1,0 +1,86 @@
+//! Expired records that nobody asks for: they go, and give their memory back.
+
+use std::sync::Arc;
+use todana::{Clock, Database, Lane, ManualClock};
+use todana_core::{
+    Arithmetic, Command, Get, MemoryLimit, Refusal, Reply, Store, Touch, Ttl, UnixSeconds, WhenFull,
+};
+use todana_engine::{MemHash, MemHashOptions};
+
+const START: u64 = 1_700_000_000;
+
+struct Under {
+    database: Database,
+    lane: Arc<Lane>,
+    clock: Arc<ManualClock>,
+}
+
+fn database(bytes: Option<u64>) -> Under {
+    let limit = MemoryLimit { bytes, when_full: WhenFull::Refuse };
+    let engine = MemHash::new(MemHashOptions { shards: Some(2), limit, ..Default::default() }).unwrap();
+    let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
+    let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+    Under { lane: database.lane(), database, clock }
+}
+
+impl Under {
+    /// False if there was no memory.
+    fn run(&self, command: Command<'_>) -> bool {
+        let mut done = true;
+        self.database.execute(&self.lane, &command, &mut |reply| {
+            done = !matches!(reply, Reply::Refused(Refusal::OutOfMemory));
+        });
+        done
+    }
+
+    fn set(&self, key: &str, value: &[u8], ttl: Ttl) -> bool {
+        self.run(Command::Store(Store { key: key.as_bytes(), value, ttl, ..Store::default() }))
+    }
+
+    fn records(&self) -> u64 {
+        self.database.engine().status().records
+    }
+}
+
+#[test]
+fn what_expires_goes_though_nobody_asks_for_it_and_the_rest_stays() {
+    let under = database(None);
+    for n in 0..3000 {
+        under.set(&format!("never:{n}"), b"1", Ttl::Never);
+        under.set(&format!("later:{n}"), b"1", Ttl::Seconds(1000));
+        under.set(&format!("soon:{n}"), b"1", Ttl::Seconds(10));
+        under.set(&format!("idle:{n}"), b"1", Ttl::Sliding(10));
+    }
+    // By every way that a record comes by a time to live.
+    let key = |n: &'static str| n.as_bytes();
+    under.run(Command::Touch(Touch { key: key("never:0"), ttl: Ttl::Seconds(9) }));
+    let get = Get { key: key("never:1"), touch: Some(Ttl::Seconds(9)), ..Get::default() };
+    under.run(Command::Get(get));
+    let count = Arithmetic { key: key("never:2"), touch: Some(Ttl::Sliding(9)), ..Arithmetic::default() };
+    under.run(Command::Arithmetic(count));
+    while under.database.maintain() {}
+    assert_eq!(under.records(), 12_000);
+    under.clock.advance(10);
+    while under.database.maintain() {}
+    assert_eq!(under.records(), 2 * 3000 - 3);
+    assert_eq!(under.database.counters().reclaimed, 6003);
+}
+
+#[test]
+fn a_store_that_finds_no_memory_takes_that_of_the_expired() {
+    let under = database(Some(4 << 20));
+    let value = [b'v'; 100_000];
+    let mut held = 0u32;
+    while under.set(&format!("old:{held}"), &value, Ttl::Seconds(50 + held % 2 * 50)) {
+        held += 1;
+    }
+    assert!(held > 20, "{held} records");
+    under.clock.advance(50);
+    // Nobody has swept. As many as have expired find room, and no more.
+    let mut fresh = 0u32;
+    while under.set(&format!("new:{fresh}"), &value, Ttl::Never) {
+        fresh += 1;
+    }
+    assert!(fresh.abs_diff(held / 2) <= 1, "{fresh} for half of {held}");
+    assert_eq!(under.records(), u64::from(fresh) + u64::from(held / 2));
+}
