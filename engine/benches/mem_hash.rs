@@ -3,6 +3,7 @@
 //! - `memory`: how many bytes of resident memory does a record cost? (decimal, random and longer values)
 //! - `speed`: how long do a set and a get take, against the standard library's `HashMap` of boxed slices?
 //! - `growth`: what is the worst that a single set does on the way to so many records: bytes moved, nanoseconds?
+//! - `sweep`: what does a pass for expired records cost, per record, and what the removal of one?
 //! - `churn`: does memory follow the live bytes after overwriting with other sizes and deleting?
 //!
 //! Run: `cargo bench -p todana-engine --bench mem_hash -- QUESTION [RECORDS]`; all questions without arguments.
@@ -11,7 +12,7 @@ use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::time::Instant;
-use todana_core::{Action, Attributes, Engine, Record, Visitor};
+use todana_core::{Action, Attributes, Engine, Expiry, Record, UnixSeconds, Visitor};
 use todana_engine::{MemHash, MemHashOptions};
 
 type BoxMap = HashMap<Box<[u8]>, Box<[u8]>>;
@@ -295,6 +296,43 @@ fn growth(records: u64) {
     );
 }
 
+fn sweep(records: u64) {
+    println!("# sweep: {records} records of 8-digit keys and values");
+    struct Timed<'v>(&'v [u8], Expiry);
+    impl Visitor for Timed<'_> {
+        fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+            Action::Put(Record::new(self.0, Attributes { expiry: self.1, ..Attributes::default() }))
+        }
+    }
+    type Expires = fn(u64) -> Expiry;
+    let sweeps: [(&str, Expires); 3] = [
+        ("none expires", |_| Expiry::Never),
+        ("all expire later", |n| Expiry::At(UnixSeconds(100 + n % 100))),
+        ("half are expired", |n| if n % 2 == 0 { Expiry::At(UnixSeconds(1)) } else { Expiry::Never }),
+    ];
+    for (name, expiry) in sweeps {
+        let hash = MemHash::new(MemHashOptions::default()).expect("valid options");
+        for n in 0..records {
+            hash.visit(&decimal(n), &mut Timed(&decimal(n), expiry(n))).expect("no limit");
+        }
+        let perishable = hash.perishable().expect("it can be swept");
+        let (mut place, mut removed, mut worst) = (None, 0, 0.0f64);
+        let start = Instant::now();
+        loop {
+            let step = Instant::now();
+            let swept = perishable.sweep(place, 2048, &mut |expiry| !expiry.is_live(UnixSeconds(50)));
+            let swept = swept.expect("a local engine does not fail");
+            worst = worst.max(step.elapsed().as_nanos() as f64);
+            (place, removed) = (swept.next, removed + swept.removed);
+            if place.is_none() {
+                break;
+            }
+        }
+        let each = start.elapsed().as_nanos() as f64 / records as f64;
+        println!("{name:18} {each:6.1} ns a record, {removed} removed; worst step {:.0} us", worst / 1000.0);
+    }
+}
+
 fn churn(records: u64) {
     println!(
         "# churn: {records} records of 16 + 20-200 bytes, overwritten twice with other sizes, a random 80 % deleted"
@@ -338,8 +376,13 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let question = words.first().map_or("all", String::as_str);
     let records: u64 = words.get(1).map_or(2_000_000, |n| n.parse().expect("a number of records"));
-    for (name, ask) in [("memory", memory as fn(u64)), ("speed", speed), ("growth", growth), ("churn", churn)]
-    {
+    for (name, ask) in [
+        ("memory", memory as fn(u64)),
+        ("speed", speed),
+        ("growth", growth),
+        ("sweep", sweep),
+        ("churn", churn),
+    ] {
         if question == name || question == "all" {
             ask(records);
         }
