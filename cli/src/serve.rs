@@ -158,18 +158,13 @@ enum Format {
     Json,
 }
 
-fn number<T: std::str::FromStr>(text: &str) -> Result<T, String>
-where
-    T::Err: std::fmt::Display,
-{
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     // Deployment tools pass `-m 8192` as one word, which leaves the blank in the value.
     let text = text.trim();
-    // What the standard library says of "1g" is that there is an "invalid digit found in string".
-    let is_number = text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit());
-    if text.is_empty() || !is_number {
-        return Err("not a whole number".into());
-    }
-    text.parse().map_err(|error: T::Err| error.to_string())
+    text.parse().map_err(|_| match text.parse::<i128>() {
+        Ok(_) => "out of range".into(),
+        Err(_) => "not a whole number".into(),
+    })
 }
 
 fn port(text: &str) -> Result<i32, String> {
@@ -398,5 +393,15 @@ mod tests {
         for text in ["", "m", "1t", "-1", "99999999999999999999k"] {
             assert!(size(text).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_wrong_number_is_told_from_one_out_of_range() {
+        assert_eq!(number::<u64>(" 8192"), Ok(8192));
+        for text in ["", "1g", "1.5", "x"] {
+            assert_eq!(number::<u64>(text), Err("not a whole number".into()), "{text:?}");
+        }
+        assert_eq!(number::<u64>("-3"), Err("out of range".into()));
+        assert_eq!(number::<u32>("4294967296"), Err("out of range".into()));
     }
 }
