@@ -108,6 +108,18 @@ pub(crate) struct Arguments {
     /// debug_commands (takes `debugtime`), emulate_full (every store fails for want of memory)
     #[arg(short = 'o', long, env = "TODANA_EXTENDED", action = ArgAction::Append, value_delimiter = ',', value_enum, value_name = "WORDS", hide_possible_values = true, help_heading = PROCESS)]
     extended: Vec<Extended>,
+    /// Refuse lists of keys: `lru_crawler metadump`, `stats cachedump`, `stats detail`
+    #[arg(short = 'X', long, env = "TODANA_DISABLE_DUMPING", help_heading = PROCESS)]
+    disable_dumping: bool,
+    /// Refuse the `watch` command
+    #[arg(short = 'W', long, env = "TODANA_DISABLE_WATCH", help_heading = PROCESS)]
+    disable_watch: bool,
+    /// Count reads and stores by the prefix of the key up to this character (`stats detail`)
+    #[arg(short = 'D', long, env = "TODANA_PREFIX_DELIMITER", value_parser = delimiter, value_name = "CHARACTER", help_heading = PROCESS)]
+    prefix_delimiter: Option<u8>,
+    /// Count records by size when `stats sizes` asks
+    #[arg(long, env = "TODANA_TRACK_SIZES", help_heading = PROCESS)]
+    track_sizes: bool,
     /// How log lines look
     #[arg(long, env = "TODANA_LOG_FORMAT", default_value = "text", help_heading = PROCESS)]
     log_format: Format,
@@ -176,6 +188,13 @@ fn port(text: &str) -> Result<i32, String> {
 
 fn octal(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text.trim(), 8).map_err(|_| "not an octal number".into())
+}
+
+fn delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        &[delimiter] if delimiter.is_ascii_graphic() => Ok(delimiter),
+        _ => Err("not a single character that a key can have".into()),
+    }
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -272,6 +291,11 @@ impl Arguments {
             negative_is_sliding: negative.next_back() == Some(Extended::NegativeIsSliding),
             debug_commands: self.extended.contains(&Extended::DebugCommands),
             emulate_full: self.extended.contains(&Extended::EmulateFull),
+            dump_allowed: !self.disable_dumping,
+            watch_allowed: !self.disable_watch,
+            prefix_delimiter: self.prefix_delimiter,
+            track_sizes: self.track_sizes,
+            ..Options::default()
         };
         options.validate().map_err(|error| error.to_string())?;
         let log_format = match self.log_format {

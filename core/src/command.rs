@@ -3,7 +3,7 @@
 //! The structs carry the union of what the dialects can say; a codec fills in what its dialect has and
 //! leaves the rest at its default. Keys and values borrow from the codec's input.
 
-use crate::Refusal;
+use crate::{Crawler, List, Refusal, Streams};
 
 /// How long a record shall live, as a client says it: not yet resolved against a clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -328,8 +328,12 @@ pub enum Command<'a> {
     },
     /// `Done`; flushes what quiet commands have left behind.
     Noop,
-    /// List all keys: a `Listed` for each, then `End`. Takes as long as it takes, in pieces.
-    List,
+    /// List records: `Done`, a `Listed` for each, then `End`. Takes as long as it takes, in pieces.
+    List(List),
+    /// Steer the crawler. `Done`, or `Faulty` with what stands against it.
+    Crawler(Crawler),
+    /// Send these kinds of events as they happen, and serve nothing else on this connection. `Done`, or `Faulty`.
+    Watch(Streams),
     /// The codec has found the request faulty and says how. Nothing is executed; the server counts it.
     Faulty {
         /// The reply line, without its line end.

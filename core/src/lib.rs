@@ -10,12 +10,14 @@
 //! knows a wire format.
 #![forbid(unsafe_code)]
 
+mod administration;
 mod command;
 mod engine;
 mod error;
 mod record;
 mod reply;
 
+pub use administration::{ClassSet, Crawler, List, Streams};
 pub use command::{
     Arithmetic, Authenticate, ClockShift, Command, Delete, Direction, Family, Get, Inspect, Needs, Store,
     StoreMode, Touch, Ttl,
@@ -25,4 +27,4 @@ pub use engine::{
 };
 pub use error::{Error, ErrorKind, Result};
 pub use record::{Access, Attributes, Expiry, Marks, Record, SharedBytes, UnixSeconds};
-pub use reply::{Hit, Inspection, Number, Recache, Refusal, Reply, Stored};
+pub use reply::{Hit, Inspection, Number, Prefix, Recache, Refusal, Reply, Stored};

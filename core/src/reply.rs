@@ -73,6 +73,21 @@ pub struct Inspection {
     pub now: UnixSeconds,
 }
 
+/// What has happened to the keys of one prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix<'r> {
+    /// The prefix.
+    pub name: &'r [u8],
+    /// Reads ...
+    pub gets: u64,
+    /// ... and those that found something.
+    pub hits: u64,
+    /// Stores.
+    pub sets: u64,
+    /// Deletes.
+    pub deletes: u64,
+}
+
 /// Why something was refused that was well-formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -128,6 +143,8 @@ pub enum Reply<'r> {
         /// Its value.
         value: &'r str,
     },
+    /// The statistics of a prefix.
+    Prefix(Prefix<'r>),
     /// The counters were reset.
     Reset,
     /// One record of a list.

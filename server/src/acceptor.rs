@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const WAKE: Token = Token(usize::MAX);
 /// How long accepting pauses when there are no descriptors left.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) struct Acceptor {
     shared: Arc<Shared>,

@@ -1,21 +1,27 @@
 //! One connection: a socket, a decoder's few bytes, and buffers only while something is in them.
 
 use crate::listener::Stream;
+use crate::listing::Listing;
 use crate::output::Output;
+use crate::roster::{Seat, State};
 use std::io;
-use todana_core::{Command, Place};
+use std::sync::Arc;
+use todana_core::Command;
 use todana_protocol::memcached::{Dialect, Limits, Request, Step, encode};
 
 /// Requests decoded before the first is executed, so that their records can be fetched into the cache together.
 pub(crate) const BATCH: usize = 16;
 /// Output beyond which no further request of a connection is executed until its peer has read.
-const OUTPUT_MAX: usize = 64 << 10;
+pub(crate) const OUTPUT_MAX: usize = 64 << 10;
 /// The least by which the buffer of a request that is not whole grows, if that much is to come.
 const INPUT_MIN: usize = 4 << 10;
 
 /// A connection.
 pub(crate) struct Connection {
     pub(crate) stream: Stream,
+    /// Its entry in the roster, and what was last written there.
+    pub(crate) seat: Arc<Seat>,
+    shown: (State, u64),
     dialect: Dialect,
     /// Bytes received and not yet consumed, from `input_at` on.
     input: Vec<u8>,
@@ -36,8 +42,8 @@ pub(crate) struct Connection {
     pub(crate) closing: bool,
     /// What is kept is not a whole request.
     needs_input: bool,
-    /// A list of all keys is under way, and how far it has come.
-    listing: Option<Option<Place>>,
+    /// A walk over all records is under way; `Some(None)`: it is about to begin.
+    listing: Option<Option<Box<Listing>>>,
 }
 
 /// Memory that a connection keeps between its turns.
@@ -87,14 +93,17 @@ pub(crate) trait Execute {
     fn prefetch(&self, key: &[u8]);
     /// Runs a command.
     fn execute(&mut self, request: &Request<'_>, output: &mut Output) -> Flow;
-    /// Writes a piece of the list of all keys; returns where to go on, `None` at the end.
-    fn list(&mut self, from: Option<Place>, output: &mut Output) -> Option<Place>;
+    /// Writes a piece of a walk over all records, `None` for the one that the last request asked for; returns it unless it
+    /// has come to its end.
+    fn list(&mut self, listing: Option<Box<Listing>>, output: &mut Output) -> Option<Box<Listing>>;
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream) -> Connection {
+    pub(crate) fn new(stream: Stream, seat: Arc<Seat>) -> Connection {
         Connection {
             stream,
+            shown: (seat.state(), seat.last_command_at()),
+            seat,
             dialect: Dialect::default(),
             input: Vec::new(),
             input_at: 0,
@@ -107,6 +116,21 @@ impl Connection {
             closing: false,
             needs_input: false,
             listing: None,
+        }
+    }
+
+    /// Notes in the roster what it does, and that it has just been served.
+    #[inline]
+    pub(crate) fn show(&mut self, now: u64) {
+        let state = match (&self.pending, self.input_len()) {
+            (Some(_), _) => State::Sending,
+            (None, 0) => State::Waiting,
+            (None, _) => State::Receiving,
+        };
+        if (state, now) != self.shown {
+            self.seat.has_come_to(state);
+            self.seat.has_asked(now);
+            self.shown = (state, now);
         }
     }
 
@@ -172,8 +196,8 @@ impl Connection {
         let data = if own.is_empty() { buffer } else { &own[self.input_at..] };
         let (mut consumed, mut wanted) = (0, 0);
         let pause = loop {
-            if let Some(place) = self.listing {
-                self.listing = service.list(place, output).map(Some);
+            if let Some(listing) = self.listing.take() {
+                self.listing = service.list(listing, output).map(Some);
                 if self.listing.is_some() || output.len() > OUTPUT_MAX {
                     break Pause::Blocked;
                 }
@@ -236,8 +260,9 @@ fn serve_all(
                     at += consumed;
                     // The keys of one line share its turn.
                     lines += u32::from(request.form.is_last_of_line());
-                    // Nothing behind a quit is looked at; what is behind a list, later.
-                    let quits = matches!(request.command, Command::Quit | Command::List);
+                    // Nothing behind a quit is looked at; what is behind a walk over all records, later.
+                    let quits =
+                        matches!(request.command, Command::Quit | Command::List(_) | Command::Stats { .. });
                     batch[len] = Some(request);
                     behind[len] = (at, *dialect);
                     len += 1;

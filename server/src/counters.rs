@@ -11,7 +11,9 @@ pub(crate) struct WorkerCounters {
     pub(crate) connection_yields: Own,
     /// Slow readers closed for want of memory.
     pub(crate) readers_cut_off: Own,
-    /// Bytes waiting for slow readers.
+    /// Replies waiting for slow readers, and ...
+    pub(crate) pending_outputs: Own,
+    /// ... their bytes.
     pub(crate) pending_bytes: Own,
     /// Bytes of requests that are not whole yet.
     pub(crate) partial_bytes: Own,

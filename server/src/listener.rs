@@ -28,6 +28,12 @@ pub(crate) struct SocketFile {
     identity: Option<Identity>,
 }
 
+impl SocketFile {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 /// Device and inode: a socket of the same path that somebody else has bound since is another file.
 type Identity = (u64, u64);
 

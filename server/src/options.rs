@@ -49,6 +49,18 @@ pub struct Options {
     pub debug_commands: bool,
     /// Every store fails for want of memory, to test clients (`-o emulate_full`).
     pub emulate_full: bool,
+    /// False refuses lists of keys: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats detail`.
+    pub dump_allowed: bool,
+    /// False refuses `watch`.
+    pub watch_allowed: bool,
+    /// Bytes of events that wait for a watcher that is slow to read them; what is more is skipped.
+    pub watcher_buffer_bytes: usize,
+    /// What ends the prefix of a key in `stats detail`, which it also switches on; `None` is a colon, and off.
+    pub prefix_delimiter: Option<u8>,
+    /// `stats sizes` counts.
+    pub track_sizes: bool,
+    /// The crawler is there, which serves `lru_crawler`'s lists.
+    pub crawler_enabled: bool,
 }
 
 impl Default for Options {
@@ -73,6 +85,12 @@ impl Default for Options {
             negative_is_sliding: false,
             debug_commands: false,
             emulate_full: false,
+            dump_allowed: true,
+            watch_allowed: true,
+            watcher_buffer_bytes: 256 << 10,
+            prefix_delimiter: None,
+            track_sizes: false,
+            crawler_enabled: true,
         }
     }
 }

@@ -2,17 +2,21 @@
 
 use crate::acceptor::Acceptor;
 use crate::counters::{ConnectionCounters, WorkerCounters};
+use crate::crawler::Crawler;
 use crate::janitor;
 use crate::listener::Listener;
+use crate::observers::Observers;
 use crate::options::Options;
 use crate::pid_file::PidFile;
+use crate::prefixes::Prefixes;
 use crate::process;
+use crate::roster::Roster;
 use crate::tls::Tls;
 use crate::worker::Worker;
 use mio::Waker;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -94,6 +98,11 @@ pub(crate) struct Shared {
     pub(crate) connections: ConnectionCounters,
     pub(crate) workers: Vec<WorkerCounters>,
     pub(crate) memory_limit_mib: AtomicU64,
+    pub(crate) verbosity: AtomicU32,
+    pub(crate) roster: Roster,
+    pub(crate) crawler: Crawler,
+    pub(crate) observers: Observers,
+    pub(crate) prefixes: Prefixes,
     /// What the process held besides the engine when last measured.
     outside_bytes: AtomicU64,
     /// What connections keep between their turns.
@@ -193,16 +202,21 @@ impl Server {
             );
         }
         let clock = Arc::new(CachedClock::new());
+        let class_bounds: Vec<u32> =
+            CHUNK_SIZES.iter().map(|&size| size - ITEM_OVERHEAD_BYTES as u32).collect();
         let engine = MemHash::new(MemHashOptions {
-            class_bounds: CHUNK_SIZES.iter().map(|&size| size - ITEM_OVERHEAD_BYTES as u32).collect(),
+            class_bounds: class_bounds.clone(),
             shards: Some(shards(&options, process::machine_bytes())),
             ..MemHashOptions::default()
         })
         .map_err(io::Error::other)?;
-        let mut database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+        let mut database =
+            Database::with_classes(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>, class_bounds);
         if options.emulate_full {
             database = database.emulate_full();
         }
+        let observers = Observers::default();
+        observers.count_prefixes(options.prefix_delimiter.is_some());
         let handle = Handle::new();
         let shared = Arc::new(Shared {
             started: Instant::now(),
@@ -213,6 +227,11 @@ impl Server {
             connections: ConnectionCounters::default(),
             workers: (0..options.threads).map(|_| WorkerCounters::default()).collect(),
             memory_limit_mib: AtomicU64::new(options.memory_limit_mib),
+            verbosity: AtomicU32::new(options.verbosity.into()),
+            roster: Roster::new(&listeners),
+            crawler: Crawler::new(options.crawler_enabled),
+            observers,
+            prefixes: Prefixes::new(options.prefix_delimiter.unwrap_or(b':')),
             outside_bytes: AtomicU64::new(0),
             held_bytes: AtomicU64::new(0),
             tcp_port: tcp_addresses.first().map_or(0, SocketAddr::port),

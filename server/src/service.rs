@@ -1,17 +1,18 @@
 //! Where commands go: those about data to the database, the server's own stay here.
 
 use crate::connection::{Execute, Flow, answer};
+use crate::crawler::DISABLED;
+use crate::listing::{Listing, Walk};
 use crate::logging::set_verbosity;
 use crate::output::Output;
 use crate::server::Shared;
 use crate::statistics;
 use crate::tls::Tls;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::Lane;
-use todana_core::{ClockShift, Command, Place, Refusal, Reply};
-use todana_protocol::memcached::{Form, Request, encode};
+use todana_core::{ClockShift, Command, List, Refusal, Reply};
+use todana_protocol::memcached::{Form, Request};
 
 /// The version that clients are told: they choose their features by memcached's.
 pub(crate) const MEMCACHED_VERSION: &str = "1.6.45";
@@ -20,13 +21,14 @@ pub(crate) const MEMCACHED_VERSION: &str = "1.6.45";
 const MEMORY_LIMIT_MIN_MIB: u64 = 8;
 const MEMORY_LIMIT_MAX_MIB: u64 = 1_000_000_000;
 
-/// A list of keys goes out in pieces of this size.
-const LIST_BYTES: usize = 64 << 10;
-
 /// One worker's way to the database.
 pub(crate) struct Service {
     pub(crate) shared: Arc<Shared>,
     pub(crate) lane: Arc<Lane>,
+    /// The descriptor of the connection that is served.
+    pub(crate) descriptor: i32,
+    /// A walk that the last request asked for and that has not been begun.
+    pub(crate) begun: Option<Box<Listing>>,
 }
 
 impl Execute for Service {
@@ -40,14 +42,29 @@ impl Execute for Service {
         let mut reply = |reply: Reply<'_>| answer(request, &reply, output);
         match &request.command {
             Command::Quit => return Flow::Close,
-            Command::List => {
+            Command::List(list) => {
+                if let Some(refusal) = self.refuses(list) {
+                    reply(Reply::Faulty(refusal));
+                    return Flow::Continue;
+                }
                 reply(Reply::Done);
-                return Flow::List;
+                return self.begin(request.form.detached(), Walk::Records(list.classes));
             }
-            Command::Stats { group } => statistics::answer(&self.shared, group, &mut reply),
+            Command::Crawler(order) => match self.shared.crawler.obey(*order) {
+                Ok(()) => reply(Reply::Done),
+                Err(message) => reply(Reply::Faulty(message)),
+            },
+            Command::Stats { group } => {
+                match statistics::answer(&self.shared, group, self.descriptor, &mut reply) {
+                    Some(walk @ Walk::Items { .. }) => return self.begin(Form::ITEMS, walk),
+                    Some(walk) => return self.begin(request.form.detached(), walk),
+                    None => {}
+                }
+            }
             Command::Version => reply(Reply::Version(MEMCACHED_VERSION)),
             Command::Verbosity(verbosity) => {
                 set_verbosity(*verbosity);
+                self.shared.verbosity.store(*verbosity, Ordering::Relaxed);
                 reply(Reply::Done);
             }
             Command::MemoryLimit { mebibytes } => reply(self.set_memory_limit(*mebibytes)),
@@ -69,24 +86,20 @@ impl Execute for Service {
                 self.shared.handle.stop();
                 return Flow::Close;
             }
+            command if self.shared.observers.are_there() => {
+                let Shared { observers, prefixes, database, .. } = &*self.shared;
+                observers.look_on(prefixes, command, &mut reply, |reply| {
+                    database.execute(&self.lane, command, reply);
+                });
+            }
             command => self.shared.database.execute(&self.lane, command, &mut reply),
         }
         if request.form.closes() { Flow::Close } else { Flow::Continue }
     }
 
-    fn list(&mut self, from: Option<Place>, output: &mut Output) -> Option<Place> {
-        let next = self.shared.database.list(from, &mut |key, inspection| {
-            // The line needs nothing of its request.
-            encode(&Form::LINE, &Reply::Listed { key, inspection }, output);
-            if output.len() < LIST_BYTES { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
-        match next {
-            Ok(Some(place)) => Some(place),
-            Ok(None) | Err(_) => {
-                encode(&Form::LINE, &Reply::End, output);
-                None
-            }
-        }
+    fn list(&mut self, listing: Option<Box<Listing>>, output: &mut Output) -> Option<Box<Listing>> {
+        let mut listing = listing.or_else(|| self.begun.take())?;
+        (!listing.step(output)).then_some(listing)
     }
 }
 
@@ -97,6 +110,24 @@ impl Service {
             None => reply(Reply::Faulty("Error TLS not enabled")),
             Some(Ok(())) => reply(Reply::Done),
             Some(Err(error)) => reply(Reply::Faulty(&error.to_string())),
+        }
+    }
+
+    fn begin(&mut self, form: Form<'static>, walk: Walk) -> Flow {
+        self.begun = Some(Box::new(Listing::new(Arc::clone(&self.shared), form, walk)));
+        Flow::List
+    }
+
+    /// What stands against a list of records.
+    fn refuses(&self, list: &List) -> Option<&'static str> {
+        if !self.shared.crawler.is_enabled() {
+            Some(DISABLED)
+        } else if self.shared.options.dump_allowed {
+            None
+        } else if list.keys_only {
+            Some("ERROR key dump not allowed")
+        } else {
+            Some("ERROR metadump not allowed")
         }
     }
 

@@ -13,6 +13,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
+use todana::Clock;
 use todana_protocol::memcached::Limits;
 
 /// The worker's own wake-up.
@@ -54,7 +55,12 @@ impl Worker {
             debug_commands: shared.options.debug_commands,
             ..Limits::default()
         };
-        let service = Service { lane: shared.database.lane(), shared: Arc::clone(&shared) };
+        let service = Service {
+            lane: shared.database.lane(),
+            shared: Arc::clone(&shared),
+            descriptor: -1,
+            begun: None,
+        };
         let worker = Worker {
             shared,
             number,
@@ -123,12 +129,14 @@ impl Worker {
 
     /// Takes in new connections.
     fn welcome(&mut self) {
-        while let Ok(stream) = self.arrivals.try_recv() {
+        while let Ok(mut stream) = self.arrivals.try_recv() {
             let entry = self.connections.vacant_entry();
             let token = Token(entry.key());
-            let mut connection = Connection::new(stream);
+            let seat = self.shared.roster.enter(&mut stream, self.shared.clock.now().0);
+            let mut connection = Connection::new(stream, seat);
             if let Err(error) = connection.stream.register(self.poll.registry(), token) {
                 tracing::warn!(%error, "cannot watch a new connection; it is closed");
+                self.shared.roster.leave(&connection.seat);
                 self.shared.connection_closed();
                 continue;
             }
@@ -159,6 +167,7 @@ impl Worker {
     fn serve(&mut self, index: usize) {
         let outcome = self.turn(index);
         let connection = &mut self.connections[index];
+        connection.show(self.shared.clock.now().0);
         let held = connection.held();
         if held != connection.counted {
             let before = std::mem::replace(&mut connection.counted, held);
@@ -195,6 +204,7 @@ impl Worker {
         if connection.closing {
             return Ok(());
         }
+        self.service.descriptor = connection.seat.descriptor;
         let mut budget = self.shared.options.requests_per_event;
         let mut pause = Pause::NeedsInput;
         self.limits.unfinished_len_max = self.shared.held_room(connection.counted.sum());
@@ -268,6 +278,8 @@ impl Worker {
         let counters = &self.shared.workers[self.number];
         counters.partial_bytes.add(now.partial.wrapping_sub(before.partial));
         counters.pending_bytes.add(now.pending.wrapping_sub(before.pending));
+        let is_pending = |held: Held| u64::from(held.pending > 0);
+        counters.pending_outputs.add(is_pending(now).wrapping_sub(is_pending(before)));
         self.shared.held_changed(before.sum(), now.sum());
     }
 
@@ -290,6 +302,7 @@ impl Worker {
 
     fn close(&mut self, index: usize) {
         let connection = self.connections.remove(index);
+        self.shared.roster.leave(&connection.seat);
         self.count(connection.counted, Held::default());
         self.shared.connection_closed();
         tracing::debug!(worker = self.number, "connection closed");

@@ -1,36 +1,44 @@
-//! What has happened, counted by worker.
+//! What has happened, counted by worker; some of it by the size of the record that it happened to as well.
 
+use crate::classes::SizeClasses;
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What has happened since the start or the last reset. The names are those of memcached's `stats`.
+    ($(#[$about:meta])* $Counters:ident, $Counts:ident; $($(#[$doc:meta])* $name:ident,)*) => {
+        $(#[$about])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counters {
+        pub struct $Counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        /// The counters of one worker: no other thread adds to them, so adding costs no contention.
         #[derive(Debug, Default)]
-        #[repr(align(128))]
-        pub struct Lane {
+        pub(crate) struct $Counts {
             $(pub(crate) $name: Count,)*
         }
 
-        impl Counters {
-            fn add(&mut self, lane: &Lane) {
-                $(self.$name += lane.$name.get();)*
+        impl AddAssign for $Counters {
+            fn add_assign(&mut self, other: $Counters) {
+                $(self.$name += other.$name;)*
+            }
+        }
+
+        impl $Counters {
+            fn add(&mut self, counts: &$Counts) {
+                $(self.$name += counts.$name.get();)*
             }
 
-            fn since(self, earlier: &Counters) -> Counters {
-                Counters { $($name: self.$name - earlier.$name,)* }
+            fn since(self, earlier: &$Counters) -> $Counters {
+                $Counters { $($name: self.$name - earlier.$name,)* }
             }
         }
     };
 }
 
 counters! {
+    /// What has happened since the start or the last reset. The names are those of memcached's `stats`.
+    Counters, Counts;
     /// Reads: one for each key.
     cmd_get,
     /// Storage commands.
@@ -79,6 +87,52 @@ counters! {
     reclaimed,
 }
 
+counters! {
+    /// What has happened to the records of one size class. The names are those of memcached's `stats slabs`.
+    ClassCounters, ClassCounts;
+    /// Reads that found a record.
+    get_hits,
+    /// Storage commands.
+    cmd_set,
+    /// Deletes that found a record.
+    delete_hits,
+    /// Increments that found a record.
+    incr_hits,
+    /// Decrements that found a record.
+    decr_hits,
+    /// Compare-and-sets that stored.
+    cas_hits,
+    /// Compare-and-sets that met another version.
+    cas_badval,
+    /// Touches that found a record.
+    touch_hits,
+    /// Stores refused for want of memory.
+    store_no_memory,
+}
+
+/// The counters of one worker: no other thread adds to them, so adding costs no contention.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Lane {
+    pub(crate) counts: Counts,
+    classes: Box<[ClassCounts]>,
+}
+
+impl Lane {
+    /// What this worker alone has counted since the start, resets not heeded.
+    pub fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        sum.add(&self.counts);
+        sum
+    }
+
+    /// The counters of a class; of the last one if there is no such class.
+    #[inline]
+    pub(crate) fn class(&self, class: usize) -> &ClassCounts {
+        &self.classes[class.min(self.classes.len() - 1)]
+    }
+}
+
 /// One counter of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
@@ -103,29 +157,59 @@ impl Count {
 /// All lanes, and the sums at the last reset. Lanes stay when their worker ends.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
-    lanes: Mutex<(Vec<Arc<Lane>>, Counters)>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lanes: Vec<Arc<Lane>>,
+    at_reset: Sums,
+}
+
+#[derive(Debug, Default)]
+struct Sums {
+    counters: Counters,
+    classes: Vec<ClassCounters>,
 }
 
 impl Lanes {
-    pub(crate) fn open(&self) -> Arc<Lane> {
-        let lane = Arc::new(Lane::default());
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).0.push(Arc::clone(&lane));
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn open(&self, classes: &SizeClasses) -> Arc<Lane> {
+        let classes = (0..classes.len()).map(|_| ClassCounts::default()).collect();
+        let lane = Arc::new(Lane { counts: Counts::default(), classes });
+        self.state().lanes.push(Arc::clone(&lane));
         lane
     }
 
     pub(crate) fn sum(&self) -> Counters {
-        let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        sum(&lanes.0).since(&lanes.1)
+        let state = self.state();
+        state.sums().counters.since(&state.at_reset.counters)
+    }
+
+    pub(crate) fn sum_by_class(&self) -> Vec<ClassCounters> {
+        let state = self.state();
+        let before =
+            state.at_reset.classes.iter().copied().chain(std::iter::repeat(ClassCounters::default()));
+        state.sums().classes.into_iter().zip(before).map(|(now, before)| now.since(&before)).collect()
     }
 
     pub(crate) fn reset(&self) {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        lanes.1 = sum(&lanes.0);
+        let mut state = self.state();
+        state.at_reset = state.sums();
     }
 }
 
-fn sum(lanes: &[Arc<Lane>]) -> Counters {
-    let mut sum = Counters::default();
-    lanes.iter().for_each(|lane| sum.add(lane));
-    sum
+impl State {
+    fn sums(&self) -> Sums {
+        let mut sums = Sums::default();
+        for lane in &self.lanes {
+            sums.counters.add(&lane.counts);
+            sums.classes.resize(sums.classes.len().max(lane.classes.len()), ClassCounters::default());
+            sums.classes.iter_mut().zip(&lane.classes).for_each(|(sum, counts)| sum.add(counts));
+        }
+        sums
+    }
 }

@@ -2,8 +2,9 @@
 
 use crate::access::Tracking;
 use crate::arithmetic::ArithmeticVisitor;
+use crate::classes::{SizeClasses, plain_size, size_of};
 use crate::clock::Clock;
-use crate::counters::{Counters, Lane, Lanes};
+use crate::counters::{ClassCounters, Counters, Lane, Lanes};
 use crate::delete::DeleteVisitor;
 use crate::expiry::{Bury, Living};
 use crate::flush::Flush;
@@ -29,6 +30,7 @@ pub struct Database {
     flush: Flush,
     sweep: Sweep,
     lanes: Lanes,
+    classes: SizeClasses,
     /// The lane of `maintain`, which may be called from any one thread at a time.
     own_lane: Arc<Lane>,
     emulates_full: bool,
@@ -37,8 +39,14 @@ pub struct Database {
 impl Database {
     /// A database over this engine.
     pub fn new(engine: Box<dyn Engine>, clock: Arc<dyn Clock>) -> Database {
-        let lanes = Lanes::default();
-        let own_lane = lanes.open();
+        Database::with_classes(engine, clock, Vec::new())
+    }
+
+    /// A database that counts by size as well: one class for each of `bounds`, which ascend, and one for all above. The
+    /// size of a record is key + value + 4 if it carries flags.
+    pub fn with_classes(engine: Box<dyn Engine>, clock: Arc<dyn Clock>, bounds: Vec<u32>) -> Database {
+        let (lanes, classes) = (Lanes::default(), SizeClasses::new(bounds));
+        let own_lane = lanes.open(&classes);
         Database {
             engine,
             clock,
@@ -47,6 +55,7 @@ impl Database {
             flush: Flush::new(),
             sweep: Sweep::new(),
             lanes,
+            classes,
             own_lane,
             emulates_full: false,
         }
@@ -60,7 +69,7 @@ impl Database {
 
     /// A new lane of counters; one for each worker thread. It counts on after its worker has ended.
     pub fn lane(&self) -> Arc<Lane> {
-        self.lanes.open()
+        self.lanes.open(&self.classes)
     }
 
     /// The engine underneath.
@@ -71,6 +80,11 @@ impl Database {
     /// What has happened since the start or the last reset, over all lanes.
     pub fn counters(&self) -> Counters {
         self.lanes.sum()
+    }
+
+    /// The same by size class, for what is counted so.
+    pub fn counters_by_class(&self) -> Vec<ClassCounters> {
+        self.lanes.sum_by_class()
     }
 
     /// Begins counting anew.
@@ -84,7 +98,7 @@ impl Database {
         let now = self.clock.now();
         self.flush.carry_out_if_due(now, self.engine());
         let (removed, sweeping) = self.sweep.step(self.engine(), now);
-        self.own_lane.reclaimed.add(removed);
+        self.own_lane.counts.reclaimed.add(removed);
         self.engine.maintain() || sweeping
     }
 
@@ -98,8 +112,8 @@ impl Database {
             Command::Store(store) => reply(self.store(lane, store, now)),
             Command::Discard { key, refusal } => {
                 match refusal {
-                    Refusal::TooLarge => lane.store_too_large.one(),
-                    _ => lane.store_no_memory.one(),
+                    Refusal::TooLarge => lane.counts.store_too_large.one(),
+                    _ => lane.counts.store_no_memory.one(),
                 }
                 let _ = self.engine.visit(key, &mut Remove);
                 reply(Reply::Refused(*refusal));
@@ -109,7 +123,7 @@ impl Database {
             Command::Touch(touch) => reply(self.touch(lane, touch, now)),
             Command::Inspect(inspect) => reply(self.inspect(lane, inspect, now)),
             Command::Flush { at } => {
-                lane.cmd_flush.one();
+                lane.counts.cmd_flush.one();
                 reply(match self.flush.plan(*at, now, self.engine()) {
                     Ok(()) => Reply::Done,
                     Err(_) => Reply::Refused(Refusal::OutOfMemory),
@@ -117,7 +131,9 @@ impl Database {
             }
             Command::Noop => reply(Reply::Done),
             Command::Faulty { message } => reply(Reply::Faulty(message)),
-            Command::List
+            Command::List(_)
+            | Command::Crawler(_)
+            | Command::Watch(_)
             | Command::Stats { .. }
             | Command::Version
             | Command::Verbosity(_)
@@ -165,11 +181,11 @@ impl Database {
     }
 
     /// Visits with expiry in between.
-    fn visit(&self, lane: &Lane, key: &[u8], now: UnixSeconds, visitor: &mut dyn Visitor) -> Result<bool> {
+    fn visit(&self, lane: &Lane, key: &[u8], now: UnixSeconds, visitor: &mut dyn Visitor) -> Result<Met> {
         if self.emulates_full {
             return self.visit_full(key, now, visitor);
         }
-        let mut living = Living::new(visitor, now);
+        let mut living = Living::new(visitor, key, now);
         let mut outcome = self.engine.visit(key, &mut living);
         // What is expired takes nobody's room.
         while matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full) {
@@ -177,32 +193,32 @@ impl Database {
             if removed == 0 {
                 break;
             }
-            lane.reclaimed.add(removed);
+            lane.counts.reclaimed.add(removed);
             outcome = self.engine.visit(key, &mut living);
         }
-        let met_expired = living.met_expired;
-        lane.reclaimed.add(u64::from(met_expired && outcome.is_ok()));
-        outcome.map(|()| met_expired)
+        let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
+        lane.counts.reclaimed.add(u64::from(met.expired && outcome.is_ok()));
+        outcome.map(|()| met)
     }
 
     /// A visit that finds no memory if it wants to put anything.
     #[cold]
-    fn visit_full(&self, key: &[u8], now: UnixSeconds, visitor: &mut dyn Visitor) -> Result<bool> {
+    fn visit_full(&self, key: &[u8], now: UnixSeconds, visitor: &mut dyn Visitor) -> Result<Met> {
         let mut full = NoRoom { inner: visitor, refused: false };
-        let mut living = Living::new(&mut full, now);
+        let mut living = Living::new(&mut full, key, now);
         let outcome = self.engine.visit(key, &mut living);
-        let met_expired = living.met_expired;
+        let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
         if full.refused {
             return Err(Error::new(ErrorKind::Full, "memory is taken to be full"));
         }
-        outcome.map(|()| met_expired)
+        outcome.map(|()| met)
     }
 
     fn get(&self, lane: &Lane, get: &Get<'_>, now: UnixSeconds, reply: &mut dyn FnMut(Reply<'_>)) {
         if get.needs.access {
             self.tracking.ask(now);
         }
-        let outcome = if get::only_looks(get) && (get.silent || !self.tracking.is_on(now)) {
+        let (outcome, class) = if get::only_looks(get) && (get.silent || !self.tracking.is_on(now)) {
             self.look(lane, get, now, reply)
         } else {
             self.visit_get(lane, get, now, reply)
@@ -212,20 +228,26 @@ impl Database {
         }
         let found = outcome == Outcome::Hit;
         if get.family == Family::Meta {
-            lane.cmd_meta.one();
+            lane.counts.cmd_meta.one();
         }
         if get.counts_as_touch || get.touch.is_some() {
-            lane.cmd_touch.one();
-            if found { lane.touch_hits.one() } else { lane.touch_misses.one() }
+            lane.counts.cmd_touch.one();
+            if found {
+                lane.counts.touch_hits.one();
+                lane.class(class).touch_hits.one();
+            } else {
+                lane.counts.touch_misses.one();
+            }
         }
         if !get.counts_as_touch {
-            lane.cmd_get.one();
+            lane.counts.cmd_get.one();
             if found {
-                lane.get_hits.one()
+                lane.counts.get_hits.one();
+                lane.class(class).get_hits.one();
             } else {
-                lane.get_misses.one()
+                lane.counts.get_misses.one();
             }
-            lane.get_expired.add(u64::from(outcome == Outcome::Expired));
+            lane.counts.get_expired.add(u64::from(outcome == Outcome::Expired));
         }
     }
 
@@ -236,8 +258,9 @@ impl Database {
         get: &Get<'_>,
         now: UnixSeconds,
         reply: &mut dyn FnMut(Reply<'_>),
-    ) -> Outcome {
+    ) -> (Outcome, usize) {
         let mut outcome = Outcome::Miss;
+        let mut size = 0;
         let mut must_visit = false;
         // A local engine's reads do not fail; one that cannot answer now has no record to show.
         let _ = self.engine.view(get.key, &mut |record| {
@@ -245,6 +268,7 @@ impl Database {
                 outcome = Outcome::Expired;
             } else if let Some(hit) = get::look(get, record, now) {
                 outcome = Outcome::Hit;
+                size = plain_size(get.key, &record);
                 reply(Reply::Hit(hit));
             } else {
                 must_visit = true;
@@ -256,7 +280,7 @@ impl Database {
         if outcome == Outcome::Expired {
             let _ = self.visit(lane, get.key, now, &mut Bury);
         }
-        outcome
+        (outcome, self.classes.of(size))
     }
 
     fn visit_get(
@@ -265,17 +289,17 @@ impl Database {
         get: &Get<'_>,
         now: UnixSeconds,
         reply: &mut dyn FnMut(Reply<'_>),
-    ) -> Outcome {
+    ) -> (Outcome, usize) {
         // Notes of reads must not push records out.
         let is_tight =
             self.tracking.is_on(now) && self.engine.bounded().is_some_and(|bounded| bounded.is_tight());
         let mut visitor = GetVisitor::new(get, now, &self.tracking, &self.versions, reply, is_tight);
-        let met_expired = self.visit(lane, get.key, now, &mut visitor);
+        let met = self.visit(lane, get.key, now, &mut visitor);
         let outcome = visitor.outcome;
         self.note([get.touch, get.vivify], now);
-        match met_expired {
-            Ok(true) if outcome == Outcome::Miss => Outcome::Expired,
-            Ok(_) => outcome,
+        match met {
+            Ok(met) if met.expired && outcome == Outcome::Miss => (Outcome::Expired, met.class),
+            Ok(met) => (outcome, met.class),
             Err(_) => {
                 // What could not be noted on a record does not keep it from being read.
                 let mut shown = false;
@@ -288,15 +312,17 @@ impl Database {
                 if !shown {
                     reply(Reply::Refused(Refusal::OutOfMemory));
                 }
-                outcome
+                (outcome, 0)
             }
         }
     }
 
     fn store(&self, lane: &Lane, store: &Store<'_>, now: UnixSeconds) -> Reply<'static> {
-        lane.cmd_set.one();
+        let class = lane.class(self.classes.of(size_of(store.key, store.value, store.flags)));
+        lane.counts.cmd_set.one();
+        class.cmd_set.one();
         if store.family == Family::Meta {
-            lane.cmd_meta.one();
+            lane.counts.cmd_meta.one();
         }
         let mut visitor = StoreVisitor::new(store, now, &self.tracking, &self.versions);
         // Not even looked at: where memory is really full, it is asked for first.
@@ -306,8 +332,12 @@ impl Database {
             self.visit(lane, store.key, now, &mut visitor)
         };
         self.note([Some(store.ttl), store.vivify], now);
+        let mut met_class = 0;
         let outcome = match visited {
-            Ok(_) => visitor.outcome,
+            Ok(met) => {
+                met_class = met.class;
+                visitor.outcome
+            }
             Err(error) => {
                 let refusal = match error.kind() {
                     ErrorKind::Invalid => Refusal::TooLarge,
@@ -318,16 +348,21 @@ impl Database {
         };
         match outcome {
             Reply::Stored(_) => {
-                lane.total_items.one();
-                lane.cas_hits.add(u64::from(store.compare.is_some()));
+                lane.counts.total_items.one();
+                lane.counts.cas_hits.add(u64::from(store.compare.is_some()));
+                class.cas_hits.add(u64::from(store.compare.is_some()));
             }
-            Reply::Exists => lane.cas_badval.one(),
-            Reply::NotFound => lane.cas_misses.one(),
+            Reply::Exists => {
+                lane.counts.cas_badval.one();
+                lane.class(met_class).cas_badval.one();
+            }
+            Reply::NotFound => lane.counts.cas_misses.one(),
             Reply::Refused(refusal) => {
                 if refusal == Refusal::TooLarge {
-                    lane.store_too_large.one()
+                    lane.counts.store_too_large.one();
                 } else {
-                    lane.store_no_memory.one()
+                    lane.counts.store_no_memory.one();
+                    class.store_no_memory.one();
                 }
                 // What the client believes replaced must not be read again; a compare-and-set has promised nothing.
                 if store.mode == StoreMode::Set && store.compare.is_none() {
@@ -341,18 +376,21 @@ impl Database {
 
     fn delete(&self, lane: &Lane, delete: &Delete<'_>, now: UnixSeconds) -> Reply<'static> {
         if delete.family == Family::Meta {
-            lane.cmd_meta.one();
+            lane.counts.cmd_meta.one();
         }
         let mut visitor = DeleteVisitor { delete, now, versions: &self.versions, outcome: Reply::NotFound };
         let visited = self.visit(lane, delete.key, now, &mut visitor);
         self.note([delete.ttl, None], now);
-        let outcome = match visited {
-            Ok(_) => visitor.outcome,
-            Err(_) => Reply::Refused(Refusal::OutOfMemory),
+        let (outcome, class) = match visited {
+            Ok(met) => (visitor.outcome, met.class),
+            Err(_) => (Reply::Refused(Refusal::OutOfMemory), 0),
         };
         match outcome {
-            Reply::Deleted => lane.delete_hits.one(),
-            Reply::NotFound => lane.delete_misses.one(),
+            Reply::Deleted => {
+                lane.counts.delete_hits.one();
+                lane.class(class).delete_hits.one();
+            }
+            Reply::NotFound => lane.counts.delete_misses.one(),
             _ => {}
         }
         outcome
@@ -360,30 +398,31 @@ impl Database {
 
     fn arithmetic(&self, lane: &Lane, arithmetic: &Arithmetic<'_>, now: UnixSeconds) -> Reply<'static> {
         if arithmetic.family == Family::Meta {
-            lane.cmd_meta.one();
+            lane.counts.cmd_meta.one();
         }
         let mut visitor = ArithmeticVisitor::new(arithmetic, now, &self.tracking, &self.versions);
         let visited = self.visit(lane, arithmetic.key, now, &mut visitor);
         self.note([arithmetic.touch, arithmetic.vivify], now);
-        let outcome = match visited {
-            Ok(_) => visitor.outcome,
+        let (outcome, class) = match visited {
+            Ok(met) => (visitor.outcome, lane.class(met.class)),
             Err(_) => {
-                lane.store_no_memory.one();
-                Reply::Refused(Refusal::OutOfMemory)
+                lane.counts.store_no_memory.one();
+                (Reply::Refused(Refusal::OutOfMemory), lane.class(0))
             }
         };
-        let (hits, misses) = match arithmetic.direction {
-            Direction::Increment => (&lane.incr_hits, &lane.incr_misses),
-            Direction::Decrement => (&lane.decr_hits, &lane.decr_misses),
+        let (hits, class_hits, misses) = match arithmetic.direction {
+            Direction::Increment => (&lane.counts.incr_hits, &class.incr_hits, &lane.counts.incr_misses),
+            Direction::Decrement => (&lane.counts.decr_hits, &class.decr_hits, &lane.counts.decr_misses),
         };
         match outcome {
             Reply::Number(number) => {
                 if number.created {
-                    misses.one()
+                    misses.one();
                 } else {
-                    hits.one()
+                    hits.one();
+                    class_hits.one();
                 }
-                lane.total_items.add(u64::from(number.created));
+                lane.counts.total_items.add(u64::from(number.created));
             }
             Reply::NotFound => misses.one(),
             _ => {}
@@ -392,17 +431,18 @@ impl Database {
     }
 
     fn touch(&self, lane: &Lane, touch: &Touch<'_>, now: UnixSeconds) -> Reply<'static> {
-        lane.cmd_touch.one();
+        lane.counts.cmd_touch.one();
         let mut visitor = TouchVisitor { touch, now, tracking: &self.tracking, found: false };
         let visited = self.visit(lane, touch.key, now, &mut visitor);
         self.note([Some(touch.ttl), None], now);
         match visited {
-            Ok(_) if visitor.found => {
-                lane.touch_hits.one();
+            Ok(met) if visitor.found => {
+                lane.counts.touch_hits.one();
+                lane.class(met.class).touch_hits.one();
                 Reply::Touched
             }
             Ok(_) => {
-                lane.touch_misses.one();
+                lane.counts.touch_misses.one();
                 Reply::NotFound
             }
             Err(_) => Reply::Refused(Refusal::OutOfMemory),
@@ -410,7 +450,7 @@ impl Database {
     }
 
     fn inspect(&self, lane: &Lane, inspect: &Inspect<'_>, now: UnixSeconds) -> Reply<'static> {
-        lane.cmd_meta.one();
+        lane.counts.cmd_meta.one();
         self.tracking.ask(now);
         let mut visitor = InspectVisitor { inspect, now, versions: &self.versions, outcome: Reply::Miss };
         match self.visit(lane, inspect.key, now, &mut visitor) {
@@ -436,6 +476,15 @@ impl Visitor for NoRoom<'_> {
     fn applied(&mut self, now: Option<Record<'_>>) {
         self.inner.applied(now);
     }
+}
+
+/// What a visit came upon.
+#[derive(Clone, Copy)]
+struct Met {
+    /// A record, but it had expired.
+    expired: bool,
+    /// The size class of what was there.
+    class: usize,
 }
 
 /// Removes whatever is there.

@@ -1,5 +1,6 @@
 //! Expiry: an expired record is nowhere. It wraps every visitor and every read.
 
+use crate::classes::plain_size;
 use todana_core::{Action, Expiry, Record, Ttl, UnixSeconds, Visitor};
 
 /// When a record with this time to live dies.
@@ -23,20 +24,24 @@ pub(crate) fn deadline(expiry: Expiry) -> u64 {
 pub(crate) struct Living<'v> {
     inner: &'v mut dyn Visitor,
     now: UnixSeconds,
+    key: &'v [u8],
     /// The record was there, but expired.
     pub(crate) met_expired: bool,
+    /// The size of the record that was there, by which it is classed; 0 if there was none.
+    pub(crate) met_size: usize,
     /// It is removed, and `inner` did nothing.
     buries: bool,
 }
 
 impl<'v> Living<'v> {
-    pub(crate) fn new(inner: &'v mut dyn Visitor, now: UnixSeconds) -> Self {
-        Living { inner, now, met_expired: false, buries: false }
+    pub(crate) fn new(inner: &'v mut dyn Visitor, key: &'v [u8], now: UnixSeconds) -> Self {
+        Living { inner, now, key, met_expired: false, met_size: 0, buries: false }
     }
 }
 
 impl Visitor for Living<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        self.met_size = old.map_or(0, |old| plain_size(self.key, &old));
         self.met_expired = old.is_some_and(|old| !old.attributes.expiry.is_live(self.now));
         self.buries = false;
         if !self.met_expired {

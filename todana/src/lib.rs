@@ -33,6 +33,7 @@
 
 mod access;
 mod arithmetic;
+mod classes;
 mod clock;
 mod counters;
 mod database;
@@ -47,5 +48,5 @@ mod touch;
 mod versions;
 
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
-pub use counters::{Counters, Lane};
+pub use counters::{ClassCounters, Counters, Lane};
 pub use database::Database;

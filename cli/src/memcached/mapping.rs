@@ -38,6 +38,12 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
         negative_is_sliding: settings.extended.negative_expiry == NegativeExpiry::Sliding,
         debug_commands: settings.extended.debug_commands,
         emulate_full: settings.extended.emulate_full,
+        dump_allowed: settings.dump_allowed,
+        watch_allowed: settings.watch_allowed,
+        watcher_buffer_bytes: settings.extended.watcher_buffer_kib as usize * 1024,
+        prefix_delimiter: settings.prefix_delimiter,
+        track_sizes: settings.extended.track_sizes,
+        crawler_enabled: settings.extended.lru_crawler,
     };
     options.validate().map_err(|error| Refusal::usage(error.to_string()))?;
     Ok(options)
@@ -53,7 +59,6 @@ fn missing(settings: &Settings) -> Option<&'static str> {
         (settings.protocol == Protocol::Binary, "the binary protocol (-B binary) is"),
         (settings.udp_port != Port::Off && settings.unix_socket.is_none(), "UDP (-U) is"),
         (reaches_nobody, "serving without TCP (-p 0) and without a Unix socket (-s) is"),
-        (!settings.dump_allowed, "refusing dumps (-X) is"),
         (settings.memory_file.is_some(), "the memory file (-e) is"),
         (extended.idle_timeout_s > 0, "idle_timeout is"),
     ];
@@ -126,7 +131,6 @@ pub(super) fn without_effect(settings: &Settings) -> Vec<String> {
             b'L' => "the system chooses the size of its pages",
             b'N' => "threads are not bound to network queues",
             b'C' => "a CAS id takes no memory until a client asks for it",
-            b'D' => "statistics by prefix are not kept",
             _ => continue,
         };
         notes.push(format!("-{} has no effect: {reason}", char::from(*letter)));
@@ -135,15 +139,15 @@ pub(super) fn without_effect(settings: &Settings) -> Vec<String> {
         let reason = match word.strip_prefix("no_").unwrap_or(word) {
             "maxconns_fast" if settings.extended.maxconns_fast => continue,
             "idle_timeout" | "negative_exptime" | "debug_commands" | "emulate_full" => continue,
+            "track_sizes" | "lru_crawler" | "watcher_logbuf_size" => continue,
             "maxconns_fast" => "connections over the limit are always refused",
-            "track_sizes" => "sizes are not counted",
             "drop_privileges" | "relaxed_privileges" => "system calls are not filtered",
             "sock_cookie_id" => "sockets are not marked",
             "inline_ascii_resp" | "resp_obj_mem_limit" | "read_buf_mem_limit" => {
                 "buffers exist only while something is in them"
             }
             "hash_algorithm" | "hashpower" | "hashexpand" => "the table grows and shrinks by itself",
-            "watcher_logbuf_size" | "worker_logbuf_size" => "there are no watchers",
+            "worker_logbuf_size" => "events go to their watchers at once",
             "modern" => "there is one way of keeping records",
             word if word.starts_with("slab_") || word == "chunked_items" => "records are not kept in slabs",
             word if word.starts_with("ext_") => "there is no external storage",
@@ -191,8 +195,9 @@ mod tests {
 
     #[test]
     fn every_option_of_the_server_can_be_reached() {
-        let line = "-p 1 -l 127.0.0.1,[::1]:2 -m 128 -M -c 9 -t 2 -I 2m -vv -b 7 -R 5 -F -A -P /run/pid \
-            -o negative_exptime=sliding,debug_commands,emulate_full";
+        let line = "-p 1 -l 127.0.0.1,[::1]:2 -m 128 -M -c 9 -t 2 -I 2m -vv -b 7 -R 5 -F -A -P /run/pid -X -W -D/ \
+            -o negative_exptime=sliding,debug_commands,emulate_full \
+            -o track_sizes,no_lru_crawler,watcher_logbuf_size=7";
         let mapped = options(&settings(&line.split(' ').collect::<Vec<_>>())).unwrap();
         assert_eq!(
             mapped,
@@ -216,6 +221,12 @@ mod tests {
                 negative_is_sliding: true,
                 debug_commands: true,
                 emulate_full: true,
+                dump_allowed: false,
+                watch_allowed: false,
+                watcher_buffer_bytes: 7 << 10,
+                prefix_delimiter: Some(b'/'),
+                track_sizes: true,
+                crawler_enabled: false,
             }
         );
         let unix =

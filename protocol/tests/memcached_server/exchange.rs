@@ -182,7 +182,7 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
         Command::RefreshCertificates => reply(Reply::Faulty("Error TLS not enabled")),
         Command::ShiftClock(_) => reply(Reply::Done),
         Command::Shutdown { .. } => reply(Reply::Refused(Refusal::NotEnabled)),
-        Command::List => reply(Reply::End),
+        Command::List(_) => reply(Reply::End),
         Command::Mechanisms => reply(Reply::Mechanisms("PLAIN")),
         Command::Authenticate(authenticate) => reply(match authenticate.response {
             b"\0missing\0secret" | b"missing secret" => Reply::Refused(Refusal::NotAuthenticated),

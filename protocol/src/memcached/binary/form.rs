@@ -28,3 +28,23 @@ pub(super) enum Answer<'a> {
     /// The packet is at fault, and how.
     Fault(Status),
 }
+
+impl BinaryForm<'_> {
+    /// The same for replies that show no record.
+    pub(in crate::memcached) fn detached(self) -> BinaryForm<'static> {
+        let answer = match self.answer {
+            Answer::Record { with_value, .. } => Answer::Record { key: None, with_value },
+            Answer::Store { not_stored } => Answer::Store { not_stored },
+            Answer::Statistics => Answer::Statistics,
+            Answer::Plain => Answer::Plain,
+            Answer::Fault(status) => Answer::Fault(status),
+        };
+        BinaryForm {
+            opcode: self.opcode,
+            opaque: self.opaque,
+            is_quiet: self.is_quiet,
+            closes: self.closes,
+            answer,
+        }
+    }
+}

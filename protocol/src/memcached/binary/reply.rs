@@ -3,7 +3,7 @@
 use super::form::{Answer, BinaryForm};
 use super::header::ResponseHeader;
 use super::status::Status;
-use crate::memcached::server::{Sink, put_value};
+use crate::memcached::server::{Sink, put_prefix_counts, put_value};
 use todana_core::{Hit, Number, Refusal, Reply};
 
 /// The body that tells a client it is known.
@@ -28,6 +28,14 @@ pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out
             head(form, Status::Success, Lengths { extras: 0, key: name.len(), value: value.len() }, 0, out);
             out.put(name);
             out.put(value);
+        }
+        Reply::Prefix(prefix) => {
+            let mut value = Vec::new();
+            put_prefix_counts(&prefix, &mut value);
+            let lengths = Lengths { extras: 0, key: prefix.name.len(), value: value.len() };
+            head(form, Status::Success, lengths, 0, out);
+            out.put(prefix.name);
+            out.put(&value);
         }
         Reply::NotStored => error(form, not_stored(form), out),
         Reply::Exists => error(form, Status::Exists, out),

@@ -14,6 +14,10 @@ pub(super) enum Shape<'a> {
     Silent,
     /// A word or a line, as the reply says.
     Line,
+    /// As `Line`, for a list of keys as meta commands that read them.
+    Keys,
+    /// As `Line`, for a list of keys with their sizes and expiries.
+    Items,
     /// As `Line`, for a command that stores: it words a lack of memory in its own way.
     StoreLine,
     /// One key of `get`, `gets`, `gat` or `gats`.
@@ -82,6 +86,23 @@ impl<'a> Form<'a> {
     pub(super) const SILENT: Form<'a> = Form(Shape::Silent);
     /// Writes what the reply says.
     pub const LINE: Form<'a> = Form(Shape::Line);
+
+    /// A list of keys as `mg` commands.
+    pub(super) const KEYS: Form<'a> = Form(Shape::Keys);
+    /// A list of keys with their sizes and expiries, as `stats cachedump` has it.
+    pub const ITEMS: Form<'a> = Form(Shape::Items);
+
+    /// The same for what is answered after the request is gone from the input: it shows nothing of the request.
+    #[must_use]
+    pub fn detached(&self) -> Form<'static> {
+        Form(match self.0 {
+            Shape::Silent => Shape::Silent,
+            Shape::Keys => Shape::Keys,
+            Shape::Items => Shape::Items,
+            Shape::Binary(form) => Shape::Binary(form.detached()),
+            Shape::Line | Shape::StoreLine | Shape::Value(_) | Shape::Meta(_) | Shape::Noop => Shape::Line,
+        })
+    }
 
     /// `LINE`, unless `noreply` was asked for.
     #[inline]

@@ -8,6 +8,7 @@
 //! text     get, set, incr ...: their words -> a command
 //! meta     mg, ms, md, ma, me: their key and mode -> a command
 //! login    what a client may say before it has logged in
+//! administration  lru_crawler, watch, slabs, lru, extstore -> a command
 //! flags    the one-letter flags of the meta commands
 //! form     what a reply must know of its request
 //! reply    replies -> bytes
@@ -20,6 +21,7 @@
 //!
 //! Not here: what commands mean (see the `todana` crate), clocks, sockets.
 
+mod administration;
 mod flags;
 mod form;
 mod frame;
@@ -33,7 +35,7 @@ mod words;
 pub use form::Form;
 pub use reply::{Sink, encode};
 
-pub(super) use reply::body as put_value;
+pub(super) use reply::{body as put_value, prefix_counts as put_prefix_counts};
 
 use super::binary;
 use frame::Frame;

@@ -6,7 +6,7 @@ use super::{KEY_LEN_MAX, TOO_LARGE};
 use crate::memcached::{binary, item_size, size_class};
 use base64::Engine as _;
 use todana_core::{
-    Expiry, Hit, Inspection, Number, Record, Refusal, Reply, SharedBytes, Stored, UnixSeconds,
+    Expiry, Hit, Inspection, Number, Prefix, Record, Refusal, Reply, SharedBytes, Stored, UnixSeconds,
 };
 
 /// Where reply bytes go.
@@ -33,6 +33,15 @@ pub fn encode(form: &Form<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
     match &form.0 {
         Shape::Value(form) => value(form, reply, out),
         Shape::Silent => {}
+        Shape::Keys => match reply {
+            Reply::Listed { key, .. } => meta_get(key, out),
+            Reply::End => out.put(b"EN\r\n"),
+            _ => line(reply, out),
+        },
+        Shape::Items => match reply {
+            Reply::Listed { key, inspection } => item(key, inspection, out),
+            _ => line(reply, out),
+        },
         Shape::Line | Shape::StoreLine => {
             if let (Shape::StoreLine, Reply::Refused(Refusal::OutOfMemory)) = (&form.0, reply) {
                 out.put(b"SERVER_ERROR out of memory storing object\r\n");
@@ -116,6 +125,13 @@ fn line(reply: &Reply<'_>, out: &mut impl Sink) {
             out.put(b" ");
             value
         }
+        Reply::Prefix(ref prefix) => {
+            out.put(b"PREFIX ");
+            out.put(prefix.name);
+            out.put(b" ");
+            prefix_counts(prefix, out);
+            ""
+        }
         // No command that is answered by a plain line asks for a record.
         Reply::Hit(_) | Reply::Inspection(_) | Reply::Mechanisms(_) | Reply::Challenge(_) => {
             "SERVER_ERROR unexpected reply"
@@ -153,6 +169,38 @@ fn listed(key: &[u8], inspection: &Inspection, out: &mut impl Sink) {
         flag(b" sliding=", span_s, out);
     }
     out.put(b" \n");
+}
+
+/// A line of `lru_crawler mgdump`: a command that reads the record, its key in base64 where text cannot carry it.
+fn meta_get(key: &[u8], out: &mut impl Sink) {
+    out.put(b"mg ");
+    if key.iter().all(u8::is_ascii_graphic) {
+        out.put(key);
+        out.put(b"\r\n");
+    } else {
+        base64(key, out);
+        out.put(b" b\r\n");
+    }
+}
+
+/// A line of `stats cachedump`.
+fn item(key: &[u8], inspection: &Inspection, out: &mut impl Sink) {
+    out.put(b"ITEM ");
+    out.put(key);
+    flag(b" [", inspection.value_len, out);
+    match inspection.expiry.at() {
+        None => out.put(b" b; 0"),
+        Some(at) => flag(b" b; ", at.0, out),
+    }
+    out.put(b" s]\r\n");
+}
+
+/// What `stats detail dump` says of a prefix.
+pub(in crate::memcached) fn prefix_counts(prefix: &Prefix<'_>, out: &mut impl Sink) {
+    flag(b"get ", prefix.gets, out);
+    flag(b" hit ", prefix.hits, out);
+    flag(b" set ", prefix.sets, out);
+    flag(b" del ", prefix.deletes, out);
 }
 
 fn refusal_text(refusal: Refusal) -> &'static str {
@@ -327,8 +375,12 @@ fn key(form: &MetaForm<'_>, out: &mut impl Sink) {
     if !form.is_base64 {
         return out.put(form.key);
     }
+    base64(form.key, out);
+}
+
+fn base64(key: &[u8], out: &mut impl Sink) {
     let mut text = [0; KEY_LEN_MAX.div_ceil(3) * 4];
-    let len = KEY_BASE64.encode_slice(form.key, &mut text).expect("text has room for the longest key");
+    let len = KEY_BASE64.encode_slice(key, &mut text).expect("text has room for the longest key");
     out.put(&text[..len]);
 }
 

@@ -4,7 +4,8 @@ use super::form::{Form, Shape, ValueForm, Verb};
 use super::frame::{Block, Frame, line_body};
 use super::words::{Words, ends_in_noreply, last_word, word_len};
 use super::{
-    BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Mode, OUT_OF_MEMORY, Request, Step, TOO_LARGE, meta, number,
+    BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Mode, OUT_OF_MEMORY, Request, Step, TOO_LARGE, administration,
+    meta, number,
 };
 use crate::memcached::item_size;
 use todana_core::{
@@ -60,10 +61,10 @@ pub(super) fn decode<'a>(
         b"cache_memlimit" => cache_memlimit(frame, words),
         b"shutdown" => shutdown(frame, words),
         b"refresh_certs" => refresh_certs(frame),
-        // The other crawler commands steer what is not there.
-        b"lru_crawler" if words.eq([&b"metadump"[..], b"all"]) => list(frame),
-        b"lru_crawler" if words.eq([&b"metadump"[..], b"hash"]) => list(frame),
         b"debugtime" if limits.debug_commands => debugtime(frame, words),
+        b"lru_crawler" | b"watch" | b"slabs" | b"lru" | b"extstore" => {
+            administration::decode(frame, command, words)
+        }
         b"quit" => frame.request(Command::Quit, Form::SILENT),
         _ => unknown(frame),
     }
@@ -357,11 +358,6 @@ fn stats_group(words: Words<'_>) -> &[u8] {
     let rest = words.rest();
     let end = rest.iter().rposition(|&byte| byte != b' ').map_or(0, |at| at + 1);
     &rest[..end]
-}
-
-#[cold]
-fn list(frame: Frame<'_>) -> Step<'_> {
-    frame.request(Command::List, Form::LINE)
 }
 
 fn unknown<'a>(frame: Frame<'a>) -> Step<'a> {

@@ -1,0 +1,184 @@
+//! The commands of those who look after a server: `lru_crawler`, `watch`, and what tunes memcached's own machinery.
+//!
+//! `slabs`, `lru` and `extstore` steer what is not there. Scripts send them all the same, so they are read as memcached
+//! reads them and, if they are right, answered `OK`.
+
+use super::form::Form;
+use super::frame::Frame;
+use super::words::{Words, ends_in_noreply};
+use super::{BAD_FORMAT, Step, number};
+use todana_core::{ClassSet, Command, Crawler, List, Streams};
+
+const BAD_CLASS: &str = "BADCLASS invalid class id";
+
+/// The highest number of a slab class.
+const CLASS_MAX: u64 = 63;
+
+/// The longest rest between two records.
+const SLEEP_MAX_US: u64 = 1_000_000;
+
+/// memcached keeps at least a fifth of its memory for records that are neither hot nor warm.
+const HOT_WARM_PERCENT_MAX: u64 = 80;
+
+/// What `extstore` tunes.
+const EXTSTORE: [&[u8]; 9] = [
+    b"item_size",
+    b"item_age",
+    b"low_ttl",
+    b"recache_rate",
+    b"compact_under",
+    b"drop_under",
+    b"max_sleep",
+    b"max_frag",
+    b"drop_unread",
+];
+
+/// Decodes a line that begins with one of these commands.
+#[cold]
+pub(super) fn decode<'a>(frame: Frame<'a>, command: &[u8], mut words: Words<'a>) -> Step<'a> {
+    let form = Form::line_unless(ends_in_noreply(frame.line()));
+    if command == b"watch" {
+        return match streams(words) {
+            Some(streams) => frame.request(Command::Watch(streams), Form::LINE),
+            None => frame.fault("ERROR", Form::LINE),
+        };
+    }
+    let outcome = match (command, words.next()) {
+        (b"lru_crawler", Some(b"metadump")) => return list(frame, words, false),
+        (b"lru_crawler", Some(b"mgdump")) => return list(frame, words, true),
+        (b"lru_crawler", Some(word)) => crawler(word, words),
+        (b"slabs", Some(b"reassign")) => reassign(words),
+        (b"slabs", Some(b"automove")) => automove(words),
+        (b"lru", Some(b"tune")) => tune(words),
+        (b"lru", Some(b"mode")) => {
+            accepted_if(matches!(words.next(), Some(b"flat" | b"segmented" | b"noreply")))
+        }
+        (b"lru", Some(b"temp_ttl")) => accepted_if(words.next().and_then(number::signed).is_some()),
+        (b"extstore", Some(word)) => {
+            accepted_if(EXTSTORE.contains(&word) && words.next().and_then(fraction).is_some())
+        }
+        _ => Err("ERROR"),
+    };
+    match outcome {
+        Ok(command) => frame.request(command, form),
+        Err(message) => frame.fault(message, form),
+    }
+}
+
+/// A command, or what is wrong with it.
+type Outcome = Result<Command<'static>, &'static str>;
+
+/// Right, and without effect.
+const ACCEPTED: Outcome = Ok(Command::Noop);
+
+fn accepted_if(is_right: bool) -> Outcome {
+    if is_right { ACCEPTED } else { Err("ERROR") }
+}
+
+fn list<'a>(frame: Frame<'a>, mut words: Words<'a>, keys_only: bool) -> Step<'a> {
+    let Some(word) = words.next() else { return frame.fault("ERROR", Form::LINE) };
+    // `hash` is another way round the same records.
+    let classes = if matches!(word, b"all" | b"hash") { Some(ClassSet::ALL) } else { classes(word) };
+    let Some(classes) = classes else { return frame.fault(BAD_CLASS, Form::LINE) };
+    let form = if keys_only { Form::KEYS } else { Form::LINE };
+    frame.request(Command::List(List { classes, keys_only }), form)
+}
+
+/// Numbers of classes with commas between them.
+fn classes(word: &[u8]) -> Option<ClassSet> {
+    word.split(|&byte| byte == b',').try_fold(ClassSet::NONE, |classes, id| match number::unsigned(id) {
+        Some(id @ 1..=CLASS_MAX) => Some(classes.with(id as usize)),
+        _ => None,
+    })
+}
+
+fn crawler(word: &[u8], mut words: Words<'_>) -> Outcome {
+    let argument = words.next();
+    let crawler = match (word, argument) {
+        (b"enable", _) => Crawler::Enable,
+        (b"disable", _) => Crawler::Disable,
+        (b"crawl", Some(b"all")) => Crawler::Crawl(ClassSet::ALL),
+        (b"crawl", Some(ids)) => Crawler::Crawl(classes(ids).ok_or(BAD_CLASS)?),
+        (b"sleep", Some(microseconds)) => match number::unsigned(microseconds) {
+            Some(microseconds @ 0..=SLEEP_MAX_US) => Crawler::Sleep(microseconds as u32),
+            Some(_) => return Err("CLIENT_ERROR sleep must be one second or less"),
+            None => return Err(BAD_FORMAT),
+        },
+        (b"tocrawl", Some(records)) => {
+            let records = number::unsigned(records).ok_or(BAD_FORMAT)?;
+            Crawler::RecordsMax(u32::try_from(records).unwrap_or(u32::MAX))
+        }
+        _ => return Err("ERROR"),
+    };
+    Ok(Command::Crawler(crawler))
+}
+
+fn reassign(mut words: Words<'_>) -> Outcome {
+    let (Some(from), Some(to)) = (words.next(), words.next()) else { return Err("ERROR") };
+    let (Some(from), Some(to)) = (number::signed(from), number::signed(to)) else { return Err(BAD_FORMAT) };
+    let is_class = |class: i32| u64::try_from(class).is_ok_and(|class| class <= CLASS_MAX);
+    if from == to {
+        return Err("SAME src and dst class are identical");
+    }
+    // A source of -1 leaves the choice to the server.
+    if !(is_class(from) || from == -1) || !is_class(to) {
+        return Err("BADCLASS invalid src or dst class id");
+    }
+    ACCEPTED
+}
+
+fn automove(mut words: Words<'_>) -> Outcome {
+    match (words.next(), words.next()) {
+        (Some(b"ratio" | b"freeratio"), Some(value)) => accepted_if(fraction(value).is_some()),
+        (Some(b"window"), Some(value)) => {
+            accepted_if(number::unsigned(value).is_some_and(|window| (3..=1800).contains(&window)))
+        }
+        (Some(b"ratio" | b"freeratio" | b"window") | None, _) => Err("ERROR"),
+        (Some(level), _) => match number::unsigned(level) {
+            Some(0..=2) => ACCEPTED,
+            Some(_) => Err("ERROR"),
+            None => Err(BAD_FORMAT),
+        },
+    }
+}
+
+fn tune(mut words: Words<'_>) -> Outcome {
+    let mut percent = || words.next().and_then(number::unsigned);
+    let (Some(hot), Some(warm)) = (percent(), percent()) else { return Err("ERROR") };
+    let mut factor = || words.next().and_then(fraction);
+    let (Some(hot_factor), Some(warm_factor)) = (factor(), factor()) else { return Err("ERROR") };
+    if hot.saturating_add(warm) > HOT_WARM_PERCENT_MAX {
+        return Err("ERROR hot and warm pcts must not exceed 80");
+    }
+    if hot_factor <= 0.0 || warm_factor <= 0.0 {
+        return Err("ERROR hot/warm age factors must be greater than 0");
+    }
+    ACCEPTED
+}
+
+fn fraction(word: &[u8]) -> Option<f64> {
+    std::str::from_utf8(word).ok()?.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+/// The streams that the words name; reads if there is no word, nothing if one is unknown.
+fn streams(words: Words<'_>) -> Option<Streams> {
+    if words.is_empty() {
+        return Some(Streams::FETCHERS);
+    }
+    let mut streams = Streams::NONE;
+    for word in words {
+        streams = streams.and(match word {
+            b"fetchers" => Streams::FETCHERS,
+            b"mutations" => Streams::MUTATIONS,
+            b"evictions" => Streams::EVICTIONS,
+            b"connevents" => Streams::CONNECTIONS,
+            b"deletions" => Streams::DELETIONS,
+            b"sysevents" => Streams::SYSTEM,
+            b"rawcmds" => Streams::REQUESTS,
+            // There is no proxy, so nothing happens in it.
+            b"proxyreqs" | b"proxyevents" | b"proxyuser" => Streams::NONE,
+            _ => return None,
+        });
+    }
+    Some(streams)
+}

@@ -1,0 +1,125 @@
+//! What happens to keys, by their prefix: `stats detail`. Counted only while somebody wants it.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use todana_core::{Command, Prefix, Reply};
+
+/// What prefixes a client may make up; what would go beyond is not counted.
+const BYTES_MAX: usize = 4 << 20;
+/// What a prefix takes besides its bytes, roughly.
+const OVERHEAD: usize = 96;
+
+/// Counters by prefix: what stands in a key before the delimiter. Keys without one are not counted.
+#[derive(Debug)]
+pub(crate) struct Prefixes {
+    delimiter: u8,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    counts: BTreeMap<Box<[u8]>, Counts>,
+    bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    gets: u64,
+    hits: u64,
+    sets: u64,
+    deletes: u64,
+}
+
+impl Prefixes {
+    pub(crate) fn new(delimiter: u8) -> Prefixes {
+        Prefixes { delimiter, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn delimiter(&self) -> char {
+        char::from(self.delimiter)
+    }
+
+    /// Counts a command; `found` of a read: whether there was a record.
+    pub(crate) fn count(&self, command: &Command<'_>, found: bool) {
+        match command {
+            Command::Get(get) => self.add(get.key, |counts| {
+                counts.gets += 1;
+                counts.hits += u64::from(found);
+            }),
+            Command::Store(store) => self.add(store.key, |counts| counts.sets += 1),
+            Command::Discard { key, .. } => self.add(key, |counts| counts.sets += 1),
+            Command::Delete(delete) => self.add(delete.key, |counts| counts.deletes += 1),
+            _ => {}
+        }
+    }
+
+    fn add(&self, key: &[u8], change: impl FnOnce(&mut Counts)) {
+        let Some(len) = key.iter().position(|&byte| byte == self.delimiter) else { return };
+        let prefix = &key[..len];
+        let mut state = self.state();
+        if let Some(counts) = state.counts.get_mut(prefix) {
+            return change(counts);
+        }
+        let bytes = state.bytes + len + OVERHEAD;
+        if bytes > BYTES_MAX {
+            return;
+        }
+        state.bytes = bytes;
+        change(state.counts.entry(prefix.into()).or_default());
+    }
+
+    pub(crate) fn clear(&self) {
+        *self.state() = State::default();
+    }
+
+    /// Tells of all prefixes, in their order.
+    pub(crate) fn tell(&self, out: &mut dyn FnMut(Reply<'_>)) {
+        for (name, counts) in &self.state().counts {
+            let Counts { gets, hits, sets, deletes } = *counts;
+            out(Reply::Prefix(Prefix { name, gets, hits, sets, deletes }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use todana_core::Delete;
+
+    fn told(prefixes: &Prefixes) -> Vec<(Vec<u8>, u64)> {
+        let mut told = Vec::new();
+        prefixes.tell(&mut |reply| match reply {
+            Reply::Prefix(prefix) => told.push((prefix.name.to_vec(), prefix.deletes)),
+            other => panic!("{other:?}"),
+        });
+        told
+    }
+
+    #[test]
+    fn a_key_without_delimiter_is_not_counted_and_an_empty_prefix_is() {
+        let prefixes = Prefixes::new(b':');
+        for key in [&b"a:1"[..], b"a:2:3", b"none", b":x", b""] {
+            prefixes.count(&Command::Delete(Delete { key, ..Delete::default() }), false);
+        }
+        assert_eq!(told(&prefixes), [(b"".to_vec(), 1), (b"a".to_vec(), 2)]);
+        prefixes.clear();
+        assert_eq!(told(&prefixes), []);
+    }
+
+    #[test]
+    fn prefixes_are_bounded_and_known_ones_count_on() {
+        let prefixes = Prefixes::new(b':');
+        for number in 0..100_000 {
+            let key = format!("{number}:");
+            prefixes.count(&Command::Delete(Delete { key: key.as_bytes(), ..Delete::default() }), false);
+        }
+        let len = told(&prefixes).len();
+        assert!(len < 45_000 && len > 30_000, "{len}");
+        prefixes.count(&Command::Delete(Delete { key: b"0:", ..Delete::default() }), false);
+        assert_eq!(told(&prefixes)[0], (b"0".to_vec(), 2));
+    }
+}

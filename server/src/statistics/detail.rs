@@ -1,0 +1,25 @@
+//! `stats detail on|off|dump`: reads and stores by prefix of the key.
+
+use crate::server::Shared;
+use todana_core::Reply;
+
+pub(super) fn answer(shared: &Shared, word: Option<&[u8]>, out: &mut dyn FnMut(Reply<'_>)) {
+    let refusal = "CLIENT_ERROR stats detail not allowed";
+    match word {
+        // Prefixes are parts of keys.
+        _ if !shared.options.dump_allowed => out(Reply::Faulty(refusal)),
+        Some(b"on") => {
+            shared.observers.count_prefixes(true);
+            out(Reply::Done);
+        }
+        Some(b"off") => {
+            shared.observers.count_prefixes(false);
+            out(Reply::Done);
+        }
+        Some(b"dump") => {
+            shared.prefixes.tell(out);
+            out(Reply::End);
+        }
+        _ => out(Reply::Faulty("CLIENT_ERROR usage: stats detail on|off|dump")),
+    }
+}

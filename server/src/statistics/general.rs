@@ -1,0 +1,139 @@
+//! `stats`: the process, its connections, its commands, its memory.
+
+use super::Writer;
+use crate::acceptor::PAUSE;
+use crate::counters::{Own, WorkerCounters};
+use crate::process;
+use crate::server::{Shared, Stopping};
+use crate::service::MEMCACHED_VERSION;
+use std::sync::atomic::Ordering;
+
+pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
+    let (user, system) = process::cpu_time();
+    let options = &shared.options;
+    let connections = &shared.connections;
+    let current = connections.current.load(Ordering::Relaxed);
+    let pauses = connections.accept_pauses.load(Ordering::Relaxed);
+    let c = shared.database.counters();
+    let status = shared.database.engine().status();
+    let sum = |of: fn(&WorkerCounters) -> &Own| {
+        shared.workers.iter().fold(0u64, |sum, worker| sum.wrapping_add(of(worker).get()))
+    };
+    w.put("pid", std::process::id());
+    w.put("uptime", shared.started.elapsed().as_secs());
+    w.put("time", todana::Clock::now(&*shared.clock).0);
+    w.put("version", MEMCACHED_VERSION);
+    w.put("todana_version", env!("CARGO_PKG_VERSION"));
+    w.put("libevent", "none");
+    w.put("pointer_size", usize::BITS);
+    w.put("rusage_user", seconds(user));
+    w.put("rusage_system", seconds(system));
+    w.put("max_connections", options.connections_max);
+    w.put("curr_connections", current);
+    w.put("total_connections", connections.total.load(Ordering::Relaxed));
+    w.put("rejected_connections", connections.rejected.load(Ordering::Relaxed));
+    w.put("connection_structures", current);
+    w.put("response_obj_oom", sum(|worker| &worker.readers_cut_off));
+    w.put("response_obj_count", sum(|worker| &worker.pending_outputs));
+    w.put("response_obj_bytes", sum(|worker| &worker.pending_bytes));
+    w.put("read_buf_count", shared.workers.len());
+    w.put("read_buf_bytes", sum(|worker| &worker.partial_bytes));
+    w.put("read_buf_bytes_free", 0);
+    w.put("read_buf_oom", 0);
+    w.put("reserved_fds", 2 * options.threads + 32);
+    w.put("cmd_get", c.cmd_get);
+    w.put("cmd_set", c.cmd_set);
+    w.put("cmd_flush", c.cmd_flush);
+    w.put("cmd_touch", c.cmd_touch);
+    w.put("cmd_meta", c.cmd_meta);
+    w.put("get_hits", c.get_hits);
+    w.put("get_misses", c.get_misses);
+    w.put("get_expired", c.get_expired);
+    // A flush removes at once, so no read ever meets a flushed record.
+    w.put("get_flushed", 0);
+    w.put("delete_misses", c.delete_misses);
+    w.put("delete_hits", c.delete_hits);
+    w.put("incr_misses", c.incr_misses);
+    w.put("incr_hits", c.incr_hits);
+    w.put("decr_misses", c.decr_misses);
+    w.put("decr_hits", c.decr_hits);
+    w.put("cas_misses", c.cas_misses);
+    w.put("cas_hits", c.cas_hits);
+    w.put("cas_badval", c.cas_badval);
+    w.put("touch_hits", c.touch_hits);
+    w.put("touch_misses", c.touch_misses);
+    w.put("store_too_large", c.store_too_large);
+    w.put("store_no_memory", c.store_no_memory);
+    w.put("auth_cmds", 0);
+    w.put("auth_errors", 0);
+    w.put("bytes_read", sum(|worker| &worker.bytes_read));
+    w.put("bytes_written", sum(|worker| &worker.bytes_written));
+    w.put("limit_maxbytes", shared.memory_limit_bytes().unwrap_or(0));
+    w.put("accepting_conns", u8::from(shared.stopping() == Stopping::No));
+    w.put("listen_disabled_num", pauses);
+    w.put("time_in_listen_disabled_us", pauses * PAUSE.as_micros() as u64);
+    w.put("threads", options.threads);
+    w.put("conn_yields", sum(|worker| &worker.connection_yields));
+    for name in [
+        "hash_power_level",
+        "hash_bytes",
+        "hash_is_expanding",
+        "slab_reassign_rescues",
+        "slab_reassign_chunk_rescues",
+        "slab_reassign_inline_reclaim",
+        "slab_reassign_busy_items",
+        "slab_reassign_busy_deletes",
+        "slab_reassign_busy_nomem",
+        "slab_reassign_last_busy_status",
+        "slab_reassign_running",
+        "slabs_moved",
+    ] {
+        w.put(name, 0);
+    }
+    w.put("lru_crawler_running", shared.crawler.running.load(Ordering::Relaxed));
+    w.put("lru_crawler_starts", shared.crawler.starts.load(Ordering::Relaxed));
+    for name in [
+        "lru_maintainer_juggles",
+        "malloc_fails",
+        "log_worker_dropped",
+        "log_worker_written",
+        "log_watcher_skipped",
+        "log_watcher_sent",
+        "log_watchers",
+    ] {
+        w.put(name, 0);
+    }
+    if let Some(tls) = &shared.tls {
+        tls.put_counters(|name, value| w.put(name, value));
+    }
+    w.put("unexpected_napi_ids", 0);
+    w.put("round_robin_fallback", 0);
+    w.put("bytes", status.live_bytes);
+    w.put("curr_items", status.records);
+    w.put("total_items", c.total_items);
+    w.put("slab_global_page_pool", 0);
+    w.put("expired_unfetched", 0);
+    w.put("evicted_unfetched", 0);
+    w.put("evicted_active", 0);
+    w.put("evictions", status.evictions);
+    w.put("reclaimed", c.reclaimed);
+    w.put("crawler_reclaimed", 0);
+    w.put("crawler_items_checked", shared.crawler.items_checked.load(Ordering::Relaxed));
+    for name in [
+        "lrutail_reflocked",
+        "moves_to_cold",
+        "moves_to_warm",
+        "moves_within_lru",
+        "direct_reclaims",
+        "lru_bumps_dropped",
+    ] {
+        w.put(name, 0);
+    }
+    w.put("todana_committed_bytes", status.committed_bytes);
+    w.put("todana_resident_bytes", process::resident_bytes());
+    w.put("todana_started", shared.started_at);
+}
+
+fn seconds(time: std::time::Duration) -> String {
+    format!("{}.{:06}", time.as_secs(), time.subsec_micros())
+}

@@ -1,0 +1,147 @@
+//! `stats`: the names that tools read, with the values we have.
+//!
+//! ```text
+//! general   the process, connections, commands, memory
+//! settings  options in force
+//! items, slabs  by virtual class: where memcached would have put each record, by its size rule
+//! sizes     how many records of which size, on request (`-o track_sizes`)
+//! conns     one connection after the other
+//! detail    reads and stores by prefix of the key
+//! cachedump some keys of a class
+//! ```
+//!
+//! Names and order are memcached 1.6's (protocol.txt and its source tree's documentation). Where it has something that we
+//! have not, the value is what a server without it would say.
+
+mod cachedump;
+mod conns;
+mod detail;
+mod general;
+mod items;
+mod settings;
+mod sizes;
+mod slabs;
+
+pub(crate) use cachedump::Room;
+pub(crate) use sizes::Histogram;
+
+use crate::listing::Walk;
+use crate::server::Shared;
+use std::fmt::{Display, Write};
+use std::sync::atomic::Ordering;
+use todana::ClassCounters;
+use todana_core::{Reply, SizeClass};
+use todana_protocol::memcached::CHUNK_SIZES;
+
+type Out<'a> = &'a mut dyn FnMut(Reply<'_>);
+
+/// Writes statistics, one value buffer for all.
+struct Writer<'a, 'b> {
+    out: &'a mut (dyn FnMut(Reply<'_>) + 'b),
+    value: String,
+    name: String,
+}
+
+impl Writer<'_, '_> {
+    fn put(&mut self, name: &str, value: impl Display) {
+        self.value.clear();
+        // A String takes whatever is written.
+        let _ = write!(self.value, "{value}");
+        (self.out)(Reply::Statistic { name, value: &self.value });
+    }
+
+    fn put_in(&mut self, prefix: &str, number: impl Display, name: &str, value: impl Display) {
+        let mut full = std::mem::take(&mut self.name);
+        full.clear();
+        let _ = write!(full, "{prefix}{number}:{name}");
+        self.put(&full, value);
+        self.name = full;
+    }
+}
+
+/// Answers `stats GROUP` for the connection with this descriptor, or says which walk over all records will.
+pub(crate) fn answer(shared: &Shared, group: &[u8], asker: i32, out: Out<'_>) -> Option<Walk> {
+    let mut words = group.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+    let word = words.next().unwrap_or_default();
+    // Any beginning of these names is enough, as in memcached.
+    let is = |name: &str| !word.is_empty() && name.as_bytes().starts_with(word);
+    let mut writer = Writer { out, value: String::new(), name: String::new() };
+    match word {
+        b"" => general::put(shared, &mut writer),
+        b"items" => items::put(shared, &mut writer),
+        b"slabs" => slabs::put(shared, &mut writer),
+        b"sizes" if shared.options.track_sizes => return Some(Walk::Sizes(Histogram::default())),
+        b"sizes" => writer.put("sizes_status", "disabled"),
+        _ if is("reset") => {
+            reset(shared);
+            out(Reply::Reset);
+            return None;
+        }
+        _ if is("detail") => {
+            detail::answer(shared, words.next(), out);
+            return None;
+        }
+        _ if is("settings") => settings::put(shared, &mut writer),
+        _ if is("cachedump") => match cachedump::walk(shared, words.next(), words.next()) {
+            Ok(walk) => return Some(walk),
+            Err(message) => {
+                out(Reply::Faulty(message));
+                return None;
+            }
+        },
+        _ if is("conns") => conns::put(shared, asker, &mut writer),
+        // There is no external storage, and so nothing to say of it.
+        _ if is("extstore") => {}
+        _ => {
+            out(Reply::Unknown);
+            return None;
+        }
+    }
+    out(Reply::End);
+    None
+}
+
+fn reset(shared: &Shared) {
+    shared.database.reset_counters();
+    shared.connections.total.store(0, Ordering::Relaxed);
+    shared.connections.rejected.store(0, Ordering::Relaxed);
+    shared.prefixes.clear();
+}
+
+fn on_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
+fn yes_no(yes: bool) -> &'static str {
+    if yes { "yes" } else { "no" }
+}
+
+/// One of memcached's size classes, and what our records of these sizes have come to.
+struct Class {
+    /// As memcached numbers it.
+    number: usize,
+    held: SizeClass,
+    happened: ClassCounters,
+}
+
+/// The classes that hold something, or ever did anything; what is larger than the last counts there.
+fn classes(shared: &Shared) -> Vec<Class> {
+    let last = CHUNK_SIZES.len();
+    let mut classes: Vec<Class> = (1..=last)
+        .map(|number| Class { number, held: SizeClass::default(), happened: ClassCounters::default() })
+        .collect();
+    for (index, held) in shared.database.engine().status().classes.iter().enumerate() {
+        let sum = &mut classes[index.min(last - 1)].held;
+        sum.records += held.records;
+        sum.plain_bytes += held.plain_bytes;
+        sum.evictions += held.evictions;
+    }
+    for (index, happened) in shared.database.counters_by_class().iter().enumerate() {
+        classes[index.min(last - 1)].happened += *happened;
+    }
+    let is_used = |class: &Class| {
+        class.held.records > 0 || class.held.evictions > 0 || class.happened != ClassCounters::default()
+    };
+    classes.retain(is_used);
+    classes
+}

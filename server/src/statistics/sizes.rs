@@ -1,0 +1,29 @@
+//! `stats sizes`: how many records of which size.
+//!
+//! memcached counts them as they come and go; here they are counted when somebody asks, so that it costs nothing else.
+
+use std::collections::BTreeMap;
+use todana_core::{Inspection, Reply};
+use todana_protocol::memcached::item_size;
+
+/// Sizes are told to the next multiple of this.
+const STEP: u64 = 32;
+
+/// Records counted by size.
+///
+/// It is as long as there are different sizes, and n different sizes need 16 n^2 bytes of records.
+#[derive(Debug, Default)]
+pub(crate) struct Histogram(BTreeMap<u64, u64>);
+
+impl Histogram {
+    pub(crate) fn add(&mut self, record: &Inspection) {
+        let size = item_size(record.key_len, record.value_len, record.flags);
+        *self.0.entry(size.next_multiple_of(STEP)).or_default() += 1;
+    }
+
+    pub(crate) fn tell(&self, out: &mut dyn FnMut(Reply<'_>)) {
+        for (size, count) in &self.0 {
+            out(Reply::Statistic { name: &size.to_string(), value: &count.to_string() });
+        }
+    }
+}
