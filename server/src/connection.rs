@@ -38,6 +38,10 @@ pub(crate) struct Connection {
     pub(crate) readable: bool,
     /// The peer sends no more; what it has sent may still wait in the socket.
     pub(crate) ended: bool,
+    /// It watches events; what it sends is read and dropped.
+    pub(crate) watches: bool,
+    /// It is closed because something has failed.
+    pub(crate) failed: bool,
     /// No further request is served; what is pending is sent.
     pub(crate) closing: bool,
     /// What is kept is not a whole request.
@@ -74,6 +78,8 @@ pub(crate) enum Pause {
     Blocked,
     /// A list of all keys has to be written first.
     Lists,
+    /// It watches from now on.
+    Watches,
     /// It is to be closed.
     Closes,
 }
@@ -84,6 +90,8 @@ pub(crate) enum Flow {
     Continue,
     /// A list of all keys comes first.
     List,
+    /// It serves nothing more, but tells events.
+    Watch,
     Close,
 }
 
@@ -113,6 +121,8 @@ impl Connection {
             queued: false,
             readable: true,
             ended: false,
+            watches: false,
+            failed: false,
             closing: false,
             needs_input: false,
             listing: None,
@@ -123,6 +133,7 @@ impl Connection {
     #[inline]
     pub(crate) fn show(&mut self, now: u64) {
         let state = match (&self.pending, self.input_len()) {
+            _ if self.watches => State::Watching,
             (Some(_), _) => State::Sending,
             (None, 0) => State::Waiting,
             (None, _) => State::Receiving,
@@ -214,8 +225,9 @@ impl Connection {
         };
         self.wanted = wanted;
         self.needs_input = pause == Pause::NeedsInput;
+        self.watches = pause == Pause::Watches;
         let left = data.len() - consumed;
-        if pause == Pause::Closes || left == 0 {
+        if pause == Pause::Closes || self.watches || left == 0 {
             self.input_at = 0;
         } else if own.is_empty() {
             self.input = data[consumed..].to_vec();
@@ -261,8 +273,10 @@ fn serve_all(
                     // The keys of one line share its turn.
                     lines += u32::from(request.form.is_last_of_line());
                     // Nothing behind a quit is looked at; what is behind a walk over all records, later.
-                    let quits =
-                        matches!(request.command, Command::Quit | Command::List(_) | Command::Stats { .. });
+                    let quits = matches!(
+                        request.command,
+                        Command::Quit | Command::List(_) | Command::Watch(_) | Command::Stats { .. }
+                    );
                     batch[len] = Some(request);
                     behind[len] = (at, *dialect);
                     len += 1;
@@ -297,6 +311,7 @@ fn serve_all(
                 }
                 Flow::Continue => {}
                 Flow::List => return (at, 0, Pause::Lists),
+                Flow::Watch => return (at, 0, Pause::Watches),
                 Flow::Close => return (at, 0, Pause::Closes),
             }
         }

@@ -31,6 +31,7 @@ mod server;
 mod service;
 mod statistics;
 mod tls;
+mod watchers;
 mod worker;
 
 pub use logging::{LogFormat, init_logging};

@@ -12,6 +12,7 @@ use crate::prefixes::Prefixes;
 use crate::process;
 use crate::roster::Roster;
 use crate::tls::Tls;
+use crate::watchers::Watchers;
 use crate::worker::Worker;
 use mio::Waker;
 use std::io;
@@ -102,7 +103,6 @@ pub(crate) struct Shared {
     pub(crate) roster: Roster,
     pub(crate) crawler: Crawler,
     pub(crate) observers: Observers,
-    pub(crate) prefixes: Prefixes,
     /// What the process held besides the engine when last measured.
     outside_bytes: AtomicU64,
     /// What connections keep between their turns.
@@ -215,7 +215,10 @@ impl Server {
         if options.emulate_full {
             database = database.emulate_full();
         }
-        let observers = Observers::default();
+        let observers = Observers::new(
+            Watchers::new(options.watcher_buffer_bytes),
+            Prefixes::new(options.prefix_delimiter.unwrap_or(b':')),
+        );
         observers.count_prefixes(options.prefix_delimiter.is_some());
         let handle = Handle::new();
         let shared = Arc::new(Shared {
@@ -231,7 +234,6 @@ impl Server {
             roster: Roster::new(&listeners),
             crawler: Crawler::new(options.crawler_enabled),
             observers,
-            prefixes: Prefixes::new(options.prefix_delimiter.unwrap_or(b':')),
             outside_bytes: AtomicU64::new(0),
             held_bytes: AtomicU64::new(0),
             tcp_port: tcp_addresses.first().map_or(0, SocketAddr::port),

@@ -8,10 +8,11 @@ use crate::output::Output;
 use crate::server::Shared;
 use crate::statistics;
 use crate::tls::Tls;
+use crate::watchers::Place;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::Lane;
-use todana_core::{ClockShift, Command, List, Refusal, Reply};
+use todana_core::{ClockShift, Command, List, Refusal, Reply, Streams};
 use todana_protocol::memcached::{Form, Request};
 
 /// The version that clients are told: they choose their features by memcached's.
@@ -25,8 +26,8 @@ const MEMORY_LIMIT_MAX_MIB: u64 = 1_000_000_000;
 pub(crate) struct Service {
     pub(crate) shared: Arc<Shared>,
     pub(crate) lane: Arc<Lane>,
-    /// The descriptor of the connection that is served.
-    pub(crate) descriptor: i32,
+    /// Where the connection is that is served.
+    pub(crate) place: Place,
     /// A walk that the last request asked for and that has not been begun.
     pub(crate) begun: Option<Box<Listing>>,
 }
@@ -39,23 +40,21 @@ impl Execute for Service {
 
     #[inline]
     fn execute(&mut self, request: &Request<'_>, output: &mut Output) -> Flow {
+        // Both leave the connection to a stream of its own, which memcached begins only with nothing before it.
+        match &request.command {
+            Command::List(list) => return self.list_records(request, list, output),
+            Command::Watch(streams) => return self.watch(request, *streams, output),
+            _ => {}
+        }
         let mut reply = |reply: Reply<'_>| answer(request, &reply, output);
         match &request.command {
             Command::Quit => return Flow::Close,
-            Command::List(list) => {
-                if let Some(refusal) = self.refuses(list) {
-                    reply(Reply::Faulty(refusal));
-                    return Flow::Continue;
-                }
-                reply(Reply::Done);
-                return self.begin(request.form.detached(), Walk::Records(list.classes));
-            }
             Command::Crawler(order) => match self.shared.crawler.obey(*order) {
                 Ok(()) => reply(Reply::Done),
                 Err(message) => reply(Reply::Faulty(message)),
             },
             Command::Stats { group } => {
-                match statistics::answer(&self.shared, group, self.descriptor, &mut reply) {
+                match statistics::answer(&self.shared, group, self.place.descriptor, &mut reply) {
                     Some(walk @ Walk::Items { .. }) => return self.begin(Form::ITEMS, walk),
                     Some(walk) => return self.begin(request.form.detached(), walk),
                     None => {}
@@ -87,10 +86,13 @@ impl Execute for Service {
                 return Flow::Close;
             }
             command if self.shared.observers.are_there() => {
-                let Shared { observers, prefixes, database, .. } = &*self.shared;
-                observers.look_on(prefixes, command, &mut reply, |reply| {
+                let Shared { observers, database, .. } = &*self.shared;
+                observers.look_on(database, self.place.descriptor, command, &mut reply, |reply| {
                     database.execute(&self.lane, command, reply);
                 });
+                if matches!(command, Command::Flush { .. }) {
+                    observers.tell(Streams::SYSTEM, |line| line.extend_from_slice(b"flush"));
+                }
             }
             command => self.shared.database.execute(&self.lane, command, &mut reply),
         }
@@ -118,16 +120,42 @@ impl Service {
         Flow::List
     }
 
+    fn list_records(&mut self, request: &Request<'_>, list: &List, output: &mut Output) -> Flow {
+        if let Some(refusal) = self.refuses(list, output) {
+            answer(request, &Reply::Faulty(refusal), output);
+            return Flow::Continue;
+        }
+        answer(request, &Reply::Done, output);
+        self.begin(request.form.detached(), Walk::Records(list.classes))
+    }
+
+    fn watch(&mut self, request: &Request<'_>, streams: Streams, output: &mut Output) -> Flow {
+        let refusal = if !self.shared.options.watch_allowed {
+            "CLIENT_ERROR watch commands not allowed"
+        } else if !output.is_empty() {
+            "ERROR cannot pipeline other commands before watch"
+        } else if !self.shared.observers.watch(self.place.clone(), streams) {
+            "WATCHER_TOO_MANY log watcher limit reached"
+        } else {
+            answer(request, &Reply::Done, output);
+            return Flow::Watch;
+        };
+        answer(request, &Reply::Faulty(refusal), output);
+        Flow::Continue
+    }
+
     /// What stands against a list of records.
-    fn refuses(&self, list: &List) -> Option<&'static str> {
+    fn refuses(&self, list: &List, output: &Output) -> Option<&'static str> {
         if !self.shared.crawler.is_enabled() {
             Some(DISABLED)
-        } else if self.shared.options.dump_allowed {
-            None
-        } else if list.keys_only {
-            Some("ERROR key dump not allowed")
+        } else if !self.shared.options.dump_allowed {
+            let refusal =
+                if list.keys_only { "ERROR key dump not allowed" } else { "ERROR metadump not allowed" };
+            Some(refusal)
+        } else if !output.is_empty() {
+            Some("ERROR cannot pipeline other commands before metadump")
         } else {
-            Some("ERROR metadump not allowed")
+            None
         }
     }
 
@@ -140,6 +168,9 @@ impl Service {
         }
         self.shared.memory_limit_mib.store(mebibytes, Ordering::Relaxed);
         self.shared.apply_memory_limit();
+        self.shared.observers.tell(Streams::SYSTEM, |line| {
+            line.extend_from_slice(format!("memory_limit mib={mebibytes}").as_bytes());
+        });
         Reply::Done
     }
 }

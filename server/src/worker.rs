@@ -5,6 +5,7 @@ use crate::listener::Stream;
 use crate::output::Output;
 use crate::server::{Shared, Stopping};
 use crate::service::Service;
+use crate::watchers::Place;
 use mio::event::Event;
 use mio::{Events, Poll, Token, Waker};
 use slab::Slab;
@@ -58,7 +59,7 @@ impl Worker {
         let service = Service {
             lane: shared.database.lane(),
             shared: Arc::clone(&shared),
-            descriptor: -1,
+            place: Place { worker: number, index: 0, descriptor: -1, waker: Arc::clone(&waker) },
             begun: None,
         };
         let worker = Worker {
@@ -97,7 +98,10 @@ impl Worker {
             self.shared.clock.tick();
             for event in &events {
                 match event.token() {
-                    WAKE => self.welcome(),
+                    WAKE => {
+                        self.welcome();
+                        self.deliver();
+                    }
                     Token(index) => self.on_event(index, event),
                 }
             }
@@ -140,8 +144,66 @@ impl Worker {
                 self.shared.connection_closed();
                 continue;
             }
+            self.shared.observers.tell_opened(&connection.seat);
             entry.insert(connection);
         }
+    }
+
+    /// Sends events to those who watch them.
+    fn deliver(&mut self) {
+        for index in self.shared.observers.watchers.waiting(self.number) {
+            if self.connections.get(index).is_some_and(|connection| connection.watches) {
+                self.serve(index);
+            }
+        }
+    }
+
+    /// What a watcher sends is of no interest, but its end is; what it is told goes out.
+    fn turn_of_watcher(&mut self, index: usize) -> io::Result<()> {
+        let connection = &mut self.connections[index];
+        // Not for ever: it may send without end.
+        for _ in 0..2 {
+            if !connection.readable {
+                break;
+            }
+            match connection.read(&mut self.buffer) {
+                Ok((0, _)) => {
+                    connection.closing = true;
+                    connection.readable = false;
+                }
+                Ok((len, drained)) => {
+                    self.shared.workers[self.number].bytes_read.add(len as u64);
+                    connection.readable = !drained || connection.ended;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => connection.readable = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.shared.observers.watchers.take(connection.seat.descriptor, &mut self.output);
+        if connection.readable && !connection.closing {
+            connection.queued = true;
+            self.ready.push_back(index);
+        }
+        self.send(index)
+    }
+
+    /// Writes what a turn has put out; what the socket does not take is left pending.
+    fn send(&mut self, index: usize) -> io::Result<()> {
+        if self.output.is_empty() {
+            return Ok(());
+        }
+        let connection = &mut self.connections[index];
+        let outcome = self.output.write_to(&mut connection.stream);
+        let written = *outcome.as_ref().unwrap_or(&0);
+        self.shared.workers[self.number].bytes_written.add(written as u64);
+        if outcome.is_err() || self.output.is_empty() {
+            self.output.clear(OUTPUT_KEPT);
+            outcome?;
+        } else {
+            connection.pending = Some(Box::new(std::mem::take(&mut self.output)));
+        }
+        Ok(())
     }
 
     fn on_event(&mut self, index: usize, event: &Event) {
@@ -175,6 +237,7 @@ impl Worker {
         }
         if outcome.is_err() {
             // The peer is gone, or there is no memory for its request; either way there is nobody to tell.
+            self.connections[index].failed = true;
             self.close(index);
             return;
         }
@@ -204,7 +267,10 @@ impl Worker {
         if connection.closing {
             return Ok(());
         }
-        self.service.descriptor = connection.seat.descriptor;
+        if connection.watches {
+            return self.turn_of_watcher(index);
+        }
+        (self.service.place.index, self.service.place.descriptor) = (index, connection.seat.descriptor);
         let mut budget = self.shared.options.requests_per_event;
         let mut pause = Pause::NeedsInput;
         self.limits.unfinished_len_max = self.shared.held_room(connection.counted.sum());
@@ -253,19 +319,13 @@ impl Worker {
             }
         }
         connection.closing |= pause == Pause::Closes;
-        if !self.output.is_empty() {
-            let outcome = self.output.write_to(&mut connection.stream);
-            let written = *outcome.as_ref().unwrap_or(&0);
-            counters.bytes_written.add(written as u64);
-            if outcome.is_err() || self.output.is_empty() {
-                self.output.clear(OUTPUT_KEPT);
-                outcome?;
-            } else {
-                connection.pending = Some(Box::new(std::mem::take(&mut self.output)));
-                return Ok(());
-            }
+        self.send(index)?;
+        let connection = &mut self.connections[index];
+        if connection.pending.is_some() {
+            return Ok(());
         }
         if pause == Pause::Yields || pause == Pause::Blocked {
+            let counters = &self.shared.workers[self.number];
             counters.connection_yields.add(u64::from(budget == 0));
             connection.queued = true;
             self.ready.push_back(index);
@@ -303,6 +363,15 @@ impl Worker {
     fn close(&mut self, index: usize) {
         let connection = self.connections.remove(index);
         self.shared.roster.leave(&connection.seat);
+        if connection.watches {
+            self.shared.observers.unwatch(connection.seat.descriptor);
+        }
+        let reason = match self.shared.stopping() {
+            Stopping::No if connection.failed => "error",
+            Stopping::No => "normal",
+            _ => "shutdown",
+        };
+        self.shared.observers.tell_closed(&connection.seat, reason);
         self.count(connection.counted, Held::default());
         self.shared.connection_closed();
         tracing::debug!(worker = self.number, "connection closed");

@@ -72,6 +72,11 @@ impl Database {
         self.lanes.open(&self.classes)
     }
 
+    /// The second that it is.
+    pub fn now(&self) -> UnixSeconds {
+        self.clock.now()
+    }
+
     /// The engine underneath.
     pub fn engine(&self) -> &dyn Engine {
         &*self.engine

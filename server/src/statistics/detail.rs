@@ -17,7 +17,7 @@ pub(super) fn answer(shared: &Shared, word: Option<&[u8]>, out: &mut dyn FnMut(R
             out(Reply::Done);
         }
         Some(b"dump") => {
-            shared.prefixes.tell(out);
+            shared.observers.prefixes.tell(out);
             out(Reply::End);
         }
         _ => out(Reply::Faulty("CLIENT_ERROR usage: stats detail on|off|dump")),

@@ -92,17 +92,15 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     }
     w.put("lru_crawler_running", shared.crawler.running.load(Ordering::Relaxed));
     w.put("lru_crawler_starts", shared.crawler.starts.load(Ordering::Relaxed));
-    for name in [
-        "lru_maintainer_juggles",
-        "malloc_fails",
-        "log_worker_dropped",
-        "log_worker_written",
-        "log_watcher_skipped",
-        "log_watcher_sent",
-        "log_watchers",
-    ] {
+    for name in ["lru_maintainer_juggles", "malloc_fails"] {
         w.put(name, 0);
     }
+    let log = shared.observers.watchers.counts();
+    w.put("log_worker_dropped", 0);
+    w.put("log_worker_written", log.written);
+    w.put("log_watcher_skipped", log.skipped);
+    w.put("log_watcher_sent", log.sent);
+    w.put("log_watchers", log.watchers);
     if let Some(tls) = &shared.tls {
         tls.put_counters(|name, value| w.put(name, value));
     }

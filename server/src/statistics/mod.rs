@@ -105,7 +105,7 @@ fn reset(shared: &Shared) {
     shared.database.reset_counters();
     shared.connections.total.store(0, Ordering::Relaxed);
     shared.connections.rejected.store(0, Ordering::Relaxed);
-    shared.prefixes.clear();
+    shared.observers.prefixes.clear();
 }
 
 fn on_off(on: bool) -> &'static str {

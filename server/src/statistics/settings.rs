@@ -25,7 +25,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("chunk_size", 48);
     w.put("num_threads", options.threads);
     w.put("num_threads_per_udp", 0);
-    w.put("stat_key_prefix", shared.prefixes.delimiter());
+    w.put("stat_key_prefix", shared.observers.prefixes.delimiter());
     w.put("detail_enabled", yes_no(shared.observers.counts_prefixes()));
     w.put("reqs_per_event", options.requests_per_event);
     w.put("cas_enabled", "yes");

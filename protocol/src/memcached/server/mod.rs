@@ -33,7 +33,7 @@ mod text;
 mod words;
 
 pub use form::Form;
-pub use reply::{Sink, encode};
+pub use reply::{Sink, encode, put_uri_encoded};
 
 pub(super) use reply::{body as put_value, prefix_counts as put_prefix_counts};
 

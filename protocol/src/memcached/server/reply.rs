@@ -143,17 +143,10 @@ fn line(reply: &Reply<'_>, out: &mut impl Sink) {
 
 /// A line of `lru_crawler metadump`. Unlike all others it ends in a blank and LF.
 fn listed(key: &[u8], inspection: &Inspection, out: &mut impl Sink) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
     let Inspection { expiry, access, version, flags, key_len, value_len, .. } = *inspection;
     let size = item_size(key_len, value_len, flags);
     out.put(b"key=");
-    for &byte in key {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.put(&[byte]);
-        } else {
-            out.put(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
-        }
-    }
+    put_uri_encoded(key, out);
     out.put(b" exp=");
     match expiry.at() {
         None => out.put(b"-1"),
@@ -169,6 +162,18 @@ fn listed(key: &[u8], inspection: &Inspection, out: &mut impl Sink) {
         flag(b" sliding=", span_s, out);
     }
     out.put(b" \n");
+}
+
+/// Writes a key as it would stand in a URI: one word, whatever its bytes.
+pub fn put_uri_encoded(key: &[u8], out: &mut impl Sink) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for &byte in key {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.put(&[byte]);
+        } else {
+            out.put(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+        }
+    }
 }
 
 /// A line of `lru_crawler mgdump`: a command that reads the record, its key in base64 where text cannot carry it.

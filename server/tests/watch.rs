@@ -1,0 +1,265 @@
+//! Connections that watch, and the roster of all connections.
+
+mod running;
+
+use running::{Client, Running, eventually, options};
+use std::io::Write;
+use todana_server::Options;
+
+/// A line of an event without its time and number, and without the descriptor of its connection.
+fn event(watcher: &mut Client) -> String {
+    let line = watcher.line();
+    let (time, rest) = line.strip_prefix("ts=").and_then(|line| line.split_once(" gid=")).expect(&line);
+    let (seconds, micros) = time.split_once('.').expect("seconds and microseconds");
+    assert!(seconds.parse::<u64>().is_ok() && micros.len() == 6 && micros.parse::<u32>().is_ok(), "{time}");
+    let (_, rest) = rest.split_once(" type=").expect("a type");
+    let words: Vec<&str> = rest.split_whitespace().filter(|word| !word.starts_with("cfd=")).collect();
+    words.join(" ")
+}
+
+fn watch(server: &Running, streams: &str) -> Client {
+    let mut watcher = server.connect();
+    watcher.send(format!("watch {streams}\r\n").as_bytes());
+    watcher.expect(b"OK\r\n");
+    watcher
+}
+
+#[test]
+fn a_watcher_is_told_of_reads_stores_and_deletions() {
+    let server = Running::start(options());
+    let mut watcher = watch(&server, "fetchers mutations deletions");
+    let mut client = server.connect();
+    for (request, reply, events) in [
+        (
+            "set a%b 0 100 2\r\nxy\r\n",
+            "STORED\r\n",
+            &[
+                "item_get key=a%25b status=not_found clsid=0 size=0",
+                "item_store key=a%25b status=stored cmd=set ttl=100 clsid=1 size=2",
+            ][..],
+        ),
+        (
+            "get a%b none\r\n",
+            "VALUE a%b 0 2\r\nxy\r\nEND\r\n",
+            &[
+                "item_get key=a%25b status=found clsid=1 size=2",
+                "item_get key=none status=not_found clsid=0 size=0",
+            ],
+        ),
+        ("append a%b 0 0 100\r\n", "", &[]),
+        (
+            &format!("{}\r\n", "z".repeat(100)),
+            "STORED\r\n",
+            &[
+                "item_get key=a%25b status=found clsid=1 size=2",
+                "item_store key=a%25b status=stored cmd=append ttl=0 clsid=4 size=102",
+            ],
+        ),
+        (
+            "cas none 0 0 1 5\r\nx\r\n",
+            "NOT_FOUND\r\n",
+            &[
+                "item_get key=none status=not_found clsid=0 size=0",
+                "item_store key=none status=not_found cmd=cas ttl=0 clsid=1 size=1",
+            ],
+        ),
+        (
+            "set dead 0 -1 1\r\nx\r\n",
+            "STORED\r\n",
+            &[
+                "item_get key=dead status=not_found clsid=0 size=0",
+                "item_store key=dead status=stored cmd=set ttl=-1 clsid=1 size=1",
+            ],
+        ),
+        ("mg dead v\r\n", "EN\r\n", &["item_get key=dead status=expired clsid=0 size=0"]),
+        (
+            "ma n N30 J5\r\n",
+            "HD\r\n",
+            &[
+                "item_get key=n status=not_found clsid=0 size=0",
+                "item_store key=n status=stored cmd=add ttl=30 clsid=1 size=1",
+            ],
+        ),
+        (
+            "delete a%b\r\n",
+            "DELETED\r\n",
+            &[
+                "item_get key=a%25b status=found clsid=4 size=102",
+                "deleted key=a%25b cmd=delete clsid=4 size=102",
+            ],
+        ),
+        (
+            "md n\r\n",
+            "HD\r\n",
+            &["item_get key=n status=found clsid=1 size=1", "deleted key=n cmd=md clsid=1 size=1"],
+        ),
+        ("delete n\r\n", "NOT_FOUND\r\n", &["item_get key=n status=not_found clsid=0 size=0"]),
+    ] {
+        client.send(request.as_bytes());
+        client.expect(reply.as_bytes());
+        for expected in events {
+            assert_eq!(event(&mut watcher), *expected, "{request}");
+        }
+    }
+    assert_eq!(client.stat("log_watchers"), "1");
+    assert_eq!(client.stat("log_watcher_skipped"), "0");
+    assert_ne!(client.stat("log_watcher_sent"), "0");
+}
+
+#[test]
+fn a_watcher_is_told_of_connections_requests_and_the_system() {
+    let server = Running::start(options());
+    let mut connections = watch(&server, "connevents");
+    let mut requests = watch(&server, "rawcmds sysevents");
+    let rest =
+        |event: String| event.split_once(" rport=").map(|(before, _)| before.to_string()).unwrap_or(event);
+    // The second watcher itself.
+    assert_eq!(rest(event(&mut connections)), "conn_new rip=127.0.0.1");
+    let mut client = server.connect();
+    assert_eq!(rest(event(&mut connections)), "conn_new rip=127.0.0.1");
+    client.send(b"set k 0 0 1\r\nx\r\nflush_all\r\ncache_memlimit 100\r\nmn\r\n");
+    client.expect(b"STORED\r\nOK\r\nOK\r\nMN\r\n");
+    for expected in
+        ["rawcmd cmd=set key=k", "rawcmd cmd=flush_all", "flush", "memory_limit mib=100", "rawcmd cmd=mn"]
+    {
+        assert_eq!(event(&mut requests), expected);
+    }
+    client.send(b"quit\r\n");
+    let closed = event(&mut connections);
+    assert!(closed.starts_with("conn_close rip=127.0.0.1 rport="), "{closed}");
+    assert!(closed.ends_with(" transport=tcp reason=normal"), "{closed}");
+}
+
+#[test]
+fn a_watcher_that_does_not_read_misses_lines_and_is_told_how_many() {
+    let server = Running::start(Options { watcher_buffer_bytes: 1, ..options() });
+    let mut watcher = watch(&server, "fetchers");
+    let mut client = server.connect();
+    let gets = format!("mg {} q\r\n", "k".repeat(250)).repeat(1000) + "mn\r\n";
+    eventually("lines are skipped", || {
+        client.send(gets.as_bytes());
+        client.expect(b"MN\r\n");
+        client.stat("log_watcher_skipped") != "0"
+    });
+    let mut number = 0;
+    loop {
+        let line = watcher.line();
+        if let Some(skipped) = line.strip_prefix("skipped=") {
+            let skipped: u64 = skipped.trim_end().parse().unwrap();
+            // The next one has the number that follows what was skipped.
+            let next = watcher.line();
+            assert_eq!(gid(&next), number + skipped + 1, "{next}");
+            break;
+        }
+        let gid = gid(&line);
+        assert_eq!(gid, number + 1, "{line}");
+        number = gid;
+        if number.is_multiple_of(100) {
+            // Something to be told after what was skipped.
+            client.send(b"mg more q\r\nmn\r\n");
+            client.expect(b"MN\r\n");
+        }
+    }
+}
+
+fn gid(line: &str) -> u64 {
+    let (_, rest) = line.split_once(" gid=").expect(line);
+    rest.split_once(' ').expect(line).0.parse().unwrap()
+}
+
+#[test]
+fn the_twenty_first_watcher_is_refused_until_one_goes() {
+    let server = Running::start(options());
+    let mut watchers: Vec<Client> = (0..20).map(|_| watch(&server, "evictions")).collect();
+    let mut late = server.connect();
+    late.send(b"watch\r\n");
+    late.expect(b"WATCHER_TOO_MANY log watcher limit reached\r\n");
+    drop(watchers.pop());
+    eventually("a place is free", || {
+        late.send(b"stats\r\n");
+        let mut watchers = None;
+        loop {
+            let line = late.line();
+            if line == "END\r\n" {
+                return watchers.as_deref() == Some("STAT log_watchers 19\r\n");
+            }
+            if line.starts_with("STAT log_watchers ") {
+                watchers = Some(line);
+            }
+        }
+    });
+    late.send(b"watch\r\n");
+    late.expect(b"OK\r\n");
+}
+
+#[test]
+fn what_streams_begins_with_nothing_before_it() {
+    let server = Running::start(options());
+    let mut client = server.connect();
+    client.send(b"mn\r\nwatch\r\n");
+    client.expect(b"MN\r\nERROR cannot pipeline other commands before watch\r\n");
+    client.send(b"mn\r\nlru_crawler metadump all\r\n");
+    client.expect(b"MN\r\nERROR cannot pipeline other commands before metadump\r\n");
+    client.expect_version();
+}
+
+#[test]
+fn the_roster_tells_what_each_connection_does() {
+    let server = Running::start(options());
+    let _watcher = watch(&server, "");
+    let mut half = server.connect();
+    half.stream.write_all(b"mn\r\nset k 0 0 10\r\nabc").unwrap();
+    half.expect(b"MN\r\n");
+    let mut idle = server.connect();
+    idle.expect_version();
+    let mut asker = server.connect();
+    eventually("each is as it should be", || {
+        let stats = asker.stats(" conns");
+        let mut states: Vec<&str> = stats
+            .iter()
+            .filter(|(name, _)| name.ends_with(":state"))
+            .map(|(_, value)| value.as_str())
+            .collect();
+        states.sort_unstable();
+        let peers: Vec<&String> =
+            stats.iter().filter(|(name, _)| name.ends_with(":addr")).map(|(_, value)| value).collect();
+        let asker_address = format!("tcp:{}", asker.stream.local_addr().unwrap());
+        assert!(peers.contains(&&asker_address), "{peers:?}");
+        states == ["conn_listening", "conn_nread", "conn_parse_cmd", "conn_read", "conn_watch"]
+    });
+    drop(half);
+    eventually("who is gone is not on it", || {
+        let stats = asker.stats(" conns");
+        !stats.iter().any(|(_, value)| value == "conn_nread")
+    });
+}
+
+#[test]
+fn a_list_of_many_records_comes_in_pieces_and_other_requests_go_on() {
+    let server = Running::start(Options { threads: 1, track_sizes: true, ..options() });
+    let mut client = server.connect();
+    for start in (0..40_000).step_by(1000) {
+        let sets: String =
+            (start..start + 1000).map(|key| format!("set key-{key} 0 0 1 noreply\r\nx\r\n")).collect();
+        client.send(sets.as_bytes());
+    }
+    client.send(b"mn\r\n");
+    client.expect(b"MN\r\n");
+    client.send(b"lru_crawler mgdump all\r\n");
+    client.expect(b"OK\r\n");
+    // The one worker serves another connection although nobody reads the list.
+    server.connect().expect_version();
+    let mut keys = std::collections::BTreeSet::new();
+    loop {
+        let line = client.line();
+        if line == "EN\r\n" {
+            break;
+        }
+        let key = line.strip_prefix("mg key-").and_then(|key| key.strip_suffix("\r\n")).expect(&line);
+        keys.insert(key.parse::<u32>().unwrap());
+    }
+    assert_eq!(keys.len(), 40_000);
+    let sizes: u64 = client.stats(" sizes").iter().map(|(_, count)| count.parse::<u64>().unwrap()).sum();
+    assert_eq!(sizes, 40_000);
+    assert_eq!(client.stat("lru_crawler_running"), "0");
+}
