@@ -356,7 +356,6 @@ const MISSING: &[(&[&str], &str)] = &[
     (&["-l", "proto[binary]:127.0.0.1"], "the binary protocol (proto[binary]:) is"),
     (&["-U", "1"], "UDP (-U) is"),
     (&["-p", "0"], "serving without TCP (-p 0) and without a Unix socket (-s) is"),
-    (&["-X"], "refusing dumps (-X) is"),
     (&["-e", "/x"], "the memory file (-e) is"),
     (&["-o", "idle_timeout=1"], "idle_timeout is"),
 ];
@@ -535,7 +534,6 @@ fn what_has_no_meaning_is_named_only_when_asked() {
         "-f has no effect: records are not kept in slabs\n\
          -L has no effect: the system chooses the size of its pages\n\
          -o hashpower has no effect: the table grows and shrinks by itself\n\
-         -o no_lru_crawler has no effect: records are not kept in such queues\n\
          -o slab_chunk_max has no effect: records are not kept in slabs\n\
          Exiting normally\n"
     );
