@@ -316,7 +316,7 @@ fn seconds(ttl: Ttl) -> i64 {
     match ttl {
         Ttl::Never => 0,
         Ttl::Expired => -1,
-        Ttl::Seconds(seconds) => seconds.into(),
+        Ttl::Seconds(seconds) | Ttl::Sliding(seconds) => seconds.into(),
         Ttl::At(at) => {
             let now = todana::Clock::now(&todana::SystemClock);
             let UnixSeconds(now) = now;
