@@ -10,8 +10,9 @@ use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, ValueEnum};
 use std::ffi::OsString;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use todana_server::{LogFormat, Options, TlsOptions, init_logging};
+use todana_server::{AdminOptions, LogFormat, Options, TlsOptions, init_logging};
 
 pub(crate) const AFTER_HELP: &str = "\
 Each option can also be a variable in the environment (--memory-limit as
@@ -59,6 +60,13 @@ pub(crate) struct Arguments {
     /// Requests of one connection in a row before others get a turn
     #[arg(short = 'R', long, env = "TODANA_MAX_REQS_PER_EVENT", default_value = "20", value_parser = number::<u32>, help_heading = NETWORK)]
     max_reqs_per_event: u32,
+    /// Port of the pages /metrics, /healthz and /readyz; 0 for none, -1 lets the system choose [default: 10000 above the
+    /// TCP port; none with a Unix socket]
+    #[arg(long, env = "TODANA_ADMIN_PORT", value_parser = port, help_heading = NETWORK, allow_negative_numbers = true)]
+    admin_port: Option<i32>,
+    /// Addresses of these pages, without TLS
+    #[arg(long, env = "TODANA_ADMIN_LISTEN", default_value = "127.0.0.1", action = ArgAction::Append, value_delimiter = ',', value_name = "ADDRESS", help_heading = NETWORK)]
+    admin_listen: Vec<String>,
     /// Speak TLS, with the certificate chain in this PEM file; SIGHUP and `refresh_certs` read it again
     #[arg(long, env = "TODANA_TLS_CERT", value_name = "FILE", help_heading = TLS)]
     tls_cert: Option<PathBuf>,
@@ -186,6 +194,30 @@ fn port(text: &str) -> Result<i32, String> {
     }
 }
 
+/// How far the port of the admin pages is from the TCP port unless given: the next ports are those of further servers
+/// where there are several.
+const ADMIN_PORT_DISTANCE: u16 = 10_000;
+
+/// Where the admin pages are. What nobody asked for must not keep the server from starting.
+fn admin(arguments: &Arguments) -> Option<AdminOptions> {
+    let beside = |port: i32| match u16::try_from(port) {
+        // The system chooses both, or there is no room above.
+        Err(_) | Ok(0) => 0,
+        Ok(port) => port.checked_add(ADMIN_PORT_DISTANCE).unwrap_or(0),
+    };
+    let port = match arguments.admin_port {
+        Some(0) => return None,
+        Some(port) => u16::try_from(port).unwrap_or(0),
+        None if arguments.unix_socket.is_some() => return None,
+        None => beside(arguments.port),
+    };
+    Some(AdminOptions {
+        listen: arguments.admin_listen.clone(),
+        port,
+        is_required: arguments.admin_port.is_some(),
+    })
+}
+
 fn octal(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text.trim(), 8).map_err(|_| "not an octal number".into())
 }
@@ -268,6 +300,7 @@ impl Arguments {
     /// The server's options. The error says which cannot be.
     fn checked(self) -> Result<(Options, LogFormat), String> {
         let tls = self.tls()?;
+        let admin = admin(&self);
         let listen = if self.unix_socket.is_some() { Vec::new() } else { self.listen };
         let negative = [Extended::NegativeIsSliding, Extended::NegativeIsExpired];
         let mut negative = self.extended.iter().copied().filter(|word| negative.contains(word));
@@ -288,6 +321,7 @@ impl Arguments {
             flush_allowed: !self.disable_flush_all,
             shutdown_allowed: self.enable_shutdown,
             tls,
+            admin,
             negative_is_sliding: negative.next_back() == Some(Extended::NegativeIsSliding),
             debug_commands: self.extended.contains(&Extended::DebugCommands),
             emulate_full: self.extended.contains(&Extended::EmulateFull),
@@ -359,8 +393,10 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
     let effective = effective(words)?;
     init_logging(effective.log_format, effective.options.verbosity);
     let banner = Banner::of(&effective.options);
-    todana_server::serve(effective.options, |server| banner.print(server.listening_on()))
-        .map_err(|error| Failure::trouble(error.to_string()))
+    todana_server::serve(effective.options, |server| {
+        banner.print(server.listening_on(), server.admin_addresses())
+    })
+    .map_err(|error| Failure::trouble(error.to_string()))
 }
 
 /// The three lines at the start: what it is, where it listens, how to try it.
@@ -383,15 +419,17 @@ impl Banner {
         Banner { is_unix: options.unix_socket.is_some(), certificate, memory, threads: options.threads }
     }
 
-    fn print(&self, listening_on: &[String]) {
+    fn print(&self, listening_on: &[String], admin: &[SocketAddr]) {
         let place = listening_on.first().map_or("", String::as_str);
         // A relative path looks like the name of a host.
         let mut server = if self.is_unix { format!("unix:{place}") } else { place.to_string() };
         if let (true, Some(certificate)) = (place.starts_with("todanas://"), &self.certificate) {
             server = format!("{server} --tls-ca {}", certificate.display());
         }
+        let metrics =
+            admin.first().map_or_else(String::new, |place| format!(", metrics: http://{place}/metrics"));
         let text = format!(
-            "todana {}: memcached's protocol, {}, {} threads, persistence: off\n\
+            "todana {}: memcached's protocol, {}, {} threads, persistence: off{metrics}\n\
              listening on {}\n\
              try: todana set hello world -S {server} && todana get hello -S {server}\n",
             env!("CARGO_PKG_VERSION"),
@@ -427,5 +465,28 @@ mod tests {
         }
         assert_eq!(number::<u64>("-3"), Err("out of range".into()));
         assert_eq!(number::<u32>("4294967296"), Err("out of range".into()));
+    }
+
+    #[test]
+    fn the_admin_pages_stand_beside_the_port_and_are_no_condition_unless_asked_for() {
+        let admin = |line: &str| {
+            let words = ["todana".to_string(), "serve".into()].into_iter();
+            let words = words.chain(line.split_whitespace().map(String::from)).map(OsString::from);
+            let found = effective(words).map_err(|_| line).unwrap().options.admin;
+            found.map(|admin| (admin.port, admin.listen.join(","), admin.is_required))
+        };
+        let local = || "127.0.0.1".to_string();
+        assert_eq!(admin(""), Some((21211, local(), false)));
+        assert_eq!(admin("-p 7000 -l *"), Some((17000, local(), false)));
+        assert_eq!(admin("-p 60000"), Some((0, local(), false)));
+        assert_eq!(admin("-p -1"), Some((0, local(), false)));
+        assert_eq!(admin("-s /run/s"), None);
+        assert_eq!(admin("-s /run/s --admin-port 9"), Some((9, local(), true)));
+        assert_eq!(admin("--admin-port -1"), Some((0, local(), true)));
+        assert_eq!(admin("--admin-port 0"), None);
+        assert_eq!(
+            admin("--admin-listen ::1,10.0.0.1:7 --admin-port 9"),
+            Some((9, "::1,10.0.0.1:7".into(), true))
+        );
     }
 }

@@ -4,6 +4,7 @@
 //! acceptor --connections in turn--> worker: one readiness loop, no locks shared with other workers
 //!   readable -> read once -> decode all that is there -> execute inline -> one write
 //! janitor: expiry, compaction, and the memory limit of the whole process
+//! admin: /metrics, /healthz, /readyz over HTTP, on a port and in a thread of their own
 //! ```
 //!
 //! Always true: an idle connection holds no buffer; a connection whose peer does not read is not read from either;
@@ -13,6 +14,7 @@
 
 mod acceptor;
 mod addresses;
+mod admin;
 mod connection;
 mod counters;
 mod crawler;
@@ -35,6 +37,6 @@ mod watchers;
 mod worker;
 
 pub use logging::{LogFormat, init_logging};
-pub use options::{Options, OptionsError};
+pub use options::{AdminOptions, Options, OptionsError};
 pub use server::{Handle, Server, serve};
 pub use tls::{Tls, TlsError, TlsOptions};

@@ -61,6 +61,19 @@ pub struct Options {
     pub track_sizes: bool,
     /// The crawler is there, which serves `lru_crawler`'s lists.
     pub crawler_enabled: bool,
+    /// Where the pages for monitoring are; `None` is nowhere.
+    pub admin: Option<AdminOptions>,
+}
+
+/// Where `/metrics`, `/healthz` and `/readyz` are served, over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminOptions {
+    /// Addresses to listen on, written as in [`Options::listen`]. Empty: 127.0.0.1.
+    pub listen: Vec<String>,
+    /// The port for addresses that name none; 0 lets the system choose.
+    pub port: u16,
+    /// False: where the address cannot be had, the server does without them and says so.
+    pub is_required: bool,
 }
 
 impl Default for Options {
@@ -91,6 +104,7 @@ impl Default for Options {
             prefix_delimiter: None,
             track_sizes: false,
             crawler_enabled: true,
+            admin: None,
         }
     }
 }

@@ -32,6 +32,39 @@ pub(crate) fn cpu_time() -> (Duration, Duration) {
     (duration(user), duration(system))
 }
 
+/// Address space in use, `None` where the system does not tell.
+pub(crate) fn virtual_bytes() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split(' ').next()?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+/// How large the address space may be, `None` for no limit.
+pub(crate) fn virtual_bytes_max() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::As).current
+}
+
+/// Files open now, `None` where the system does not tell. Takes time where they are many.
+pub(crate) fn open_files() -> Option<u64> {
+    // The folder itself is open while it is read.
+    Some((std::fs::read_dir("/proc/self/fd").ok()?.count() as u64).saturating_sub(1))
+}
+
+/// Files that may be open, `None` for no limit.
+pub(crate) fn files_max() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}
+
+/// When the process started, since 1970; `None` where the system does not tell.
+pub(crate) fn started_at() -> Option<Duration> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
+    let system = std::fs::read_to_string("/proc/stat").ok()?;
+    let boot = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    Some(Duration::from_secs(boot) + Duration::from_micros(ticks * 1_000_000 / per_second))
+}
+
 /// Raises the limit of open files to hold so many connections; the limit afterwards.
 pub(crate) fn allow_files(wanted: u64) -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -1,6 +1,7 @@
 //! The server as a whole: opened, run, stopped.
 
 use crate::acceptor::Acceptor;
+use crate::admin::{self, Admin};
 use crate::counters::{ConnectionCounters, WorkerCounters};
 use crate::crawler::Crawler;
 use crate::janitor;
@@ -174,6 +175,7 @@ pub struct Server {
     tcp_addresses: Vec<SocketAddr>,
     /// Removed when the server ends.
     pid_file: Option<PidFile>,
+    admin: Option<Admin>,
 }
 
 impl Server {
@@ -191,9 +193,11 @@ impl Server {
         let tls = tls.map(Arc::new);
         let listeners = Listener::open(&options, tls.as_ref())?;
         let tcp_addresses: Vec<SocketAddr> = listeners.iter().filter_map(Listener::tcp_address).collect();
+        let admin = Admin::bind(options.admin.as_ref())?;
         // Descriptors besides those of connections: listeners, polls, wakers, standard streams, files.
         let wanted =
             options.connections_max as u64 + 2 * options.threads as u64 + listeners.len() as u64 + 32;
+        let wanted = wanted + if admin.is_some() { admin::CONNECTIONS_MAX as u64 + 8 } else { 0 };
         let allowed = process::allow_files(wanted);
         if allowed < wanted {
             tracing::warn!(
@@ -254,7 +258,7 @@ impl Server {
         }
         // Last, so that whoever finds the file finds a server that listens.
         let pid_file = shared.options.pid_file.as_deref().map(PidFile::write).transpose()?;
-        Ok(Server { shared, acceptor, workers, tcp_addresses, pid_file })
+        Ok(Server { shared, acceptor, workers, tcp_addresses, pid_file, admin })
     }
 
     /// The TCP addresses it listens on, with the ports that the system chose.
@@ -265,6 +269,11 @@ impl Server {
     /// Where it listens, as people write it: TCP addresses (`todanas://` with TLS), or the path of the Unix socket.
     pub fn listening_on(&self) -> &[String] {
         &self.shared.listening_on
+    }
+
+    /// Where the pages for monitoring are; empty where there are none.
+    pub fn admin_addresses(&self) -> &[SocketAddr] {
+        self.admin.as_ref().map_or(&[], Admin::addresses)
     }
 
     /// What stops it.
@@ -289,6 +298,12 @@ impl Server {
             let thread = std::thread::Builder::new().name(format!("worker-{number}"));
             threads.push(thread.spawn(move || worker.run())?);
         }
+        let mut admin = None;
+        if let Some(pages) = self.admin {
+            let (ending, shared) = (pages.ending(), Arc::clone(&self.shared));
+            let thread = std::thread::Builder::new().name("admin".into());
+            admin = Some((ending, thread.spawn(move || pages.run(shared))?));
+        }
         let shared = Arc::clone(&self.shared);
         let janitor =
             std::thread::Builder::new().name("janitor".into()).spawn(move || janitor::run(&shared))?;
@@ -298,6 +313,13 @@ impl Server {
         for thread in threads {
             if thread.join().is_err() {
                 tracing::error!("a thread ended by a panic");
+            }
+        }
+        // Last, so that it can say meanwhile that the server is stopping.
+        if let Some((ending, thread)) = admin {
+            ending.end();
+            if thread.join().is_err() {
+                tracing::error!("the admin thread ended by a panic");
             }
         }
         drop(self.pid_file);

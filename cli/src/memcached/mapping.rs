@@ -44,6 +44,8 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
         prefix_delimiter: settings.prefix_delimiter,
         track_sizes: settings.extended.track_sizes,
         crawler_enabled: settings.extended.lru_crawler,
+        // memcached has none: see `admin`.
+        admin: None,
     };
     options.validate().map_err(|error| Refusal::usage(error.to_string()))?;
     Ok(options)
@@ -227,6 +229,7 @@ mod tests {
                 prefix_delimiter: Some(b'/'),
                 track_sizes: true,
                 crawler_enabled: false,
+                admin: None,
             }
         );
         let unix =

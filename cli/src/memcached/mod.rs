@@ -10,6 +10,7 @@
 //! `mapping` alone. Where memcached refuses something only because of its slabs, this does not.
 //! Not here: what the server does with its options (`todana_server`).
 
+mod admin;
 mod extended;
 mod getopt;
 mod listen;

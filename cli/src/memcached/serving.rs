@@ -2,7 +2,7 @@
 
 use super::refusal::{Refusal, SYSTEM};
 use super::settings::{Port, Settings};
-use super::{mapping, pid_file, port_file, process};
+use super::{admin, mapping, pid_file, port_file, process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::io;
@@ -16,7 +16,8 @@ const SLAB_PAGE: u32 = 1 << 20;
 
 /// Serves until a signal or a client's `shutdown` ends it.
 pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
-    let options = mapping::options(settings)?;
+    let mut options = mapping::options(settings)?;
+    options.admin = admin::asked(|name| std::env::var(name).ok())?;
     // While it is root, as private keys are often root's.
     let tls = options.tls.as_ref().map(Tls::load).transpose();
     let tls = tls.map_err(|error| Refusal::usage(error.to_string()))?;

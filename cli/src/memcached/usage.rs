@@ -68,6 +68,9 @@ What clients may do
     tail_repair_time watcher_logbuf_size worker_logbuf_size read_buf_mem_limit drop_privileges
     relaxed_privileges sock_cookie_id modern ext_*
 
+TODANA_ADMIN_PORT in the environment asks for pages for monitoring (HTTP: /metrics /healthz /readyz) on
+that port of TODANA_ADMIN_LISTEN (127.0.0.1).
+
 An option without meaning here is named under -v. Exit codes: 0 stopped, 1 bad value, 64 wrong usage,
 67 no such user, 71 the system refuses.
 ";

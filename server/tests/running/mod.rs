@@ -19,6 +19,7 @@ pub(crate) fn options() -> Options {
 
 pub(crate) struct Running {
     pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) admin_addresses: Vec<SocketAddr>,
     pub(crate) handle: Handle,
     serving: Option<JoinHandle<std::io::Result<()>>>,
 }
@@ -28,7 +29,13 @@ impl Running {
     pub(crate) fn start(options: Options) -> Running {
         let server = Server::bind(Options { port: 0, ..options }).unwrap();
         let (addresses, handle) = (server.tcp_addresses().to_vec(), server.handle());
-        Running { addresses, handle, serving: Some(std::thread::spawn(move || server.run())) }
+        let admin_addresses = server.admin_addresses().to_vec();
+        Running {
+            addresses,
+            admin_addresses,
+            handle,
+            serving: Some(std::thread::spawn(move || server.run())),
+        }
     }
 
     pub(crate) fn connect(&self) -> Client {

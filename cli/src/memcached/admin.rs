@@ -1,0 +1,49 @@
+//! The admin pages under memcached's name, which has no option for them: only the environment can ask, by the variables
+//! of `todana serve`. A start script stays as it is; a line in the unit's environment is enough.
+
+use super::refusal::Refusal;
+use todana_server::AdminOptions;
+
+const PORT: &str = "TODANA_ADMIN_PORT";
+const LISTEN: &str = "TODANA_ADMIN_LISTEN";
+
+/// Where the pages are to be, if anywhere: not without a port.
+pub(super) fn asked(variable: impl Fn(&str) -> Option<String>) -> Result<Option<AdminOptions>, Refusal> {
+    let port = match variable(PORT).as_deref().map(str::trim) {
+        None | Some("" | "0") => return Ok(None),
+        // The system chooses.
+        Some("-1") => 0,
+        Some(text) => text.parse().map_err(|_| {
+            Refusal::usage(format!("{PORT} must be 1 to 65535, 0 for none or -1, not \"{text}\""))
+        })?,
+    };
+    let listen = variable(LISTEN).unwrap_or_else(|| "127.0.0.1".into());
+    Ok(Some(AdminOptions { listen: listen.split(',').map(String::from).collect(), port, is_required: true }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked_by(variables: &[(&str, &str)]) -> Result<Option<AdminOptions>, Refusal> {
+        asked(|name| variables.iter().find(|(one, _)| *one == name).map(|(_, value)| value.to_string()))
+    }
+
+    #[test]
+    fn there_are_no_pages_unless_a_port_is_given() {
+        for none in [&[][..], &[(PORT, "0")], &[(PORT, "")], &[(LISTEN, "::1")]] {
+            assert!(matches!(asked_by(none), Ok(None)), "{none:?}");
+        }
+        let pages = |listen: &[&str], port| {
+            let listen = listen.iter().map(ToString::to_string).collect();
+            AdminOptions { listen, port, is_required: true }
+        };
+        assert!(matches!(asked_by(&[(PORT, "9150")]), Ok(Some(a)) if a == pages(&["127.0.0.1"], 9150)));
+        assert!(
+            matches!(asked_by(&[(PORT, "-1"), (LISTEN, "::1,a:7")]), Ok(Some(a)) if a == pages(&["::1", "a:7"], 0))
+        );
+        for wrong in ["x", "65536", "-2"] {
+            assert!(asked_by(&[(PORT, wrong)]).is_err(), "{wrong}");
+        }
+    }
+}

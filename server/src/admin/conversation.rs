@@ -1,0 +1,296 @@
+//! One connection to the admin pages: requests in turn, each answered before the next one is read.
+
+use super::http::{Parsed, REQUEST_BYTES_MAX, Request, Response, parse};
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+/// A request has to come in, and its response to be taken, within so long.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// A connection without a request is kept so long: scrapes come every 15 to 60 seconds.
+pub(super) const IDLE: Duration = Duration::from_secs(75);
+/// So long, and so many bytes, whoever is being turned away may still send. Closing at once would make the system
+/// take back the response that explains why.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 64 << 10;
+/// After so many requests a connection has to be made anew, so that none can keep the thread for itself.
+const REQUESTS_MAX: u32 = 100;
+
+/// A socket whose sending side can be closed by itself.
+pub(super) trait Socket: Read + Write {
+    fn close_output(&mut self) -> io::Result<()>;
+}
+
+impl Socket for mio::net::TcpStream {
+    fn close_output(&mut self) -> io::Result<()> {
+        self.shutdown(std::net::Shutdown::Write)
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// To be called again when the socket is ready, or the deadline past.
+    Stays,
+    Ends,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    Talking,
+    /// The response on its way is the last.
+    Closing,
+    /// What still comes is read and forgotten.
+    Draining,
+}
+
+pub(super) struct Conversation<S> {
+    pub(super) socket: S,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// How much of the output is sent.
+    sent: usize,
+    stage: Stage,
+    requests: u32,
+    drained: usize,
+    /// When it last came to something: its beginning, or a response taken.
+    pub(super) since: Instant,
+    /// It has come to nothing if it is still there then.
+    pub(super) deadline: Instant,
+}
+
+impl<S: Socket> Conversation<S> {
+    pub(super) fn new(socket: S, now: Instant) -> Conversation<S> {
+        Conversation {
+            socket,
+            input: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+            stage: Stage::Talking,
+            requests: 0,
+            drained: 0,
+            since: now,
+            deadline: now + PATIENCE,
+        }
+    }
+
+    /// Goes on as far as the socket allows.
+    pub(super) fn proceed(&mut self, now: Instant, answer: &mut dyn FnMut(&Request) -> Response) -> Fate {
+        loop {
+            let step = match self.stage {
+                _ if self.sent < self.output.len() => self.send(now),
+                Stage::Talking => self.receive(now, answer),
+                Stage::Closing => self.close_output(now),
+                Stage::Draining => self.drain(),
+            };
+            match step {
+                Ok(true) => {}
+                Ok(false) => return Fate::Ends,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Fate::Stays,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Fate::Ends,
+            }
+        }
+    }
+
+    fn send(&mut self, now: Instant) -> io::Result<bool> {
+        let len = self.socket.write(&self.output[self.sent..])?;
+        self.sent += len;
+        if self.sent == self.output.len() {
+            (self.output, self.sent) = (Vec::new(), 0);
+            self.since = now;
+            // What was sent ahead is the beginning of a request, if not a whole one.
+            self.deadline = now + if self.input.is_empty() { IDLE } else { PATIENCE };
+        }
+        Ok(len > 0)
+    }
+
+    fn receive(&mut self, now: Instant, answer: &mut dyn FnMut(&Request) -> Response) -> io::Result<bool> {
+        if !self.input.is_empty() {
+            match parse(&self.input) {
+                Parsed::Partial => {}
+                Parsed::Whole(request, len) => {
+                    self.requests += 1;
+                    let keeps_alive = request.keeps_alive && self.requests < REQUESTS_MAX;
+                    self.input.drain(..len);
+                    self.respond(&answer(&request), request.is_head, keeps_alive, now);
+                    return Ok(true);
+                }
+                Parsed::Refused(status) => {
+                    self.respond(&Response::refusal(status), false, false, now);
+                    return Ok(true);
+                }
+            }
+        }
+        let begins = self.input.is_empty();
+        let mut piece = [0; 2048];
+        let room = piece.len().min(REQUEST_BYTES_MAX.saturating_sub(self.input.len()));
+        let len = self.socket.read(&mut piece[..room])?;
+        self.input.extend_from_slice(&piece[..len]);
+        if begins {
+            self.deadline = now + PATIENCE;
+        }
+        Ok(len > 0)
+    }
+
+    fn respond(&mut self, response: &Response, is_head: bool, keeps_alive: bool, now: Instant) {
+        self.output = response.encode(is_head, keeps_alive);
+        self.deadline = now + PATIENCE;
+        if !keeps_alive {
+            self.stage = Stage::Closing;
+            self.input = Vec::new();
+        }
+    }
+
+    fn close_output(&mut self, now: Instant) -> io::Result<bool> {
+        self.socket.close_output()?;
+        self.stage = Stage::Draining;
+        self.deadline = now + LINGER;
+        Ok(true)
+    }
+
+    fn drain(&mut self) -> io::Result<bool> {
+        let len = self.socket.read(&mut [0; 2048])?;
+        self.drained += len;
+        Ok(len > 0 && self.drained < LINGER_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::http::Status;
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// Gives what it is to give, piece by piece, and takes at most so much at a time.
+    #[derive(Default)]
+    struct Script {
+        incoming: VecDeque<Vec<u8>>,
+        ended: bool,
+        taken: Vec<u8>,
+        takes: usize,
+        output_closed: bool,
+    }
+
+    impl Read for Script {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let Some(piece) = self.incoming.front_mut() else {
+                return if self.ended { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
+            };
+            let len = piece.len().min(buffer.len());
+            buffer[..len].copy_from_slice(&piece[..len]);
+            piece.drain(..len);
+            if piece.is_empty() {
+                self.incoming.pop_front();
+            }
+            Ok(len)
+        }
+    }
+
+    impl Write for Script {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            assert!(!self.output_closed);
+            if self.takes == 0 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let len = bytes.len().min(self.takes);
+            self.taken.extend_from_slice(&bytes[..len]);
+            Ok(len)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Socket for Script {
+        fn close_output(&mut self) -> io::Result<()> {
+            self.output_closed = true;
+            Ok(())
+        }
+    }
+
+    fn script(pieces: &[&[u8]]) -> Script {
+        let incoming = pieces.iter().map(|piece| piece.to_vec()).collect();
+        Script { incoming, takes: usize::MAX, ..Script::default() }
+    }
+
+    fn echo(request: &Request) -> Response {
+        Response::text(Status::Ok, format!("<{}>", request.path))
+    }
+
+    fn bodies(taken: &[u8]) -> Vec<String> {
+        let text = String::from_utf8(taken.to_vec()).unwrap();
+        text.split("HTTP/1.1 ").skip(1).map(|one| one.split_once("\r\n\r\n").unwrap().1.to_string()).collect()
+    }
+
+    #[test]
+    fn requests_sent_ahead_are_answered_in_order() {
+        let now = Instant::now();
+        let all = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\nGET /b HTTP/1.1\r\nHost: x\r\n\r\nGET /c HT";
+        let mut conversation = Conversation::new(script(&[all]), now);
+        conversation.socket.takes = 7;
+        assert_eq!(conversation.proceed(now, &mut echo), Fate::Stays);
+        assert_eq!(bodies(&conversation.socket.taken), ["</a>", "</b>"]);
+        assert_eq!(conversation.deadline, now + PATIENCE, "the third has begun");
+        conversation.socket.incoming.push_back(b"TP/1.1\r\nHost: x\r\n\r\n".to_vec());
+        assert_eq!(conversation.proceed(now, &mut echo), Fate::Stays);
+        assert_eq!(bodies(&conversation.socket.taken), ["</a>", "</b>", "</c>"]);
+        assert_eq!(conversation.deadline, now + IDLE);
+    }
+
+    #[test]
+    fn a_request_that_trickles_in_gains_no_time() {
+        let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(4));
+        let mut conversation = Conversation::new(script(&[b"GET /a"]), now);
+        assert_eq!(conversation.proceed(now, &mut echo), Fate::Stays);
+        conversation.socket.incoming.push_back(b" HTTP/1.1\r\n".to_vec());
+        assert_eq!(conversation.proceed(later, &mut echo), Fate::Stays);
+        assert_eq!(conversation.deadline, now + PATIENCE);
+    }
+
+    #[test]
+    fn a_response_that_is_not_taken_gains_no_time_either() {
+        let now = Instant::now();
+        let mut conversation = Conversation::new(script(&[b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"]), now);
+        conversation.socket.takes = 0;
+        assert_eq!(conversation.proceed(now, &mut echo), Fate::Stays);
+        assert_eq!(conversation.proceed(now + Duration::from_secs(4), &mut echo), Fate::Stays);
+        assert_eq!(conversation.deadline, now + PATIENCE);
+        assert_eq!(conversation.input.len(), 0);
+    }
+
+    #[test]
+    fn garbage_is_answered_once_and_what_follows_is_forgotten_within_bounds() {
+        let now = Instant::now();
+        let flood = vec![b'x'; LINGER_BYTES * 2];
+        let mut conversation = Conversation::new(script(&[b"set a 0 0 1\r\n1\r\n", &flood]), now);
+        assert_eq!(conversation.proceed(now, &mut echo), Fate::Ends);
+        assert!(conversation.socket.output_closed);
+        let taken = String::from_utf8(conversation.socket.taken).unwrap();
+        assert!(taken.starts_with("HTTP/1.1 400 ") || taken.starts_with("HTTP/1.1 505 "), "{taken}");
+        assert!(taken.contains("Connection: close\r\n"), "{taken}");
+        let left: usize = conversation.socket.incoming.iter().map(Vec::len).sum();
+        assert!(left > 0, "not all of it was read");
+    }
+
+    #[test]
+    fn half_a_request_at_the_end_is_no_request() {
+        let now = Instant::now();
+        let mut socket = script(&[b"GET /a HTTP/1.1\r\nHost"]);
+        socket.ended = true;
+        let mut conversation = Conversation::new(socket, now);
+        assert_eq!(conversation.proceed(now, &mut echo), Fate::Ends);
+        assert_eq!(conversation.socket.taken, b"");
+    }
+
+    #[test]
+    fn no_connection_asks_for_ever() {
+        let now = Instant::now();
+        let request = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n".repeat(REQUESTS_MAX as usize + 50);
+        let mut socket = script(&[&request]);
+        socket.ended = true;
+        let mut conversation = Conversation::new(socket, now);
+        assert_eq!(conversation.proceed(now, &mut echo), Fate::Ends);
+        assert_eq!(bodies(&conversation.socket.taken).len(), REQUESTS_MAX as usize);
+        assert!(String::from_utf8_lossy(&conversation.socket.taken).contains("Connection: close"));
+    }
+}

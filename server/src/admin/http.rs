@@ -1,0 +1,223 @@
+//! As much of HTTP/1.1 as pages to read need: requests without a body in, whole responses out. Owns no socket.
+
+use std::fmt::Write;
+
+/// The head of a request may be so long.
+pub(super) const REQUEST_BYTES_MAX: usize = 8 << 10;
+const HEADERS_MAX: usize = 64;
+
+/// A request, as far as it matters.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    /// Without the query.
+    pub(super) path: String,
+    /// HEAD: the response goes out without its body.
+    pub(super) is_head: bool,
+    /// Another request may follow on the same connection.
+    pub(super) keeps_alive: bool,
+}
+
+/// What the bytes received so far are.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Parsed {
+    Partial,
+    /// A whole request of so many bytes.
+    Whole(Request, usize),
+    /// Nothing to go on from: to be answered so, and closed.
+    Refused(Status),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    Ok,
+    BadRequest,
+    NotFound,
+    MethodNotAllowed,
+    HeadersTooLarge,
+    Unavailable,
+    VersionNotSupported,
+}
+
+impl Status {
+    fn line(self) -> &'static str {
+        match self {
+            Status::Ok => "200 OK",
+            Status::BadRequest => "400 Bad Request",
+            Status::NotFound => "404 Not Found",
+            Status::MethodNotAllowed => "405 Method Not Allowed",
+            Status::HeadersTooLarge => "431 Request Header Fields Too Large",
+            Status::Unavailable => "503 Service Unavailable",
+            Status::VersionNotSupported => "505 HTTP Version Not Supported",
+        }
+    }
+}
+
+/// What a page answers.
+#[derive(Debug)]
+pub(super) struct Response {
+    pub(super) status: Status,
+    pub(super) content_type: &'static str,
+    pub(super) body: String,
+}
+
+impl Response {
+    pub(super) fn text(status: Status, body: impl Into<String>) -> Response {
+        Response { status, content_type: "text/plain; charset=utf-8", body: body.into() }
+    }
+
+    /// The answer to what is no request.
+    pub(super) fn refusal(status: Status) -> Response {
+        Response::text(status, format!("{}\n", status.line()))
+    }
+
+    /// The bytes to send.
+    pub(super) fn encode(&self, is_head: bool, keeps_alive: bool) -> Vec<u8> {
+        let mut head = String::new();
+        // A String takes whatever is written.
+        let _ = write!(
+            head,
+            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n",
+            self.status.line(),
+            self.content_type,
+            self.body.len()
+        );
+        if self.status == Status::MethodNotAllowed {
+            head.push_str("Allow: GET, HEAD\r\n");
+        }
+        if !keeps_alive {
+            head.push_str("Connection: close\r\n");
+        }
+        head.push_str("\r\n");
+        if !is_head {
+            head.push_str(&self.body);
+        }
+        head.into_bytes()
+    }
+}
+
+/// Reads the first request of `input`.
+pub(super) fn parse(input: &[u8]) -> Parsed {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    let len = match request.parse(input) {
+        Ok(httparse::Status::Complete(len)) => len,
+        Ok(httparse::Status::Partial) if input.len() < REQUEST_BYTES_MAX => return Parsed::Partial,
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            return Parsed::Refused(Status::HeadersTooLarge);
+        }
+        Err(httparse::Error::Version) => return Parsed::Refused(Status::VersionNotSupported),
+        Err(_) => return Parsed::Refused(Status::BadRequest),
+    };
+    let is_head = match request.method {
+        Some("GET") => false,
+        Some("HEAD") => true,
+        // A body may follow, so there is no telling where the next request begins.
+        _ => return Parsed::Refused(Status::MethodNotAllowed),
+    };
+    let mut keeps_alive = request.version == Some(1);
+    let mut has_host = !keeps_alive;
+    for header in request.headers.iter() {
+        let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+        if is("Host") {
+            has_host = true;
+        } else if is("Transfer-Encoding") || is("Content-Length") && header.value.trim_ascii() != b"0" {
+            // No page takes a body.
+            return Parsed::Refused(Status::BadRequest);
+        } else if is("Connection") {
+            let mut words = header.value.split(|&byte| byte == b',');
+            keeps_alive &= !words.any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"));
+        }
+    }
+    if !has_host {
+        return Parsed::Refused(Status::BadRequest);
+    }
+    let path = path(request.path.unwrap_or_default());
+    Parsed::Whole(Request { path, is_head, keeps_alive }, len)
+}
+
+/// The path of a request's target, which may be a whole address (as sent through proxies).
+fn path(target: &str) -> String {
+    let target = match target.strip_prefix("http://") {
+        Some(rest) => rest.find('/').map_or("/", |start| &rest[start..]),
+        None => target,
+    };
+    target.split(['?', '#']).next().unwrap_or_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(path: &str, is_head: bool, keeps_alive: bool, len: usize) -> Parsed {
+        Parsed::Whole(Request { path: path.into(), is_head, keeps_alive }, len)
+    }
+
+    #[test]
+    fn a_request_is_whole_at_its_empty_line_and_not_before() {
+        let bytes = b"GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
+        for len in 0..bytes.len() {
+            assert_eq!(parse(&bytes[..len]), Parsed::Partial, "{len} bytes");
+        }
+        let mut two = bytes.to_vec();
+        two.extend_from_slice(b"GET / HT");
+        assert_eq!(parse(&two), whole("/metrics", false, true, bytes.len()));
+    }
+
+    #[test]
+    fn targets_are_read_to_their_path() {
+        for (target, expected) in [
+            ("/", "/"),
+            ("/metrics?name=a&b", "/metrics"),
+            ("http://127.0.0.1:1/readyz?x", "/readyz"),
+            ("http://127.0.0.1:1", "/"),
+            ("*", "*"),
+        ] {
+            let text = format!("HEAD {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(parse(text.as_bytes()), whole(expected, true, true, text.len()));
+        }
+    }
+
+    #[test]
+    fn connections_stay_open_unless_told_or_old() {
+        for (head, keeps) in [
+            ("GET / HTTP/1.1\r\nHost: a\r\n", true),
+            ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: keep-alive\r\n", true),
+            ("GET / HTTP/1.1\r\nhost: a\r\nCONNECTION: te, Close\r\n", false),
+            ("GET / HTTP/1.0\r\n", false),
+        ] {
+            let text = format!("{head}\r\n");
+            assert_eq!(parse(text.as_bytes()), whole("/", false, keeps, text.len()), "{head}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_such_request_is_refused_by_name() {
+        let many_headers = format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(65));
+        let long_header = format!("GET / HTTP/1.1\r\nA: {}", "x".repeat(REQUEST_BYTES_MAX));
+        for (bytes, status) in [
+            ("POST /metrics HTTP/1.1\r\nHost: a\r\n\r\n", Status::MethodNotAllowed),
+            ("get / HTTP/1.1\r\nHost: a\r\n\r\n", Status::MethodNotAllowed),
+            ("GET / HTTP/1.1\r\n\r\n", Status::BadRequest),
+            ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", Status::BadRequest),
+            ("GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", Status::BadRequest),
+            ("GET / HTTP/1.1\r\nHost a\r\n\r\n", Status::BadRequest),
+            ("GET / HTTP/2.0\r\n\r\n", Status::VersionNotSupported),
+            ("\u{0}\u{1}\r\n\r\n", Status::BadRequest),
+            (&many_headers, Status::HeadersTooLarge),
+            (&long_header, Status::HeadersTooLarge),
+        ] {
+            assert_eq!(parse(bytes.as_bytes()), Parsed::Refused(status), "{bytes:.60}");
+        }
+    }
+
+    #[test]
+    fn a_response_says_how_long_it_is_also_without_its_body() {
+        let response = Response::text(Status::Ok, "ok\n");
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 3\r\n\
+                    Cache-Control: no-store\r\n";
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        assert_eq!(text(response.encode(false, true)), format!("{head}\r\nok\n"));
+        assert_eq!(text(response.encode(true, true)), format!("{head}\r\n"));
+        assert_eq!(text(response.encode(false, false)), format!("{head}Connection: close\r\n\r\nok\n"));
+    }
+}

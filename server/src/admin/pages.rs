@@ -1,0 +1,44 @@
+//! The pages: which there are, and what each answers.
+
+use super::exposition;
+use super::http::{Request, Response, Status};
+use super::metrics::Metrics;
+use super::readings::Readings;
+use crate::server::{Shared, Stopping};
+use std::sync::Arc;
+
+const INDEX: &str = "todana: /metrics /healthz /readyz\n";
+
+pub(super) struct Pages {
+    shared: Arc<Shared>,
+    metrics: Metrics,
+}
+
+impl Pages {
+    pub(super) fn new(shared: Arc<Shared>) -> Pages {
+        Pages { shared, metrics: Metrics::default() }
+    }
+
+    pub(super) fn answer(&mut self, request: &Request) -> Response {
+        match request.path.as_str() {
+            "/" => Response::text(Status::Ok, INDEX),
+            // That it answers is the answer: whoever stops it should not be restarted for that.
+            "/healthz" => Response::text(Status::Ok, "ok\n"),
+            "/readyz" => self.readiness(),
+            "/metrics" => Response {
+                status: Status::Ok,
+                content_type: exposition::CONTENT_TYPE,
+                body: self.metrics.text(&Readings::take(&self.shared)),
+            },
+            _ => Response::text(Status::NotFound, format!("no such page\n{INDEX}")),
+        }
+    }
+
+    /// Whether new clients should come here.
+    fn readiness(&self) -> Response {
+        match self.shared.stopping() {
+            Stopping::No => Response::text(Status::Ok, "ready\n"),
+            Stopping::Drain | Stopping::AtOnce => Response::text(Status::Unavailable, "stopping\n"),
+        }
+    }
+}
