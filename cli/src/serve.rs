@@ -341,7 +341,11 @@ impl Arguments {
 
     fn tls(&self) -> Result<Option<TlsOptions>, String> {
         let Some(chain) = self.tls_cert.clone() else {
-            let orphan = [("--tls-key", self.tls_key.is_some()), ("--tls-ca", self.tls_ca.is_some())];
+            let orphan = [
+                ("--tls-key", self.tls_key.is_some()),
+                ("--tls-ca", self.tls_ca.is_some()),
+                ("--tls-clients", self.tls_clients.is_some()),
+            ];
             return match orphan.iter().find(|(_, given)| *given) {
                 Some((name, _)) => Err(format!("{name} means nothing without --tls-cert")),
                 None => Ok(None),

@@ -2,7 +2,8 @@
 //!
 //! rustls is used without its buffers: ciphertext is read into a buffer that all connections of a thread share and
 //! decrypted there; what is encrypted leaves from another. A connection keeps only the part of a record that has not
-//! come whole, and ciphertext that the socket has not taken.
+//! come whole, and ciphertext that the socket has not taken. An idle session takes 3.5 KiB
+//! (2026-11-21, x86-64, 2000 of them; memcached 1.6.18 with OpenSSL 3.0: 14 KiB).
 
 use super::{Ask, Tls};
 use rustls::server::UnbufferedServerConnection;
