@@ -39,6 +39,10 @@ impl Listing {
 
     /// Writes a piece; true when it was the last.
     pub(crate) fn step(&mut self, output: &mut Output) -> bool {
+        if self.walk.is_full() {
+            encode(&self.form, &Reply::End, output);
+            return true;
+        }
         let (form, walk) = (self.form, &mut self.walk);
         let mut seen = 0;
         let next = self.shared.database.list(self.place, &mut |key, inspection| {

@@ -7,6 +7,7 @@ mod language;
 mod memccapable;
 mod program;
 mod server;
+mod tools;
 
 pub(crate) use language::PYTHON;
 pub(crate) use server::Server;
@@ -74,6 +75,8 @@ pub(crate) fn run(report: &mut Report) {
         let name = format!("clients: memccapable {}", protocol.name());
         report.step(&name, || try_client(|server| memccapable::run(server, protocol)));
     }
+    report.step("clients: libmemcached-tools", || try_client(tools::run_libmemcached));
+    report.step("clients: memcached-tool", || try_client(tools::run_memcached_tool));
 }
 
 /// Clients whose TLS is OpenSSL's.
@@ -88,7 +91,7 @@ fn over_tls() -> Result<Outcome, Outcome> {
 
 /// Gives a client a server of its own.
 fn try_client(run: impl FnOnce(&Server) -> Result<Outcome, Outcome>) -> Outcome {
-    let server = match Server::start(&["-I", "2m"]) {
+    let server = match Server::start(&["-I", "2m", "--track-sizes"]) {
         Ok(server) => server,
         Err(error) => return Outcome::Failed(error),
     };
