@@ -80,6 +80,13 @@ fn memcached_has_them_only_when_the_environment_asks() {
     let _ = asked.wait();
     assert!(answer.as_ref().is_some_and(|answer| answer.ends_with("ready\n")), "{answer:?}");
 
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let refused = start(Some(&port)).wait_with_output().unwrap();
+    assert_eq!(refused.status.code(), Some(71));
+    let said = text(&refused.stderr);
+    assert!(said.contains("no admin pages") && !said.contains("failed to listen"), "{said}");
+
     let wrong = start(Some("http")).wait_with_output().unwrap();
     assert_eq!(wrong.status.code(), Some(64));
     assert!(text(&wrong.stderr).contains("TODANA_ADMIN_PORT"), "{}", text(&wrong.stderr));

@@ -36,6 +36,7 @@ mod tls;
 mod watchers;
 mod worker;
 
+pub use admin::AdminError;
 pub use logging::{LogFormat, init_logging};
 pub use options::{AdminOptions, Options, OptionsError};
 pub use server::{Handle, Server, serve};

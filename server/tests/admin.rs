@@ -84,7 +84,8 @@ fn pages_nobody_asked_for_do_not_keep_a_server_from_starting() {
     server.connect().expect_version();
     let refused = todana_server::Server::bind(Options { port: 0, admin: admin(true), ..options() });
     let message = refused.err().expect("an error").to_string();
-    let expected = format!("no admin pages (--admin-port): cannot listen on 127.0.0.1:{port}: ");
+    let expected =
+        format!("no admin pages (--admin-port, TODANA_ADMIN_PORT): cannot listen on 127.0.0.1:{port}: ");
     assert!(message.starts_with(&expected), "{message}");
 }
 

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_protocol::memcached::CHUNK_SIZES;
-use todana_server::{LogFormat, Server, Tls, init_logging};
+use todana_server::{AdminError, LogFormat, Server, Tls, init_logging};
 
 /// memcached's slab pages, which its classes divide.
 const SLAB_PAGE: u32 = 1 << 20;
@@ -99,6 +99,9 @@ fn describe(settings: &Settings) {
 
 /// The refusal for an address that cannot be had, as memcached names it.
 fn cannot_listen(settings: &Settings, error: &io::Error) -> Refusal {
+    if error.get_ref().is_some_and(|inner| inner.is::<AdminError>()) {
+        return Refusal::new(SYSTEM, error.to_string());
+    }
     let reason = cause(error).map_or_else(|| error.to_string(), process::reason);
     let place = match (&settings.unix_socket, &settings.listen, settings.tcp_port) {
         (Some(path), _, _) => format!("UNIX socket: {}", path.display()),

@@ -27,6 +27,7 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
 use pages::Pages;
 use slab::Slab;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -52,6 +53,22 @@ pub(crate) struct Admin {
     listeners: Vec<Listener>,
     addresses: Vec<SocketAddr>,
     connections: Slab<Conversation<TcpStream>>,
+}
+
+/// Why there are no admin pages, inside the error of a server that was to have them.
+#[derive(Debug)]
+pub struct AdminError(io::Error);
+
+impl fmt::Display for AdminError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no admin pages (--admin-port, TODANA_ADMIN_PORT): {}", self.0)
+    }
+}
+
+impl std::error::Error for AdminError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
 }
 
 /// Ends the thread of the admin pages.
@@ -81,11 +98,11 @@ impl Admin {
                 Ok(Some(admin))
             }
             Err(error) => {
-                let what = format!("no admin pages (--admin-port): {error}");
+                let error = AdminError(error);
                 if options.is_required {
-                    return Err(io::Error::new(error.kind(), what));
+                    return Err(io::Error::new(error.0.kind(), error));
                 }
-                tracing::warn!("{what}");
+                tracing::warn!("{error}");
                 Ok(None)
             }
         }
