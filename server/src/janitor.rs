@@ -3,7 +3,6 @@
 //! `-m` means the process. The engine knows what it holds; the janitor measures what the process holds besides (code,
 //! connections, what the allocator keeps) and leaves the engine the rest.
 
-use crate::process;
 use crate::server::{Shared, Stopping};
 use std::time::{Duration, Instant};
 
@@ -29,11 +28,6 @@ pub(crate) fn engine_limit(limit_bytes: u64, outside_bytes: u64) -> u64 {
     let margin = (limit_bytes / 128).clamp(512 << 10, 16 << 20);
     // Whatever the rest takes, a little is left to store in: refusing everything would help nobody.
     limit_bytes.saturating_sub(outside_bytes + margin).max(limit_bytes / 16)
-}
-
-/// What the process holds besides the engine.
-pub(crate) fn outside_bytes(committed_bytes: u64) -> u64 {
-    process::resident_bytes().saturating_sub(committed_bytes)
 }
 
 #[cfg(test)]

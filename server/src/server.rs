@@ -151,7 +151,12 @@ impl Shared {
     /// Measures what the process holds besides the engine, and gives the engine the rest.
     pub(crate) fn measure_memory(&self) {
         if self.memory_limit_bytes().is_some() {
-            let outside = janitor::outside_bytes(self.database.engine().status().committed_bytes);
+            // Large values come and go while this thread is kept from running: what the engine held at either end of the
+            // measurement is not the rest's.
+            let committed = || self.database.engine().status().committed_bytes;
+            let before = committed();
+            let resident = process::resident_bytes();
+            let outside = resident.saturating_sub(before.max(committed()));
             self.outside_bytes.store(outside, Ordering::Relaxed);
             self.apply_memory_limit();
         }
