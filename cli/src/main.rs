@@ -10,6 +10,7 @@ mod failure;
 mod generate;
 mod layers;
 mod memcached;
+mod password;
 mod serve;
 mod tsv;
 
@@ -53,6 +54,9 @@ enum Command {
     Config(config::Command),
     #[command(flatten)]
     Data(data::Command),
+    /// Hash a password for a user of a server with SASL (serve -S)
+    #[command(after_help = password::AFTER_HELP)]
+    Password(password::Arguments),
     /// Measure a server: throughput, latency, memory; or compare two
     #[command(after_help = bench::AFTER_HELP)]
     Bench(Box<bench::Arguments>),
@@ -124,6 +128,7 @@ fn run() -> Result<(), Failure> {
         Some(Command::Serve(_)) => serve::run(std::env::args_os()),
         Some(Command::Config(command)) => config::run(&command),
         Some(Command::Data(command)) => data::run(&command),
+        Some(Command::Password(arguments)) => password::run(&arguments),
         Some(Command::Bench(arguments)) => bench::run(&arguments),
         // All whose name is known are dispatched in `main`.
         Some(Command::As { .. }) => Err(Failure::usage("the program's name comes right behind `as`")),

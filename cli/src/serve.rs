@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use todana_server::{AdminOptions, LogFormat, Options, TlsOptions, init_logging};
+use todana_server::{AdminOptions, Authentication, LogFormat, Options, TlsOptions, init_logging};
 
 pub(crate) const AFTER_HELP: &str = "\
 Each option can also be a variable in the environment (--memory-limit as
@@ -41,6 +41,12 @@ pub(crate) struct Arguments {
     /// TCP port; 0 or -1 lets the system choose
     #[arg(short, long, env = "TODANA_PORT", default_value = "11211", value_parser = port, help_heading = NETWORK, allow_negative_numbers = true)]
     port: i32,
+    /// UDP port; 0 for no UDP, -1 lets the system choose
+    #[arg(short = 'U', long, env = "TODANA_UDP_PORT", default_value = "0", value_parser = port, help_heading = NETWORK, allow_negative_numbers = true)]
+    udp_port: i32,
+    /// All replies to one UDP request together, with k or m; senders can be forged, and then the replies hit a victim
+    #[arg(long, env = "TODANA_UDP_REPLY_MAX", default_value = "16k", value_parser = size, value_name = "SIZE", help_heading = NETWORK)]
+    udp_reply_max: u64,
     /// Addresses to listen on: host, host:port, `[v6]:port`, * or *:port for all; repeatable, or a list with commas. With
     /// TLS, `notls:` before one switches it off there, `mtls:` requires client certificates, `btls:` asks for none
     #[arg(short, long, env = "TODANA_LISTEN", default_value = "127.0.0.1", action = ArgAction::Append, value_delimiter = ',', value_name = "ADDRESS", help_heading = NETWORK)]
@@ -54,6 +60,12 @@ pub(crate) struct Arguments {
     /// Connections served at once
     #[arg(short = 'c', long, env = "TODANA_CONN_LIMIT", default_value = "1024", value_parser = number::<usize>, help_heading = NETWORK)]
     conn_limit: usize,
+    /// Let connections over that number wait to be accepted, instead of refusing them
+    #[arg(long, env = "TODANA_CONN_LIMIT_WAITS", help_heading = NETWORK)]
+    conn_limit_waits: bool,
+    /// Seconds after which an unused TCP connection is closed; 0 for never
+    #[arg(long, env = "TODANA_IDLE_TIMEOUT", default_value = "0", value_parser = number::<u32>, value_name = "SECONDS", help_heading = NETWORK)]
+    idle_timeout: u32,
     /// Connections that may wait to be accepted
     #[arg(short = 'b', long, env = "TODANA_LISTEN_BACKLOG", default_value = "1024", value_parser = number::<u32>, help_heading = NETWORK)]
     listen_backlog: u32,
@@ -88,6 +100,15 @@ pub(crate) struct Arguments {
     /// Give out no tickets by which clients resume a session
     #[arg(long, env = "TODANA_TLS_NO_RESUMPTION", help_heading = TLS)]
     tls_no_resumption: bool,
+    /// Let clients in by SASL PLAIN only, over the binary protocol, with the users of --password-file
+    #[arg(short = 'S', long, env = "TODANA_ENABLE_SASL", help_heading = NETWORK)]
+    enable_sasl: bool,
+    /// Users for -S: lines that `todana password` writes
+    #[arg(long, env = "TODANA_PASSWORD_FILE", value_name = "FILE", help_heading = NETWORK)]
+    password_file: Option<PathBuf>,
+    /// Let clients in by a login over the text protocol only; the file has up to eight lines user:password
+    #[arg(short = 'Y', long, env = "TODANA_AUTH_FILE", value_name = "FILE", help_heading = NETWORK)]
+    auth_file: Option<PathBuf>,
     /// Memory of the whole process in MiB; 0 for no limit
     #[arg(short, long, env = "TODANA_MEMORY_LIMIT", default_value = "64", value_parser = number::<u64>, value_name = "MIB", help_heading = CACHE)]
     memory_limit: u64,
@@ -307,11 +328,18 @@ impl Arguments {
         let options = Options {
             listen,
             port: u16::try_from(self.port).unwrap_or(0),
+            udp_port: match self.udp_port {
+                0 => None,
+                port => Some(u16::try_from(port).unwrap_or(0)),
+            },
+            udp_reply_max: usize::try_from(self.udp_reply_max).unwrap_or(usize::MAX),
             unix_socket: self.unix_socket,
             unix_mask: self.unix_mask,
             memory_limit_mib: self.memory_limit,
             refuse_when_full: self.disable_evictions,
             connections_max: self.conn_limit,
+            connections_refused: !self.conn_limit_waits,
+            idle_timeout_s: self.idle_timeout,
             threads: self.threads,
             item_size_max: self.max_item_size,
             verbosity: self.verbose,
@@ -329,6 +357,7 @@ impl Arguments {
             watch_allowed: !self.disable_watch,
             prefix_delimiter: self.prefix_delimiter,
             track_sizes: self.track_sizes,
+            authentication: authentication(self.enable_sasl, self.password_file, self.auth_file)?,
             ..Options::default()
         };
         options.validate().map_err(|error| error.to_string())?;
@@ -361,6 +390,22 @@ impl Arguments {
             ciphers: self.tls_ciphers.clone(),
             resumption: !self.tls_no_resumption,
         }))
+    }
+}
+
+/// How clients say who they are. Whoever asks for half of it does not get an open server.
+fn authentication(
+    sasl: bool,
+    passwords: Option<PathBuf>,
+    tokens: Option<PathBuf>,
+) -> Result<Authentication, String> {
+    match (sasl, passwords, tokens) {
+        (true, Some(path), None) => Ok(Authentication::Sasl(path)),
+        (false, None, Some(path)) => Ok(Authentication::Text(path)),
+        (false, None, None) => Ok(Authentication::None),
+        (_, _, Some(_)) => Err("clients log in by SASL (-S) or by text (-Y), not by both".into()),
+        (true, None, None) => Err("SASL (-S) needs a file of users (--password-file)".into()),
+        (false, Some(_), None) => Err("--password-file is of use only with SASL (-S)".into()),
     }
 }
 

@@ -350,14 +350,10 @@ fn what_cannot_be_is_refused_in_memcacheds_words() {
 
 /// What the server does not do yet.
 const MISSING: &[(&[&str], &str)] = &[
-    (&["-S"], "SASL (-S) is"),
-    (&["-Y", "/dev/null"], "the authentication file (-Y) is"),
     (&["-B", "binary"], "the binary protocol (-B binary) is"),
     (&["-l", "proto[binary]:127.0.0.1"], "the binary protocol (proto[binary]:) is"),
-    (&["-U", "1"], "UDP (-U) is"),
     (&["-p", "0"], "serving without TCP (-p 0) and without a Unix socket (-s) is"),
     (&["-e", "/x"], "the memory file (-e) is"),
-    (&["-o", "idle_timeout=1"], "idle_timeout is"),
 ];
 
 #[test]

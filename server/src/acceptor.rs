@@ -7,11 +7,11 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const WAKE: Token = Token(usize::MAX);
-/// How long accepting pauses when there are no descriptors left.
-pub(crate) const PAUSE: Duration = Duration::from_millis(50);
+/// How long accepting pauses when there are no descriptors left, or connections enough.
+const PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) struct Acceptor {
     shared: Arc<Shared>,
@@ -19,6 +19,8 @@ pub(crate) struct Acceptor {
     listeners: Vec<Listener>,
     workers: Vec<(Sender<Stream>, Arc<Waker>)>,
     next: usize,
+    /// Since when nobody is accepted.
+    paused_since: Option<Instant>,
 }
 
 impl Acceptor {
@@ -31,7 +33,7 @@ impl Acceptor {
         for (index, listener) in listeners.iter_mut().enumerate() {
             listener.register(poll.registry(), Token(index))?;
         }
-        Ok((Acceptor { shared, poll, listeners, workers: Vec::new(), next: 0 }, waker))
+        Ok((Acceptor { shared, poll, listeners, workers: Vec::new(), next: 0, paused_since: None }, waker))
     }
 
     pub(crate) fn add_worker(&mut self, arrivals: Sender<Stream>, waker: Arc<Waker>) {
@@ -65,17 +67,25 @@ impl Acceptor {
     /// Accepts all that wait on a listener; false if it has to be tried again later.
     fn accept_all(&mut self, index: usize) -> bool {
         loop {
+            if self.is_full() && !self.shared.options.connections_refused {
+                let max = self.shared.options.connections_max;
+                self.pause(|| tracing::info!("there are {max} connections (-c): others wait to be accepted"));
+                return false;
+            }
             match self.listeners[index].accept() {
-                Ok(stream) => self.hand_over(stream),
+                Ok(stream) => {
+                    self.resume();
+                    self.hand_over(stream);
+                }
                 Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => return true,
+                    io::ErrorKind::WouldBlock => {
+                        self.resume();
+                        return true;
+                    }
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     _ => {
                         // Out of descriptors or memory: those who wait keep waiting.
-                        let pauses = self.shared.connections.accept_pauses.fetch_add(1, Ordering::Relaxed);
-                        if pauses.is_power_of_two() || pauses == 0 {
-                            tracing::warn!(%error, pauses = pauses + 1, "cannot accept a connection; trying again");
-                        }
+                        self.pause(|| tracing::warn!(%error, "cannot accept a connection; trying again"));
                         return false;
                     }
                 },
@@ -83,9 +93,37 @@ impl Acceptor {
         }
     }
 
+    fn is_full(&self) -> bool {
+        let connections = self.shared.connections.current.load(Ordering::Relaxed);
+        connections >= self.shared.options.connections_max as u64
+    }
+
+    /// Accepting pauses from here on, if it does not already; then `tell` is called.
+    fn pause(&mut self, tell: impl FnOnce()) {
+        if self.paused_since.is_none() {
+            self.paused_since = Some(Instant::now());
+            let connections = &self.shared.connections;
+            connections.accepting_paused.store(true, Ordering::Relaxed);
+            let pauses = connections.accept_pauses.fetch_add(1, Ordering::Relaxed) + 1;
+            // A flood of connections shall not become one of lines.
+            if pauses.is_power_of_two() {
+                tell();
+            }
+        }
+    }
+
+    fn resume(&mut self) {
+        if let Some(since) = self.paused_since.take() {
+            let connections = &self.shared.connections;
+            let paused_us = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
+            connections.accept_paused_us.fetch_add(paused_us, Ordering::Relaxed);
+            connections.accepting_paused.store(false, Ordering::Relaxed);
+        }
+    }
+
     fn hand_over(&mut self, mut stream: Stream) {
         let connections = &self.shared.connections;
-        if connections.current.load(Ordering::Relaxed) >= self.shared.options.connections_max as u64 {
+        if self.is_full() {
             connections.rejected.fetch_add(1, Ordering::Relaxed);
             let _ = stream.write(b"ERROR Too many open connections\r\n");
             tracing::info!(

@@ -2,6 +2,7 @@
 
 use crate::listener::Stream;
 use crate::listing::Listing;
+use crate::login::Login;
 use crate::output::Output;
 use crate::roster::{Seat, State};
 use std::io;
@@ -23,6 +24,8 @@ pub(crate) struct Connection {
     pub(crate) seat: Arc<Seat>,
     shown: (State, u64),
     dialect: Dialect,
+    /// How far its client has come with saying who they are.
+    pub(crate) login: Login,
     /// Bytes received and not yet consumed, from `input_at` on.
     input: Vec<u8>,
     input_at: usize,
@@ -32,6 +35,8 @@ pub(crate) struct Connection {
     pub(crate) pending: Option<Box<Output>>,
     /// What was last counted of it: bytes of a request that is not whole, bytes copied for its reader.
     pub(crate) counted: Held,
+    /// The second in which something last happened, since the start of the server; kept where idling is limited.
+    pub(crate) active_s: u64,
     /// It stands in its worker's queue.
     pub(crate) queued: bool,
     /// The socket may have more to read.
@@ -42,6 +47,8 @@ pub(crate) struct Connection {
     pub(crate) watches: bool,
     /// It is closed because something has failed.
     pub(crate) failed: bool,
+    /// It is closed because nobody has used it.
+    pub(crate) is_kicked: bool,
     /// No further request is served; what is pending is sent.
     pub(crate) closing: bool,
     /// What is kept is not a whole request.
@@ -80,6 +87,8 @@ pub(crate) enum Pause {
     Lists,
     /// It watches from now on.
     Watches,
+    /// Whoever checks a password has to answer first.
+    Waits,
     /// It is to be closed.
     Closes,
 }
@@ -92,6 +101,12 @@ pub(crate) enum Flow {
     List,
     /// It serves nothing more, but tells events.
     Watch,
+    /// The client is known from here on ...
+    Admit,
+    /// ... or not any more.
+    Expel,
+    /// The request is executed again when the connection is woken.
+    Wait,
     Close,
 }
 
@@ -100,7 +115,7 @@ pub(crate) trait Execute {
     /// Says which record comes soon.
     fn prefetch(&self, key: &[u8]);
     /// Runs a command.
-    fn execute(&mut self, request: &Request<'_>, output: &mut Output) -> Flow;
+    fn execute(&mut self, request: &Request<'_>, login: &mut Login, output: &mut Output) -> Flow;
     /// Writes a piece of a walk over all records, `None` for the one that the last request asked for; returns it unless it
     /// has come to its end.
     fn list(&mut self, listing: Option<Box<Listing>>, output: &mut Output) -> Option<Box<Listing>>;
@@ -113,16 +128,19 @@ impl Connection {
             shown: (seat.state(), seat.last_command_at()),
             seat,
             dialect: Dialect::default(),
+            login: Login::default(),
             input: Vec::new(),
             input_at: 0,
             wanted: 0,
             pending: None,
             counted: Held::default(),
+            active_s: 0,
             queued: false,
             readable: true,
             ended: false,
             watches: false,
             failed: false,
+            is_kicked: false,
             closing: false,
             needs_input: false,
             listing: None,
@@ -158,6 +176,12 @@ impl Connection {
     /// Nothing more can be done for it without its peer: all that has been received whole is answered and sent.
     pub(crate) fn is_done(&self) -> bool {
         self.pending.is_none() && !self.readable && (self.needs_input || !self.has_work())
+    }
+
+    /// It waits for a request, or for the rest of one. As in memcached, Unix sockets may do so for ever.
+    pub(crate) fn is_idle(&self) -> bool {
+        let is_busy = self.queued || self.watches || self.listing.is_some() || self.login.is_waiting();
+        !matches!(self.stream, Stream::Unix(_)) && self.pending.is_none() && !is_busy
     }
 
     /// What it keeps now.
@@ -215,7 +239,7 @@ impl Connection {
             }
             let rest = &data[consumed..];
             let (served, more, pause) =
-                serve_all(&mut self.dialect, rest, limits, budget, scratch, service, output);
+                serve_all(&mut self.dialect, &mut self.login, rest, limits, budget, scratch, service, output);
             wanted = more;
             consumed += served;
             if pause != Pause::Lists {
@@ -240,8 +264,10 @@ impl Connection {
     }
 }
 
+#[allow(clippy::too_many_arguments, reason = "the fields of a connection and of its worker, borrowed apart")]
 fn serve_all(
     dialect: &mut Dialect,
+    login: &mut Login,
     data: &[u8],
     limits: &Limits,
     budget: &mut u32,
@@ -259,7 +285,8 @@ fn serve_all(
         }
         let mut batch: [Option<Request<'_>>; BATCH] = [const { None }; BATCH];
         // Where the decoder stood behind each request: the reader may turn out too slow for all of them.
-        let mut behind = [(0, *dialect); BATCH];
+        let start = (at, *dialect);
+        let mut behind = [start; BATCH];
         let mut len = 0;
         let mut end = None;
         let mut lines = 0;
@@ -272,10 +299,14 @@ fn serve_all(
                     at += consumed;
                     // The keys of one line share its turn.
                     lines += u32::from(request.form.is_last_of_line());
-                    // Nothing behind a quit is looked at; what is behind a walk over all records, later.
+                    // Nothing behind a quit is looked at; what is behind a walk over all records or a login, later.
                     let quits = matches!(
                         request.command,
-                        Command::Quit | Command::List(_) | Command::Watch(_) | Command::Stats { .. }
+                        Command::Quit
+                            | Command::List(_)
+                            | Command::Watch(_)
+                            | Command::Stats { .. }
+                            | Command::Authenticate(_)
                     );
                     batch[len] = Some(request);
                     behind[len] = (at, *dialect);
@@ -304,7 +335,7 @@ fn serve_all(
                 .for_each(|key| service.prefetch(key));
         }
         for (index, request) in batch.iter().flatten().enumerate() {
-            match service.execute(request, output) {
+            match service.execute(request, login, output) {
                 Flow::Continue if output.len() > OUTPUT_MAX && index + 1 < len => {
                     (at, *dialect) = behind[index];
                     return (at, 0, Pause::Blocked);
@@ -312,6 +343,12 @@ fn serve_all(
                 Flow::Continue => {}
                 Flow::List => return (at, 0, Pause::Lists),
                 Flow::Watch => return (at, 0, Pause::Watches),
+                Flow::Admit => dialect.admit(),
+                Flow::Expel => dialect.expel(),
+                Flow::Wait => {
+                    (at, *dialect) = if index == 0 { start } else { behind[index - 1] };
+                    return (at, 0, Pause::Waits);
+                }
                 Flow::Close => return (at, 0, Pause::Closes),
             }
         }

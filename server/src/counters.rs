@@ -1,6 +1,6 @@
 //! What happens to connections and bytes, counted by worker where it is hot.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// One worker's own counters: only it writes.
 #[derive(Debug, Default)]
@@ -11,6 +11,11 @@ pub(crate) struct WorkerCounters {
     pub(crate) connection_yields: Own,
     /// Slow readers closed for want of memory.
     pub(crate) readers_cut_off: Own,
+    /// Attempts to log in, and those that failed.
+    pub(crate) logins: Own,
+    pub(crate) logins_refused: Own,
+    /// Connections closed because nobody used them.
+    pub(crate) idle_kicks: Own,
     /// Replies waiting for slow readers, and ...
     pub(crate) pending_outputs: Own,
     /// ... their bytes.
@@ -41,6 +46,10 @@ pub(crate) struct ConnectionCounters {
     pub(crate) current: AtomicU64,
     pub(crate) total: AtomicU64,
     pub(crate) rejected: AtomicU64,
-    /// Times accepting had to pause for want of descriptors.
+    /// Times accepting had to pause, for want of descriptors or because there were enough connections.
     pub(crate) accept_pauses: AtomicU64,
+    /// How long in all, without the pause under way.
+    pub(crate) accept_paused_us: AtomicU64,
+    /// It pauses now.
+    pub(crate) accepting_paused: AtomicBool,
 }

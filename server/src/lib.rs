@@ -3,6 +3,8 @@
 //! ```text
 //! acceptor --connections in turn--> worker: one readiness loop, no locks shared with other workers
 //!   readable -> read once -> decode all that is there -> execute inline -> one write
+//! udp: one thread for all datagrams, where they are asked for
+//! verifier: slow checks of passwords (login/)
 //! janitor: expiry, compaction, and the memory limit of the whole process
 //! admin: /metrics, /healthz, /readyz over HTTP, on a port and in a thread of their own
 //! ```
@@ -18,10 +20,12 @@ mod admin;
 mod connection;
 mod counters;
 mod crawler;
+mod idle;
 mod janitor;
 mod listener;
 mod listing;
 mod logging;
+mod login;
 mod observers;
 mod options;
 mod output;
@@ -33,11 +37,13 @@ mod server;
 mod service;
 mod statistics;
 mod tls;
+mod udp;
 mod watchers;
 mod worker;
 
 pub use admin::AdminError;
 pub use logging::{LogFormat, init_logging};
-pub use options::{AdminOptions, Options, OptionsError};
+pub use login::{LoginError, password_line};
+pub use options::{AdminOptions, Authentication, Options, OptionsError};
 pub use server::{Handle, Server, serve};
 pub use tls::{Tls, TlsError, TlsOptions};

@@ -89,7 +89,7 @@ fn named(error: io::Error, what: &str) -> io::Error {
 
 /// Opens every address once, and fails with the first that cannot be had. Where a name has several addresses, those that
 /// the system knows nothing of may be missing: `*` and `localhost` mean both families also where there is no IPv6.
-fn open_each<T>(
+pub(crate) fn open_each<T>(
     places: Vec<Place>,
     mut open: impl FnMut(SocketAddr, PlaceTls) -> io::Result<T>,
 ) -> io::Result<Vec<T>> {

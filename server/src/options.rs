@@ -2,8 +2,22 @@
 
 use crate::addresses::PlaceTls;
 use crate::tls::TlsOptions;
+use crate::udp::MESSAGE_LEN_MAX;
 use std::fmt;
 use std::path::PathBuf;
+
+/// How clients say who they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Authentication {
+    /// They do not: whoever can connect is served.
+    #[default]
+    None,
+    /// By SASL PLAIN over the binary protocol, which is then the only one. The file has lines `user:password`, the
+    /// password hashed as by [`password_line`](crate::password_line), or plain.
+    Sasl(PathBuf),
+    /// By a token over the text protocol, which is then the only one. The file has up to eight lines `user:password`.
+    Text(PathBuf),
+}
 
 /// What a server can be told. The names are memcached's where it has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +27,11 @@ pub struct Options {
     pub listen: Vec<String>,
     /// The TCP port for addresses that name none; 0 lets the system choose.
     pub port: u16,
+    /// The UDP port for addresses that name none; 0 lets the system choose, `None` is no UDP.
+    pub udp_port: Option<u16>,
+    /// All replies to one UDP request together, in bytes; whatever is longer is answered by an error. Senders of datagrams
+    /// can be forged, and then the replies go to a victim.
+    pub udp_reply_max: usize,
     /// Listen on this Unix socket instead of TCP.
     pub unix_socket: Option<PathBuf>,
     /// Its permissions.
@@ -23,6 +42,10 @@ pub struct Options {
     pub refuse_when_full: bool,
     /// Connections served at once.
     pub connections_max: usize,
+    /// True refuses connections over that number; false leaves them waiting to be accepted.
+    pub connections_refused: bool,
+    /// Seconds after which an unused TCP connection is closed; 0 for never.
+    pub idle_timeout_s: u32,
     /// Worker threads.
     pub threads: usize,
     /// The largest item in bytes, by memcached's size rule.
@@ -63,6 +86,8 @@ pub struct Options {
     pub crawler_enabled: bool,
     /// Where the pages for monitoring are; `None` is nowhere.
     pub admin: Option<AdminOptions>,
+    /// How clients say who they are.
+    pub authentication: Authentication,
 }
 
 /// Where `/metrics`, `/healthz` and `/readyz` are served, over HTTP.
@@ -81,11 +106,15 @@ impl Default for Options {
         Options {
             listen: Vec::new(),
             port: 11211,
+            udp_port: None,
+            udp_reply_max: 16 << 10,
             unix_socket: None,
             unix_mask: 0o700,
             memory_limit_mib: 64,
             refuse_when_full: false,
             connections_max: 1024,
+            connections_refused: true,
+            idle_timeout_s: 0,
             threads: 4,
             item_size_max: 1 << 20,
             verbosity: 0,
@@ -105,6 +134,7 @@ impl Default for Options {
             track_sizes: false,
             crawler_enabled: true,
             admin: None,
+            authentication: Authentication::None,
         }
     }
 }
@@ -149,6 +179,15 @@ impl Options {
         if self.unix_mask > 0o777 {
             return wrong("the socket's permissions must be octal, at most 777 (-a)");
         }
+        if self.udp_reply_max > MESSAGE_LEN_MAX {
+            return wrong("a reply over UDP may be at most 87m (--udp-reply-max)");
+        }
+        if self.udp_port.is_some() && matches!(self.authentication, Authentication::Text(_)) {
+            return wrong("nobody can log in over UDP: give either -U or -Y");
+        }
+        if self.udp_port.is_some() && self.tls.is_some() {
+            return wrong("there is no TLS over UDP: give either -U or a certificate");
+        }
         if self.unix_socket.is_some() && !self.listen.is_empty() {
             return wrong("a Unix socket takes the place of TCP: give either -s or -l");
         }
@@ -179,7 +218,10 @@ mod tests {
 
     #[test]
     fn impossible_values_are_refused_with_their_option() {
-        let cases: [(&str, Options); 6] = [
+        let logins = Authentication::Text("users".into());
+        let cases: [(&str, Options); 8] = [
+            ("-U", Options { udp_port: Some(1), authentication: logins, ..Options::default() }),
+            ("--udp-reply-max", Options { udp_reply_max: 1 << 27, ..Options::default() }),
             ("-t", Options { threads: 0, ..Options::default() }),
             ("-c", Options { connections_max: 0, ..Options::default() }),
             ("-I", Options { item_size_max: 1000, ..Options::default() }),

@@ -6,6 +6,7 @@ use crate::counters::{ConnectionCounters, WorkerCounters};
 use crate::crawler::Crawler;
 use crate::janitor;
 use crate::listener::Listener;
+use crate::login::Logins;
 use crate::observers::Observers;
 use crate::options::Options;
 use crate::pid_file::PidFile;
@@ -13,6 +14,7 @@ use crate::prefixes::Prefixes;
 use crate::process;
 use crate::roster::Roster;
 use crate::tls::Tls;
+use crate::udp::{self, Udp};
 use crate::watchers::Watchers;
 use crate::worker::Worker;
 use mio::Waker;
@@ -99,6 +101,7 @@ pub(crate) struct Shared {
     pub(crate) started_at: u64,
     pub(crate) connections: ConnectionCounters,
     pub(crate) workers: Vec<WorkerCounters>,
+    pub(crate) logins: Logins,
     pub(crate) memory_limit_mib: AtomicU64,
     pub(crate) verbosity: AtomicU32,
     pub(crate) roster: Roster,
@@ -109,6 +112,7 @@ pub(crate) struct Shared {
     /// What connections keep between their turns.
     held_bytes: AtomicU64,
     pub(crate) tcp_port: u16,
+    pub(crate) udp_port: u16,
     pub(crate) listening_on: Vec<String>,
     pub(crate) tls: Option<Arc<Tls>>,
 }
@@ -177,10 +181,12 @@ pub struct Server {
     shared: Arc<Shared>,
     acceptor: Acceptor,
     workers: Vec<Worker>,
+    udp: Option<Udp>,
     tcp_addresses: Vec<SocketAddr>,
     /// Removed when the server ends.
     pid_file: Option<PidFile>,
     admin: Option<Admin>,
+    udp_addresses: Vec<SocketAddr>,
 }
 
 impl Server {
@@ -196,7 +202,10 @@ impl Server {
     pub fn bind_with(options: Options, tls: Option<Tls>) -> io::Result<Server> {
         options.validate().map_err(invalid)?;
         let tls = tls.map(Arc::new);
+        let logins = Logins::open(&options.authentication)?;
         let listeners = Listener::open(&options, tls.as_ref())?;
+        let datagrams = udp::Socket::open(&options)?;
+        let udp_addresses: Vec<SocketAddr> = datagrams.iter().filter_map(udp::Socket::address).collect();
         let tcp_addresses: Vec<SocketAddr> = listeners.iter().filter_map(Listener::tcp_address).collect();
         let admin = Admin::bind(options.admin.as_ref())?;
         // Descriptors besides those of connections: listeners, polls, wakers, standard streams, files.
@@ -237,7 +246,9 @@ impl Server {
             clock,
             handle: handle.clone(),
             connections: ConnectionCounters::default(),
-            workers: (0..options.threads).map(|_| WorkerCounters::default()).collect(),
+            // One more, for UDP.
+            workers: (0..=options.threads).map(|_| WorkerCounters::default()).collect(),
+            logins,
             memory_limit_mib: AtomicU64::new(options.memory_limit_mib),
             verbosity: AtomicU32::new(options.verbosity.into()),
             roster: Roster::new(&listeners),
@@ -246,6 +257,7 @@ impl Server {
             outside_bytes: AtomicU64::new(0),
             held_bytes: AtomicU64::new(0),
             tcp_port: tcp_addresses.first().map_or(0, SocketAddr::port),
+            udp_port: udp_addresses.first().map_or(0, SocketAddr::port),
             listening_on: listeners.iter().map(Listener::name).collect(),
             tls,
             options,
@@ -261,14 +273,25 @@ impl Server {
             acceptor.add_worker(sender, waker);
             workers.push(worker);
         }
+        let mut udp = None;
+        if !datagrams.is_empty() {
+            let (server, waker) = Udp::new(Arc::clone(&shared), datagrams, shared.options.threads)?;
+            handle.add(waker);
+            udp = Some(server);
+        }
         // Last, so that whoever finds the file finds a server that listens.
         let pid_file = shared.options.pid_file.as_deref().map(PidFile::write).transpose()?;
-        Ok(Server { shared, acceptor, workers, tcp_addresses, pid_file, admin })
+        Ok(Server { shared, acceptor, workers, udp, tcp_addresses, udp_addresses, pid_file, admin })
     }
 
     /// The TCP addresses it listens on, with the ports that the system chose.
     pub fn tcp_addresses(&self) -> &[SocketAddr] {
         &self.tcp_addresses
+    }
+
+    /// The UDP addresses it listens on.
+    pub fn udp_addresses(&self) -> &[SocketAddr] {
+        &self.udp_addresses
     }
 
     /// Where it listens, as people write it: TCP addresses (`todanas://` with TLS), or the path of the Unix socket.
@@ -286,13 +309,17 @@ impl Server {
         self.shared.handle.clone()
     }
 
-    /// What reads again from its files what may change while it runs: certificates. Says in the log how that went.
+    /// What reads again from its files what may change while it runs: certificates and users. Says in the log how that
+    /// went.
     pub fn reloader(&self) -> impl Fn() + Send + 'static {
         let shared = Arc::clone(&self.shared);
-        move || match shared.tls.as_deref().map(Tls::refresh) {
-            None => tracing::info!("there is nothing to read again"),
-            Some(Ok(())) => tracing::info!("certificates read again, for new connections"),
-            Some(Err(error)) => tracing::error!("the certificates in use stay: {error}"),
+        move || {
+            match shared.tls.as_deref().map(Tls::refresh) {
+                None => {}
+                Some(Ok(())) => tracing::info!("certificates read again, for new connections"),
+                Some(Err(error)) => tracing::error!("the certificates in use stay: {error}"),
+            }
+            shared.logins.reload();
         }
     }
 
@@ -303,6 +330,9 @@ impl Server {
             let thread = std::thread::Builder::new().name(format!("worker-{number}"));
             threads.push(thread.spawn(move || worker.run())?);
         }
+        if let Some(udp) = self.udp {
+            threads.push(std::thread::Builder::new().name("udp".into()).spawn(move || udp.run())?);
+        }
         let mut admin = None;
         if let Some(pages) = self.admin {
             let (ending, shared) = (pages.ending(), Arc::clone(&self.shared));
@@ -312,6 +342,11 @@ impl Server {
         let shared = Arc::clone(&self.shared);
         let janitor =
             std::thread::Builder::new().name("janitor".into()).spawn(move || janitor::run(&shared))?;
+        let shared = Arc::clone(&self.shared);
+        let verifier = self.shared.logins.are_slow().then(|| {
+            std::thread::Builder::new().name("verifier".into()).spawn(move || shared.logins.verify_all())
+        });
+        let verifier = verifier.transpose()?;
         self.acceptor.run();
         janitor.thread().unpark();
         threads.push(janitor);
@@ -319,6 +354,11 @@ impl Server {
             if thread.join().is_err() {
                 tracing::error!("a thread ended by a panic");
             }
+        }
+        // Not before: workers that drain may wait for it.
+        self.shared.logins.close();
+        if let Some(verifier) = verifier {
+            let _ = verifier.join();
         }
         // Last, so that it can say meanwhile that the server is stopping.
         if let Some((ending, thread)) = admin {

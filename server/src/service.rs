@@ -4,6 +4,7 @@ use crate::connection::{Execute, Flow, answer};
 use crate::crawler::DISABLED;
 use crate::listing::{Listing, Walk};
 use crate::logging::set_verbosity;
+use crate::login::{Decided, Login, Outcome};
 use crate::output::Output;
 use crate::server::Shared;
 use crate::statistics;
@@ -12,7 +13,7 @@ use crate::watchers::Place;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::Lane;
-use todana_core::{ClockShift, Command, List, Refusal, Reply, Streams};
+use todana_core::{Authenticate, ClockShift, Command, List, Refusal, Reply, Streams};
 use todana_protocol::memcached::{Form, Request};
 
 /// The version that clients are told: they choose their features by memcached's.
@@ -30,6 +31,8 @@ pub(crate) struct Service {
     pub(crate) place: Place,
     /// A walk that the last request asked for and that has not been begun.
     pub(crate) begun: Option<Box<Listing>>,
+    /// Where the worker hears of passwords that have been checked.
+    pub(crate) decided: Arc<Decided>,
 }
 
 impl Execute for Service {
@@ -39,7 +42,7 @@ impl Execute for Service {
     }
 
     #[inline]
-    fn execute(&mut self, request: &Request<'_>, output: &mut Output) -> Flow {
+    fn execute(&mut self, request: &Request<'_>, login: &mut Login, output: &mut Output) -> Flow {
         // Both leave the connection to a stream of its own, which memcached begins only with nothing before it.
         match &request.command {
             Command::List(list) => return self.list_records(request, list, output),
@@ -60,6 +63,10 @@ impl Execute for Service {
                     None => {}
                 }
             }
+            Command::Mechanisms => {
+                reply(self.shared.logins.mechanisms().map_or(Reply::Unknown, Reply::Mechanisms));
+            }
+            Command::Authenticate(message) => return self.authenticate(message, login, &mut reply),
             Command::Version => reply(Reply::Version(MEMCACHED_VERSION)),
             Command::Verbosity(verbosity) => {
                 set_verbosity(*verbosity);
@@ -113,6 +120,31 @@ impl Service {
             Some(Ok(())) => reply(Reply::Done),
             Some(Err(error)) => reply(Reply::Faulty(&error.to_string())),
         }
+    }
+
+    #[cold]
+    fn authenticate(
+        &self,
+        message: &Authenticate<'_>,
+        login: &mut Login,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) -> Flow {
+        let outcome = self.shared.logins.authenticate(message, login, self.place.index, &self.decided);
+        if outcome == Outcome::Wait {
+            return Flow::Wait;
+        }
+        let counters = &self.shared.workers[self.place.worker];
+        counters.logins.add(u64::from(outcome != Outcome::Challenge));
+        counters.logins_refused.add(u64::from(outcome == Outcome::Refused));
+        match outcome {
+            Outcome::Admitted => {
+                reply(Reply::Authenticated);
+                return Flow::Admit;
+            }
+            Outcome::Challenge => reply(Reply::Challenge(b"")),
+            _ => reply(Reply::Refused(Refusal::NotAuthenticated)),
+        }
+        Flow::Expel
     }
 
     fn begin(&mut self, form: Form<'static>, walk: Walk) -> Flow {

@@ -1,7 +1,9 @@
 //! A worker: one readiness loop that owns its connections.
 
 use crate::connection::{BATCH, Connection, Held, Pause};
+use crate::idle::IdleWatch;
 use crate::listener::Stream;
+use crate::login::Decided;
 use crate::output::Output;
 use crate::server::{Shared, Stopping};
 use crate::service::Service;
@@ -36,6 +38,10 @@ pub(crate) struct Worker {
     ready: VecDeque<usize>,
     limits: Limits,
     service: Service,
+    decided: Arc<Decided>,
+    idle: Option<IdleWatch>,
+    /// The second of the last wake-up since the start of the server, where idling is limited.
+    now_s: u64,
     buffer: Vec<u8>,
     output: Output,
     scratch: [Vec<u8>; BATCH],
@@ -54,14 +60,17 @@ impl Worker {
             flush_allowed: shared.options.flush_allowed,
             negative_is_sliding: shared.options.negative_is_sliding,
             debug_commands: shared.options.debug_commands,
-            ..Limits::default()
+            ..shared.logins.limits()
         };
+        let decided = Decided::new(Arc::clone(&waker));
         let service = Service {
             lane: shared.database.lane(),
             shared: Arc::clone(&shared),
             place: Place { worker: number, index: 0, descriptor: -1, waker: Arc::clone(&waker) },
             begun: None,
+            decided: Arc::clone(&decided),
         };
+        let idle = IdleWatch::new(shared.options.idle_timeout_s);
         let worker = Worker {
             shared,
             number,
@@ -71,6 +80,9 @@ impl Worker {
             ready: VecDeque::new(),
             limits,
             service,
+            decided,
+            idle,
+            now_s: 0,
             buffer: vec![0; BUFFER],
             output: Output::default(),
             scratch: Default::default(),
@@ -88,6 +100,7 @@ impl Worker {
             } else {
                 deadline.map(|deadline: Instant| deadline.saturating_duration_since(Instant::now()))
             };
+            let timeout = self.until_idle_look(timeout);
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
@@ -96,11 +109,15 @@ impl Worker {
                 return;
             }
             self.shared.clock.tick();
+            if self.idle.is_some() {
+                self.now_s = self.shared.started.elapsed().as_secs();
+            }
             for event in &events {
                 match event.token() {
                     WAKE => {
                         self.welcome();
                         self.deliver();
+                        self.resume();
                     }
                     Token(index) => self.on_event(index, event),
                 }
@@ -114,6 +131,8 @@ impl Worker {
                     self.serve(index);
                 }
             }
+            // Behind the events: a request that has just come keeps its connection.
+            self.close_idle();
             match self.shared.stopping() {
                 Stopping::No => {}
                 Stopping::Drain => {
@@ -138,6 +157,7 @@ impl Worker {
             let token = Token(entry.key());
             let seat = self.shared.roster.enter(&mut stream, self.shared.clock.now().0);
             let mut connection = Connection::new(stream, seat);
+            connection.active_s = self.now_s;
             if let Err(error) = connection.stream.register(self.poll.registry(), token) {
                 tracing::warn!(%error, "cannot watch a new connection; it is closed");
                 self.shared.roster.leave(&connection.seat);
@@ -146,6 +166,46 @@ impl Worker {
             }
             self.shared.observers.tell_opened(&connection.seat);
             entry.insert(connection);
+        }
+    }
+
+    /// How long to wait for events so that idle connections are found in time.
+    fn until_idle_look(&self, timeout: Option<Duration>) -> Option<Duration> {
+        let Some(idle) = &self.idle else { return timeout };
+        if self.connections.is_empty() {
+            return timeout;
+        }
+        let wait = idle.wait(self.shared.started.elapsed());
+        Some(timeout.map_or(wait, |timeout| timeout.min(wait)))
+    }
+
+    /// Closes, without a word, what has not been used for too long, if it is time to look.
+    fn close_idle(&mut self) {
+        let Some(idle) = &mut self.idle else { return };
+        let now = self.shared.started.elapsed();
+        if !idle.is_due(now) {
+            return;
+        }
+        let is_over =
+            |connection: &Connection| connection.is_idle() && idle.is_over(connection.active_s, now);
+        let over: Vec<usize> = self
+            .connections
+            .iter()
+            .filter_map(|(index, connection)| is_over(connection).then_some(index))
+            .collect();
+        for index in over {
+            self.connections[index].is_kicked = true;
+            self.shared.workers[self.number].idle_kicks.add(1);
+            self.close(index);
+        }
+    }
+
+    /// Goes on with connections that have waited for a password to be checked.
+    fn resume(&mut self) {
+        for index in self.decided.take() {
+            if self.connections.contains(index) {
+                self.serve(index);
+            }
         }
     }
 
@@ -230,6 +290,7 @@ impl Worker {
         let outcome = self.turn(index);
         let connection = &mut self.connections[index];
         connection.show(self.shared.clock.now().0);
+        connection.active_s = self.now_s;
         let held = connection.held();
         if held != connection.counted {
             let before = std::mem::replace(&mut connection.counted, held);
@@ -264,7 +325,7 @@ impl Worker {
             }
             connection.pending = None;
         }
-        if connection.closing {
+        if connection.closing || connection.login.is_waiting() {
             return Ok(());
         }
         if connection.watches {
@@ -368,6 +429,7 @@ impl Worker {
         }
         let reason = match self.shared.stopping() {
             Stopping::No if connection.failed => "error",
+            Stopping::No if connection.is_kicked => "idle_timeout",
             Stopping::No => "normal",
             _ => "shutdown",
         };

@@ -8,11 +8,15 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
-use todana_server::{Options, Server};
+use todana_server::{Authentication, Options, Server};
 
 const REQUEST: u8 = 0x80;
 const RESPONSE: u8 = 0x81;
 const HEADER_LEN: usize = 24;
+
+/// Who may log in where a transcript asks for logins.
+const PASSWORDS: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/transcripts/memcached-binary/passwords");
 
 const OPCODES: [(&str, u8); 36] = [
     ("get", 0x00),
@@ -235,6 +239,7 @@ fn parse(path: &Path) -> (Options, Vec<Step>) {
             "! " => steps.last_mut().unwrap_or_else(|| panic!("{place}: nothing was sent")).closes = true,
             "= " => match rest {
                 "-F" => options.flush_allowed = false,
+                "-S" => options.authentication = Authentication::Sasl(PASSWORDS.into()),
                 other => panic!("{place}: unknown option {other}"),
             },
             _ => panic!("{place}: what is {line:?}?"),

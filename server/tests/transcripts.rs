@@ -15,7 +15,10 @@ use todana::{Clock, Database, Lane, ManualClock};
 use todana_core::{Command, Reply, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
 use todana_protocol::memcached::{Dialect, Limits, Step, encode};
-use todana_server::{Handle, Options, Server};
+use todana_server::{Authentication, Handle, Options, Server};
+
+/// Who may log in where a transcript asks for logins.
+const USERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/transcripts/users");
 
 /// 2023-11-14, as good as any.
 const START: u64 = 1_700_000_000;
@@ -153,6 +156,7 @@ fn parse(name: &str, text: &str) -> Transcript {
                 "-D" => transcript.options.prefix_delimiter = Some(b':'),
                 "-o track_sizes" => transcript.options.track_sizes = true,
                 "-o no_lru_crawler" => transcript.options.crawler_enabled = false,
+                "-Y" => transcript.options.authentication = Authentication::Text(USERS.into()),
                 other => panic!("{place}: unknown option {other}"),
             },
             _ => panic!("{place}: what is {line:?}?"),

@@ -4,7 +4,11 @@ use super::extended::NegativeExpiry;
 use super::listen::{Listen, ListenerTls};
 use super::refusal::{Refusal, SYSTEM};
 use super::settings::{Port, Protocol, Settings};
-use todana_server::{Options, TlsOptions};
+use std::path::PathBuf;
+use todana_server::{Authentication, Options, TlsOptions};
+
+/// The variable that names the file of users for SASL, in memcached built for that.
+const PASSWORDS_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
 
 /// The server's smallest memory limit.
 const MEMORY_LIMIT_MIN_MIB: u64 = 8;
@@ -20,11 +24,21 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
             Port::Number(port) => port,
             Port::Off | Port::Any => 0,
         },
+        udp_port: match settings.udp_port {
+            _ if settings.unix_socket.is_some() => None,
+            Port::Off => None,
+            Port::Any => Some(0),
+            Port::Number(port) => Some(port),
+        },
+        // memcached bounds them not at all, and was the greatest of amplifiers.
+        udp_reply_max: Options::default().udp_reply_max,
         unix_socket: settings.unix_socket.clone(),
         unix_mask: settings.unix_mask,
         memory_limit_mib: settings.memory_limit_mib.max(MEMORY_LIMIT_MIN_MIB),
         refuse_when_full: settings.refuse_when_full,
         connections_max: settings.connections_max,
+        connections_refused: settings.extended.maxconns_fast,
+        idle_timeout_s: settings.extended.idle_timeout_s,
         threads: settings.threads,
         item_size_max: settings.item_size_max,
         verbosity: settings.verbosity,
@@ -46,23 +60,33 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
         crawler_enabled: settings.extended.lru_crawler,
         // memcached has none: see `admin`.
         admin: None,
+        authentication: authentication(settings, std::env::var_os(PASSWORDS_VARIABLE).map(PathBuf::from))?,
     };
     options.validate().map_err(|error| Refusal::usage(error.to_string()))?;
     Ok(options)
 }
 
+/// How clients say who they are. `passwords` is where the environment has them for SASL.
+fn authentication(settings: &Settings, passwords: Option<PathBuf>) -> Result<Authentication, Refusal> {
+    match (&settings.auth_file, passwords.filter(|path| !path.as_os_str().is_empty())) {
+        (Some(path), _) => Ok(Authentication::Text(path.clone())),
+        (None, _) if !settings.sasl => Ok(Authentication::None),
+        (None, Some(path)) => Ok(Authentication::Sasl(path)),
+        // memcached would ask Cyrus SASL, which has its own files.
+        (None, None) => Err(Refusal::bad_value(format!(
+            "{PASSWORDS_VARIABLE} must name a file of users (`todana password USER` writes its lines)\n\
+             Error initializing sasl."
+        ))),
+    }
+}
+
 /// The first thing asked for that the server cannot do and that is too important to go without.
 fn missing(settings: &Settings) -> Option<&'static str> {
-    let extended = &settings.extended;
     let reaches_nobody = settings.tcp_port == Port::Off && settings.unix_socket.is_none();
     let asked = [
-        (settings.sasl, "SASL (-S) is"),
-        (settings.auth_file.is_some(), "the authentication file (-Y) is"),
-        (settings.protocol == Protocol::Binary, "the binary protocol (-B binary) is"),
-        (settings.udp_port != Port::Off && settings.unix_socket.is_none(), "UDP (-U) is"),
+        (settings.protocol == Protocol::Binary && !settings.sasl, "the binary protocol (-B binary) is"),
         (reaches_nobody, "serving without TCP (-p 0) and without a Unix socket (-s) is"),
         (settings.memory_file.is_some(), "the memory file (-e) is"),
-        (extended.idle_timeout_s > 0, "idle_timeout is"),
     ];
     asked.into_iter().find_map(|(asked, what)| asked.then_some(what))
 }
@@ -139,10 +163,10 @@ pub(super) fn without_effect(settings: &Settings) -> Vec<String> {
     }
     for word in &settings.extended.given {
         let reason = match word.strip_prefix("no_").unwrap_or(word) {
-            "maxconns_fast" if settings.extended.maxconns_fast => continue,
-            "idle_timeout" | "negative_exptime" | "debug_commands" | "emulate_full" => continue,
+            "maxconns_fast" | "idle_timeout" | "negative_exptime" | "debug_commands" | "emulate_full" => {
+                continue;
+            }
             "track_sizes" | "lru_crawler" | "watcher_logbuf_size" => continue,
-            "maxconns_fast" => "connections over the limit are always refused",
             "drop_privileges" | "relaxed_privileges" => "system calls are not filtered",
             "sock_cookie_id" => "sockets are not marked",
             "inline_ascii_resp" | "resp_obj_mem_limit" | "read_buf_mem_limit" => {
@@ -164,6 +188,12 @@ pub(super) fn without_effect(settings: &Settings) -> Vec<String> {
             _ => "records are not kept in such queues",
         };
         notes.push(format!("-o {word} has no effect: {reason}"));
+    }
+    if settings.udp_port != Port::Off && settings.unix_socket.is_none() {
+        let max = Options::default().udp_reply_max;
+        notes.push(format!(
+            "-U: replies to one UDP request are at most {max} bytes, as senders can be forged"
+        ));
     }
     if settings.memory_limit_mib < MEMORY_LIMIT_MIN_MIB {
         notes.push(format!(
@@ -197,20 +227,24 @@ mod tests {
 
     #[test]
     fn every_option_of_the_server_can_be_reached() {
-        let line = "-p 1 -l 127.0.0.1,[::1]:2 -m 128 -M -c 9 -t 2 -I 2m -vv -b 7 -R 5 -F -A -P /run/pid -X -W -D/ \
+        let line = "-p 1 -l 127.0.0.1,[::1]:2 -m 128 -M -c 9 -t 2 -I 2m -vv -b 7 -R 5 -F -A -P /run/pid -U 3 -X -W -D/ \
             -o negative_exptime=sliding,debug_commands,emulate_full \
-            -o track_sizes,no_lru_crawler,watcher_logbuf_size=7";
+            -o track_sizes,no_lru_crawler,watcher_logbuf_size=7,no_maxconns_fast,idle_timeout=30";
         let mapped = options(&settings(&line.split(' ').collect::<Vec<_>>())).unwrap();
         assert_eq!(
             mapped,
             Options {
                 listen: vec!["127.0.0.1".into(), "[::1]:2".into()],
                 port: 1,
+                udp_port: Some(3),
+                udp_reply_max: 16 << 10,
                 unix_socket: None,
                 unix_mask: 0o700,
                 memory_limit_mib: 128,
                 refuse_when_full: true,
                 connections_max: 9,
+                connections_refused: false,
+                idle_timeout_s: 30,
                 threads: 2,
                 item_size_max: 2 << 20,
                 verbosity: 2,
@@ -230,11 +264,16 @@ mod tests {
                 track_sizes: true,
                 crawler_enabled: false,
                 admin: None,
+                authentication: Authentication::None,
             }
         );
         let unix =
             options(&settings(&["-s", "/run/s", "-a", "0777", "-p", "1", "-l", "::1", "-U", "5"])).unwrap();
         assert_eq!((unix.unix_socket, unix.unix_mask, unix.listen), (Some("/run/s".into()), 0o777, vec![]));
+        assert_eq!(unix.udp_port, None);
+        for (words, port) in [(&["-U", "-1"][..], Some(0)), (&["-U", "0"], None), (&["-U", "5"], Some(5))] {
+            assert_eq!(options(&settings(words)).unwrap().udp_port, port);
+        }
     }
 
     #[test]
@@ -269,6 +308,21 @@ mod tests {
         let named: Vec<_> =
             without_effect(&read).iter().map(|note| note.split(' ').nth(1).unwrap().to_string()).collect();
         assert_eq!(named, ["ssl_min_version", "ssl_kernel_tls", "ssl_wbuf_size", "ssl_session_cache"]);
+    }
+
+    #[test]
+    fn who_may_log_in_stands_in_a_file() {
+        let file = |path: &str| Some(PathBuf::from(path));
+        let text = authentication(&settings(&["-Y", "/users"]), file("/other")).unwrap();
+        assert_eq!(text, Authentication::Text("/users".into()));
+        let sasl = settings(&["-S"]);
+        assert_eq!(authentication(&sasl, file("/users")).unwrap(), Authentication::Sasl("/users".into()));
+        for missing in [None, file("")] {
+            let refusal = authentication(&sasl, missing).unwrap_err();
+            assert_eq!(refusal.code, 1);
+            assert!(refusal.message.ends_with("\nError initializing sasl."), "{}", refusal.message);
+        }
+        assert_eq!(authentication(&settings(&[]), file("/users")).unwrap(), Authentication::None);
     }
 
     #[test]

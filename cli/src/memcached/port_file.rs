@@ -1,4 +1,5 @@
-//! The file that tells tests and scripts which ports the system chose: a line `TCP INET: PORT` for each address.
+//! The file that tells tests and scripts which ports the system chose: a line `TCP INET: PORT` for each address,
+//! then those of UDP.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -10,26 +11,28 @@ const VARIABLE: &str = "MEMCACHED_PORT_FILENAME";
 
 /// Writes the file if the environment asks for it, and moves it into place when it is whole. Trouble is told and no
 /// more.
-pub(super) fn write(tcp: &[SocketAddr]) {
+pub(super) fn write(tcp: &[SocketAddr], udp: &[SocketAddr]) {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) else { return };
-    if tcp.is_empty() {
+    if tcp.is_empty() && udp.is_empty() {
         return;
     }
     let mut unfinished = OsString::from(&path);
     unfinished.push(".lck");
-    let outcome = std::fs::write(&unfinished, lines(tcp)).and_then(|()| std::fs::rename(&unfinished, &path));
+    let outcome =
+        std::fs::write(&unfinished, lines(tcp, udp)).and_then(|()| std::fs::rename(&unfinished, &path));
     if let Err(error) = outcome {
         let reason = super::process::reason(&error);
         eprintln!("Failed to open \"{}\": {reason}", Path::new(&unfinished).display());
     }
 }
 
-fn lines(tcp: &[SocketAddr]) -> String {
+fn lines(tcp: &[SocketAddr], udp: &[SocketAddr]) -> String {
     let mut lines = String::new();
-    for address in tcp {
+    let tcp = tcp.iter().map(|address| ("TCP", address));
+    for (transport, address) in tcp.chain(udp.iter().map(|address| ("UDP", address))) {
         let family = if address.is_ipv4() { "INET" } else { "INET6" };
         // A String takes whatever is written.
-        let _ = writeln!(lines, "TCP {family}: {}", address.port());
+        let _ = writeln!(lines, "{transport} {family}: {}", address.port());
     }
     lines
 }
@@ -39,8 +42,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_names_family_and_port() {
+    fn a_line_names_transport_family_and_port() {
         let addresses = ["0.0.0.0:1234".parse().unwrap(), "[::]:5678".parse().unwrap()];
-        assert_eq!(lines(&addresses), "TCP INET: 1234\nTCP INET6: 5678\n");
+        assert_eq!(lines(&addresses, &[]), "TCP INET: 1234\nTCP INET6: 5678\n");
+        assert_eq!(lines(&addresses[..1], &addresses[1..]), "TCP INET: 1234\nUDP INET6: 5678\n");
     }
 }

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_protocol::memcached::CHUNK_SIZES;
-use todana_server::{AdminError, LogFormat, Server, Tls, init_logging};
+use todana_server::{AdminError, LogFormat, LoginError, Server, Tls, init_logging};
 
 /// memcached's slab pages, which its classes divide.
 const SLAB_PAGE: u32 = 1 << 20;
@@ -44,7 +44,7 @@ pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
     if settings.lock_memory {
         process::lock_memory();
     }
-    port_file::write(server.tcp_addresses());
+    port_file::write(server.tcp_addresses(), server.udp_addresses());
     if let Some(path) = &settings.pid_file {
         pid_file::write(path);
     }
@@ -97,10 +97,13 @@ fn describe(settings: &Settings) {
     }
 }
 
-/// The refusal for an address that cannot be had, as memcached names it.
+/// The refusal for an address or a file of users that cannot be had, as memcached names it.
 fn cannot_listen(settings: &Settings, error: &io::Error) -> Refusal {
     if error.get_ref().is_some_and(|inner| inner.is::<AdminError>()) {
         return Refusal::new(SYSTEM, error.to_string());
+    }
+    if let Some(login) = error.get_ref().and_then(|error| error.downcast_ref::<LoginError>()) {
+        return Refusal::bad_value(login.to_string());
     }
     let reason = cause(error).map_or_else(|| error.to_string(), process::reason);
     let place = match (&settings.unix_socket, &settings.listen, settings.tcp_port) {

@@ -1,7 +1,6 @@
 //! `stats`: the process, its connections, its commands, its memory.
 
 use super::Writer;
-use crate::acceptor::PAUSE;
 use crate::counters::{Own, WorkerCounters};
 use crate::process;
 use crate::server::{Shared, Stopping};
@@ -13,7 +12,6 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     let options = &shared.options;
     let connections = &shared.connections;
     let current = connections.current.load(Ordering::Relaxed);
-    let pauses = connections.accept_pauses.load(Ordering::Relaxed);
     let c = shared.database.counters();
     let status = shared.database.engine().status();
     let sum = |of: fn(&WorkerCounters) -> &Own| {
@@ -36,7 +34,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("response_obj_oom", sum(|worker| &worker.readers_cut_off));
     w.put("response_obj_count", sum(|worker| &worker.pending_outputs));
     w.put("response_obj_bytes", sum(|worker| &worker.pending_bytes));
-    w.put("read_buf_count", shared.workers.len());
+    w.put("read_buf_count", options.threads);
     w.put("read_buf_bytes", sum(|worker| &worker.partial_bytes));
     w.put("read_buf_bytes_free", 0);
     w.put("read_buf_oom", 0);
@@ -64,14 +62,18 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("touch_misses", c.touch_misses);
     w.put("store_too_large", c.store_too_large);
     w.put("store_no_memory", c.store_no_memory);
-    w.put("auth_cmds", 0);
-    w.put("auth_errors", 0);
+    w.put("auth_cmds", sum(|worker| &worker.logins));
+    w.put("auth_errors", sum(|worker| &worker.logins_refused));
+    if options.idle_timeout_s > 0 {
+        w.put("idle_kicks", sum(|worker| &worker.idle_kicks));
+    }
     w.put("bytes_read", sum(|worker| &worker.bytes_read));
     w.put("bytes_written", sum(|worker| &worker.bytes_written));
     w.put("limit_maxbytes", shared.memory_limit_bytes().unwrap_or(0));
-    w.put("accepting_conns", u8::from(shared.stopping() == Stopping::No));
-    w.put("listen_disabled_num", pauses);
-    w.put("time_in_listen_disabled_us", pauses * PAUSE.as_micros() as u64);
+    let is_paused = connections.accepting_paused.load(Ordering::Relaxed);
+    w.put("accepting_conns", u8::from(shared.stopping() == Stopping::No && !is_paused));
+    w.put("listen_disabled_num", connections.accept_pauses.load(Ordering::Relaxed));
+    w.put("time_in_listen_disabled_us", connections.accept_paused_us.load(Ordering::Relaxed));
     w.put("threads", options.threads);
     w.put("conn_yields", sum(|worker| &worker.connection_yields));
     for name in [

@@ -1,10 +1,12 @@
 //! `stats settings`: the options in force.
 
 use super::{Writer, on_off, yes_no};
+use crate::options::Authentication;
 use crate::server::Shared;
 use crate::tls::TlsOptions;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use todana_protocol::memcached::Choice;
 
 pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     let options = &shared.options;
@@ -14,7 +16,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("maxbytes", shared.memory_limit_bytes().unwrap_or(0));
     w.put("maxconns", options.connections_max);
     w.put("tcpport", shared.tcp_port);
-    w.put("udpport", 0);
+    w.put("udpport", shared.udp_port);
     w.put("inter", inter);
     w.put("verbosity", shared.verbosity.load(Ordering::Relaxed));
     w.put("oldest", 0);
@@ -30,11 +32,24 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("reqs_per_event", options.requests_per_event);
     w.put("cas_enabled", "yes");
     w.put("tcp_backlog", options.listen_backlog);
-    w.put("binding_protocol", "auto-negotiate");
-    w.put("auth_enabled_sasl", "no");
-    w.put("auth_enabled_ascii", "no");
+    w.put(
+        "binding_protocol",
+        match shared.logins.limits().choice {
+            Choice::Auto => "auto-negotiate",
+            Choice::Text => "ascii",
+            Choice::Binary => "binary",
+        },
+    );
+    w.put("auth_enabled_sasl", yes_no(matches!(options.authentication, Authentication::Sasl(_))));
+    match &options.authentication {
+        // Each statistic is one line of three words.
+        Authentication::Text(path) => {
+            w.put("auth_enabled_ascii", path.display().to_string().replace(char::is_whitespace, "?"));
+        }
+        _ => w.put("auth_enabled_ascii", "no"),
+    }
     w.put("item_size_max", options.item_size_max);
-    w.put("maxconns_fast", "yes");
+    w.put("maxconns_fast", yes_no(options.connections_refused));
     w.put("hashpower_init", 0);
     w.put("slab_reassign", "no");
     w.put("slab_automove", 0);
@@ -57,7 +72,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("warm_max_factor", "2.00");
     w.put("temp_lru", "no");
     w.put("temporary_ttl", 61);
-    w.put("idle_timeout", 0);
+    w.put("idle_timeout", options.idle_timeout_s);
     w.put("watcher_logbuf_size", options.watcher_buffer_bytes);
     w.put("worker_logbuf_size", 0);
     w.put("read_buf_mem_limit", 0);

@@ -20,7 +20,10 @@ pub(crate) fn options() -> Options {
 pub(crate) struct Running {
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) admin_addresses: Vec<SocketAddr>,
+    pub(crate) udp_addresses: Vec<SocketAddr>,
     pub(crate) handle: Handle,
+    /// Makes it read its files again.
+    pub(crate) reload: Box<dyn Fn()>,
     serving: Option<JoinHandle<std::io::Result<()>>>,
 }
 
@@ -30,10 +33,14 @@ impl Running {
         let server = Server::bind(Options { port: 0, ..options }).unwrap();
         let (addresses, handle) = (server.tcp_addresses().to_vec(), server.handle());
         let admin_addresses = server.admin_addresses().to_vec();
+        let udp_addresses = server.udp_addresses().to_vec();
+        let reload = Box::new(server.reloader());
         Running {
             addresses,
+            udp_addresses,
             admin_addresses,
             handle,
+            reload,
             serving: Some(std::thread::spawn(move || server.run())),
         }
     }
@@ -81,6 +88,10 @@ impl Client {
         self.reader.read_exact(&mut answer).unwrap();
         let shown = |bytes: &[u8]| bytes[..bytes.len().min(200)].escape_ascii().to_string();
         assert!(answer == expected, "{} where {} is expected", shown(&answer), shown(expected));
+    }
+
+    pub(crate) fn read_exact(&mut self, bytes: &mut [u8]) {
+        self.reader.read_exact(bytes).unwrap();
     }
 
     /// Reads one line, with its end.

@@ -1,0 +1,136 @@
+//! `todana password`: a line for the file of users of a server with SASL.
+
+use crate::Failure;
+use clap::Args;
+use std::fs;
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+pub(crate) const AFTER_HELP: &str = "\
+The password is asked for, or read from standard input where that is no
+terminal (a line end behind it is dropped). It is hashed with Argon2id and a
+salt of its own. A running server reads its file again on SIGHUP.
+
+Examples:
+  todana password alice --file users   put alice in, or change her password
+  todana password alice                print the line
+  todana serve -S --password-file users";
+
+/// A password is not longer than this.
+const PASSWORD_LEN_MAX: u64 = 4096;
+
+/// What `password` can be told.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Arguments {
+    /// The user
+    user: String,
+    /// Write the line into this file, in the place of the user's old one if there is one, instead of printing it
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+/// Runs it.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let password = read_password(&arguments.user)?;
+    let line = todana_server::password_line(&arguments.user, &password)
+        .map_err(|error| Failure::usage(error.to_string()))?;
+    match &arguments.file {
+        None => writeln!(io::stdout(), "{line}")?,
+        Some(path) => put(path, &arguments.user, &line)
+            .map_err(|error| Failure::trouble(format!("cannot change {}: {error}", path.display())))?,
+    }
+    Ok(())
+}
+
+fn read_password(user: &str) -> Result<Vec<u8>, Failure> {
+    let password = if io::stdin().is_terminal() {
+        let ask = |prompt: String| rpassword::prompt_password(prompt).map_err(Failure::from);
+        let password = ask(format!("password for {user}: "))?;
+        if ask("again: ".into())? != password {
+            return Err(Failure::usage("the two passwords differ"));
+        }
+        password.into_bytes()
+    } else {
+        let mut password = Vec::new();
+        io::stdin().take(PASSWORD_LEN_MAX + 2).read_to_end(&mut password)?;
+        if password.ends_with(b"\n") {
+            password.pop();
+            password.pop_if(|byte| *byte == b'\r');
+        }
+        password
+    };
+    if password.is_empty() {
+        return Err(Failure::usage("the password is empty"));
+    }
+    if password.len() as u64 > PASSWORD_LEN_MAX {
+        return Err(Failure::usage(format!("the password is longer than {PASSWORD_LEN_MAX} bytes")));
+    }
+    // A NUL ends the password in SASL PLAIN; a line end was pasted by mistake.
+    if password.iter().any(|byte| b"\0\r\n".contains(byte)) {
+        return Err(Failure::usage("the password must be one line of text"));
+    }
+    Ok(password)
+}
+
+/// Puts a user's line into a file: all of it or nothing, and nobody else may read a new one.
+fn put(path: &Path, user: &str, line: &str) -> io::Result<()> {
+    let old = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        outcome => outcome?,
+    };
+    let mode = fs::metadata(path).ok().map(|metadata| metadata.permissions());
+    // Beside it, as a file can be moved into place only within its file system. What a link points at is changed.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let mut unfinished = path.clone().into_os_string();
+    unfinished.push(".new");
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+    if let Some(permissions) = mode {
+        file.set_permissions(permissions)?;
+    }
+    file.write_all(&with_line(&old, user, line))?;
+    file.sync_all()?;
+    fs::rename(&unfinished, &path)
+}
+
+/// The lines of a file with this one in the place of the user's old one, or at the end.
+fn with_line(old: &[u8], user: &str, line: &str) -> Vec<u8> {
+    let start = format!("{user}:");
+    let mut new = Vec::new();
+    let mut is_there = false;
+    for before in old.split_inclusive(|&byte| byte == b'\n') {
+        let is_theirs = before.starts_with(start.as_bytes());
+        if !(is_theirs && is_there) {
+            new.extend_from_slice(if is_theirs { line.as_bytes() } else { before });
+            if is_theirs || !before.ends_with(b"\n") {
+                new.push(b'\n');
+            }
+        }
+        is_there |= is_theirs;
+    }
+    if !is_there {
+        new.extend_from_slice(line.as_bytes());
+        new.push(b'\n');
+    }
+    new
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_takes_the_place_of_the_users_old_one() {
+        for (old, new) in [
+            ("", "al:new\n"),
+            ("# users\nbob:x\n", "# users\nbob:x\nal:new\n"),
+            ("bob:x", "bob:x\nal:new\n"),
+            ("al:old\nbob:x\n", "al:new\nbob:x\n"),
+            ("bob:x\nal:old", "bob:x\nal:new\n"),
+            ("alice:x\nal:old\n\nal:older\n", "alice:x\nal:new\n\n"),
+        ] {
+            assert_eq!(String::from_utf8(with_line(old.as_bytes(), "al", "al:new")).unwrap(), new, "{old:?}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Logins as administrators set them up: files of users, the command that writes them, and a server that reads them again.
+
+mod running;
+
+use running::{Server, text, todana};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+/// Long enough for any machine: it only ends what would hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn password(words: &[&str], typed: &str) -> Output {
+    let mut command = todana();
+    command.arg("password").args(words);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // A user that cannot be is refused before anything is read.
+    let _ = child.stdin.take().unwrap().write_all(typed.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// The status that the binary protocol answers a login with.
+fn sasl(stream: &mut TcpStream, user: &str, password: &str) -> u8 {
+    let body = format!("PLAIN\0{user}\0{password}");
+    let mut packet = vec![0x80, 0x21, 0, 5, 0, 0, 0, 0, 0, 0, 0, body.len() as u8];
+    packet.extend([0; 12]);
+    packet.extend(body.as_bytes());
+    stream.write_all(&packet).unwrap();
+    let mut header = [0; 24];
+    stream.read_exact(&mut header).unwrap();
+    let mut body = vec![0; usize::from(header[11])];
+    stream.read_exact(&mut body).unwrap();
+    header[7]
+}
+
+/// The line that a token is answered by.
+fn token(address: &str, token: &str) -> String {
+    let mut stream = connect(address);
+    write!(stream, "set x 0 0 {}\r\n{token}\r\n", token.len()).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    line
+}
+
+/// Asks until the answer is this one: a signal takes its time.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..6_000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("never: {what}");
+}
+
+#[test]
+fn a_password_is_hashed_into_a_file_that_nobody_else_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("users");
+    let file = path.to_str().unwrap();
+    for (user, typed) in [("alice", "secret\n"), ("bob", "two words"), ("alice", "changed\r\n")] {
+        let output = password(&[user, "--file", file], typed);
+        assert_eq!(
+            (output.status.code(), text(&output.stdout), text(&output.stderr)),
+            (Some(0), "".into(), "".into())
+        );
+    }
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let lines = fs::read_to_string(&path).unwrap();
+    let users: Vec<&str> =
+        lines.lines().filter_map(|line| line.split_once(":$argon2id$v=19$")).map(|it| it.0).collect();
+    assert_eq!(users, ["alice", "bob"], "{lines}");
+    assert!(!lines.contains("secret") && !lines.contains("words"));
+
+    let printed = text(&password(&["carol"], "secret").stdout);
+    assert!(printed.starts_with("carol:$argon2id$") && printed.ends_with('\n'), "{printed}");
+
+    let server = Server::start(&["-S", "--password-file", file]);
+    let mut stream = connect(&server.address);
+    assert_eq!(sasl(&mut stream, "alice", "secret"), 0x20);
+    assert_eq!(sasl(&mut stream, "alice", "changed"), 0);
+    assert_eq!(sasl(&mut stream, "bob", "two words"), 0);
+    assert_eq!(sasl(&mut stream, "carol", "secret"), 0x20);
+    fs::write(&path, format!("{lines}{printed}")).unwrap();
+    server.signal("HUP");
+    eventually("carol is let in", || sasl(&mut stream, "carol", "secret") == 0);
+}
+
+#[test]
+fn passwords_that_cannot_be_are_refused() {
+    for (user, typed, message) in [
+        ("alice", "", "the password is empty"),
+        ("alice", "\n", "the password is empty"),
+        ("alice", "two\nlines\n", "the password must be one line of text"),
+        ("alice", "nul\0", "the password must be one line of text"),
+        (
+            "al:ice",
+            "secret",
+            "the user \"al:ice\" cannot be: it must not be empty, begin with # or hold a colon",
+        ),
+    ] {
+        let output = password(&[user], typed);
+        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(text(&output.stderr), format!("todana: {message}\n"));
+        assert_eq!(text(&output.stdout), "");
+    }
+    let long = "p".repeat(5000);
+    assert_eq!(text(&password(&["a"], &long).stderr), "todana: the password is longer than 4096 bytes\n");
+}
+
+#[test]
+fn half_of_a_login_is_not_an_open_server() {
+    for (words, message) in [
+        (&["-S"][..], "SASL (-S) needs a file of users (--password-file)"),
+        (&["--password-file", "/x"], "--password-file is of use only with SASL (-S)"),
+        (
+            &["-S", "--password-file", "/x", "-Y", "/x"],
+            "clients log in by SASL (-S) or by text (-Y), not by both",
+        ),
+    ] {
+        let output = todana().arg("serve").args(["-p", "-1"]).args(words).output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(2), format!("todana: {message}\n")));
+    }
+    for words in [&["-S", "--password-file", "/nowhere"][..], &["-Y", "/nowhere"]] {
+        let output = todana().arg("serve").args(["-p", "-1"]).args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{words:?}");
+        assert!(text(&output.stderr).contains("/nowhere"), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn text_users_are_read_again_on_a_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("users");
+    fs::write(&path, "alice:secret\n").unwrap();
+    let server = Server::start(&["--auth-file", path.to_str().unwrap()]);
+    assert_eq!(token(&server.address, "alice secret"), "STORED\r\n");
+    fs::write(&path, "alice:changed\n").unwrap();
+    server.signal("HUP");
+    eventually("the new password", || token(&server.address, "alice changed") == "STORED\r\n");
+    assert_eq!(token(&server.address, "alice secret"), "CLIENT_ERROR authentication failure\r\n");
+}
+
+/// A server under memcached's name on a port that the system chose, and its address.
+fn memcached(folder: &Path, words: &[&str], passwords: Option<&Path>) -> (std::process::Child, String) {
+    let (name, ports) = (folder.join("memcached"), folder.join("ports"));
+    let _ = symlink(env!("CARGO_BIN_EXE_todana"), &name);
+    let mut command = Command::new(name);
+    command.args(["-u", "root", "-p", "-1", "-l", "127.0.0.1"]).args(words);
+    command.env("MEMCACHED_PORT_FILENAME", &ports).env_remove("MEMCACHED_SASL_PWDB");
+    if let Some(path) = passwords {
+        command.env("MEMCACHED_SASL_PWDB", path);
+    }
+    let child = command.stdin(Stdio::null()).spawn().unwrap();
+    eventually("the file with the ports", || ports.exists());
+    let port = fs::read_to_string(&ports).unwrap();
+    fs::remove_file(ports).unwrap();
+    (child, port.trim_end().replace("TCP INET: ", "127.0.0.1:"))
+}
+
+#[test]
+fn memcacheds_options_and_its_file_of_plain_passwords_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("users");
+    fs::write(&users, "alice:secret\nbob:other\n").unwrap();
+    let (mut child, address) = memcached(folder.path(), &["-S"], Some(&users));
+    let mut stream = connect(&address);
+    assert_eq!(sasl(&mut stream, "alice", "other"), 0x20);
+    assert_eq!(sasl(&mut stream, "bob", "other"), 0);
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    let (mut child, address) = memcached(folder.path(), &["-Y", users.to_str().unwrap()], None);
+    assert_eq!(token(&address, "alice secret"), "STORED\r\n");
+    assert_eq!(token(&address, "alice other"), "CLIENT_ERROR authentication failure\r\n");
+    fs::write(&users, "alice:other\n").unwrap();
+    let status = Command::new("kill").args(["-s", "HUP", &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+    eventually("the new password", || token(&address, "alice other") == "STORED\r\n");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn memcacheds_messages_about_files_of_users_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = folder.path().join("memcached");
+    symlink(env!("CARGO_BIN_EXE_todana"), &name).unwrap();
+    let malformed = folder.path().join("malformed");
+    fs::write(&malformed, "alice\n").unwrap();
+    let malformed = malformed.to_str().unwrap();
+    for (words, message) in [
+        (
+            &["-Y", "/nowhere"][..],
+            "Could not open authfile [/nowhere] for reading, error No such file or directory\n".to_string(),
+        ),
+        (
+            &["-Y", malformed],
+            format!("Authfile [{malformed}] has a malformed entry. Should be 'user:password'\n"),
+        ),
+        (
+            &["-S"],
+            "MEMCACHED_SASL_PWDB must name a file of users (`todana password USER` writes its lines)\n\
+             Error initializing sasl.\n"
+                .to_string(),
+        ),
+    ] {
+        let mut command = Command::new(&name);
+        command.args(["-u", "root", "-p", "-1"]).args(words).env_remove("MEMCACHED_SASL_PWDB");
+        let output = command.output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), message));
+    }
+}

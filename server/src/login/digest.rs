@@ -1,0 +1,58 @@
+//! Digests under a key that never leaves the process: what is compared in the place of passwords.
+//!
+//! Equal digests mean equal passwords, all are of one length, and they are compared in the same time whatever differs.
+
+use argon2::password_hash::try_generate_salt;
+use blake2::Blake2sMac256;
+use blake2::digest::{KeyInit, Mac};
+use std::io;
+
+pub(super) type Digest = [u8; 32];
+
+/// The key: new with each start, and with each reading of a file.
+pub(super) struct Key([u8; 32]);
+
+impl Key {
+    /// A key by the system's random numbers.
+    pub(super) fn generate() -> io::Result<Key> {
+        let mut key = [0; 32];
+        for half in key.chunks_exact_mut(16) {
+            half.copy_from_slice(&try_generate_salt().map_err(io::Error::other)?);
+        }
+        Ok(Key(key))
+    }
+
+    fn mac(&self, user: &[u8], password: &[u8]) -> Blake2sMac256 {
+        let mut mac = Blake2sMac256::new(&self.0.into());
+        // The length tells `ab`, `c` from `a`, `bc`.
+        mac.update(&(user.len() as u64).to_be_bytes());
+        mac.update(user);
+        mac.update(password);
+        mac
+    }
+
+    pub(super) fn digest(&self, user: &[u8], password: &[u8]) -> Digest {
+        self.mac(user, password).finalize().into_bytes().into()
+    }
+
+    /// Whether this is their digest.
+    pub(super) fn is_of(&self, digest: &Digest, user: &[u8], password: &[u8]) -> bool {
+        self.mac(user, password).verify(digest.into()).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_of_one_user_one_password_and_one_key() {
+        let (key, other) = (Key::generate().unwrap(), Key::generate().unwrap());
+        let digest = key.digest(b"ab", b"c");
+        assert!(key.is_of(&digest, b"ab", b"c"));
+        for (user, password) in [("a", "bc"), ("abc", ""), ("", "abc"), ("ab", "d"), ("ab", "c ")] {
+            assert!(!key.is_of(&digest, user.as_bytes(), password.as_bytes()), "{user} {password}");
+        }
+        assert!(!other.is_of(&digest, b"ab", b"c"));
+    }
+}

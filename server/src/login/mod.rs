@@ -1,0 +1,263 @@
+//! Logging in: who may, how they say so, and how far each connection has come with it.
+//!
+//! ```text
+//! tokens     names and passwords for the text dialect (-Y)
+//! passwords  names and hashed passwords for SASL (-S)
+//! password   one hashed password
+//! digest     what is compared in the place of passwords
+//! verifier   slow checks, on a thread of their own
+//! ```
+//!
+//! Always true: a worker never computes a slow hash; who fails learns neither from the answer nor from its time whether
+//! the user exists. Not here: which requests a stranger may make, which the dialects know.
+
+mod digest;
+mod password;
+mod passwords;
+mod tokens;
+mod verifier;
+
+pub(crate) use verifier::Decided;
+
+use crate::options::Authentication;
+use passwords::{Glance, Passwords};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use todana_core::Authenticate;
+use todana_protocol::memcached::{Choice, Limits};
+use tokens::Tokens;
+use verifier::{Attempt, Verifier};
+
+/// The one SASL mechanism. Those that keep the password off the wire need it in plain on the server; TLS does better.
+const MECHANISM: &str = "PLAIN";
+
+/// A file of users is not longer than this.
+const FILE_LEN_MAX: u64 = 16 << 20;
+
+/// A file of users that cannot be used; the text says why.
+#[derive(Debug)]
+pub struct LoginError(String);
+
+impl fmt::Display for LoginError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for LoginError {}
+
+/// Who may log in.
+pub(crate) enum Logins {
+    /// Nobody has to.
+    Off,
+    Sasl(Box<Sasl>),
+    Text {
+        path: PathBuf,
+        tokens: RwLock<Arc<Tokens>>,
+    },
+}
+
+pub(crate) struct Sasl {
+    path: PathBuf,
+    passwords: RwLock<Arc<Passwords>>,
+    verifier: Verifier,
+}
+
+/// How far a connection has come.
+#[derive(Default)]
+pub(crate) struct Login {
+    /// The mechanism is chosen, the password to follow.
+    has_begun: bool,
+    /// Waiting to be decided, or to be answered.
+    attempt: Option<Arc<Attempt>>,
+}
+
+/// What comes of a message from the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Admitted,
+    Refused,
+    /// The client is to say more.
+    Challenge,
+    /// It is being found out; the connection is parked until then.
+    Wait,
+}
+
+impl Login {
+    /// Its password is still being checked.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.attempt.as_ref().is_some_and(|attempt| attempt.verdict().is_none())
+    }
+}
+
+impl Logins {
+    /// Reads the file of users, if there is one.
+    pub(crate) fn open(authentication: &Authentication) -> io::Result<Logins> {
+        let wrong = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+        Ok(match authentication {
+            Authentication::None => Logins::Off,
+            Authentication::Sasl(path) => {
+                let passwords = RwLock::new(Arc::new(Passwords::read(path).map_err(wrong)?));
+                Logins::Sasl(Box::new(Sasl { path: path.clone(), passwords, verifier: Verifier::default() }))
+            }
+            Authentication::Text(path) => {
+                let tokens = RwLock::new(Arc::new(Tokens::read(path).map_err(wrong)?));
+                Logins::Text { path: path.clone(), tokens }
+            }
+        })
+    }
+
+    /// Reads the file again. If it cannot be used the old users stay.
+    pub(crate) fn reload(&self) {
+        let (path, outcome) = match self {
+            Logins::Off => return,
+            Logins::Sasl(sasl) => {
+                (&sasl.path, Passwords::read(&sasl.path).map(|new| replace(&sasl.passwords, new)))
+            }
+            Logins::Text { path, tokens } => (path, Tokens::read(path).map(|new| replace(tokens, new))),
+        };
+        match outcome {
+            Ok(()) => tracing::info!("{}: users read again", path.display()),
+            Err(error) => tracing::error!("{error}; the users stay as they were"),
+        }
+    }
+
+    /// The limits by which the dialects hold back strangers.
+    pub(crate) fn limits(&self) -> Limits {
+        match self {
+            Logins::Off => Limits::default(),
+            Logins::Sasl(_) => Limits { choice: Choice::Binary, sasl: true, ..Limits::default() },
+            Logins::Text { .. } => Limits { choice: Choice::Text, text_login: true, ..Limits::default() },
+        }
+    }
+
+    /// The names of the SASL mechanisms.
+    pub(crate) fn mechanisms(&self) -> Option<&'static str> {
+        matches!(self, Logins::Sasl(_)).then_some(MECHANISM)
+    }
+
+    /// Takes a message of the client on the connection that has this index in its worker. After [`Outcome::Wait`] the
+    /// worker hears of it when it is to be called with the same message again.
+    pub(crate) fn authenticate(
+        &self,
+        message: &Authenticate<'_>,
+        login: &mut Login,
+        index: usize,
+        decided: &Arc<Decided>,
+    ) -> Outcome {
+        match self {
+            Logins::Off => Outcome::Refused,
+            Logins::Sasl(sasl) => sasl.authenticate(message, login, index, decided),
+            Logins::Text { tokens, .. } => {
+                let tokens = tokens.read().unwrap_or_else(PoisonError::into_inner);
+                let admitted = message.token().is_some_and(|(user, password)| tokens.admits(user, password));
+                if admitted { Outcome::Admitted } else { Outcome::Refused }
+            }
+        }
+    }
+
+    /// Whether [`verify_all`](Self::verify_all) has to run.
+    pub(crate) fn are_slow(&self) -> bool {
+        matches!(self, Logins::Sasl(_))
+    }
+
+    /// Checks passwords until [`close`](Self::close).
+    pub(crate) fn verify_all(&self) {
+        if let Logins::Sasl(sasl) = self {
+            sasl.verifier.run(&sasl.passwords);
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        if let Logins::Sasl(sasl) = self {
+            sasl.verifier.close();
+        }
+    }
+}
+
+impl Sasl {
+    fn authenticate(
+        &self,
+        message: &Authenticate<'_>,
+        login: &mut Login,
+        index: usize,
+        decided: &Arc<Decided>,
+    ) -> Outcome {
+        if let Some(attempt) = login.attempt.take() {
+            return match attempt.verdict() {
+                Some(true) => Outcome::Admitted,
+                Some(false) => Outcome::Refused,
+                None => {
+                    login.attempt = Some(attempt);
+                    Outcome::Wait
+                }
+            };
+        }
+        let has_begun = std::mem::take(&mut login.has_begun);
+        if message.continues {
+            if !has_begun {
+                return Outcome::Refused;
+            }
+        } else if !message.mechanism.eq_ignore_ascii_case(MECHANISM.as_bytes()) {
+            return Outcome::Refused;
+        } else if message.response.is_empty() {
+            login.has_begun = true;
+            return Outcome::Challenge;
+        }
+        let Some((user, password)) = message.plain() else { return Outcome::Refused };
+        match self.passwords.read().unwrap_or_else(PoisonError::into_inner).glance(user, password) {
+            Glance::Known => return Outcome::Admitted,
+            Glance::Unknown => return Outcome::Refused,
+            Glance::Unsure => {}
+        }
+        let attempt = Attempt::new(user, password, index, Arc::clone(decided));
+        if !self.verifier.submit(&attempt) {
+            tracing::warn!("a login is refused unchecked: too many wait already");
+            return Outcome::Refused;
+        }
+        login.attempt = Some(attempt);
+        Outcome::Wait
+    }
+}
+
+fn replace<T>(place: &RwLock<Arc<T>>, new: T) {
+    *place.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+}
+
+/// A line of a password file: the user, and the password hashed with a salt of its own. Fails where the user's name
+/// cannot stand in a line.
+///
+/// ```
+/// let line = todana_server::password_line("alice", b"secret")?;
+/// assert!(line.starts_with("alice:$argon2id$"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn password_line(user: &str, password: &[u8]) -> io::Result<String> {
+    let is_strange = |c: char| c == ':' || c.is_control();
+    if user.is_empty() || user.starts_with('#') || user.contains(is_strange) {
+        let text = format!("the user {user:?} cannot be: it must not be empty, begin with # or hold a colon");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    Ok(format!("{user}:{}", password::hash(password)?))
+}
+
+/// Reads a file of users.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(path)?.take(FILE_LEN_MAX + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > FILE_LEN_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is too long for a list of users"));
+    }
+    Ok(text)
+}
+
+/// Its lines without their ends; the last may lack its own.
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split_inclusive(|&byte| byte == b'\n').map(|line| {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        line.strip_suffix(b"\r").unwrap_or(line)
+    })
+}

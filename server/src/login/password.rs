@@ -1,0 +1,111 @@
+//! Passwords as they stand in a file: hashed with Argon2id, in the notation that all its tools share
+//! (`$argon2id$v=19$m=7168,t=5,p=1$SALT$HASH`).
+
+use argon2::password_hash::phc::PasswordHash;
+use argon2::password_hash::{PasswordHasher, PasswordVerifier};
+use argon2::{Algorithm, Argon2, Params, Version};
+use std::io;
+
+/// What a new hash costs whoever computes it: 7 MiB, five passes, one lane. It is OWASP's recommendation (2023) with the
+/// least memory, as a cache may have 64 MiB in all; about 10 ms here (November 2026, 2 cores of a cloud machine).
+const MEMORY_KIB: u32 = 7 << 10;
+const PASSES: u32 = 5;
+
+/// What a hash in a file may cost at most: a slip of the pen shall not take the machine's memory or hours.
+const MEMORY_KIB_MAX: u32 = 256 << 10;
+const WORK_KIB_MAX: u64 = 4 << 20;
+
+/// How a hashed password begins.
+pub(super) const PREFIX: &str = "$argon2";
+
+/// A hashed password.
+#[derive(Clone, Debug)]
+pub(super) struct Hashed {
+    hash: PasswordHash,
+    /// KiB that have to be gone over.
+    work_kib: u64,
+}
+
+/// Hashes a password with a salt of its own. Takes as long as checking one.
+pub(super) fn hash(password: &[u8]) -> io::Result<String> {
+    let params = Params::new(MEMORY_KIB, PASSES, 1, None).map_err(io::Error::other)?;
+    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+    let hash: PasswordHash = argon2.hash_password(password).map_err(io::Error::other)?;
+    Ok(hash.to_string())
+}
+
+impl Hashed {
+    /// Reads a hash; the error says what is wrong with it.
+    pub(super) fn read(text: &str) -> Result<Hashed, String> {
+        let hash = PasswordHash::new(text).map_err(|error| error.to_string())?;
+        if hash.salt.is_none() || hash.hash.is_none() {
+            return Err("salt or hash is missing".into());
+        }
+        Algorithm::try_from(hash.algorithm.as_str()).map_err(|_| "not a kind of Argon2")?;
+        hash.version.map_or(Ok(Version::default()), Version::try_from).map_err(|error| error.to_string())?;
+        let params = Params::try_from(&hash).map_err(|error| error.to_string())?;
+        let work_kib = u64::from(params.m_cost()) * u64::from(params.t_cost());
+        if params.m_cost() > MEMORY_KIB_MAX || work_kib > WORK_KIB_MAX {
+            return Err(format!(
+                "m={} and t={} would take too long: at most {MEMORY_KIB_MAX} KiB, and {WORK_KIB_MAX} KiB over all passes",
+                params.m_cost(),
+                params.t_cost(),
+            ));
+        }
+        Ok(Hashed { hash, work_kib })
+    }
+
+    /// Whether it is the hash of this password. Takes milliseconds and memory, by its parameters.
+    pub(super) fn is_of(&self, password: &[u8]) -> bool {
+        Argon2::default().verify_password(password, &self.hash).is_ok()
+    }
+
+    /// What checking costs, in KiB that have to be gone over.
+    pub(super) fn work_kib(&self) -> u64 {
+        self.work_kib
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_is_of_its_password_alone_and_never_the_same_twice() {
+        let (first, second) = (hash(b"secret").unwrap(), hash(b"secret").unwrap());
+        assert!(first.starts_with("$argon2id$v=19$m=7168,t=5,p=1$"), "{first}");
+        assert_ne!(first, second);
+        let hashed = Hashed::read(&first).unwrap();
+        assert!(hashed.is_of(b"secret"));
+        assert!(!hashed.is_of(b"Secret") && !hashed.is_of(b"") && !hashed.is_of(b"secret\0"));
+    }
+
+    #[test]
+    fn a_hash_by_another_tool_is_understood() {
+        // From Python's argon2-cffi: PasswordHasher(time_cost=2, memory_cost=64, parallelism=2, salt_len=8).
+        let text = "$argon2id$v=19$m=64,t=2,p=2$c2FsdHNhbHQ$lpUkiWjHnXtDFt/D+q2Fh/Qb5zkgFeDCaryaiBgnU0o";
+        let hashed = Hashed::read(text).unwrap();
+        assert_eq!(hashed.work_kib(), 128);
+        assert!(hashed.is_of(b"secret"));
+    }
+
+    #[test]
+    fn what_is_no_hash_or_costs_too_much_is_refused() {
+        let salt_and_hash = "c2FsdHNhbHQ$lpUkiWjHnXtDFt/D+q2Fh/Qb5zkgFeDCaryaiBgnU0o";
+        for head in [
+            "$argon2id$v=19$m=4194304,t=1,p=1",
+            "$argon2id$v=19$m=65536,t=4000,p=1",
+            "$argon2id$v=19$m=0,t=1,p=1",
+            "$argon2x$v=19$m=64,t=1,p=1",
+            "$argon2id$v=7$m=64,t=1,p=1",
+            "$scrypt$ln=4,r=8,p=1",
+        ] {
+            assert!(Hashed::read(&format!("{head}${salt_and_hash}")).is_err(), "{head}");
+        }
+        for text in
+            ["", "$", "$argon2id", "$argon2id$v=19$m=64,t=1,p=1", "$argon2id$v=19$m=64,t=1,p=1$c2FsdHNhbHQ"]
+        {
+            assert!(Hashed::read(text).is_err(), "{text}");
+        }
+    }
+}

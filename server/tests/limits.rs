@@ -1,0 +1,83 @@
+//! Connections that idle, and more of them than there may be.
+
+mod running;
+
+use running::{Running, eventually, options};
+use std::io::Read;
+use todana_server::Options;
+
+#[test]
+fn idle_connections_are_closed_without_a_word_and_counted() {
+    let server = Running::start(Options { idle_timeout_s: 1, threads: 2, ..options() });
+    let mut silent = server.connect();
+    let mut served = server.connect();
+    let mut halfway = server.connect();
+    served.expect_version();
+    halfway.send(b"set k 0 0 10\r\nhalf");
+    // The reads end when the server closes; were it not to, they would end in an error.
+    for client in [&mut silent, &mut served, &mut halfway] {
+        assert_eq!(client.rest(), b"");
+    }
+    let mut client = server.connect();
+    assert_eq!(client.stat("idle_kicks"), "3");
+    assert!(client.stats(" settings").contains(&("idle_timeout".into(), "1".into())));
+}
+
+#[test]
+fn a_connection_whose_peer_does_not_read_is_not_idle() {
+    let server = Running::start(Options { idle_timeout_s: 1, ..options() });
+    let mut slow = server.connect();
+    let value = vec![b'v'; 1_000_000];
+    slow.set(b"k", &value);
+    // More than sockets hold, so that the server is left with some of it.
+    slow.send(&b"get k\r\n".repeat(40));
+    let mut witness = server.connect();
+    // It is closed after the slow one would have been.
+    assert_eq!(witness.rest(), b"");
+    for _ in 0..40 {
+        slow.expect(&[b"VALUE k 0 1000000\r\n", &value[..], b"\r\nEND\r\n"].concat());
+    }
+}
+
+#[test]
+fn where_idling_is_not_limited_nothing_is_said_of_it() {
+    let server = Running::start(options());
+    let stats = server.connect().stats("");
+    assert!(stats.iter().all(|(name, _)| name != "idle_kicks"));
+}
+
+#[test]
+fn connections_over_the_limit_are_told_so() {
+    let server = Running::start(Options { connections_max: 2, ..options() });
+    let (mut first, mut second) = (server.connect(), server.connect());
+    first.expect_version();
+    second.expect_version();
+    assert_eq!(server.connect().rest(), b"ERROR Too many open connections\r\n");
+    assert_eq!(first.stat("rejected_connections"), "1");
+    assert_eq!(first.stat("listen_disabled_num"), "0");
+    drop(second);
+    eventually("the place of one that has gone is free", || first.stat("curr_connections") == "1");
+    server.connect().expect_version();
+}
+
+#[test]
+fn or_they_wait_until_there_is_room() {
+    let server = Running::start(Options { connections_max: 2, connections_refused: false, ..options() });
+    let (mut first, mut second) = (server.connect(), server.connect());
+    first.expect_version();
+    second.expect_version();
+    let mut third = server.connect();
+    third.send(b"version\r\n");
+    eventually("accepting pauses", || first.stat("accepting_conns") == "0");
+    third.stream.set_nonblocking(true).unwrap();
+    assert_eq!(third.stream.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    third.stream.set_nonblocking(false).unwrap();
+    drop(second);
+    third.expect(b"VERSION 1.6.45\r\n");
+    assert_eq!(first.stat("rejected_connections"), "0");
+    // However often it has been tried meanwhile, it was one pause; another may have begun, as it is full again.
+    let pauses: u64 = first.stat("listen_disabled_num").parse().unwrap();
+    assert!((1..=2).contains(&pauses), "{pauses}");
+    assert_ne!(first.stat("time_in_listen_disabled_us"), "0");
+    assert!(first.stats(" settings").contains(&("maxconns_fast".into(), "no".into())));
+}

@@ -1,0 +1,206 @@
+//! Many clients that log in at once, and what becomes of them: slow checks stall nobody, and nobody is let in for another.
+
+mod running;
+
+use running::{Client, Running, options};
+use std::io::Read;
+use std::path::Path;
+use todana_server::{Authentication, Options, password_line};
+
+/// Of the password `secret`: cheap, and dear enough to take about half a second.
+const CHEAP: &str = "$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$vk+JgWgZGbXHtEqPQPhzXbD+QxxkJR5Fq2AXLhDyYaY";
+const DEAR: &str = "$argon2id$v=19$m=65536,t=8,p=1$c2FsdHNhbHQ$vk+JgWgZGbXHtEqPQPhzXbD+QxxkJR5Fq2AXLhDyYaY";
+
+fn packet(opcode: u8, key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x80, opcode];
+    packet.extend((key.len() as u16).to_be_bytes());
+    packet.extend([0; 4]);
+    packet.extend(((key.len() + value.len()) as u32).to_be_bytes());
+    packet.extend([0; 12]);
+    [&packet, key, value].concat()
+}
+
+fn response(opcode: u8, status: u8, value: &[u8]) -> Vec<u8> {
+    let mut packet = packet(opcode, b"", value);
+    packet[0] = 0x81;
+    packet[7] = status;
+    packet
+}
+
+fn login(user: &str, password: &str) -> Vec<u8> {
+    packet(0x21, b"PLAIN", format!("\0{user}\0{password}").as_bytes())
+}
+
+fn admitted() -> Vec<u8> {
+    response(0x21, 0x00, b"Authenticated")
+}
+
+fn refused() -> Vec<u8> {
+    response(0x21, 0x20, b"Auth failure.")
+}
+
+fn start(users: &Path, threads: usize) -> Running {
+    let authentication = Authentication::Sasl(users.to_path_buf());
+    Running::start(Options { authentication, threads, ..options() })
+}
+
+/// A file of users, gone with the folder.
+fn users(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("users");
+    std::fs::write(&path, text).unwrap();
+    (folder, path)
+}
+
+#[test]
+fn a_slow_check_stalls_neither_its_worker_nor_who_is_known() {
+    let (_folder, path) = users(&format!("alice:{DEAR}\nbob:plain\n"));
+    let server = start(&path, 1);
+    let mut slow = server.connect();
+    slow.send(&[login("alice", "wrong"), packet(0x0b, b"", b"")].concat());
+    let mut other = server.connect();
+    other.send(&[packet(0x0b, b"", b""), login("bob", "plain"), packet(0x0a, b"", b"")].concat());
+    other.expect(&response(0x0b, 0, b"1.6.45"));
+    other.expect(&admitted());
+    other.expect(&response(0x0a, 0, b""));
+    // All of that while the check was under way; and what came behind the login has waited for it.
+    slow.stream.set_nonblocking(true).unwrap();
+    let early = slow.stream.read(&mut [0]).unwrap_err();
+    assert_eq!(early.kind(), std::io::ErrorKind::WouldBlock);
+    slow.stream.set_nonblocking(false).unwrap();
+    slow.expect(&refused());
+    slow.expect(&response(0x0b, 0, b"1.6.45"));
+}
+
+#[test]
+fn a_crowd_with_right_and_wrong_passwords_is_told_apart() {
+    let (_folder, path) = users(&format!("alice:{CHEAP}\n"));
+    let server = start(&path, 3);
+    let mut clients: Vec<Client> = (0..60).map(|_| server.connect()).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        let password = if number % 3 == 0 { "wrong" } else { "secret" };
+        client.send(&[login("alice", password), packet(0x0a, b"", b"")].concat());
+    }
+    for (number, client) in clients.iter_mut().enumerate() {
+        if number % 3 == 0 {
+            client.expect(&refused());
+            client.expect(&response(0x0a, 0x20, b"Auth failure."));
+            assert_eq!(client.rest(), b"");
+        } else {
+            client.expect(&admitted());
+            client.expect(&response(0x0a, 0, b""));
+        }
+    }
+    let stat = |client: &mut Client, name: &str| {
+        client.send(&packet(0x10, b"", b""));
+        let mut found = None;
+        loop {
+            let mut header = [0; 24];
+            client.read_exact(&mut header);
+            let (key_len, body_len) = (usize::from(header[3]), usize::from(header[11]));
+            let mut body = vec![0; body_len];
+            client.read_exact(&mut body);
+            if body_len == 0 {
+                return found.unwrap_or_else(|| panic!("there is no statistic {name}"));
+            }
+            if &body[..key_len] == name.as_bytes() {
+                found = Some(String::from_utf8(body[key_len..].to_vec()).unwrap());
+            }
+        }
+    };
+    assert_eq!(stat(&mut clients[1], "auth_cmds"), "60");
+    assert_eq!(stat(&mut clients[1], "auth_errors"), "20");
+}
+
+#[test]
+fn who_leaves_before_the_answer_lets_nobody_in_in_their_place() {
+    let (_folder, path) = users(&format!("alice:{CHEAP}\n"));
+    let server = start(&path, 1);
+    for _ in 0..50 {
+        let mut leaving = server.connect();
+        leaving.send(&login("alice", "secret"));
+        drop(leaving);
+        let mut next = server.connect();
+        next.send(&packet(0x00, b"k", b""));
+        next.expect(&response(0x00, 0x20, b"Auth failure."));
+        assert_eq!(next.rest(), b"");
+    }
+}
+
+#[test]
+fn what_waits_for_a_check_is_answered_when_the_server_stops() {
+    let (_folder, path) = users(&format!("alice:{DEAR}\n"));
+    let mut server = start(&path, 1);
+    let mut client = server.connect();
+    client.send(&login("alice", "wrong"));
+    // Served by the same worker after the login, so that has been taken in.
+    let mut other = server.connect();
+    other.send(&packet(0x0b, b"", b""));
+    other.expect(&response(0x0b, 0, b"1.6.45"));
+    server.handle.stop();
+    client.expect(&refused());
+    assert_eq!(client.rest(), b"");
+    server.join();
+}
+
+#[test]
+fn users_are_read_again_and_a_faulty_file_changes_nothing() {
+    let line = password_line("alice", b"secret").unwrap();
+    let (_folder, path) = users(&line);
+    let server = start(&path, 1);
+    let mut old = server.connect();
+    let expect = |user: &str, password: &str, answer: &[u8]| {
+        let mut client = server.connect();
+        client.send(&login(user, password));
+        client.expect(answer);
+        client
+    };
+    old.send(&login("alice", "secret"));
+    old.expect(&admitted());
+    std::fs::write(&path, "carol:other\n").unwrap();
+    expect("alice", "secret", &admitted());
+    (server.reload)();
+    expect("alice", "secret", &refused());
+    expect("carol", "other", &admitted());
+    for fault in ["carol\n", "dave:$argon2id$v=19$m=8\n"] {
+        std::fs::write(&path, fault).unwrap();
+        (server.reload)();
+        expect("carol", "other", &admitted());
+    }
+    // Who is in stays in.
+    old.send(&packet(0x0a, b"", b""));
+    old.expect(&response(0x0a, 0, b""));
+}
+
+#[test]
+fn text_users_are_read_again() {
+    let (_folder, path) = users("alice:secret\n");
+    let authentication = Authentication::Text(path.clone());
+    let server = Running::start(Options { authentication, ..options() });
+    let expect = |token: &str, answer: &str| {
+        let mut client = server.connect();
+        client.send(format!("set x 0 0 {}\r\n{token}\r\n", token.len()).as_bytes());
+        client.expect(answer.as_bytes());
+    };
+    expect("alice secret", "STORED\r\n");
+    std::fs::write(&path, "alice:changed\n").unwrap();
+    expect("alice secret", "STORED\r\n");
+    (server.reload)();
+    expect("alice secret", "CLIENT_ERROR authentication failure\r\n");
+    expect("alice changed", "STORED\r\n");
+    std::fs::remove_file(&path).unwrap();
+    (server.reload)();
+    expect("alice changed", "STORED\r\n");
+}
+
+#[test]
+fn a_token_and_what_follows_it_may_come_in_one_piece() {
+    let (_folder, path) = users("alice:secret\n");
+    let authentication = Authentication::Text(path);
+    let server = Running::start(Options { authentication, ..options() });
+    let mut client = server.connect();
+    let login = "set x 0 0 12\r\nalice secret\r\n";
+    client.send(format!("get x\r\n{login}set k 0 0 1\r\nv\r\nget k\r\n").repeat(2).as_bytes());
+    client.expect(b"CLIENT_ERROR unauthenticated\r\nSTORED\r\nSTORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
+    client.expect(b"END\r\nSTORED\r\nSTORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
+}

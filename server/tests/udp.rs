@@ -1,0 +1,214 @@
+//! Datagrams, both ways, byte by byte.
+
+mod running;
+
+use running::{PATIENCE, Running, options};
+use std::net::UdpSocket;
+use todana_server::{Authentication, Options};
+
+struct Peer(UdpSocket);
+
+impl Peer {
+    fn of(server: &Running) -> Peer {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(server.udp_addresses[0]).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Peer(socket)
+    }
+
+    fn send(&self, datagram: &[u8]) {
+        assert_eq!(self.0.send(datagram).unwrap(), datagram.len());
+    }
+
+    fn receive(&self) -> Vec<u8> {
+        let mut buffer = vec![0; 64 << 10];
+        let len = self.0.recv(&mut buffer).unwrap();
+        buffer.truncate(len);
+        buffer
+    }
+
+    #[track_caller]
+    fn expect(&self, datagram: &[u8]) {
+        let got = self.receive();
+        assert!(got == datagram, "{} where {} is expected", got.escape_ascii(), datagram.escape_ascii());
+    }
+
+    /// What follows is the answer to this, so that nothing else has come.
+    #[track_caller]
+    fn expect_nothing(&self) {
+        self.send(b"\xff\xff\0\0\0\x01\0\0mn\r\n");
+        self.expect(b"\xff\xff\0\0\0\x01\0\0MN\r\n");
+    }
+}
+
+fn start(options: Options) -> Running {
+    Running::start(Options { udp_port: Some(0), ..options })
+}
+
+#[test]
+fn there_is_none_unless_it_is_asked_for() {
+    let server = Running::start(options());
+    assert!(server.udp_addresses.is_empty());
+    assert!(server.connect().stats(" settings").contains(&("udpport".into(), "0".into())));
+}
+
+#[test]
+fn a_request_and_its_reply_carry_the_same_number() {
+    let server = start(options());
+    let peer = Peer::of(&server);
+    peer.send(b"\x12\x34\0\0\0\x01\0\0set k 5 0 5\r\nvalue\r\n");
+    peer.expect(b"\x12\x34\0\0\0\x01\0\0STORED\r\n");
+    // The sequence number and the last two bytes of a request mean nothing.
+    peer.send(b"\x56\x78\0\x09\0\x01\xaa\xbbget k\r\n");
+    peer.expect(b"\x56\x78\0\0\0\x01\0\0VALUE k 5 5\r\nvalue\r\nEND\r\n");
+    peer.send(b"\0\x01\0\0\0\x01\0\0mg k v\r\n");
+    peer.expect(b"\0\x01\0\0\0\x01\0\0VA 5\r\nvalue\r\n");
+    peer.send(b"\0\x02\0\0\0\x01\0\0no such command\r\n");
+    peer.expect(b"\0\x02\0\0\0\x01\0\0ERROR\r\n");
+    // By TCP it is the same record.
+    server.connect().send(b"quit\r\n");
+    let mut client = server.connect();
+    client.send(b"get k\r\n");
+    client.expect(b"VALUE k 5 5\r\nvalue\r\nEND\r\n");
+    let port = server.udp_addresses[0].port().to_string();
+    assert!(client.stats(" settings").contains(&("udpport".into(), port)));
+}
+
+#[test]
+fn packets_are_served_as_well() {
+    let server = start(options());
+    let peer = Peer::of(&server);
+    let set = b"\x80\x01\0\x01\x08\0\0\0\0\0\0\x0a\x0b\x0b\x0b\x0b\0\0\0\0\0\0\0\0\0\0\0\x05\0\0\0\0kv";
+    let getq = b"\x80\x09\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0\0x";
+    let noop = b"\x80\x0a\0\0\0\0\0\0\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\0";
+    peer.send(&[b"\0\x01\0\0\0\x01\0\0", &set[..]].concat());
+    let stored = peer.receive();
+    assert_eq!(stored[..24], *b"\0\x01\0\0\0\x01\0\0\x81\x01\0\0\0\0\0\0\0\0\0\0\x0b\x0b\x0b\x0b");
+    // A quiet miss says nothing.
+    peer.send(&[b"\0\x02\0\0\0\x01\0\0", &getq[..], noop].concat());
+    peer.expect(b"\0\x02\0\0\0\x01\0\0\x81\x0a\0\0\0\0\0\0\0\0\0\0\0\0\0\x07\0\0\0\0\0\0\0\0");
+    peer.expect_nothing();
+}
+
+#[test]
+fn each_command_of_a_datagram_has_a_message_of_its_own() {
+    let server = start(options());
+    let peer = Peer::of(&server);
+    peer.send(b"\0\x07\0\0\0\x01\0\0set a 0 0 1\r\n1\r\nset b 0 0 1\r\n2\r\nget a b c\r\ndelete c\r\n");
+    for reply in
+        ["STORED\r\n", "STORED\r\n", "VALUE a 0 1\r\n1\r\nVALUE b 0 1\r\n2\r\nEND\r\n", "NOT_FOUND\r\n"]
+    {
+        peer.expect(&[b"\0\x07\0\0\0\x01\0\0", reply.as_bytes()].concat());
+    }
+    peer.expect_nothing();
+}
+
+#[test]
+fn what_is_no_whole_request_of_one_datagram_is_dropped() {
+    let server = start(options());
+    let peer = Peer::of(&server);
+    for datagram in [
+        &b""[..],
+        b"\0\x01\0\0\0\x01\0",
+        b"\0\x01\0\0\0\x01\0\0",
+        b"\0\x01\0\0\0\x02\0\0get k\r\n",
+        b"\0\x01\0\0\0\0\0\0get k\r\n",
+        b"\0\x01\0\0\0\x01\0\0get k",
+        b"\0\x01\0\0\0\x01\0\0set k 0 0 10\r\nvalue\r\n",
+        b"\0\x01\0\0\0\x01\0\0\x80\x0a\0\0\0",
+        // Asked to be silent.
+        b"\0\x01\0\0\0\x01\0\0set k 0 0 1 noreply\r\nv\r\n",
+        b"\0\x01\0\0\0\x01\0\0quit\r\nget k\r\n",
+        // Another server's words.
+        b"\0\x01\0\0\0\x01\0\0ERROR\r\n",
+        b"\0\x01\0\0\0\x01\0\0CLIENT_ERROR bad command line format\r\n",
+        b"\0\x01\0\0\0\x01\0\0SERVER_ERROR reply too large for UDP\r\n",
+    ] {
+        peer.send(datagram);
+        peer.expect_nothing();
+    }
+    peer.send(b"\0\x01\0\0\0\x01\0\0get k\r\n");
+    peer.expect(b"\0\x01\0\0\0\x01\0\0VALUE k 0 1\r\nv\r\nEND\r\n");
+}
+
+#[test]
+fn a_long_reply_comes_in_numbered_datagrams_of_1400_bytes() {
+    let server = start(options());
+    let peer = Peer::of(&server);
+    let value: Vec<u8> = (0..3000u32).map(|n| b'a' + (n % 26) as u8).collect();
+    server.connect().set(b"k", &value);
+    server.connect().set(b"l", b"short");
+    peer.send(b"\0\x01\0\0\0\x01\0\0get k none l\r\n");
+    let message = [&b"VALUE k 0 3000\r\n"[..], &value, b"\r\nVALUE l 0 5\r\nshort\r\nEND\r\n"].concat();
+    for (sequence, piece) in message.chunks(1392).enumerate() {
+        peer.expect(&[&[0, 1, 0, sequence as u8, 0, 3, 0, 0], piece].concat());
+    }
+    peer.expect_nothing();
+}
+
+#[test]
+fn all_replies_to_a_datagram_together_are_bounded() {
+    let server = start(Options { udp_reply_max: 2000, ..options() });
+    let peer = Peer::of(&server);
+    let mut client = server.connect();
+    client.set(b"k", &[b'v'; 900]);
+    client.set(b"large", &[b'v'; 1_000_000]);
+    let too_large =
+        |id: u8| [&[0, id, 0, 0, 0, 1, 0, 0], &b"SERVER_ERROR reply too large for UDP\r\n"[..]].concat();
+    let hit = |id: u8| {
+        [&[0, id, 0, 0, 0, 1, 0, 0], &b"VALUE k 0 900\r\n"[..], &[b'v'; 900], b"\r\nEND\r\n"].concat()
+    };
+    peer.send(b"\0\x01\0\0\0\x01\0\0get large\r\n");
+    peer.expect(&too_large(1));
+    peer.send(b"\0\x02\0\0\0\x01\0\0get k k k\r\nget k\r\n");
+    peer.expect(&too_large(2));
+    peer.expect(&hit(2));
+    // When nothing more fits, nothing more is said. What is to be done is done.
+    peer.send(b"\0\x03\0\0\0\x01\0\0get k\r\nget k\r\nget k\r\nget k\r\nget k\r\nset done 0 0 1\r\n1\r\n");
+    peer.expect(&hit(3));
+    peer.expect(&hit(3));
+    peer.expect(&too_large(3));
+    peer.expect(&too_large(3));
+    peer.expect(&too_large(3));
+    peer.expect(&[&[0, 3, 0, 0, 0, 1, 0, 0], &b"STORED\r\n"[..]].concat());
+    let many = b"get k\r\n".repeat(50);
+    peer.send(&[b"\0\x04\0\0\0\x01\0\0", &many[..], b"set last 0 0 1\r\n1\r\n"].concat());
+    let mut received = 0;
+    while received < 1900 {
+        received += peer.receive().len() - 8;
+    }
+    assert!(received <= 2000, "{received}");
+    client.expect_value(b"last", b"1");
+    // A packet's way to say it.
+    let get = b"\x80\x00\0\x05\0\0\0\0\0\0\0\x05\x01\x02\x03\x04\0\0\0\0\0\0\0\0large";
+    let peer = Peer::of(&server);
+    peer.send(&[b"\0\x05\0\0\0\x01\0\0", &get[..]].concat());
+    let head =
+        b"\0\x05\0\0\0\x01\0\0\x81\x00\0\0\0\0\0\x03\0\0\0\x0a\x01\x02\x03\x04\0\0\0\0\0\0\0\0Too large.";
+    peer.expect(head);
+}
+
+#[test]
+fn a_list_of_all_keys_is_not_for_udp() {
+    let server = start(options());
+    let peer = Peer::of(&server);
+    peer.send(b"\0\x01\0\0\0\x01\0\0lru_crawler metadump all\r\n");
+    peer.expect(b"\0\x01\0\0\0\x01\0\0ERROR\r\n");
+    peer.expect_nothing();
+}
+
+#[test]
+fn nobody_can_log_in_over_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("users");
+    std::fs::write(&path, "alice:secret\n").unwrap();
+    let server = start(Options { authentication: Authentication::Sasl(path), ..options() });
+    let peer = Peer::of(&server);
+    let login = b"\x80\x21\0\x05\0\0\0\0\0\0\0\x12\0\0\0\0\0\0\0\0\0\0\0\0PLAIN\0alice\0secret";
+    let noop = b"\x80\x0a\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    peer.send(&[b"\0\x01\0\0\0\x01\0\0", &login[..], noop].concat());
+    for opcode in [0x21, 0x0a] {
+        let refused = b"\0\0\0\0\0\x20\0\0\0\x0d\0\0\0\0\0\0\0\0\0\0\0\0Auth failure.";
+        peer.expect(&[b"\0\x01\0\0\0\x01\0\0\x81", &[opcode][..], refused].concat());
+    }
+}
