@@ -107,6 +107,15 @@ pub(super) fn gomemcache() -> Prepared {
 
 /// Java's, from Maven's repository.
 pub(super) fn spymemcached() -> Prepared {
+    java("Spymemcached.java")
+}
+
+/// The same with a login.
+pub(super) fn spymemcached_login() -> Prepared {
+    java("SpymemcachedLogin.java")
+}
+
+fn java(file: &str) -> Prepared {
     const JAR: &str = "java/spymemcached-2.12.3.jar";
     const JDK: &str = "default-jdk-headless";
     // A JRE alone does not run source files.
@@ -122,11 +131,20 @@ pub(super) fn spymemcached() -> Prepared {
             return Err(Outcome::Skipped("spymemcached could not be installed with maven".into()));
         }
     }
-    Ok(Program::new("java", &["-cp", &installed(JAR), "tests/clients/java/Spymemcached.java"]))
+    Ok(Program::new("java", &["-cp", &installed(JAR), &format!("tests/clients/java/{file}")]))
 }
 
 /// Node's, from npm.
 pub(super) fn memjs() -> Prepared {
+    node("memjs.js")
+}
+
+/// The same with a login.
+pub(super) fn memjs_login() -> Prepared {
+    node("memjs_login.js")
+}
+
+fn node(file: &str) -> Prepared {
     const PACKAGE: &str = "memjs@1.3.2";
     need(|| program("node", &["--version"]).succeeds(), "node", &["nodejs"])?;
     if !Path::new(&installed("node/node_modules/memjs/package.json")).exists() {
@@ -137,28 +155,37 @@ pub(super) fn memjs() -> Prepared {
         }
     }
     let modules = installed("node/node_modules");
-    Ok(Program::new("node", &["tests/clients/node/memjs.js"]).env("NODE_PATH", &modules))
+    Ok(Program::new("node", &[&format!("tests/clients/node/{file}")]).env("NODE_PATH", &modules))
 }
 
 /// Ruby's, as Debian packages it; Debian 12 has a 3.
 pub(super) fn dalli() -> Prepared {
-    ruby("Dalli::VERSION.to_i < 5", "this Dalli does not speak the binary protocol any more")
+    ruby("dalli.rb", BINARY_DALLI.0, BINARY_DALLI.1)
 }
+
+/// The same with a login.
+pub(super) fn dalli_login() -> Prepared {
+    ruby("dalli_login.rb", BINARY_DALLI.0, BINARY_DALLI.1)
+}
+
+/// What a Dalli of the binary protocol is known by, and what another is not used for.
+const BINARY_DALLI: (&str, &str) =
+    ("Dalli::VERSION.to_i < 5", "this Dalli does not speak the binary protocol any more");
 
 /// The same with meta commands, which are sound from 4 on: 3.2 takes a line end in a value for the end of the value.
 pub(super) fn dalli_meta() -> Prepared {
-    ruby("Dalli::VERSION.to_i >= 4", "this Dalli is too old to speak meta commands well")
+    ruby("dalli.rb", "Dalli::VERSION.to_i >= 4", "this Dalli is too old to speak meta commands well")
 }
 
 /// Dalli, if it meets a condition.
-fn ruby(condition: &str, why_not: &str) -> Prepared {
+fn ruby(file: &str, condition: &str, why_not: &str) -> Prepared {
     let holds =
         |condition: &str| program("ruby", &["-e", &format!("require 'dalli'; exit({condition})")]).succeeds();
     need(|| holds("true"), "ruby with dalli", &["ruby", "ruby-dalli"])?;
     if !holds(condition) {
         return Err(Outcome::Skipped(why_not.into()));
     }
-    Ok(Program::new("ruby", &["tests/clients/ruby/dalli.rb"]))
+    Ok(Program::new("ruby", &[&format!("tests/clients/ruby/{file}")]))
 }
 
 /// Perl's, as Debian packages it.
@@ -170,9 +197,21 @@ pub(super) fn cache_memcached_fast() -> Prepared {
 
 /// PHP's, as Debian packages it.
 pub(super) fn php_memcached() -> Prepared {
+    php("php_memcached.php")
+}
+
+/// The same with a login.
+pub(super) fn php_memcached_login() -> Prepared {
+    let client = php("php_memcached_login.php")?;
+    let has = || program("php", &["-r", "exit(Memcached::HAVE_SASL ? 0 : 1);"]).succeeds();
+    need(has, "php-memcached with SASL", &["libsasl2-modules"])?;
+    Ok(client)
+}
+
+fn php(file: &str) -> Prepared {
     let has = || program("php", &["-r", "exit(extension_loaded('memcached') ? 0 : 1);"]).succeeds();
     need(has, "php with memcached", &["php-cli", "php-memcached"])?;
-    Ok(Program::new("php", &["tests/clients/php/php_memcached.php"]))
+    Ok(Program::new("php", &[&format!("tests/clients/php/{file}")]))
 }
 
 /// Asks for something, and for the Debian packages that have it.

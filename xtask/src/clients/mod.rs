@@ -55,6 +55,19 @@ const CLIENTS: [Client; 11] = [
     Client { name: "php-memcached", protocols: &[Text, Binary], prepare: language::php_memcached },
 ];
 
+/// A client library that logs in, and how it is prepared.
+type LoginClient = (&'static str, fn() -> Result<Program, Outcome>);
+
+const LOGINS: [LoginClient; 4] = [
+    ("spymemcached", language::spymemcached_login),
+    ("memjs", language::memjs_login),
+    ("dalli", language::dalli_login),
+    ("php-memcached", language::php_memcached_login),
+];
+
+/// Who may log in, as in the transcripts.
+const PASSWORDS: &str = "tests/transcripts/memcached-binary/passwords";
+
 pub(crate) fn run(report: &mut Report) {
     for client in CLIENTS {
         for &protocol in client.protocols {
@@ -63,7 +76,7 @@ pub(crate) fn run(report: &mut Report) {
                 _ => format!("clients: {} {}", client.name, protocol.name()),
             };
             report.step(&name, || {
-                try_client(|server| {
+                try_client(&[], |server| {
                     let program = (client.prepare)()?;
                     Ok(program.run(&server.address, protocol))
                 })
@@ -71,12 +84,20 @@ pub(crate) fn run(report: &mut Report) {
         }
     }
     report.step("clients: TLS", || over_tls().unwrap_or_else(|ending| ending));
+    for (name, prepare) in LOGINS {
+        report.step(&format!("clients: {name} login"), || {
+            try_client(&["-S", "--password-file", PASSWORDS], |server| {
+                let program = prepare()?.env("TODANA_USER", "alice").env("TODANA_PASSWORD", "secret");
+                Ok(program.run(&server.address, Binary))
+            })
+        });
+    }
     for protocol in [Text, Binary] {
         let name = format!("clients: memccapable {}", protocol.name());
-        report.step(&name, || try_client(|server| memccapable::run(server, protocol)));
+        report.step(&name, || try_client(&[], |server| memccapable::run(server, protocol)));
     }
-    report.step("clients: libmemcached-tools", || try_client(tools::run_libmemcached));
-    report.step("clients: memcached-tool", || try_client(tools::run_memcached_tool));
+    report.step("clients: libmemcached-tools", || try_client(&[], tools::run_libmemcached));
+    report.step("clients: memcached-tool", || try_client(&[], tools::run_memcached_tool));
 }
 
 /// Clients whose TLS is OpenSSL's.
@@ -90,8 +111,8 @@ fn over_tls() -> Result<Outcome, Outcome> {
 }
 
 /// Gives a client a server of its own.
-fn try_client(run: impl FnOnce(&Server) -> Result<Outcome, Outcome>) -> Outcome {
-    let server = match Server::start(&["-I", "2m", "--track-sizes"]) {
+fn try_client(options: &[&str], run: impl FnOnce(&Server) -> Result<Outcome, Outcome>) -> Outcome {
+    let server = match Server::start(&[&["-I", "2m", "--track-sizes"][..], options].concat()) {
         Ok(server) => server,
         Err(error) => return Outcome::Failed(error),
     };
