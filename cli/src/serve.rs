@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use todana_server::{AdminOptions, Authentication, LogFormat, Options, TlsOptions, init_logging};
+use todana_server::{AdminOptions, Authentication, Choice, LogFormat, Options, TlsOptions, init_logging};
 
 pub(crate) const AFTER_HELP: &str = "\
 Each option can also be a variable in the environment (--memory-limit as
@@ -130,6 +130,9 @@ pub(crate) struct Arguments {
     /// Allow the `shutdown` command
     #[arg(short = 'A', long, env = "TODANA_ENABLE_SHUTDOWN", help_heading = PROCESS)]
     enable_shutdown: bool,
+    /// Speak only this protocol: auto (a connection's first byte tells), ascii or binary
+    #[arg(short = 'B', long, env = "TODANA_PROTOCOL", default_value = "auto", value_enum, hide_possible_values = true, value_name = "PROTOCOL", help_heading = PROCESS)]
+    protocol: Protocol,
     /// Refuse the `flush_all` command
     #[arg(short = 'F', long, env = "TODANA_DISABLE_FLUSH_ALL", help_heading = PROCESS)]
     disable_flush_all: bool,
@@ -191,6 +194,13 @@ enum Extended {
 }
 
 /// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Protocol {
+    Auto,
+    Ascii,
+    Binary,
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
     /// One line of text
@@ -348,6 +358,11 @@ impl Arguments {
             requests_per_event: self.max_reqs_per_event,
             flush_allowed: !self.disable_flush_all,
             shutdown_allowed: self.enable_shutdown,
+            protocol: match self.protocol {
+                Protocol::Auto => Choice::Auto,
+                Protocol::Ascii => Choice::Text,
+                Protocol::Binary => Choice::Binary,
+            },
             tls,
             admin,
             negative_is_sliding: negative.next_back() == Some(Extended::NegativeIsSliding),

@@ -350,7 +350,6 @@ fn what_cannot_be_is_refused_in_memcacheds_words() {
 
 /// What the server does not do yet.
 const MISSING: &[(&[&str], &str)] = &[
-    (&["-B", "binary"], "the binary protocol (-B binary) is"),
     (&["-l", "proto[binary]:127.0.0.1"], "the binary protocol (proto[binary]:) is"),
     (&["-p", "0"], "serving without TCP (-p 0) and without a Unix socket (-s) is"),
     (&["-e", "/x"], "the memory file (-e) is"),

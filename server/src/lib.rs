@@ -47,3 +47,4 @@ pub use login::{LoginError, password_line};
 pub use options::{AdminOptions, Authentication, Options, OptionsError};
 pub use server::{Handle, Server, serve};
 pub use tls::{Tls, TlsError, TlsOptions};
+pub use todana_protocol::memcached::Choice;

@@ -5,6 +5,7 @@ use crate::tls::TlsOptions;
 use crate::udp::MESSAGE_LEN_MAX;
 use std::fmt;
 use std::path::PathBuf;
+use todana_protocol::memcached::Choice;
 
 /// How clients say who they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,6 +64,8 @@ pub struct Options {
     pub flush_allowed: bool,
     /// True allows the `shutdown` command.
     pub shutdown_allowed: bool,
+    /// Which dialect connections speak; logins over one of them decide by themselves.
+    pub protocol: Choice,
     /// Speak TLS on all TCP addresses that do not say otherwise.
     pub tls: Option<TlsOptions>,
     /// A negative time to live in the text commands is a sliding one: so many seconds after the last access
@@ -123,6 +126,7 @@ impl Default for Options {
             requests_per_event: 20,
             flush_allowed: true,
             shutdown_allowed: false,
+            protocol: Choice::Auto,
             tls: None,
             negative_is_sliding: false,
             debug_commands: false,

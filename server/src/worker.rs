@@ -60,7 +60,7 @@ impl Worker {
             flush_allowed: shared.options.flush_allowed,
             negative_is_sliding: shared.options.negative_is_sliding,
             debug_commands: shared.options.debug_commands,
-            ..shared.logins.limits()
+            ..shared.logins.limits(shared.options.protocol)
         };
         let decided = Decided::new(Arc::clone(&waker));
         let service = Service {

@@ -86,9 +86,7 @@ pub(crate) struct Run(Command);
 
 /// cargo, as it was called for this task.
 pub(crate) fn cargo(words: &[&str]) -> Run {
-    let mut run = program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), words);
-    run.0.env_remove("CARGO_PKG_NAME");
-    run
+    program(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()), words)
 }
 
 /// cargo of the nightly toolchain.
@@ -104,6 +102,15 @@ pub(crate) fn nightly(words: &[&str]) -> Run {
 pub(crate) fn program(name: impl AsRef<OsStr>, words: &[&str]) -> Run {
     let mut command = Command::new(name);
     command.args(words).stdin(Stdio::null());
+    // What cargo tells this task of itself; build scripts that look at it would run anew each time it comes and goes.
+    for (name, _) in std::env::vars_os() {
+        if name
+            .to_str()
+            .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+        {
+            command.env_remove(&name);
+        }
+    }
     Run(command)
 }
 

@@ -5,7 +5,7 @@ use super::listen::{Listen, ListenerTls};
 use super::refusal::{Refusal, SYSTEM};
 use super::settings::{Port, Protocol, Settings};
 use std::path::PathBuf;
-use todana_server::{Authentication, Options, TlsOptions};
+use todana_server::{Authentication, Choice, Options, TlsOptions};
 
 /// The variable that names the file of users for SASL, in memcached built for that.
 const PASSWORDS_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
@@ -60,6 +60,11 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
         crawler_enabled: settings.extended.lru_crawler,
         // memcached has none: see `admin`.
         admin: None,
+        protocol: match settings.protocol {
+            Protocol::Auto => Choice::Auto,
+            Protocol::Ascii => Choice::Text,
+            Protocol::Binary => Choice::Binary,
+        },
         authentication: authentication(settings, std::env::var_os(PASSWORDS_VARIABLE).map(PathBuf::from))?,
     };
     options.validate().map_err(|error| Refusal::usage(error.to_string()))?;
@@ -84,7 +89,6 @@ fn authentication(settings: &Settings, passwords: Option<PathBuf>) -> Result<Aut
 fn missing(settings: &Settings) -> Option<&'static str> {
     let reaches_nobody = settings.tcp_port == Port::Off && settings.unix_socket.is_none();
     let asked = [
-        (settings.protocol == Protocol::Binary && !settings.sasl, "the binary protocol (-B binary) is"),
         (reaches_nobody, "serving without TCP (-p 0) and without a Unix socket (-s) is"),
         (settings.memory_file.is_some(), "the memory file (-e) is"),
     ];
@@ -227,7 +231,7 @@ mod tests {
 
     #[test]
     fn every_option_of_the_server_can_be_reached() {
-        let line = "-p 1 -l 127.0.0.1,[::1]:2 -m 128 -M -c 9 -t 2 -I 2m -vv -b 7 -R 5 -F -A -P /run/pid -U 3 -X -W -D/ \
+        let line = "-p 1 -l 127.0.0.1,[::1]:2 -m 128 -M -c 9 -t 2 -I 2m -vv -b 7 -R 5 -F -A -B binary -P /run/pid -U 3 -X -W -D/ \
             -o negative_exptime=sliding,debug_commands,emulate_full \
             -o track_sizes,no_lru_crawler,watcher_logbuf_size=7,no_maxconns_fast,idle_timeout=30";
         let mapped = options(&settings(&line.split(' ').collect::<Vec<_>>())).unwrap();
@@ -264,6 +268,7 @@ mod tests {
                 track_sizes: true,
                 crawler_enabled: false,
                 admin: None,
+                protocol: Choice::Binary,
                 authentication: Authentication::None,
             }
         );

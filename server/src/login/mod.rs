@@ -125,10 +125,10 @@ impl Logins {
         }
     }
 
-    /// The limits by which the dialects hold back strangers.
-    pub(crate) fn limits(&self) -> Limits {
+    /// The limits by which the dialects hold back strangers. `protocol`: what connections speak where nobody has to log in.
+    pub(crate) fn limits(&self, protocol: Choice) -> Limits {
         match self {
-            Logins::Off => Limits::default(),
+            Logins::Off => Limits { choice: protocol, ..Limits::default() },
             Logins::Sasl(_) => Limits { choice: Choice::Binary, sasl: true, ..Limits::default() },
             Logins::Text { .. } => Limits { choice: Choice::Text, text_login: true, ..Limits::default() },
         }

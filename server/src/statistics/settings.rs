@@ -34,7 +34,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("tcp_backlog", options.listen_backlog);
     w.put(
         "binding_protocol",
-        match shared.logins.limits().choice {
+        match shared.logins.limits(shared.options.protocol).choice {
             Choice::Auto => "auto-negotiate",
             Choice::Text => "ascii",
             Choice::Binary => "binary",
