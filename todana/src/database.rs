@@ -102,6 +102,9 @@ impl Database {
     pub fn maintain(&self) -> bool {
         let now = self.clock.now();
         self.flush.carry_out_if_due(now, self.engine());
+        if let Some(bounded) = self.engine.bounded() {
+            bounded.set_time(now);
+        }
         let (removed, sweeping) = self.sweep.step(self.engine(), now);
         self.own_lane.counts.reclaimed.add(removed);
         self.engine.maintain() || sweeping

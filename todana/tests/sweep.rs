@@ -84,3 +84,27 @@ fn a_store_that_finds_no_memory_takes_that_of_the_expired() {
     assert!(fresh.abs_diff(held / 2) <= 1, "{fresh} for half of {held}");
     assert_eq!(under.records(), u64::from(fresh) + u64::from(held / 2));
 }
+
+#[test]
+fn where_records_are_evicted_the_expired_go_first() {
+    let limit = MemoryLimit { bytes: Some(8 << 20), when_full: WhenFull::Evict };
+    let engine = MemHash::new(MemHashOptions { shards: Some(2), limit, ..Default::default() }).unwrap();
+    let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
+    let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+    let under = Under { lane: database.lane(), database, clock };
+    let set = |n: u32, ttl| assert!(under.set(&format!("key:{n}"), b"some value of some length", ttl));
+    // Nearly full: two of three records are over soon.
+    let mut held = 0;
+    while !under.database.engine().bounded().unwrap().is_tight() {
+        set(held, if held.is_multiple_of(3) { Ttl::Never } else { Ttl::Seconds(10) });
+        held += 1;
+    }
+    under.clock.advance(10);
+    // This tells the engine the time, and sweeps for a moment; far more is wanted than that can have won.
+    under.database.maintain();
+    let before = under.database.engine().status();
+    (held..held + held / 2).for_each(|n| set(n, Ttl::Never));
+    let after = under.database.engine().status();
+    let (reclaimed, evicted) = (after.reclaimed - before.reclaimed, after.evictions - before.evictions);
+    assert!(reclaimed > 4 * evicted, "{reclaimed} expired ones went, {evicted} others, of {held}");
+}

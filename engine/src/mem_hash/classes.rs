@@ -55,8 +55,8 @@ impl Classes {
         class.plain_bytes -= size as u64;
     }
 
-    pub(crate) fn evict(&mut self, size: usize) {
-        self.remove(size);
+    /// Counts an eviction, besides `remove`.
+    pub(crate) fn count_eviction(&mut self, size: usize) {
         self.counts[self.bounds.of(size)].evictions += 1;
     }
 

@@ -11,10 +11,9 @@
 //!
 //! Expired records go first, then those of the small queue that expire at all.
 
-use super::directory::Directory;
 use super::key::Key;
 use super::queue::{Ghosts, Mark, Tail, marked, put_tail, tail_len};
-use super::record::{self, Body};
+use super::record::{self, Body, END, Elsewhere};
 use super::shard::{Shard, Spot, low_hash};
 use crate::arena::{Arena, Effort, Handle, Kind, Need, NoRoom};
 use todana_core::Expiry;
@@ -41,16 +40,23 @@ pub(super) struct Evictor {
     /// gone.
     debt: isize,
     /// The records of the bucket at hand, and what is left of them.
-    slots: Vec<Slot>,
+    pub(super) slots: Vec<Slot>,
     content: Vec<u8>,
 }
 
 /// A record of the bucket at hand.
 #[derive(Clone, Copy)]
-struct Slot {
+pub(super) struct Slot {
     at: u32,
     len: u32,
     mark: Mark,
+}
+
+/// A record that leaves its bucket, as far as it has to be accounted for.
+pub(super) struct Leaving {
+    plain: usize,
+    expires: bool,
+    elsewhere: Option<Elsewhere>,
 }
 
 impl Evictor {
@@ -86,7 +92,7 @@ impl Evictor {
         toward(&mut self.from_main, was_main);
     }
 
-    /// Puts the slot that goes at the front of nothing: returns its number after passing over those that stay.
+    /// Finds the slot that goes and returns its number; those passed over on the way move to the end.
     fn choose(slots: &mut Vec<Slot>, small_share: f32, expires: impl Fn(Slot) -> bool) -> usize {
         let small_max = (small_share * slots.len() as f32).max(1.0);
         loop {
@@ -138,13 +144,13 @@ impl Shard {
                 }
             }
             Tail::Plain => {
-                let ghosts = self.gather(handle);
+                self.gather(handle);
                 let new_len = end + tail_len(self.evictor.slots.len());
                 // A bucket gets its tail with the next change to it, unless there is room for one: reads must not
                 // make it grow.
                 if size(new_len) == size(end + 1) {
                     self.evictor.slots[index].mark = Mark::new(1, false);
-                    let _ = self.rewrite(bucket, ghosts, None);
+                    let _ = self.rewrite(bucket, Some(Ghosts::default()), None);
                 }
             }
         }
@@ -158,11 +164,11 @@ impl Shard {
         Tail::read(bytes, end).mark(index).used().is_some()
     }
 
-    /// Lists the records of a bucket with their marks.
-    fn gather(&mut self, handle: Handle) -> Ghosts {
+    /// Lists the records of a bucket with their marks; returns its ghosts, if it remembers any uses at all.
+    pub(super) fn gather(&mut self, handle: Handle) -> Option<Ghosts> {
         self.evictor.slots.clear();
         if handle.is_none() {
-            return Ghosts::default();
+            return None;
         }
         let bytes = self.arena.bytes(handle);
         let mut at = 0;
@@ -175,14 +181,17 @@ impl Shard {
         for (index, slot) in self.evictor.slots.iter_mut().enumerate() {
             slot.mark = tail.mark(index);
         }
-        tail.ghosts()
+        match tail {
+            Tail::Plain => None,
+            Tail::Queue { ghosts, .. } => Some(ghosts),
+        }
     }
 
-    /// Writes the bucket anew: the slots, in their order, and a newcomer behind them.
-    fn rewrite(
+    /// Writes the bucket anew: the slots, in their order, and a newcomer behind them. Without ghosts it remembers nothing.
+    pub(super) fn rewrite(
         &mut self,
         bucket: usize,
-        ghosts: Ghosts,
+        ghosts: Option<Ghosts>,
         newcomer: Option<(&[u8], Mark)>,
     ) -> Result<(), NoRoom> {
         let handle = self.directory.get(bucket);
@@ -210,7 +219,12 @@ impl Shard {
             }
             Ok(Handle::NONE)
         } else {
-            put_tail(&mut content, ghosts, self.evictor.slots.iter().map(|slot| slot.mark));
+            match ghosts {
+                Some(ghosts) => {
+                    put_tail(&mut content, ghosts, self.evictor.slots.iter().map(|slot| slot.mark))
+                }
+                None => content.push(END),
+            }
             let need = if newcomer.is_some() { Need::Growth } else { Need::Upkeep };
             self.replace(handle, old_len, &content, need)
         };
@@ -249,7 +263,7 @@ impl Shard {
 
     /// Puts a record that is not there behind the others of its bucket, remembered or not.
     pub(super) fn put_newcomer(&mut self, bucket: usize, key: &Key<'_>, bytes: &[u8]) -> Result<(), NoRoom> {
-        let mut ghosts = self.gather(self.directory.get(bucket));
+        let mut ghosts = self.gather(self.directory.get(bucket)).unwrap_or_default();
         let mark = match ghosts.take(key.hash as u32) {
             Some(was_main) => {
                 self.evictor.returned(was_main, self.records);
@@ -258,7 +272,7 @@ impl Shard {
             }
             None => Mark::default(),
         };
-        self.rewrite(bucket, ghosts, Some((bytes, mark)))
+        self.rewrite(bucket, Some(ghosts), Some((bytes, mark)))
     }
 
     /// Removes the record at `at` of a bucket that remembers uses.
@@ -271,7 +285,7 @@ impl Shard {
     /// Before a newcomer is put in where memory is scarce: lets as much go as has come. True if any record went, so
     /// that what was known of a bucket no longer holds.
     pub(super) fn make_way(&mut self) -> bool {
-        let evictions = self.evictions;
+        let records = self.records;
         for _ in 0..2 * self.directory.len() {
             let is_full = self.records >= self.records_max;
             // A hash that is bounded by bytes pays back what it has taken; when there is room again, all is forgiven.
@@ -288,7 +302,7 @@ impl Shard {
         }
         // What has gone besides is not for later: it has been filled by others.
         self.evictor.debt = self.evictor.debt.max(0);
-        self.evictions != evictions
+        self.records != records
     }
 
     /// Moves the hand on to the next record's turn; returns how many bytes went, `None` if there is nothing.
@@ -303,14 +317,15 @@ impl Shard {
             if self.evictor.credit >= per_bucket && !self.directory.get(self.hand()).is_none() {
                 self.evictor.credit -= per_bucket;
                 let bucket = self.hand();
-                return Some(self.evict_from(bucket));
+                return self.evict_from(bucket);
             }
             self.evictor.hand = (self.hand() + 1) % buckets;
             let handle = self.directory.get(self.evictor.hand);
             if !handle.is_none() {
                 self.evictor.credit += records_in(self.arena.bytes(handle)) as f32;
             }
-            self.prefetch_hand(&self.directory);
+            // The next one is looked at soon.
+            self.prefetch_bucket((self.evictor.hand + 1) % buckets);
         }
         None
     }
@@ -320,21 +335,13 @@ impl Shard {
         self.evictor.hand % self.directory.len()
     }
 
-    /// The bucket behind the hand's is looked at soon.
-    fn prefetch_hand(&self, directory: &Directory) {
-        let next = directory.get((self.evictor.hand + 1) % directory.len());
-        if !next.is_none() {
-            self.arena.prefetch(next);
-        }
-    }
-
-    /// Lets one record of a bucket go, or all that have expired; returns the bytes that they took.
-    fn evict_from(&mut self, bucket: usize) -> usize {
+    /// Lets one record of a bucket go, or all that have expired; returns the bytes that they took. `None`: the system
+    /// refuses even a smaller block, and all stays.
+    fn evict_from(&mut self, bucket: usize) -> Option<usize> {
         let handle = self.directory.get(bucket);
-        let mut ghosts = self.gather(handle);
+        let mut ghosts = self.gather(handle).unwrap_or_default();
         let mut slots = std::mem::take(&mut self.evictor.slots);
         let now = self.budget.now();
-        let mut freed = 0;
         let mut gone = Vec::new();
         slots.retain(|slot| {
             let has_expired = !self.expiry_at(handle, *slot).is_live(now);
@@ -363,39 +370,48 @@ impl Shard {
             end -= slot.len as usize;
             gone.push(slot);
         }
-        let mut elsewheres = Vec::new();
-        for (number, slot) in gone.iter().enumerate() {
-            let entry = record::entry(self.arena.bytes(handle), slot.at as usize).expect("gathered");
-            let (plain, expires) = self.nature_of(handle, &entry);
-            freed += entry.len;
-            if let Body::Stub { elsewhere, .. } = entry.body {
-                freed += plain;
-                elsewheres.push(elsewhere);
-            }
-            self.count_gone(plain, expires, number < expired);
-        }
+        let leaving: Vec<Leaving> = gone.iter().map(|slot| self.leaving(handle, *slot)).collect();
+        let mut freed = old_end - end;
         self.evictor.slots = slots;
-        // Less than before never fails for want of room.
-        let _ = self.rewrite(bucket, ghosts, None);
-        elsewheres.into_iter().for_each(|elsewhere| self.free_elsewhere(elsewhere));
-        freed
+        self.rewrite(bucket, Some(ghosts), None).ok()?;
+        for (number, leaving) in leaving.iter().enumerate() {
+            freed += if leaving.elsewhere.is_some() { leaving.plain } else { 0 };
+            if number < expired {
+                self.reclaimed += 1;
+            } else {
+                self.evictions += 1;
+                self.evictions_with_expiry += u64::from(leaving.expires);
+                self.classes.count_eviction(leaving.plain);
+            }
+            self.forget(leaving);
+        }
+        Some(freed)
     }
 
-    fn expiry_at(&self, handle: Handle, slot: Slot) -> Expiry {
+    /// What is to be accounted for when this record leaves its bucket.
+    pub(super) fn leaving(&self, handle: Handle, slot: Slot) -> Leaving {
+        let entry =
+            record::entry(self.arena.bytes(handle), slot.at as usize).expect("gathered from this bucket");
+        let (plain, expires) = self.nature_of(handle, &entry);
+        let elsewhere = match entry.body {
+            Body::Stub { elsewhere, .. } => Some(elsewhere),
+            Body::Whole(_) => None,
+        };
+        Leaving { plain, expires, elsewhere }
+    }
+
+    /// Accounts for a record that has left its bucket, and frees what lies elsewhere.
+    pub(super) fn forget(&mut self, leaving: &Leaving) {
+        self.records -= 1;
+        self.classes.remove(leaving.plain);
+        if let Some(elsewhere) = leaving.elsewhere {
+            self.free_elsewhere(elsewhere);
+        }
+    }
+
+    pub(super) fn expiry_at(&self, handle: Handle, slot: Slot) -> Expiry {
         let bytes = self.arena.bytes(handle);
         record::entry(bytes, slot.at as usize).map_or(Expiry::Never, |entry| self.expiry_of(bytes, &entry))
-    }
-
-    fn count_gone(&mut self, plain: usize, expires: bool, has_expired: bool) {
-        self.records -= 1;
-        if has_expired {
-            self.classes.remove(plain);
-            self.reclaimed += 1;
-        } else {
-            self.classes.evict(plain);
-            self.evictions += 1;
-            self.evictions_with_expiry += u64::from(expires);
-        }
     }
 
     /// Gives back what can be without a record going; true if something was won.

@@ -243,7 +243,12 @@ impl Shard {
 
     #[inline]
     pub(super) fn prefetch(&self, key: &Key<'_>) {
-        let handle = self.directory.get(self.directory.bucket_of(key.hash));
+        self.prefetch_bucket(self.directory.bucket_of(key.hash));
+    }
+
+    #[inline]
+    pub(super) fn prefetch_bucket(&self, bucket: usize) {
+        let handle = self.directory.get(bucket);
         if !handle.is_none() {
             self.arena.prefetch(handle);
         }
@@ -705,10 +710,7 @@ impl Shard {
             self.directory.set(from, low_handle);
             self.directory.set(to, high_handle);
             // The next bucket to be split is known long before.
-            let next = self.directory.get(self.directory.next_split().0);
-            if !next.is_none() {
-                self.arena.prefetch(next);
-            }
+            self.prefetch_bucket(self.directory.next_split().0);
         }
         Ok(())
     }

@@ -116,7 +116,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("evicted_unfetched", 0);
     w.put("evicted_active", 0);
     w.put("evictions", status.evictions);
-    w.put("reclaimed", c.reclaimed);
+    w.put("reclaimed", c.reclaimed + status.reclaimed);
     w.put("crawler_reclaimed", 0);
     w.put("crawler_items_checked", shared.crawler.items_checked.load(Ordering::Relaxed));
     for name in [

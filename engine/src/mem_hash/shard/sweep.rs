@@ -10,8 +10,8 @@
 
 use super::super::MemHash;
 use super::{Shard, whole};
-use crate::arena::{Handle, Kind, Need};
-use crate::mem_hash::queue::{Tail, put_tail};
+use crate::arena::Handle;
+use crate::mem_hash::evict::Leaving;
 use crate::mem_hash::record::{self, Body, Elsewhere, Entry};
 use todana_core::{Expiry, Perishable, Place, Result, Swept};
 
@@ -33,28 +33,16 @@ struct Looked {
     to_clean: u64,
 }
 
-/// A record that leaves its bucket.
-struct Leaving {
-    plain: usize,
-    elsewhere: Option<Elsewhere>,
-}
-
 impl Shard {
     /// Looks at the last buckets of those below `below`.
     fn look_at_expiries(&self, below: usize, is_over: &mut dyn FnMut(Expiry) -> bool) -> Looked {
         let below = below.min(self.directory.len());
         let down_to = below.saturating_sub(BUCKETS_LOOKED_AT);
-        let ask_for = |bucket: usize| {
-            let handle = self.directory.get(bucket);
-            if !handle.is_none() {
-                self.arena.prefetch(handle);
-            }
-        };
-        (below.saturating_sub(AHEAD).max(down_to)..below).for_each(ask_for);
+        (below.saturating_sub(AHEAD).max(down_to)..below).for_each(|bucket| self.prefetch_bucket(bucket));
         let mut looked = Looked { down_to, seen: 0, to_clean: 0 };
         for bucket in (down_to..below).rev() {
             if bucket >= down_to + AHEAD {
-                ask_for(bucket - AHEAD);
+                self.prefetch_bucket(bucket - AHEAD);
             }
             let handle = self.directory.get(bucket);
             if handle.is_none() {
@@ -102,55 +90,23 @@ impl Shard {
         if handle.is_none() {
             return 0;
         }
-        let mut kept = std::mem::take(&mut self.scratch_two);
-        kept.clear();
+        let ghosts = self.gather(handle);
+        let mut slots = std::mem::take(&mut self.evictor.slots);
         leaving.clear();
-        let bytes = self.arena.bytes(handle);
-        let end = record::end(bytes, 0);
-        let tail = Tail::read(bytes, end);
-        let len = end + Tail::len_at(bytes, end);
-        let mut marks = Vec::new();
-        let (mut at, mut index) = (0, 0);
-        while let Some(entry) = record::entry(bytes, at) {
-            let expiry = self.expiry_of(bytes, &entry);
-            if expiry != Expiry::Never && is_over(expiry) {
-                let elsewhere = match entry.body {
-                    Body::Stub { elsewhere, .. } => Some(elsewhere),
-                    Body::Whole(_) => None,
-                };
-                leaving.push(Leaving { plain: self.nature_of(handle, &entry).0, elsewhere });
-            } else {
-                kept.extend_from_slice(&bytes[at..at + entry.len]);
-                if !matches!(tail, Tail::Plain) {
-                    marks.push(tail.mark(index));
-                }
+        slots.retain(|slot| {
+            let expiry = self.expiry_at(handle, *slot);
+            let goes = expiry != Expiry::Never && is_over(expiry);
+            if goes {
+                leaving.push(self.leaving(handle, *slot));
             }
-            at += entry.len;
-            index += 1;
-        }
-        let won = end - kept.len();
-        match tail {
-            _ if kept.is_empty() => {}
-            Tail::Plain => kept.push(record::END),
-            Tail::Queue { ghosts, .. } => put_tail(&mut kept, ghosts, marks.into_iter()),
-        }
-        let outcome = if won == 0 {
-            Ok(handle)
-        } else {
-            self.arena.splice(handle, len, 0..len, &kept, Kind::Bucket, Need::Upkeep)
-        };
-        self.scratch_two = kept;
+            !goes
+        });
+        self.evictor.slots = slots;
         // The system may refuse even a smaller block; then all stays until the next round.
-        let Ok(new) = outcome else { return 0 };
-        self.directory.set(bucket, new);
-        self.bucket_bytes -= won;
-        self.records -= leaving.len() as u64;
-        for Leaving { plain, elsewhere } in leaving.iter() {
-            self.classes.remove(*plain);
-            if let Some(elsewhere) = elsewhere {
-                self.free_elsewhere(*elsewhere);
-            }
+        if leaving.is_empty() || self.rewrite(bucket, ghosts, None).is_err() {
+            return 0;
         }
+        leaving.iter().for_each(|leaving| self.forget(leaving));
         self.keep_in_shape();
         leaving.len() as u64
     }
