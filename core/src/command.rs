@@ -3,7 +3,7 @@
 //! The structs carry the union of what the dialects can say; a codec fills in what its dialect has and
 //! leaves the rest at its default. Keys and values borrow from the codec's input.
 
-use crate::{Crawler, List, Refusal, Streams};
+use crate::{Crawler, List, Refusal, Shared, Streams};
 
 /// How long a record shall live, as a client says it: not yet resolved against a clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,6 +102,8 @@ pub struct Store<'a> {
     pub key: &'a [u8],
     /// The value, or the piece to append.
     pub value: &'a [u8],
+    /// The same bytes in memory of the engine's ([`Buffer`](crate::Buffer)), if they were received into it.
+    pub shared: Shared<'a>,
     /// The client's flags.
     pub flags: u32,
     /// Time to live.

@@ -1,6 +1,7 @@
 //! What an engine offers: look at a record, visit it, walk over all of them.
 
-use crate::{Attributes, Expiry, Record, Result, UnixSeconds};
+use crate::{Attributes, Error, ErrorKind, Expiry, Record, Result, SharedBytes, UnixSeconds};
+use std::any::Any;
 use std::ops::ControlFlow;
 
 /// What a visitor wants done with the record it was shown.
@@ -108,6 +109,23 @@ pub trait Engine: Send + Sync {
         false
     }
 
+    /// Memory for a long value of exactly `len` bytes, to be filled piece by piece and then stored without a copy. It
+    /// takes memory only as it is filled. Fails with `Full` when it could not be held, or not without eviction where that
+    /// is not allowed; with `Invalid` when it is longer than any, or the engine has no such memory.
+    fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+        let _ = len;
+        Err(Error::new(ErrorKind::Invalid, "this engine has no buffers"))
+    }
+
+    /// The next piece of a buffer to write to: at least one byte, unless it is full, and at most `len`. Other records go
+    /// if there is no room. What is asked for piece by piece is taken to come from afar, and bounded so that what stalls
+    /// does not push out what is stored; whoever has the value asks for all of it. Fails with `Full` when that does not help (the buffer keeps what it has), with `Invalid` for
+    /// the buffer of another engine.
+    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+        let _ = (buffer, len);
+        Err(Error::new(ErrorKind::Invalid, "a buffer of another engine"))
+    }
+
     /// The power to live within a memory limit.
     fn bounded(&self) -> Option<&dyn Bounded> {
         None
@@ -117,6 +135,27 @@ pub trait Engine: Send + Sync {
     fn perishable(&self) -> Option<&dyn Perishable> {
         None
     }
+}
+
+/// Memory of an engine's for one long value that is not whole yet. It counts as the engine's, by what has been filled,
+/// and is given back when it is dropped.
+pub trait Buffer: Any + Send {
+    /// The length of the whole value.
+    fn len(&self) -> usize;
+
+    /// True for a value of no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How much of it has been filled.
+    fn filled(&self) -> usize;
+
+    /// Says that so many bytes of what [`Engine::room`] has last given have been written; the rest of that is given back.
+    fn advance(&mut self, len: usize);
+
+    /// The value, to be stored; bytes that have not been filled are zero.
+    fn into_shared(self: Box<Self>) -> SharedBytes;
 }
 
 /// What to do with a write that does not fit.

@@ -23,8 +23,11 @@ pub use command::{
     StoreMode, Touch, Ttl,
 };
 pub use engine::{
-    Action, Bounded, Engine, MemoryLimit, Perishable, Place, SizeClass, Status, Swept, Visitor, WhenFull,
+    Action, Bounded, Buffer, Engine, MemoryLimit, Perishable, Place, SizeClass, Status, Swept, Visitor,
+    WhenFull,
 };
 pub use error::{Error, ErrorKind, Result};
-pub use record::{Access, Attributes, Expiry, Marks, Record, SharedBytes, UnixSeconds};
+pub use record::{
+    Access, Attributes, Expiry, LONG_VALUE_LEN, Marks, Record, Shared, SharedBytes, UnixSeconds,
+};
 pub use reply::{Hit, Inspection, Number, Prefix, Recache, Refusal, Reply, Stored};

@@ -112,12 +112,36 @@ pub struct Attributes {
 /// for as long as a slow reader holds it, without a copy.
 pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
+/// Values from this length on are long: they have memory of their own, which is shared rather than copied.
+pub const LONG_VALUE_LEN: usize = (64 << 10) + 1;
+
+/// A long value's memory on its way through a command, beside the value itself.
+///
+/// Debug output and equality look past it: the bytes stand beside it.
+#[derive(Clone, Copy, Default)]
+pub struct Shared<'a>(pub Option<&'a SharedBytes>);
+
+impl fmt::Debug for Shared<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("_")
+    }
+}
+
+impl PartialEq for Shared<'_> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Shared<'_> {}
+
 /// A record as an engine shows it or is given it. The key travels beside it.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     /// The value, exact text.
     pub value: &'a [u8],
-    /// The same bytes in shared form, where the engine keeps them so (large values).
+    /// The same bytes in shared form, where the engine keeps them so (large values). An engine that is given one of its
+    /// own keeps it without a copy.
     pub shared: Option<&'a SharedBytes>,
     /// Everything besides the value.
     pub attributes: Attributes,

@@ -4,7 +4,9 @@
 mod model;
 
 use model::{Decided, Decision};
-use todana_core::{Attributes, Engine, ErrorKind, MemoryLimit, WhenFull};
+use todana_core::{
+    Action, Attributes, Buffer, Engine, ErrorKind, MemoryLimit, Record, SharedBytes, Visitor, WhenFull,
+};
 use todana_engine::{MemHash, MemHashOptions};
 
 fn hash(bytes: u64, when_full: WhenFull) -> MemHash {
@@ -48,7 +50,7 @@ fn a_huge_record_pushes_others_out_and_a_monstrous_one_is_refused() {
     }
     put(&hash, "huge", &vec![1; 3 << 20]).unwrap();
     assert!(holds(&hash, "huge"));
-    let error = put(&hash, "monstrous", &vec![1; 5 << 20]).unwrap_err();
+    let error = put(&hash, "monstrous", &vec![1; 8000 << 10]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full);
     assert!(holds(&hash, "huge"), "a refusal costs nobody anything");
 }
@@ -181,4 +183,110 @@ fn a_value_counts_until_its_last_reader_lets_go() {
     drop(reader);
     assert!(hash.status().committed_bytes < empty + (1 << 20), "{:?}", hash.status());
     put(&hash, "other", &vec![1; 6 << 20]).unwrap();
+}
+
+/// Fills a buffer up to this length; stops where there is no room.
+fn fill(hash: &MemHash, buffer: &mut dyn Buffer, len: usize) -> todana_core::Result<()> {
+    while buffer.filled() < len {
+        let left = (len - buffer.filled()).min(100_000);
+        let at = buffer.filled();
+        let room = hash.room(buffer, left)?;
+        assert!((1..=left).contains(&room.len()), "{} of {left}", room.len());
+        room.iter_mut().enumerate().for_each(|(n, byte)| *byte = (at + n) as u8);
+        let len = room.len();
+        buffer.advance(len);
+    }
+    Ok(())
+}
+
+struct PutShared(SharedBytes);
+
+impl Visitor for PutShared {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        let record = Record::new((*self.0).as_ref(), Attributes::default());
+        Action::Put(Record { shared: Some(&self.0), ..record })
+    }
+}
+
+#[test]
+fn a_buffer_counts_by_what_is_in_it_and_becomes_the_value_as_it_is() {
+    let hash = hash(8 << 20, WhenFull::Evict);
+    let empty = hash.status().committed_bytes;
+    let committed = |hash: &MemHash| hash.status().committed_bytes - empty;
+    let mut buffer = hash.buffer(3_000_001).unwrap();
+    assert_eq!((buffer.len(), buffer.filled(), committed(&hash)), (3_000_001, 0, 0));
+    // Room that is not used is given back.
+    assert_eq!(hash.room(&mut *buffer, 50_000).unwrap().len(), 50_000);
+    assert_eq!(committed(&hash), 53_248);
+    buffer.advance(1);
+    assert_eq!(committed(&hash), 4096);
+    hash.room(&mut *buffer, 10).unwrap()[0] = 7;
+    buffer.advance(0);
+    assert_eq!((buffer.filled(), committed(&hash)), (1, 4096));
+    fill(&hash, &mut *buffer, 3_000_001).unwrap();
+    assert!(hash.room(&mut *buffer, 10).unwrap().is_empty());
+    assert_eq!(committed(&hash), 3_002_368);
+    let value = buffer.into_shared();
+    let address = (*value).as_ref().as_ptr();
+    hash.visit(b"huge", &mut PutShared(value)).unwrap();
+    let seen = hash.view(b"huge", &mut |record| {
+        assert_eq!(record.value.as_ptr(), address, "it has not been copied");
+        assert!(record.value[1..].iter().enumerate().all(|(n, byte)| *byte == (n + 1) as u8));
+    });
+    assert!(seen.unwrap());
+    assert!(committed(&hash) < 3_002_368 + (64 << 10), "{}", committed(&hash));
+    hash.visit(b"huge", &mut Decided::new(Decision::Remove)).unwrap();
+    assert!(committed(&hash) < 64 << 10, "{}", committed(&hash));
+    let mut buffer = hash.buffer(3_000_000).unwrap();
+    fill(&hash, &mut *buffer, 2_000_000).unwrap();
+    drop(buffer);
+    assert!(committed(&hash) < 64 << 10, "{}", committed(&hash));
+}
+
+#[test]
+fn a_buffer_makes_others_go_as_it_fills_but_never_more_than_its_share() {
+    let hash = hash(8 << 20, WhenFull::Evict);
+    for n in 0..300_000 {
+        put(&hash, &format!("small:{n}"), b"some value of some length").unwrap();
+    }
+    let full = hash.status().records;
+    assert_eq!(hash.buffer(8 << 20).err().unwrap().kind(), ErrorKind::Full, "the whole memory");
+    // Two that come in together stop at some quarter of the limit each; what is stored stays for the most part.
+    let (mut one, mut two) = (hash.buffer(5 << 20).unwrap(), hash.buffer(5 << 20).unwrap());
+    assert_eq!(hash.status().records, full, "an announcement takes nothing");
+    fill(&hash, &mut *one, 2 << 20).unwrap();
+    fill(&hash, &mut *two, 1 << 20).unwrap();
+    fill(&hash, &mut *one, 5 << 20).unwrap();
+    assert_eq!(fill(&hash, &mut *two, 5 << 20).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(two.filled(), 1 << 20, "it keeps what it has");
+    // What is there already, and waits for nobody, is not held up by those who stall.
+    drop(one);
+    let mut three = hash.buffer(3 << 20).unwrap();
+    fill(&hash, &mut *two, 2 << 20).unwrap();
+    fill(&hash, &mut *three, 2 << 20).unwrap();
+    let mut at_once = hash.buffer(2 << 20).unwrap();
+    assert_eq!(hash.room(&mut *at_once, 100).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(hash.room(&mut *at_once, 2 << 20).unwrap().len(), 2 << 20);
+    at_once.advance(2 << 20);
+    drop((two, three, at_once));
+    let mut one = hash.buffer(5 << 20).unwrap();
+    fill(&hash, &mut *one, 5 << 20).unwrap();
+    hash.visit(b"huge", &mut PutShared(one.into_shared())).unwrap();
+    assert!(holds(&hash, "huge"));
+    assert!(hash.status().committed_bytes <= (8 << 20) + (64 << 10), "{:?}", hash.status());
+}
+
+#[test]
+fn without_eviction_a_buffer_is_refused_where_it_cannot_fit() {
+    let hash = hash(8 << 20, WhenFull::Refuse);
+    put(&hash, "huge", &vec![1; 5 << 20]).unwrap();
+    assert_eq!(hash.buffer(4 << 20).err().unwrap().kind(), ErrorKind::Full);
+    let mut buffer = hash.buffer(2 << 20).unwrap();
+    put(&hash, "other", &vec![1; 2 << 20]).unwrap();
+    assert_eq!(fill(&hash, &mut *buffer, 2 << 20).unwrap_err().kind(), ErrorKind::Full);
+    drop(buffer);
+    assert!(holds(&hash, "huge") && holds(&hash, "other"));
+    let stranger = MemHash::new(MemHashOptions::default()).unwrap();
+    let mut buffer = stranger.buffer(100).unwrap();
+    assert_eq!(hash.room(&mut *buffer, 1).unwrap_err().kind(), ErrorKind::Invalid);
 }

@@ -27,7 +27,12 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
         0 => Limits::default(),
         1 => Limits { item_size_max: 70, ..Limits::default() },
         2 => Limits { sasl: true, ..Limits::default() },
-        _ => Limits { item_size_max: u64::MAX, flush_allowed: false, ..Limits::default() },
+        _ => Limits {
+            item_size_max: u64::MAX,
+            flush_allowed: false,
+            long_block_len: 4,
+            ..Limits::default()
+        },
     };
     let whole = send_in_pieces(limits, &stream, &[]);
     assert_replies_are_whole_packets(&whole.replies, &stream);

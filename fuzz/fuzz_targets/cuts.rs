@@ -18,7 +18,12 @@ pub(crate) fn assert_cuts_do_not_matter(input: &[u8], start: &[u8]) {
         0 => Limits::default(),
         1 => Limits { item_size_max: 70, ..Limits::default() },
         2 => Limits { line_len_max: 0, get_line_len_max: 200, ..Limits::default() },
-        _ => Limits { item_size_max: u64::MAX, flush_allowed: false, ..Limits::default() },
+        _ => Limits {
+            item_size_max: u64::MAX,
+            flush_allowed: false,
+            long_block_len: 4,
+            ..Limits::default()
+        },
     };
     // The binary dialect has a target of its own; its replies are no lines.
     let limits = Limits { choice: Choice::Text, ..limits };

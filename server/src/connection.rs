@@ -5,9 +5,10 @@ use crate::listing::Listing;
 use crate::login::Login;
 use crate::output::Output;
 use crate::roster::{Seat, State};
+use crate::upload::{Announced, Upload};
 use std::io;
 use std::sync::Arc;
-use todana_core::Command;
+use todana_core::{Buffer, Command};
 use todana_protocol::memcached::{Dialect, Limits, Request, Step, encode};
 
 /// Requests decoded before the first is executed, so that their records can be fetched into the cache together.
@@ -31,6 +32,8 @@ pub(crate) struct Connection {
     input_at: usize,
     /// How many more bytes the request that is not whole needs, at least.
     wanted: usize,
+    /// The long value that is being received.
+    upload: Option<Upload>,
     /// Output that the socket has not taken yet.
     pub(crate) pending: Option<Box<Output>>,
     /// What was last counted of it: bytes of a request that is not whole, bytes copied for its reader.
@@ -60,8 +63,10 @@ pub(crate) struct Connection {
 /// Memory that a connection keeps between its turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// Of a request that is not whole yet.
+    /// Of a request that is not whole yet ...
     pub(crate) partial: u64,
+    /// ... and of its long value, in memory of the engine's.
+    pub(crate) received: u64,
     /// Of replies that its reader has not taken ...
     pub(crate) pending: u64,
     /// ... and of these the copied ones; values shared with the engine are the engine's.
@@ -69,6 +74,12 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    /// All of a request that is not whole yet.
+    pub(crate) fn unfinished(self) -> u64 {
+        self.partial + self.received
+    }
+
+    /// What is not the engine's.
     pub(crate) fn sum(self) -> u64 {
         self.partial + self.copied
     }
@@ -89,8 +100,21 @@ pub(crate) enum Pause {
     Watches,
     /// Whoever checks a password has to answer first.
     Waits,
+    /// A long value comes next.
+    Receives(Announced),
     /// It is to be closed.
     Closes,
+}
+
+/// What reading once has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Got {
+    /// So many bytes, into the buffer; 0 at the end of the stream.
+    Input(usize),
+    /// So many bytes of a long value, into its own memory.
+    Value(usize),
+    /// Nothing was read: there is no memory for more of the long value.
+    NoRoom,
 }
 
 /// How a connection goes on after a request.
@@ -114,6 +138,10 @@ pub(crate) enum Flow {
 pub(crate) trait Execute {
     /// Says which record comes soon.
     fn prefetch(&self, key: &[u8]);
+    /// Memory for a long value; `None` if there cannot be.
+    fn buffer(&self, len: usize) -> Option<Box<dyn Buffer>>;
+    /// The next piece of such memory to write to; `None` if there is no room for it.
+    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Option<&'b mut [u8]>;
     /// Runs a command.
     fn execute(&mut self, request: &Request<'_>, login: &mut Login, output: &mut Output) -> Flow;
     /// Writes a piece of a walk over all records, `None` for the one that the last request asked for; returns it unless it
@@ -132,6 +160,7 @@ impl Connection {
             input: Vec::new(),
             input_at: 0,
             wanted: 0,
+            upload: None,
             pending: None,
             counted: Held::default(),
             active_s: 0,
@@ -153,7 +182,7 @@ impl Connection {
         let state = match (&self.pending, self.input_len()) {
             _ if self.watches => State::Watching,
             (Some(_), _) => State::Sending,
-            (None, 0) => State::Waiting,
+            (None, 0) if self.upload.is_none() => State::Waiting,
             (None, _) => State::Receiving,
         };
         if (state, now) != self.shown {
@@ -189,12 +218,31 @@ impl Connection {
         let of_pending = |len: fn(&Output) -> usize| self.pending.as_deref().map_or(0, len) as u64;
         let (pending, copied) = (of_pending(Output::len), of_pending(Output::copied_len));
         let (partial, unsent) = self.stream.kept_lens();
-        Held { partial: (self.input.len() + partial) as u64, pending, copied: copied + unsent as u64 }
+        let (head, received) = self.upload.as_ref().map_or((0, 0), Upload::held);
+        Held {
+            partial: (self.input.len() + head + partial) as u64,
+            received: received as u64,
+            pending,
+            copied: copied + unsent as u64,
+        }
     }
 
-    /// Reads once; returns how much came and whether there is no more for now.
-    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
-        self.stream.read_some(buffer)
+    /// Reads once; tells too whether there is no more for now.
+    pub(crate) fn read(&mut self, buffer: &mut [u8], service: &impl Execute) -> io::Result<(Got, bool)> {
+        if let Some(upload) = &mut self.upload
+            && !upload.is_full()
+            && self.stream.reads_any_len()
+        {
+            let Some(room) = upload.room(service) else { return Ok((Got::NoRoom, false)) };
+            let wanted = room.len();
+            let outcome = self.stream.read_some(room);
+            let len = outcome.as_ref().map_or(0, |(len, _)| *len);
+            upload.advance(len, len == wanted);
+            let (len, drained) = outcome?;
+            return Ok((if len == 0 { Got::Input(0) } else { Got::Value(len) }, drained));
+        }
+        let (len, drained) = self.stream.read_some(buffer)?;
+        Ok((Got::Input(len), drained))
     }
 
     /// Puts what was just read behind what is kept.
@@ -238,14 +286,42 @@ impl Connection {
                 }
             }
             let rest = &data[consumed..];
+            if let Some(upload) = &mut self.upload {
+                let (served, received) = upload.receive(rest, service);
+                consumed += served;
+                let Some(block) = received else {
+                    wanted = upload.missing();
+                    break Pause::NeedsInput;
+                };
+                let upload = self.upload.take().expect("it was here above");
+                let flow = upload.execute(
+                    block,
+                    &mut self.dialect,
+                    &mut self.login,
+                    limits,
+                    &mut scratch[0],
+                    service,
+                    output,
+                );
+                *budget = budget.saturating_sub(1);
+                if flow == Flow::Close {
+                    break Pause::Closes;
+                }
+                continue;
+            }
             let (served, more, pause) =
                 serve_all(&mut self.dialect, &mut self.login, rest, limits, budget, scratch, service, output);
             wanted = more;
             consumed += served;
-            if pause != Pause::Lists {
-                break pause;
+            match pause {
+                Pause::Lists => self.listing = Some(None),
+                Pause::Receives(announced) => {
+                    let head = &data[consumed..consumed + announced.head_len];
+                    consumed += head.len();
+                    self.upload = Some(Upload::new(head, announced, service));
+                }
+                pause => break pause,
             }
-            self.listing = Some(None);
         };
         self.wanted = wanted;
         self.needs_input = pause == Pause::NeedsInput;
@@ -318,6 +394,11 @@ fn serve_all(
                 Step::NeedMore { consumed, at_least } => {
                     at += consumed;
                     end = Some((at_least, Pause::NeedsInput));
+                    break;
+                }
+                Step::Block { consumed, head_len, value_len, end_len } => {
+                    at += consumed;
+                    end = Some((0, Pause::Receives(Announced { head_len, value_len, end_len })));
                     break;
                 }
                 Step::Close => {

@@ -38,6 +38,7 @@ mod service;
 mod statistics;
 mod tls;
 mod udp;
+mod upload;
 mod watchers;
 mod worker;
 

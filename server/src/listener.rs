@@ -289,6 +289,11 @@ impl Stream {
         Ok((len, len < buffer.len()))
     }
 
+    /// Whether it can be read into a buffer of any length. TLS decrypts whole records, which may be longer.
+    pub(crate) fn reads_any_len(&self) -> bool {
+        !matches!(self, Stream::Tls(_))
+    }
+
     /// What it keeps of input that is not whole, and of output that the socket has not taken, besides its connection.
     pub(crate) fn kept_lens(&self) -> (usize, usize) {
         match self {

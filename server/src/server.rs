@@ -31,8 +31,6 @@ use todana_protocol::memcached::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES};
 
 /// What connections may keep together where there is no memory limit.
 const HELD_MAX: u64 = 1 << 30;
-/// What they may keep besides one item of the largest size.
-const HELD_ROOM: u64 = 1 << 20;
 
 /// Beyond so many shards, threads do not meet in one more rarely.
 const SHARDS_FOR_THREADS_MAX: usize = 256;
@@ -140,10 +138,9 @@ impl Shared {
         self.held_bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// What all connections together may keep: a quarter of the memory, yet enough for one item.
+    /// What all connections together may keep besides long values, which are the engine's.
     pub(crate) fn held_max(&self) -> u64 {
-        let quarter = self.memory_limit_bytes().map_or(HELD_MAX, |limit| limit / 4);
-        quarter.max(self.options.item_size_max + HELD_ROOM)
+        self.memory_limit_bytes().map_or(HELD_MAX, |limit| limit / 4)
     }
 
     /// What a connection that keeps `own` bytes may keep.

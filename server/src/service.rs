@@ -13,7 +13,7 @@ use crate::watchers::Place;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::Lane;
-use todana_core::{Authenticate, ClockShift, Command, List, Refusal, Reply, Streams};
+use todana_core::{Authenticate, Buffer, ClockShift, Command, List, Refusal, Reply, Streams};
 use todana_protocol::memcached::{Form, Request};
 
 /// The version that clients are told: they choose their features by memcached's.
@@ -39,6 +39,14 @@ impl Execute for Service {
     #[inline]
     fn prefetch(&self, key: &[u8]) {
         self.shared.database.engine().prefetch(key);
+    }
+
+    fn buffer(&self, len: usize) -> Option<Box<dyn Buffer>> {
+        self.shared.database.buffer(&self.lane, len).ok()
+    }
+
+    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Option<&'b mut [u8]> {
+        self.shared.database.room(&self.lane, buffer, len).ok()
     }
 
     #[inline]

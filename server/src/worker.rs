@@ -1,6 +1,6 @@
 //! A worker: one readiness loop that owns its connections.
 
-use crate::connection::{BATCH, Connection, Held, Pause};
+use crate::connection::{BATCH, Connection, Got, Held, Pause};
 use crate::idle::IdleWatch;
 use crate::listener::Stream;
 use crate::login::Decided;
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use todana::Clock;
+use todana_core::LONG_VALUE_LEN;
 use todana_protocol::memcached::Limits;
 
 /// The worker's own wake-up.
@@ -58,6 +59,7 @@ impl Worker {
         let limits = Limits {
             item_size_max: shared.options.item_size_max,
             flush_allowed: shared.options.flush_allowed,
+            long_block_len: LONG_VALUE_LEN,
             negative_is_sliding: shared.options.negative_is_sliding,
             debug_commands: shared.options.debug_commands,
             ..shared.logins.limits(shared.options.protocol)
@@ -226,7 +228,7 @@ impl Worker {
             if !connection.readable {
                 break;
             }
-            match connection.read(&mut self.buffer) {
+            match connection.stream.read_some(&mut self.buffer) {
                 Ok((0, _)) => {
                     connection.closing = true;
                     connection.readable = false;
@@ -347,7 +349,7 @@ impl Worker {
             )?;
         }
         while pause == Pause::NeedsInput && connection.readable {
-            let (len, drained) = match connection.read(&mut self.buffer) {
+            let (got, drained) = match connection.read(&mut self.buffer, &self.service) {
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     connection.readable = false;
@@ -356,18 +358,19 @@ impl Worker {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
-            if len == 0 {
+            if got == Got::Input(0) {
                 // The peer sends no more; what it has asked for is still answered.
                 connection.closing = true;
                 connection.readable = false;
                 break;
             }
+            let len = if let Got::Input(len) | Got::Value(len) = got { len } else { 0 };
             counters.bytes_read.add(len as u64);
             if drained && !connection.ended {
                 connection.readable = false;
             }
             pause = connection.serve(
-                &self.buffer[..len],
+                if let Got::Input(len) = got { &self.buffer[..len] } else { &[] },
                 &self.limits,
                 &mut budget,
                 &mut self.scratch,
@@ -397,7 +400,7 @@ impl Worker {
     /// Notes that a connection keeps more or less than before.
     fn count(&self, before: Held, now: Held) {
         let counters = &self.shared.workers[self.number];
-        counters.partial_bytes.add(now.partial.wrapping_sub(before.partial));
+        counters.partial_bytes.add(now.unfinished().wrapping_sub(before.unfinished()));
         counters.pending_bytes.add(now.pending.wrapping_sub(before.pending));
         let is_pending = |held: Held| u64::from(held.pending > 0);
         counters.pending_outputs.add(is_pending(now).wrapping_sub(is_pending(before)));

@@ -332,6 +332,7 @@ impl Party for InProcess {
                     at += consumed;
                     break;
                 }
+                Step::Block { .. } => unreachable!("no length is long here"),
                 Step::Close => self.closed = true,
             }
         }

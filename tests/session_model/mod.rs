@@ -525,7 +525,7 @@ impl Session {
                     at += consumed;
                     break;
                 }
-                Step::Close => panic!("closed"),
+                Step::Block { .. } | Step::Close => panic!("closed"),
             }
         }
         self.unread.drain(..at);

@@ -10,16 +10,21 @@ use crate::expiry::{Bury, Living};
 use crate::flush::Flush;
 use crate::get::{self, GetVisitor, Outcome};
 use crate::inspect::InspectVisitor;
-use crate::store::StoreVisitor;
+use crate::long_value;
+use crate::store::{LongJoin, StoreVisitor};
 use crate::sweep::Sweep;
 use crate::touch::TouchVisitor;
 use crate::versions::Versions;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use todana_core::{
-    Action, Arithmetic, Command, Delete, Direction, Engine, Error, ErrorKind, Family, Get, Inspect,
-    Inspection, Place, Record, Refusal, Reply, Result, Store, StoreMode, Touch, Ttl, UnixSeconds, Visitor,
+    Action, Arithmetic, Buffer, Command, Delete, Direction, Engine, Error, ErrorKind, Family, Get, Inspect,
+    Inspection, LONG_VALUE_LEN, Place, Record, Refusal, Reply, Result, Shared, Store, StoreMode, Touch, Ttl,
+    UnixSeconds, Visitor,
 };
+
+/// How often a long append is tried outside of the lock before it is made under it, for whoever is always too late.
+const JOINS_APART: u32 = 8;
 
 /// A database: an engine with the meaning of commands around it. Shared by all workers.
 pub struct Database {
@@ -110,6 +115,34 @@ impl Database {
         self.engine.maintain() || sweeping
     }
 
+    /// Memory for a long value that is to be stored ([`Engine::buffer`]); what has expired makes room first.
+    pub fn buffer(&self, lane: &Lane, len: usize) -> Result<Box<dyn Buffer>> {
+        loop {
+            match self.engine.buffer(len) {
+                Err(error) if error.kind() == ErrorKind::Full && self.relieve(lane, self.clock.now()) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// The next piece of such memory to write to ([`Engine::room`]); what has expired makes room first.
+    pub fn room<'b>(&self, lane: &Lane, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+        while let Err(error) = self.engine.room(buffer, len) {
+            if error.kind() != ErrorKind::Full || !self.relieve(lane, self.clock.now()) {
+                return Err(error);
+            }
+        }
+        // Costs little the second time: what has just been given is there.
+        self.engine.room(buffer, len)
+    }
+
+    /// Removes some of what has expired; false if there is none.
+    fn relieve(&self, lane: &Lane, now: UnixSeconds) -> bool {
+        let removed = self.sweep.relieve(self.engine(), now);
+        lane.counts.reclaimed.add(removed);
+        removed > 0
+    }
+
     /// Runs a command. `reply` is called once for a command about data, perhaps under a lock of the engine: it shall only
     /// encode. Commands that are the server's own (statistics, version ...) are answered `Unknown`.
     pub fn execute(&self, lane: &Lane, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
@@ -196,12 +229,7 @@ impl Database {
         let mut living = Living::new(visitor, key, now);
         let mut outcome = self.engine.visit(key, &mut living);
         // What is expired takes nobody's room.
-        while matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full) {
-            let removed = self.sweep.relieve(self.engine(), now);
-            if removed == 0 {
-                break;
-            }
-            lane.counts.reclaimed.add(removed);
+        while matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full) && self.relieve(lane, now) {
             outcome = self.engine.visit(key, &mut living);
         }
         let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
@@ -332,19 +360,18 @@ impl Database {
         if store.family == Family::Meta {
             lane.counts.cmd_meta.one();
         }
-        let mut visitor = StoreVisitor::new(store, now, &self.tracking, &self.versions);
         // Not even looked at: where memory is really full, it is asked for first.
         let visited = if self.emulates_full {
             Err(Error::new(ErrorKind::Full, "memory is taken to be full"))
         } else {
-            self.visit(lane, store.key, now, &mut visitor)
+            self.visit_store(lane, store, now)
         };
         self.note([Some(store.ttl), store.vivify], now);
         let mut met_class = 0;
         let outcome = match visited {
-            Ok(met) => {
+            Ok((met, outcome)) => {
                 met_class = met.class;
-                visitor.outcome
+                outcome
             }
             Err(error) => {
                 let refusal = match error.kind() {
@@ -380,6 +407,44 @@ impl Database {
             _ => {}
         }
         outcome
+    }
+
+    fn visit_store(&self, lane: &Lane, store: &Store<'_>, now: UnixSeconds) -> Result<(Met, Reply<'static>)> {
+        let extends = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
+        let (copied, with_copy);
+        let store = if store.value.len() < LONG_VALUE_LEN || store.shared.0.is_some() || extends {
+            store
+        } else {
+            match long_value::gather(self, lane, &[store.value]) {
+                Ok(value) => {
+                    copied = value;
+                    let (value, shared) = ((*copied).as_ref(), Shared(Some(&copied)));
+                    with_copy = Store { value, shared, ..*store };
+                    &with_copy
+                }
+                // Then the engine copies as it can.
+                Err(error) if error.kind() == ErrorKind::Invalid => store,
+                Err(error) => return Err(error),
+            }
+        };
+        let mut visitor = StoreVisitor::new(store, now, &self.tracking, &self.versions);
+        let mut tries = 0;
+        loop {
+            let met = self.visit(lane, store.key, now, &mut visitor)?;
+            let Some(seen) = visitor.take_wanted() else { return Ok((met, visitor.outcome)) };
+            tries += 1;
+            if tries > JOINS_APART {
+                visitor.go_on(LongJoin::Forgone);
+                continue;
+            }
+            let pieces = StoreVisitor::pieces(store, seen.value());
+            let long = match long_value::gather(self, lane, &pieces) {
+                Ok(made) => LongJoin::Made(seen, made),
+                Err(error) if error.kind() == ErrorKind::Invalid => LongJoin::Forgone,
+                Err(error) => return Err(error),
+            };
+            visitor.go_on(long);
+        }
     }
 
     fn delete(&self, lane: &Lane, delete: &Delete<'_>, now: UnixSeconds) -> Reply<'static> {

@@ -42,6 +42,7 @@ mod expiry;
 mod flush;
 mod get;
 mod inspect;
+mod long_value;
 mod store;
 mod sweep;
 mod touch;

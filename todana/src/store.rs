@@ -2,9 +2,11 @@
 
 use crate::access::Tracking;
 use crate::expiry::resolve;
+use crate::long_value::Seen;
 use crate::versions::{Versions, equals};
 use todana_core::{
-    Action, Attributes, Marks, Record, Refusal, Reply, Store, StoreMode, Stored, UnixSeconds, Visitor,
+    Action, Attributes, LONG_VALUE_LEN, Marks, Record, Refusal, Reply, SharedBytes, Store, StoreMode, Stored,
+    UnixSeconds, Visitor,
 };
 
 /// What memcached adds to key + value when it holds an item against its size limit: 48 header, 8 CAS, the key's end,
@@ -25,6 +27,21 @@ pub(crate) struct StoreVisitor<'v> {
     pub(crate) outcome: Reply<'static>,
     /// The joined value of append and prepend.
     joined: Vec<u8>,
+    long: LongJoin,
+}
+
+/// How far a join whose outcome is long has come. It is made outside of the engine's lock, from what was seen under it.
+#[derive(Default)]
+pub(crate) enum LongJoin {
+    /// None was met.
+    #[default]
+    None,
+    /// To be made from this.
+    Wanted(Seen),
+    /// Made; good as long as the record is what it was.
+    Made(Seen, SharedBytes),
+    /// To be made under the lock.
+    Forgone,
 }
 
 impl<'v> StoreVisitor<'v> {
@@ -34,7 +51,39 @@ impl<'v> StoreVisitor<'v> {
         tracking: &'v Tracking,
         versions: &'v Versions,
     ) -> Self {
-        StoreVisitor { store, now, tracking, versions, outcome: Reply::NotStored, joined: Vec::new() }
+        StoreVisitor {
+            store,
+            now,
+            tracking,
+            versions,
+            outcome: Reply::NotStored,
+            joined: Vec::new(),
+            long: LongJoin::None,
+        }
+    }
+
+    /// What was seen of the record, if its value is to be joined outside of the lock.
+    pub(crate) fn take_wanted(&mut self) -> Option<Seen> {
+        match std::mem::take(&mut self.long) {
+            LongJoin::Wanted(seen) => Some(seen),
+            other => {
+                self.long = other;
+                None
+            }
+        }
+    }
+
+    /// Runs once more with this.
+    pub(crate) fn go_on(&mut self, long: LongJoin) {
+        self.long = long;
+    }
+
+    /// The pieces of append and prepend, in order.
+    pub(crate) fn pieces<'p>(store: &Store<'p>, old: &'p [u8]) -> [&'p [u8]; 2] {
+        match store.mode {
+            StoreMode::Append => [old, store.value],
+            _ => [store.value, old],
+        }
     }
 
     fn keep(&mut self, outcome: Reply<'static>) -> Action<'static> {
@@ -56,7 +105,7 @@ impl<'v> StoreVisitor<'v> {
     fn put<'a>(&'a mut self, attributes: Attributes) -> Action<'a> {
         self.outcome =
             Reply::Stored(Stored { version: attributes.version, value_len: self.store.value.len() as u64 });
-        Action::Put(Record::new(self.store.value, attributes))
+        Action::Put(Record { shared: self.store.shared.0, ..Record::new(self.store.value, attributes) })
     }
 
     fn visit_absent<'a>(&'a mut self) -> Action<'a> {
@@ -78,20 +127,28 @@ impl<'v> StoreVisitor<'v> {
     }
 
     fn join<'a>(&'a mut self, old: Record<'_>) -> Action<'a> {
-        let pieces = match self.store.mode {
-            StoreMode::Append => [old.value, self.store.value],
-            _ => [self.store.value, old.value],
-        };
+        let pieces = StoreVisitor::pieces(self.store, old.value);
         let len = pieces[0].len() + pieces[1].len();
         let item = item_size(self.store.key.len(), len, old.attributes.flags);
         if self.store.item_size_max.is_some_and(|max| item > max) {
             return self.keep(Reply::NotStored);
         }
-        self.joined.clear();
-        if self.joined.try_reserve_exact(len).is_err() {
-            return self.keep(Reply::Refused(Refusal::OutOfMemory));
+        let is_made = matches!(&self.long, LongJoin::Made(seen, _) if seen.is_of(old));
+        if len >= LONG_VALUE_LEN
+            && !is_made
+            && !matches!(self.long, LongJoin::Forgone)
+            && let Some(seen) = Seen::of(old, LONG_VALUE_LEN)
+        {
+            self.long = LongJoin::Wanted(seen);
+            return Action::Keep;
         }
-        pieces.iter().for_each(|piece| self.joined.extend_from_slice(piece));
+        if !is_made {
+            self.joined.clear();
+            if self.joined.try_reserve_exact(len).is_err() {
+                return self.keep(Reply::Refused(Refusal::OutOfMemory));
+            }
+            pieces.iter().for_each(|piece| self.joined.extend_from_slice(piece));
+        }
         let attributes = Attributes {
             version: self.versions.for_write(self.store.version, self.store.needs.version),
             marks: Marks::default(),
@@ -100,7 +157,12 @@ impl<'v> StoreVisitor<'v> {
             ..old.attributes
         };
         self.outcome = Reply::Stored(Stored { version: attributes.version, value_len: len as u64 });
-        Action::Put(Record::new(&self.joined, attributes))
+        Action::Put(match &self.long {
+            LongJoin::Made(_, made) if is_made => {
+                Record { value: (**made).as_ref(), shared: Some(made), attributes }
+            }
+            _ => Record::new(&self.joined, attributes),
+        })
     }
 }
 

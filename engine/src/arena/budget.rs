@@ -18,6 +18,8 @@ pub(crate) enum Need {
 pub(crate) struct Budget {
     limit: AtomicU64,
     committed: AtomicU64,
+    /// Of the committed bytes, those of values that are still being received.
+    unfinished: AtomicU64,
     refuse: AtomicBool,
     /// Memory has been scarce since the limit was set, and records may have to go.
     notes_uses: AtomicBool,
@@ -30,6 +32,7 @@ impl Budget {
         let budget = Budget {
             limit: AtomicU64::new(0),
             committed: AtomicU64::new(0),
+            unfinished: AtomicU64::new(0),
             refuse: AtomicBool::new(false),
             notes_uses: AtomicBool::new(false),
             now: AtomicU64::new(0),
@@ -110,6 +113,31 @@ impl Budget {
     #[inline]
     pub(crate) fn committed(&self) -> u64 {
         self.committed.load(Ordering::Relaxed)
+    }
+
+    /// The most that one record may take. What is left is for the index, and little enough that half of a process's limit
+    /// fits wherever it can fit at all.
+    pub(crate) fn record_max(&self) -> u64 {
+        let limit = self.limit.load(Ordering::Relaxed);
+        limit - (limit / 8).min(256 << 10)
+    }
+
+    /// Whether an unfinished value of `own` bytes may take `more`. Together they may hold a quarter of the limit, or half
+    /// while nothing has to go for them; one alone, beside others that hold no more than a quarter, as much as a record may
+    /// have. So values that stall push little out of what is stored, and yet the largest can come in.
+    pub(crate) fn may_receive(&self, own: u64, more: u64) -> bool {
+        let quarter = self.limit.load(Ordering::Relaxed) / 4;
+        let others = self.unfinished.load(Ordering::Relaxed).saturating_sub(own);
+        let all = others.saturating_add(own).saturating_add(more);
+        all <= quarter
+            || (all <= 2 * quarter && self.fits(more))
+            || (others <= quarter && all <= self.record_max())
+    }
+
+    /// Notes that unfinished values have come to hold `before` less and `now` more.
+    pub(crate) fn received(&self, before: usize, now: usize) {
+        // Wraps around where it shrinks.
+        self.unfinished.fetch_add((now as u64).wrapping_sub(before as u64), Ordering::Relaxed);
     }
 
     /// True if `bytes` more would stay within the limit.

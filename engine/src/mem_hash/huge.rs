@@ -1,12 +1,13 @@
 //! Records above 64 KiB: each value in a mapping of its own, shared with whoever is still sending it.
 //!
 //! A value counts against the budget until the last of them lets go of it, not until its record is gone: readers
-//! that never finish cannot make the process outgrow its limit.
+//! that never finish cannot make the process outgrow its limit. One that is still being received counts by what has
+//! come, and becomes the record's value without a copy.
 
 use crate::arena::{Budget, NoRoom};
 use crate::raw::{Mapping, SYSTEM_PAGE};
 use std::sync::Arc;
-use todana_core::{Attributes, Record, SharedBytes};
+use todana_core::{Attributes, Buffer, Record, SharedBytes};
 
 /// One huge record.
 pub(crate) struct HugeRecord {
@@ -33,22 +34,23 @@ impl HugeRecord {
 
 /// A value and its share of the budget.
 struct Value {
-    bytes: ValueBytes,
+    memory: Memory,
+    len: usize,
     committed: usize,
     budget: Arc<Budget>,
 }
 
-enum ValueBytes {
-    Mapped(Mapping, usize),
+enum Memory {
+    Mapped(Mapping),
     /// The system limits how many mappings a process may have; the allocator still has memory then.
     Allocated(Vec<u8>),
 }
 
 impl AsRef<[u8]> for Value {
     fn as_ref(&self) -> &[u8] {
-        match &self.bytes {
-            ValueBytes::Mapped(mapping, len) => &mapping.bytes()[..*len],
-            ValueBytes::Allocated(bytes) => bytes,
+        match &self.memory {
+            Memory::Mapped(mapping) => &mapping.bytes()[..self.len],
+            Memory::Allocated(bytes) => bytes,
         }
     }
 }
@@ -59,26 +61,163 @@ impl Drop for Value {
     }
 }
 
+/// A value on its way in. It is committed page by page, ahead of what is written.
+pub(crate) struct HugeBuffer {
+    value: Value,
+    filled: usize,
+    /// How far it may be written, from `filled` on.
+    reserved: usize,
+    /// It was asked for whole, to be filled at once, so it waits for nobody and takes no share of what waits.
+    at_once: bool,
+    unfinished: Unfinished,
+}
+
+/// What a buffer holds of the share of all unfinished values.
+struct Unfinished {
+    bytes: usize,
+    budget: Arc<Budget>,
+}
+
+impl Unfinished {
+    fn set(&mut self, bytes: usize) {
+        self.budget.received(self.bytes, bytes);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+/// Why a buffer does not grow.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// So many bytes are missing.
+    NoRoom(NoRoom),
+    /// Unfinished values hold their share already.
+    Share,
+}
+
+impl HugeBuffer {
+    /// A buffer for a value of `len` bytes. Nothing is committed yet.
+    pub(crate) fn new(len: usize, budget: &Arc<Budget>) -> Result<HugeBuffer, NoRoom> {
+        let memory = match Mapping::new(len.max(1)) {
+            Ok(mut mapping) => {
+                // What has not come must not cost memory.
+                mapping.use_small_pages();
+                Memory::Mapped(mapping)
+            }
+            Err(_) => {
+                let mut bytes = Vec::new();
+                bytes.try_reserve_exact(len).map_err(|_| NoRoom { bytes: len })?;
+                Memory::Allocated(bytes)
+            }
+        };
+        Ok(HugeBuffer {
+            value: Value { memory, len, committed: 0, budget: Arc::clone(budget) },
+            filled: 0,
+            reserved: 0,
+            at_once: false,
+            unfinished: Unfinished { bytes: 0, budget: Arc::clone(budget) },
+        })
+    }
+
+    pub(crate) fn is_of(&self, budget: &Arc<Budget>) -> bool {
+        Arc::ptr_eq(&self.value.budget, budget)
+    }
+
+    /// Commits memory for up to `len` more bytes.
+    pub(crate) fn reserve(&mut self, len: usize) -> Result<(), Refused> {
+        let end = self.value.len.min(self.filled + len);
+        let wanted = end.next_multiple_of(SYSTEM_PAGE);
+        if wanted > self.value.committed {
+            let more = wanted - self.value.committed;
+            self.at_once = self.filled == 0 && end == self.value.len;
+            let budget = &self.value.budget;
+            if !self.at_once && !budget.may_receive(self.unfinished.bytes as u64, more as u64) {
+                return Err(Refused::Share);
+            }
+            if !self.value.budget.commit(more) {
+                return Err(Refused::NoRoom(NoRoom { bytes: more }));
+            }
+            self.value.committed = wanted;
+            if !self.at_once {
+                self.unfinished.set(wanted);
+            }
+        }
+        self.reserved = end;
+        Ok(())
+    }
+
+    /// What may be written to.
+    pub(crate) fn reserved(&mut self) -> &mut [u8] {
+        let bytes = match &mut self.value.memory {
+            Memory::Mapped(mapping) => mapping.bytes_mut(),
+            Memory::Allocated(bytes) => {
+                // Within what has been reserved at the start.
+                bytes.resize(self.reserved, 0);
+                bytes
+            }
+        };
+        &mut bytes[self.filled..self.reserved]
+    }
+
+    fn release_unfilled(&mut self) {
+        let kept = self.filled.next_multiple_of(SYSTEM_PAGE);
+        self.value.budget.release(self.value.committed - kept);
+        self.value.committed = kept;
+        if !self.at_once || self.filled < self.value.len {
+            self.unfinished.set(kept);
+        }
+        self.reserved = self.filled;
+    }
+}
+
+impl Buffer for HugeBuffer {
+    fn len(&self) -> usize {
+        self.value.len
+    }
+
+    fn filled(&self) -> usize {
+        self.filled
+    }
+
+    fn advance(&mut self, len: usize) {
+        assert!(self.filled + len <= self.reserved, "only what was given has been written");
+        self.filled += len;
+        self.release_unfilled();
+    }
+
+    fn into_shared(self: Box<Self>) -> SharedBytes {
+        let HugeBuffer { mut value, .. } = *self;
+        if let Memory::Allocated(bytes) = &mut value.memory {
+            bytes.resize(value.len, 0);
+        }
+        Arc::new(value)
+    }
+}
+
 /// A copy of a large value on memory of its own.
 pub(crate) fn share(value: &[u8], budget: &Arc<Budget>) -> Result<SharedBytes, NoRoom> {
     let committed = value.len().next_multiple_of(SYSTEM_PAGE);
-    let no_room = NoRoom { bytes: committed };
     if !budget.commit(committed) {
-        return Err(no_room);
+        return Err(NoRoom { bytes: committed });
     }
-    let bytes = ValueBytes::Allocated(Vec::new());
     // From here on, whatever happens, the budget gets it back.
-    let mut shared = Value { bytes, committed, budget: Arc::clone(budget) };
+    let memory = Memory::Allocated(Vec::new());
+    let mut shared = Value { memory, len: value.len(), committed, budget: Arc::clone(budget) };
     match Mapping::new(value.len().max(1)) {
         Ok(mut mapping) => {
             mapping.bytes_mut()[..value.len()].copy_from_slice(value);
-            shared.bytes = ValueBytes::Mapped(mapping, value.len());
+            shared.memory = Memory::Mapped(mapping);
         }
         Err(_) => {
             let mut copy = Vec::new();
-            copy.try_reserve_exact(value.len()).map_err(|_| no_room)?;
+            copy.try_reserve_exact(value.len()).map_err(|_| NoRoom { bytes: committed })?;
             copy.extend_from_slice(value);
-            shared.bytes = ValueBytes::Allocated(copy);
+            shared.memory = Memory::Allocated(copy);
         }
     }
     Ok(Arc::new(shared))
@@ -89,12 +228,14 @@ pub(crate) struct HugeTable {
     records: Vec<Option<Box<HugeRecord>>>,
     free: Vec<u32>,
     bytes: usize,
+    /// Values whose records are gone. Giving a GiB back takes the system long; it is done when the lock is not held.
+    gone: Vec<SharedBytes>,
     budget: Arc<Budget>,
 }
 
 impl HugeTable {
     pub(crate) fn new(budget: Arc<Budget>) -> HugeTable {
-        HugeTable { records: Vec::new(), free: Vec::new(), bytes: 0, budget }
+        HugeTable { records: Vec::new(), free: Vec::new(), bytes: 0, gone: Vec::new(), budget }
     }
 
     /// Bytes of keys and values.
@@ -127,12 +268,25 @@ impl HugeTable {
         }
     }
 
-    /// Removes a record; its value's memory goes with the last that holds it.
+    /// The values of removed records, to be dropped behind the lock.
+    #[inline]
+    pub(crate) fn take_gone(&mut self) -> Vec<SharedBytes> {
+        std::mem::take(&mut self.gone)
+    }
+
+    /// All of it, to be dropped behind the lock.
+    pub(crate) fn take(&mut self) -> HugeTable {
+        let budget = Arc::clone(&self.budget);
+        std::mem::replace(self, HugeTable::new(budget))
+    }
+
+    /// Removes a record; its value's memory goes with the last that holds it, this table's hold with `take_gone`.
     pub(crate) fn remove(&mut self, index: u32) {
         let record = self.records[index as usize].take().expect("a stub leads to its huge record");
         self.bytes -= record.key.len() + (*record.value).as_ref().len();
         self.budget.release(HugeRecord::committed(record.key.len()));
         self.free.push(index);
+        self.gone.push(record.value);
     }
 }
 

@@ -26,15 +26,17 @@ mod shard;
 
 use crate::arena::{Budget, NoRoom};
 use classes::ClassBounds;
+use huge::{HugeBuffer, Refused};
 use key::{Key, Seeds};
 use parking_lot::RwLock;
 use shard::{Shard, Trouble};
+use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use todana_core::{
-    Bounded, Engine, Error, ErrorKind, MemoryLimit, Perishable, Place, Record, Result, SharedBytes, Status,
-    UnixSeconds, Visitor, WhenFull,
+    Bounded, Buffer, Engine, Error, ErrorKind, MemoryLimit, Perishable, Place, Record, Result, SharedBytes,
+    Status, UnixSeconds, Visitor, WhenFull,
 };
 
 /// How a [`MemHash`] is made.
@@ -104,6 +106,9 @@ pub struct MemHash {
 
 /// Eviction frees at least so much at a time, so that it is not for every write.
 const EVICTION_STEP: usize = 8 << 10;
+/// Another thread may take the room that was made, or the record need more than the first thing that lacked room; after
+/// some tries it is fair to say that there is none.
+const TRIES: usize = 16;
 
 impl MemHash {
     /// An empty hash. Fails with `Invalid` for bounds that do not ascend or are too many, too many shards, or a capacity
@@ -170,7 +175,10 @@ impl MemHash {
     pub fn visit_mut(&mut self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let key = Key::new(key, &self.seeds);
         let index = self.index_of(key.hash);
-        match self.shards[index].0.get_mut().visit(&key, visitor, false) {
+        let shard = self.shards[index].0.get_mut();
+        let outcome = shard.visit(&key, visitor, false);
+        drop(shard.huge.take_gone());
+        match outcome {
             Ok(()) => Ok(()),
             Err(Trouble::Error(error)) => Err(error),
             // Making room is rare and looks at all shards; nobody contends for their locks.
@@ -203,12 +211,23 @@ impl MemHash {
         self.budget.fits(bytes as u64)
     }
 
+    /// Changes a shard under its lock, and drops the large values that this has removed behind it.
+    #[inline]
+    fn change<T>(shard: &RwLock<Shard>, change: impl FnOnce(&mut Shard) -> T) -> T {
+        let mut shard = shard.write();
+        let outcome = change(&mut shard);
+        let gone = shard.huge.take_gone();
+        drop(shard);
+        drop(gone);
+        outcome
+    }
+
     /// Evicts from all shards in turn until `bytes` more would fit. False if that cannot be.
     fn make_room(&self, bytes: usize) -> bool {
         let mut idle_rounds = 0;
         while !self.budget.fits(bytes as u64) {
             let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            if self.shards[shard].0.write().evict(EVICTION_STEP) == 0 {
+            if MemHash::change(&self.shards[shard].0, |shard| shard.evict(EVICTION_STEP)) == 0 {
                 idle_rounds += 1;
                 if idle_rounds > 2 * self.shards.len() {
                     return self.budget.fits(bytes as u64);
@@ -218,6 +237,14 @@ impl MemHash {
             }
         }
         true
+    }
+
+    /// Makes room for a record that needs `bytes` more, as far as that is allowed and of use.
+    fn makes_room(&self, bytes: usize, attempt: usize) -> bool {
+        if self.budget.refuses() {
+            return self.close_ranks(bytes);
+        }
+        bytes as u64 <= self.budget.record_max() && self.make_room(bytes + attempt * EVICTION_STEP)
     }
 
     /// A record's place in the order of a scan: its shard, then its hash with the lowest bit first. In that order
@@ -281,26 +308,18 @@ impl Engine for MemHash {
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let key = Key::new(key, &self.seeds);
         let shard = self.shard_of(key.hash);
-        // Another thread may take the room that was made, or the record need more than the first thing that lacked room;
-        // after some tries it is fair to say that there is none.
-        for attempt in 0..16 {
-            let NoRoom { bytes } = match shard.write().visit(&key, visitor, attempt > 0) {
-                Ok(()) => return Ok(()),
-                Err(Trouble::Error(error)) => return Err(error),
-                Err(Trouble::NoRoom(no_room)) => no_room,
-            };
-            // More than half of everything for one record would be the end of all others.
-            let limit = self.budget.limit().bytes.unwrap_or(0);
-            let has_room = if self.budget.refuses() {
-                self.close_ranks(bytes)
-            } else {
-                bytes as u64 <= limit / 2 && self.make_room(bytes + attempt * EVICTION_STEP)
-            };
-            if !has_room {
+        for attempt in 0..TRIES {
+            let NoRoom { bytes } =
+                match MemHash::change(shard, |shard| shard.visit(&key, visitor, attempt > 0)) {
+                    Ok(()) => return Ok(()),
+                    Err(Trouble::Error(error)) => return Err(error),
+                    Err(Trouble::NoRoom(no_room)) => no_room,
+                };
+            if !self.makes_room(bytes, attempt) {
                 break;
             }
         }
-        Err(Error::new(ErrorKind::Full, "memory limit reached"))
+        Err(full())
     }
 
     fn scan(
@@ -321,7 +340,11 @@ impl Engine for MemHash {
 
     fn clear(&self) -> Result<()> {
         for shard in &self.shards {
-            shard.0.write().clear();
+            let mut shard = shard.0.write();
+            let huge = shard.huge.take();
+            shard.clear();
+            drop(shard);
+            drop(huge);
         }
         Ok(())
     }
@@ -346,7 +369,7 @@ impl Engine for MemHash {
     fn maintain(&self) -> bool {
         if !self.budget.fits(0) && !self.budget.refuses() {
             let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            let freed = self.shards[shard].0.write().evict(EVICTION_STEP);
+            let freed = MemHash::change(&self.shards[shard].0, |shard| shard.evict(EVICTION_STEP));
             return freed > 0 || self.shards.iter().any(|shard| shard.0.read().records() > 0);
         }
         for _ in 0..self.shards.len() {
@@ -357,6 +380,37 @@ impl Engine for MemHash {
             self.next_shard.fetch_add(1, Ordering::Relaxed);
         }
         false
+    }
+
+    fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+        if len > shard::VALUE_LEN_MAX {
+            return Err(Error::new(ErrorKind::Invalid, format!("value of {len} bytes is too long")));
+        }
+        let is_too_much = len as u64 > self.budget.record_max()
+            || (self.budget.refuses() && !self.budget.fits(len as u64) && !self.close_ranks(len));
+        if is_too_much {
+            return Err(full());
+        }
+        match HugeBuffer::new(len, &self.budget) {
+            Ok(buffer) => Ok(Box::new(buffer)),
+            Err(_) => Err(full()),
+        }
+    }
+
+    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+        let buffer: &mut dyn Any = buffer;
+        let Some(buffer) = buffer.downcast_mut::<HugeBuffer>().filter(|buffer| buffer.is_of(&self.budget))
+        else {
+            return Err(Error::new(ErrorKind::Invalid, "a buffer of another engine"));
+        };
+        for attempt in 0..TRIES {
+            match buffer.reserve(len) {
+                Ok(()) => return Ok(buffer.reserved()),
+                Err(Refused::NoRoom(NoRoom { bytes })) if self.makes_room(bytes, attempt) => {}
+                Err(_) => break,
+            }
+        }
+        Err(full())
     }
 
     fn bounded(&self) -> Option<&dyn Bounded> {
@@ -384,6 +438,10 @@ impl Bounded for MemHash {
     fn set_time(&self, now: UnixSeconds) {
         self.budget.set_time(now);
     }
+}
+
+fn full() -> Error {
+    Error::new(ErrorKind::Full, "memory limit reached")
 }
 
 /// From the standard library's hasher keys, which the system's random source seeds.

@@ -29,7 +29,7 @@ const BLOCK_RECORD_MAX: usize = 64 << 10;
 const MERGES_AT_ONCE: usize = 64;
 /// The longest key (DESIGN section 2) and the longest value.
 const KEY_LEN_MAX: usize = 1 << 28;
-const VALUE_LEN_MAX: usize = 1 << 30;
+pub(super) const VALUE_LEN_MAX: usize = 1 << 30;
 
 /// Why a visit did not come to its end.
 #[derive(Debug)]

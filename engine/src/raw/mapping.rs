@@ -62,6 +62,16 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 
+    /// Asks that memory comes in system pages only, also where the system prefers huge ones: touching a byte then costs
+    /// 4 KiB and not 2 MiB.
+    pub(crate) fn use_small_pages(&mut self) {
+        // SAFETY: the range is our own mapping, as mmap returned it; the advice changes no byte of it. Where it is not
+        // taken (a kernel without huge pages) nothing is lost.
+        unsafe {
+            libc::madvise(self.ptr.as_ptr().cast(), self.len, libc::MADV_NOHUGEPAGE);
+        }
+    }
+
     /// Gives the memory of a range back; it reads as zeros afterwards. `range` is in whole system pages.
     pub(crate) fn discard(&mut self, range: Range<usize>) {
         assert!(range.start <= range.end && range.end <= self.len, "discard within the mapping");

@@ -2,8 +2,9 @@
 
 use crate::exchange::send_within;
 use crate::packet::{Packet, error, set};
-use todana_core::{Command, Refusal, Reply};
-use todana_protocol::memcached::{Dialect, Limits, Step, encode, item_size};
+use std::sync::Arc;
+use todana_core::{Command, Refusal, Reply, SharedBytes};
+use todana_protocol::memcached::{Dialect, Limits, LongBlock, Step, encode, item_size};
 
 const ITEM_SIZE_MAX: u64 = 100;
 
@@ -141,5 +142,70 @@ fn a_value_that_outgrows_what_may_be_kept_is_refused_and_the_rest_dropped() {
             matches!(step, Step::Request { request, .. } if matches!(request.command, Command::Store(_))),
             "{step:?}"
         );
+    }
+}
+
+#[test]
+fn a_long_value_is_announced_and_stored_or_refused_by_how_it_fared() {
+    let limits = Limits { long_block_len: 5000, ..Limits::default() };
+    let out_of_memory = Command::Faulty { message: "Out of memory" };
+    let discard = Command::Discard { key: b"key", refusal: Refusal::OutOfMemory };
+    let value: SharedBytes = Arc::new(vec![b'v'; 5000]);
+    for (packet, command) in [
+        (set("key", vec![b'v'; 5000]), discard),
+        (Packet::new(0x12).u32(0).u32(0).key("key").value(vec![b'v'; 5000]), out_of_memory),
+        (Packet::new(0x19).key("key").value(vec![b'v'; 5000]), out_of_memory),
+    ] {
+        let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
+        let bytes = packet.request();
+        let head_len = bytes.len() - 5000;
+        let step = dialect.decode(&limits, &bytes[..head_len - 1], &mut scratch);
+        assert!(matches!(step, Step::NeedMore { consumed: 0, .. }), "{step:?}");
+        let step = dialect.decode(&limits, &bytes[..head_len], &mut scratch);
+        let Step::Block { consumed: 0, head_len: len, value_len: 5000, end_len: 0 } = step else {
+            panic!("{step:?}")
+        };
+        assert_eq!(len, head_len);
+        let mut stored = dialect;
+        let whole = LongBlock::Whole { value: &value, end: b"" };
+        let step = stored.decode_block(&limits, &bytes[..len], whole, &mut scratch);
+        let Step::Request { request, .. } = step else { panic!("{step:?}") };
+        let Command::Store(store) = request.command else { panic!("{request:?}") };
+        assert_eq!((store.key, store.value), (&b"key"[..], (*value).as_ref()));
+        assert!(store.shared.0.is_some_and(|shared| Arc::ptr_eq(shared, &value)));
+        let version = Packet::new(0x0b).request();
+        let step = stored.decode(&limits, &version, &mut scratch);
+        assert!(
+            matches!(step, Step::Request { request, .. } if request.command == Command::Version),
+            "{step:?}"
+        );
+        for received in [0, 1, 5000] {
+            let (mut refused, mut out) = (dialect, Vec::new());
+            let block = LongBlock::Refused { received };
+            let step = refused.decode_block(&limits, &bytes[..len], block, &mut scratch);
+            let Step::Request { request, .. } = step else { panic!("{step:?}") };
+            assert_eq!(request.command, command);
+            encode(&request.form, &Reply::Refused(Refusal::OutOfMemory), &mut out);
+            assert_eq!(out, error(packet.opcode, 0x82).response());
+            let rest = [&bytes[len + received..], &Packet::new(0x0b).request()].concat();
+            let step = refused.decode(&limits, &rest, &mut scratch);
+            assert!(matches!(step, Step::Request { consumed, .. } if consumed == rest.len()), "{step:?}");
+        }
+    }
+}
+
+#[test]
+fn long_values_make_the_same_requests_as_short_ones() {
+    let stream = [
+        set("key", vec![b'v'; 20]).request(),
+        Packet::new(0x19).key("key").value(vec![b'w'; 10]).request(),
+        Packet::new(0x02).u32(7).u32(0).key("key").cas(9).value(vec![b'w'; 10]).request(),
+        Packet::new(0x0a).request(),
+    ]
+    .concat();
+    let short = send_within(Limits::default(), &stream);
+    assert_eq!(short.requests.len(), 4);
+    for long_block_len in [0, 1, 20] {
+        assert_eq!(send_within(Limits { long_block_len, ..Limits::default() }, &stream), short);
     }
 }

@@ -1,11 +1,12 @@
 //! A server without a store: it feeds a dialect, answers every command from its key, and checks the
 //! decoder's promises on the way.
 
+use std::sync::Arc;
 use todana_core::{
-    Access, Attributes, Command, Expiry, Hit, Inspection, Number, Recache, Record, Refusal, Reply, Stored,
-    UnixSeconds,
+    Access, Attributes, Command, Expiry, Hit, Inspection, Number, Recache, Record, Refusal, Reply,
+    SharedBytes, Stored, UnixSeconds,
 };
-use todana_protocol::memcached::{Dialect, Limits, Step, encode};
+use todana_protocol::memcached::{Dialect, Limits, LongBlock, Request, Step, encode};
 
 /// The clock of all answers.
 pub(crate) const NOW: UnixSeconds = UnixSeconds(1000);
@@ -23,6 +24,21 @@ pub(crate) struct Outcome {
     pub(crate) unread: usize,
 }
 
+impl Outcome {
+    fn play(&mut self, dialect: &mut Dialect, request: &Request<'_>) {
+        self.requests.push(format!("{:?} {:?}", request.command, request.form));
+        self.closed = matches!(request.command, Command::Quit) || request.form.closes();
+        answer(&request.command, &mut |reply| {
+            match reply {
+                Reply::Authenticated => dialect.admit(),
+                Reply::Challenge(_) | Reply::Refused(Refusal::NotAuthenticated) => dialect.expel(),
+                _ => {}
+            }
+            encode(&request.form, &reply, &mut self.replies);
+        });
+    }
+}
+
 /// One connection: what has arrived and is unread, and what came of the rest.
 #[derive(Default)]
 pub(crate) struct Connection {
@@ -32,7 +48,16 @@ pub(crate) struct Connection {
     scratch: Vec<u8>,
     /// Bytes that the decoder said are surely needed before anything can come of them.
     awaited: usize,
+    /// The long block that is being received.
+    block: Option<Block>,
     outcome: Outcome,
+}
+
+/// A block that was announced: the head of its request, and the lengths of what follows.
+struct Block {
+    head: Vec<u8>,
+    value_len: usize,
+    end_len: usize,
 }
 
 impl Connection {
@@ -48,6 +73,22 @@ impl Connection {
         let arrived_before = self.unread.len() - bytes.len();
         while !self.outcome.closed {
             let input = &self.unread[used..];
+            if let Some(block) = &self.block {
+                let len = block.value_len + block.end_len;
+                let Some(received) = input.get(..len) else { break };
+                used += len;
+                let (value, end) = received.split_at(block.value_len);
+                let shared: SharedBytes = Arc::new(value.to_vec());
+                let whole = LongBlock::Whole { value: &shared, end };
+                let step = self.dialect.decode_block(&self.limits, &block.head, whole, &mut self.scratch);
+                let Step::Request { request, .. } = step else { panic!("announced, yet no request") };
+                // What comes of it may depend on who asks, and the dialect is still lent to the request.
+                let mut dialect = self.dialect;
+                self.outcome.play(&mut dialect, &request);
+                self.dialect = dialect;
+                self.block = None;
+                continue;
+            }
             match self.dialect.decode(&self.limits, input, &mut self.scratch) {
                 Step::Request { consumed, request } => {
                     assert!(consumed >= 1, "a request that uses nothing up");
@@ -58,20 +99,7 @@ impl Connection {
                         self.awaited
                     );
                     used += consumed;
-                    self.outcome.requests.push(format!("{:?} {:?}", request.command, request.form));
-                    self.outcome.closed = matches!(request.command, Command::Quit);
-                    self.outcome.closed |= request.form.closes();
-                    let dialect = &mut self.dialect;
-                    answer(&request.command, &mut |reply| {
-                        match reply {
-                            Reply::Authenticated => dialect.admit(),
-                            Reply::Challenge(_) | Reply::Refused(Refusal::NotAuthenticated) => {
-                                dialect.expel();
-                            }
-                            _ => {}
-                        }
-                        encode(&request.form, &reply, &mut self.outcome.replies);
-                    });
+                    self.outcome.play(&mut self.dialect, &request);
                 }
                 Step::NeedMore { consumed, at_least } => {
                     assert!(consumed <= input.len(), "uses {consumed} of {}", input.len());
@@ -82,6 +110,13 @@ impl Connection {
                     self.awaited = at_least;
                     used += consumed;
                     break;
+                }
+                Step::Block { consumed, head_len, value_len, end_len } => {
+                    assert!(value_len >= self.limits.long_block_len, "a block of {value_len} bytes");
+                    let head = input[consumed..consumed + head_len].to_vec();
+                    self.block = Some(Block { head, value_len, end_len });
+                    used += consumed + head_len;
+                    self.awaited = 0;
                 }
                 Step::Close => self.outcome.closed = true,
             }

@@ -1,8 +1,9 @@
 //! The size rule, and blocks that nobody wants.
 
-use crate::exchange::{Connection, assert_commands, send};
-use todana_core::{Command, Reply, Store};
-use todana_protocol::memcached::{Dialect, Limits, Request, Step, encode};
+use crate::exchange::{Connection, assert_commands, send, send_within};
+use std::sync::Arc;
+use todana_core::{Command, Reply, SharedBytes, Store};
+use todana_protocol::memcached::{Dialect, Limits, LongBlock, Request, Step, encode};
 
 const TOO_LARGE: &[u8] = b"SERVER_ERROR object too large for cache\r\n";
 
@@ -172,4 +173,98 @@ fn a_get_line_that_may_not_be_kept_closes() {
     assert!(matches!(step, Step::NeedMore { .. }), "{step:?}");
     let step = dialect.decode(&limits, line.as_bytes(), &mut scratch);
     assert!(matches!(step, Step::Close), "{step:?}");
+}
+
+/// What is announced of a request, and what comes of it when it fares so.
+fn announced(line: &str, value_len: usize, block: LongBlock<'_>) -> (String, Vec<u8>) {
+    let limits = Limits { long_block_len: 5000, ..Limits::default() };
+    let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
+    let stream = ["mn\r\n", line, "\r\n", "and a part of the value"].concat();
+    let step = dialect.decode(&limits, stream.as_bytes(), &mut scratch);
+    assert!(matches!(step, Step::Request { consumed: 4, .. }), "{step:?}");
+    let step = dialect.decode(&limits, &stream.as_bytes()[4..], &mut scratch);
+    let Step::Block { consumed: 0, head_len, value_len: len, end_len: 2 } = step else { panic!("{step:?}") };
+    assert_eq!((head_len, len), (line.len() + 2, value_len));
+    let head = &stream.as_bytes()[4..4 + head_len];
+    let mut replies = Vec::new();
+    let step = dialect.decode_block(&limits, head, block, &mut scratch);
+    let Step::Request { request, .. } = step else { panic!("{step:?}") };
+    let command = format!("{:?}", request.command);
+    match request.command {
+        Command::Discard { refusal, .. } => encode(&request.form, &Reply::Refused(refusal), &mut replies),
+        Command::Faulty { message } => encode(&request.form, &Reply::Faulty(message), &mut replies),
+        _ => {}
+    }
+    // What is left of the block is dropped, and then comes the next line.
+    let received = match block {
+        LongBlock::Refused { received } => received,
+        LongBlock::Whole { .. } => value_len + 2,
+    };
+    let rest = [&vec![b'v'; value_len + 2 - received][..], b"version\r\n"].concat();
+    let step = dialect.decode(&limits, &rest, &mut scratch);
+    let Step::Request { consumed, request } = step else { panic!("{step:?}") };
+    assert_eq!((consumed, request.command), (rest.len(), Command::Version));
+    (command, replies)
+}
+
+#[test]
+fn a_long_block_is_announced_and_may_be_refused_before_or_while_it_comes() {
+    for (line, is_set, is_silent) in [
+        ("set k 0 0 5000", true, false),
+        ("set k 0 0 5000 noreply", true, true),
+        ("ms k 5000 q", true, false),
+        ("add k 0 0 5000", false, false),
+        ("append k 0 0 5000 noreply", false, true),
+        ("cas k 0 0 5000 7", false, false),
+        ("ms k 5000 C7", false, false),
+        ("ms k 5000 MA", false, false),
+    ] {
+        for (received, answer) in [
+            (0, "SERVER_ERROR out of memory storing object\r\n"),
+            (1, "SERVER_ERROR Out of memory during read\r\n"),
+            (4999, "SERVER_ERROR Out of memory during read\r\n"),
+            (5000, "SERVER_ERROR Out of memory during read\r\n"),
+        ] {
+            let (command, replies) = announced(line, 5000, LongBlock::Refused { received });
+            let expected =
+                if is_set { "Discard { key: [107], refusal: OutOfMemory }" } else { "Faulty { message: " };
+            assert!(command.starts_with(expected), "{line}: {command}");
+            let answer = if is_silent { "" } else { answer };
+            assert_eq!(String::from_utf8(replies).unwrap(), answer, "{line} after {received}");
+        }
+    }
+}
+
+#[test]
+fn a_long_block_that_is_whole_rides_along_as_it_is() {
+    let value: SharedBytes = Arc::new(vec![b'v'; 5000]);
+    let whole = LongBlock::Whole { value: &value, end: b"\r\n" };
+    let (command, _) = announced("set k 3 0 5000", 5000, whole);
+    let store = Store {
+        key: b"k",
+        value: (*value).as_ref(),
+        flags: 3,
+        item_size_max: Some(1 << 20),
+        ..Store::default()
+    };
+    assert_eq!(command, format!("{:?}", Command::Store(store)));
+    let unterminated = LongBlock::Whole { value: &value, end: b"\rn" };
+    let (_, replies) = announced("ms k 5000", 5000, unterminated);
+    assert_eq!(replies, b"CLIENT_ERROR bad data chunk\r\n");
+}
+
+#[test]
+fn long_blocks_make_the_same_requests_as_short_ones() {
+    let stream = [
+        &b"set a 1 0 10\r\n0123456789\r\nget a b\r\n"[..],
+        b"ms azE= 12 b k c MA N30 Oo\r\n0123456789ab\r\nadd a 0 0 9 noreply\r\n012345678\r\n",
+        b"set a 0 0 9\r\n012345678XXset a 0 0 x\r\nset a x 0 10\r\n0123456789\r\ncas a 0 0 9 1\r\n012345678\r\n",
+        b"ms a 10 Mx\r\n0123456789\r\nset a 0 0 0\r\n\r\nversion\r\n",
+    ]
+    .concat();
+    let short = send(&stream);
+    assert_eq!(short.requests.len(), 12, "{:#?}", short.requests);
+    for long_block_len in [0, 1, 10] {
+        assert_eq!(send_within(Limits { long_block_len, ..Limits::default() }, &stream), short);
+    }
 }

@@ -94,6 +94,13 @@ impl Client {
         self.reader.read_exact(bytes).unwrap();
     }
 
+    /// Reads so many bytes.
+    pub(crate) fn take(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.reader.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
     /// Reads one line, with its end.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();

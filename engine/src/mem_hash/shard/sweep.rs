@@ -133,16 +133,17 @@ impl Perishable for MemHash {
             buckets += BUCKETS_LOOKED_AT;
             let mut to_clean = looked.to_clean;
             while to_clean != 0 {
-                let mut guard = padded.0.write();
-                for _ in 0..BUCKETS_CLEANED {
-                    if to_clean == 0 {
-                        break;
+                MemHash::change(&padded.0, |shard| {
+                    for _ in 0..BUCKETS_CLEANED {
+                        if to_clean == 0 {
+                            break;
+                        }
+                        // From the top down, like the pass as a whole.
+                        let bit = 63 - to_clean.leading_zeros();
+                        to_clean &= !(1 << bit);
+                        swept.removed += shard.clean(looked.down_to + bit as usize, is_over, &mut leaving);
                     }
-                    // From the top down, like the pass as a whole.
-                    let bit = 63 - to_clean.leading_zeros();
-                    to_clean &= !(1 << bit);
-                    swept.removed += guard.clean(looked.down_to + bit as usize, is_over, &mut leaving);
-                }
+                });
             }
             below = looked.down_to;
             if below == 0 {

@@ -5,9 +5,9 @@ use super::header::{HEADER_LEN, Header, REQUEST_MAGIC};
 use super::opcode::{Operation, Read, Verb};
 use super::status::Status;
 use crate::memcached::item_size;
-use crate::memcached::server::{Form, KEY_LEN_MAX, Limits, Request, Step};
+use crate::memcached::server::{Form, KEY_LEN_MAX, Limits, LongBlock, Request, Step};
 use todana_core::{
-    Arithmetic, Authenticate, Command, Delete, Direction, Get, Needs, Refusal, Store, StoreMode, Ttl,
+    Arithmetic, Authenticate, Command, Delete, Direction, Get, Needs, Refusal, Shared, Store, StoreMode, Ttl,
 };
 
 /// The longest body that is even dropped; a longer one closes the connection.
@@ -64,7 +64,24 @@ pub(in crate::memcached) fn decode<'a>(
     let Some(header) = unread.first_chunk() else {
         return Step::NeedMore { consumed: skipped, at_least: HEADER_LEN - unread.len() };
     };
-    packet(place, limits, is_admitted, Packet { skipped, unread, header: Header::parse(header) })
+    packet(place, limits, is_admitted, Packet { skipped, unread, header: Header::parse(header), block: None })
+}
+
+/// The packet whose value was received apart; `head` is what stands before it.
+pub(in crate::memcached) fn decode_block<'a>(
+    place: &mut Place,
+    limits: &Limits,
+    head: &'a [u8],
+    block: LongBlock<'a>,
+) -> Step<'a> {
+    *place = Place::Packet;
+    let Some(header) = head.first_chunk() else {
+        *place = Place::End;
+        return Step::Close;
+    };
+    let header = Header::parse(header);
+    // Strangers are told off before a block is announced.
+    packet(place, limits, true, Packet { skipped: 0, unread: head, header, block: Some(block) })
 }
 
 /// A packet of which at least the header has arrived.
@@ -75,6 +92,8 @@ struct Packet<'a> {
     /// The input from it on.
     unread: &'a [u8],
     header: Header,
+    /// Its value, if that was received apart.
+    block: Option<LongBlock<'a>>,
 }
 
 #[inline]
@@ -109,6 +128,20 @@ fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Pac
             if item_size(header.key_len as u64, value_len as u64, packet.flags()) > limits.item_size_max {
                 return refused(place, packet, operation, Refusal::TooLarge);
             }
+            match packet.block {
+                None if value_len >= limits.long_block_len => {
+                    return Step::Block {
+                        consumed: packet.skipped,
+                        head_len: packet.value_at(),
+                        value_len,
+                        end_len: 0,
+                    };
+                }
+                Some(LongBlock::Refused { .. }) => {
+                    return refused(place, packet, operation, Refusal::OutOfMemory);
+                }
+                _ => {}
+            }
             if packet.unread.len() > limits.unfinished_len_max
                 && packet.unread.len() < HEADER_LEN + header.body_len
             {
@@ -124,7 +157,7 @@ fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Pac
     }
     // What is left is short, or a value within the limit.
     let total = HEADER_LEN + header.body_len;
-    if packet.unread.len() < total {
+    if packet.unread.len() < total && packet.block.is_none() {
         return packet.need(total);
     }
     let (command, answer) = match operation.verb {
@@ -200,6 +233,7 @@ fn store<'a>(
     let store = Store {
         key: packet.key(),
         value: packet.value(),
+        shared: packet.shared(),
         flags: packet.flags(),
         ttl: ttl(packet.number_at(4)),
         // With a version any of them is a compare-and-set.
@@ -224,6 +258,7 @@ fn append<'a>(
     let store = Store {
         key: packet.key(),
         value: packet.value(),
+        shared: packet.shared(),
         mode,
         compare: packet.compare(),
         needs: Needs { version: !is_quiet, access: false },
@@ -254,10 +289,17 @@ fn arithmetic<'a>(packet: &Packet<'a>, direction: Direction, is_quiet: bool) -> 
 fn refused<'a>(place: &mut Place, packet: Packet<'a>, operation: Operation, refusal: Refusal) -> Step<'a> {
     let status = if refusal == Refusal::TooLarge { Status::TooLarge } else { Status::OutOfMemory };
     let seen = packet.value_at() - HEADER_LEN;
+    let received = match packet.block {
+        Some(LongBlock::Refused { received }) => received.min(packet.header.body_len - seen),
+        _ => 0,
+    };
+    let left = packet.header.body_len - seen - received;
     if !matches!(operation.verb, Verb::Store(StoreMode::Set)) {
-        return packet.fault(place, seen, status);
+        let step = packet.fault(place, seen, status);
+        *place = Place::Swallow { left };
+        return step;
     }
-    *place = Place::Swallow { left: packet.header.body_len - seen };
+    *place = Place::Swallow { left };
     packet.request(
         packet.value_at(),
         Command::Discard { key: packet.key(), refusal },
@@ -323,7 +365,18 @@ impl<'a> Packet<'a> {
 
     #[inline]
     fn value(&self) -> &'a [u8] {
-        &self.unread[self.value_at()..][..self.value_len()]
+        match self.block {
+            Some(LongBlock::Whole { value, .. }) => (**value).as_ref(),
+            _ => &self.unread[self.value_at()..][..self.value_len()],
+        }
+    }
+
+    #[inline]
+    fn shared(&self) -> Shared<'a> {
+        match self.block {
+            Some(LongBlock::Whole { value, .. }) => Shared(Some(value)),
+            _ => Shared(None),
+        }
     }
 
     /// The 32-bit number at this offset of the extras, whose length has been checked.

@@ -201,7 +201,7 @@ fn serve(requests: &[u8], cut: usize) -> (Vec<Gist>, Vec<u8>) {
                     at += consumed;
                     break;
                 }
-                Step::Close => panic!("the server hangs up"),
+                Step::Block { .. } | Step::Close => panic!("the server hangs up"),
             }
         }
     }

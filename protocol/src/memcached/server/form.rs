@@ -1,5 +1,6 @@
 //! What a reply must know of the request that it answers.
 
+use super::OUT_OF_MEMORY_IN_READ;
 use super::flags::Returns;
 use crate::memcached::binary::BinaryForm;
 
@@ -20,6 +21,8 @@ pub(super) enum Shape<'a> {
     Items,
     /// As `Line`, for a command that stores: it words a lack of memory in its own way.
     StoreLine,
+    /// As `StoreLine`, for a block whose memory has run out while it arrived.
+    ReadLine,
     /// One key of `get`, `gets`, `gat` or `gats`.
     Value(ValueForm<'a>),
     /// A meta command.
@@ -100,7 +103,12 @@ impl<'a> Form<'a> {
             Shape::Keys => Shape::Keys,
             Shape::Items => Shape::Items,
             Shape::Binary(form) => Shape::Binary(form.detached()),
-            Shape::Line | Shape::StoreLine | Shape::Value(_) | Shape::Meta(_) | Shape::Noop => Shape::Line,
+            Shape::Line
+            | Shape::StoreLine
+            | Shape::ReadLine
+            | Shape::Value(_)
+            | Shape::Meta(_)
+            | Shape::Noop => Shape::Line,
         })
     }
 
@@ -114,6 +122,14 @@ impl<'a> Form<'a> {
     #[inline]
     pub(super) fn store_line_unless(silent: bool) -> Form<'a> {
         if silent { Form::SILENT } else { Form(Shape::StoreLine) }
+    }
+
+    /// The form in which a block is refused by this message.
+    pub(super) fn refused_by(self, message: &'static str) -> Form<'a> {
+        match self.0 {
+            Shape::StoreLine | Shape::Meta(_) if message == OUT_OF_MEMORY_IN_READ => Form(Shape::ReadLine),
+            _ => self,
+        }
     }
 
     /// The form of a binary packet.

@@ -1,7 +1,7 @@
 //! A frame: one line at the start of the unread bytes, and the data block that may follow it.
 
-use super::{Dialect, Form, Limits, Mode, Request, Step};
-use todana_core::Command;
+use super::{Dialect, Form, Limits, LongBlock, Mode, OUT_OF_MEMORY, OUT_OF_MEMORY_IN_READ, Request, Step};
+use todana_core::{Command, Shared};
 
 /// One whole line of the input.
 #[derive(Clone, Copy)]
@@ -12,18 +12,23 @@ pub(super) struct Frame<'a> {
     pub(super) unread: &'a [u8],
     /// The length of the line, its end included.
     pub(super) line_len: usize,
+    /// The block behind the line, if it was received apart.
+    pub(super) block: Option<LongBlock<'a>>,
 }
 
 /// The data block behind a line.
 pub(super) enum Block<'a> {
     /// It is all here and ends as it should.
-    Whole(&'a [u8]),
+    Whole(&'a [u8], Shared<'a>),
     /// It is all here, but what stands behind its last byte is not a line end.
     Unterminated,
-    /// It is not all here.
+    /// It is not all here, or shall be received apart.
     Partial(Step<'a>),
     /// It is not all here, and no more of it may be kept.
-    Refused,
+    Refused {
+        /// What memcached says in this case.
+        message: &'static str,
+    },
 }
 
 /// The longest data block that can be announced: what fits a signed 32-bit length with its line end.
@@ -47,8 +52,13 @@ impl<'a> Frame<'a> {
 
     /// A request of this line and its data block.
     #[inline]
-    pub(super) fn request_with_block(&self, value: &[u8], command: Command<'a>, form: Form<'a>) -> Step<'a> {
-        let consumed = self.skipped + self.line_len + value.len() + BLOCK_END.len();
+    pub(super) fn request_with_block(
+        &self,
+        value_len: usize,
+        command: Command<'a>,
+        form: Form<'a>,
+    ) -> Step<'a> {
+        let consumed = self.skipped + self.line_len + value_len + BLOCK_END.len();
         Step::Request { consumed, request: Request { command, form } }
     }
 
@@ -67,18 +77,29 @@ impl<'a> Frame<'a> {
         command: Command<'a>,
         form: Form<'a>,
     ) -> Step<'a> {
-        dialect.mode = Mode::Swallow { left: value_len + BLOCK_END.len() };
+        let total = value_len + BLOCK_END.len();
+        let received = match self.block {
+            None => 0,
+            Some(LongBlock::Refused { received }) => received,
+            Some(LongBlock::Whole { .. }) => total,
+        };
+        dialect.mode = Mode::Swallow { left: total - received.min(total) };
         self.request(command, form)
     }
 
     /// The data block of this length behind the line.
     #[inline]
     pub(super) fn block(&self, dialect: &mut Dialect, limits: &Limits, value_len: usize) -> Block<'a> {
+        match self.block {
+            None if value_len >= limits.long_block_len => return self.announced(value_len),
+            None => {}
+            Some(block) => return received(block),
+        }
         let end = self.line_len + value_len;
         let total = end + BLOCK_END.len();
         if self.unread.len() < total {
             if self.unread.len() > limits.unfinished_len_max {
-                return Block::Refused;
+                return Block::Refused { message: OUT_OF_MEMORY };
             }
             dialect.mode = Mode::Block { total };
             let at_least = total - self.unread.len();
@@ -87,7 +108,27 @@ impl<'a> Frame<'a> {
         if &self.unread[end..total] != BLOCK_END {
             return Block::Unterminated;
         }
-        Block::Whole(&self.unread[self.line_len..end])
+        Block::Whole(&self.unread[self.line_len..end], Shared(None))
+    }
+
+    #[cold]
+    fn announced(&self, value_len: usize) -> Block<'a> {
+        Block::Partial(Step::Block {
+            consumed: self.skipped,
+            head_len: self.line_len,
+            value_len,
+            end_len: BLOCK_END.len(),
+        })
+    }
+}
+
+#[cold]
+fn received(block: LongBlock<'_>) -> Block<'_> {
+    match block {
+        LongBlock::Whole { value, end: BLOCK_END } => Block::Whole((**value).as_ref(), Shared(Some(value))),
+        LongBlock::Whole { .. } => Block::Unterminated,
+        LongBlock::Refused { received: 0 } => Block::Refused { message: OUT_OF_MEMORY },
+        LongBlock::Refused { .. } => Block::Refused { message: OUT_OF_MEMORY_IN_READ },
     }
 }
 

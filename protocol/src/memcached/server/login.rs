@@ -5,7 +5,7 @@
 
 use super::frame::{Block, Frame};
 use super::words::Words;
-use super::{Dialect, Form, Limits, OUT_OF_MEMORY, Step, number};
+use super::{Dialect, Form, Limits, Step, number};
 use todana_core::{Authenticate, Command};
 
 /// The shortest line that is answered, its end included; after a shorter one the connection is closed.
@@ -32,23 +32,21 @@ pub(super) fn decode<'a>(dialect: &mut Dialect, limits: &Limits, frame: Frame<'a
     }
     match frame.block(dialect, limits, token_len) {
         Block::Partial(step) => step,
-        Block::Refused => {
-            let message = OUT_OF_MEMORY;
+        Block::Refused { message } => {
             frame.without_block(dialect, token_len, Command::Faulty { message }, Form::LINE)
         }
         // As long as was announced, so that it is known where the next line starts.
         Block::Unterminated => {
-            let block = &frame.unread[frame.line_len..][..token_len];
             let message = BAD_TERMINATION;
-            frame.request_with_block(block, Command::Faulty { message }, Form::LINE)
+            frame.request_with_block(token_len, Command::Faulty { message }, Form::LINE)
         }
-        Block::Whole(response) => {
+        Block::Whole(response, _) => {
             let authenticate = Authenticate { response, ..Authenticate::default() };
             let command = match authenticate.token() {
                 Some(_) => Command::Authenticate(authenticate),
                 None => Command::Faulty { message: BAD_TOKEN },
             };
-            frame.request_with_block(response, command, Form::LINE)
+            frame.request_with_block(token_len, command, Form::LINE)
         }
     }
 }

@@ -5,10 +5,10 @@ use super::form::{Form, MetaForm, Shape, Verb};
 use super::frame::{Block, Frame};
 use super::text::bad_chunk;
 use super::words::Words;
-use super::{BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, OUT_OF_MEMORY, Step, number};
+use super::{BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Step, number};
 use crate::memcached::item_size;
 use todana_core::{
-    Arithmetic, Command, Delete, Direction, Family, Get, Inspect, Needs, Refusal, Store, StoreMode,
+    Arithmetic, Command, Delete, Direction, Family, Get, Inspect, Needs, Refusal, Shared, Store, StoreMode,
 };
 
 /// Decodes one meta command; `words` are those behind its name.
@@ -110,18 +110,19 @@ fn request<'a>(
                 let discard = Command::Discard { key, refusal: Refusal::TooLarge };
                 return Ok(frame.without_block(dialect, value_len, discard, form));
             }
-            let value = match frame.block(dialect, limits, value_len) {
-                Block::Refused if mode == StoreMode::Set && !flags.has(b'C') => {
+            let (value, shared) = match frame.block(dialect, limits, value_len) {
+                Block::Refused { message } if mode == StoreMode::Set && !flags.has(b'C') => {
                     let discard = Command::Discard { key, refusal: Refusal::OutOfMemory };
+                    let form = form.refused_by(message);
                     return Ok(frame.without_block(dialect, value_len, discard, form));
                 }
-                Block::Refused => return Err(OUT_OF_MEMORY),
-                Block::Whole(value) => value,
+                Block::Refused { message } => return Err(message),
+                Block::Whole(value, shared) => (value, shared),
                 Block::Partial(step) => return Ok(step),
                 Block::Unterminated => return Ok(bad_chunk(frame, value_len, Form::LINE)),
             };
-            let command = Command::Store(store(key, value, mode, &flags, limits));
-            return Ok(frame.request_with_block(value, command, form));
+            let command = Command::Store(Store { shared, ..store(key, value, mode, &flags, limits) });
+            return Ok(frame.request_with_block(value_len, command, form));
         }
     };
     Ok(frame.request(command, form))
@@ -194,6 +195,7 @@ fn store<'a>(
     Store {
         key,
         value,
+        shared: Shared(None),
         flags: flags.client_flags,
         ttl: flags.ttl.unwrap_or_default(),
         mode,

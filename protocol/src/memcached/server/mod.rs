@@ -40,7 +40,7 @@ pub(super) use reply::{body as put_value, prefix_counts as put_prefix_counts};
 use super::binary;
 use frame::Frame;
 use memchr::memchr;
-use todana_core::Command;
+use todana_core::{Command, SharedBytes};
 
 /// The longest key, in bytes.
 pub(super) const KEY_LEN_MAX: usize = 250;
@@ -54,6 +54,9 @@ const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 /// The answer to an item that there is no memory for.
 const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object";
 
+/// The answer to an item whose memory runs out while it arrives.
+const OUT_OF_MEMORY_IN_READ: &str = "SERVER_ERROR Out of memory during read";
+
 /// What bounds a request; the same for all connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -66,6 +69,9 @@ pub struct Limits {
     /// How much of a request that is not whole yet may be kept at the moment: a data block that has outgrown it is
     /// refused for want of memory and dropped as it arrives, a line longer than `line_len_max` closes the connection.
     pub unfinished_len_max: usize,
+    /// Data blocks from this length on are announced by [`Step::Block`] and received apart; `unfinished_len_max` has no
+    /// say in them.
+    pub long_block_len: usize,
     /// False refuses `flush_all` (`-F`).
     pub flush_allowed: bool,
     /// Which dialect connections speak (`-B`).
@@ -101,6 +107,7 @@ impl Default for Limits {
             line_len_max: 2048,
             get_line_len_max: 1 << 20,
             unfinished_len_max: usize::MAX,
+            long_block_len: usize::MAX,
             flush_allowed: true,
             choice: Choice::default(),
             sasl: false,
@@ -138,8 +145,37 @@ pub enum Step<'a> {
         /// that a buffer can be sized once; for a line, or a block being dropped, 1.
         at_least: usize,
     },
+    /// A request with a long data block. Nothing is decoded until the block is here: keep the head, receive the value
+    /// wherever it shall live, and then what ends it, and call [`Dialect::decode_block`].
+    Block {
+        /// Bytes before the head that are done with.
+        consumed: usize,
+        /// The length of the head, which follows.
+        head_len: usize,
+        /// The length of the value behind it.
+        value_len: usize,
+        /// The length of what ends the block, behind the value.
+        end_len: usize,
+    },
     /// Close the connection after what is pending has been sent.
     Close,
+}
+
+/// How a data block fared that was received apart.
+#[derive(Clone, Copy)]
+pub enum LongBlock<'a> {
+    /// It is all here.
+    Whole {
+        /// The value.
+        value: &'a SharedBytes,
+        /// What has come behind it; as long as announced.
+        end: &'a [u8],
+    },
+    /// There is no memory for it. What has come of it is gone, and what is still to come will be dropped.
+    Refused {
+        /// How many bytes have come, of value and end together.
+        received: usize,
+    },
 }
 
 /// The state of one connection's decoder: a few bytes, no buffer.
@@ -264,8 +300,31 @@ impl Dialect {
             if line_len > limits.line_len_max {
                 return Step::Close;
             }
-            return login::decode(self, limits, Frame { skipped, unread, line_len });
+            return login::decode(self, limits, Frame { skipped, unread, line_len, block: None });
         }
-        text::decode(self, limits, Frame { skipped, unread, line_len }, scratch)
+        text::decode(self, limits, Frame { skipped, unread, line_len, block: None }, scratch)
+    }
+
+    /// The request that [`Step::Block`] has announced; `head` are the bytes that it spoke of, and the limits have not
+    /// become less since. How much the returned step consumes has no meaning. Behind it, [`decode`](Self::decode) goes on
+    /// with the byte behind the block or behind what had been received of it.
+    pub fn decode_block<'a>(
+        &mut self,
+        limits: &Limits,
+        head: &'a [u8],
+        block: LongBlock<'a>,
+        scratch: &'a mut Vec<u8>,
+    ) -> Step<'a> {
+        match &mut self.mode {
+            Mode::Binary(place) => binary::decode_block(place, limits, head, block),
+            _ => {
+                self.mode = Mode::Line { scanned: 0 };
+                let frame = Frame { skipped: 0, unread: head, line_len: head.len(), block: Some(block) };
+                if limits.text_login && !self.is_admitted {
+                    return login::decode(self, limits, frame);
+                }
+                text::decode(self, limits, frame, scratch)
+            }
+        }
     }
 }

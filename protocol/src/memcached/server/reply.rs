@@ -2,7 +2,7 @@
 
 use super::flags::KEY_BASE64;
 use super::form::{Form, MetaForm, Shape, ValueForm, Verb};
-use super::{KEY_LEN_MAX, TOO_LARGE};
+use super::{KEY_LEN_MAX, OUT_OF_MEMORY, OUT_OF_MEMORY_IN_READ, TOO_LARGE};
 use crate::memcached::{binary, item_size, size_class};
 use base64::Engine as _;
 use todana_core::{
@@ -42,13 +42,13 @@ pub fn encode(form: &Form<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
             Reply::Listed { key, inspection } => item(key, inspection, out),
             _ => line(reply, out),
         },
-        Shape::Line | Shape::StoreLine => {
-            if let (Shape::StoreLine, Reply::Refused(Refusal::OutOfMemory)) = (&form.0, reply) {
-                out.put(b"SERVER_ERROR out of memory storing object\r\n");
-            } else {
-                line(reply, out);
+        Shape::Line | Shape::StoreLine | Shape::ReadLine => match (&form.0, reply) {
+            (Shape::StoreLine, Reply::Refused(Refusal::OutOfMemory)) => refused_line(OUT_OF_MEMORY, out),
+            (Shape::ReadLine, Reply::Refused(Refusal::OutOfMemory)) => {
+                refused_line(OUT_OF_MEMORY_IN_READ, out)
             }
-        }
+            _ => line(reply, out),
+        },
         Shape::Meta(form) => meta(form, reply, out),
         Shape::Binary(form) => binary::encode(form, reply, out),
         Shape::Noop => match reply {
@@ -91,6 +91,12 @@ pub(in crate::memcached) fn body(record: &Record<'_>, out: &mut impl Sink) {
 #[inline]
 fn number(number: impl itoa::Integer, out: &mut impl Sink) {
     out.put(itoa::Buffer::new().format(number).as_bytes());
+}
+
+#[cold]
+fn refused_line(message: &str, out: &mut impl Sink) {
+    out.put(message.as_bytes());
+    out.put(b"\r\n");
 }
 
 /// The replies that need nothing of their request.
@@ -240,7 +246,7 @@ fn meta(form: &MetaForm<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
         (Verb::Store, Reply::Exists) => meta_not_stored(form, b"EX", out),
         (Verb::Store, Reply::NotFound) => meta_not_stored(form, b"NF", out),
         (Verb::Store, Reply::Refused(Refusal::OutOfMemory)) => {
-            out.put(b"SERVER_ERROR out of memory storing object\r\n");
+            refused_line(OUT_OF_MEMORY, out);
         }
         (Verb::Delete, Reply::Deleted) => {
             if !form.is_quiet {

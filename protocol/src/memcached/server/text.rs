@@ -4,8 +4,7 @@ use super::form::{Form, Shape, ValueForm, Verb};
 use super::frame::{Block, Frame, line_body};
 use super::words::{Words, ends_in_noreply, last_word, word_len};
 use super::{
-    BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Mode, OUT_OF_MEMORY, Request, Step, TOO_LARGE, administration,
-    meta, number,
+    BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Mode, Request, Step, TOO_LARGE, administration, meta, number,
 };
 use crate::memcached::item_size;
 use todana_core::{
@@ -214,18 +213,19 @@ fn store<'a>(
     if item_size(key.len() as u64, value_len as u64, flags) > limits.item_size_max {
         return frame.without_block(dialect, value_len, refused(Refusal::TooLarge, TOO_LARGE), form);
     }
-    let value = match frame.block(dialect, limits, value_len) {
-        Block::Refused => {
-            let refused = refused(Refusal::OutOfMemory, OUT_OF_MEMORY);
-            return frame.without_block(dialect, value_len, refused, form);
+    let (value, shared) = match frame.block(dialect, limits, value_len) {
+        Block::Refused { message } => {
+            let refused = refused(Refusal::OutOfMemory, message);
+            return frame.without_block(dialect, value_len, refused, form.refused_by(message));
         }
-        Block::Whole(value) => value,
+        Block::Whole(value, shared) => (value, shared),
         Block::Partial(step) => return step,
         Block::Unterminated => return bad_chunk(frame, value_len, form),
     };
     let command = Command::Store(Store {
         key,
         value,
+        shared,
         flags,
         ttl: ttl(limits, exptime),
         mode,
@@ -234,15 +234,14 @@ fn store<'a>(
         family: Family::Text,
         ..Store::default()
     });
-    frame.request_with_block(value, command, form)
+    frame.request_with_block(value_len, command, form)
 }
 
 /// A block that does not end where it should. It is gone all the same; what follows is the next command.
 #[cold]
 pub(super) fn bad_chunk<'a>(frame: Frame<'a>, value_len: usize, form: Form<'a>) -> Step<'a> {
     let message = "CLIENT_ERROR bad data chunk";
-    let value = &frame.unread[frame.line_len..][..value_len];
-    frame.request_with_block(value, Command::Faulty { message }, form)
+    frame.request_with_block(value_len, Command::Faulty { message }, form)
 }
 
 fn delete<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {

@@ -1,0 +1,231 @@
+//! Long values within the memory of the whole process, measured on a process of its own.
+
+mod running;
+
+use running::Server;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Long enough for any machine: it only ends what would hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What `-m 64` may take at its peak: the limit, and what comes and goes between two measurements.
+const PEAK_MIB: u64 = 68;
+
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn connect(server: &Server) -> Client {
+        let stream = TcpStream::connect(&server.address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Client(BufReader::new(stream))
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).unwrap();
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line
+    }
+
+    fn ask(&mut self, request: &str) -> String {
+        self.send(request.as_bytes());
+        self.line()
+    }
+
+    fn set(&mut self, key: &str, value: &[u8]) -> String {
+        self.send(format!("set {key} 0 0 {}\r\n", value.len()).as_bytes());
+        self.send(value);
+        self.ask("\r\n")
+    }
+
+    /// Whether the record is there; if so, it must be this.
+    fn holds(&mut self, key: &str, value: &[u8]) -> bool {
+        let line = self.ask(&format!("get {key}\r\n"));
+        if line == "END\r\n" {
+            return false;
+        }
+        assert_eq!(line, format!("VALUE {key} 0 {}\r\n", value.len()));
+        let mut answer = vec![0; value.len() + 7];
+        self.0.read_exact(&mut answer).unwrap();
+        assert!(answer[..value.len()] == *value && answer.ends_with(b"\r\nEND\r\n"), "the value of {key}");
+        true
+    }
+
+    fn stat(&mut self, name: &str) -> u64 {
+        self.send(b"stats\r\n");
+        let mut found = None;
+        loop {
+            let line = self.line();
+            match line.trim_end().split(' ').collect::<Vec<_>>()[..] {
+                ["STAT", key, value] if key == name => found = value.parse().ok(),
+                ["END"] => return found.unwrap_or_else(|| panic!("no number {name}")),
+                _ => {}
+            }
+        }
+    }
+
+    fn eventually(&mut self, name: &str, holds: impl Fn(u64) -> bool) {
+        for _ in 0..6_000 {
+            if holds(self.stat(name)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("never as expected: {name}");
+    }
+
+    fn fill(&mut self, records: u32) {
+        for n in 0..records {
+            self.send(format!("set small:{n} 0 0 20 noreply\r\n{n:020}\r\n").as_bytes());
+        }
+        assert_eq!(self.ask("mn\r\n"), "MN\r\n");
+    }
+}
+
+/// The most memory that the process has ever had.
+fn peak_mib(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
+}
+
+fn value(len: usize, salt: usize) -> Vec<u8> {
+    (0..len).map(|n| ((n * 31 + salt) >> 3) as u8).collect()
+}
+
+#[test]
+fn items_of_half_the_memory_are_stored_one_after_the_other() {
+    for (item_size_max, len) in [("16m", 16_000_000), ("32m", (32 << 20) - 100)] {
+        let server = Server::start(&["-m", "64", "-I", item_size_max, "-t", "2"]);
+        let mut client = Client::connect(&server);
+        client.fill(100_000);
+        for n in 0..6 {
+            let value = value(len, n);
+            assert_eq!(client.set(&format!("large:{n}"), &value), "STORED\r\n", "the {n}th of {len} bytes");
+            assert!(client.holds(&format!("large:{n}"), &value));
+        }
+        assert!(peak_mib(&server) <= PEAK_MIB, "{} MiB", peak_mib(&server));
+    }
+}
+
+#[test]
+fn many_uploads_at_once_stay_within_the_memory_and_are_all_answered() {
+    let server = Server::start(&["-m", "64", "-I", "8m", "-t", "2"]);
+    let mut other = Client::connect(&server);
+    other.fill(300_000);
+    let mut uploads: Vec<Client> = (0..64).map(|_| Client::connect(&server)).collect();
+    let value = value(4_000_000, 1);
+    for (n, upload) in uploads.iter_mut().enumerate() {
+        upload.send(format!("set large:{n} 0 0 4000000\r\n").as_bytes());
+    }
+    // In turns, so that all of them are on their way together.
+    for piece in value.chunks(100_000) {
+        uploads.iter_mut().for_each(|upload| upload.send(piece));
+    }
+    let (mut stored, mut refused) = (0, 0);
+    for (n, upload) in uploads.iter_mut().enumerate() {
+        let answer = upload.ask("\r\n");
+        match answer.as_str() {
+            "STORED\r\n" => {
+                stored += 1;
+                assert!(other.holds(&format!("large:{n}"), &value));
+            }
+            "SERVER_ERROR Out of memory during read\r\n"
+            | "SERVER_ERROR out of memory storing object\r\n" => {
+                refused += 1;
+                assert!(!other.holds(&format!("large:{n}"), &value));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(upload.ask("mn\r\n"), "MN\r\n");
+    }
+    assert!(stored >= 2 && refused >= 1, "{stored} stored, {refused} refused");
+    assert!(peak_mib(&server) <= PEAK_MIB, "{} MiB", peak_mib(&server));
+    assert_eq!(other.stat("read_buf_bytes"), 0);
+    // And afterwards there is room again.
+    assert_eq!(other.set("last", &value), "STORED\r\n");
+}
+
+#[test]
+fn uploads_that_stall_hold_what_they_have_sent_and_no_more_than_their_share() {
+    let server = Server::start(&["-m", "64", "-t", "2"]);
+    let mut other = Client::connect(&server);
+    other.fill(1_000_000);
+    let before = other.stat("curr_items");
+    let mut stalled: Vec<Client> = (0..200).map(|_| Client::connect(&server)).collect();
+    let read = other.stat("bytes_read");
+    // An announcement takes nothing.
+    stalled.iter_mut().for_each(|client| client.send(b"set k 0 0 1000000\r\n0123456789"));
+    other.eventually("bytes_read", |bytes| bytes >= read + 200 * 29);
+    assert!(other.stat("read_buf_bytes") < 200 * 64);
+    assert!(other.stat("curr_items") >= before - before / 100);
+    stalled.iter_mut().for_each(|client| client.send(&[b'v'; 900_000]));
+    other.eventually("bytes_read", |bytes| bytes >= read + 200 * 900_000);
+    let held = other.stat("read_buf_bytes");
+    // A quarter of the memory if that was full, half if it was not.
+    assert!((8 << 20..30 << 20).contains(&held), "{held} bytes are held");
+    assert!(other.stat("curr_items") > before / 2, "{} of {before} are left", other.stat("curr_items"));
+    assert!(peak_mib(&server) <= PEAK_MIB, "{} MiB", peak_mib(&server));
+    // Those who hold a share are in time still; and all of it is given back.
+    let mut stored = 0;
+    for client in &mut stalled {
+        client.send(&[b'v'; 99_990]);
+        stored += u32::from(client.ask("\r\n") == "STORED\r\n");
+        assert_eq!(client.ask("mn\r\n"), "MN\r\n");
+    }
+    assert!(stored >= 8, "{stored} stored");
+    assert_eq!(other.stat("read_buf_bytes"), 0);
+}
+
+/// Without eviction: refused at once if it cannot fit, in the middle if others have taken the room meanwhile. A set's old
+/// value is gone then, that of the others stays.
+#[test]
+fn without_eviction_uploads_are_refused_and_only_a_set_loses_its_old_value() {
+    let server = Server::start(&["-M", "-m", "64", "-I", "30m", "-t", "2"]);
+    let mut client = Client::connect(&server);
+    assert_eq!(client.set("first", &value(30_000_000, 1)), "STORED\r\n");
+    for key in ["set", "add", "replace", "append", "ms", "ms C"] {
+        assert_eq!(client.set(&key.replace(' ', "-"), b"old"), "STORED\r\n");
+    }
+    for (line, keeps) in [
+        ("set set 0 0 29000000", false),
+        ("add add 0 0 29000000", true),
+        ("replace replace 0 0 29000000", true),
+        ("append append 0 0 29000000", true),
+        ("ms ms 29000000", false),
+        ("ms ms-C 29000000 C5", true),
+    ] {
+        let key = line.split(' ').nth(1).unwrap();
+        client.send(format!("{line}\r\n").as_bytes());
+        client.send(&vec![b'v'; 29_000_000]);
+        assert_eq!(client.ask("\r\n"), "SERVER_ERROR out of memory storing object\r\n", "{line}");
+        assert_eq!(client.holds(key, b"old"), keeps, "{line}");
+    }
+    // Half of it comes, then another takes the room, then the rest.
+    let mut other = Client::connect(&server);
+    for (line, keeps) in [("set add 0 0 20000000", false), ("replace replace 0 0 20000000", true)] {
+        let key = line.split(' ').nth(1).unwrap();
+        client.send(format!("{line}\r\n").as_bytes());
+        client.send(&vec![b'v'; 10_000_000]);
+        other.eventually("read_buf_bytes", |bytes| bytes >= 10_000_000);
+        let mut filler = 0;
+        while other.set(&format!("filler:{filler}"), &[b'f'; 500_000]) == "STORED\r\n" {
+            filler += 1;
+        }
+        client.send(&vec![b'v'; 10_000_000]);
+        assert_eq!(client.ask("\r\n"), "SERVER_ERROR Out of memory during read\r\n", "{line}");
+        assert_eq!(client.ask("mn\r\n"), "MN\r\n");
+        assert_eq!(client.holds(key, b"old"), keeps, "{line}");
+        for n in 0..filler {
+            assert_eq!(other.ask(&format!("delete filler:{n}\r\n")), "DELETED\r\n");
+        }
+    }
+    assert_eq!(client.stat("read_buf_bytes"), 0);
+    assert!(peak_mib(&server) <= PEAK_MIB, "{} MiB", peak_mib(&server));
+}

@@ -1,0 +1,80 @@
+//! Long values are copied outside of the engine's locks, piece by piece, into memory of the engine's that it then takes
+//! over as it is.
+
+use crate::{Database, Lane};
+use todana_core::{Record, Result, SharedBytes};
+
+/// The pieces, one behind the other, in memory of the engine's. Fails with `Full` when there is none, with `Invalid` when
+/// the engine has no such memory.
+pub(crate) fn gather(database: &Database, lane: &Lane, pieces: &[&[u8]]) -> Result<SharedBytes> {
+    let total = pieces.iter().map(|piece| piece.len()).sum();
+    let mut buffer = database.buffer(lane, total)?;
+    while buffer.filled() < total {
+        let filled = buffer.filled();
+        let room = database.room(lane, &mut *buffer, total - filled)?;
+        copy(pieces, filled, room);
+        let len = room.len();
+        buffer.advance(len);
+    }
+    Ok(buffer.into_shared())
+}
+
+/// Fills `room` with the bytes of all pieces from `skip` on.
+fn copy(pieces: &[&[u8]], mut skip: usize, mut room: &mut [u8]) {
+    for piece in pieces {
+        let rest = &piece[skip.min(piece.len())..];
+        skip -= piece.len() - rest.len();
+        let (now, later) = room.split_at_mut(rest.len().min(room.len()));
+        now.copy_from_slice(&rest[..now.len()]);
+        room = later;
+    }
+}
+
+/// What a value was when it was looked at, so that it can be told whether it has changed since.
+pub(crate) enum Seen {
+    Long(SharedBytes),
+    Short(Vec<u8>),
+}
+
+impl Seen {
+    /// `None` for a value whose copy would be long.
+    pub(crate) fn of(record: Record<'_>, short_max: usize) -> Option<Seen> {
+        match record.shared {
+            Some(shared) => Some(Seen::Long(SharedBytes::clone(shared))),
+            None if record.value.len() <= short_max => Some(Seen::Short(record.value.to_vec())),
+            None => None,
+        }
+    }
+
+    pub(crate) fn value(&self) -> &[u8] {
+        match self {
+            Seen::Long(shared) => (**shared).as_ref(),
+            Seen::Short(bytes) => bytes,
+        }
+    }
+
+    /// Whether the record still has this value. Costs at most the comparison of a short one.
+    pub(crate) fn is_of(&self, record: Record<'_>) -> bool {
+        match self {
+            Seen::Long(seen) => record.shared.is_some_and(|shared| SharedBytes::ptr_eq(seen, shared)),
+            Seen::Short(bytes) => record.value == bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::copy;
+
+    #[test]
+    fn pieces_are_copied_in_order_from_any_place() {
+        let whole = b"one, two";
+        for skip in 0..=whole.len() {
+            for len in 0..=whole.len() - skip {
+                let mut room = vec![0; len];
+                copy(&[b"one", b"", b", two"], skip, &mut room);
+                assert_eq!(room, &whole[skip..skip + len]);
+            }
+        }
+    }
+}
