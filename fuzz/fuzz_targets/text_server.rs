@@ -7,5 +7,6 @@
 mod cuts;
 #[path = "../../protocol/tests/memcached_server/exchange.rs"]
 mod exchange;
+mod lines;
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| cuts::assert_cuts_do_not_matter(input, b""));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| lines::assert_lines(input, b""));

@@ -1,0 +1,28 @@
+//! A stream of lines, from a fuzzer's bytes.
+
+use crate::cuts::assert_cuts_do_not_matter;
+use crate::exchange::Outcome;
+use todana_protocol::memcached::{Choice, Limits};
+
+/// However the stream is cut, the same comes of it, and that is lines.
+pub(crate) fn assert_lines(input: &[u8], start: &[u8]) {
+    // The binary dialect has a target of its own; its replies are no lines.
+    let text = Limits { choice: Choice::Text, ..Limits::default() };
+    let limits = [
+        text,
+        Limits { item_size_max: 70, ..text },
+        Limits { line_len_max: 0, get_line_len_max: 200, ..text },
+        Limits { item_size_max: u64::MAX, flush_allowed: false, long_block_len: 4, ..text },
+    ];
+    if let Some((_, whole)) = assert_cuts_do_not_matter(input, start, limits) {
+        assert_replies_are_whole_lines(&whole);
+    }
+}
+
+/// Whatever was asked, what was answered ends with a line end.
+fn assert_replies_are_whole_lines(outcome: &Outcome) {
+    assert!(outcome.replies.is_empty() || outcome.replies.ends_with(b"\r\n"));
+    if outcome.requests.is_empty() {
+        assert!(outcome.replies.is_empty(), "an answer to nothing");
+    }
+}
