@@ -10,7 +10,7 @@ mod step;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use step::{Report, cargo};
+use step::{Outcome, Report, cargo, target_directory};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
@@ -68,6 +68,7 @@ fn main() -> ExitCode {
 /// All steps, the quick ones first.
 fn test(report: &mut Report, only: Option<&str>) {
     report.only(only);
+    report.step("room", room);
     // Quietly and at once, so that the steps' output is theirs alone. What is missing afterwards the steps will name.
     for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
         cargo(&["fetch", "--locked", "--manifest-path", manifest]).succeeds();
@@ -91,6 +92,35 @@ fn test(report: &mut Report, only: Option<&str>) {
     readme::run(report);
     fuzz::run(report, None, 20);
     sanitize::run(report, Some(6));
+}
+
+/// A full disk shows itself as a linker that dies, twenty steps later; better said at once.
+fn room() -> Outcome {
+    const NEEDED_MIB: u64 = 3 << 10;
+    let target = target_directory();
+    if let Err(error) = std::fs::create_dir_all(&target) {
+        return Outcome::Failed(format!("cannot make {}: {error}", target.display()));
+    }
+    let free_mib = match free_mib(&target) {
+        Some(free) => free,
+        None => return Outcome::Skipped("df does not tell how much room there is".into()),
+    };
+    println!("{free_mib} MiB are free for {}", target.display());
+    // A folder that was built before holds what the steps need.
+    if free_mib < NEEDED_MIB && !target.join("fast").exists() {
+        return Outcome::Failed(format!(
+            "{free_mib} MiB are free for {}, and a first build takes some {NEEDED_MIB}; \
+             CARGO_TARGET_DIR can name another place",
+            target.display()
+        ));
+    }
+    Outcome::Passed
+}
+
+fn free_mib(folder: &std::path::Path) -> Option<u64> {
+    let answer = std::process::Command::new("df").arg("-Pm").arg(folder).output().ok()?;
+    let answer = String::from_utf8(answer.stdout).ok()?;
+    answer.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()
 }
 
 /// The server that the steps with clients start.
