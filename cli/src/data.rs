@@ -300,8 +300,7 @@ fn load(connection: &mut Connection, file: &Path) -> Result<(), Failure> {
         (Box::new(opened), len)
     };
     let bar = progress(len, "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}");
-    let mut load =
-        Load { connection, file, waiting: 0, loaded: 0, refused: 0, skipped: 0, takes_base64: None };
+    let mut load = Load { connection, file, waiting: 0, loaded: 0, refused: 0, skipped: 0, takes_meta: None };
     // What stands before a line that cannot be read is loaded, and told of.
     let read = load.lines(BufReader::with_capacity(1 << 18, input), &bar);
     let settled = load.settle();
@@ -330,7 +329,7 @@ struct Load<'a> {
     refused: u64,
     skipped: u64,
     /// `None` until the first key that needs it.
-    takes_base64: Option<bool>,
+    takes_meta: Option<bool>,
 }
 
 impl Load<'_> {
@@ -357,11 +356,11 @@ impl Load<'_> {
             return Ok(());
         }
         if needs_base64(&record.key) {
-            if self.takes_base64.is_none() {
+            if self.takes_meta.is_none() {
                 self.settle()?;
-                self.takes_base64 = Some(self.connection.takes_base64()?);
+                self.takes_meta = Some(self.connection.takes_meta()?);
             }
-            if self.takes_base64 == Some(false) {
+            if self.takes_meta == Some(false) {
                 self.refused += 1;
                 return Ok(());
             }

@@ -1,5 +1,8 @@
 //! `todana dump`: all records of a server as tab-separated text.
 //!
+//! A dump is no access: it reads by meta commands that keep no record alive. Only a server that has none, as memcached before
+//! 1.6, is read by `get`.
+//!
 //! Always true: the file under its final name is either what was there before or a whole dump.
 
 use crate::data::{Server, progress};
@@ -22,8 +25,9 @@ pub(crate) fn dump(server: &Server, path: &Path) -> Result<(), Failure> {
     let mut values = server.connect()?;
     let total = values.stats("")?.into_iter().find(|(name, _)| name == "curr_items");
     let total = total.and_then(|(_, value)| value.parse().ok());
+    let reads = if values.takes_meta()? { Reads::Peeks } else { Reads::Gets };
     let output = Output::create(path).map_err(|error| named(path, error))?;
-    let mut dump = Dump { output, path, written: 0, left_out: 0, example: None };
+    let mut dump = Dump { output, path, reads, written: 0, left_out: 0, example: None };
     let bar = progress(total, "{wide_bar} {pos}/{len} records {per_sec} eta {eta}");
 
     let (mut batch, mut failure) = (Vec::new(), None);
@@ -56,9 +60,17 @@ pub(crate) fn dump(server: &Server, path: &Path) -> Result<(), Failure> {
     }
 }
 
+/// How values are read.
+enum Reads {
+    /// By what is no access.
+    Peeks,
+    Gets,
+}
+
 struct Dump<'a> {
     output: Output,
     path: &'a Path,
+    reads: Reads,
     written: u64,
     left_out: u64,
     /// A key that was left out, and why.
@@ -70,7 +82,7 @@ impl Dump<'_> {
     fn take(&mut self, values: &mut Connection, batch: &mut Vec<Listed>) -> Result<(), Failure> {
         let keys: Vec<&[u8]> = batch.iter().map(|(key, _)| key.as_slice()).collect();
         let mut outcome = Ok(());
-        values.read_any(&keys, |at, found| {
+        let see = |at: usize, found: Result<Found<'_>, Error>| {
             let (key, expiry) = &batch[at];
             match found {
                 _ if outcome.is_err() => {}
@@ -87,7 +99,11 @@ impl Dump<'_> {
                     self.example.get_or_insert_with(|| format!("\"{}\": {reason}", key.escape_ascii()));
                 }
             }
-        })?;
+        };
+        match self.reads {
+            Reads::Peeks => values.peek_any(&keys, see)?,
+            Reads::Gets => values.read_any(&keys, see)?,
+        }
         batch.clear();
         outcome.map_err(|error| named(self.path, error))
     }

@@ -51,10 +51,13 @@ fn pretend<const N: usize>(play: impl FnOnce([Wire; N]) + Send + 'static) -> (St
     (address, server)
 }
 
-/// Answers what a dump asks for before the first value: how many records there are, and their keys.
-fn list(keys: &mut Wire, values: &mut Wire, listed: &[u8]) {
+/// Answers what a dump asks for before the first value: how many records there are, whether meta commands are taken, and
+/// the keys.
+fn list(keys: &mut Wire, values: &mut Wire, meta: &[u8], listed: &[u8]) {
     values.expect(b"stats\r\n");
     values.send(b"STAT curr_items 2\r\nEND\r\n");
+    values.expect(b"mg IA== b u\r\n");
+    values.send(meta);
     keys.expect(b"lru_crawler metadump all\r\n");
     keys.send(listed);
 }
@@ -141,10 +144,15 @@ fn a_dump_that_leaves_a_record_out_says_which_and_fails() {
 #[test]
 fn a_server_that_knows_no_base64_is_dumped_but_for_the_keys_that_need_it() {
     let (address, server) = pretend(|[mut keys, mut values]: [Wire; 2]| {
-        list(&mut keys, &mut values, b"key=a%20b exp=-1 la=1\nkey=c%09 exp=2000000000 la=1\nEND\r\n");
+        list(
+            &mut keys,
+            &mut values,
+            b"ERROR\r\n",
+            b"key=a%20b exp=-1 la=1\nkey=c%09 exp=2000000000 la=1\nEND\r\n",
+        );
         values.expect(b"get c\t\r\n");
         values.send(b"VALUE c\t 5 1\r\nx\r\nEND\r\n");
-        values.expect(b"mg YSBi b f v\r\n");
+        values.expect(b"mg YSBi b f v u\r\n");
         values.send(b"ERROR\r\n");
     });
     let output = dump(&address, Path::new("-"));
@@ -160,7 +168,7 @@ fn nothing_under_a_key_in_base64_is_sent_to_a_server_that_knows_none() {
     let (address, server) = pretend(|[mut wire]: [Wire; 1]| {
         wire.expect(b"set a 0 0 1\r\n1\r\n");
         wire.send(b"STORED\r\n");
-        wire.expect(b"mg IA== b\r\n");
+        wire.expect(b"mg IA== b u\r\n");
         wire.send(b"ERROR\r\n");
         wire.expect(b"set b 0 0 1\r\n2\r\n");
         wire.send(b"STORED\r\n");
@@ -182,11 +190,11 @@ fn a_value_is_written_before_the_next_one_has_come() {
     const LARGE: usize = 1 << 20;
     let (written, first_is_written) = std::sync::mpsc::channel::<()>();
     let (address, server) = pretend(move |[mut keys, mut values]: [Wire; 2]| {
-        list(&mut keys, &mut values, b"key=a exp=-1 size=1048576 \nkey=b exp=-1 size=1 \nEND\r\n");
-        values.expect(b"get a b\r\n");
-        values.send(format!("VALUE a 0 {LARGE}\r\n{}\r\n", "x".repeat(LARGE)).as_bytes());
+        list(&mut keys, &mut values, b"EN\r\n", b"key=a exp=-1 size=1048576 \nkey=b exp=-1 size=1 \nEND\r\n");
+        values.expect(b"mg a f v u\r\nmg b f v u\r\n");
+        values.send(format!("VA {LARGE} f0\r\n{}\r\n", "x".repeat(LARGE)).as_bytes());
         first_is_written.recv().expect("the first value is written");
-        values.send(b"VALUE b 0 1\r\ny\r\nEND\r\n");
+        values.send(b"VA 1 f0\r\ny\r\n");
     });
     let mut child = todana()
         .args(["dump", "-", "-S", &address])
@@ -223,15 +231,15 @@ fn a_dump_that_fails_leaves_the_file_as_it_was_and_nothing_beside_it() {
     check(dump(&nobody, &path), "cannot connect");
 
     let (address, server) = pretend(|[mut keys, mut values]: [Wire; 2]| {
-        list(&mut keys, &mut values, b"ERROR metadump not allowed\r\n");
+        list(&mut keys, &mut values, b"EN\r\n", b"ERROR metadump not allowed\r\n");
     });
     check(dump(&address, &path), "metadump not allowed");
     server.join().unwrap();
 
     let (address, server) = pretend(|[mut keys, mut values]: [Wire; 2]| {
-        list(&mut keys, &mut values, b"key=a exp=-1 \nkey=b exp=-1 \nEND\r\n");
-        values.expect(b"get a b\r\n");
-        values.send(b"VALUE a 0 1\r\nx\r\n");
+        list(&mut keys, &mut values, b"EN\r\n", b"key=a exp=-1 \nkey=b exp=-1 \nEND\r\n");
+        values.expect(b"mg a f v u\r\nmg b f v u\r\n");
+        values.send(b"VA 1 f0\r\nx\r\n");
     });
     check(dump(&address, &path), "the server closed the connection");
     server.join().unwrap();
@@ -270,4 +278,30 @@ fn a_sliding_record_comes_back_as_one() {
     server.expect(&["load", file], 0);
     wire.ask(b"debugtime +299\r\nmg s v f t\r\nmg n t\r\n", b"OK\r\nVA 1 f7 t300\r\na\r\nHD t-1\r\n");
     wire.ask(b"debugtime +300\r\nmg s v\r\nmg n t\r\n", b"OK\r\nEN\r\nHD t-1\r\n");
+}
+
+/// It read as clients do: sliding records began anew, and the hit ratio moved.
+#[test]
+fn a_dump_disturbs_nothing_that_it_reads() {
+    let server = Server::start(&["-o", "negative_exptime=sliding,debug_commands"]);
+    let mut wire = Wire::open(&server);
+    wire.ask(b"debugtime p\r\nset s 7 -300 1\r\na\r\nset n 0 0 1\r\nb\r\n", b"OK\r\nSTORED\r\nSTORED\r\n");
+    // A stale record, which the next reader shall compute anew.
+    wire.ask(b"set stale 0 0 1\r\nc\r\nmd stale I T1000\r\n", b"STORED\r\nHD\r\n");
+    // Asking for it is what starts the record of accesses.
+    wire.ask(b"mg n h u\r\nset f 0 0 1\r\nd\r\n", b"HD h0\r\nSTORED\r\n");
+    wire.ask(b"debugtime +100\r\n", b"OK\r\n");
+    let counts = || {
+        let stats = server.expect(&["stats"], 0);
+        let names = ["cmd_get", "get_hits", "get_misses", "cmd_touch"];
+        let lines = stats.lines().filter(|line| names.contains(&line.split(' ').next().unwrap_or("")));
+        lines.map(str::to_string).collect::<Vec<_>>()
+    };
+    let before = counts();
+    assert_eq!(before.len(), 4, "{before:?}");
+    let dumped = server.expect(&["dump", "-"], 0);
+    assert_eq!(dumped.lines().count(), 4, "{dumped}");
+    assert_eq!(counts(), before);
+    wire.ask(b"mg s t u\r\nmg f h l u\r\n", b"HD t200\r\nHD h0 l100\r\n");
+    wire.ask(b"mg stale v\r\nmg stale v\r\n", b"VA 1 X W\r\nc\r\nVA 1 Z X\r\nc\r\n");
 }

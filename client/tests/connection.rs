@@ -213,7 +213,7 @@ fn keys_of_any_bytes_are_read_in_text_or_else_in_base64() {
             &[b"VALUE plain 5 3\r\nx\r\n\r\nVALUE t\tb\rc\x01\x7f 6 0\r\n\r\nEND\r\n"],
         ),
         (
-            b"mg YSBi b f v\r\nmg bgps b f v\r\nmg egA= b f v\r\nmg IA== b f v\r\n",
+            b"mg YSBi b f v u\r\nmg bgps b f v u\r\nmg egA= b f v u\r\nmg IA== b f v u\r\n",
             &[b"VA 2 f7\r\nhi\r\nEN\r\n", b"CLIENT_ERROR no\r\nVA 0 f4294967295\r\n\r\n"],
         ),
         (b"version\r\n", &[b"VERSION 1\r\n"]),
@@ -244,19 +244,57 @@ fn keys_of_any_bytes_are_read_in_text_or_else_in_base64() {
 }
 
 #[test]
+fn keys_of_any_bytes_are_peeked_at_and_a_recache_that_was_won_is_handed_back() {
+    let long = [b'\t'; 250];
+    let keys: [&[u8]; 6] = [b"plain", b"a b", b"t\t", &long, b"stale", &[b' '; 188]];
+    // What is too long for base64 goes as it is.
+    let peeks = [
+        &b"mg plain f v u\r\nmg YSBi b f v u\r\nmg dAk= b f v u\r\nmg "[..],
+        &long,
+        b" f v u\r\nmg stale f v u\r\n",
+    ];
+    let script: Vec<Turn> = vec![
+        (
+            peeks.concat().leak(),
+            &[b"VA 1 f5\r\nx\r\nEN\r\nVA 0 f0\r\n\r\n", b"VA 1 f1\r\nl\r\nVA 1 f2 X W\r\ns\r\n"],
+        ),
+        (b"md stale I\r\n", &[b"HD\r\n"]),
+        (b"version\r\n", &[b"VERSION 1\r\n"]),
+    ];
+    with_script(script.leak(), |connection| {
+        let mut seen = Vec::new();
+        let told = |found: Result<Found<'_>, Error>| match found {
+            Ok(found) => (found.flags, found.value.to_vec()),
+            Err(Error::Invalid(_)) => (u32::MAX, b"invalid".to_vec()),
+            Err(other) => panic!("{other}"),
+        };
+        connection.peek_any(&keys, |at, found| seen.push((at, told(found)))).unwrap();
+        let expected = [
+            (5, (u32::MAX, b"invalid".to_vec())),
+            (0, (5, b"x".to_vec())),
+            (2, (0, b"".to_vec())),
+            (3, (1, b"l".to_vec())),
+            (4, (2, b"s".to_vec())),
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(connection.version().unwrap(), "1", "no reply is left over");
+    });
+}
+
+#[test]
 fn keys_of_any_bytes_are_stored_in_text_or_else_in_base64() {
     let script: &[Turn] = &[
-        (b"mg IA== b\r\n", &[b"EN\r\n"]),
+        (b"mg IA== b u\r\n", &[b"EN\r\n"]),
         (
             b"set k 0 0 1\r\n1\r\nset t\tb\x01 7 2000000000 2\r\n\r\n\r\nms YSBi 2 b F9 T60\r\nhi\r\n",
             &[b"STORED\r\nSTORED\r\nHD\r\n"],
         ),
-        (b"mg IA== b\r\n", &[b"HD\r\n"]),
-        (b"mg IA== b\r\n", &[b"ERROR\r\n"]),
-        (b"mg IA== b\r\n", &[b"CLIENT_ERROR invalid flag\r\n"]),
+        (b"mg IA== b u\r\n", &[b"HD\r\n"]),
+        (b"mg IA== b u\r\n", &[b"ERROR\r\n"]),
+        (b"mg IA== b u\r\n", &[b"CLIENT_ERROR invalid flag\r\n"]),
     ];
     with_script(script, |connection| {
-        assert!(connection.takes_base64().unwrap());
+        assert!(connection.takes_meta().unwrap());
         connection.write_any(b"k", b"1", 0, 0).unwrap();
         for key in [&b""[..], &[b'k'; 251], &[b' '; 188]] {
             assert!(matches!(connection.write_any(key, b"", 0, 0), Err(Error::Invalid(_))));
@@ -267,9 +305,9 @@ fn keys_of_any_bytes_are_stored_in_text_or_else_in_base64() {
         for _ in 0..3 {
             assert_eq!(connection.read_outcome().unwrap(), Outcome::Done);
         }
-        assert!(connection.takes_base64().unwrap());
-        assert!(!connection.takes_base64().unwrap());
-        assert!(!connection.takes_base64().unwrap());
+        assert!(connection.takes_meta().unwrap());
+        assert!(!connection.takes_meta().unwrap());
+        assert!(!connection.takes_meta().unwrap());
     });
 }
 

@@ -275,7 +275,8 @@ impl Database {
                 lane.counts.touch_misses.one();
             }
         }
-        if !get.counts_as_touch {
+        // A look that shall not count as an access is none to the hit ratio either.
+        if !get.counts_as_touch && !get.silent {
             lane.counts.cmd_get.one();
             if found {
                 lane.counts.get_hits.one();
@@ -299,7 +300,7 @@ impl Database {
         let mut size = 0;
         let mut must_visit = false;
         // A local engine's reads do not fail; one that cannot answer now has no record to show.
-        let _ = self.engine.view(get.key, &mut |record| {
+        let mut see = |record: Record<'_>| {
             if !record.attributes.expiry.is_live(now) {
                 outcome = Outcome::Expired;
             } else if let Some(hit) = get::look(get, record, now) {
@@ -309,7 +310,12 @@ impl Database {
             } else {
                 must_visit = true;
             }
-        });
+        };
+        let _ = if get.silent {
+            self.engine.peek(get.key, &mut see)
+        } else {
+            self.engine.view(get.key, &mut see)
+        };
         if must_visit {
             return self.visit_get(lane, get, now, reply);
         }

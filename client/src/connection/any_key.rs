@@ -1,5 +1,5 @@
-//! Records whose keys may be any bytes: asked for in text where that can carry the key, by a meta command with the key in
-//! base64 where it cannot.
+//! Records whose keys may be any bytes: the key goes as it is where a line can carry it, and in base64, by a meta command,
+//! where it cannot.
 
 use super::{Connection, unexpected};
 use crate::Error;
@@ -26,6 +26,9 @@ impl Connection {
     /// `see` is told the index of its key. It is told an [`Error::Invalid`] for a key that no request can carry (one that
     /// needs base64 and is longer than 186 bytes), an [`Error::Refused`] where the server does not take base64, and
     /// nothing of a record that is missing.
+    ///
+    /// This is for any server. To one that takes meta commands it is a client like others, whose reads keep records alive:
+    /// see [`Connection::peek_any`].
     pub fn read_any(
         &mut self,
         keys: &[&[u8]],
@@ -33,7 +36,18 @@ impl Connection {
     ) -> Result<(), Error> {
         let (in_base64, in_text): (Vec<usize>, _) = (0..keys.len()).partition(|&at| needs_base64(keys[at]));
         self.read_in_text(keys, &in_text, &mut see)?;
-        self.read_in_base64(keys, &in_base64, &mut see)
+        self.peek(keys, &in_base64, &mut see)
+    }
+
+    /// As [`Connection::read_any`], by meta commands alone, and such as do not count as access: an expiry that slides stays
+    /// where it is, and so does what the server notes in order to evict. Ask [`Connection::takes_meta`] before.
+    pub fn peek_any(
+        &mut self,
+        keys: &[&[u8]],
+        mut see: impl FnMut(usize, Result<Found<'_>, Error>),
+    ) -> Result<(), Error> {
+        let all: Vec<usize> = (0..keys.len()).collect();
+        self.peek(keys, &all, &mut see)
     }
 
     fn read_in_text(
@@ -79,7 +93,7 @@ impl Connection {
         }
     }
 
-    fn read_in_base64(
+    fn peek(
         &mut self,
         keys: &[&[u8]],
         indices: &[usize],
@@ -87,8 +101,7 @@ impl Connection {
     ) -> Result<(), Error> {
         let mut asked = Vec::with_capacity(indices.len());
         for &at in indices {
-            let request = Meta::get(&mut self.output, keys[at]);
-            match request.and_then(|request| request.want(Want::Flags).want(Want::Value).end()) {
+            match put_peek(&mut self.output, keys[at]) {
                 Ok(()) => asked.push(at),
                 Err(invalid) => see(at, Err(invalid.into())),
             }
@@ -96,10 +109,14 @@ impl Connection {
         if !asked.is_empty() {
             self.flush()?;
         }
+        let mut won = Vec::new();
         for at in asked {
             let outcome = self.response(|response| match response {
                 Response::Meta { code: [b'E', b'N'], .. } => Ok(()),
                 Response::Meta { code: [b'V', b'A'], flags, value: Some(value) } => {
+                    if flags.has(b'W') {
+                        won.push(at);
+                    }
                     let flags = flags.number(b'f').and_then(|flags| u32::try_from(flags).ok());
                     see(at, Ok(Found { value, flags: flags.ok_or(Error::Malformed)? }));
                     Ok(())
@@ -111,11 +128,23 @@ impl Connection {
                 outcome => outcome?,
             }
         }
-        Ok(())
+        won.into_iter().try_for_each(|at| self.hand_back(keys[at]))
+    }
+
+    /// Whoever first reads a stale record is told to compute it anew, and nobody else is. This one will not, so the record
+    /// is marked as stale once more, for the next reader. (If it has been computed meanwhile, that is done once too often.)
+    fn hand_back(&mut self, key: &[u8]) -> Result<(), Error> {
+        let Ok(request) = Meta::delete(&mut self.output, key) else { return Ok(()) };
+        request.mark_stale().end()?;
+        self.flush()?;
+        self.response(|response| match response {
+            Response::Meta { code: [b'H', b'D'] | [b'N', b'F'], .. } => Ok(()),
+            other => Err(unexpected(other)),
+        })
     }
 
     /// Writes a `set` of a key of any bytes, without sending it; its outcome is for `read_outcome`, in order. Ask
-    /// [`Connection::takes_base64`] before the first key that [`needs_base64`].
+    /// [`Connection::takes_meta`] before the first key that [`needs_base64`].
     pub fn write_any(&mut self, key: &[u8], value: &[u8], flags: u32, exptime: i32) -> Result<(), Error> {
         if needs_base64(key) {
             return Ok(Meta::set(&mut self.output, key, value)?.flags(flags).ttl(exptime).end()?);
@@ -135,10 +164,10 @@ impl Connection {
         Ok(Meta::set(&mut self.output, key, value)?.flags(flags).sliding(span_s).end()?)
     }
 
-    /// Asks whether the server takes keys in base64. One that does not, as memcached before 1.6, would take the value of
-    /// such a write for commands. No other reply may be due.
-    pub fn takes_base64(&mut self) -> Result<bool, Error> {
-        Meta::get(&mut self.output, b" ")?.end()?;
+    /// Asks whether the server takes meta commands, and with them keys in base64. One that does not, as memcached before
+    /// 1.6, would take the value of such a write for commands. No other reply may be due.
+    pub fn takes_meta(&mut self) -> Result<bool, Error> {
+        Meta::get(&mut self.output, b" ")?.unnoticed().end()?;
         self.flush()?;
         let outcome = self.response(|response| match response {
             Response::Meta { code: [b'E', b'N'] | [b'H', b'D'], .. } => Ok(true),
@@ -149,6 +178,17 @@ impl Connection {
             outcome => outcome,
         }
     }
+}
+
+/// A read of flags and value that is no access.
+fn put_peek(out: &mut Vec<u8>, key: &[u8]) -> Result<(), Invalid> {
+    if !needs_base64(key) && Meta::get(out, key).is_err() {
+        // Control characters, and too many of them for base64.
+        check_len(key)?;
+        out.extend_from_slice(&[b"mg ", key, b" f v u\r\n"].concat());
+        return Ok(());
+    }
+    Meta::get(out, key)?.want(Want::Flags).want(Want::Value).unnoticed().end()
 }
 
 fn check_len(key: &[u8]) -> Result<(), Invalid> {
