@@ -101,6 +101,8 @@ pub(crate) struct Shared {
     pub(crate) workers: Vec<WorkerCounters>,
     pub(crate) logins: Logins,
     pub(crate) memory_limit_mib: AtomicU64,
+    /// The highest limit that the engine's shards can fill. How many there are is settled at the start.
+    pub(crate) memory_reach_mib: u64,
     pub(crate) verbosity: AtomicU32,
     pub(crate) roster: Roster,
     pub(crate) crawler: Crawler,
@@ -219,9 +221,10 @@ impl Server {
         let clock = Arc::new(CachedClock::new());
         let class_bounds: Vec<u32> =
             CHUNK_SIZES.iter().map(|&size| size - ITEM_OVERHEAD_BYTES as u32).collect();
+        let shards = shards(&options, process::machine_bytes());
         let engine = MemHash::new(MemHashOptions {
             class_bounds: class_bounds.clone(),
-            shards: Some(shards(&options, process::machine_bytes())),
+            shards: Some(shards),
             ..MemHashOptions::default()
         })
         .map_err(io::Error::other)?;
@@ -247,6 +250,7 @@ impl Server {
             workers: (0..=options.threads).map(|_| WorkerCounters::default()).collect(),
             logins,
             memory_limit_mib: AtomicU64::new(options.memory_limit_mib),
+            memory_reach_mib: options.memory_limit_mib.max(shards as u64 * (SHARD_BYTES >> 20)),
             verbosity: AtomicU32::new(options.verbosity.into()),
             roster: Roster::new(&listeners),
             crawler: Crawler::new(options.crawler_enabled),

@@ -206,6 +206,12 @@ impl Service {
         if mebibytes > MEMORY_LIMIT_MAX_MIB {
             return Reply::Refused(Refusal::LimitInBytes);
         }
+        // Beyond it the shards would be full before the limit is near, and then refuse instead of evicting.
+        let reach_mib = self.shared.memory_reach_mib;
+        if mebibytes > reach_mib {
+            tracing::warn!("{mebibytes} MiB cannot be reached from here, only {reach_mib}: restart with -m");
+            return Reply::Refused(Refusal::LimitNotAdjustable);
+        }
         self.shared.memory_limit_mib.store(mebibytes, Ordering::Relaxed);
         self.shared.apply_memory_limit();
         self.shared.observers.tell(Streams::SYSTEM, |line| {

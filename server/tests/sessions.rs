@@ -362,6 +362,24 @@ fn the_memory_limit_can_be_changed_within_bounds() {
     assert_eq!(client.stat("limit_maxbytes"), (32 << 20).to_string());
 }
 
+/// The shards that a start with little memory makes address 16 GiB each. A limit beyond them was accepted, and when they had
+/// been full, nothing would have been evicted and every write refused.
+#[test]
+fn a_memory_limit_that_the_shards_cannot_fill_is_refused_and_changes_nothing() {
+    let server = Running::start(Options { threads: 1, memory_limit_mib: 64, ..Options::default() });
+    let mut client = server.connect();
+    let refusal = "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust";
+    for (mebibytes, reply) in [(1_000_000, refusal), (131_073, refusal), (131_072, "OK"), (131_073, refusal)] {
+        client.send(format!("cache_memlimit {mebibytes}\r\n").as_bytes());
+        client.expect(format!("{reply}\r\n").as_bytes());
+    }
+    assert_eq!(client.stat("limit_maxbytes"), (131_072u64 << 20).to_string());
+    let large = Running::start(Options { threads: 1, memory_limit_mib: 1_000_000, ..Options::default() });
+    let mut client = large.connect();
+    client.send(b"cache_memlimit 1000000\r\n");
+    client.expect(b"OK\r\n");
+}
+
 #[test]
 fn stats_has_the_names_of_memcached_in_its_order() {
     let server = Running::start(options());
