@@ -4,6 +4,7 @@
 //! - `speed`: how long do a set and a get take, against the standard library's `HashMap` of boxed slices?
 //! - `growth`: what is the worst that a single set does on the way to so many records: bytes moved, nanoseconds?
 //! - `sweep`: what does a pass for expired records cost, per record, and what the removal of one?
+//! - `full`: what does a get cost where memory is scarce and uses are noted, against the same records without a limit?
 //! - `churn`: does memory follow the live bytes after overwriting with other sizes and deleting?
 //!
 //! Run: `cargo bench -p todana-engine --bench mem_hash -- QUESTION [RECORDS]`; all questions without arguments.
@@ -11,8 +12,9 @@
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::hint::black_box;
+use std::ops::ControlFlow;
 use std::time::Instant;
-use todana_core::{Action, Attributes, Engine, Expiry, Record, UnixSeconds, Visitor};
+use todana_core::{Action, Attributes, Engine, Expiry, MemoryLimit, Record, UnixSeconds, Visitor, WhenFull};
 use todana_engine::{MemHash, MemHashOptions};
 
 type BoxMap = HashMap<Box<[u8]>, Box<[u8]>>;
@@ -333,6 +335,105 @@ fn sweep(records: u64) {
     }
 }
 
+/// Numbers below `n`, the lower the likelier (Zipf, exponent 0.99; Gray et al., SIGMOD 1994), scattered.
+struct Zipf {
+    n: f64,
+    zeta: f64,
+    eta: f64,
+    drawn: u64,
+}
+
+impl Zipf {
+    const EXPONENT: f64 = 0.99;
+
+    fn new(n: u64, seed: u64) -> Zipf {
+        let zeta: f64 = (1..=n).map(|rank| (rank as f64).powf(-Self::EXPONENT)).sum();
+        let two = 1.0 + 0.5f64.powf(Self::EXPONENT);
+        let eta = (1.0 - (2.0 / n as f64).powf(1.0 - Self::EXPONENT)) / (1.0 - two / zeta);
+        Zipf { n: n as f64, zeta, eta, drawn: seed << 40 }
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.drawn += 1;
+        let uniform = (arbitrary(self.drawn) >> 11) as f64 / (1u64 << 53) as f64;
+        let scaled = uniform * self.zeta;
+        if scaled < 1.0 {
+            return 0;
+        }
+        let rank = self.n * (self.eta * uniform - self.eta + 1.0).powf(1.0 / (1.0 - Self::EXPONENT));
+        (rank as u64).min(self.n as u64 - 1)
+    }
+}
+
+/// Gets of a cache: its misses are stored if it `fills`, out of the time that is measured. Returns ns a get and the
+/// share of hits.
+fn cached_gets(hash: &MemHash, fills: bool, threads: u64, keys: u64, seed: u64) -> (f64, f64) {
+    const BATCH: usize = 512;
+    const BATCHES: usize = 4000;
+    let run = |thread: u64| {
+        let mut zipf = Zipf::new(keys, seed + thread);
+        let (mut taken_ns, mut hits, mut sum) = (Vec::new(), 0, 0);
+        for _ in 0..BATCHES {
+            let wanted: Vec<[u8; 8]> = (0..BATCH).map(|_| decimal(zipf.draw())).collect();
+            let mut missing = Vec::new();
+            let start = Instant::now();
+            for key in &wanted {
+                if !hash.view(key, &mut |record| sum += u64::from(record.value[0])).expect("reads") {
+                    missing.push(key);
+                }
+            }
+            taken_ns.push(start.elapsed().as_nanos() as f64 / BATCH as f64);
+            hits += BATCH - missing.len();
+            if fills {
+                missing.iter().for_each(|key| hash.visit(*key, &mut Set(&[b'v'; 32])).expect("evicts"));
+            }
+        }
+        black_box(sum);
+        // Of the batches too, the median: other work on the machine hits a few of them hard.
+        (median(taken_ns), hits as f64 / (BATCHES * BATCH) as f64)
+    };
+    let outcomes: Vec<(f64, f64)> = std::thread::scope(|scope| {
+        let started: Vec<_> = (0..threads).map(|thread| scope.spawn(move || run(thread))).collect();
+        started.into_iter().map(|thread| thread.join().expect("it ends")).collect()
+    });
+    let mean = |part: fn(&(f64, f64)) -> f64| outcomes.iter().map(part).sum::<f64>() / threads as f64;
+    (mean(|outcome| outcome.0), mean(|outcome| outcome.1))
+}
+
+fn full(records: u64) {
+    println!(
+        "# full: ns a get, Zipf over {records} keys of which about a quarter fit, 32-byte values; medians of 5"
+    );
+    let limit = |bytes| MemoryLimit { bytes, when_full: WhenFull::Evict };
+    for threads in [1, 2] {
+        let options = MemHashOptions { limit: limit(Some(records / 4 * 50)), ..MemHashOptions::default() };
+        let full = MemHash::new(options).expect("valid options");
+        cached_gets(&full, true, 2, records, 100);
+        let roomy = MemHash::new(MemHashOptions::default()).expect("valid options");
+        full.scan(None, &mut |key, record| {
+            roomy.visit(key, &mut Set(record.value)).expect("no limit");
+            ControlFlow::Continue(())
+        })
+        .expect("a local engine does not fail");
+        let mut taken: [Vec<f64>; 2] = Default::default();
+        let mut hits = [0.0; 2];
+        for round in 0..5 {
+            for (index, hash) in [&full, &roomy].into_iter().enumerate() {
+                let (ns, share) = cached_gets(hash, index == 0, threads, records, 10 * round + 1);
+                taken[index].push(ns);
+                hits[index] = share;
+            }
+        }
+        let [of_full, of_roomy] = taken.map(median);
+        println!(
+            "{threads} thread(s): full {of_full:6.1} ({:.3} hits), not full {of_roomy:6.1} ({:.3}); ratio {:.2}",
+            hits[0],
+            hits[1],
+            of_full / of_roomy
+        );
+    }
+}
+
 fn churn(records: u64) {
     println!(
         "# churn: {records} records of 16 + 20-200 bytes, overwritten twice with other sizes, a random 80 % deleted"
@@ -381,6 +482,7 @@ fn main() {
         ("speed", speed),
         ("growth", growth),
         ("sweep", sweep),
+        ("full", full),
         ("churn", churn),
     ] {
         if question == name || question == "all" {

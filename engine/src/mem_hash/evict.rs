@@ -13,8 +13,9 @@
 
 use super::key::Key;
 use super::queue::{Ghosts, Mark, Tail, marked, put_tail, tail_len};
-use super::record::{self, Body, END, Elsewhere};
+use super::record::{self, Body, END, Elsewhere, STUB_LEN};
 use super::shard::{Shard, Spot, low_hash};
+use super::uses::Use;
 use crate::arena::{Arena, Effort, Handle, Kind, Need, NoRoom};
 use todana_core::Expiry;
 
@@ -125,17 +126,61 @@ impl Shard {
         self.records_max != u64::MAX || self.budget.notes_uses()
     }
 
-    /// Notes that the record of this key has been used.
-    pub(super) fn note_use(&mut self, key: &Key<'_>) {
+    /// Enters that the record of this key has been used.
+    pub(super) fn enter_use(&mut self, key: &Key<'_>) {
         let bucket = self.directory.bucket_of(key.hash);
-        let handle = self.directory.get(bucket);
-        let at = match self.find(handle, key) {
-            Spot::Here(entry) => entry.at,
-            Spot::Elsewhere { at, .. } => at,
-            Spot::Nowhere { .. } => return,
+        let spot = self.find(self.directory.get(bucket), key);
+        if let Some(of) = self.use_at(bucket, &spot) {
+            self.enter(of);
+        }
+    }
+
+    /// The use of what is at the spot, if that would be news.
+    #[inline]
+    pub(super) fn use_at(&self, bucket: usize, spot: &Spot) -> Option<Use> {
+        let (at, behind) = match spot {
+            Spot::Here(entry) => (entry.at, entry.at + entry.len),
+            Spot::Elsewhere { at, .. } => (*at, at + STUB_LEN),
+            Spot::Nowhere { .. } => return None,
         };
+        let bytes = self.arena.bytes(self.directory.get(bucket));
+        let (mut index, mut here) = (0, 0);
+        while here < at {
+            here = record::next(bytes, here);
+            index += 1;
+        }
+        let end = record::end(bytes, behind);
+        let is_news = match Tail::read(bytes, end) {
+            tail @ Tail::Queue { .. } => tail.mark(index).used().is_some(),
+            // A bucket gets its tail with the next change to it, unless there is room for one: reads must not make it
+            // grow.
+            Tail::Plain => {
+                let tail_len = tail_len(records_in(bytes));
+                tail_len > 1 && size(end + tail_len) == size(end + 1)
+            }
+        };
+        is_news.then_some(Use { bucket, end, index })
+    }
+
+    /// Enters what reads have noted. Whoever gets the shard alone does so before anything else.
+    #[inline]
+    pub(super) fn settle(&mut self) {
+        if !self.uses.is_empty() {
+            self.enter_all();
+        }
+    }
+
+    fn enter_all(&mut self) {
+        while let Some(of) = self.uses.take() {
+            self.enter(of);
+        }
+    }
+
+    /// Enters a use. The bucket is as it was when the use was noted, but for its marks.
+    fn enter(&mut self, Use { bucket, end, index }: Use) {
+        let handle = self.directory.get(bucket);
         let bytes = self.arena.bytes(handle);
-        let (index, end) = index_and_end(bytes, at);
+        debug_assert_eq!(record::end(bytes, 0), end);
         match Tail::read(bytes, end) {
             tail @ Tail::Queue { .. } => {
                 if let Some(mark) = tail.mark(index).used() {
@@ -145,23 +190,10 @@ impl Shard {
             }
             Tail::Plain => {
                 self.gather(handle);
-                let new_len = end + tail_len(self.evictor.slots.len());
-                // A bucket gets its tail with the next change to it, unless there is room for one: reads must not
-                // make it grow.
-                if size(new_len) == size(end + 1) {
-                    self.evictor.slots[index].mark = Mark::new(1, false);
-                    let _ = self.rewrite(bucket, Some(Ghosts::default()), None);
-                }
+                self.evictor.slots[index].mark = Mark::new(1, false);
+                let _ = self.rewrite(bucket, Some(Ghosts::default()), None);
             }
         }
-    }
-
-    /// Whether a use of the record at `at` of a bucket would be news.
-    #[inline]
-    pub(super) fn is_use_news(&self, handle: Handle, at: usize) -> bool {
-        let bytes = self.arena.bytes(handle);
-        let (index, end) = index_and_end(bytes, at);
-        Tail::read(bytes, end).mark(index).used().is_some()
     }
 
     /// Lists the records of a bucket with their marks; returns its ghosts, if it remembers any uses at all.
@@ -439,17 +471,6 @@ impl Shard {
 
 fn size(len: usize) -> usize {
     Arena::block_size(len, Kind::Bucket)
-}
-
-/// The number of the record at `at` in its bucket, and where the records end.
-#[inline]
-fn index_and_end(bytes: &[u8], at: usize) -> (usize, usize) {
-    let (mut index, mut here) = (0, 0);
-    while here < at {
-        here = record::next(bytes, here);
-        index += 1;
-    }
-    (index, record::end(bytes, at))
 }
 
 /// How many records a bucket holds.

@@ -23,12 +23,13 @@ mod key;
 mod queue;
 mod record;
 mod shard;
+mod uses;
 
 use crate::arena::{Budget, NoRoom};
 use classes::ClassBounds;
 use huge::{HugeBuffer, Refused};
 use key::{Key, Seeds};
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockWriteGuard};
 use shard::{Shard, Trouble};
 use std::any::Any;
 use std::ops::ControlFlow;
@@ -163,9 +164,9 @@ impl MemHash {
         if !notes_uses {
             return shard.view(&key, see);
         }
-        let (seen, is_news) = shard.view_noting(&key, see);
-        if is_news {
-            shard.note_use(&key);
+        let (seen, is_full) = shard.view_noting(&key, see);
+        if is_full {
+            shard.settle();
         }
         seen
     }
@@ -176,6 +177,7 @@ impl MemHash {
         let key = Key::new(key, &self.seeds);
         let index = self.index_of(key.hash);
         let shard = self.shards[index].0.get_mut();
+        shard.settle();
         let outcome = shard.visit(&key, visitor, false);
         drop(shard.huge.take_gone());
         match outcome {
@@ -205,16 +207,24 @@ impl MemHash {
     /// Packs what all shards hold until `bytes` more would fit. False if that cannot be.
     fn close_ranks(&self, bytes: usize) -> bool {
         for shard in &self.shards {
-            let mut shard = shard.0.write();
+            let mut shard = MemHash::alone(&shard.0);
             while !self.budget.fits(bytes as u64) && shard.pack() {}
         }
         self.budget.fits(bytes as u64)
     }
 
+    /// A shard to oneself, with all uses entered that have been noted.
+    #[inline]
+    fn alone(shard: &RwLock<Shard>) -> RwLockWriteGuard<'_, Shard> {
+        let mut shard = shard.write();
+        shard.settle();
+        shard
+    }
+
     /// Changes a shard under its lock, and drops the large values that this has removed behind it.
     #[inline]
     fn change<T>(shard: &RwLock<Shard>, change: impl FnOnce(&mut Shard) -> T) -> T {
-        let mut shard = shard.write();
+        let mut shard = MemHash::alone(shard);
         let outcome = change(&mut shard);
         let gone = shard.huge.take_gone();
         drop(shard);
@@ -292,10 +302,10 @@ impl Engine for MemHash {
         if !self.notes_uses() {
             return Ok(shard.read().view(&key, see).is_some());
         }
-        let (seen, is_news) = shard.read().view_noting(&key, see);
-        // A use that goes unnoted because somebody else is at work does no harm.
-        if is_news && let Some(mut shard) = shard.try_write() {
-            shard.note_use(&key);
+        let (seen, is_full) = shard.read().view_noting(&key, see);
+        // Whoever else is at work enters the uses too.
+        if is_full && let Some(mut shard) = shard.try_write() {
+            shard.settle();
         }
         Ok(seen.is_some())
     }
@@ -340,7 +350,7 @@ impl Engine for MemHash {
 
     fn clear(&self) -> Result<()> {
         for shard in &self.shards {
-            let mut shard = shard.0.write();
+            let mut shard = MemHash::alone(&shard.0);
             let huge = shard.huge.take();
             shard.clear();
             drop(shard);
@@ -374,7 +384,7 @@ impl Engine for MemHash {
         }
         for _ in 0..self.shards.len() {
             let shard = self.next_shard.load(Ordering::Relaxed) % self.shards.len();
-            if self.shards[shard].0.write().maintain() {
+            if MemHash::alone(&self.shards[shard].0).maintain() {
                 return true;
             }
             self.next_shard.fetch_add(1, Ordering::Relaxed);

@@ -13,6 +13,7 @@ use super::huge::{self, HugeRecord, HugeTable};
 use super::key::{Key, Seeds};
 use super::queue::{Mark, Tail, put_tail};
 use super::record::{self, Body, Elsewhere, Entry, Found, STUB_LEN};
+use super::uses::Uses;
 use crate::arena::{Arena, Budget, Effort, Handle, Kind, Need, NoRoom};
 use std::sync::Arc;
 use todana_core::{Action, Attributes, Error, ErrorKind, Expiry, Record, SharedBytes, Status, Visitor};
@@ -88,6 +89,7 @@ pub(super) struct Shard {
     /// Records that had expired when their turn came.
     pub(super) reclaimed: u64,
     pub(super) evictor: Evictor,
+    pub(super) uses: Uses,
     /// What the arena had moved when housekeeping was last done: more now means that somebody writes.
     moved_when_last_maintained: u64,
     /// The most bytes that one visit has moved.
@@ -118,6 +120,7 @@ impl Shard {
             evictions_with_expiry: 0,
             reclaimed: 0,
             evictor: Evictor::new(),
+            uses: Uses::new(),
             moved_when_last_maintained: 0,
             worst_moved: 0,
             scratch: Vec::new(),
@@ -132,6 +135,7 @@ impl Shard {
         self.classes.clear();
         (self.records, self.bucket_bytes, self.block_bytes) = (0, 0, 0);
         self.evictor = Evictor::new();
+        self.uses = Uses::new();
     }
 
     pub(super) fn records(&self) -> u64 {
@@ -223,22 +227,20 @@ impl Shard {
         self.record(handle, &spot, &mut digits).map(see)
     }
 
-    /// As `view`; tells too whether the use ought to be noted.
+    /// As `view`, and notes the use; tells too whether it is time to `settle`.
+    #[inline]
     pub(super) fn view_noting<T>(
         &self,
         key: &Key<'_>,
         see: impl FnOnce(Record<'_>) -> T,
     ) -> (Option<T>, bool) {
-        let handle = self.directory.get(self.directory.bucket_of(key.hash));
+        let bucket = self.directory.bucket_of(key.hash);
+        let handle = self.directory.get(bucket);
         let spot = self.find(handle, key);
         let mut digits = [0; 20];
         let seen = self.record(handle, &spot, &mut digits).map(see);
-        let is_news = match spot {
-            Spot::Here(entry) => self.is_use_news(handle, entry.at),
-            Spot::Elsewhere { at, .. } => self.is_use_news(handle, at),
-            Spot::Nowhere { .. } => false,
-        };
-        (seen, is_news)
+        let is_full = self.use_at(bucket, &spot).is_some_and(|of| !self.uses.note(of));
+        (seen, is_full)
     }
 
     #[inline]
@@ -332,7 +334,7 @@ impl Shard {
             self.carry_out(plan, key, bucket, spot, visitor, &mut scratch)
         });
         if is_use && outcome.is_ok() {
-            self.note_use(key);
+            self.enter_use(key);
         }
         // One long record must not leave a long buffer behind.
         if scratch.capacity() > 2 * BUCKET_RECORD_MAX {
