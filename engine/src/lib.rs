@@ -8,4 +8,4 @@ mod arena;
 mod mem_hash;
 mod raw;
 
-pub use mem_hash::{MemHash, MemHashOptions};
+pub use mem_hash::{EvictionObserver, MemHash, MemHashOptions};

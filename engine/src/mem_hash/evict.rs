@@ -17,7 +17,7 @@ use super::record::{self, Body, END, Elsewhere, STUB_LEN};
 use super::shard::{Shard, Spot, low_hash};
 use super::uses::Use;
 use crate::arena::{Arena, Effort, Handle, Kind, Need, NoRoom};
-use todana_core::Expiry;
+use todana_core::{Expiry, Record};
 
 /// The share of a bucket that the small queue may keep, at first and at the extremes.
 const SMALL_FIRST: f32 = 0.2;
@@ -25,6 +25,18 @@ const SMALL_LEAST: f32 = 0.1;
 const SMALL_MOST: f32 = 0.5;
 /// How far one ghost's return moves that share, times the records of the shard.
 const STEP: f32 = 30.0;
+
+/// Who is told of records that go to make room. Those that go because they have expired are not told.
+pub trait EvictionObserver: std::fmt::Debug + Send + Sync {
+    /// Whether it wants to hear now. It is asked before each eviction, so this is to cost next to nothing.
+    fn is_listening(&self) -> bool;
+
+    /// A record goes. `has_been_used` is what eviction itself takes for true: that the record has been read since memory
+    /// became scarce, or that its key had gone lately and come back (known by a few bits of its hash, so one newcomer in
+    /// some twenty is taken for another key). Runs under a lock of the engine's: it must be brief and must not call the
+    /// engine.
+    fn evicted(&self, key: &[u8], record: Record<'_>, has_been_used: bool);
+}
 
 /// What a shard knows of its evictions.
 pub(super) struct Evictor {
@@ -403,6 +415,7 @@ impl Shard {
             gone.push(slot);
         }
         let leaving: Vec<Leaving> = gone.iter().map(|slot| self.leaving(handle, *slot)).collect();
+        self.tell_evicted(handle, &gone[expired..]);
         let mut freed = old_end - end;
         self.evictor.slots = slots;
         self.rewrite(bucket, Some(ghosts), None).ok()?;
@@ -418,6 +431,16 @@ impl Shard {
             self.forget(leaving);
         }
         Some(freed)
+    }
+
+    /// Tells the observer, if it listens, of records that are about to go. Their bytes are gone afterwards; so in the rare
+    /// case that the system then refuses the smaller block, one is told that stays.
+    fn tell_evicted(&self, handle: Handle, slots: &[Slot]) {
+        let Some(observer) = self.observer.as_deref().filter(|observer| observer.is_listening()) else { return };
+        for slot in slots {
+            let is_main = slot.mark.is_main();
+            self.view_at(handle, slot.at as usize, &mut |key, record| observer.evicted(key, record, is_main));
+        }
     }
 
     /// What is to be accounted for when this record leaves its bucket.

@@ -27,6 +27,7 @@ mod uses;
 
 use crate::arena::{Budget, NoRoom};
 use classes::ClassBounds;
+pub use evict::EvictionObserver;
 use huge::{HugeBuffer, Refused};
 use key::{Key, Seeds};
 use parking_lot::{RwLock, RwLockWriteGuard};
@@ -57,6 +58,8 @@ pub struct MemHashOptions {
     /// and beside the memory limit. Each shard holds its part, so there must be as many as shards. A new record makes
     /// another go, by the same rule as when memory is short.
     pub capacity_records: Option<u64>,
+    /// Who is told of each record that goes to make room.
+    pub observer: Option<Arc<dyn EvictionObserver>>,
 }
 
 impl Default for MemHashOptions {
@@ -67,6 +70,7 @@ impl Default for MemHashOptions {
             limit: MemoryLimit { bytes: None, when_full: WhenFull::Evict },
             class_bounds: Vec::new(),
             capacity_records: None,
+            observer: None,
         }
     }
 }
@@ -136,7 +140,8 @@ impl MemHash {
         let shard = |index| {
             let share = capacity / count as u64 + u64::from((index as u64) < capacity % count as u64);
             let records_max = if options.capacity_records.is_some() { share } else { u64::MAX };
-            Padded(RwLock::new(Shard::new(seeds, Arc::clone(&budget), Arc::clone(&bounds), records_max)))
+            let (budget, bounds) = (Arc::clone(&budget), Arc::clone(&bounds));
+            Padded(RwLock::new(Shard::new(seeds, budget, bounds, records_max, options.observer.clone())))
         };
         Ok(MemHash {
             shards: (0..count).map(shard).collect(),

@@ -8,7 +8,7 @@ mod sweep;
 
 use super::classes::{ClassBounds, Classes};
 use super::directory::Directory;
-use super::evict::{Evictor, records_in};
+use super::evict::{EvictionObserver, Evictor, records_in};
 use super::huge::{self, HugeRecord, HugeTable};
 use super::key::{Key, Seeds};
 use super::queue::{Mark, Tail, put_tail};
@@ -90,6 +90,7 @@ pub(super) struct Shard {
     pub(super) reclaimed: u64,
     pub(super) evictor: Evictor,
     pub(super) uses: Uses,
+    pub(super) observer: Option<Arc<dyn EvictionObserver>>,
     /// What the arena had moved when housekeeping was last done: more now means that somebody writes.
     moved_when_last_maintained: u64,
     /// The most bytes that one visit has moved.
@@ -104,6 +105,7 @@ impl Shard {
         budget: Arc<Budget>,
         bounds: Arc<ClassBounds>,
         records_max: u64,
+        observer: Option<Arc<dyn EvictionObserver>>,
     ) -> Shard {
         Shard {
             directory: Directory::new(Arc::clone(&budget)),
@@ -121,6 +123,7 @@ impl Shard {
             reclaimed: 0,
             evictor: Evictor::new(),
             uses: Uses::new(),
+            observer,
             moved_when_last_maintained: 0,
             worst_moved: 0,
             scratch: Vec::new(),
