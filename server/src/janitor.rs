@@ -16,6 +16,9 @@ pub(crate) fn run(shared: &Shared) {
         shared.clock.tick();
         let start = Instant::now();
         while shared.database.maintain() && start.elapsed() < WORK {}
+        if let Some(round) = shared.database.take_sweep_round() {
+            shared.observers.tell_swept(&round);
+        }
         shared.measure_memory();
         // Woken early when the server stops.
         std::thread::park_timeout(TICK.saturating_sub(start.elapsed()));

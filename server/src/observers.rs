@@ -6,11 +6,13 @@ use crate::prefixes::Prefixes;
 use crate::roster::{Address, Seat};
 use crate::watchers::{Place, Watchers};
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use todana::Database;
+use todana::{CachedClock, Clock, Database, Round};
 use todana_core::{
-    Command, Delete, Family, Number, Refusal, Reply, Store, StoreMode, Stored, Streams, Ttl, UnixSeconds,
+    Command, Delete, Family, Number, Record, Refusal, Reply, Store, StoreMode, Stored, Streams, Ttl,
 };
+use todana_engine::EvictionObserver;
 use todana_protocol::memcached::{item_size, put_uri_encoded, size_class};
 
 /// Prefixes are counted; the lower bits are streams that are watched.
@@ -23,6 +25,7 @@ pub(crate) struct Observers {
     flags: AtomicU32,
     pub(crate) watchers: Watchers,
     pub(crate) prefixes: Prefixes,
+    clock: Arc<CachedClock>,
 }
 
 /// A record as it was before a command.
@@ -35,8 +38,8 @@ struct Before {
 }
 
 impl Observers {
-    pub(crate) fn new(watchers: Watchers, prefixes: Prefixes) -> Observers {
-        Observers { flags: AtomicU32::new(0), watchers, prefixes }
+    pub(crate) fn new(watchers: Watchers, prefixes: Prefixes, clock: Arc<CachedClock>) -> Observers {
+        Observers { flags: AtomicU32::new(0), watchers, prefixes, clock }
     }
 
     /// Whether anybody looks on.
@@ -96,6 +99,19 @@ impl Observers {
         self.tell(Streams::CONNECTIONS, |line| {
             let remote = Remote(&seat.peer);
             line.put_text(format_args!("conn_close {remote} reason={reason} cfd={}", seat.descriptor));
+        });
+    }
+
+    /// A round of the sweep for expired records has ended. The words are those of memcached's crawler, which goes over one
+    /// queue of one slab class at a time; here there is one round for all, planned at most a second ahead.
+    pub(crate) fn tell_swept(&self, round: &Round) {
+        self.tell(Streams::SYSTEM, |line| {
+            let Round { since_last, elapsed, seen, removed } = round;
+            let (since, elapsed) = (since_last.as_secs(), elapsed.as_secs());
+            line.put_text(format_args!(
+                "lru_crawler crawler=0 lru=all low_mark=0 next_reclaims=0 since_run={since} next_run=1 \
+                 elapsed={elapsed} examined={seen} reclaimed={removed}"
+            ));
         });
     }
 
@@ -169,11 +185,11 @@ impl Observers {
         match command {
             Command::Store(store) => {
                 let value_len = outcome.stored_len.unwrap_or(store.value.len());
-                stored(outcome.status, store_name(store), seconds(store.ttl), store.flags, value_len);
+                stored(outcome.status, store_name(store), self.seconds(store.ttl), store.flags, value_len);
             }
             Command::Discard { .. } => stored(outcome.status, "set", 0, 0, 0),
             Command::Arithmetic(arithmetic) if outcome.is_created => {
-                let ttl = arithmetic.vivify.map_or(0, seconds);
+                let ttl = arithmetic.vivify.map_or(0, |ttl| self.seconds(ttl));
                 stored("stored", "add", ttl, 0, arithmetic.initial.to_string().len());
             }
             Command::Delete(Delete { mark_stale: false, drop_value: false, family, .. })
@@ -189,6 +205,42 @@ impl Observers {
             }
             _ => {}
         }
+    }
+
+    /// Seconds to live, as a client says it; a time that has come is negative.
+    fn seconds(&self, ttl: Ttl) -> i64 {
+        match ttl {
+            Ttl::Never => 0,
+            Ttl::Expired => -1,
+            Ttl::Seconds(seconds) | Ttl::Sliding(seconds) => seconds.into(),
+            Ttl::At(at) => at as i64 - self.clock.now().0 as i64,
+        }
+    }
+}
+
+impl EvictionObserver for Observers {
+    fn is_listening(&self) -> bool {
+        self.watch_any(Streams::EVICTIONS)
+    }
+
+    /// As in memcached, `ttl` is what is left, and -1 for a record that does not expire. `la` is 0 where nobody has asked
+    /// for access times.
+    fn evicted(&self, key: &[u8], record: Record<'_>, has_been_used: bool) {
+        self.tell(Streams::EVICTIONS, |line| {
+            let Record { attributes, value, .. } = record;
+            let now = self.clock.now();
+            let is_fetched = has_been_used || attributes.access.is_some_and(|access| access.fetched);
+            let fetch = if is_fetched { "yes" } else { "no" };
+            let ttl = attributes.expiry.seconds_left(now).unwrap_or(-1);
+            let idle = attributes.access.map_or(0, |access| now.0.saturating_sub(access.at.0));
+            let class = size_class(item_size(key.len() as u64, value.len() as u64, attributes.flags));
+            line.put_text(format_args!("eviction"));
+            line.put_key(key);
+            line.put_text(format_args!(
+                " fetch={fetch} ttl={ttl} la={idle} clsid={class} size={}",
+                value.len()
+            ));
+        });
     }
 }
 
@@ -308,19 +360,5 @@ fn name_of(command: &Command<'_>) -> &'static str {
         Command::Noop => "mn",
         Command::Faulty { .. } => "faulty",
         _ => "other",
-    }
-}
-
-/// Seconds to live, as a client says it; a time that has come is negative.
-fn seconds(ttl: Ttl) -> i64 {
-    match ttl {
-        Ttl::Never => 0,
-        Ttl::Expired => -1,
-        Ttl::Seconds(seconds) | Ttl::Sliding(seconds) => seconds.into(),
-        Ttl::At(at) => {
-            let now = todana::Clock::now(&todana::SystemClock);
-            let UnixSeconds(now) = now;
-            at as i64 - now as i64
-        }
     }
 }

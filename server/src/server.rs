@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use todana::{CachedClock, Clock, Database};
 use todana_core::{MemoryLimit, WhenFull};
-use todana_engine::{MemHash, MemHashOptions};
+use todana_engine::{EvictionObserver, MemHash, MemHashOptions};
 use todana_protocol::memcached::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES};
 
 /// What connections may keep together where there is no memory limit.
@@ -106,7 +106,7 @@ pub(crate) struct Shared {
     pub(crate) verbosity: AtomicU32,
     pub(crate) roster: Roster,
     pub(crate) crawler: Crawler,
-    pub(crate) observers: Observers,
+    pub(crate) observers: Arc<Observers>,
     /// What the process held besides the engine when last measured.
     outside_bytes: AtomicU64,
     /// What connections keep between their turns.
@@ -219,12 +219,19 @@ impl Server {
             );
         }
         let clock = Arc::new(CachedClock::new());
+        let observers = Arc::new(Observers::new(
+            Watchers::new(options.watcher_buffer_bytes),
+            Prefixes::new(options.prefix_delimiter.unwrap_or(b':')),
+            Arc::clone(&clock),
+        ));
+        observers.count_prefixes(options.prefix_delimiter.is_some());
         let class_bounds: Vec<u32> =
             CHUNK_SIZES.iter().map(|&size| size - ITEM_OVERHEAD_BYTES as u32).collect();
         let shards = shards(&options, process::machine_bytes());
         let engine = MemHash::new(MemHashOptions {
             class_bounds: class_bounds.clone(),
             shards: Some(shards),
+            observer: Some(Arc::clone(&observers) as Arc<dyn EvictionObserver>),
             ..MemHashOptions::default()
         })
         .map_err(io::Error::other)?;
@@ -233,11 +240,6 @@ impl Server {
         if options.emulate_full {
             database = database.emulate_full();
         }
-        let observers = Observers::new(
-            Watchers::new(options.watcher_buffer_bytes),
-            Prefixes::new(options.prefix_delimiter.unwrap_or(b':')),
-        );
-        observers.count_prefixes(options.prefix_delimiter.is_some());
         let handle = Handle::new();
         let shared = Arc::new(Shared {
             started: Instant::now(),

@@ -3,6 +3,7 @@
 mod running;
 
 use running::{Client, Running, eventually, options};
+use std::collections::BTreeSet;
 use std::io::Write;
 use todana_server::Options;
 
@@ -128,6 +129,104 @@ fn a_watcher_is_told_of_connections_requests_and_the_system() {
     let closed = event(&mut connections);
     assert!(closed.starts_with("conn_close rip=127.0.0.1 rport="), "{closed}");
     assert!(closed.ends_with(" transport=tcp reason=normal"), "{closed}");
+}
+
+#[test]
+fn a_watcher_is_told_of_each_eviction() {
+    let options = Options { memory_limit_mib: 8, watcher_buffer_bytes: 64 << 20, ..options() };
+    let server = Running::start(options);
+    let mut watcher = watch(&server, "evictions");
+    let mut client = server.connect();
+    let mut stored = 0;
+    while client.stat("evictions").parse::<usize>().unwrap() < 500 {
+        assert!(stored < 100_000, "nothing is evicted");
+        for number in stored..stored + 500 {
+            let ttl = if number % 2 == 0 { 0 } else { 1000 };
+            client.send(format!("set k%{number} 7 {ttl} 900 noreply\r\n").as_bytes());
+            client.send(&[[b'x'; 900].as_slice(), b"\r\n"].concat());
+        }
+        stored += 500;
+        client.send(b"mn\r\n");
+        client.expect(b"MN\r\n");
+    }
+    // The limit is on the process, so that housekeeping may go on evicting: what has been told by now has gone.
+    let evictions: usize = client.stat("evictions").parse().unwrap();
+    let mut gone = BTreeSet::new();
+    for _ in 0..evictions {
+        let event = event(&mut watcher);
+        let words: Vec<&str> = event.split(' ').collect();
+        let [kind, key, fetch, ttl, access, class, size] = words[..] else { panic!("{event}") };
+        assert_eq!((kind, access, class, size), ("eviction", "la=0", "clsid=12", "size=900"), "{event}");
+        assert!(fetch == "fetch=yes" || fetch == "fetch=no", "{event}");
+        let number: usize = key.strip_prefix("key=k%25").expect(&event).parse().unwrap();
+        let ttl: i64 = ttl.strip_prefix("ttl=").expect(&event).parse().unwrap();
+        assert!(if number % 2 == 0 { ttl == -1 } else { (1..=1000).contains(&ttl) }, "{event}");
+        assert!(gone.insert(number), "told twice: {event}");
+    }
+    for number in gone {
+        client.send(format!("mg k%{number}\r\n").as_bytes());
+        client.expect(b"EN\r\n");
+    }
+}
+
+#[test]
+fn evictions_are_not_told_where_nobody_watches_them() {
+    let server = Running::start(Options { memory_limit_mib: 8, ..options() });
+    let _watcher = watch(&server, "deletions");
+    let mut client = server.connect();
+    for number in 0.. {
+        client.set(format!("k{number}").as_bytes(), &[b'x'; 10_000]);
+        if number % 100 == 0 && client.stat("evictions") != "0" {
+            break;
+        }
+    }
+    assert_eq!(client.stat("log_worker_written"), "0");
+}
+
+#[test]
+fn a_watcher_is_told_of_sweeps() {
+    let server = Running::start(Options { debug_commands: true, ..options() });
+    let mut watcher = watch(&server, "sysevents");
+    let mut client = server.connect();
+    client.send(b"set stays 0 0 1\r\nx\r\nset goes 0 100 1\r\nx\r\nset too 0 100 1\r\nx\r\ndebugtime +200\r\n");
+    client.expect(b"STORED\r\nSTORED\r\nSTORED\r\nOK\r\n");
+    let swept = event(&mut watcher);
+    assert_eq!(
+        swept,
+        "lru_crawler crawler=0 lru=all low_mark=0 next_reclaims=0 since_run=0 next_run=1 elapsed=0 examined=3 reclaimed=2"
+    );
+}
+
+#[test]
+fn a_watcher_is_told_why_connections_close() {
+    let server = Running::start(Options { idle_timeout_s: 1, shutdown_allowed: true, ..options() });
+    let mut watcher = watch(&server, "connevents");
+    let idle = server.connect();
+    let name = format!("rip=127.0.0.1 rport={} transport=tcp", idle.stream.local_addr().unwrap().port());
+    assert_eq!(event(&mut watcher), format!("conn_new {name}"));
+    assert_eq!(event(&mut watcher), format!("conn_close {name} reason=idle_timeout"));
+    let mut stopper = server.connect();
+    let name = format!("rip=127.0.0.1 rport={} transport=tcp", stopper.stream.local_addr().unwrap().port());
+    assert_eq!(event(&mut watcher), format!("conn_new {name}"));
+    stopper.send(b"quit\r\n");
+    assert_eq!(event(&mut watcher), format!("conn_close {name} reason=normal"));
+}
+
+/// What cannot happen here can be watched all the same, as in a memcached built without it; what nobody knows cannot.
+#[test]
+fn streams_of_a_proxy_are_silent_and_unknown_ones_refused() {
+    let server = Running::start(options());
+    let mut watcher = watch(&server, "proxyreqs proxyevents proxyuser");
+    let mut client = server.connect();
+    for words in ["bogus", "evictions bogus", "proxycmds", "all", "EVICTIONS"] {
+        client.send(format!("watch {words}\r\n").as_bytes());
+        client.expect(b"ERROR\r\n");
+    }
+    client.set(b"k", b"v");
+    assert_eq!(client.stat("log_watchers"), "1");
+    assert_eq!(client.stat("log_worker_written"), "0");
+    watcher.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(watcher.rest(), b"");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::get::{self, GetVisitor, Outcome};
 use crate::inspect::InspectVisitor;
 use crate::long_value;
 use crate::store::{LongJoin, StoreVisitor};
-use crate::sweep::Sweep;
+use crate::sweep::{Round, Sweep};
 use crate::touch::TouchVisitor;
 use crate::versions::Versions;
 use std::ops::ControlFlow;
@@ -113,6 +113,11 @@ impl Database {
         let (removed, sweeping) = self.sweep.step(self.engine(), now);
         self.own_lane.counts.reclaimed.add(removed);
         self.engine.maintain() || sweeping
+    }
+
+    /// The last round of the sweep for expired records that has come to its end, if it has not been taken yet.
+    pub fn take_sweep_round(&self) -> Option<Round> {
+        self.sweep.take_round()
     }
 
     /// Memory for a long value that is to be stored ([`Engine::buffer`]); what has expired makes room first.

@@ -51,3 +51,4 @@ mod versions;
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
 pub use counters::{ClassCounters, Counters, Lane};
 pub use database::Database;
+pub use sweep::Round;

@@ -28,6 +28,19 @@ const RELIEF: Duration = Duration::from_millis(1);
 
 const NEVER: u64 = u64::MAX;
 
+/// What a round has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// From the start of the round before to the start of this one; zero for the first.
+    pub since_last: Duration,
+    /// From its start to its end, with its rests.
+    pub elapsed: Duration,
+    /// Records passed.
+    pub seen: u64,
+    /// Of those, removed.
+    pub removed: u64,
+}
+
 #[derive(Debug)]
 pub(crate) struct Sweep {
     /// No expiry that was stored since the last round began, or that it left, is earlier.
@@ -43,10 +56,25 @@ struct State {
     started: Option<Instant>,
     /// The earliest expiry that this round has met and left.
     earliest: u64,
-    /// Removed in this round.
+    /// Passed and removed in this round.
+    seen: u64,
     removed: u64,
+    since_last: Duration,
+    /// The last round that has come to its end and that nobody has asked for yet.
+    finished: Option<Round>,
     /// No step before this.
     rests_until: Option<Instant>,
+}
+
+impl State {
+    fn finish(&mut self) {
+        self.finished = Some(Round {
+            since_last: self.since_last,
+            elapsed: self.started.map_or(Duration::ZERO, |started| started.elapsed()),
+            seen: self.seen,
+            removed: self.removed,
+        });
+    }
 }
 
 impl Sweep {
@@ -56,7 +84,10 @@ impl Sweep {
             running: false,
             started: None,
             earliest: NEVER,
+            seen: 0,
             removed: 0,
+            since_last: Duration::ZERO,
+            finished: None,
             rests_until: None,
         };
         Sweep { earliest: AtomicU64::new(NEVER), state: Mutex::new(state) }
@@ -118,6 +149,11 @@ impl Sweep {
         0
     }
 
+    /// The last round that has ended, once.
+    pub(crate) fn take_round(&self) -> Option<Round> {
+        self.state.try_lock().ok()?.finished.take()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -134,7 +170,10 @@ impl Sweep {
             running: true,
             started: Some(now),
             earliest: NEVER,
+            seen: 0,
             removed: 0,
+            since_last: state.started.map_or(Duration::ZERO, |last| now - last),
+            finished: state.finished,
             rests_until: None,
         };
     }
@@ -166,9 +205,11 @@ impl Sweep {
             let swept = swept.and_then(Result::ok).unwrap_or_default();
             (removed, seen) = (removed + swept.removed, seen + swept.seen);
             state.place = swept.next;
+            state.seen += swept.seen;
             state.removed += swept.removed;
             if swept.next.is_none() {
                 state.running = false;
+                state.finish();
                 self.earliest.fetch_min(state.earliest, Ordering::Relaxed);
             }
         }
