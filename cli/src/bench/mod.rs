@@ -7,11 +7,13 @@
 //! report     numbers for people and programs
 //! plot       pictures
 //! trace      recorded requests through the engine itself, beside reference caches
+//! replay     the same requests on a live server
 //! ```
 
 mod driver;
 mod plot;
 mod process;
+mod replay;
 mod report;
 #[cfg(test)]
 mod toy_server;
@@ -41,6 +43,7 @@ Examples:
   todana bench --vs 127.0.0.1:11212 --pid 1234 --vs-pid 1235
                                                        two servers in turn, with CPU time per request
   todana bench trace oltp.u32.zst                      no server: how many recorded requests would miss?
+  todana bench replay oltp.u32.zst                     how many of them miss on a live server?
 
 A connection sends a batch (--pipeline), waits for all its replies, and sends the next; a request's latency counts from
 the moment its batch is sent. Keys, values and the order of requests come from --seed: two runs do the same work.
@@ -135,6 +138,9 @@ enum Command {
     /// Replay recorded requests through the engine, without a server: miss ratios beside LRU, S3-FIFO and SIEVE
     #[command(after_help = trace::AFTER_HELP)]
     Trace(trace::Arguments),
+    /// Replay recorded requests on a live server: a get each, and on a miss a set
+    #[command(after_help = replay::AFTER_HELP)]
+    Replay(replay::Arguments),
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -223,8 +229,10 @@ impl Arguments {
 
 /// Runs the benchmark. Fails when a server cannot be reached, or when replies were wrong.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    if let Some(Command::Trace(arguments)) = &arguments.command {
-        return trace::run(arguments);
+    match &arguments.command {
+        Some(Command::Trace(arguments)) => return trace::run(arguments),
+        Some(Command::Replay(arguments)) => return replay::run(arguments),
+        None => {}
     }
     let workload = arguments.workload().map_err(Failure::usage)?;
     let servers: Vec<&Address> = [arguments.first_server()].into_iter().chain(&arguments.vs).collect();

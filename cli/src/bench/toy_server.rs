@@ -61,8 +61,10 @@ fn serve(stream: TcpStream, records: &Records, manner: Manner) -> std::io::Resul
             "set" => block(words[4]).map(|()| b"STORED\r\n".to_vec())?,
             "ms" => block(words[2]).map(|()| b"HD\r\n".to_vec())?,
             _ => {
-                let found = records.lock().unwrap().get(key).cloned();
-                answer(verb, key, found, manner)
+                let keys = if verb == "get" { &words[1..] } else { &words[1..2] };
+                let records = records.lock().unwrap();
+                let found = keys.iter().map(|key| (*key, records.get(*key).cloned())).collect();
+                answer(verb, found, manner)
             }
         };
         match manner {
@@ -80,16 +82,24 @@ fn serve(stream: TcpStream, records: &Records, manner: Manner) -> std::io::Resul
     Ok(())
 }
 
-fn answer(verb: &str, key: &str, value: Option<Vec<u8>>, manner: Manner) -> Vec<u8> {
-    let value = value.map(|value| if manner == Manner::Lying { vec![b'?'; value.len()] } else { value });
-    let key = if manner == Manner::Confused { "another" } else { key };
-    match (verb, value) {
-        _ if manner == Manner::Refusing => b"SERVER_ERROR not today\r\n".to_vec(),
-        ("get", None) => b"END\r\n".to_vec(),
-        ("get", Some(value)) => {
-            [format!("VALUE {key} 0 {}\r\n", value.len()).as_bytes(), &value, b"\r\nEND\r\n"].concat()
-        }
-        (_, None) => b"EN\r\n".to_vec(),
-        (_, Some(value)) => [format!("VA {}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat(),
+fn answer(verb: &str, found: Vec<(&str, Option<Vec<u8>>)>, manner: Manner) -> Vec<u8> {
+    if manner == Manner::Refusing {
+        return b"SERVER_ERROR not today\r\n".to_vec();
     }
+    let mut reply = Vec::new();
+    for (key, value) in found {
+        let value = value.map(|value| if manner == Manner::Lying { vec![b'?'; value.len()] } else { value });
+        let key = if manner == Manner::Confused { "another" } else { key };
+        let Some(value) = value else {
+            reply.extend_from_slice(if verb == "get" { b"" } else { b"EN\r\n" });
+            continue;
+        };
+        let line = match verb {
+            "get" => format!("VALUE {key} 0 {}\r\n", value.len()),
+            _ => format!("VA {}\r\n", value.len()),
+        };
+        reply.extend_from_slice(&[line.as_bytes(), &value, b"\r\n"].concat());
+    }
+    reply.extend_from_slice(if verb == "get" { b"END\r\n" } else { b"" });
+    reply
 }

@@ -190,7 +190,8 @@ impl Picker {
         Picker { keys, zipf, stride: stride(keys) }
     }
 
-    fn pick(&self, random: &mut fastrand::Rng) -> u64 {
+    /// A key.
+    pub(crate) fn pick(&self, random: &mut fastrand::Rng) -> u64 {
         match &self.zipf {
             None => random.u64(1..=self.keys),
             Some(zipf) => self.scatter(zipf.pick(random)),

@@ -22,7 +22,7 @@ use crate::Failure;
 use contest::{Outcome, REFERENCES, Shape};
 use indicatif::ProgressBar;
 use report::{Cell, Report, Trace};
-use requests::Requests;
+pub(super) use requests::Requests;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;

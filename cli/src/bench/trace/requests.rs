@@ -60,6 +60,17 @@ impl Requests {
         Ok(Requests { ids, keys: numbers.len() })
     }
 
+    /// Requests for objects of any numbers.
+    pub(crate) fn numbered(objects: impl IntoIterator<Item = u32>) -> Requests {
+        let mut numbers = HashMap::new();
+        let number = |object| {
+            let next = numbers.len() as u32;
+            *numbers.entry(object).or_insert(next)
+        };
+        let ids = objects.into_iter().map(number).collect();
+        Requests { ids, keys: numbers.len() }
+    }
+
     /// The part of the keys, at least one of them.
     pub(crate) fn capacity(&self, percent: f64) -> usize {
         ((self.keys as f64 * percent / 100.0).round() as usize).max(1)

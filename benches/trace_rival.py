@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Of the same requests, in the same memory: how many miss, here and in memcached?
+
+For each trace: memcached gets as many MiB (-m) as hold about a tenth of the trace's keys, at 40-byte keys and 100-byte
+values; the trace is replayed on it (`todana bench replay`: a get for each request, and on a miss a set), and its VmRSS is
+read. Then Todana gets that VmRSS, rounded down to whole MiB, as -m, and the same requests. Its VmRSS at the end, and its
+peak, must not be more than memcached's, or it is tried again with less. Bar: 0.80 of memcached's misses.
+
+A trace of few keys measures the programs, not what they store: a tenth of 13,756 keys is 0.2 MB in a process of 5 MB, and
+memcached has at least a page of 1 MiB for a class of items. So each trace is also replayed in copies, each with keys of
+its own, and requests are drawn from a large number of keys by Zipf's law.
+
+Usage: trace_rival.py [--todana TODANA [--server TODANA]] [--memcached PATH] [--option WORD]... [--threads N] [--window N] TRACE...
+A TRACE is FILE, FILE*COPIES, or zipf:S*KEYS*REQUESTS. --option is another word for memcached, e.g. --option=-C. Needs
+python3, memcached and a build. Exit code 1 if the bar is missed.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+
+BAR = 0.80
+SHARE = 0.10
+# Header, CAS, key and value make 199 bytes; memcached's class for them is 240, 192 without CAS (-C).
+ITEM_BYTES = {True: 240, False: 192}
+PAGE = 1 << 20
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def resident(pid):
+    with open(f"/proc/{pid}/status") as status:
+        lines = dict(line.split(":", 1) for line in status)
+    return {name: int(lines[name].split()[0]) * 1024 for name in ["VmRSS", "VmHWM"]}
+
+
+class Server:
+    def __init__(self, command):
+        self.port = free_port()
+        port = ["-l", "127.0.0.1", "-p", str(self.port)]
+        self.process = subprocess.Popen(command + port, stdout=subprocess.DEVNULL)
+        for _ in range(100):
+            try:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                return
+            except OSError:
+                time.sleep(0.1)
+        sys.exit(f"{command[0]} does not listen")
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def words_of(trace):
+    name, *numbers = trace.split("*")
+    if name.startswith(("zipf:", "uniform")):
+        return [name, "--keys", numbers[0], "--requests", numbers[1]]
+    return [name] + (["--copies", numbers[0]] if numbers else [])
+
+
+def replay(options, trace, more):
+    command = [options.todana, "bench", "replay", *words_of(trace), "--window", str(options.window), "--json", *more]
+    done = subprocess.run(command, stdout=subprocess.PIPE)
+    if done.returncode:
+        sys.exit(f"{trace}: the replay fails")
+    return json.loads(done.stdout)
+
+
+def measure(options, trace, command):
+    """The replay's figures on a server of its own, and its memory at the end."""
+    server = Server(command)
+    try:
+        figures = replay(options, trace, [f"127.0.0.1:{server.port}"])
+        return figures | resident(server.process.pid)
+    finally:
+        server.stop()
+
+
+def show(name, figures, limit):
+    print(f"  {name:10} -m {limit:<4} VmRSS {figures['VmRSS'] / 1e6:7.2f} MB (peak {figures['VmHWM'] / 1e6:.2f}), "
+          f"{figures['curr_items']} records = {figures['curr_items'] / figures['keys']:.3f} of the keys, "
+          f"{figures['misses']} misses = {figures['miss_ratio'] * 100:.2f} %, {figures['refused']} sets refused, "
+          f"{figures['seconds']:.0f} s", flush=True)
+
+
+def contest(options, trace):
+    plan = replay(options, trace, ["--dry-run"])
+    capacity = plan["keys"] * SHARE
+    item = ITEM_BYTES["-C" not in options.option]
+    # It takes no less than twice its longest item.
+    limit = max(2, round(capacity / (PAGE // item)))
+    print(f"{os.path.basename(trace)}: {plan['requests']} requests, {plan['keys']} keys, a tenth of them {capacity:.0f}")
+    common = ["-t", str(options.threads)]
+    theirs_command = [options.memcached, "-u", "root", "-U", "0", *common, *options.option]
+    theirs = measure(options, trace, theirs_command + ["-m", str(limit)])
+    show("memcached", theirs, limit)
+    for limit in range(theirs["VmRSS"] // PAGE, 0, -1):
+        ours = measure(options, trace, [options.server or options.todana, "serve", *common, "-m", str(limit)])
+        show("todana", ours, limit)
+        if ours["VmRSS"] <= theirs["VmRSS"]:
+            break
+    ratio = ours["misses"] / theirs["misses"]
+    held = ours["curr_items"] / theirs["curr_items"]
+    print(f"  misses {ratio:.3f} of memcached's (bar {BAR:.2f}: {'met' if ratio <= BAR else 'MISSED'}), at {held:.2f} times "
+          f"the records in {ours['VmRSS'] / theirs['VmRSS']:.3f} of the memory", flush=True)
+    return ratio
+
+
+def main():
+    target = os.environ.get("CARGO_TARGET_DIR", os.path.join(os.path.dirname(__file__), "..", "target"))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("traces", nargs="+", metavar="TRACE")
+    parser.add_argument("--todana", default=os.path.join(target, "release", "todana"))
+    parser.add_argument("--server", metavar="TODANA", help="another build of it to be measured")
+    parser.add_argument("--memcached", default=shutil.which("memcached"))
+    parser.add_argument("--option", action="append", default=[])
+    parser.add_argument("--threads", type=int, default=4)
+    parser.add_argument("--window", type=int, default=16)
+    options = parser.parse_args()
+    if not options.memcached:
+        sys.exit("skipped: there is no memcached")
+    ratios = [contest(options, trace) for trace in options.traces]
+    sys.exit(any(ratio > BAR for ratio in ratios))
+
+
+main()

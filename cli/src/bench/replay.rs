@@ -1,0 +1,321 @@
+//! `todana bench replay`: recorded or drawn requests on a live server, each a get, and on a miss a set, as a cache beside
+//! a database is used. How many miss?
+//!
+//! Requests go out a window at a time: one get for all its keys, then the sets of those that missed. What the window asks
+//! for again waits until then, so each key is got and set in the order of the trace; only requests for different keys may
+//! change places, by less than a window.
+
+use super::process;
+use super::trace::Requests;
+use super::workload::{Distribution, Picker};
+use crate::Failure;
+use crate::data::Server;
+use indicatif::ProgressBar;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::Path;
+use std::time::Instant;
+use todana_client::{Address, Connection, Error, Outcome, Store, Timeouts, Verb};
+
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  todana bench replay oltp.u32.zst localhost:11211       how many requests of a recorded trace miss?
+  todana bench replay oltp.u32.zst --copies 10 --pid 1234
+                                                         ten of them at a time, each with keys of its own
+  todana bench replay zipf:0.9 --keys 5000000 --requests 20000000
+                                                         drawn requests, few hot keys
+  todana bench replay oltp.u32.zst --dry-run             how many requests and keys are there?
+
+A trace is a file as for `todana bench trace`, or uniform or zipf:S (./zipf for a file of such a name). The server
+should be empty. Keys and values are letters, so that nothing is gained by packing them. To compare servers, give
+them the same memory, VmRSS of the process: -m does not mean the same everywhere.
+
+Exit codes: 0 done, 2 wrong usage, 3 a trace cannot be read, or the server cannot be reached or answers what it should
+not. A set that is refused for want of memory is counted.";
+
+/// Keys are told apart by their number, a colon and letters.
+const KEY_LEN_MIN: u16 = 21;
+/// How many requests are done between two looks at the progress.
+const STEP: u64 = 1 << 14;
+
+/// Options of `todana bench replay`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The trace: a file, or uniform, zipf, zipf:S for as many random requests as --requests says
+    #[arg(value_name = "TRACE")]
+    trace: String,
+    /// The server; counts before -S
+    #[arg(value_name = "SERVER")]
+    named: Option<Address>,
+    #[command(flatten)]
+    server: Server,
+    /// Replay only the first so many requests of a file, or draw so many
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+    /// For random requests: how many keys to draw from
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 31))]
+    keys: u64,
+    /// For random requests: the seed that they come from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Replay so many copies of the trace at a time, each with keys of its own and begun at another place
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    copies: u32,
+    /// Bytes of a key
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u16).range(i64::from(KEY_LEN_MIN)..=250))]
+    key_size: u16,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
+    value_size: u32,
+    /// Requests that are sent at a time; 1 waits for each reply
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    window: u16,
+    /// Process id of the server: shows its memory
+    #[arg(long)]
+    pid: Option<u32>,
+    /// Only tell how many requests and keys there are
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the results as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    hits: u64,
+    misses: u64,
+    /// Sets refused, for want of memory or otherwise.
+    refused: u64,
+}
+
+/// Replays the trace. Fails when it cannot be read, when the server cannot be reached, and on a value that was not set.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let requests = arguments.read()?;
+    let copies = u64::from(arguments.copies);
+    let mut results = json!({
+        "trace": arguments.trace,
+        "requests": requests.ids.len() as u64 * copies,
+        "keys": requests.keys as u64 * copies,
+        "copies": copies,
+        "key_size": arguments.key_size,
+        "value_size": arguments.value_size,
+        "window": arguments.window,
+    });
+    if !arguments.dry_run {
+        let address = arguments.named.as_ref().unwrap_or(&arguments.server.address);
+        let tls = arguments.server.tls.load(&[address])?;
+        let connection = Connection::open_with(address, Timeouts::default(), tls.as_ref())?;
+        let mut replay = Replay::new(connection, arguments.key_size.into(), arguments.value_size as usize);
+        let began = Instant::now();
+        let counts = replay.run(&requests, arguments.copies, arguments.window.into())?;
+        let seconds = began.elapsed().as_secs_f64();
+        let resident = arguments.pid.map(process::resident).transpose().map_err(Failure::trouble)?;
+        let statistics = replay.connection.stats("")?;
+        let statistic = |name: &str| {
+            let found = statistics.iter().find(|(known, _)| known == name);
+            found.and_then(|(_, value)| value.parse::<u64>().ok())
+        };
+        let more = json!({
+            "hits": counts.hits,
+            "misses": counts.misses,
+            "miss_ratio": counts.misses as f64 / (counts.hits + counts.misses) as f64,
+            "refused": counts.refused,
+            "curr_items": statistic("curr_items"),
+            "evictions": statistic("evictions"),
+            "server_resident_bytes": resident,
+            "seconds": seconds,
+        });
+        if let (Value::Object(results), Value::Object(more)) = (&mut results, more) {
+            results.extend(more);
+        }
+    }
+    let mut out = std::io::stdout();
+    if arguments.json {
+        writeln!(out, "{results:#}")?;
+    } else {
+        for (name, value) in results.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+            writeln!(out, "{name:22} {value}")?;
+        }
+    }
+    Ok(())
+}
+
+impl Arguments {
+    fn read(&self) -> Result<Requests, Failure> {
+        let Ok(distribution) = self.trace.parse::<Distribution>() else {
+            return Requests::read(Path::new(&self.trace), self.requests)
+                .map_err(|error| Failure::trouble(format!("{}: {error}", self.trace)));
+        };
+        let Some(count) = self.requests else {
+            return Err(Failure::usage(format!("{}: say how many requests (--requests)", self.trace)));
+        };
+        let picker = Picker::new(distribution, self.keys);
+        let mut random = fastrand::Rng::with_seed(self.seed);
+        Ok(Requests::numbered((0..count).map(|_| picker.pick(&mut random) as u32)))
+    }
+}
+
+/// A connection, and what is needed to make requests.
+struct Replay {
+    connection: Connection,
+    key_size: usize,
+    value_size: usize,
+    value: Vec<u8>,
+}
+
+impl Replay {
+    fn new(connection: Connection, key_size: usize, value_size: usize) -> Replay {
+        Replay { connection, key_size, value_size, value: Vec::new() }
+    }
+
+    fn run(&mut self, requests: &Requests, copies: u32, window: usize) -> Result<Counts, Error> {
+        let bar = crate::data::progress(
+            Some(requests.ids.len() as u64 * u64::from(copies)),
+            "{wide_bar} {human_pos}/{human_len} requests, {per_sec}, {eta} left",
+        );
+        let outcome = self.all(interleaved(requests, copies), window, &bar);
+        bar.finish_and_clear();
+        outcome
+    }
+
+    fn all(
+        &mut self,
+        mut ids: impl Iterator<Item = u64>,
+        window: usize,
+        bar: &ProgressBar,
+    ) -> Result<Counts, Error> {
+        let (mut counts, mut waiting, mut done) = (Counts::default(), Vec::new(), 0);
+        loop {
+            waiting.extend(ids.by_ref().take(window));
+            if waiting.is_empty() {
+                return Ok(counts);
+            }
+            done += waiting.len() as u64;
+            while !waiting.is_empty() {
+                waiting = self.round(&waiting, &mut counts)?;
+            }
+            if done >= STEP {
+                bar.inc(std::mem::take(&mut done));
+            }
+        }
+    }
+
+    /// Does the first request for each key, and returns the others.
+    fn round(&mut self, ids: &[u64], counts: &mut Counts) -> Result<Vec<u64>, Error> {
+        let (mut firsts, mut again) = (Vec::with_capacity(ids.len()), Vec::new());
+        for &id in ids {
+            if firsts.contains(&id) { again.push(id) } else { firsts.push(id) }
+        }
+        let keys: Vec<Vec<u8>> = firsts.iter().map(|&id| key(id, self.key_size)).collect();
+        let words: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let found = self.connection.get(&words, false)?;
+        let mut found = found.iter().peekable();
+        let mut sets = 0;
+        for (&id, key) in firsts.iter().zip(&keys) {
+            self.value.clear();
+            letters(&mut self.value, id, self.value_size);
+            if let Some(item) = found.next_if(|item| item.key == *key) {
+                if item.value != self.value {
+                    let key = String::from_utf8_lossy(key);
+                    return Err(Error::Unexpected(format!("another value than was set under {key}")));
+                }
+                counts.hits += 1;
+            } else {
+                counts.misses += 1;
+                sets += 1;
+                let store = Store { verb: Verb::Set, key, value: &self.value, ..Store::default() };
+                self.connection.write_store(&store)?;
+            }
+        }
+        if sets > 0 {
+            self.connection.flush()?;
+        }
+        for _ in 0..sets {
+            match self.connection.read_outcome() {
+                Ok(Outcome::Done) => {}
+                Ok(other) => return Err(Error::Unexpected(format!("{other:?} to a set"))),
+                Err(Error::Refused(_)) => counts.refused += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(again)
+    }
+}
+
+/// The requests of all copies: one of each in turn. Each begins at another place, so that they do not ask for the same
+/// object at the same time, and goes on from the start when it has come to the end.
+fn interleaved(requests: &Requests, copies: u32) -> impl Iterator<Item = u64> {
+    let (ids, copies) = (&requests.ids, u64::from(copies));
+    (0..ids.len()).flat_map(move |at| {
+        (0..copies).map(move |copy| {
+            let shift = (ids.len() as u64 * copy / copies) as usize;
+            u64::from(ids[(at + shift) % ids.len()]) * copies + copy
+        })
+    })
+}
+
+/// The key of an object: its number, a colon, and letters.
+fn key(id: u64, size: usize) -> Vec<u8> {
+    let mut key = Vec::with_capacity(size);
+    // A Vec takes whatever is written.
+    let _ = write!(key, "{id}:");
+    let rest = size.saturating_sub(key.len());
+    letters(&mut key, !id, rest);
+    key
+}
+
+/// Letters that come from a seed, not quite evenly over the alphabet.
+fn letters(out: &mut Vec<u8>, seed: u64, count: usize) {
+    let from = out.len();
+    out.resize(from + count, 0);
+    fastrand::Rng::with_seed(seed).fill(&mut out[from..]);
+    out[from..].iter_mut().for_each(|byte| *byte = b'a' + (u32::from(*byte) * 26 / 256) as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::toy_server::{Manner, start};
+    use super::*;
+
+    fn replay(manner: Manner, requests: &Requests, copies: u32, window: usize) -> Result<Counts, Error> {
+        let connection = Connection::open(&start(manner)).unwrap();
+        Replay::new(connection, 40, 100).run(requests, copies, window)
+    }
+
+    #[test]
+    fn a_key_misses_once_on_a_server_that_keeps_all_whatever_the_window() {
+        let requests = Requests::numbered((0..2000u32).map(|n| n * n % 97));
+        for (copies, window) in [(1, 1), (1, 16), (3, 7), (2, 256)] {
+            let counts = replay(Manner::Good, &requests, copies, window).unwrap();
+            let (keys, all) = (requests.keys as u64 * u64::from(copies), 2000 * u64::from(copies));
+            assert_eq!(counts, Counts { hits: all - keys, misses: keys, refused: 0 }, "{copies} {window}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_was_not_set_ends_the_replay() {
+        let requests = Requests::numbered([1, 2, 1]);
+        let error = replay(Manner::Lying, &requests, 1, 1).unwrap_err().to_string();
+        assert!(error.contains("another value than was set under 0:"), "{error}");
+    }
+
+    #[test]
+    fn copies_have_keys_of_their_own_and_begin_at_other_places() {
+        let requests = Requests::numbered([7, 8, 9, 7]);
+        assert_eq!(interleaved(&requests, 1).collect::<Vec<_>>(), [0, 1, 2, 0]);
+        assert_eq!(interleaved(&requests, 2).collect::<Vec<_>>(), [0, 5, 2, 1, 4, 1, 0, 3]);
+    }
+
+    #[test]
+    fn keys_have_their_length_and_are_no_numbers() {
+        for id in [0, 17, 1 << 20, u64::MAX] {
+            let key = key(id, 40);
+            assert_eq!(key.len(), 40);
+            assert!(key.starts_with(format!("{id}:").as_bytes()), "{key:?}");
+        }
+        assert_ne!(key(1, 40)[2..], key(2, 40)[2..]);
+        assert_eq!(key(u64::MAX, usize::from(KEY_LEN_MIN)).len(), 21);
+    }
+}
