@@ -92,8 +92,9 @@ pub trait Engine: Send + Sync {
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<Place>>;
 
-    /// Removes all records and gives their memory back.
-    fn clear(&self) -> Result<()>;
+    /// Removes all records and gives their memory back. `cleared` is called once, when there are none and before anything can
+    /// be written again; it must be brief and must not call the engine.
+    fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()>;
 
     /// What it holds now.
     fn status(&self) -> Status;

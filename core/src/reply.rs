@@ -107,6 +107,8 @@ pub enum Refusal {
     LimitNotAdjustable,
     /// Who asks has not said, or not truly, who they are.
     NotAuthenticated,
+    /// The update log cannot be written, so that nothing may change.
+    LogUnwritable,
 }
 
 /// One reply, or one part of a reply that comes in several.

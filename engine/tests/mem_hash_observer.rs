@@ -49,7 +49,13 @@ fn each_record_that_goes_is_told_as_it_was_stored() {
     let mut stored = BTreeMap::new();
     for n in 0..20_000_u32 {
         let key = format!("key:{n}").into_bytes();
-        let len = if n % 500 == 0 { 100_000 } else if n % 7 == 0 { 3000 } else { n as usize % 300 };
+        let len = if n % 500 == 0 {
+            100_000
+        } else if n % 7 == 0 {
+            3000
+        } else {
+            n as usize % 300
+        };
         let value = vec![n as u8; len];
         put(&hash, &key, &value, Attributes { flags: n % 3, ..Attributes::default() });
         stored.insert(key, (value, n % 3));

@@ -188,7 +188,8 @@ fn a_watcher_is_told_of_sweeps() {
     let server = Running::start(Options { debug_commands: true, ..options() });
     let mut watcher = watch(&server, "sysevents");
     let mut client = server.connect();
-    client.send(b"set stays 0 0 1\r\nx\r\nset goes 0 100 1\r\nx\r\nset too 0 100 1\r\nx\r\ndebugtime +200\r\n");
+    client
+        .send(b"set stays 0 0 1\r\nx\r\nset goes 0 100 1\r\nx\r\nset too 0 100 1\r\nx\r\ndebugtime +200\r\n");
     client.expect(b"STORED\r\nSTORED\r\nSTORED\r\nOK\r\n");
     let swept = event(&mut watcher);
     assert_eq!(

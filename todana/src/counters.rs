@@ -1,6 +1,7 @@
 //! What has happened, counted by worker; some of it by the size of the record that it happened to as well.
 
 use crate::classes::SizeClasses;
+use crate::update_log::Position;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -85,6 +86,8 @@ counters! {
     total_items,
     /// Expired records whose memory was taken back.
     reclaimed,
+    /// Changes refused as the update log cannot be written.
+    log_refusals,
 }
 
 counters! {
@@ -115,6 +118,8 @@ counters! {
 #[repr(align(128))]
 pub struct Lane {
     pub(crate) counts: Counts,
+    /// Behind the last change of this worker's in the update log.
+    logged: AtomicU64,
     classes: Box<[ClassCounts]>,
 }
 
@@ -124,6 +129,17 @@ impl Lane {
         let mut sum = Counters::default();
         sum.add(&self.counts);
         sum
+    }
+
+    /// Behind the last change that this worker has told the update log; what it answered before is settled when that is.
+    #[inline]
+    pub fn logged(&self) -> Position {
+        Position(self.logged.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn has_logged(&self, end: Position) {
+        self.logged.store(end.0, Ordering::Relaxed);
     }
 
     /// The counters of a class; of the last one if there is no such class.
@@ -179,7 +195,7 @@ impl Lanes {
 
     pub(crate) fn open(&self, classes: &SizeClasses) -> Arc<Lane> {
         let classes = (0..classes.len()).map(|_| ClassCounts::default()).collect();
-        let lane = Arc::new(Lane { counts: Counts::default(), classes });
+        let lane = Arc::new(Lane { counts: Counts::default(), logged: AtomicU64::new(0), classes });
         self.state().lanes.push(Arc::clone(&lane));
         lane
     }

@@ -14,6 +14,7 @@ use crate::long_value;
 use crate::store::{LongJoin, StoreVisitor};
 use crate::sweep::{Round, Sweep};
 use crate::touch::TouchVisitor;
+use crate::update_log::{Change, Position, UpdateLog};
 use crate::versions::Versions;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ pub struct Database {
     /// The lane of `maintain`, which may be called from any one thread at a time.
     own_lane: Arc<Lane>,
     emulates_full: bool,
+    log: Option<UpdateLog>,
 }
 
 impl Database {
@@ -63,6 +65,7 @@ impl Database {
             classes,
             own_lane,
             emulates_full: false,
+            log: None,
         }
     }
 
@@ -106,7 +109,7 @@ impl Database {
     /// when there is more to do at once. Meant for one background thread.
     pub fn maintain(&self) -> bool {
         let now = self.clock.now();
-        self.flush.carry_out_if_due(now, self.engine());
+        self.flush_if_due(now);
         if let Some(bounded) = self.engine.bounded() {
             bounded.set_time(now);
         }
@@ -141,6 +144,71 @@ impl Database {
         self.engine.room(buffer, len)
     }
 
+    /// The update log, if there is one.
+    pub fn log(&self) -> Option<&UpdateLog> {
+        self.log.as_ref()
+    }
+
+    /// Carries out a planned flush whose time has come.
+    #[inline]
+    fn flush_if_due(&self, now: UnixSeconds) {
+        self.flush.carry_out_if_due(now, self.engine(), &|change| {
+            self.tell(change);
+        });
+    }
+
+    /// Does what a log or a checkpoint tells, without telling the log. A record that has expired since is stored all the same: a
+    /// later entry may tell that it was touched in time. Fails with `Full` where there is no room and nothing may be evicted.
+    pub(crate) fn replay(&self, change: &Change<'_>) -> Result<()> {
+        match *change {
+            Change::Put { key, record } => {
+                self.versions.have_been_made_to(record.attributes.version);
+                self.sweep.note_expiry(record.attributes.expiry);
+                self.engine.visit(key, &mut Replay(Action::Put(record)))
+            }
+            Change::Retag { key, attributes } => {
+                self.versions.have_been_made_to(attributes.version);
+                self.sweep.note_expiry(attributes.expiry);
+                self.engine.visit(key, &mut Replay(Action::Retag(attributes)))
+            }
+            Change::Remove { key } => self.engine.visit(key, &mut Replay(Action::Remove)),
+            Change::Clear => {
+                self.flush.restore(None);
+                self.engine.clear(&mut || ())
+            }
+            Change::PlanClear { at } => {
+                self.flush.restore(at);
+                Ok(())
+            }
+            Change::Mark { .. } => Ok(()),
+        }
+    }
+
+    /// From now on the log is told of every change.
+    pub(crate) fn attach(&mut self, log: UpdateLog) {
+        self.log = Some(log);
+        self.versions.begin_anew();
+    }
+
+    /// Tells the log, if there is one.
+    fn tell(&self, change: Change<'_>) -> Option<Position> {
+        self.log.as_ref().map(|log| log.append(&change))
+    }
+
+    fn plan_flush(&self, lane: &Lane, at: Ttl, now: UnixSeconds) -> Result<()> {
+        self.flush.plan(at, now, self.engine(), &|change| {
+            if let Some(end) = self.tell(change) {
+                lane.has_logged(end);
+            }
+        })
+    }
+
+    /// Whether this is a change, and the log could not be told of it.
+    #[inline]
+    fn refuses(&self, command: &Command<'_>) -> bool {
+        self.log.as_ref().is_some_and(|log| !log.takes_changes()) && is_change(command)
+    }
+
     /// Removes some of what has expired; false if there is none.
     fn relieve(&self, lane: &Lane, now: UnixSeconds) -> bool {
         let removed = self.sweep.relieve(self.engine(), now);
@@ -152,7 +220,11 @@ impl Database {
     /// encode. Commands that are the server's own (statistics, version ...) are answered `Unknown`.
     pub fn execute(&self, lane: &Lane, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
         let now = self.clock.now();
-        self.flush.carry_out_if_due(now, self.engine());
+        self.flush_if_due(now);
+        if self.refuses(command) {
+            lane.counts.log_refusals.one();
+            return reply(Reply::Refused(Refusal::LogUnwritable));
+        }
         match command {
             Command::Get(get) => self.get(lane, get, now, reply),
             Command::Store(store) => reply(self.store(lane, store, now)),
@@ -161,7 +233,7 @@ impl Database {
                     Refusal::TooLarge => lane.counts.store_too_large.one(),
                     _ => lane.counts.store_no_memory.one(),
                 }
-                let _ = self.engine.visit(key, &mut Remove);
+                let _ = self.visit(lane, key, now, &mut Remove);
                 reply(Reply::Refused(*refusal));
             }
             Command::Delete(delete) => reply(self.delete(lane, delete, now)),
@@ -170,7 +242,7 @@ impl Database {
             Command::Inspect(inspect) => reply(self.inspect(lane, inspect, now)),
             Command::Flush { at } => {
                 lane.counts.cmd_flush.one();
-                reply(match self.flush.plan(*at, now, self.engine()) {
+                reply(match self.plan_flush(lane, *at, now) {
                     Ok(()) => Reply::Done,
                     Err(_) => Reply::Refused(Refusal::OutOfMemory),
                 });
@@ -201,7 +273,7 @@ impl Database {
         see: &mut dyn FnMut(&[u8], Inspection) -> ControlFlow<()>,
     ) -> Result<Option<Place>> {
         let now = self.clock.now();
-        self.flush.carry_out_if_due(now, self.engine());
+        self.flush_if_due(now);
         self.engine.scan(from, &mut |key, record| {
             let attributes = record.attributes;
             if !attributes.expiry.is_live(now) {
@@ -229,13 +301,16 @@ impl Database {
     /// Visits with expiry in between.
     fn visit(&self, lane: &Lane, key: &[u8], now: UnixSeconds, visitor: &mut dyn Visitor) -> Result<Met> {
         if self.emulates_full {
-            return self.visit_full(key, now, visitor);
+            return self.visit_full(lane, key, now, visitor);
         }
-        let mut living = Living::new(visitor, key, now);
+        let mut living = Living::new(visitor, key, now, self.log.as_ref());
         let mut outcome = self.engine.visit(key, &mut living);
         // What is expired takes nobody's room.
         while matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full) && self.relieve(lane, now) {
             outcome = self.engine.visit(key, &mut living);
+        }
+        if let Some(end) = living.logged {
+            lane.has_logged(end);
         }
         let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
         lane.counts.reclaimed.add(u64::from(met.expired && outcome.is_ok()));
@@ -244,10 +319,19 @@ impl Database {
 
     /// A visit that finds no memory if it wants to put anything.
     #[cold]
-    fn visit_full(&self, key: &[u8], now: UnixSeconds, visitor: &mut dyn Visitor) -> Result<Met> {
+    fn visit_full(
+        &self,
+        lane: &Lane,
+        key: &[u8],
+        now: UnixSeconds,
+        visitor: &mut dyn Visitor,
+    ) -> Result<Met> {
         let mut full = NoRoom { inner: visitor, refused: false };
-        let mut living = Living::new(&mut full, key, now);
+        let mut living = Living::new(&mut full, key, now, self.log.as_ref());
         let outcome = self.engine.visit(key, &mut living);
+        if let Some(end) = living.logged {
+            lane.has_logged(end);
+        }
         let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
         if full.refused {
             return Err(Error::new(ErrorKind::Full, "memory is taken to be full"));
@@ -412,7 +496,7 @@ impl Database {
                 }
                 // What the client believes replaced must not be read again; a compare-and-set has promised nothing.
                 if store.mode == StoreMode::Set && store.compare.is_none() {
-                    let _ = self.engine.visit(store.key, &mut Remove);
+                    let _ = self.visit(lane, store.key, now, &mut Remove);
                 }
             }
             _ => {}
@@ -544,6 +628,21 @@ impl Database {
     }
 }
 
+/// Whether a command is meant to change something. Reads may note things on records all the same: a version that is shown, a
+/// sliding expiry that moves.
+fn is_change(command: &Command<'_>) -> bool {
+    match command {
+        Command::Get(get) => get.touch.is_some() || get.vivify.is_some(),
+        Command::Store(_)
+        | Command::Discard { .. }
+        | Command::Delete(_)
+        | Command::Arithmetic(_)
+        | Command::Touch(_)
+        | Command::Flush { .. } => true,
+        _ => false,
+    }
+}
+
 /// Lets `inner` look, retag and remove, and refuses what it wants put.
 struct NoRoom<'v> {
     inner: &'v mut dyn Visitor,
@@ -569,6 +668,15 @@ struct Met {
     expired: bool,
     /// The size class of what was there.
     class: usize,
+}
+
+/// Does as it was told before.
+struct Replay<'r>(Action<'r>);
+
+impl Visitor for Replay<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        self.0
+    }
 }
 
 /// Removes whatever is there.

@@ -1,7 +1,9 @@
-//! Expiry: an expired record is nowhere. It wraps every visitor and every read.
+//! Expiry: an expired record is nowhere. It wraps every visitor and every read, and so does the update log, which is told
+//! what they have changed.
 
 use crate::classes::plain_size;
-use todana_core::{Action, Expiry, Record, Ttl, UnixSeconds, Visitor};
+use crate::update_log::{Change, Position, UpdateLog};
+use todana_core::{Action, Attributes, Expiry, Record, Ttl, UnixSeconds, Visitor};
 
 /// When a record with this time to live dies.
 pub(crate) fn resolve(ttl: Ttl, now: UnixSeconds) -> Expiry {
@@ -31,11 +33,36 @@ pub(crate) struct Living<'v> {
     pub(crate) met_size: usize,
     /// It is removed, and `inner` did nothing.
     buries: bool,
+    log: Option<&'v UpdateLog>,
+    /// What the log is told if the visit goes through.
+    tells: Tells,
+    /// Behind what the log was told.
+    pub(crate) logged: Option<Position>,
+}
+
+/// What is worth telling of a visit.
+#[derive(Clone, Copy, PartialEq)]
+enum Tells {
+    Nothing,
+    Put,
+    Retag,
+    Remove,
+}
+
+/// Whether two records differ only in what is not kept: the times of access.
+fn are_alike(one: Attributes, other: Attributes) -> bool {
+    Attributes { access: None, ..one } == Attributes { access: None, ..other }
 }
 
 impl<'v> Living<'v> {
-    pub(crate) fn new(inner: &'v mut dyn Visitor, key: &'v [u8], now: UnixSeconds) -> Self {
-        Living { inner, now, key, met_expired: false, met_size: 0, buries: false }
+    pub(crate) fn new(
+        inner: &'v mut dyn Visitor,
+        key: &'v [u8],
+        now: UnixSeconds,
+        log: Option<&'v UpdateLog>,
+    ) -> Self {
+        let (tells, logged) = (Tells::Nothing, None);
+        Living { inner, now, key, met_expired: false, met_size: 0, buries: false, log, tells, logged }
     }
 }
 
@@ -45,8 +72,20 @@ impl Visitor for Living<'_> {
         self.met_expired = old.is_some_and(|old| !old.attributes.expiry.is_live(self.now));
         self.buries = false;
         if !self.met_expired {
-            return self.inner.visit(old);
+            let action = self.inner.visit(old);
+            if self.log.is_some() {
+                self.tells = match action {
+                    Action::Put(_) => Tells::Put,
+                    Action::Retag(new) if old.is_some_and(|old| !are_alike(old.attributes, new)) => {
+                        Tells::Retag
+                    }
+                    Action::Remove if old.is_some() => Tells::Remove,
+                    _ => Tells::Nothing,
+                };
+            }
+            return action;
         }
+        self.tells = Tells::Put;
         match self.inner.visit(None) {
             Action::Put(record) => Action::Put(record),
             Action::Keep | Action::Retag(_) | Action::Remove => {
@@ -57,9 +96,22 @@ impl Visitor for Living<'_> {
     }
 
     fn applied(&mut self, now: Option<Record<'_>>) {
-        if !self.buries {
-            self.inner.applied(now);
+        if self.buries {
+            return;
         }
+        if let Some(log) = self.log {
+            let key = self.key;
+            let change = match (self.tells, now) {
+                (Tells::Put, Some(record)) => Some(Change::Put { key, record }),
+                (Tells::Retag, Some(record)) => Some(Change::Retag { key, attributes: record.attributes }),
+                (Tells::Remove, None) => Some(Change::Remove { key }),
+                _ => None,
+            };
+            if let Some(change) = change {
+                self.logged = Some(log.append(&change));
+            }
+        }
+        self.inner.applied(now);
     }
 }
 

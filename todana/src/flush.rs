@@ -1,5 +1,6 @@
 //! The one pending flush: a point in time, replaced by any later flush.
 
+use crate::update_log::Change;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::{Engine, Result, Ttl, UnixSeconds};
@@ -19,32 +20,55 @@ impl Flush {
     }
 
     /// Flushes now or plans to.
-    pub(crate) fn plan(&self, at: Ttl, now: UnixSeconds, engine: &dyn Engine) -> Result<()> {
-        let at = super::expiry::resolve(at, now).at().unwrap_or(now).0;
-        if at > now.0 {
-            self.at.store(at, Ordering::Release);
+    ///
+    /// `log` is told of it, and may be told twice of the same clear; under no lock but that it stands in order with changes of
+    /// records.
+    pub(crate) fn plan(
+        &self,
+        at: Ttl,
+        now: UnixSeconds,
+        engine: &dyn Engine,
+        log: &dyn Fn(Change<'_>),
+    ) -> Result<()> {
+        let at = super::expiry::resolve(at, now).at().unwrap_or(now);
+        if at > now {
+            // A clear that is carried out meanwhile tells that nothing is planned; this must come behind it.
+            let _clearing = self.clearing.lock();
+            self.at.store(at.0, Ordering::Release);
+            log(Change::PlanClear { at: Some(at) });
             return Ok(());
         }
+        let _clearing = self.clearing.lock();
         self.at.store(NONE, Ordering::Release);
-        engine.clear()
+        engine.clear(&mut || log(Change::Clear))
+    }
+
+    /// What a log tells.
+    pub(crate) fn restore(&self, at: Option<UnixSeconds>) {
+        self.at.store(at.map_or(NONE, |at| at.0), Ordering::Release);
+    }
+
+    /// What is planned.
+    #[cfg(test)]
+    pub(crate) fn planned(&self) -> Option<UnixSeconds> {
+        Some(self.at.load(Ordering::Acquire)).filter(|&at| at != NONE).map(UnixSeconds)
     }
 
     /// Carries out a flush whose time has come, before anything else is answered.
     #[inline]
-    pub(crate) fn carry_out_if_due(&self, now: UnixSeconds, engine: &dyn Engine) {
+    pub(crate) fn carry_out_if_due(&self, now: UnixSeconds, engine: &dyn Engine, log: &dyn Fn(Change<'_>)) {
         if now.0 >= self.at.load(Ordering::Acquire) {
-            self.carry_out(now, engine);
+            self.carry_out(now, engine, log);
         }
     }
 
     #[cold]
-    fn carry_out(&self, now: UnixSeconds, engine: &dyn Engine) {
+    fn carry_out(&self, now: UnixSeconds, engine: &dyn Engine, log: &dyn Fn(Change<'_>)) {
         let _clearing = self.clearing.lock();
         let due = self.at.load(Ordering::Acquire);
         // An engine that cannot clear now will be asked again by the next request.
-        if now.0 >= due && engine.clear().is_ok() {
-            // A flush that was planned meanwhile stays planned.
-            let _ = self.at.compare_exchange(due, NONE, Ordering::AcqRel, Ordering::Acquire);
+        if now.0 >= due && engine.clear(&mut || log(Change::Clear)).is_ok() {
+            self.at.store(NONE, Ordering::Release);
         }
     }
 }
@@ -55,15 +79,11 @@ mod tests {
     use std::ops::ControlFlow;
     use todana_core::{Place, Record, Status, Visitor};
 
-    /// An engine that can only be cleared, during which somebody else plans a flush.
-    struct PlansMeanwhile<'a> {
-        flush: &'a Flush,
-        at: Ttl,
-        now: UnixSeconds,
-        clears: AtomicU64,
-    }
+    /// An engine that can only be cleared.
+    #[derive(Default)]
+    struct Clears(AtomicU64);
 
-    impl Engine for PlansMeanwhile<'_> {
+    impl Engine for Clears {
         fn view(&self, _: &[u8], _: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
             Ok(false)
         }
@@ -80,10 +100,9 @@ mod tests {
             Ok(None)
         }
 
-        fn clear(&self) -> Result<()> {
-            if self.clears.fetch_add(1, Ordering::Relaxed) == 0 {
-                self.flush.plan(self.at, self.now, self)?;
-            }
+        fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            cleared();
             Ok(())
         }
 
@@ -93,17 +112,25 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_planned_while_another_is_carried_out_comes_too() {
-        let flush = Flush::new();
-        let (now, later) = (UnixSeconds(1_000), UnixSeconds(1_060));
-        let clears = AtomicU64::new(0);
-        let engine = PlansMeanwhile { flush: &flush, at: Ttl::Seconds(60), now, clears };
-        flush.plan(Ttl::At(now.0), UnixSeconds(now.0 - 1), &engine).unwrap();
+    fn each_planned_flush_is_carried_out_once_and_told_in_order() {
+        let (flush, engine, told) = (Flush::new(), Clears::default(), Mutex::new(Vec::new()));
+        let log = |change: Change<'_>| told.lock().unwrap().push(format!("{change:?}"));
+        let at = UnixSeconds;
+        flush.plan(Ttl::At(1_000), at(999), &engine, &log).unwrap();
+        assert_eq!(flush.planned(), Some(at(1_000)));
         let clears_at = |now| {
-            flush.carry_out_if_due(now, &engine);
-            engine.clears.load(Ordering::Relaxed)
+            flush.carry_out_if_due(UnixSeconds(now), &engine, &log);
+            engine.0.load(Ordering::Relaxed)
         };
-        assert_eq!([clears_at(now), clears_at(now), clears_at(UnixSeconds(later.0 - 1))], [1, 1, 1]);
-        assert_eq!([clears_at(later), clears_at(later)], [2, 2]);
+        assert_eq!([clears_at(999), clears_at(1_000), clears_at(1_000)], [0, 1, 1]);
+        flush.plan(Ttl::Seconds(60), at(1_000), &engine, &log).unwrap();
+        assert_eq!([clears_at(1_059), clears_at(1_060), clears_at(1_061)], [1, 2, 2]);
+        // One that is carried out at once calls off what was planned.
+        flush.plan(Ttl::Seconds(60), at(1_061), &engine, &log).unwrap();
+        flush.plan(Ttl::Expired, at(1_062), &engine, &log).unwrap();
+        assert_eq!([clears_at(1_062), clears_at(2_000)], [3, 3]);
+        let plan = |at| format!("{:?}", Change::PlanClear { at: Some(UnixSeconds(at)) });
+        let clear = || format!("{:?}", Change::Clear);
+        assert_eq!(*told.lock().unwrap(), [plan(1_000), clear(), plan(1_060), clear(), plan(1_121), clear()]);
     }
 }

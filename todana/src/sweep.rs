@@ -9,7 +9,7 @@ use crate::expiry::{deadline, resolve};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use todana_core::{Engine, Place, Ttl, UnixSeconds};
+use todana_core::{Engine, Expiry, Place, Ttl, UnixSeconds};
 
 /// Records looked at between two looks at the clock, some tens of microseconds.
 const STEP_RECORDS: usize = 2048;
@@ -98,11 +98,17 @@ impl Sweep {
     #[inline]
     pub(crate) fn note(&self, ttl: Ttl, now: UnixSeconds) {
         if ttl != Ttl::Never {
-            let at = deadline(resolve(ttl, now));
-            // Hardly ever true: most are later than others that are still to come.
-            if at < self.earliest.load(Ordering::Relaxed) {
-                self.earliest.fetch_min(at, Ordering::Relaxed);
-            }
+            self.note_expiry(resolve(ttl, now));
+        }
+    }
+
+    /// The same of an expiry.
+    #[inline]
+    pub(crate) fn note_expiry(&self, expiry: Expiry) {
+        let at = deadline(expiry);
+        // Hardly ever true: most are later than others that are still to come.
+        if at < self.earliest.load(Ordering::Relaxed) {
+            self.earliest.fetch_min(at, Ordering::Relaxed);
         }
     }
 

@@ -11,6 +11,17 @@ impl Versions {
         (self.0.fetch_add(1, Ordering::Relaxed) + 1).max(1)
     }
 
+    /// This one was made before.
+    pub(crate) fn have_been_made_to(&self, version: u64) {
+        self.0.fetch_max(version, Ordering::Relaxed);
+    }
+
+    /// Versions that were shown may have been lost with the end of a log; none of them is made again. Nobody shows four
+    /// billion of them within what may be lost, and there is room for four billion restarts.
+    pub(crate) fn begin_anew(&self) {
+        self.0.fetch_add(1 << 32, Ordering::Relaxed);
+    }
+
     /// Whether `wanted` is older than the version of a record. One that has none was written after every version that
     /// was shown for it, so it is newer than any that was ever made.
     pub(crate) fn is_older(&self, wanted: u64, stored: u64) -> bool {

@@ -436,7 +436,9 @@ impl Shard {
     /// Tells the observer, if it listens, of records that are about to go. Their bytes are gone afterwards; so in the rare
     /// case that the system then refuses the smaller block, one is told that stays.
     fn tell_evicted(&self, handle: Handle, slots: &[Slot]) {
-        let Some(observer) = self.observer.as_deref().filter(|observer| observer.is_listening()) else { return };
+        let Some(observer) = self.observer.as_deref().filter(|observer| observer.is_listening()) else {
+            return;
+        };
         for slot in slots {
             let is_main = slot.mark.is_main();
             self.view_at(handle, slot.at as usize, &mut |key, record| observer.evicted(key, record, is_main));

@@ -353,14 +353,13 @@ impl Engine for MemHash {
         }
     }
 
-    fn clear(&self) -> Result<()> {
-        for shard in &self.shards {
-            let mut shard = MemHash::alone(&shard.0);
-            let huge = shard.huge.take();
-            shard.clear();
-            drop(shard);
-            drop(huge);
-        }
+    fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
+        // All at once: nobody shall write to the one while the other is not cleared yet. No other lock is taken under one.
+        let mut shards: Vec<_> = self.shards.iter().map(|shard| MemHash::alone(&shard.0)).collect();
+        let gone: Vec<_> = shards.iter_mut().map(|shard| shard.clear()).collect();
+        cleared();
+        drop(shards);
+        drop(gone);
         Ok(())
     }
 

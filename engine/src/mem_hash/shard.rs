@@ -131,14 +131,15 @@ impl Shard {
         }
     }
 
-    pub(super) fn clear(&mut self) {
-        self.directory = Directory::new(Arc::clone(&self.budget));
-        self.arena = Arena::new(Arc::clone(&self.budget));
-        self.huge = HugeTable::new(Arc::clone(&self.budget));
+    /// Removes all records; returns what they took, to be dropped behind the lock.
+    pub(super) fn clear(&mut self) -> (Directory, Arena, HugeTable) {
+        let directory = std::mem::replace(&mut self.directory, Directory::new(Arc::clone(&self.budget)));
+        let arena = std::mem::replace(&mut self.arena, Arena::new(Arc::clone(&self.budget)));
         self.classes.clear();
         (self.records, self.bucket_bytes, self.block_bytes) = (0, 0, 0);
         self.evictor = Evictor::new();
         self.uses = Uses::new();
+        (directory, arena, self.huge.take())
     }
 
     pub(super) fn records(&self) -> u64 {
@@ -794,7 +795,7 @@ impl Shard {
         let buckets = self.directory.len();
         if buckets > 1 && self.records == 0 {
             // Nothing to merge one by one.
-            self.clear();
+            drop(self.clear());
             return true;
         }
         // Writes merge only when it is urgent, so that a size that swings costs nothing; what has settled is merged here.

@@ -198,7 +198,7 @@ pub(crate) fn check(options: MemHashOptions, operations: &[Operation]) {
                 continue;
             }
             Operation::Clear => {
-                hash.clear().unwrap();
+                hash.clear(&mut || ()).unwrap();
                 model.clear();
                 continue;
             }
@@ -233,7 +233,7 @@ pub(crate) fn check(options: MemHashOptions, operations: &[Operation]) {
     }
     let counted: Vec<_> = status.classes.iter().map(|class| (class.records, class.plain_bytes)).collect();
     assert_eq!(counted, classes);
-    hash.clear().unwrap();
+    hash.clear(&mut || ()).unwrap();
     assert_eq!(hash.status().records, 0);
     assert_eq!(hash.status().live_bytes, 0);
     assert_eq!(hash.status().committed_bytes, committed, "all memory is given back");

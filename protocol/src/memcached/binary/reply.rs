@@ -139,6 +139,7 @@ fn refused(refusal: Refusal) -> Status {
         Refusal::TooLarge => Status::TooLarge,
         Refusal::OutOfMemory => Status::OutOfMemory,
         Refusal::NonNumeric => Status::NonNumeric,
+        Refusal::LogUnwritable => Status::TemporaryFailure,
         Refusal::NotAuthenticated | Refusal::NotEnabled => Status::NotAuthenticated,
         // No packet sets a memory limit.
         Refusal::LimitTooSmall | Refusal::LimitInBytes | Refusal::LimitNotAdjustable => Status::Invalid,

@@ -15,6 +15,8 @@ pub(super) enum Status {
     Continue,
     UnknownCommand,
     OutOfMemory,
+    /// It may go well later.
+    TemporaryFailure,
 }
 
 impl Status {
@@ -32,6 +34,7 @@ impl Status {
             Status::Continue => 0x21,
             Status::UnknownCommand => 0x81,
             Status::OutOfMemory => 0x82,
+            Status::TemporaryFailure => 0x86,
         }
     }
 
@@ -48,6 +51,7 @@ impl Status {
             Status::NotAuthenticated => "Auth failure.",
             Status::UnknownCommand => "Unknown command",
             Status::OutOfMemory => "Out of memory",
+            Status::TemporaryFailure => "Temporary failure",
         }
     }
 }

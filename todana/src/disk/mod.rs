@@ -1,0 +1,62 @@
+//! What the database needs of a file system, so that tests can put one underneath that fails and crashes.
+//!
+//! A file's bytes are on disk for certain only after [`File::sync`], its name only after [`Disk::sync_directory`].
+
+mod system;
+
+use std::io::{self, IoSlice};
+use std::path::Path;
+
+pub use system::SystemDisk;
+
+/// A file system.
+pub trait Disk: Send + Sync {
+    /// Makes a file for reading and appending; fails with `AlreadyExists` if there is one.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>>;
+
+    /// Opens a file for reading and, if `writable`, appending.
+    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>>;
+
+    /// The names in a directory, in no order.
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>>;
+
+    /// Makes a directory and those above it that are missing; one that is there is left alone.
+    fn make_directory(&self, directory: &Path) -> io::Result<()>;
+
+    /// Gives a file another name, in one step; a file that has it is replaced.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Returns once the names in a directory are on disk.
+    fn sync_directory(&self, directory: &Path) -> io::Result<()>;
+
+    /// Locks a file, made if need be, for this process; fails with `WouldBlock` if another one has it. The lock ends when
+    /// it is dropped, or with the process.
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>>;
+}
+
+/// An open file.
+pub trait File: Send + Sync {
+    /// Its length.
+    fn len(&self) -> io::Result<u64>;
+
+    /// True for a file of no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Reads at an offset; fewer bytes than asked for only at the end of the file.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Writes all the pieces, one behind the other, at an offset at or before the end. After an error any part of them
+    /// may be there.
+    fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()>;
+
+    /// Cuts or extends it with zeros to this length.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Returns once its bytes are on disk.
+    fn sync(&self) -> io::Result<()>;
+}

@@ -1,0 +1,106 @@
+//! The machine's own file system.
+
+use super::{Disk, File};
+use std::fs::{self, OpenOptions, TryLockError};
+use std::io::{self, IoSlice, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// The machine's own file system. Files are made readable by their owner alone: they hold what users stored.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemDisk;
+
+impl Disk for SystemDisk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        Ok(Box::new(SystemFile(owners_own().create_new(true).read(true).write(true).open(path)?)))
+    }
+
+    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
+        Ok(Box::new(SystemFile(OpenOptions::new().read(true).write(writable).open(path)?)))
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        // A name that is no text is none of ours.
+        fs::read_dir(directory)?
+            .filter_map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).transpose())
+            .collect()
+    }
+
+    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+        fs::create_dir_all(directory)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        fs::File::open(directory)?.sync_all()
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        let file = owners_own().create(true).truncate(false).read(true).write(true).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Box::new(file)),
+            Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+fn owners_own() -> OpenOptions {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = OpenOptions::new();
+    options.mode(0o600);
+    options
+}
+
+struct SystemFile(fs::File);
+
+impl File for SystemFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let mut read = 0;
+        while read < into.len() {
+            match self.0.read_at(&mut into[read..], offset + read as u64) {
+                Ok(0) => break,
+                Ok(len) => read += len,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(read)
+    }
+
+    fn write_at(&self, offset: u64, mut pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+        // One writer a file, so that its one place may be moved; the system's gathering write takes no place in std.
+        let mut file = &self.0;
+        file.seek(SeekFrom::Start(offset))?;
+        // Empty pieces at the end would look like a write of nothing.
+        IoSlice::advance_slices(&mut pieces, 0);
+        while !pieces.is_empty() {
+            match file.write_vectored(pieces) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(len) => IoSlice::advance_slices(&mut pieces, len),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}

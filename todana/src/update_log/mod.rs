@@ -1,0 +1,322 @@
+//! The update log: every change of a database, in order, on disk (docs/format/update-log.md).
+//!
+//! ```text
+//! a visit that has changed something --append--> pending, in memory --writer thread--> segment files
+//!     under the engine's lock                                       one write and one sync for many
+//! ```
+//!
+//! Always true: positions only grow; what stands before `synced` survives a crash of the machine; entries of one key stand in
+//! the order of its changes, as they are appended under the engine's lock. No file is touched under any lock of the engine's.
+//!
+//! Whoever answers a request asks [`UpdateLog::is_settled`] before the answer leaves, and waits if it is not
+//! ([`UpdateLog::wait`], or [`UpdateLog::on_progress`] for those that must not block).
+
+mod entry;
+mod pending;
+mod reader;
+mod segment;
+mod writer;
+
+use crate::clock::Clock;
+use crate::disk::Disk;
+use parking_lot::{Condvar, Mutex};
+use pending::Pending;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use todana_core::{Error, ErrorKind, Result};
+
+pub use entry::{Change, Entry, Position};
+pub use reader::{Reader, Tail};
+pub use segment::Identity;
+
+/// When a change counts as made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// Once it is on disk.
+    Always,
+    /// At once; a crash of the machine or the process loses changes of at most so long a time.
+    Every(Duration),
+    /// At once; the kernel decides when it writes to the disk. Handed to the kernel within a second.
+    Never,
+}
+
+/// How the log is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct LogOptions {
+    /// When a change counts as made.
+    pub sync: Sync,
+    /// A segment that has grown to so many bytes is followed by a new one.
+    pub segment_len: u64,
+    /// So is one that is so old and not empty.
+    pub segment_age: Duration,
+}
+
+impl Default for LogOptions {
+    fn default() -> Self {
+        LogOptions {
+            sync: Sync::Every(Duration::from_secs(1)),
+            segment_len: 64 << 20,
+            segment_age: Duration::from_secs(24 * 60 * 60),
+        }
+    }
+}
+
+/// Whether the log can be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It can.
+    Well,
+    /// A write has failed and is tried again until it succeeds; nothing is lost as long as the process lives.
+    Stuck(String),
+    /// What was written may not be on disk although the system was asked to see to it: nothing more is promised.
+    Lost(String),
+}
+
+/// So much may wait to be written before those who append more have to wait themselves.
+const BACKLOG_MAX: u64 = 32 << 20;
+
+const WELL: u8 = 0;
+const STUCK: u8 = 1;
+const LOST: u8 = 2;
+
+/// An update log that is being written.
+pub struct UpdateLog {
+    shared: Arc<Shared>,
+    clock: Arc<dyn Clock>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the writer's thread and the others share.
+struct Shared {
+    sync: Sync,
+    pending: Mutex<Pending>,
+    /// There is something to write, or the end has come.
+    work: Condvar,
+    /// Behind the last entry appended.
+    appended: AtomicU64,
+    /// Behind the last entry that the system has taken.
+    written: AtomicU64,
+    /// Behind the last entry that is on disk.
+    synced: AtomicU64,
+    /// When the oldest change that is not on disk has waited for as long as it may, in microseconds since `born`, plus one;
+    /// 0: nothing waits.
+    due_us: AtomicU64,
+    born: Instant,
+    state: AtomicU8,
+    /// Why, unless all is well. Its lock goes with `progress`.
+    trouble: Mutex<String>,
+    /// More is on disk, or the state has changed.
+    progress: Condvar,
+    listeners: Mutex<Vec<Listener>>,
+}
+
+/// Called by the writer's thread.
+type Listener = Box<dyn Fn() + Send + std::marker::Sync>;
+
+impl UpdateLog {
+    /// Goes on writing behind `end`, in a new segment of `directory`; whatever else is there ends there (see
+    /// [`Reader`]). The segment is on disk when this returns.
+    pub fn start(
+        disk: Arc<dyn Disk>,
+        directory: &Path,
+        identity: Identity,
+        end: Position,
+        clock: Arc<dyn Clock>,
+        options: LogOptions,
+    ) -> Result<UpdateLog> {
+        let shared = Arc::new(Shared {
+            sync: options.sync,
+            pending: Mutex::new(Pending::new(end)),
+            work: Condvar::new(),
+            appended: AtomicU64::new(end.0),
+            written: AtomicU64::new(end.0),
+            synced: AtomicU64::new(end.0),
+            due_us: AtomicU64::new(0),
+            born: Instant::now(),
+            state: AtomicU8::new(WELL),
+            trouble: Mutex::new(String::new()),
+            progress: Condvar::new(),
+            listeners: Mutex::new(Vec::new()),
+        });
+        let place = writer::Place { disk, directory: PathBuf::from(directory), identity };
+        let writer = writer::Writer::new(place, Arc::clone(&shared), Arc::clone(&clock), options, end)?;
+        let thread = std::thread::Builder::new()
+            .name("update-log".into())
+            .spawn(move || writer.run())
+            .map_err(|error| {
+                Error::new(ErrorKind::Unavailable, format!("cannot start the update log's thread: {error}"))
+            })?;
+        Ok(UpdateLog { shared, clock, writer: Mutex::new(Some(thread)) })
+    }
+
+    /// Appends a change; returns the position behind it. A long value is kept until it is
+    /// written, not copied. What is appended while no changes are taken is dropped: reads may still note things that can be
+    /// lost (a version shown, a sliding expiry moved). Costs a short lock and a copy; called under the engine's lock of the record that has changed.
+    pub fn append(&self, change: &Change<'_>) -> Position {
+        let now_ms = self.clock.now().0 * 1000;
+        let mut pending = self.shared.pending.lock();
+        if !self.takes_changes() {
+            return pending.batch.end();
+        }
+        let is_first = pending.is_empty();
+        let end = pending.append(now_ms, &Entry { origin: None, change: *change });
+        self.shared.appended.store(end.0, Ordering::Release);
+        if is_first {
+            self.shared.begin_waiting(pending.since);
+        }
+        if pending.wakes_writer(is_first) {
+            self.shared.work.notify_one();
+        }
+        end
+    }
+
+    /// Behind the last entry.
+    pub fn end(&self) -> Position {
+        Position(self.shared.appended.load(Ordering::Acquire))
+    }
+
+    /// What stands before this is on disk.
+    pub fn synced(&self) -> Position {
+        self.shared.synced()
+    }
+
+    /// Whether an answer to a change that ends there may leave. Costs a few loads.
+    #[inline]
+    pub fn is_settled(&self, position: Position) -> bool {
+        self.shared.is_settled(position)
+    }
+
+    /// Waits until it is. Fails with `Unavailable` when the log cannot be written: whether the change survives a crash is
+    /// not known then.
+    pub fn wait(&self, position: Position) -> Result<()> {
+        self.shared.wait(|| self.is_settled(position))
+    }
+
+    /// Waits until what stands before this position is on disk, whatever the options say; brings that about at once. Fails
+    /// as `wait` does.
+    pub fn sync_to(&self, position: Position) -> Result<()> {
+        if self.synced() < position {
+            self.shared.pending.lock().hurry = true;
+            self.shared.work.notify_one();
+        }
+        self.shared.wait(|| self.synced() >= position)
+    }
+
+    /// Whether changes are taken: false when they could not be written.
+    #[inline]
+    pub fn takes_changes(&self) -> bool {
+        self.shared.state.load(Ordering::Acquire) == WELL
+    }
+
+    /// Whether it can be written, and if not, why.
+    pub fn health(&self) -> Health {
+        let trouble = self.shared.trouble.lock();
+        match self.shared.state.load(Ordering::Acquire) {
+            WELL => Health::Well,
+            STUCK => Health::Stuck(trouble.clone()),
+            _ => Health::Lost(trouble.clone()),
+        }
+    }
+
+    /// `call` is called, by the writer's thread, whenever more has come to be on disk or the health has changed. It must be
+    /// brief.
+    pub fn on_progress(&self, call: impl Fn() + Send + std::marker::Sync + 'static) {
+        self.shared.listeners.lock().push(Box::new(call));
+    }
+
+    /// Begins a new segment, so that all that has been appended so far lies in finished ones.
+    pub fn rotate(&self) -> Result<()> {
+        let end = self.end();
+        self.shared.pending.lock().rotates = true;
+        self.sync_to(end)
+    }
+
+    /// Writes and syncs what there is and ends in good order. Nothing may be appended any more. Fails with `Unavailable` when
+    /// it could not be written.
+    pub fn close(&self) -> Result<()> {
+        let Some(writer) = self.writer.lock().take() else { return Ok(()) };
+        self.shared.pending.lock().ends = true;
+        self.shared.work.notify_one();
+        if writer.join().is_err() {
+            return Err(Error::new(ErrorKind::Unavailable, "the update log's thread has failed"));
+        }
+        match self.health() {
+            Health::Well => Ok(()),
+            Health::Stuck(why) | Health::Lost(why) => Err(Error::new(ErrorKind::Unavailable, why)),
+        }
+    }
+}
+
+impl Drop for UpdateLog {
+    fn drop(&mut self) {
+        // Whoever wants to know how it went has closed it.
+        let _ = self.close();
+    }
+}
+
+impl Shared {
+    fn synced(&self) -> Position {
+        Position(self.synced.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn is_settled(&self, position: Position) -> bool {
+        match self.sync {
+            Sync::Always => self.synced() >= position,
+            Sync::Every(_) => !self.is_overdue() && !self.is_crowded(),
+            Sync::Never => !self.is_crowded(),
+        }
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.appended.load(Ordering::Relaxed) > self.written.load(Ordering::Relaxed) + BACKLOG_MAX
+    }
+
+    fn is_overdue(&self) -> bool {
+        let due_us = self.due_us.load(Ordering::Acquire);
+        due_us != 0 && self.born.elapsed().as_micros() as u64 >= due_us
+    }
+
+    /// A change has waited to be synced since then. Called with `pending` locked.
+    fn begin_waiting(&self, since: Option<Instant>) {
+        if let (Sync::Every(interval), Some(since)) = (self.sync, since)
+            && self.due_us.load(Ordering::Relaxed) == 0
+        {
+            let due_us = (since.saturating_duration_since(self.born) + interval).as_micros() as u64 + 1;
+            self.due_us.store(due_us, Ordering::Release);
+        }
+    }
+
+    fn wait(&self, is_over: impl Fn() -> bool) -> Result<()> {
+        if is_over() {
+            return Ok(());
+        }
+        let mut trouble = self.trouble.lock();
+        loop {
+            if is_over() {
+                return Ok(());
+            }
+            if self.state.load(Ordering::Acquire) != WELL {
+                return Err(Error::new(ErrorKind::Unavailable, trouble.clone()));
+            }
+            self.progress.wait(&mut trouble);
+        }
+    }
+
+    /// Tells all who wait.
+    fn tell(&self) {
+        // Whoever is between its look and its wait holds this lock.
+        drop(self.trouble.lock());
+        self.progress.notify_all();
+        self.listeners.lock().iter().for_each(|listener| listener());
+    }
+
+    fn set_state(&self, state: u8, why: String) {
+        *self.trouble.lock() = why;
+        self.state.store(state, Ordering::Release);
+        self.tell();
+    }
+}

@@ -1,0 +1,124 @@
+//! Segments: the files of the log, their names and headers (docs/format/update-log.md, section 1).
+
+use super::entry::Position;
+
+/// Who a database is; its files name it, so that files of two databases are never mixed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The server: the origin of what is written here. Not 0.
+    pub server_id: u32,
+    /// The database.
+    pub database_id: [u8; 16],
+}
+
+pub(crate) const HEADER_LEN: usize = 64;
+const MAGIC: &[u8; 8] = b"TODANALG";
+const VERSION: u32 = 1;
+
+/// What stands at the beginning of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) identity: Identity,
+    pub(crate) start: Position,
+    pub(crate) made_ms: u64,
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(HEADER_LEN as u32).to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.identity.database_id);
+        bytes[32..36].copy_from_slice(&self.identity.server_id.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.start.0.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.made_ms.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Says what is wrong with it otherwise.
+    pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
+        let four = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let eight = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        if &bytes[..8] != MAGIC {
+            return Err("this is no segment of an update log".into());
+        }
+        if crc32c::crc32c(&bytes[..60]) != four(60) {
+            return Err("the checksum of the header differs".into());
+        }
+        if four(8) != VERSION {
+            return Err(format!("format version {}; this program knows version {VERSION}", four(8)));
+        }
+        if four(12) as usize != HEADER_LEN || four(36) != 0 || four(56) != 0 {
+            return Err("the header is not one of version 1".into());
+        }
+        let database_id = bytes[16..32].try_into().expect("sixteen bytes");
+        let identity = Identity { server_id: four(32), database_id };
+        Ok(Header { identity, start: Position(eight(40)), made_ms: eight(48) })
+    }
+}
+
+/// The name of the segment that begins there.
+pub(crate) fn name_of(start: Position) -> String {
+    format!("{:020}.log", start.0)
+}
+
+/// Where the segment of this name begins; `None` for a file that is no segment.
+pub(crate) fn start_of(name: &str) -> Option<Position> {
+    position_of(name, ".log")
+}
+
+/// The position that a file of this suffix is named by.
+pub(crate) fn position_of(name: &str, suffix: &str) -> Option<Position> {
+    let digits = name.strip_suffix(suffix)?;
+    let is_position = digits.len() == 20 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_position.then(|| digits.parse().ok().map(Position)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: Header = Header {
+        identity: Identity { server_id: 7, database_id: *b"0123456789abcdef" },
+        start: Position(0x0102_0304),
+        made_ms: 1_800_000_000_123,
+    };
+
+    #[test]
+    fn a_header_comes_back_and_no_flipped_bit_goes_unseen() {
+        let bytes = HEADER.encode();
+        assert_eq!(Header::decode(&bytes), Ok(HEADER));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&damaged).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_header_lies_as_the_format_page_says() {
+        let bytes = HEADER.encode();
+        assert_eq!(&bytes[..16], b"TODANALG\x01\0\0\0\x40\0\0\0");
+        assert_eq!(&bytes[16..40], b"0123456789abcdef\x07\0\0\0\0\0\0\0");
+        assert_eq!(&bytes[40..48], b"\x04\x03\x02\x01\0\0\0\0");
+        assert_eq!(bytes[48..56], 1_800_000_000_123u64.to_le_bytes());
+        assert_eq!(&bytes[56..60], b"\0\0\0\0");
+    }
+
+    #[test]
+    fn only_names_of_twenty_digits_are_segments() {
+        assert_eq!(name_of(Position(42)), "00000000000000000042.log");
+        assert_eq!(start_of("00000000000000000042.log"), Some(Position(42)));
+        for name in [
+            "42.log",
+            "00000000000000000042.log.partial",
+            "+0000000000000000042.log",
+            "99999999999999999999.log",
+        ] {
+            assert_eq!(start_of(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The thread that writes: one write and one sync for whatever has come together meanwhile.
+
+use super::entry::{Change, Entry, Position};
+use super::pending::{Batch, Pending};
+use super::segment::{HEADER_LEN, Header, Identity, name_of};
+use super::{LOST, LogOptions, STUCK, Shared, Sync, WELL};
+use crate::clock::Clock;
+use crate::disk::{Disk, File};
+use parking_lot::MutexGuard;
+use std::io::{self, IoSlice};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use todana_core::{Error, ErrorKind, Result};
+
+/// How long a write that failed waits until it is tried again.
+const RETRY: Duration = Duration::from_millis(200);
+/// How long entries wait to be handed to the kernel where nobody wants them synced.
+const NEVER_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Where segments are made.
+pub(crate) struct Place {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) directory: PathBuf,
+    pub(crate) identity: Identity,
+}
+
+impl Place {
+    /// A new segment, on disk with its name. What a failed try has left of it is replaced.
+    fn segment(&self, start: Position, made_ms: u64) -> io::Result<Box<dyn File>> {
+        let path = self.directory.join(name_of(start));
+        let file = match self.disk.create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.disk.remove(&path)?;
+                self.disk.create(&path)?
+            }
+            outcome => outcome?,
+        };
+        let header = Header { identity: self.identity, start, made_ms }.encode();
+        file.write_at(0, &mut [IoSlice::new(&header)])?;
+        file.sync()?;
+        self.disk.sync_directory(&self.directory)?;
+        Ok(file)
+    }
+}
+
+pub(crate) struct Writer {
+    place: Place,
+    shared: Arc<Shared>,
+    clock: Arc<dyn Clock>,
+    options: LogOptions,
+    file: Box<dyn File>,
+    /// Where the segment begins, and since when it is there.
+    start: Position,
+    born: Instant,
+    /// Behind what has been written.
+    end: Position,
+    /// When the oldest entry came that is written but not synced.
+    unsynced_since: Option<Instant>,
+    batch: Batch,
+}
+
+impl Writer {
+    pub(crate) fn new(
+        place: Place,
+        shared: Arc<Shared>,
+        clock: Arc<dyn Clock>,
+        options: LogOptions,
+        end: Position,
+    ) -> Result<Writer> {
+        let file = place.segment(end, clock.now().0 * 1000).map_err(|error| {
+            let name = place.directory.join(name_of(end));
+            Error::new(ErrorKind::Unavailable, format!("cannot make {}: {error}", name.display()))
+        })?;
+        let born = Instant::now();
+        let batch = Batch::default();
+        Ok(Writer { place, shared, clock, options, file, start: end, born, end, unsynced_since: None, batch })
+    }
+
+    pub(crate) fn run(mut self) {
+        loop {
+            let (ends, rotates, syncs) = self.take();
+            if !self.write_until_done(rotates) {
+                return;
+            }
+            if (syncs || ends) && !self.sync() {
+                return;
+            }
+            if ends {
+                self.sign_off();
+                return;
+            }
+        }
+    }
+
+    /// Waits for work and takes it: whether it is the last, whether a new segment is wanted, whether it is to be synced.
+    fn take(&mut self) -> (bool, bool, bool) {
+        let shared = Arc::clone(&self.shared);
+        let mut pending = shared.pending.lock();
+        loop {
+            let since = self.unsynced_since.or(pending.since);
+            let due = since.map(|since| since + self.patience());
+            let is_due = due.is_some_and(|due| Instant::now() >= due);
+            if is_due || pending.hurry || pending.rotates || pending.ends || pending.is_worth_writing() {
+                let syncs = pending.hurry || (is_due && self.options.sync != Sync::Never);
+                let orders = (pending.ends, std::mem::take(&mut pending.rotates), syncs);
+                pending.hurry = false;
+                // Where nothing is synced, what has been handed over does not wait any longer.
+                self.unsynced_since = since.filter(|_| self.options.sync != Sync::Never);
+                self.batch = pending.take(std::mem::take(&mut self.batch));
+                return orders;
+            }
+            self.doze(&mut pending, due);
+        }
+    }
+
+    fn doze(&self, pending: &mut MutexGuard<'_, Pending>, until: Option<Instant>) {
+        match until {
+            Some(due) => {
+                self.shared.work.wait_until(pending, due);
+            }
+            None => self.shared.work.wait(pending),
+        }
+    }
+
+    /// How long entries may gather before they are synced. Half of the time that may be lost: the other half is for the disk.
+    fn patience(&self) -> Duration {
+        match self.options.sync {
+            Sync::Always => Duration::ZERO,
+            Sync::Every(interval) => interval / 2,
+            Sync::Never => NEVER_INTERVAL,
+        }
+    }
+
+    /// Writes the batch, again and again if need be. False if the end comes before it succeeds.
+    fn write_until_done(&mut self, rotates: bool) -> bool {
+        if self.batch.len == 0 && !rotates {
+            return true;
+        }
+        loop {
+            match self.write(rotates) {
+                Ok(()) => break,
+                Err(Failure::Lost(error)) => return self.lose(&error),
+                Err(Failure::Stuck(error)) => {
+                    if self.shared.state.load(Ordering::Relaxed) == WELL {
+                        self.shared.set_state(STUCK, format!("cannot write the update log: {error}"));
+                    }
+                    let mut pending = self.shared.pending.lock();
+                    if pending.ends {
+                        return false;
+                    }
+                    self.shared.work.wait_for(&mut pending, RETRY);
+                }
+            }
+        }
+        self.shared.written.store(self.end.0, Ordering::Release);
+        if self.shared.state.load(Ordering::Relaxed) == STUCK {
+            self.shared.set_state(WELL, String::new());
+        }
+        true
+    }
+
+    fn write(&mut self, rotates: bool) -> std::result::Result<(), Failure> {
+        let is_empty = self.end == self.start;
+        let len = self.end.0 - self.start.0;
+        let is_old = self.born.elapsed() >= self.options.segment_age;
+        if !is_empty && (rotates || is_old || len >= self.options.segment_len) {
+            // The next one must not be there before this one is.
+            self.file.sync().map_err(Failure::Lost)?;
+            self.publish();
+            let made_ms = self.clock.now().0 * 1000;
+            self.file = self.place.segment(self.end, made_ms).map_err(Failure::Stuck)?;
+            (self.start, self.born) = (self.end, Instant::now());
+        }
+        if self.batch.len == 0 {
+            return Ok(());
+        }
+        self.batch.seal(self.shared.synced());
+        let offset = HEADER_LEN as u64 + (self.end.0 - self.start.0);
+        if let Err(error) = self.file.write_at(offset, &mut self.batch.slices()) {
+            // Half an entry is a torn tail, should the process end before the next try.
+            let _ = self.file.set_len(offset);
+            return Err(Failure::Stuck(error));
+        }
+        self.end = self.batch.end();
+        Ok(())
+    }
+
+    /// False if it failed: then nobody knows what is on disk.
+    fn sync(&mut self) -> bool {
+        if self.shared.synced() == self.end {
+            self.settle();
+            return true;
+        }
+        match self.file.sync() {
+            Ok(()) => {
+                self.publish();
+                self.settle();
+                true
+            }
+            Err(error) => self.lose(&error),
+        }
+    }
+
+    fn publish(&self) {
+        self.shared.synced.store(self.end.0, Ordering::Release);
+    }
+
+    /// What has been written is synced: begins to count the time of what has come meanwhile, and tells those who wait.
+    fn settle(&mut self) {
+        self.unsynced_since = None;
+        {
+            let pending = self.shared.pending.lock();
+            self.shared.due_us.store(0, Ordering::Release);
+            self.shared.begin_waiting(pending.since);
+        }
+        self.shared.tell();
+    }
+
+    fn lose(&self, error: &io::Error) -> bool {
+        self.shared.set_state(LOST, format!("the update log may not be on disk: {error}"));
+        false
+    }
+
+    /// A last mark, which tells that all before it is on disk, so that damage to it can be told from a torn tail.
+    fn sign_off(&mut self) {
+        let mut last = Batch::new(self.end);
+        let change = Change::Mark { time_ms: self.clock.now().0 * 1000, synced: self.end };
+        last.push(&Entry { origin: None, change });
+        last.seal(self.end);
+        let offset = HEADER_LEN as u64 + (self.end.0 - self.start.0);
+        // Without it nothing is lost but that.
+        let _ = self.file.write_at(offset, &mut last.slices()).and_then(|()| self.file.sync());
+    }
+}
+
+enum Failure {
+    /// It can be tried again.
+    Stuck(io::Error),
+    /// Nobody knows what is on disk.
+    Lost(io::Error),
+}

@@ -1,0 +1,192 @@
+//! What a database keeps in its directory is there when it is opened again.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use todana::disk::SystemDisk;
+use todana::update_log::{LogOptions, Sync, Tail};
+use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, Opened};
+use todana_core::{
+    Arithmetic, Attributes, Command, Delete, Direction, ErrorKind, Get, Needs, Store, StoreMode, Touch, Ttl,
+    UnixSeconds,
+};
+use todana_engine::{MemHash, MemHashOptions};
+
+type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
+
+struct Opening {
+    database: Database,
+    lane: Arc<Lane>,
+    clock: Arc<ManualClock>,
+    opened: Opened,
+    // Dropped last: the lock outlives the log.
+    _directory: DataDirectory,
+}
+
+fn open(path: &Path, now: u64, sync: Sync) -> Opening {
+    let clock = Arc::new(ManualClock::new(UnixSeconds(now)));
+    let engine = MemHash::new(MemHashOptions::default()).unwrap();
+    let mut database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+    let directory = DataDirectory::open(Arc::new(SystemDisk), path).unwrap();
+    let options = DataOptions { log: LogOptions { sync, ..LogOptions::default() } };
+    let opened = directory
+        .restore(&mut database, Arc::clone(&clock) as Arc<dyn Clock>, &options, &mut |_| ())
+        .unwrap();
+    let lane = database.lane();
+    Opening { database, lane, clock, opened, _directory: directory }
+}
+
+impl Opening {
+    fn run(&self, command: Command<'_>) -> String {
+        let mut answer = String::new();
+        self.database.execute(&self.lane, &command, &mut |reply| answer = format!("{reply:?}"));
+        answer
+    }
+
+    fn set(&self, key: &[u8], value: &[u8]) {
+        let answer = self.run(Command::Store(Store { key, value, ..Store::default() }));
+        assert!(answer.starts_with("Stored"), "{answer}");
+    }
+
+    fn records(&self) -> Records {
+        let mut records = Records::new();
+        let mut place = None;
+        loop {
+            let scan = self.database.engine().scan(place, &mut |key, record| {
+                records.insert(key.to_vec(), (record.value.to_vec(), record.attributes));
+                ControlFlow::Continue(())
+            });
+            place = scan.unwrap();
+            if place.is_none() {
+                return records;
+            }
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_change_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = open(folder.path(), 1_000, Sync::Every(Duration::from_secs(1)));
+    assert_eq!((before.opened.entries, before.opened.end.0), (0, 0));
+    before.set(b"plain", b"value");
+    before.set(b"", b"");
+    before.set(b"gone", b"soon");
+    before.set(b"long", &vec![b'l'; 300_000]);
+    before.run(Command::Store(Store {
+        key: b"tagged",
+        value: b"v",
+        flags: 42,
+        ttl: Ttl::Seconds(100),
+        needs: Needs { version: true, ..Needs::default() },
+        ..Store::default()
+    }));
+    before.run(Command::Store(Store {
+        key: b"sliding",
+        value: b"s",
+        ttl: Ttl::Sliding(60),
+        ..Store::default()
+    }));
+    before.run(Command::Delete(Delete { key: b"gone", ..Delete::default() }));
+    let append = StoreMode::Append;
+    before.run(Command::Store(Store { key: b"plain", value: b"+", mode: append, ..Store::default() }));
+    before.run(Command::Store(Store { key: b"long", value: b"+", mode: append, ..Store::default() }));
+    before.set(b"number", b"41");
+    before.run(Command::Arithmetic(Arithmetic {
+        key: b"number",
+        direction: Direction::Increment,
+        delta: 1,
+        ..Arithmetic::default()
+    }));
+    before.run(Command::Touch(Touch { key: b"number", ttl: Ttl::Seconds(500) }));
+    // An access moves the expiry of one, a version shown stays with the other.
+    before.clock.advance(30);
+    before.run(Command::Get(Get { key: b"sliding", ..Get::default() }));
+    let needs = Needs { version: true, ..Needs::default() };
+    before.run(Command::Get(Get { key: b"plain", needs, ..Get::default() }));
+    let records = before.records();
+    assert_eq!(records.len(), 6);
+    assert_eq!(records[&b"sliding"[..]].1.expiry.at(), Some(UnixSeconds(1_090)));
+    before.database.log().unwrap().close().unwrap();
+    drop(before);
+
+    let after = open(folder.path(), 1_040, Sync::Always);
+    assert_eq!(after.opened.tail, Tail::Clean);
+    assert_eq!(after.records(), records);
+    // A version that is shown now was never shown before.
+    let shown = after.run(Command::Store(Store { key: b"new", value: b"n", needs, ..Store::default() }));
+    let version: u64 = shown.split("version: ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap();
+    assert!(version > records.values().map(|(_, attributes)| attributes.version).max().unwrap() + (1 << 31));
+}
+
+#[test]
+fn a_flush_and_a_planned_flush_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = open(folder.path(), 1_000, Sync::Never);
+    first.set(b"a", b"1");
+    first.run(Command::Flush { at: Ttl::Expired });
+    first.set(b"b", b"2");
+    first.run(Command::Flush { at: Ttl::Seconds(60) });
+    drop(first);
+    let second = open(folder.path(), 1_059, Sync::Never);
+    assert_eq!(second.records().into_keys().collect::<Vec<_>>(), [b"b"]);
+    second.clock.advance(1);
+    assert_eq!(second.run(Command::Get(Get { key: b"b", ..Get::default() })), "Miss");
+    second.set(b"c", b"3");
+    drop(second);
+    let third = open(folder.path(), 1_061, Sync::Never);
+    assert_eq!(third.records().into_keys().collect::<Vec<_>>(), [b"c"]);
+    third.clock.advance(1_000);
+    assert_ne!(third.run(Command::Get(Get { key: b"c", ..Get::default() })), "Miss");
+}
+
+#[test]
+fn a_second_process_is_told_that_the_directory_is_in_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let _first = open(folder.path(), 1, Sync::Never);
+    let second = DataDirectory::open(Arc::new(SystemDisk), folder.path());
+    let error = second.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert!(error.to_string().ends_with("is in use by another process"), "{error}");
+}
+
+#[test]
+fn always_settles_when_it_is_on_disk_and_intervals_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let opening = open(folder.path(), 1, Sync::Always);
+    opening.set(b"k", b"v");
+    let log = opening.database.log().unwrap();
+    log.wait(opening.lane.logged()).unwrap();
+    assert!(log.synced() >= opening.lane.logged());
+    drop(opening);
+    let opening = open(folder.path(), 1, Sync::Every(Duration::from_secs(3600)));
+    opening.set(b"k", b"w");
+    let log = opening.database.log().unwrap();
+    assert!(log.is_settled(opening.lane.logged()) && log.synced() < opening.lane.logged());
+    log.sync_to(opening.lane.logged()).unwrap();
+    assert!(log.synced() >= opening.lane.logged());
+}
+
+#[test]
+fn segments_follow_one_another_and_all_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let count = || std::fs::read_dir(folder.path().join("log")).unwrap().count();
+    let opening = open(folder.path(), 1, Sync::Never);
+    for n in 0..10u32 {
+        opening.set(b"k", &n.to_le_bytes());
+        opening.database.log().unwrap().rotate().unwrap();
+    }
+    let segments = count();
+    assert!(segments >= 10, "{segments}");
+    let records = opening.records();
+    drop(opening);
+    let opening = open(folder.path(), 1, Sync::Never);
+    assert_eq!(opening.records(), records);
+    // One that nothing was written to is not kept.
+    drop(opening);
+    let segments = count();
+    drop(open(folder.path(), 1, Sync::Never));
+    assert!(count() <= segments + 1);
+}
