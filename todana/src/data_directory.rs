@@ -96,7 +96,7 @@ impl DataDirectory {
         let mut reader = Reader::open(Arc::clone(&self.disk), &log, self.identity, Position(0))?;
         let start = reader.position();
         let mut entries = 0;
-        while let Some((_, entry)) = reader.next()? {
+        while let Some((_, entry)) = reader.next_entry()? {
             database.replay(&entry.change)?;
             entries += 1;
             if entries % TELL_EVERY == 0 {

@@ -105,7 +105,7 @@ impl Reader {
 
     /// The next entry and its position; `None` at the end. Fails with `Corrupt` where something that was once on disk is
     /// damaged or missing; the message names the file and the offset.
-    pub fn next(&mut self) -> Result<Option<(Position, Entry<'_>)>> {
+    pub fn next_entry(&mut self) -> Result<Option<(Position, Entry<'_>)>> {
         loop {
             let Some(segment) = &mut self.segment else { return Ok(None) };
             let offset = segment.offset_of(self.position);
@@ -145,7 +145,7 @@ impl Reader {
         self.position
     }
 
-    /// How the log ends; known when `next` has told that it does.
+    /// How the log ends; known when `next_entry` has told that it does.
     pub fn tail(&self) -> &Tail {
         &self.tail
     }
