@@ -20,7 +20,7 @@ libfuzzer_sys::fuzz_target!(|input: &[u8]| {
         Limits { sasl: true, ..Limits::default() },
         Limits { item_size_max: u64::MAX, flush_allowed: false, long_block_len: 4, ..Limits::default() },
     ];
-    if let Some((stream, whole)) = cuts::assert_cuts_do_not_matter(input, b"\x80", limits) {
+    if let Some((stream, whole)) = cuts::assert_cuts_do_not_matter(input, b"\x80", &limits) {
         assert_replies_are_whole_packets(&whole.replies, &stream);
     }
 });

@@ -13,8 +13,10 @@ pub(crate) fn assert_lines(input: &[u8], start: &[u8]) {
         Limits { item_size_max: 70, ..text },
         Limits { line_len_max: 0, get_line_len_max: 200, ..text },
         Limits { item_size_max: u64::MAX, flush_allowed: false, long_block_len: 4, ..text },
+        Limits { text_login: true, ..text },
+        Limits { text_login: true, line_len_max: 40, long_block_len: 8, ..text },
     ];
-    if let Some((_, whole)) = assert_cuts_do_not_matter(input, start, limits) {
+    if let Some((_, whole)) = assert_cuts_do_not_matter(input, start, &limits) {
         assert_replies_are_whole_lines(&whole);
     }
 }
