@@ -74,8 +74,7 @@ impl Connection {
 
     /// Connects; to an address of TLS by these files, or by the authorities that the system trusts.
     pub fn open_with(address: &Address, timeouts: Timeouts, tls: Option<&Tls>) -> Result<Connection, Error> {
-        let socket = Socket::open(address, timeouts, tls)
-            .map_err(|error| io::Error::new(error.kind(), format!("cannot connect to {address}: {error}")))?;
+        let socket = Socket::open(address, timeouts, tls).map_err(|error| cannot_connect(address, &error))?;
         Ok(Connection { socket, output: Vec::new(), input: Vec::new(), at: 0, is_lost: false })
     }
 
@@ -279,6 +278,14 @@ impl Connection {
             }
         }
     }
+}
+
+/// Names the address, and what to look at first where nobody listens.
+pub fn cannot_connect(address: &Address, error: &io::Error) -> io::Error {
+    let nobody = matches!(error.kind(), io::ErrorKind::ConnectionRefused)
+        || matches!((address, error.kind()), (Address::Unix(_), io::ErrorKind::NotFound));
+    let hint = if nobody { "; is the server running?" } else { "" };
+    io::Error::new(error.kind(), format!("cannot connect to {address}: {error}{hint}"))
 }
 
 fn unexpected(response: Response<'_>) -> Error {

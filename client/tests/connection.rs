@@ -353,6 +353,8 @@ fn a_server_that_is_not_there_is_named() {
     drop(listener);
     let error = Connection::open(&address).err().unwrap().to_string();
     assert!(error.starts_with(&format!("cannot connect to {address}: ")), "{error}");
+    assert!(error.ends_with("; is the server running?"), "{error}");
     let error = Connection::open(&"unix:/nowhere/at/all".parse().unwrap()).err().unwrap().to_string();
     assert!(error.starts_with("cannot connect to unix:/nowhere/at/all: "), "{error}");
+    assert!(error.ends_with("; is the server running?"), "{error}");
 }

@@ -16,7 +16,7 @@ use std::io::{self, Read, Write};
 use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use todana_client::{Address, Tls, TlsStream};
+use todana_client::{Address, Tls, TlsStream, cannot_connect};
 use todana_protocol::memcached::client::{self, Response};
 
 /// How a round is driven.
@@ -217,8 +217,7 @@ pub(crate) fn run(
     };
     let mut groups: Vec<Vec<Connection>> = (0..plan.threads).map(|_| Vec::new()).collect();
     for number in 0..plan.connections as u64 {
-        let socket =
-            Socket::open(server, tls).map_err(|error| format!("cannot connect to {server}: {error}"))?;
+        let socket = Socket::open(server, tls).map_err(|error| cannot_connect(server, &error))?;
         let part = |n: u64| (u128::from(workload.keys) * u128::from(n) / plan.connections as u128) as u64;
         let source = if load {
             Source::Keys(part(number) + 1..=part(number + 1))
