@@ -33,22 +33,29 @@ use workload::{Distribution, KeyShape, Ratio, ValueKind, ValueSize, Workload};
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  todana bench                                         a million requests, 50 connections, 10 gets to 1 set
-  todana bench --pipeline 16 --duration 10s            sixteen requests at a time, for ten seconds
-  todana bench --distribution zipf:0.99 --keys 1000000 --value-size lognormal:300:1 --verify
-                                                       few hot keys, sizes as in life, each value checked
-  todana bench --plot run.html --json run.json         a page with two charts; all figures for programs
-  todana bench --load-only --keys 10000000 --key-size 8 --value-size key --pid 1234
-                                                       what do ten million records cost in memory?
+  todana bench
+      a million requests, 50 connections, 10 gets to 1 set
+  todana bench --pipeline 16 --duration 10s
+      sixteen requests at a time, for ten seconds
+  todana bench --distribution zipf:0.99 --value-size lognormal:300:1 --verify
+      few hot keys, sizes as in life, each value checked
+  todana bench --plot run.html --json run.json
+      a page with two charts; all figures for programs
+  todana bench --load-only --keys 10000000 --value-size key --pid 1234
+      what do ten million records cost in memory?
   todana bench --vs 127.0.0.1:11212 --pid 1234 --vs-pid 1235
-                                                       two servers in turn, with CPU time per request
-  todana bench trace oltp.u32.zst                      no server: how many recorded requests would miss?
-  todana bench replay oltp.u32.zst                     how many of them miss on a live server?
+      two servers in turn, with CPU time per request
+  todana bench trace oltp.u32.zst
+      no server: how many recorded requests would miss?
+  todana bench replay oltp.u32.zst
+      how many of them miss on a live server?
 
-A connection sends a batch (--pipeline), waits for all its replies, and sends the next; a request's latency counts from
-the moment its batch is sent. Keys, values and the order of requests come from --seed: two runs do the same work.
+A connection sends a batch (--pipeline), waits for all its replies, and sends
+the next; a request's latency counts from the moment its batch is sent. Keys,
+values and the order of requests come from --seed: two runs do the same work.
 
-Exit codes: 0 done, 2 wrong usage, 3 a server cannot be reached, refused a request, or sent what it should not have.";
+Exit codes: 0 done, 2 wrong usage, 3 a server cannot be reached, refused a
+request, or sent what it should not have.";
 
 /// Options of `todana bench`.
 #[derive(Debug, clap::Args)]
