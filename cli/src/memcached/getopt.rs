@@ -68,6 +68,7 @@ impl<'a> Words<'a> {
             [] => return Err(format!("unrecognized option '--{shown}'")),
             _ => {
                 let names: String = near.iter().map(|switch| format!(" '--{}'", switch.long)).collect();
+                let shown = String::from_utf8_lossy(word);
                 return Err(format!("option '--{shown}' is ambiguous; possibilities:{names}"));
             }
         };
@@ -142,6 +143,7 @@ mod tests {
             read(&["--port", "1", "--port=2", "--po", "3", "--po=", "--d", "--verb"]),
             ["p=1", "p=2", "p=3", "p=", "d=", "v="]
         );
+        assert_eq!(read(&["--p=1"]), ["option '--p=1' is ambiguous; possibilities: '--port' '--pidfile'"]);
         assert_eq!(read(&["--p", "1"]), ["option '--p' is ambiguous; possibilities: '--port' '--pidfile'"]);
         assert_eq!(read(&["--port=a=b"]), ["p=a=b"]);
     }

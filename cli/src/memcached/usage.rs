@@ -29,7 +29,7 @@ Memory
   -I, --max-item-size=<size>    largest item, with k, m or g behind it: 1k to 1g (1m)
   -k, --lock-memory             keep memory from being swapped out
   -L, --enable-largepages       accepted
-  -e, --memory-file=<path>      where SIGUSR1 leaves the records for the next start
+  -e, --memory-file=<path>      not supported yet: records kept over a restart
   -f, --slab-growth-factor=<x>  accepted, above 1 (1.25)
   -n, --slab-min-size=<bytes>   accepted (48)
 
