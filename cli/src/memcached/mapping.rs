@@ -13,6 +13,9 @@ const PASSWORDS_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
 /// The server's smallest memory limit.
 const MEMORY_LIMIT_MIN_MIB: u64 = 8;
 
+/// About what the process takes besides its records.
+const PROCESS_MIB: u64 = 8;
+
 /// The server's options. Refuses what it cannot do: nothing is promised and then left out.
 pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
     if let Some(what) = missing(settings) {
@@ -205,6 +208,13 @@ pub(super) fn without_effect(settings: &Settings) -> Vec<String> {
             settings.memory_limit_mib
         ));
     }
+    let records = settings.memory_limit_mib.max(MEMORY_LIMIT_MIN_MIB).saturating_sub(PROCESS_MIB) << 20;
+    if settings.has(b'I') && settings.item_size_max > records {
+        notes.push(format!(
+            "-I: the largest items may find no memory, as -m {} is that of the whole process",
+            settings.memory_limit_mib
+        ));
+    }
     notes
 }
 
@@ -335,5 +345,12 @@ mod tests {
         let small = settings(&["-m", "4"]);
         assert_eq!(options(&small).unwrap().memory_limit_mib, 8);
         assert_eq!(without_effect(&small), ["-m 4 is too little: it is 8 MB, for the whole process"]);
+    }
+
+    #[test]
+    fn a_memory_limit_that_hardly_leaves_room_for_the_largest_item_is_named() {
+        let told = "-I: the largest items may find no memory, as -m 8 is that of the whole process";
+        assert_eq!(without_effect(&settings(&["-m", "8", "-I", "4m"])), [told]);
+        assert_eq!(without_effect(&settings(&["-m", "64", "-I", "32m"])), Vec::<String>::new());
     }
 }
