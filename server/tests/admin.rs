@@ -54,11 +54,11 @@ fn metrics(server: &Running) -> Exposition {
 fn pages_answer_and_others_are_not_there() {
     let server = start();
     for (path, status, body) in [
-        ("/", "200 OK", "todana: /metrics /healthz /readyz\n"),
+        ("/", "200 OK", "todana: /metrics /metrics/totals /healthz /readyz\n"),
         ("/healthz", "200 OK", "ok\n"),
         ("/readyz?verbose", "200 OK", "ready\n"),
         ("http://localhost/healthz", "200 OK", "ok\n"),
-        ("/metrics/", "404 Not Found", "no such page\ntodana: /metrics /healthz /readyz\n"),
+        ("/metrics/", "404 Not Found", "no such page\ntodana: /metrics /metrics/totals /healthz /readyz\n"),
     ] {
         assert_eq!(page(&server, path), (format!("HTTP/1.1 {status}"), body.to_string()), "{path}");
     }
@@ -263,6 +263,24 @@ fn docs_list_exactly_the_names_that_there_are() {
     assert_eq!(metrics(&server).names(), listed);
 }
 
+/// With every class in use the classes are most of what `/metrics` has to say.
+#[test]
+fn totals_are_all_metrics_but_those_by_class() {
+    let server = start();
+    server.connect().set(b"k", b"v");
+    let (status, body) = page(&server, "/metrics/totals");
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    let totals = Exposition::read(&body).unwrap();
+    let all = metrics(&server);
+    let is_by_class = |name: &String| {
+        let mut labels = all.0[name].samples.keys();
+        labels.any(|labels| labels.iter().any(|(name, _)| name == "slab"))
+    };
+    let (by_class, rest): (BTreeSet<_>, BTreeSet<_>) = all.names().into_iter().partition(is_by_class);
+    assert!(by_class.len() > 20, "{by_class:?}");
+    assert_eq!(totals.names(), rest);
+}
+
 #[test]
 fn requests_on_one_connection_are_answered_in_order() {
     let server = start();
@@ -279,7 +297,7 @@ fn requests_on_one_connection_are_answered_in_order() {
     let bodies: Vec<&str> =
         answers.split("HTTP/1.1 ").skip(1).map(|one| one.split_once("\r\n\r\n").unwrap().1).collect();
     assert_eq!(bodies[0], "ok\n");
-    assert_eq!(bodies[1..3], ["todana: /metrics /healthz /readyz\n", "ready\n"]);
+    assert_eq!(bodies[1..3], ["todana: /metrics /metrics/totals /healthz /readyz\n", "ready\n"]);
     assert!(bodies[3].starts_with("no such page"), "{bodies:?}");
     assert_eq!(bodies.len(), 4);
 }

@@ -395,13 +395,16 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    pub(super) fn text(&mut self, readings: &Readings) -> String {
+    /// All of it, or without what there is of each class: fourteen of fifteen samples where all classes are in use.
+    pub(super) fn text(&mut self, readings: &Readings, with_classes: bool) -> String {
         let mut text = Exposition::default();
         identity(&mut text, readings);
         GENERAL.iter().for_each(|metric| write(&mut text, readings, metric));
         self.commands(&mut text, readings);
-        by_class(&mut text, readings);
-        self.commands_by_class(&mut text, readings);
+        if with_classes {
+            by_class(&mut text, readings);
+            self.commands_by_class(&mut text, readings);
+        }
         process(&mut text);
         OWN.iter().for_each(|metric| write(&mut text, readings, metric));
         engine(&mut text, readings);

@@ -3,7 +3,7 @@
 //! ```text
 //! http          bytes -> request, response -> bytes
 //! conversation  one connection: requests in turn
-//! pages         /  /healthz  /readyz  /metrics
+//! pages         /  /healthz  /readyz  /metrics  /metrics/totals
 //! metrics       readings -> exposition, Prometheus' text format
 //! readings      the numbers, from `stats` and the engine
 //! ```

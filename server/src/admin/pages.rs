@@ -7,7 +7,7 @@ use super::readings::Readings;
 use crate::server::{Shared, Stopping};
 use std::sync::Arc;
 
-const INDEX: &str = "todana: /metrics /healthz /readyz\n";
+const INDEX: &str = "todana: /metrics /metrics/totals /healthz /readyz\n";
 
 pub(super) struct Pages {
     shared: Arc<Shared>,
@@ -25,13 +25,15 @@ impl Pages {
             // That it answers is the answer: whoever stops it should not be restarted for that.
             "/healthz" => Response::text(Status::Ok, "ok\n"),
             "/readyz" => self.readiness(),
-            "/metrics" => Response {
-                status: Status::Ok,
-                content_type: exposition::CONTENT_TYPE,
-                body: self.metrics.text(&Readings::take(&self.shared)),
-            },
+            "/metrics" => self.metrics(true),
+            "/metrics/totals" => self.metrics(false),
             _ => Response::text(Status::NotFound, format!("no such page\n{INDEX}")),
         }
+    }
+
+    fn metrics(&mut self, with_classes: bool) -> Response {
+        let body = self.metrics.text(&Readings::take(&self.shared), with_classes);
+        Response { status: Status::Ok, content_type: exposition::CONTENT_TYPE, body }
     }
 
     /// Whether new clients should come here.
