@@ -1,5 +1,7 @@
 //! A capacity by count, for simulations: what is held, what goes, what is refused.
 
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{Action, Attributes, Engine, ErrorKind, Record, Visitor};
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -8,6 +10,14 @@ struct Set<'a>(&'a [u8]);
 impl Visitor for Set<'_> {
     fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
         Action::Put(Record::new(self.0, Attributes::default()))
+    }
+}
+
+struct Remove;
+
+impl Visitor for Remove {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        Action::Remove
     }
 }
 
@@ -71,4 +81,63 @@ fn every_shard_needs_room_for_a_record() {
     let error = make(7).err().expect("too few");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert_eq!(error.to_string(), "a capacity below 8 records, one a shard");
+}
+
+#[test]
+fn records_that_are_read_outlast_those_that_are_not() {
+    let hash = hash(1, 100);
+    let set = |n: usize| hash.visit(format!("key {n}").as_bytes(), &mut Set(b"value")).unwrap();
+    let is_there = |n: usize| hash.view(format!("key {n}").as_bytes(), &mut |_| ()).unwrap();
+    (0..100).for_each(set);
+    // More uses than wait for a change to be entered.
+    for _ in 0..3 {
+        assert!((0..20).all(is_there));
+    }
+    (100..180).for_each(set);
+    assert!((0..20).all(is_there));
+    let others = (20..100).filter(|&n| is_there(n)).count();
+    assert!(others < 40, "{others} of the others are left");
+}
+
+#[test]
+fn uses_are_noted_while_others_change_the_same_buckets() {
+    let hash = hash(1, 64);
+    let value_of = |n: usize| vec![b'a' + (n % 26) as u8; 1 + n % 40];
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (hash, is_over) = (&hash, &is_over);
+            scope.spawn(move || {
+                for n in (thread..).map(|n| n * 7 % 128) {
+                    let expected = value_of(n);
+                    hash.view(n.to_string().as_bytes(), &mut |record| assert_eq!(record.value, expected))
+                        .unwrap();
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+        for round in 0..200 {
+            for n in 0..128 {
+                let key = n.to_string();
+                if n % 16 == round % 16 {
+                    hash.visit(key.as_bytes(), &mut Remove).unwrap();
+                } else {
+                    hash.visit(key.as_bytes(), &mut Set(&value_of(n))).unwrap();
+                }
+                assert!(hash.status().records <= 64);
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let mut seen = 0;
+    let see = &mut |key: &[u8], record: Record<'_>| {
+        let n: usize = std::str::from_utf8(key).unwrap().parse().unwrap();
+        assert_eq!(record.value, value_of(n));
+        seen += 1;
+        ControlFlow::Continue(())
+    };
+    assert_eq!(hash.scan(None, see).unwrap(), None);
+    assert_eq!(seen, hash.status().records);
 }
