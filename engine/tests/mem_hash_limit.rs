@@ -167,6 +167,34 @@ fn a_full_hash_still_takes_new_attributes_for_what_it_holds() {
     assert!(refused, "the limit stands for what is new");
 }
 
+/// It was the other way round: while a large value was being unmapped others could take its place, and the process
+/// outgrew its limit; and what was still mapped seemed to be somebody else's.
+#[test]
+fn memory_counts_until_the_system_has_it_back() {
+    let resident = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    };
+    let hash = MemHash::new(MemHashOptions::default()).unwrap();
+    let mut buffer = hash.buffer(256 << 20).unwrap();
+    while buffer.filled() < buffer.len() {
+        let piece = hash.room(&mut *buffer, 1 << 20).unwrap();
+        piece.fill(1);
+        let len = piece.len();
+        buffer.advance(len);
+    }
+    let before = resident();
+    assert!(hash.status().committed_bytes >= 256 << 20, "{:?}", hash.status());
+    let giving_back = std::thread::spawn(move || drop(buffer));
+    while hash.status().committed_bytes >= 256 << 20 {
+        std::hint::spin_loop();
+    }
+    // Other tests take and give some tens of MB meanwhile.
+    let after = resident();
+    assert!(after + (160 << 20) < before, "{before} {after}");
+    giving_back.join().unwrap();
+}
+
 #[test]
 fn a_value_counts_until_its_last_reader_lets_go() {
     let hash = hash(8 << 20, WhenFull::Refuse);

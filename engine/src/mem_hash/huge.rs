@@ -32,12 +32,23 @@ impl HugeRecord {
     }
 }
 
-/// A value and its share of the budget.
+/// A value and its share of the budget. Fields are dropped in this order: what still is in memory counts.
 struct Value {
     memory: Memory,
     len: usize,
-    committed: usize,
+    share: Share,
+}
+
+/// So many bytes of the budget.
+struct Share {
+    bytes: usize,
     budget: Arc<Budget>,
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.release(self.bytes);
+    }
 }
 
 enum Memory {
@@ -52,12 +63,6 @@ impl AsRef<[u8]> for Value {
             Memory::Mapped(mapping) => &mapping.bytes()[..self.len],
             Memory::Allocated(bytes) => bytes,
         }
-    }
-}
-
-impl Drop for Value {
-    fn drop(&mut self) {
-        self.budget.release(self.committed);
     }
 }
 
@@ -116,7 +121,7 @@ impl HugeBuffer {
             }
         };
         Ok(HugeBuffer {
-            value: Value { memory, len, committed: 0, budget: Arc::clone(budget) },
+            value: Value { memory, len, share: Share { bytes: 0, budget: Arc::clone(budget) } },
             filled: 0,
             reserved: 0,
             at_once: false,
@@ -125,24 +130,24 @@ impl HugeBuffer {
     }
 
     pub(crate) fn is_of(&self, budget: &Arc<Budget>) -> bool {
-        Arc::ptr_eq(&self.value.budget, budget)
+        Arc::ptr_eq(&self.value.share.budget, budget)
     }
 
     /// Commits memory for up to `len` more bytes.
     pub(crate) fn reserve(&mut self, len: usize) -> Result<(), Refused> {
         let end = self.value.len.min(self.filled + len);
         let wanted = end.next_multiple_of(SYSTEM_PAGE);
-        if wanted > self.value.committed {
-            let more = wanted - self.value.committed;
+        if wanted > self.value.share.bytes {
+            let more = wanted - self.value.share.bytes;
             self.at_once = self.filled == 0 && end == self.value.len;
-            let budget = &self.value.budget;
+            let budget = &self.value.share.budget;
             if !self.at_once && !budget.may_receive(self.unfinished.bytes as u64, more as u64) {
                 return Err(Refused::Share);
             }
-            if !self.value.budget.commit(more) {
+            if !self.value.share.budget.commit(more) {
                 return Err(Refused::NoRoom(NoRoom { bytes: more }));
             }
-            self.value.committed = wanted;
+            self.value.share.bytes = wanted;
             if !self.at_once {
                 self.unfinished.set(wanted);
             }
@@ -166,8 +171,8 @@ impl HugeBuffer {
 
     fn release_unfilled(&mut self) {
         let kept = self.filled.next_multiple_of(SYSTEM_PAGE);
-        self.value.budget.release(self.value.committed - kept);
-        self.value.committed = kept;
+        self.value.share.budget.release(self.value.share.bytes - kept);
+        self.value.share.bytes = kept;
         if !self.at_once || self.filled < self.value.len {
             self.unfinished.set(kept);
         }
@@ -206,8 +211,8 @@ pub(crate) fn share(value: &[u8], budget: &Arc<Budget>) -> Result<SharedBytes, N
         return Err(NoRoom { bytes: committed });
     }
     // From here on, whatever happens, the budget gets it back.
-    let memory = Memory::Allocated(Vec::new());
-    let mut shared = Value { memory, len: value.len(), committed, budget: Arc::clone(budget) };
+    let share = Share { bytes: committed, budget: Arc::clone(budget) };
+    let mut shared = Value { memory: Memory::Allocated(Vec::new()), len: value.len(), share };
     match Mapping::new(value.len().max(1)) {
         Ok(mut mapping) => {
             mapping.bytes_mut()[..value.len()].copy_from_slice(value);
