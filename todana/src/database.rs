@@ -126,8 +126,10 @@ impl Database {
     /// Memory for a long value that is to be stored ([`Engine::buffer`]); what has expired makes room first.
     pub fn buffer(&self, lane: &Lane, len: usize) -> Result<Box<dyn Buffer>> {
         loop {
+            let removed = self.sweep.removed();
             match self.engine.buffer(len) {
-                Err(error) if error.kind() == ErrorKind::Full && self.relieve(lane, self.clock.now()) => {}
+                Err(error)
+                    if error.kind() == ErrorKind::Full && self.relieve(lane, self.clock.now(), removed) => {}
                 outcome => return outcome,
             }
         }
@@ -135,9 +137,13 @@ impl Database {
 
     /// The next piece of such memory to write to ([`Engine::room`]); what has expired makes room first.
     pub fn room<'b>(&self, lane: &Lane, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
-        while let Err(error) = self.engine.room(buffer, len) {
-            if error.kind() != ErrorKind::Full || !self.relieve(lane, self.clock.now()) {
-                return Err(error);
+        loop {
+            let removed = self.sweep.removed();
+            match self.engine.room(buffer, len) {
+                Ok(_) => break,
+                Err(error)
+                    if error.kind() == ErrorKind::Full && self.relieve(lane, self.clock.now(), removed) => {}
+                Err(error) => return Err(error),
             }
         }
         // Costs little the second time: what has just been given is there.
@@ -209,11 +215,11 @@ impl Database {
         self.log.as_ref().is_some_and(|log| !log.takes_changes()) && is_change(command)
     }
 
-    /// Removes some of what has expired; false if there is none.
-    fn relieve(&self, lane: &Lane, now: UnixSeconds) -> bool {
-        let removed = self.sweep.relieve(self.engine(), now);
-        lane.counts.reclaimed.add(removed);
-        removed > 0
+    /// Removes some of what has expired. False if there is none, and there was none either since the sweep had removed
+    /// `before` records: what another thread has removed since then has made room, too.
+    fn relieve(&self, lane: &Lane, now: UnixSeconds, before: u64) -> bool {
+        lane.counts.reclaimed.add(self.sweep.relieve(self.engine(), now));
+        self.sweep.removed() != before
     }
 
     /// Runs a command. `reply` is called once for a command about data, perhaps under a lock of the engine: it shall only
@@ -304,9 +310,13 @@ impl Database {
             return self.visit_full(lane, key, now, visitor);
         }
         let mut living = Living::new(visitor, key, now, self.log.as_ref());
+        let mut removed = self.sweep.removed();
         let mut outcome = self.engine.visit(key, &mut living);
         // What is expired takes nobody's room.
-        while matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full) && self.relieve(lane, now) {
+        while matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full)
+            && self.relieve(lane, now, removed)
+        {
+            removed = self.sweep.removed();
             outcome = self.engine.visit(key, &mut living);
         }
         if let Some(end) = living.logged {

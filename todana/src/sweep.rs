@@ -45,6 +45,8 @@ pub struct Round {
 pub(crate) struct Sweep {
     /// No expiry that was stored since the last round began, or that it left, is earlier.
     earliest: AtomicU64,
+    /// Removed since the start, by whichever thread.
+    removed: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -90,7 +92,7 @@ impl Sweep {
             finished: None,
             rests_until: None,
         };
-        Sweep { earliest: AtomicU64::new(NEVER), state: Mutex::new(state) }
+        Sweep { earliest: AtomicU64::new(NEVER), removed: AtomicU64::new(0), state: Mutex::new(state) }
     }
 
     /// Takes note of a time to live that a record has just been given. Not before: a round that begins in between would
@@ -132,6 +134,13 @@ impl Sweep {
         let is_worthwhile = removed * WORTHWHILE > seen;
         state.rests_until = (!is_worthwhile).then(|| began + began.elapsed() * REST);
         (removed, state.running && is_worthwhile)
+    }
+
+    /// How many records it has removed so far, by whichever thread: more than before a write found no room means that
+    /// there is some now, though this thread may find nothing left to remove.
+    #[inline]
+    pub(crate) fn removed(&self) -> u64 {
+        self.removed.load(Ordering::Acquire)
     }
 
     /// For a write that found no room: removes some expired records, if there are any. Returns how many.
@@ -213,6 +222,7 @@ impl Sweep {
             state.place = swept.next;
             state.seen += swept.seen;
             state.removed += swept.removed;
+            self.removed.fetch_add(swept.removed, Ordering::Release);
             if swept.next.is_none() {
                 state.running = false;
                 state.finish();

@@ -1,9 +1,11 @@
 //! Expired records that nobody asks for: they go, and give their memory back.
 
-use std::sync::Arc;
+use std::ops::ControlFlow;
+use std::sync::{Arc, OnceLock, Weak};
 use todana::{Clock, Database, Lane, ManualClock};
 use todana_core::{
-    Arithmetic, Command, Get, MemoryLimit, Refusal, Reply, Store, Touch, Ttl, UnixSeconds, WhenFull,
+    Arithmetic, Buffer, Command, Engine, Get, MemoryLimit, Perishable, Place, Record, Refusal, Reply, Result,
+    Status, Store, Touch, Ttl, UnixSeconds, Visitor, WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -83,6 +85,95 @@ fn a_store_that_finds_no_memory_takes_that_of_the_expired() {
     }
     assert!(fresh.abs_diff(held / 2) <= 1, "{fresh} for half of {held}");
     assert_eq!(under.records(), u64::from(fresh) + u64::from(held / 2));
+}
+
+/// An engine that is swept by somebody else just after it has refused something.
+struct Swept {
+    inner: MemHash,
+    database: Arc<OnceLock<Weak<Database>>>,
+}
+
+impl Swept {
+    fn or_sweep<T>(&self, outcome: Result<T>) -> Result<T> {
+        if outcome.is_err()
+            && let Some(database) = self.database.get().and_then(Weak::upgrade)
+        {
+            while database.maintain() {}
+        }
+        outcome
+    }
+}
+
+impl Engine for Swept {
+    fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        self.inner.view(key, see)
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        self.or_sweep(self.inner.visit(key, visitor))
+    }
+
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        self.inner.scan(from, see)
+    }
+
+    fn clear(&self) -> Result<()> {
+        self.inner.clear()
+    }
+
+    fn status(&self) -> Status {
+        self.inner.status()
+    }
+
+    fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+        self.or_sweep(self.inner.buffer(len))
+    }
+
+    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+        self.inner.room(buffer, len)
+    }
+
+    fn perishable(&self) -> Option<&dyn Perishable> {
+        Some(&self.inner)
+    }
+}
+
+/// A store was refused, though memory was free by then: the sweep in the background had just removed all that the store
+/// itself went to look for.
+#[test]
+fn what_another_thread_sweeps_meanwhile_makes_room_too() {
+    let limit = MemoryLimit { bytes: Some(4 << 20), when_full: WhenFull::Refuse };
+    let value = [b'v'; 100_000];
+    let full = || {
+        let inner = MemHash::new(MemHashOptions { shards: Some(2), limit, ..Default::default() }).unwrap();
+        let sweeper = Arc::new(OnceLock::new());
+        let engine = Swept { inner, database: Arc::clone(&sweeper) };
+        let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
+        let database = Arc::new(Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>));
+        let lane = database.lane();
+        let set = {
+            let (database, lane) = (Arc::clone(&database), Arc::clone(&lane));
+            move |key: &str| {
+                let (key, mut done) = (key.as_bytes(), false);
+                let ttl = Ttl::Seconds(50);
+                let store = Command::Store(Store { key, value: &value, ttl, ..Store::default() });
+                database.execute(&lane, &store, &mut |reply| done = matches!(reply, Reply::Stored(_)));
+                done
+            }
+        };
+        assert!((0..100).any(|n| !set(&n.to_string())), "it fills up");
+        clock.advance(50);
+        assert!(sweeper.set(Arc::downgrade(&database)).is_ok());
+        (database, lane, set)
+    };
+    let (_database, _lane, set) = full();
+    assert!(set("new"));
+    let (database, lane, _set) = full();
+    assert!(database.buffer(&lane, 200_000).is_ok());
 }
 
 #[test]
