@@ -382,7 +382,7 @@ fn invalid(error: impl std::error::Error) -> io::Error {
 /// Few shards where memory is scarce, as each keeps part-filled pages of its own; more where many threads write, or where
 /// fewer could not address all the memory. Without a limit that is the machine's.
 fn shards(options: &Options, machine_bytes: u64) -> usize {
-    let by_threads = (options.threads * 2).next_power_of_two().clamp(8, SHARDS_FOR_THREADS_MAX);
+    let by_threads = (options.threads * 2).next_power_of_two().min(SHARDS_FOR_THREADS_MAX);
     let (by_memory, bytes) = match options.memory_limit_mib {
         0 => (by_threads, machine_bytes),
         mib => ((mib / 8).clamp(1, SHARDS_FOR_THREADS_MAX as u64) as usize, mib << 20),
@@ -433,6 +433,7 @@ mod tests {
         assert_eq!(shards_of(32, 64, GIB), 8);
         assert_eq!(shards_of(32, 1024, GIB), 64);
         assert_eq!(shards_of(4, 0, GIB), 8);
+        assert_eq!(shards_of(1, 64, GIB), 2);
     }
 
     /// A shard's handles end at 32 GiB: 8 of them left a limit of 300 GiB unreachable, and then nothing was evicted.
