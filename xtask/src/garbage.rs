@@ -10,9 +10,15 @@ use std::time::Duration;
 const GROWTH_MAX_KB: u64 = 32 << 10;
 
 /// A small random source (xorshift64*): the same garbage every time.
-struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
+    /// One that repeats itself for the same seed.
+    pub(crate) fn new(seed: u64) -> Random {
+        // All that comes behind a zero is zero.
+        Random(seed.max(1))
+    }
+
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -64,7 +70,8 @@ const PIECES: [&[u8]; 36] = [
     b"\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
 ];
 
-fn session(random: &mut Random) -> Vec<u8> {
+/// What a client that has gone mad could send.
+pub(crate) fn session(random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..=random.below(12) {
         match random.below(10) {

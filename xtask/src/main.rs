@@ -6,10 +6,12 @@ mod fuzz;
 mod garbage;
 mod readme;
 mod sanitize;
+mod soak;
 mod step;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+use std::time::Duration;
 use step::{Outcome, Report, cargo, target_directory};
 
 #[derive(Parser)]
@@ -43,6 +45,15 @@ enum Task {
         #[arg(long, default_value_t = 100_000)]
         sessions: u32,
     },
+    /// Soak live servers in requests of all kinds and in faults, and check every reply
+    Soak {
+        /// For how long
+        #[arg(long, default_value_t = 10.0)]
+        minutes: f64,
+        /// Repeats the requests of a run that printed it
+        #[arg(long)]
+        seed: Option<u64>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -60,6 +71,11 @@ fn main() -> ExitCode {
         Task::Garbage { sessions } => {
             build(&mut report);
             report.step("garbage", || garbage::run(sessions));
+        }
+        Task::Soak { minutes, seed } => {
+            build(&mut report);
+            let length = Duration::from_secs_f64(minutes.clamp(0.05, 24.0 * 60.0) * 60.0);
+            report.step("soak", || soak::run(length, seed));
         }
     }
     report.finish()
@@ -84,11 +100,12 @@ fn test(report: &mut Report, only: Option<&str>) {
             .env("RUSTDOCFLAGS", "-D warnings")
             .run()
     });
-    if ["clients", "garbage", "readme"].iter().any(|step| report.wants(step)) {
+    if ["clients", "garbage", "soak", "readme"].iter().any(|step| report.wants(step)) {
         build(report);
     }
     clients::run(report);
     report.step("garbage", || garbage::run(2_000));
+    report.step("soak", || soak::run(Duration::from_secs(20), None));
     readme::run(report);
     fuzz::run(report, None, 20);
     sanitize::run(report, Some(6));

@@ -33,7 +33,7 @@ pub(super) fn tls() -> Prepared {
 }
 
 /// A certificate that is its own authority, and its key, both made anew.
-pub(super) fn certificate() -> Result<(PathBuf, PathBuf), Outcome> {
+pub(crate) fn certificate() -> Result<(PathBuf, PathBuf), Outcome> {
     need(|| program("openssl", &["version"]).succeeds(), "openssl", &["openssl"])?;
     let folder = Path::new(INSTALLED).join("tls");
     let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));

@@ -1,0 +1,270 @@
+//! The binary protocol.
+
+use super::draft::{Batch, Draft};
+use super::model::{Count, Counted, Item, Left, Mode, Piece, Play, Step, Store, Stored, Token, Ttl};
+use std::sync::Arc;
+
+const NOT_FOUND: (u16, &str) = (1, "Not found");
+const EXISTS: (u16, &str) = (2, "Data exists for key.");
+const NOT_STORED: (u16, &str) = (5, "Not stored.");
+const NO_NUMBER: (u16, &str) = (6, "Non-numeric server-side value for incr or decr");
+const FULL: (u16, &str) = (0x82, "Out of memory");
+const NOTHING_CREATED: u32 = u32::MAX;
+
+/// Adds a request.
+pub(super) fn request(draft: &mut Draft<'_>, batch: &mut Batch) {
+    batch.requests += 1;
+    match draft.random.u32(..40) {
+        0..=13 => get(draft, batch),
+        14..=24 => store(draft, batch),
+        25..=28 => join(draft, batch),
+        29..=30 => delete(draft, batch),
+        31..=34 => count(draft, batch),
+        35..=37 => touch(draft, batch),
+        38 => {
+            let packet = Packet::new(draft, 0x0b);
+            packet.send(&[], &[], &[], 0, batch);
+            batch.steps.push(Step::fixed(packet.plain(0, "1.6.45")));
+        }
+        _ => fence(draft, batch),
+    }
+}
+
+/// A noop, behind requests that may be silent.
+pub(super) fn fence(draft: &mut Draft<'_>, batch: &mut Batch) {
+    let packet = Packet::new(draft, 0x0a);
+    packet.send(&[], &[], &[], 0, batch);
+    batch.steps.push(Step::fixed(packet.plain(0, "")));
+}
+
+/// What a request and its reply have in common.
+#[derive(Clone, Copy)]
+struct Packet {
+    opcode: u8,
+    opaque: u32,
+}
+
+impl Packet {
+    fn new(draft: &mut Draft<'_>, opcode: u8) -> Packet {
+        Packet { opcode, opaque: draft.serial() as u32 }
+    }
+
+    fn head(self, magic: u8, lens: [usize; 3], status: u16) -> Vec<u8> {
+        let [key, extras, value] = lens;
+        let mut head = vec![magic, self.opcode];
+        head.extend_from_slice(&(key as u16).to_be_bytes());
+        head.extend_from_slice(&[extras as u8, 0]);
+        head.extend_from_slice(&status.to_be_bytes());
+        head.extend_from_slice(&((key + extras + value) as u32).to_be_bytes());
+        head.extend_from_slice(&self.opaque.to_be_bytes());
+        head
+    }
+
+    fn send(self, key: &[u8], extras: &[u8], value: &[u8], version: u64, batch: &mut Batch) {
+        batch.bytes.extend_from_slice(&self.head(0x80, [key.len(), extras.len(), value.len()], 0));
+        batch.bytes.extend_from_slice(&version.to_be_bytes());
+        for part in [extras, key, value] {
+            batch.bytes.extend_from_slice(part);
+        }
+    }
+
+    fn reply(self, status: u16, key: &[u8], extras: &[u8], value: &[u8], token: Option<Token>) -> Vec<Piece> {
+        let mut reply = vec![Piece::Bytes(self.head(0x81, [key.len(), extras.len(), value.len()], status))];
+        reply.push(token.map_or_else(|| Piece::Bytes(vec![0; 8]), Piece::Version8));
+        reply.push(Piece::Bytes([extras, key, value].concat()));
+        reply
+    }
+
+    fn error(self, (status, text): (u16, &str)) -> Vec<Piece> {
+        self.reply(status, &[], &[], text.as_bytes(), None)
+    }
+
+    /// A reply without a version.
+    fn plain(self, status: u16, value: &str) -> Vec<u8> {
+        [&self.head(0x81, [0, 0, value.len()], status)[..], &[0; 8], value.as_bytes()].concat()
+    }
+
+    /// A refusal for want of memory.
+    fn full(self) -> Vec<u8> {
+        self.plain(FULL.0, FULL.1)
+    }
+}
+
+/// An expiry: unsigned here, and never sliding.
+fn expiry(draft: &mut Draft<'_>) -> (u32, Ttl) {
+    let ttl = draft.plain_ttl();
+    match ttl {
+        Ttl::Plain(seconds) => (seconds as u32, ttl),
+        Ttl::Sliding(_) => (0, Ttl::Plain(0)),
+    }
+}
+
+fn get(draft: &mut Draft<'_>, batch: &mut Batch) {
+    let key = draft.key();
+    let name = draft.keys.name(key);
+    let (opcode, shows_key, is_quiet) =
+        draft.one_of(&[(0x00, false, false), (0x09, false, true), (0x0c, true, false), (0x0d, true, true)]);
+    // get and touch, in 3 of 13.
+    let (opcode, touch) = match draft.chance(15) {
+        false => (opcode, None),
+        true => {
+            let opcodes = [(0x1d, false, false), (0x1e, false, true), (0x23, true, false), (0x24, true, true)];
+            let gat = opcodes.iter().find(|gat| (gat.1, gat.2) == (shows_key, is_quiet));
+            (gat.map_or(0x1d, |gat| gat.0), Some(expiry(draft)))
+        }
+    };
+    let packet = Packet::new(draft, opcode);
+    let extras = touch.map_or(Vec::new(), |(seconds, _)| seconds.to_be_bytes().to_vec());
+    packet.send(&name, &extras, &[], 0, batch);
+    batch.replies_len += draft.reply_len(key);
+    batch.steps.push(Step::on(key, move |old, context| {
+        let Some(old) = old else {
+            if is_quiet {
+                return Play::text("", None);
+            }
+            let reply =
+                if shows_key { packet.reply(1, &name, &[], &[], None) } else { packet.error(NOT_FOUND) };
+            return Play::new(reply, None);
+        };
+        let mut item = old.accessed(context.now);
+        if let Some((_, ttl)) = touch {
+            item.expiry = ttl.resolve(context.now);
+        }
+        let token = context.show(&mut item);
+        let shown: &[u8] = if shows_key { &name } else { &[] };
+        let mut reply =
+            vec![Piece::Bytes(packet.head(0x81, [shown.len(), 4, item.value.len()], 0)), Piece::Version8(token)];
+        reply.push(Piece::Bytes([&item.flags.to_be_bytes()[..], shown].concat()));
+        reply.push(Piece::Value(Arc::clone(&item.value)));
+        Play::new(reply, Some(item))
+    }));
+}
+
+fn store(draft: &mut Draft<'_>, batch: &mut Batch) {
+    let key = draft.key();
+    let name = draft.keys.name(key);
+    let (opcode, mode) = draft.one_of(&[
+        (0x01, Mode::Set),
+        (0x01, Mode::Set),
+        (0x01, Mode::Set),
+        (0x02, Mode::Add),
+        (0x03, Mode::Replace),
+    ]);
+    let is_quiet = draft.chance(25);
+    let packet = Packet::new(draft, if is_quiet { opcode + 0x10 } else { opcode });
+    let value = draft.value(key);
+    let flags = draft.one_of(&[0, 0, 1, u32::MAX]);
+    let (seconds, ttl) = expiry(draft);
+    let compare = (mode != Mode::Add && draft.chance(15)).then(|| draft.version(key));
+    let extras = [flags.to_be_bytes(), seconds.to_be_bytes()].concat();
+    packet.send(&name, &extras, &value, compare.unwrap_or(0), batch);
+    let left = if mode == Mode::Set && compare.is_none() { Left::Nothing } else { Left::Unknown };
+    let store = Store {
+        mode,
+        value,
+        flags,
+        ttl,
+        compare,
+        shows: !is_quiet,
+        version: None,
+        vivify: None,
+        stale_if_older: false,
+    };
+    batch.steps.push(play_store(packet, key, store, is_quiet).or(packet.full(), left));
+}
+
+fn play_store(packet: Packet, key: usize, store: Store, is_quiet: bool) -> Step {
+    Step::on(key, move |old, context| {
+        let (outcome, after) = store.play(old, context);
+        let reply = match outcome {
+            Stored::Yes(..) if is_quiet => Vec::new(),
+            Stored::Yes(token, _) => packet.reply(0, &[], &[], &[], token),
+            Stored::Exists => packet.error(EXISTS),
+            Stored::NotFound => packet.error(NOT_FOUND),
+            Stored::No => match store.mode {
+                Mode::Add => packet.error(EXISTS),
+                Mode::Replace => packet.error(NOT_FOUND),
+                _ => packet.error(NOT_STORED),
+            },
+        };
+        Play::new(reply, after)
+    })
+}
+
+fn join(draft: &mut Draft<'_>, batch: &mut Batch) {
+    let key = draft.key();
+    let (opcode, mode) = draft.one_of(&[(0x0e, Mode::Append), (0x0f, Mode::Prepend)]);
+    let is_quiet = draft.chance(25);
+    let packet = Packet::new(draft, if is_quiet { opcode + 0x0b } else { opcode });
+    let value = draft.piece(key);
+    packet.send(&draft.keys.name(key), &[], &value, 0, batch);
+    let store = Store {
+        mode,
+        value,
+        flags: 0,
+        ttl: Ttl::Plain(0),
+        compare: None,
+        shows: !is_quiet,
+        version: None,
+        vivify: None,
+        stale_if_older: false,
+    };
+    batch.steps.push(play_store(packet, key, store, is_quiet).or(packet.full(), Left::Unknown));
+}
+
+fn delete(draft: &mut Draft<'_>, batch: &mut Batch) {
+    let key = draft.key();
+    let is_quiet = draft.chance(25);
+    let packet = Packet::new(draft, if is_quiet { 0x14 } else { 0x04 });
+    let compare = draft.chance(20).then(|| draft.version(key));
+    packet.send(&draft.keys.name(key), &[], &[], compare.unwrap_or(0), batch);
+    batch.steps.push(Step::on(key, move |old, context| match old {
+        None => Play::new(packet.error(NOT_FOUND), None),
+        Some(old) if compare.is_some_and(|version| !context.has_version(old, version)) => {
+            Play::new(packet.error(EXISTS), Some(old.clone()))
+        }
+        Some(_) if is_quiet => Play::text("", None),
+        Some(_) => Play::new(packet.reply(0, &[], &[], &[], None), None),
+    }));
+}
+
+fn count(draft: &mut Draft<'_>, batch: &mut Batch) {
+    let key = draft.key() / 4 * 4;
+    let up = draft.chance(60);
+    let is_quiet = draft.chance(25);
+    let opcode = if up { 0x05 } else { 0x06 };
+    let packet = Packet::new(draft, if is_quiet { opcode + 0x10 } else { opcode });
+    let delta = draft.one_of(&[0, 1, 1000, u64::MAX]);
+    let initial = draft.random.u64(..1000);
+    let (seconds, ttl) = if draft.chance(50) { expiry(draft) } else { (NOTHING_CREATED, Ttl::Plain(0)) };
+    let extras =
+        [&delta.to_be_bytes()[..], &initial.to_be_bytes()[..], &seconds.to_be_bytes()[..]].concat();
+    packet.send(&draft.keys.name(key), &extras, &[], 0, batch);
+    let vivify = (seconds != NOTHING_CREATED).then_some((initial, ttl));
+    let count = Count { up, delta, vivify, touch: None, compare: None, shows: !is_quiet };
+    let step = Step::on(key, move |old, context| match count.play(old, context) {
+        Counted::Number(_, item) if is_quiet => Play::text("", Some(item)),
+        Counted::Number(number, item) => {
+            let reply = packet.reply(0, &[], &[], &number.to_be_bytes(), item.version);
+            Play::new(reply, Some(item))
+        }
+        Counted::NotFound => Play::new(packet.error(NOT_FOUND), None),
+        Counted::Exists => Play::new(packet.error(EXISTS), old.cloned()),
+        Counted::NoNumber => Play::new(packet.error(NO_NUMBER), old.cloned()),
+    });
+    batch.steps.push(step.or(packet.full(), Left::TheOld));
+}
+
+fn touch(draft: &mut Draft<'_>, batch: &mut Batch) {
+    let key = draft.key();
+    let packet = Packet::new(draft, 0x1c);
+    let (seconds, ttl) = expiry(draft);
+    packet.send(&draft.keys.name(key), &seconds.to_be_bytes(), &[], 0, batch);
+    batch.steps.push(Step::on(key, move |old, context| {
+        let Some(old) = old else { return Play::new(packet.error(NOT_FOUND), None) };
+        let mut item = Item { expiry: ttl.resolve(context.now), ..old.clone() };
+        let token = context.show(&mut item);
+        let reply = packet.reply(0, &[], &item.flags.to_be_bytes(), &[], Some(token));
+        Play::new(reply, Some(item))
+    }));
+}
