@@ -120,7 +120,7 @@ fn get(draft: &mut Draft<'_>, batch: &mut Batch) {
     batch.steps.push(Step::on(key, move |old, context| {
         let Some(old) = old else {
             if is_quiet {
-                return Play::text("", None);
+                return Play::new(vec![Piece::NotOpaque(packet.opaque)], None);
             }
             let reply =
                 if shows_key { packet.reply(1, &name, &[], &[], None) } else { packet.error(NOT_FOUND) };
@@ -236,7 +236,9 @@ fn count(draft: &mut Draft<'_>, batch: &mut Batch) {
     let packet = Packet::new(draft, if is_quiet { opcode + 0x10 } else { opcode });
     let delta = draft.one_of(&[0, 1, 1000, u64::MAX]);
     let initial = draft.random.u64(..1000);
-    let (seconds, ttl) = if draft.chance(50) { expiry(draft) } else { (NOTHING_CREATED, Ttl::Plain(0)) };
+    // Where records go unseen, it could not be told whether this one was created.
+    let creates = draft.is_exact() && draft.chance(50);
+    let (seconds, ttl) = if creates { expiry(draft) } else { (NOTHING_CREATED, Ttl::Plain(0)) };
     let extras =
         [&delta.to_be_bytes()[..], &initial.to_be_bytes()[..], &seconds.to_be_bytes()[..]].concat();
     packet.send(&draft.keys.name(key), &extras, &[], 0, batch);

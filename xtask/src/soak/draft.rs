@@ -2,7 +2,11 @@
 
 use super::model::{Item, Step, Ttl, Versions};
 use super::node::{Fullness, Moment};
+use std::collections::VecDeque;
 use std::sync::Arc;
+
+const HISTORY_LEN: usize = 6;
+const HISTORY_REQUEST_LEN: usize = 340;
 
 /// Requests that are sent together.
 #[derive(Default)]
@@ -20,6 +24,23 @@ pub(super) struct Slot {
     pub(super) item: Option<Item>,
     /// It may be gone in truth.
     pub(super) is_unsure: bool,
+    /// The beginnings of the last requests that meant it, and when they came; for reports.
+    pub(super) history: VecDeque<(u64, Vec<u8>)>,
+}
+
+impl Slot {
+    /// Notes a request.
+    pub(super) fn remember(&mut self, now: u64, request: &[u8]) {
+        if self.history.len() == HISTORY_LEN {
+            self.history.pop_front();
+        }
+        self.history.push_back((now, request[..request.len().min(HISTORY_REQUEST_LEN)].to_vec()));
+    }
+
+    /// It holds nothing.
+    pub(super) fn clear(&mut self) {
+        (self.item, self.is_unsure) = (None, false);
+    }
 }
 
 /// The keys of a worker.

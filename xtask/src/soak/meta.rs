@@ -145,7 +145,9 @@ fn get(draft: &mut Draft<'_>, batch: &mut Batch) {
             flags.push(format!("N{}", draft.random.u32(..100)));
         }
     }
-    if draft.chance(10) {
+    // What both N and T mean for a new record is left to the transcripts.
+    let creates = flags.iter().any(|flag| flag.starts_with('N'));
+    if draft.chance(10) && !creates {
         flags.push(format!("T{}", seconds(draft.plain_ttl())));
     } else if draft.slides && Draft::may_slide(key) && draft.chance(15) {
         flags.push(format!("A{}", draft.random.u32(5..300)));
@@ -180,7 +182,9 @@ fn play_get(
         (None, None) if is_quiet => return Play::text("", None),
         (None, None) => return Play::new(line.bare("EN", flags), None),
     };
-    if !has("u") && !created {
+    // Who gives a new time has not moved the old one on before.
+    let touches = flags.iter().any(|flag| flag.starts_with(['T', 'A']));
+    if !has("u") && !created && !touches {
         item.expiry = item.expiry.accessed(now);
     }
     let value = Arc::clone(&item.value);
@@ -263,7 +267,7 @@ fn store(draft: &mut Draft<'_>, batch: &mut Batch) {
     if stale_if_older {
         flags.push("I".into());
     }
-    let vivify = (joins && draft.chance(30)).then(|| Ttl::Plain(draft.random.i64(..300).abs()));
+    let vivify = (joins && draft.is_exact() && draft.chance(30)).then(|| Ttl::Plain(draft.random.i64(0..300)));
     if let Some(ttl) = vivify {
         flags.push(format!("N{}", seconds(ttl)));
     }
@@ -277,7 +281,7 @@ fn store(draft: &mut Draft<'_>, batch: &mut Batch) {
         flags.push("q".into());
     }
     draft.random.shuffle(&mut flags);
-    let shows = flags.iter().any(|flag| flag == "c");
+    let shows = !is_quiet && flags.iter().any(|flag| flag == "c");
     line.open("ms", batch);
     batch.bytes.extend_from_slice(format!(" {}", value.len()).as_bytes());
     line.close(&flags, batch);
@@ -393,7 +397,8 @@ fn count(draft: &mut Draft<'_>, batch: &mut Batch) {
         flags.push(format!("D{delta}"));
     }
     let mut vivify = None;
-    if draft.chance(40) {
+    // Where records go unseen, it could not be told whether this one was created.
+    if draft.is_exact() && draft.chance(40) {
         let initial = if draft.chance(50) { draft.random.u64(..1000) } else { 0 };
         let ttl = draft.one_of(&[0, 30, 300]);
         flags.push(format!("N{ttl}"));
@@ -407,7 +412,7 @@ fn count(draft: &mut Draft<'_>, batch: &mut Batch) {
         flags.push(format!("C{version}"));
     }
     draft.random.shuffle(&mut flags);
-    let shows = flags.iter().any(|flag| flag == "c");
+    let shows = !is_quiet && flags.iter().any(|flag| flag == "c");
     let count = Count { up, delta, vivify, touch: None, compare, shows };
     line.open("ma", batch);
     line.close(&flags, batch);

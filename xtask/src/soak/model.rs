@@ -169,6 +169,10 @@ pub(super) enum Piece {
     Digits,
     /// `yes` or `no`.
     Word,
+    /// What must not come next.
+    Not(Vec<u8>),
+    /// A packet with this opaque must not come next.
+    NotOpaque(u32),
 }
 
 /// What an operation plays in: the time, and what is known of versions.
@@ -323,7 +327,7 @@ impl Store {
             && !context.has_version(old, asked)
         {
             let known = old.version.and_then(|token| context.versions.value(token));
-            let is_older = asked != 0 && known.is_none_or(|known| asked < known);
+            let is_older = asked != 0 && asked < known.unwrap_or(context.versions.latest + 1);
             if self.stale_if_older && is_older && matches!(self.mode, Mode::Set | Mode::Replace) {
                 return yes(Item {
                     expiry: old.expiry.accessed(now),

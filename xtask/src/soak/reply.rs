@@ -40,6 +40,22 @@ pub(super) fn compare(pieces: &[Piece], bytes: &[u8], versions: &Versions) -> Ma
                 at += len;
                 continue;
             }
+            Piece::Not(unexpected) => {
+                if rest.starts_with(unexpected) {
+                    return Match::No;
+                }
+                if !rest.is_empty() && unexpected.starts_with(rest) {
+                    return Match::NeedsMore;
+                }
+                continue;
+            }
+            Piece::NotOpaque(opaque) => {
+                match rest.get(12..16) {
+                    Some(found) if found == opaque.to_be_bytes() => return Match::No,
+                    None if !rest.is_empty() => return Match::NeedsMore,
+                    _ => continue,
+                }
+            }
             Piece::Version8(token) => {
                 let Some(value) = rest.first_chunk() else { return Match::NeedsMore };
                 at += 8;
@@ -93,6 +109,8 @@ pub(super) fn describe(pieces: &[Piece], versions: &Versions) -> String {
             },
             Piece::Digits => "<a number>".into(),
             Piece::Word => "<yes or no>".into(),
+            Piece::NotOpaque(opaque) => format!("<no packet {opaque:#x}>"),
+            Piece::Not(bytes) => format!("<not {}>", cut(bytes)),
         };
     }
     text
@@ -100,9 +118,23 @@ pub(super) fn describe(pieces: &[Piece], versions: &Versions) -> String {
 
 /// The beginning of bytes, escaped.
 pub(super) fn cut(bytes: &[u8]) -> String {
-    const LEN_MAX: usize = 600;
+    const LEN_MAX: usize = 400;
     let shown = &bytes[..bytes.len().min(LEN_MAX)];
+    let shown: Vec<u8> = shorten(shown);
     let more =
         if bytes.len() > LEN_MAX { format!("... ({} bytes)", bytes.len()) } else { String::new() };
     format!("{}{more}", shown.escape_ascii())
+}
+
+/// Leaves out most of a long key's filling.
+fn shorten(bytes: &[u8]) -> Vec<u8> {
+    let mut short = Vec::new();
+    let mut run = 0;
+    for &byte in bytes {
+        run = if byte == b'x' { run + 1 } else { 0 };
+        if run <= 3 {
+            short.push(byte);
+        }
+    }
+    short
 }

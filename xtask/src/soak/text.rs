@@ -32,12 +32,17 @@ pub(super) fn fence(batch: &mut Batch) {
     batch.steps.push(Step::fixed("MN\r\n"));
 }
 
+/// Of a miss nothing is told.
+fn miss(name: &[u8]) -> Play {
+    Play::new(vec![Piece::Not([b"VALUE ", name, b" "].concat())], None)
+}
+
 /// `get` of one key.
 pub(super) fn get(name: &[u8], key: usize, batch: &mut Batch) {
     batch.bytes.extend_from_slice(&[b"get ", name, b"\r\n"].concat());
     let name = name.to_vec();
     batch.steps.push(Step::on(key, move |old, context| {
-        let Some(old) = old else { return Play::new(Vec::new(), None) };
+        let Some(old) = old else { return miss(&name) };
         let mut item = old.accessed(context.now);
         Play::new(hit(&name, &mut item, false, context), Some(item))
     }));
@@ -69,7 +74,7 @@ fn retrieve(draft: &mut Draft<'_>, batch: &mut Batch) {
         batch.bytes.extend_from_slice(&name);
         batch.replies_len += draft.reply_len(key);
         batch.steps.push(Step::on(key, move |old, context| {
-            let Some(old) = old else { return Play::new(Vec::new(), None) };
+            let Some(old) = old else { return miss(&name) };
             let mut item = old.accessed(context.now);
             Play::new(hit(&name, &mut item, versions, context), Some(item))
         }));
@@ -89,7 +94,7 @@ fn gat(draft: &mut Draft<'_>, batch: &mut Batch) {
     batch.bytes.extend_from_slice(&name);
     batch.bytes.extend_from_slice(b"\r\n");
     batch.steps.push(Step::on(key, move |old, context| {
-        let Some(old) = old else { return Play::new(Vec::new(), None) };
+        let Some(old) = old else { return miss(&name) };
         let mut item = old.clone();
         let reply = hit(&name, &mut item, versions, context);
         Play::new(reply, Some(Item { expiry: ttl.resolve(context.now), ..item }))
@@ -113,8 +118,8 @@ fn store(draft: &mut Draft<'_>, batch: &mut Batch) {
     let flags = draft.one_of(&[0, 0, 0, 1, 65535, u32::MAX]);
     let (exptime, ttl) = draft.text_ttl(key);
     let compare = (verb == "cas").then(|| draft.version(key));
-    // Where a store may fail unseen, only such whose failure leaves nothing that is not known.
-    let is_silent = draft.chance(20) && (draft.is_exact() || (verb == "set" || mode == Mode::Add));
+    // Where records go unseen, silence must not hide which of two values is there.
+    let is_silent = draft.chance(20) && (draft.is_exact() || verb == "set");
     batch.bytes.extend_from_slice(format!("{verb} ").as_bytes());
     batch.bytes.extend_from_slice(&name);
     batch.bytes.extend_from_slice(format!(" {flags} {exptime} {}", value.len()).as_bytes());

@@ -1,6 +1,6 @@
 //! A worker: sends requests on keys of its own, and knows what must come back.
 
-use super::draft::{Batch, Draft, Keys};
+use super::draft::{Batch, Draft, Keys, Slot};
 use super::model::{Context, Item, Left, Piece, Play, Step, Versions};
 use super::node::{Fullness, Moment, Node, REFUSED};
 use super::reply::{Match, compare, cut, describe};
@@ -147,7 +147,7 @@ impl Worker {
     fn notice(&mut self, moment: Moment) {
         if self.flushes != moment.flushes {
             self.flushes = moment.flushes;
-            self.keys.slots.iter_mut().for_each(|slot| *slot = Default::default());
+            self.keys.slots.iter_mut().for_each(Slot::clear);
         }
     }
 
@@ -274,8 +274,13 @@ impl Worker {
         let Some((mut wire, _)) = self.lanes[lane].wire.take() else { return Ok(()) };
         self.send(&mut wire, &batch.bytes).map_err(|error| format!("cannot send: {error}"))?;
         for step in &batch.steps {
+            let request = &batch.bytes[step.request.clone()];
             match self.check(step, &mut wire, moment) {
-                Ok(()) => {}
+                Ok(()) => {
+                    if let Some(key) = step.key {
+                        self.keys.slots[key].remember(moment.now, request);
+                    }
+                }
                 Err(Wrong::Lost) if wire.is_udp() => {
                     self.tally.count(Part::Outcomes, "datagrams lost", 1);
                     return match step.key {
@@ -285,9 +290,13 @@ impl Worker {
                 }
                 Err(Wrong::Lost) => return Err("no answer came in time".into()),
                 Err(Wrong::Other(what)) => {
+                    let history = step.key.map(|key| &self.keys.slots[key].history);
+                    let history = history.into_iter().flatten();
+                    let history: String =
+                        history.map(|(now, request)| format!("\n  at {now}: {}", cut(request))).collect();
                     return Err(format!(
-                        "{what}\n  asked    {}\n  amid     {}",
-                        cut(&batch.bytes[step.request.clone()]),
+                        "{what}\n  asked    {} at {moment:?}\n  amid     {}\n  before, of this key:{history}",
+                        cut(request),
                         cut(&batch.bytes)
                     ));
                 }
@@ -306,7 +315,7 @@ impl Worker {
 
     /// Nobody knows what became of a key: it is deleted.
     fn forget(&mut self, key: usize, moment: Moment) -> Result<(), String> {
-        self.keys.slots[key] = Default::default();
+        self.keys.slots[key].clear();
         let name = self.keys.name(key);
         let mut batch = Batch::default();
         batch.bytes = [b"delete ", &name[..], b" noreply\r\n"].concat();
@@ -382,7 +391,7 @@ impl Worker {
                 _ => {
                     return Err(Wrong::Other(format!(
                         "a wrong reply at key {:?}\n  expected {}\n  got      {}",
-                        step.key.map(|key| self.keys.name(key).escape_ascii().to_string()),
+                        step.key.map(|key| cut(&self.keys.name(key))),
                         self.expected(&candidates),
                         cut(&wire.unread)
                     )));
