@@ -1,6 +1,6 @@
 //! The acceptor: takes connections in and hands them to the workers in turn.
 
-use crate::listener::{Listener, Stream};
+use crate::listener::{Arrival, Listener};
 use crate::server::{Shared, Stopping};
 use mio::{Events, Poll, Token, Waker};
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ pub(crate) struct Acceptor {
     shared: Arc<Shared>,
     poll: Poll,
     listeners: Vec<Listener>,
-    workers: Vec<(Sender<Stream>, Arc<Waker>)>,
+    workers: Vec<(Sender<Arrival>, Arc<Waker>)>,
     next: usize,
     /// Since when nobody is accepted.
     paused_since: Option<Instant>,
@@ -36,7 +36,7 @@ impl Acceptor {
         Ok((Acceptor { shared, poll, listeners, workers: Vec::new(), next: 0, paused_since: None }, waker))
     }
 
-    pub(crate) fn add_worker(&mut self, arrivals: Sender<Stream>, waker: Arc<Waker>) {
+    pub(crate) fn add_worker(&mut self, arrivals: Sender<Arrival>, waker: Arc<Waker>) {
         self.workers.push((arrivals, waker));
     }
 
@@ -73,9 +73,9 @@ impl Acceptor {
                 return false;
             }
             match self.listeners[index].accept() {
-                Ok(stream) => {
+                Ok(arrival) => {
                     self.resume();
-                    self.hand_over(stream);
+                    self.hand_over(arrival);
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => {
@@ -121,11 +121,11 @@ impl Acceptor {
         }
     }
 
-    fn hand_over(&mut self, mut stream: Stream) {
+    fn hand_over(&mut self, mut arrival: Arrival) {
         let connections = &self.shared.connections;
         if self.is_full() {
             connections.rejected.fetch_add(1, Ordering::Relaxed);
-            let _ = stream.write(b"ERROR Too many open connections\r\n");
+            let _ = arrival.stream.write(b"ERROR Too many open connections\r\n");
             tracing::info!(
                 "connection refused: there are {} already (-c)",
                 self.shared.options.connections_max
@@ -137,7 +137,7 @@ impl Acceptor {
         tracing::debug!(worker = self.next, "connection opened");
         let (arrivals, waker) = &self.workers[self.next];
         self.next = (self.next + 1) % self.workers.len();
-        if arrivals.send(stream).is_err() || waker.wake().is_err() {
+        if arrivals.send(arrival).is_err() || waker.wake().is_err() {
             self.shared.connection_closed();
         }
     }

@@ -2,18 +2,28 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use todana_protocol::memcached::Choice;
 
 /// What one name of `-l` stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) speech: Speech,
+}
+
+/// How clients speak at a place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Speech {
     pub(crate) tls: PlaceTls,
+    /// The dialect (`proto[ascii]:`, `proto[binary]:`, `proto[auto]:`); `None`: as everywhere.
+    pub(crate) choice: Option<Choice>,
 }
 
 /// Whether TLS is spoken at a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum PlaceTls {
     /// As everywhere.
+    #[default]
     Default,
     /// Not here (`notls:`).
     Off,
@@ -23,30 +33,44 @@ pub(crate) enum PlaceTls {
     Mutual,
 }
 
-const PREFIXES: [(&str, PlaceTls); 3] =
+const TLS_PREFIXES: [(&str, PlaceTls); 3] =
     [("notls:", PlaceTls::Off), ("btls:", PlaceTls::Basic), ("mtls:", PlaceTls::Mutual)];
+const CHOICE_PREFIXES: [(&str, Choice); 3] =
+    [("proto[ascii]:", Choice::Text), ("proto[binary]:", Choice::Binary), ("proto[auto]:", Choice::Auto)];
 
-impl PlaceTls {
-    /// What the prefix of a name says, and the name without it.
-    pub(crate) fn of(name: &str) -> (PlaceTls, &str) {
-        let prefixed = PREFIXES.iter().find_map(|(prefix, tls)| Some((*tls, name.strip_prefix(prefix)?)));
-        prefixed.unwrap_or((PlaceTls::Default, name))
+impl Speech {
+    /// What the prefixes of a name say, in any order, and the name without them.
+    pub(crate) fn of(mut name: &str) -> (Speech, &str) {
+        let mut speech = Speech::default();
+        loop {
+            if let Some((tls, rest)) = behind_prefix(&TLS_PREFIXES, name) {
+                (speech.tls, name) = (tls, rest);
+            } else if let Some((choice, rest)) = behind_prefix(&CHOICE_PREFIXES, name) {
+                (speech.choice, name) = (Some(choice), rest);
+            } else {
+                return (speech, name);
+            }
+        }
     }
+}
+
+fn behind_prefix<'n, T: Copy>(prefixes: &[(&str, T)], name: &'n str) -> Option<(T, &'n str)> {
+    prefixes.iter().find_map(|(prefix, meaning)| Some((*meaning, name.strip_prefix(prefix)?)))
 }
 
 /// The addresses of each name. Empty names (`-l 'a,'`) are passed over.
 pub(crate) fn places(names: &[String], port: u16) -> io::Result<Vec<Place>> {
     if names.is_empty() {
         let addresses = vec![SocketAddr::from(([127, 0, 0, 1], port))];
-        return Ok(vec![Place { addresses, tls: PlaceTls::Default }]);
+        return Ok(vec![Place { addresses, speech: Speech::default() }]);
     }
     let names = names.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|name| !name.is_empty());
     let places = names.map(|name| {
-        let (tls, place) = PlaceTls::of(name);
+        let (speech, place) = Speech::of(name);
         let addresses = named(place, port).map_err(|error| {
             io::Error::new(error.kind(), format!("cannot find address {name:?}: {error}"))
         })?;
-        Ok(Place { addresses, tls })
+        Ok(Place { addresses, speech })
     });
     let places: Vec<_> = places.collect::<io::Result<_>>()?;
     if places.is_empty() {
@@ -89,14 +113,19 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_say_whether_tls_is_spoken() {
-        for (name, tls, address) in [
-            ("127.0.0.1", PlaceTls::Default, "127.0.0.1:7"),
-            ("notls:127.0.0.1:5", PlaceTls::Off, "127.0.0.1:5"),
-            ("btls:::1", PlaceTls::Basic, "[::1]:7"),
-            ("mtls:[::1]:5", PlaceTls::Mutual, "[::1]:5"),
+    fn prefixes_say_what_is_spoken() {
+        for (name, tls, choice, address) in [
+            ("127.0.0.1", PlaceTls::Default, None, "127.0.0.1:7"),
+            ("notls:127.0.0.1:5", PlaceTls::Off, None, "127.0.0.1:5"),
+            ("btls:::1", PlaceTls::Basic, None, "[::1]:7"),
+            ("mtls:[::1]:5", PlaceTls::Mutual, None, "[::1]:5"),
+            ("proto[binary]:127.0.0.1", PlaceTls::Default, Some(Choice::Binary), "127.0.0.1:7"),
+            ("proto[auto]:[::1]:5", PlaceTls::Default, Some(Choice::Auto), "[::1]:5"),
+            ("notls:proto[ascii]:::1", PlaceTls::Off, Some(Choice::Text), "[::1]:7"),
+            ("proto[ascii]:notls:::1", PlaceTls::Off, Some(Choice::Text), "[::1]:7"),
         ] {
-            let place = Place { addresses: vec![address.parse().unwrap()], tls };
+            let speech = Speech { tls, choice };
+            let place = Place { addresses: vec![address.parse().unwrap()], speech };
             assert_eq!(places(&[name.to_string()], 7).unwrap(), [place], "{name}");
         }
     }
@@ -126,7 +155,7 @@ mod tests {
 
     #[test]
     fn names_that_cannot_be_are_shown() {
-        for name in ["*:", "*:http", "*:70000", "*.1", "10.0.0.1:x", "[::1]x"] {
+        for name in ["proto[x]:127.0.0.1", "*:", "*:http", "*:70000", "*.1", "10.0.0.1:x", "[::1]x"] {
             let error = read(&[name]).unwrap_err().to_string();
             assert!(error.starts_with(&format!("cannot find address {name:?}: ")), "{error}");
         }

@@ -9,7 +9,7 @@ use crate::upload::{Announced, Upload};
 use std::io;
 use std::sync::Arc;
 use todana_core::{Buffer, Command};
-use todana_protocol::memcached::{Dialect, Limits, Request, Step, encode};
+use todana_protocol::memcached::{Choice, Dialect, Limits, Request, Step, encode};
 
 /// Requests decoded before the first is executed, so that their records can be fetched into the cache together.
 pub(crate) const BATCH: usize = 16;
@@ -25,6 +25,8 @@ pub(crate) struct Connection {
     pub(crate) seat: Arc<Seat>,
     shown: (State, u64),
     dialect: Dialect,
+    /// Which dialect it may speak.
+    pub(crate) choice: Choice,
     /// How far its client has come with saying who they are.
     pub(crate) login: Login,
     /// Bytes received and not yet consumed, from `input_at` on.
@@ -150,12 +152,13 @@ pub(crate) trait Execute {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream, seat: Arc<Seat>) -> Connection {
+    pub(crate) fn new(stream: Stream, seat: Arc<Seat>, choice: Choice) -> Connection {
         Connection {
             stream,
             shown: (seat.state(), seat.last_command_at()),
             seat,
             dialect: Dialect::default(),
+            choice,
             login: Login::default(),
             input: Vec::new(),
             input_at: 0,
@@ -354,7 +357,9 @@ fn serve_all(
     let mut at = 0;
     loop {
         if *budget == 0 {
-            return (at, 0, Pause::Yields);
+            // With nothing left to serve, its turn would have been over anyway: memcached counts no yield for that.
+            let pause = if at == data.len() { Pause::NeedsInput } else { Pause::Yields };
+            return (at, 0, pause);
         }
         if output.len() > OUTPUT_MAX {
             return (at, 0, Pause::Blocked);

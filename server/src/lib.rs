@@ -43,6 +43,7 @@ mod watchers;
 mod worker;
 
 pub use admin::AdminError;
+pub use listener::{ListenError, Transport};
 pub use logging::{LogFormat, init_logging};
 pub use login::{LoginError, password_line};
 pub use options::{AdminOptions, Authentication, Options, OptionsError};

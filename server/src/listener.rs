@@ -1,6 +1,6 @@
 //! Listening sockets and the streams that come out of them.
 
-use crate::addresses::{Place, PlaceTls, places};
+use crate::addresses::{Place, PlaceTls, Speech, places};
 use crate::options::Options;
 use crate::tls::{Ask, Tls, TlsStream};
 use mio::event::Source;
@@ -13,10 +13,11 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use todana_protocol::memcached::Choice;
 
 /// A socket that connections come from.
 pub(crate) enum Listener {
-    Tcp(TcpListener, Option<Secure>),
+    Tcp(TcpListener, Option<Secure>, Option<Choice>),
     /// The file goes first: as long as the socket is open, no other file can have the same inode.
     Unix(SocketFile, UnixListener),
 }
@@ -64,54 +65,82 @@ pub(crate) enum Stream {
     Unix(UnixStream),
 }
 
-/// An error with the address that it is about; the system's own is its source.
+/// A new connection.
+pub(crate) struct Arrival {
+    pub(crate) stream: Stream,
+    /// What is spoken at the listener that it has come by; `None`: as everywhere.
+    pub(crate) choice: Option<Choice>,
+}
+
+/// An address that cannot be had; the system's own error is its source.
 #[derive(Debug)]
-struct Named {
+pub struct ListenError {
     what: String,
+    transport: Transport,
     cause: io::Error,
 }
 
-impl fmt::Display for Named {
+impl ListenError {
+    /// By which transport it was to be served.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+}
+
+/// How bytes come to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// As a stream.
+    Tcp,
+    /// As datagrams.
+    Udp,
+    /// As a stream, from this host.
+    Unix,
+}
+
+impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.what, self.cause)
     }
 }
 
-impl std::error::Error for Named {
+impl std::error::Error for ListenError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.cause)
     }
 }
 
-fn named(error: io::Error, what: &str) -> io::Error {
-    io::Error::new(error.kind(), Named { what: what.to_string(), cause: error })
+fn named(cause: io::Error, what: &str, transport: Transport) -> io::Error {
+    io::Error::new(cause.kind(), ListenError { what: what.to_string(), transport, cause })
 }
 
 /// Opens every address once, and fails with the first that cannot be had. Where a name has several addresses, those that
 /// the system knows nothing of may be missing: `*` and `localhost` mean both families also where there is no IPv6.
 pub(crate) fn open_each<T>(
     places: Vec<Place>,
-    mut open: impl FnMut(SocketAddr, PlaceTls) -> io::Result<T>,
+    transport: Transport,
+    mut open: impl FnMut(SocketAddr, Speech) -> io::Result<T>,
 ) -> io::Result<Vec<T>> {
     let (mut opened, mut served) = (Vec::new(), Vec::new());
-    for Place { addresses: group, tls } in places {
+    for Place { addresses: group, speech } in places {
         let mut missing = Vec::new();
         for &address in &group {
-            if let Some((_, served_tls)) = served.iter().find(|(served, _)| *served == address) {
-                if *served_tls == tls {
+            if let Some((_, served_speech)) = served.iter().find(|(served, _)| *served == address) {
+                if *served_speech == speech {
                     continue;
                 }
-                let what = format!("{address} is to be served with TLS in one way and in another");
+                let what = format!("{address} is to be served in one way and in another");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
             }
-            match open(address, tls) {
+            match open(address, speech) {
                 Ok(listener) => {
                     opened.push(listener);
-                    served.push((address, tls));
+                    served.push((address, speech));
                 }
                 Err(error) => {
                     let is_unavailable = is_unavailable(address, &error);
-                    let described = named(error, &format!("cannot listen on {address}"));
+                    let over = if transport == Transport::Udp { "UDP " } else { "" };
+                    let described = named(error, &format!("cannot listen on {over}{address}"), transport);
                     if !is_unavailable {
                         return Err(described);
                     }
@@ -149,13 +178,17 @@ impl Listener {
         if let Some(path) = &options.unix_socket {
             return Ok(vec![Listener::open_unix(path, options)?]);
         }
-        open_each(places(&options.listen, options.port)?, |address, place_tls| {
-            let secure = tls.and_then(|tls| Secure::at(tls, place_tls));
-            Listener::open_tcp(address, options, secure)
+        if !options.tcp {
+            return Ok(Vec::new());
+        }
+        open_each(places(&options.listen, options.port)?, Transport::Tcp, |address, speech| {
+            let secure = tls.and_then(|tls| Secure::at(tls, speech.tls));
+            let listener = Listener::open_tcp(address, options)?;
+            Ok(Listener::Tcp(listener, secure, speech.choice))
         })
     }
 
-    fn open_tcp(address: SocketAddr, options: &Options, secure: Option<Secure>) -> io::Result<Listener> {
+    fn open_tcp(address: SocketAddr, options: &Options) -> io::Result<TcpListener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         if address.is_ipv6() {
@@ -165,7 +198,7 @@ impl Listener {
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
         socket.listen(i32::try_from(options.listen_backlog).unwrap_or(i32::MAX))?;
-        Ok(Listener::Tcp(TcpListener::from_std(socket.into()), secure))
+        Ok(TcpListener::from_std(socket.into()))
     }
 
     fn open_unix(path: &Path, options: &Options) -> io::Result<Listener> {
@@ -173,11 +206,13 @@ impl Listener {
         match std::fs::symlink_metadata(path) {
             Ok(metadata) if metadata.file_type().is_socket() => {
                 if let Some(error) = in_use(path) {
-                    return Err(named(error, &what));
+                    return Err(named(error, &what, Transport::Unix));
                 }
                 // Left behind by a server that is gone; perhaps somebody else has removed it by now.
                 match std::fs::remove_file(path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named(error, &what)),
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(named(error, &what, Transport::Unix));
+                    }
                     _ => {}
                 }
             }
@@ -198,13 +233,18 @@ impl Listener {
             socket.listen(i32::try_from(options.listen_backlog).unwrap_or(i32::MAX))?;
             Ok(Listener::Unix(file, UnixListener::from_std(socket.into())))
         };
-        open().map_err(|error: io::Error| named(error, &what))
+        open().map_err(|error: io::Error| named(error, &what, Transport::Unix))
     }
 
     /// The next waiting connection, set up.
-    pub(crate) fn accept(&self) -> io::Result<Stream> {
+    pub(crate) fn accept(&self) -> io::Result<Arrival> {
+        let choice = if let Listener::Tcp(_, _, choice) = self { *choice } else { None };
+        Ok(Arrival { stream: self.accept_stream()?, choice })
+    }
+
+    pub(crate) fn accept_stream(&self) -> io::Result<Stream> {
         match self {
-            Listener::Tcp(listener, secure) => {
+            Listener::Tcp(listener, secure, _) => {
                 let (stream, _) = listener.accept()?;
                 // Neither is worth losing the connection over.
                 let _ = stream.set_nodelay(true);
@@ -222,10 +262,10 @@ impl Listener {
     /// Where it listens, as people write it, and as our clients take it: they speak TLS by that scheme only.
     pub(crate) fn name(&self) -> String {
         match self {
-            Listener::Tcp(listener, Some(_)) => {
+            Listener::Tcp(listener, Some(_), _) => {
                 listener.local_addr().map_or_else(|_| "?".into(), |address| format!("todanas://{address}"))
             }
-            Listener::Tcp(listener, _) => {
+            Listener::Tcp(listener, ..) => {
                 listener.local_addr().map_or_else(|_| "?".into(), |a| a.to_string())
             }
             Listener::Unix(file, _) => file.path.display().to_string(),
@@ -234,14 +274,14 @@ impl Listener {
 
     pub(crate) fn tcp_address(&self) -> Option<SocketAddr> {
         match self {
-            Listener::Tcp(listener, _) => listener.local_addr().ok(),
+            Listener::Tcp(listener, ..) => listener.local_addr().ok(),
             Listener::Unix(..) => None,
         }
     }
 
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         match self {
-            Listener::Tcp(listener, _) => listener.register(registry, token, Interest::READABLE),
+            Listener::Tcp(listener, ..) => listener.register(registry, token, Interest::READABLE),
             Listener::Unix(_, listener) => listener.register(registry, token, Interest::READABLE),
         }
     }
@@ -354,9 +394,9 @@ mod tests {
     ) -> Result<Vec<String>, String> {
         let place = |group: &&[&str]| Place {
             addresses: group.iter().map(|a| a.parse().unwrap()).collect(),
-            tls: PlaceTls::Default,
+            speech: Speech::default(),
         };
-        open_each(groups.iter().map(place).collect(), |address, _| {
+        open_each(groups.iter().map(place).collect(), Transport::Tcp, |address, _| {
             refuse(address).map_or(Ok(address.to_string()), Err)
         })
         .map_err(|error| error.to_string())
@@ -394,11 +434,16 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_not_served_with_tls_and_without() {
-        let place = |tls| Place { addresses: vec!["127.0.0.1:1".parse().unwrap()], tls };
-        let opened = open_each(vec![place(PlaceTls::Mutual), place(PlaceTls::Off)], |_, tls| Ok(tls));
-        let error = opened.unwrap_err().to_string();
-        assert_eq!(error, "127.0.0.1:1 is to be served with TLS in one way and in another");
+    fn an_address_is_not_served_in_two_ways() {
+        let place = |speech| Place { addresses: vec!["127.0.0.1:1".parse().unwrap()], speech };
+        for one in [
+            Speech { tls: PlaceTls::Mutual, ..Speech::default() },
+            Speech { choice: Some(Choice::Text), ..Speech::default() },
+        ] {
+            let places = vec![place(one), place(Speech::default())];
+            let error = open_each(places, Transport::Tcp, |_, speech| Ok(speech)).unwrap_err().to_string();
+            assert_eq!(error, "127.0.0.1:1 is to be served in one way and in another");
+        }
     }
 
     #[test]

@@ -272,6 +272,9 @@ impl std::fmt::Display for Remote<'_> {
             Address::Tcp(address) => {
                 write!(f, "rip={} rport={} transport=tcp", address.ip(), address.port())
             }
+            Address::Udp(address) => {
+                write!(f, "rip={} rport={} transport=udp", address.ip(), address.port())
+            }
             Address::Unix(path) => write!(f, "rip={path} rport=0 transport=local"),
             Address::Unknown => f.write_str("rip=unknown rport=0 transport=unknown"),
         }

@@ -1,6 +1,6 @@
 //! What a server can be told.
 
-use crate::addresses::PlaceTls;
+use crate::addresses::{PlaceTls, Speech};
 use crate::tls::TlsOptions;
 use crate::udp::MESSAGE_LEN_MAX;
 use std::fmt;
@@ -24,10 +24,13 @@ pub enum Authentication {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Addresses to listen on: `host`, `host:port`, `[v6]:port`, `*` for all. Empty: 127.0.0.1. Before them may stand
-    /// `notls:`, `btls:` (without client certificates) or `mtls:` (with).
+    /// `notls:`, `btls:` (without client certificates) or `mtls:` (with), and `proto[ascii]:`, `proto[binary]:` or
+    /// `proto[auto]:` for what is spoken there instead of [`protocol`](Options::protocol).
     pub listen: Vec<String>,
     /// The TCP port for addresses that name none; 0 lets the system choose.
     pub port: u16,
+    /// False: not over TCP.
+    pub tcp: bool,
     /// The UDP port for addresses that name none; 0 lets the system choose, `None` is no UDP.
     pub udp_port: Option<u16>,
     /// All replies to one UDP request together, in bytes; whatever is longer is answered by an error. Senders of datagrams
@@ -109,6 +112,7 @@ impl Default for Options {
         Options {
             listen: Vec::new(),
             port: 11211,
+            tcp: true,
             udp_port: None,
             udp_reply_max: 16 << 10,
             unix_socket: None,
@@ -192,11 +196,14 @@ impl Options {
         if self.udp_port.is_some() && self.tls.is_some() {
             return wrong("there is no TLS over UDP: give either -U or a certificate");
         }
+        if !self.tcp && self.udp_port.is_none() && self.unix_socket.is_none() {
+            return wrong("nobody could reach a server without TCP (-p 0), UDP (-U) and a Unix socket (-s)");
+        }
         if self.unix_socket.is_some() && !self.listen.is_empty() {
             return wrong("a Unix socket takes the place of TCP: give either -s or -l");
         }
         let asks = |tls| {
-            self.listen.iter().flat_map(|list| list.split(',')).any(|name| PlaceTls::of(name.trim()).0 == tls)
+            self.listen.iter().flat_map(|list| list.split(',')).any(|name| Speech::of(name.trim()).0.tls == tls)
         };
         match &self.tls {
             None if asks(PlaceTls::Basic) || asks(PlaceTls::Mutual) => {
@@ -223,7 +230,8 @@ mod tests {
     #[test]
     fn impossible_values_are_refused_with_their_option() {
         let logins = Authentication::Text("users".into());
-        let cases: [(&str, Options); 8] = [
+        let cases: [(&str, Options); 9] = [
+            ("-p 0", Options { tcp: false, ..Options::default() }),
             ("-U", Options { udp_port: Some(1), authentication: logins, ..Options::default() }),
             ("--udp-reply-max", Options { udp_reply_max: 1 << 27, ..Options::default() }),
             ("-t", Options { threads: 0, ..Options::default() }),

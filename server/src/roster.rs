@@ -4,6 +4,7 @@
 //! costs the hot path two comparisons.
 
 use crate::listener::{Listener, Stream};
+use crate::udp;
 use mio::net::TcpStream;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     Tcp(SocketAddr),
+    Udp(SocketAddr),
     Unix(Arc<str>),
     /// The system did not say.
     Unknown,
@@ -28,6 +30,8 @@ impl fmt::Display for Address {
         match self {
             Address::Tcp(address @ SocketAddr::V4(_)) => write!(f, "tcp:{address}"),
             Address::Tcp(SocketAddr::V6(address)) => write!(f, "tcp6:[{}]:{}", address.ip(), address.port()),
+            Address::Udp(address @ SocketAddr::V4(_)) => write!(f, "udp:{address}"),
+            Address::Udp(SocketAddr::V6(address)) => write!(f, "udp6:[{}]:{}", address.ip(), address.port()),
             Address::Unix(path) => write!(f, "unix:{path}"),
             Address::Unknown => f.write_str("unknown"),
         }
@@ -83,6 +87,11 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
+    fn new(descriptor: i32, peer: Address, local: Address, now: u64) -> Seat {
+        let (state, last_command_at) = (AtomicU8::new(State::Waiting as u8), AtomicU32::new(now as u32));
+        Seat { descriptor, peer, local, state, last_command_at }
+    }
+
     pub(crate) fn state(&self) -> State {
         State::ALL[usize::from(self.state.load(Ordering::Relaxed)) % State::ALL.len()]
     }
@@ -113,15 +122,17 @@ fn tcp_ends(tcp: &TcpStream) -> (i32, Address, Address) {
 pub(crate) struct Roster {
     listeners: Vec<(i32, Address)>,
     unix: Option<Address>,
+    /// Sockets that datagrams come from, in the order of the UDP thread.
+    datagrams: Vec<Seat>,
     seats: Mutex<BTreeMap<i32, Arc<Seat>>>,
 }
 
 impl Roster {
-    pub(crate) fn new(listeners: &[Listener]) -> Roster {
+    pub(crate) fn new(listeners: &[Listener], datagrams: &[udp::Socket], now: u64) -> Roster {
         let mut roster = Roster::default();
         for listener in listeners {
             let (descriptor, address) = match listener {
-                Listener::Tcp(tcp, _) => {
+                Listener::Tcp(tcp, ..) => {
                     (tcp.as_raw_fd(), tcp.local_addr().map_or(Address::Unknown, Address::Tcp))
                 }
                 Listener::Unix(file, unix) => {
@@ -132,6 +143,10 @@ impl Roster {
             };
             roster.listeners.push((descriptor, address));
         }
+        roster.datagrams.extend(datagrams.iter().map(|socket| {
+            let address = socket.address().map_or(Address::Unknown, Address::Udp);
+            Seat::new(socket.descriptor(), address.clone(), address, now)
+        }));
         roster
     }
 
@@ -147,8 +162,7 @@ impl Roster {
             Stream::Tls(tls) => tcp_ends(tls.socket()),
             Stream::Unix(stream) => (stream.as_raw_fd(), unix(), unix()),
         };
-        let (state, last_command_at) = (AtomicU8::new(State::Waiting as u8), AtomicU32::new(now as u32));
-        let seat = Arc::new(Seat { descriptor, peer, local, state, last_command_at });
+        let seat = Arc::new(Seat::new(descriptor, peer, local, now));
         self.seats_now().insert(descriptor, Arc::clone(&seat));
         seat
     }
@@ -160,6 +174,11 @@ impl Roster {
 
     pub(crate) fn listeners(&self) -> &[(i32, Address)] {
         &self.listeners
+    }
+
+    /// The sockets of UDP, which are nobody's in particular.
+    pub(crate) fn datagrams(&self) -> &[Seat] {
+        &self.datagrams
     }
 
     /// All who are there now.
@@ -177,18 +196,14 @@ mod tests {
         let tcp = |text: &str| Address::Tcp(text.parse().unwrap()).to_string();
         assert_eq!(tcp("127.0.0.1:5"), "tcp:127.0.0.1:5");
         assert_eq!(tcp("[::1]:5"), "tcp6:[::1]:5");
+        let udp = |text: &str| Address::Udp(text.parse().unwrap()).to_string();
+        assert_eq!((udp("127.0.0.1:5"), udp("[::1]:5")), ("udp:127.0.0.1:5".into(), "udp6:[::1]:5".into()));
         assert_eq!(Address::unix(Path::new("/run/a b")).to_string(), "unix:/run/a?b");
     }
 
     #[test]
     fn every_state_comes_back() {
-        let seat = Seat {
-            descriptor: 1,
-            peer: Address::Unknown,
-            local: Address::Unknown,
-            state: AtomicU8::new(0),
-            last_command_at: AtomicU32::new(0),
-        };
+        let seat = Seat::new(1, Address::Unknown, Address::Unknown, 0);
         for state in State::ALL {
             seat.has_come_to(state);
             assert_eq!(seat.state(), state);

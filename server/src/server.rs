@@ -2,7 +2,7 @@
 
 use crate::acceptor::Acceptor;
 use crate::admin::{self, Admin};
-use crate::counters::{ConnectionCounters, WorkerCounters};
+use crate::counters::{ConnectionCounters, WorkerCounters, WorkerSums};
 use crate::crawler::Crawler;
 use crate::janitor;
 use crate::listener::Listener;
@@ -27,7 +27,7 @@ use std::time::Instant;
 use todana::{CachedClock, Clock, Database};
 use todana_core::{MemoryLimit, WhenFull};
 use todana_engine::{EvictionObserver, MemHash, MemHashOptions};
-use todana_protocol::memcached::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES};
+use todana_protocol::memcached::{CHUNK_SIZES, Choice, ITEM_OVERHEAD_BYTES};
 
 /// What connections may keep together where there is no memory limit.
 const HELD_MAX: u64 = 1 << 30;
@@ -99,6 +99,8 @@ pub(crate) struct Shared {
     pub(crate) started_at: u64,
     pub(crate) connections: ConnectionCounters,
     pub(crate) workers: Vec<WorkerCounters>,
+    /// What they had counted at the last `stats reset`.
+    at_reset: Mutex<WorkerSums>,
     pub(crate) logins: Logins,
     pub(crate) memory_limit_mib: AtomicU64,
     /// The highest limit that the engine's shards can fill. How many there are is settled at the start.
@@ -120,6 +122,24 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn stopping(&self) -> Stopping {
         self.handle.stopping()
+    }
+
+    /// The dialect of connections that have come where this one is spoken. Where clients have to log in, how they do that
+    /// decides instead: no listener lets them in by another dialect without.
+    pub(crate) fn choice(&self, of_listener: Option<Choice>) -> Choice {
+        self.logins.limits(of_listener.unwrap_or(self.options.protocol)).choice
+    }
+
+    /// What the workers have counted since the last reset.
+    pub(crate) fn worker_sums(&self) -> WorkerSums {
+        // Read under the lock, so that no reset comes in between.
+        let at_reset = self.at_reset.lock().unwrap_or_else(PoisonError::into_inner);
+        WorkerSums::of(&self.workers).since(*at_reset)
+    }
+
+    pub(crate) fn reset_worker_sums(&self) {
+        let mut at_reset = self.at_reset.lock().unwrap_or_else(PoisonError::into_inner);
+        *at_reset = WorkerSums::of(&self.workers);
     }
 
     pub(crate) fn connection_closed(&self) {
@@ -244,17 +264,18 @@ impl Server {
         let shared = Arc::new(Shared {
             started: Instant::now(),
             started_at: clock.now().0,
+            roster: Roster::new(&listeners, &datagrams, clock.now().0),
             database,
             clock,
             handle: handle.clone(),
             connections: ConnectionCounters::default(),
             // One more, for UDP.
             workers: (0..=options.threads).map(|_| WorkerCounters::default()).collect(),
+            at_reset: Mutex::default(),
             logins,
             memory_limit_mib: AtomicU64::new(options.memory_limit_mib),
             memory_reach_mib: options.memory_limit_mib.max(shards as u64 * (SHARD_BYTES >> 20)),
             verbosity: AtomicU32::new(options.verbosity.into()),
-            roster: Roster::new(&listeners),
             crawler: Crawler::new(options.crawler_enabled),
             observers,
             outside_bytes: AtomicU64::new(0),

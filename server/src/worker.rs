@@ -2,7 +2,7 @@
 
 use crate::connection::{BATCH, Connection, Got, Held, Pause};
 use crate::idle::IdleWatch;
-use crate::listener::Stream;
+use crate::listener::Arrival;
 use crate::login::Decided;
 use crate::output::Output;
 use crate::server::{Shared, Stopping};
@@ -33,7 +33,7 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     number: usize,
     poll: Poll,
-    arrivals: Receiver<Stream>,
+    arrivals: Receiver<Arrival>,
     connections: Slab<Connection>,
     /// Connections that have more to do without waiting for their socket.
     ready: VecDeque<usize>,
@@ -52,7 +52,7 @@ impl Worker {
     pub(crate) fn new(
         shared: Arc<Shared>,
         number: usize,
-        arrivals: Receiver<Stream>,
+        arrivals: Receiver<Arrival>,
     ) -> io::Result<(Worker, Arc<Waker>)> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
@@ -154,11 +154,12 @@ impl Worker {
 
     /// Takes in new connections.
     fn welcome(&mut self) {
-        while let Ok(mut stream) = self.arrivals.try_recv() {
+        while let Ok(Arrival { mut stream, choice }) = self.arrivals.try_recv() {
             let entry = self.connections.vacant_entry();
             let token = Token(entry.key());
             let seat = self.shared.roster.enter(&mut stream, self.shared.clock.now().0);
-            let mut connection = Connection::new(stream, seat);
+            let choice = self.shared.choice(choice);
+            let mut connection = Connection::new(stream, seat, choice);
             connection.active_s = self.now_s;
             if let Err(error) = connection.stream.register(self.poll.registry(), token) {
                 tracing::warn!(%error, "cannot watch a new connection; it is closed");
@@ -336,6 +337,7 @@ impl Worker {
         (self.service.place.index, self.service.place.descriptor) = (index, connection.seat.descriptor);
         let mut budget = self.shared.options.requests_per_event;
         let mut pause = Pause::NeedsInput;
+        self.limits.choice = connection.choice;
         self.limits.unfinished_len_max = self.shared.held_room(connection.counted.sum());
         // What is kept is served first: it may hold whole requests from a turn that was cut short.
         if connection.has_work() {
@@ -390,7 +392,7 @@ impl Worker {
         }
         if pause == Pause::Yields || pause == Pause::Blocked {
             let counters = &self.shared.workers[self.number];
-            counters.connection_yields.add(u64::from(budget == 0));
+            counters.connection_yields.add(u64::from(pause == Pause::Yields && budget == 0));
             connection.queued = true;
             self.ready.push_back(index);
         }

@@ -81,3 +81,44 @@ fn or_they_wait_until_there_is_room() {
     assert_ne!(first.stat("time_in_listen_disabled_us"), "0");
     assert!(first.stats(" settings").contains(&("maxconns_fast".into(), "no".into())));
 }
+
+/// memcached counts a yield when a connection has been served `-R` requests and has more to ask: not for the last turn.
+#[test]
+fn a_yield_is_a_turn_cut_short() {
+    let server = Running::start(Options { threads: 1, ..options() });
+    let mut asker = server.connect();
+    let mut yields = 0;
+    for (requests, more) in [(1, 0), (20, 0), (21, 1), (40, 1), (41, 2), (100, 4)] {
+        let mut client = server.connect();
+        client.send(&b"mn\r\n".repeat(requests));
+        client.expect(&b"MN\r\n".repeat(requests));
+        yields += more;
+        assert_eq!(asker.stat("conn_yields"), yields.to_string(), "after {requests} requests");
+    }
+    let keys: String = (0..100).map(|key| format!(" k{key}")).collect();
+    asker.send(format!("get{keys}\r\n").as_bytes());
+    asker.expect(b"END\r\n");
+    assert_eq!(asker.stat("conn_yields"), yields.to_string(), "the keys of a line are one request");
+}
+
+#[test]
+fn a_reset_takes_the_counters_of_connections_back() {
+    let server =
+        Running::start(Options { connections_max: 1, connections_refused: true, threads: 1, ..options() });
+    let mut client = server.connect();
+    client.send(&b"mn\r\n".repeat(21));
+    client.expect(&b"MN\r\n".repeat(21));
+    assert_eq!(server.connect().rest(), b"ERROR Too many open connections\r\n");
+    assert_eq!((client.stat("conn_yields"), client.stat("rejected_connections")), ("1".into(), "1".into()));
+    client.send(b"stats reset\r\n");
+    client.expect(b"RESET\r\n");
+    let stats = client.stats("");
+    let stat = |name: &str| stats.iter().find(|(found, _)| found == name).unwrap().1.clone();
+    for name in ["conn_yields", "rejected_connections", "total_connections", "listen_disabled_num"] {
+        assert_eq!(stat(name), "0", "{name}");
+    }
+    assert_eq!(stat("time_in_listen_disabled_us"), "0");
+    assert_eq!(stat("curr_connections"), "1");
+    // memcached has counted this much too: the request that asks.
+    assert_eq!(stat("bytes_read"), "7");
+}

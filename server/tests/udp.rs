@@ -212,3 +212,59 @@ fn nobody_can_log_in_over_it() {
         peer.expect(&[b"\0\x01\0\0\0\x01\0\0\x81", &[opcode][..], refused].concat());
     }
 }
+
+#[test]
+fn there_may_be_nothing_else() {
+    let server = start(Options { tcp: false, ..options() });
+    assert!(server.addresses.is_empty());
+    let peer = Peer::of(&server);
+    peer.send(b"\0\x01\0\0\0\x01\0\0set k 0 0 1\r\nv\r\n");
+    peer.expect(b"\0\x01\0\0\0\x01\0\0STORED\r\n");
+    // It is on the list itself, as the one that asks.
+    peer.send(b"\0\x02\0\0\0\x01\0\0stats conns\r\n");
+    let reply = String::from_utf8(peer.receive()[8..].to_vec()).unwrap();
+    let number = reply.strip_prefix("STAT ").unwrap().split_once(':').unwrap().0;
+    let address = server.udp_addresses[0];
+    assert_eq!(
+        reply,
+        format!(
+            "STAT {number}:UDP UDP\r\nSTAT {number}:addr udp:{address}\r\nSTAT {number}:state conn_parse_cmd\r\n\
+             STAT {number}:secs_since_last_cmd 0\r\nEND\r\n"
+        )
+    );
+}
+
+#[test]
+fn its_sockets_are_on_the_list_of_connections() {
+    let server = start(options());
+    let mut client = server.connect();
+    let conns = client.stats(" conns");
+    let at = conns.iter().position(|(name, _)| name.ends_with(":UDP")).expect("one is there");
+    let number = conns[at].0.strip_suffix(":UDP").unwrap();
+    let [udp, addr, state, since] = &conns[at..at + 4] else { panic!("four lines: {conns:?}") };
+    let expected = |name: &str, value: &str| (format!("{number}:{name}"), value.to_string());
+    assert_eq!(*udp, expected("UDP", "UDP"));
+    assert_eq!(*addr, expected("addr", &format!("udp:{}", server.udp_addresses[0])));
+    assert_eq!(*state, expected("state", "conn_read"));
+    assert_eq!(since.0, format!("{number}:secs_since_last_cmd"));
+    assert!(since.1.parse::<u64>().is_ok(), "{since:?}");
+    assert_eq!(conns.iter().filter(|(name, _)| name.ends_with(":UDP")).count(), 1);
+}
+
+#[test]
+fn an_address_is_held_to_its_dialect_here_too() {
+    let listen = vec!["proto[ascii]:127.0.0.1".into()];
+    let server = start(Options { listen, protocol: todana_server::Choice::Binary, ..options() });
+    let peer = Peer::of(&server);
+    peer.send(b"\0\x01\0\0\0\x01\0\0mn\r\n");
+    peer.expect(b"\0\x01\0\0\0\x01\0\0MN\r\n");
+}
+
+#[test]
+fn an_address_that_is_taken_is_named_with_its_transport() {
+    let held = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = held.local_addr().unwrap();
+    let options = Options { port: 0, udp_port: Some(address.port()), ..options() };
+    let Err(error) = todana_server::Server::bind(options) else { panic!("it is taken") };
+    assert!(error.to_string().starts_with(&format!("cannot listen on UDP {address}: ")), "{error}");
+}

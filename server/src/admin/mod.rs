@@ -184,7 +184,7 @@ impl Admin {
     /// Takes some of the connections that wait in; true if there may be more.
     fn accept(&mut self, index: usize, pages: &mut Pages) -> io::Result<bool> {
         for _ in 0..ACCEPTED_AT_ONCE {
-            match self.listeners[index].accept() {
+            match self.listeners[index].accept_stream() {
                 Ok(Stream::Tcp(stream)) => self.admit(stream, pages),
                 Ok(Stream::Tls(_) | Stream::Unix(_)) => {}
                 Err(error) => match error.kind() {

@@ -13,6 +13,14 @@ pub(super) fn put(shared: &Shared, asker: i32, w: &mut Writer<'_, '_>) {
         w.put_in("", descriptor, "state", "conn_listening");
         w.put_in("", descriptor, "secs_since_last_cmd", uptime);
     }
+    for seat in shared.roster.datagrams() {
+        let (descriptor, is_asker) = (seat.descriptor, seat.descriptor == asker);
+        let state = if is_asker { State::Executing } else { seat.state() };
+        w.put_in("", descriptor, "UDP", "UDP");
+        w.put_in("", descriptor, "addr", &seat.peer);
+        w.put_in("", descriptor, "state", state.name());
+        w.put_in("", descriptor, "secs_since_last_cmd", now.saturating_sub(seat.last_command_at()));
+    }
     for seat in shared.roster.seats() {
         let descriptor = seat.descriptor;
         let is_asker = descriptor == asker;

@@ -17,6 +17,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     let sum = |of: fn(&WorkerCounters) -> &Own| {
         shared.workers.iter().fold(0u64, |sum, worker| sum.wrapping_add(of(worker).get()))
     };
+    let sums = shared.worker_sums();
     w.put("pid", std::process::id());
     w.put("uptime", shared.started.elapsed().as_secs());
     w.put("time", todana::Clock::now(&*shared.clock).0);
@@ -31,7 +32,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("total_connections", connections.total.load(Ordering::Relaxed));
     w.put("rejected_connections", connections.rejected.load(Ordering::Relaxed));
     w.put("connection_structures", current);
-    w.put("response_obj_oom", sum(|worker| &worker.readers_cut_off));
+    w.put("response_obj_oom", sums.readers_cut_off);
     w.put("response_obj_count", sum(|worker| &worker.pending_outputs));
     w.put("response_obj_bytes", sum(|worker| &worker.pending_bytes));
     w.put("read_buf_count", options.threads);
@@ -62,20 +63,20 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("touch_misses", c.touch_misses);
     w.put("store_too_large", c.store_too_large);
     w.put("store_no_memory", c.store_no_memory);
-    w.put("auth_cmds", sum(|worker| &worker.logins));
-    w.put("auth_errors", sum(|worker| &worker.logins_refused));
+    w.put("auth_cmds", sums.logins);
+    w.put("auth_errors", sums.logins_refused);
     if options.idle_timeout_s > 0 {
-        w.put("idle_kicks", sum(|worker| &worker.idle_kicks));
+        w.put("idle_kicks", sums.idle_kicks);
     }
-    w.put("bytes_read", sum(|worker| &worker.bytes_read));
-    w.put("bytes_written", sum(|worker| &worker.bytes_written));
+    w.put("bytes_read", sums.bytes_read);
+    w.put("bytes_written", sums.bytes_written);
     w.put("limit_maxbytes", shared.memory_limit_bytes().unwrap_or(0));
     let is_paused = connections.accepting_paused.load(Ordering::Relaxed);
     w.put("accepting_conns", u8::from(shared.stopping() == Stopping::No && !is_paused));
     w.put("listen_disabled_num", connections.accept_pauses.load(Ordering::Relaxed));
     w.put("time_in_listen_disabled_us", connections.accept_paused_us.load(Ordering::Relaxed));
     w.put("threads", options.threads);
-    w.put("conn_yields", sum(|worker| &worker.connection_yields));
+    w.put("conn_yields", sums.connection_yields);
     for name in [
         "hash_power_level",
         "hash_bytes",

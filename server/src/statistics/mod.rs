@@ -105,6 +105,9 @@ fn reset(shared: &Shared) {
     shared.database.reset_counters();
     shared.connections.total.store(0, Ordering::Relaxed);
     shared.connections.rejected.store(0, Ordering::Relaxed);
+    shared.connections.accept_pauses.store(0, Ordering::Relaxed);
+    shared.connections.accept_paused_us.store(0, Ordering::Relaxed);
+    shared.reset_worker_sums();
     shared.observers.prefixes.clear();
 }
 

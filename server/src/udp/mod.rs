@@ -25,6 +25,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use todana_core::{Command, Refusal, Reply};
+use todana::Clock;
 use todana_protocol::memcached::{Choice, Dialect, Form, Limits, Step, encode};
 
 const WAKE: Token = Token(usize::MAX);
@@ -107,10 +108,14 @@ impl Udp {
     fn serve(&mut self, index: usize) -> bool {
         let counters = &self.shared.workers[self.server.service.place.worker];
         let socket = &self.sockets[index];
+        let seat = &self.shared.roster.datagrams()[index];
+        self.server.service.place.descriptor = seat.descriptor;
+        self.server.limits.choice = self.shared.choice(socket.choice);
         for _ in 0..DATAGRAMS {
             match socket.receive(&mut self.buffer) {
                 Ok((len, peer)) => {
                     counters.bytes_read.add(len as u64);
+                    seat.has_asked(self.shared.clock.now().0);
                     self.server.serve(&self.buffer[..len], |datagram| {
                         // What the system has no room for is lost, as datagrams are.
                         let sent = socket.send(datagram, peer);

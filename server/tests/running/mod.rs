@@ -46,7 +46,11 @@ impl Running {
     }
 
     pub(crate) fn connect(&self) -> Client {
-        let stream = TcpStream::connect(self.addresses[0]).unwrap();
+        self.connect_to(self.addresses[0])
+    }
+
+    pub(crate) fn connect_to(&self, address: SocketAddr) -> Client {
+        let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
