@@ -5,7 +5,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, geteuid};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -331,6 +331,13 @@ const REFUSED: &[(&[&str], i32, &str)] = &[
         "must supply size to ext_path, ie: ext_path=/f/e:64m (M|G|T|P supported)\n\
          failed to parse ext_path argument",
     ),
+    // memcached runs then, and listens nowhere.
+    (&["-p", "0"], 64, "nobody could reach a server without TCP (-p 0), UDP (-U) and a Unix socket (-s)"),
+    (
+        &["-l", "proto[proxy]:127.0.0.1"],
+        71,
+        "Server not built with proxy\nfailed to listen on one of interface(s) proto[proxy]:127.0.0.1",
+    ),
     (&["-o", "ext_page_size=x"], 1, "could not parse argument to ext_page_size"),
 ];
 
@@ -349,11 +356,7 @@ fn what_cannot_be_is_refused_in_memcacheds_words() {
 }
 
 /// What the server does not do yet.
-const MISSING: &[(&[&str], &str)] = &[
-    (&["-l", "proto[binary]:127.0.0.1"], "the binary protocol (proto[binary]:) is"),
-    (&["-p", "0"], "serving without TCP (-p 0) and without a Unix socket (-s) is"),
-    (&["-e", "/x"], "the memory file (-e) is"),
-];
+const MISSING: &[(&[&str], &str)] = &[(&["-e", "/x"], "the memory file (-e) is")];
 
 #[test]
 fn what_is_missing_is_refused_and_named() {
@@ -593,7 +596,21 @@ fn an_address_that_cannot_be_had_ends_it_with_71() {
     let held = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     let port = held.local_addr().unwrap().port().to_string();
     let in_folder = place.path("no-such-folder/socket");
-    let cases: [(Vec<&str>, String); 5] = [
+    let datagrams = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    let udp = datagrams.local_addr().unwrap().port().to_string();
+    let cases: [(Vec<&str>, String); 8] = [
+        (
+            vec!["-p", "0", "-U", &udp],
+            format!("failed to listen on UDP port {udp}: Address already in use\n"),
+        ),
+        (
+            vec!["-p", "-1", "-U", &udp],
+            format!("failed to listen on UDP port {udp}: Address already in use\n"),
+        ),
+        (
+            vec!["-p", "-1", "-U", &udp, "-l", "127.0.0.1"],
+            "failed to listen on one of interface(s) 127.0.0.1: Address already in use\n".into(),
+        ),
         (vec!["-p", &port], format!("failed to listen on TCP port {port}: Address already in use\n")),
         // In the background too: who started it learns of it.
         (vec!["-p", &port, "-d"], format!("failed to listen on TCP port {port}: Address already in use\n")),
@@ -620,17 +637,76 @@ fn an_address_that_cannot_be_had_ends_it_with_71() {
 
 #[test]
 fn several_addresses_and_their_prefixes_are_taken() {
-    let server = Place::new().start(&["-l", "127.0.0.1,proto[ascii]:127.0.0.2", "-l", "tag_x_:127.0.0.3"]);
+    let words = ["-l", "127.0.0.1,proto[ascii]:127.0.0.2", "-l", "tag_x_:127.0.0.3,proto[binary]:127.0.0.4"];
+    let server = Place::new().start(&words);
     let ports: Vec<u16> = server
         .ports
         .lines()
         .map(|line| line.strip_prefix("TCP INET: ").expect(line).parse().unwrap())
         .collect();
-    assert_eq!(ports.len(), 3);
-    for (last, port) in (1..).zip(ports) {
-        let stream = TcpStream::connect((Ipv4Addr::new(127, 0, 0, last), port)).unwrap();
-        ask(stream, "version", "VERSION 1.6.45");
+    assert_eq!(ports.len(), 4);
+    let connect = |last, port: u16| TcpStream::connect((Ipv4Addr::new(127, 0, 0, last), port)).unwrap();
+    for (last, &port) in (1..4).zip(&ports) {
+        ask(connect(last, port), "version", "VERSION 1.6.45");
     }
+    let mut binary = connect(4, ports[3]);
+    binary.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut version = [0; 24];
+    (version[0], version[1]) = (0x80, 0x0b);
+    binary.write_all(&version).unwrap();
+    let mut reply = [0; 24 + 6];
+    binary.read_exact(&mut reply).unwrap();
+    assert_eq!((reply[0], &reply[24..]), (0x81, &b"1.6.45"[..]));
+}
+
+#[test]
+fn it_may_listen_for_datagrams_alone() {
+    let server = Place::new().start(&["-p", "0", "-U", "-1", "-l", "127.0.0.1"]);
+    let port = server.ports.strip_prefix("UDP INET: ").expect(&server.ports).trim_end();
+    let port: u16 = port.parse().unwrap();
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.send_to(b"\0\x01\0\0\0\x01\0\0version\r\n", (Ipv4Addr::LOCALHOST, port)).unwrap();
+    let mut reply = [0; 100];
+    let len = socket.recv(&mut reply).unwrap();
+    assert_eq!(&reply[..len], b"\0\x01\0\0\0\x01\0\0VERSION 1.6.45\r\n");
+}
+
+/// Accepting pauses, those who wait are served as soon as there are descriptors again, and all of it is counted.
+#[test]
+fn a_server_out_of_descriptors_says_so_and_recovers() {
+    let server = Place::new().start(&["-l", "127.0.0.1", "-t", "1"]);
+    let asker = server.connect();
+    let stats = || {
+        let lines = ask(asker.try_clone().unwrap(), "stats", "END");
+        let stat = |name: &str| {
+            let line = lines.iter().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+            line.expect(name).parse::<u64>().unwrap()
+        };
+        let names =
+            ["accepting_conns", "listen_disabled_num", "time_in_listen_disabled_us", "curr_connections"];
+        names.map(stat)
+    };
+    assert_eq!(stats(), [1, 0, 0, 1]);
+    let process = Pid::from_raw(i32::try_from(server.child.id()).unwrap());
+    let limit = |files: u64| {
+        let status = Command::new("prlimit")
+            .args([format!("--pid={process}"), format!("--nofile={files}:")])
+            .status()
+            .expect("util-linux is there");
+        assert!(status.success());
+    };
+    let fds = fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let open: Vec<u64> = fds.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+    // The next one would get the lowest number that is free.
+    limit((0..).find(|number| !open.contains(number)).unwrap());
+    let waiting = server.connect();
+    eventually("accepting pauses", || stats()[..2] == [0, 1]);
+    limit(1000);
+    ask(waiting.try_clone().unwrap(), "version", "VERSION 1.6.45");
+    let [accepting, pauses, paused_us, connections] = stats();
+    assert_eq!((accepting, pauses, connections), (1, 1, 2));
+    assert!(paused_us > 0);
 }
 
 #[test]
@@ -691,6 +767,27 @@ fn the_pid_file_stays_unless_it_is_a_daemons() {
         elsewhere.display()
     );
     assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), message));
+}
+
+/// memcached's daemon has closed its streams by the time it writes the file, and goes on without a word.
+#[test]
+fn a_daemon_without_its_pid_file_serves_and_says_so_where_it_was_started() {
+    let place = Place::new();
+    let (pid_file, ports) = (place.path("no-such-folder/pid"), place.path("ports"));
+    let words = ["-d", "-p", "-1", "-l", "127.0.0.1", "-A", "-P", pid_file.to_str().unwrap()];
+    // The output ends when the last process that has it closes it: the daemon keeps no end of it.
+    let output = place.command(&as_root(&words)).env("MEMCACHED_PORT_FILENAME", &ports).output().unwrap();
+    let message = format!(
+        "Could not open the pid file {}.tmp for writing: No such file or directory\n",
+        pid_file.display()
+    );
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), message));
+    let port: u16 =
+        fs::read_to_string(&ports).unwrap().trim().strip_prefix("TCP INET: ").unwrap().parse().unwrap();
+    let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+    ask(connect().unwrap(), "version", "VERSION 1.6.45");
+    connect().unwrap().write_all(b"shutdown\r\n").unwrap();
+    eventually("the daemon's end", || connect().is_err());
 }
 
 /// A process that is nobody's child here, ended when the test is.

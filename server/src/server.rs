@@ -179,6 +179,11 @@ impl Shared {
             let committed = || self.database.engine().status().committed_bytes;
             let before = committed();
             let resident = process::resident_bytes();
+            if resident == 0 {
+                // There is no descriptor left to read it by. What was measured last is nearer to the truth than nothing, by
+                // which the engine would take the rest's memory.
+                return;
+            }
             let outside = resident.saturating_sub(before.max(committed()));
             self.outside_bytes.store(outside, Ordering::Relaxed);
             self.apply_memory_limit();

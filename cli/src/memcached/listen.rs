@@ -22,6 +22,8 @@ pub(super) struct Listen {
     pub(super) protocol: Option<Protocol>,
     /// `None`: what the server speaks everywhere.
     pub(super) tls: Option<ListenerTls>,
+    /// memcached's proxy is to listen there (`proto[proxy]:`).
+    pub(super) is_proxy: bool,
 }
 
 impl Listen {
@@ -36,7 +38,7 @@ impl Listen {
     }
 
     fn one(text: &str) -> Listen {
-        let mut listen = Listen { place: String::new(), protocol: None, tls: None };
+        let mut listen = Listen { place: String::new(), protocol: None, tls: None, is_proxy: false };
         let mut rest = text;
         loop {
             let tls =
@@ -53,6 +55,7 @@ impl Listen {
                     "binary" => Some(Protocol::Binary),
                     _ => Some(Protocol::Auto),
                 };
+                listen.is_proxy |= name == "proxy";
                 rest = behind;
             } else if let Some((_, behind)) =
                 rest.strip_prefix("tag_").and_then(|inner| inner.split_once("_:"))
@@ -92,6 +95,10 @@ mod tests {
         assert_eq!(one("mtls:[::1]:5"), ("[::1]:5".into(), None, Some(ListenerTls::Mutual)));
         assert_eq!(one("btls:host"), ("host".into(), None, Some(ListenerTls::Basic)));
         assert_eq!(one("proto[ascii]:127.0.0.1"), ("127.0.0.1".into(), Some(Protocol::Ascii), None));
+        assert_eq!(one("proto[negotiating]:::1"), ("::1".into(), Some(Protocol::Auto), None));
+        assert!(
+            Listen::read("proto[proxy]:::1")[0].is_proxy && !Listen::read("proto[ascii]:::1")[0].is_proxy
+        );
         assert_eq!(one("tag_x_:127.0.0.1"), ("127.0.0.1".into(), None, None));
         let all = ("::1".to_string(), Some(Protocol::Binary), Some(ListenerTls::Off));
         assert_eq!(one("tag_x_:proto[binary]:notls:::1"), all);

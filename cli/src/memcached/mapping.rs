@@ -27,6 +27,7 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
             Port::Number(port) => port,
             Port::Off | Port::Any => 0,
         },
+        tcp: settings.tcp_port != Port::Off,
         udp_port: match settings.udp_port {
             _ if settings.unix_socket.is_some() => None,
             Port::Off => None,
@@ -90,12 +91,7 @@ fn authentication(settings: &Settings, passwords: Option<PathBuf>) -> Result<Aut
 
 /// The first thing asked for that the server cannot do and that is too important to go without.
 fn missing(settings: &Settings) -> Option<&'static str> {
-    let reaches_nobody = settings.tcp_port == Port::Off && settings.unix_socket.is_none();
-    let asked = [
-        (reaches_nobody, "serving without TCP (-p 0) and without a Unix socket (-s) is"),
-        (settings.memory_file.is_some(), "the memory file (-e) is"),
-    ];
-    asked.into_iter().find_map(|(asked, what)| asked.then_some(what))
+    settings.memory_file.is_some().then_some("the memory file (-e) is")
 }
 
 fn listen(settings: &Settings) -> Result<Vec<String>, Refusal> {
@@ -111,16 +107,25 @@ fn listen(settings: &Settings) -> Result<Vec<String>, Refusal> {
                 ),
             ));
         }
-        if listen.protocol == Some(Protocol::Binary) {
-            return Err(Refusal::usage("the binary protocol (proto[binary]:) is not supported yet"));
+        if listen.is_proxy {
+            return Err(Refusal::new(
+                SYSTEM,
+                format!("Server not built with proxy\nfailed to listen on one of interface(s) {list}"),
+            ));
         }
-        let prefix = match listen.tls {
+        let protocol = match listen.protocol {
+            None => "",
+            Some(Protocol::Ascii) => "proto[ascii]:",
+            Some(Protocol::Binary) => "proto[binary]:",
+            Some(Protocol::Auto) => "proto[auto]:",
+        };
+        let tls = match listen.tls {
             None => "",
             Some(ListenerTls::Off) => "notls:",
             Some(ListenerTls::Basic) => "btls:",
             Some(ListenerTls::Mutual) => "mtls:",
         };
-        places.push(format!("{prefix}{}", listen.place));
+        places.push(format!("{tls}{protocol}{}", listen.place));
     }
     Ok(places)
 }
@@ -250,6 +255,7 @@ mod tests {
             Options {
                 listen: vec!["127.0.0.1".into(), "[::1]:2".into()],
                 port: 1,
+                tcp: true,
                 udp_port: Some(3),
                 udp_reply_max: 16 << 10,
                 unix_socket: None,
@@ -286,6 +292,13 @@ mod tests {
             options(&settings(&["-s", "/run/s", "-a", "0777", "-p", "1", "-l", "::1", "-U", "5"])).unwrap();
         assert_eq!((unix.unix_socket, unix.unix_mask, unix.listen), (Some("/run/s".into()), 0o777, vec![]));
         assert_eq!(unix.udp_port, None);
+        let mapped = options(&settings(&["-p", "0", "-U", "5"])).unwrap();
+        assert_eq!((mapped.tcp, mapped.udp_port), (false, Some(5)));
+        let words = ["-l", "proto[binary]:::1,proto[ascii]:127.0.0.1", "-l", "proto[negotiating]:127.0.0.2"];
+        assert_eq!(
+            options(&settings(&words)).unwrap().listen,
+            ["proto[binary]:::1", "proto[ascii]:127.0.0.1", "proto[auto]:127.0.0.2"]
+        );
         for (words, port) in [(&["-U", "-1"][..], Some(0)), (&["-U", "0"], None), (&["-U", "5"], Some(5))] {
             assert_eq!(options(&settings(words)).unwrap().udp_port, port);
         }

@@ -3,24 +3,26 @@
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Writes the process id and moves the file into place when it is whole. Trouble is told and no more: the server
 /// serves without.
-pub(super) fn write(path: &Path) {
+pub(super) fn write(path: &Path, trouble: &mut impl Write) {
+    // Nobody may be there to be told.
+    let mut tell = |text: String| drop(writeln!(trouble, "{text}"));
     if let Some(pid) = running(path) {
-        eprintln!("WARNING: The pid file contained the following (running) pid: {pid}");
+        tell(format!("WARNING: The pid file contained the following (running) pid: {pid}"));
     }
     let unfinished = unfinished(path);
     if let Err(error) = std::fs::write(&unfinished, format!("{}\n", std::process::id())) {
         let reason = super::process::reason(&error);
-        eprintln!("Could not open the pid file {} for writing: {reason}", unfinished.display());
-        return;
+        return tell(format!("Could not open the pid file {} for writing: {reason}", unfinished.display()));
     }
     if let Err(error) = std::fs::rename(&unfinished, path) {
         let reason = super::process::reason(&error);
         let (from, to) = (unfinished.display(), path.display());
-        eprintln!("Could not rename the pid file from {from} to {to}: {reason}");
+        tell(format!("Could not rename the pid file from {from} to {to}: {reason}"));
     }
 }
 
@@ -64,7 +66,9 @@ mod tests {
         std::fs::write(&path, &successor).unwrap();
         remove(&path);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), successor);
-        write(&path);
+        let mut trouble = Vec::new();
+        write(&path, &mut trouble);
+        assert!(trouble.is_empty());
         remove(&path);
         assert!(!path.exists());
     }

@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Write;
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -11,7 +12,7 @@ const VARIABLE: &str = "MEMCACHED_PORT_FILENAME";
 
 /// Writes the file if the environment asks for it, and moves it into place when it is whole. Trouble is told and no
 /// more.
-pub(super) fn write(tcp: &[SocketAddr], udp: &[SocketAddr]) {
+pub(super) fn write(tcp: &[SocketAddr], udp: &[SocketAddr], trouble: &mut impl io::Write) {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) else { return };
     if tcp.is_empty() && udp.is_empty() {
         return;
@@ -22,7 +23,8 @@ pub(super) fn write(tcp: &[SocketAddr], udp: &[SocketAddr]) {
         std::fs::write(&unfinished, lines(tcp, udp)).and_then(|()| std::fs::rename(&unfinished, &path));
     if let Err(error) = outcome {
         let reason = super::process::reason(&error);
-        eprintln!("Failed to open \"{}\": {reason}", Path::new(&unfinished).display());
+        // Nobody may be there to be told.
+        let _ = writeln!(trouble, "Failed to open \"{}\": {reason}", Path::new(&unfinished).display());
     }
 }
 

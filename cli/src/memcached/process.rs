@@ -8,7 +8,9 @@ use nix::sys::prctl;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::unistd::{User, daemon, geteuid, getuid, setgid, setgroups, setuid};
 use rustix::mm::{MlockAllFlags, mlockall};
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 
 /// Descriptors besides those of connections: listeners, polls and wakers of the threads, standard streams, files.
 const DESCRIPTORS_BESIDES: u64 = 256;
@@ -97,14 +99,24 @@ pub(super) fn detach(stay: bool, keep_streams: bool) -> Result<(), Refusal> {
     })
 }
 
+/// Standard error as it is now, for what is to be told after the process has left its terminal.
+pub(super) fn error_stream() -> Box<dyn Write> {
+    match io::stderr().as_fd().try_clone_to_owned() {
+        Ok(stream) => Box::new(File::from(stream)),
+        // It is closed, or there are no descriptors left.
+        Err(_) => Box::new(io::stderr()),
+    }
+}
+
 /// Keeps all memory from being swapped out, now and later.
-pub(super) fn lock_memory() {
+pub(super) fn lock_memory(trouble: &mut impl Write) {
     let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE;
     // Pages are locked once they are touched: mappings are made larger than what is in them, and threads' stacks
     // alone would take megabytes. Kernels before 4.4 know only all at once.
     let outcome = mlockall(all | MlockAllFlags::ONFAULT).or_else(|_| mlockall(all));
     if let Err(error) = outcome {
-        eprintln!("warning: -k invalid, mlockall() failed: {}", reason(&error.into()));
+        // Nobody may be there to be told.
+        let _ = writeln!(trouble, "warning: -k invalid, mlockall() failed: {}", reason(&error.into()));
     }
 }
 

@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_protocol::memcached::CHUNK_SIZES;
-use todana_server::{AdminError, LogFormat, LoginError, Server, Tls, init_logging};
+use todana_server::{AdminError, ListenError, LogFormat, LoginError, Server, Tls, Transport, init_logging};
 
 /// memcached's slab pages, which its classes divide.
 const SLAB_PAGE: u32 = 1 << 20;
@@ -37,17 +37,21 @@ pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
     // memcached opens its sockets in the background, where nobody learns of a failure, and returns before they are
     // open. Here the caller knows: exit code 0 says that it listens.
     let server = Server::bind_with(options, tls).map_err(|error| cannot_listen(settings, &error))?;
+    // Files and locks are the daemon's, but trouble with them is told where it was started: memcached's daemon has its
+    // streams closed by then and goes on in silence.
+    let mut trouble = process::error_stream();
     if settings.daemon {
         process::detach(settings.core_dumps, settings.verbosity > 0)?;
     }
     // A child inherits no locks on memory.
     if settings.lock_memory {
-        process::lock_memory();
+        process::lock_memory(&mut trouble);
     }
-    port_file::write(server.tcp_addresses(), server.udp_addresses());
+    port_file::write(server.tcp_addresses(), server.udp_addresses(), &mut trouble);
     if let Some(path) = &settings.pid_file {
-        pid_file::write(path);
+        pid_file::write(path, &mut trouble);
     }
+    drop(trouble);
     let graceful = Arc::new(AtomicBool::new(false));
     let (handle, closer, reload) = (server.handle(), signals.handle(), server.reloader());
     let seen = Arc::clone(&graceful);
@@ -106,11 +110,16 @@ fn cannot_listen(settings: &Settings, error: &io::Error) -> Refusal {
         return Refusal::bad_value(login.to_string());
     }
     let reason = cause(error).map_or_else(|| error.to_string(), process::reason);
-    let place = match (&settings.unix_socket, &settings.listen, settings.tcp_port) {
+    let listen = error.get_ref().and_then(|error| error.downcast_ref::<ListenError>());
+    let (transport, port) = match listen.map(ListenError::transport) {
+        Some(Transport::Udp) => ("UDP", settings.udp_port),
+        _ => ("TCP", settings.tcp_port),
+    };
+    let place = match (&settings.unix_socket, &settings.listen, port) {
         (Some(path), _, _) => format!("UNIX socket: {}", path.display()),
         (None, Some(list), _) => format!("one of interface(s) {list}"),
-        (None, None, Port::Number(port)) => format!("TCP port {port}"),
-        (None, None, Port::Any | Port::Off) => "TCP port -1".to_string(),
+        (None, None, Port::Number(port)) => format!("{transport} port {port}"),
+        (None, None, Port::Any | Port::Off) => format!("{transport} port -1"),
     };
     Refusal::new(SYSTEM, format!("failed to listen on {place}: {reason}"))
 }
