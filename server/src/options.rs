@@ -203,7 +203,10 @@ impl Options {
             return wrong("a Unix socket takes the place of TCP: give either -s or -l");
         }
         let asks = |tls| {
-            self.listen.iter().flat_map(|list| list.split(',')).any(|name| Speech::of(name.trim()).0.tls == tls)
+            self.listen
+                .iter()
+                .flat_map(|list| list.split(','))
+                .any(|name| Speech::of(name.trim()).0.tls == tls)
         };
         match &self.tls {
             None if asks(PlaceTls::Basic) || asks(PlaceTls::Mutual) => {

@@ -24,8 +24,8 @@ use mio::{Events, Poll, Token, Waker};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use todana_core::{Command, Refusal, Reply};
 use todana::Clock;
+use todana_core::{Command, Refusal, Reply};
 use todana_protocol::memcached::{Choice, Dialect, Form, Limits, Step, encode};
 
 const WAKE: Token = Token(usize::MAX);
