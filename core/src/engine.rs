@@ -53,19 +53,81 @@ pub struct Status {
     pub evictions_with_expiry: u64,
     /// Records that had expired when room was wanted, and went first.
     pub reclaimed: u64,
-    /// Per size class (the bounds given at construction, then one for all above): how many records there are.
+    /// Per size class (the bounds given at construction, then one for all above): how many records there are, and what
+    /// became of others.
     pub classes: Vec<SizeClass>,
+    /// The index by which records are found.
+    pub index: Index,
+    /// Uses that went unnoted since the start, because the record's lock was taken.
+    pub uses_dropped: u64,
+    /// Blocks moved since the start so that sparse memory could be given back.
+    pub blocks_moved: u64,
+    /// Steps of doing so, each of which has emptied a page or part of a larger region.
+    pub pages_emptied: u64,
 }
 
-/// The records of one size class.
+/// The index of an engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Index {
+    /// Buckets of the hash.
+    pub buckets: u64,
+    /// Bytes of memory that say where each one is.
+    pub bytes: u64,
+    /// It has grown within the last second or two.
+    pub is_growing: bool,
+}
+
+/// The records of one size class, and what has become of others since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SizeClass {
     /// How many.
     pub records: u64,
     /// The sum of their plain sizes: key + value + 4 if they carry flags.
     pub plain_bytes: u64,
-    /// How many were evicted since the start.
+    /// How many were evicted.
     pub evictions: u64,
+    /// Of those, the ones that carried an expiry.
+    pub evictions_with_expiry: u64,
+    /// Of those, the ones that a write had to let go itself, rather than housekeeping.
+    pub evictions_by_writes: u64,
+    /// Of those, the ones that had never been read. Exact as long as all records are in the engine's sample
+    /// ([`Survey`]); else those in the sample are counted, and for each other one the share among them.
+    pub evicted_unfetched: u64,
+    /// Seconds between the last use and the eviction of the last evicted record that was in the sample.
+    pub evicted_idle_s: u64,
+    /// Records that had expired when room was wanted, and went first.
+    pub reclaimed: u64,
+    /// Expired records that sweeps removed.
+    pub swept: u64,
+    /// Records that sweeps have looked at, by whole rounds.
+    pub swept_over: u64,
+    /// Expired records, removed in whatever way, that had never been read; counted as `evicted_unfetched` is.
+    pub expired_unfetched: u64,
+    /// Records that were passed over when their turn came to go, as they had been used: for the first time ...
+    pub promotions: u64,
+    /// ... or once more.
+    pub second_chances: u64,
+}
+
+/// What an engine estimates of its records by class, from a sample of them chosen by the hash of their keys. It is as
+/// large as some thousand records at most, and exact as long as there are no more.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// By size class, as in [`Status::classes`].
+    pub classes: Vec<SurveyedClass>,
+}
+
+/// The records of one class in a sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SurveyedClass {
+    /// How many there are in the sample.
+    pub records: u64,
+    /// Of those, the ones that have earned a longer stay by being used.
+    pub kept: u64,
+    /// Seconds since the last use of the one that has been left alone for longest, of those that have not earned it ...
+    pub age_s: u64,
+    /// ... and of those that have.
+    pub kept_age_s: u64,
 }
 
 /// A store of records by key. All methods may be called from many threads at once.
@@ -98,6 +160,11 @@ pub trait Engine: Send + Sync {
 
     /// What it holds now.
     fn status(&self) -> Status;
+
+    /// What it estimates of its records. It looks at some thousand of them: for statistics, not for every tick.
+    fn survey(&self) -> Survey {
+        Survey::default()
+    }
 
     /// Says that `key` will be asked for within the next microsecond or so.
     fn prefetch(&self, key: &[u8]) {

@@ -23,8 +23,8 @@ pub use command::{
     StoreMode, Touch, Ttl,
 };
 pub use engine::{
-    Action, Bounded, Buffer, Engine, MemoryLimit, Perishable, Place, SizeClass, Status, Swept, Visitor,
-    WhenFull,
+    Action, Bounded, Buffer, Engine, Index, MemoryLimit, Perishable, Place, SizeClass, Status, Survey,
+    SurveyedClass, Swept, Visitor, WhenFull,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use record::{

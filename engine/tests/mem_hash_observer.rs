@@ -99,7 +99,7 @@ fn what_has_expired_is_not_evicted_and_without_a_listener_nothing_is_told() {
     }
     let before = hash.status();
     assert!(before.evictions > 0 && listener.told.lock().unwrap().is_empty());
-    hash.clear().unwrap();
+    hash.clear(&mut || ()).unwrap();
     hash.set_time(UnixSeconds(100));
     listener.listens.store(true, Ordering::Relaxed);
     let expiry = Expiry::At(UnixSeconds(100));

@@ -84,7 +84,7 @@ counters! {
     store_no_memory,
     /// Records stored.
     total_items,
-    /// Expired records whose memory was taken back.
+    /// Expired records that a command came upon, or that a write in want of memory looked for.
     reclaimed,
     /// Changes refused as the update log cannot be written.
     log_refusals,
@@ -111,6 +111,8 @@ counters! {
     touch_hits,
     /// Stores refused for want of memory.
     store_no_memory,
+    /// Expired records that a command came upon, and whose memory was taken back.
+    reclaimed,
 }
 
 /// The counters of one worker: no other thread adds to them, so adding costs no contention.

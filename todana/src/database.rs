@@ -7,12 +7,13 @@ use crate::clock::Clock;
 use crate::counters::{ClassCounters, Counters, Lane, Lanes};
 use crate::delete::DeleteVisitor;
 use crate::expiry::{Bury, Living};
+use crate::figures::Figures;
 use crate::flush::Flush;
 use crate::get::{self, GetVisitor, Outcome};
 use crate::inspect::InspectVisitor;
 use crate::long_value;
 use crate::store::{LongJoin, StoreVisitor};
-use crate::sweep::{Round, Sweep};
+use crate::sweep::{Round, Sweep, Sweeps};
 use crate::touch::TouchVisitor;
 use crate::update_log::{Change, Position, UpdateLog};
 use crate::versions::Versions;
@@ -20,8 +21,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use todana_core::{
     Action, Arithmetic, Buffer, Command, Delete, Direction, Engine, Error, ErrorKind, Family, Get, Inspect,
-    Inspection, LONG_VALUE_LEN, Place, Record, Refusal, Reply, Result, Shared, Store, StoreMode, Touch, Ttl,
-    UnixSeconds, Visitor,
+    Inspection, LONG_VALUE_LEN, Place, Record, Refusal, Reply, Result, Shared, Status, Store, StoreMode,
+    Touch, Ttl, UnixSeconds, Visitor,
 };
 
 /// How often a long append is tried outside of the lock before it is made under it, for whoever is always too late.
@@ -37,8 +38,7 @@ pub struct Database {
     sweep: Sweep,
     lanes: Lanes,
     classes: SizeClasses,
-    /// The lane of `maintain`, which may be called from any one thread at a time.
-    own_lane: Arc<Lane>,
+    figures: Figures,
     emulates_full: bool,
     log: Option<UpdateLog>,
 }
@@ -53,8 +53,7 @@ impl Database {
     /// size of a record is key + value + 4 if it carries flags.
     pub fn with_classes(engine: Box<dyn Engine>, clock: Arc<dyn Clock>, bounds: Vec<u32>) -> Database {
         let (lanes, classes) = (Lanes::default(), SizeClasses::new(bounds));
-        let own_lane = lanes.open(&classes);
-        Database {
+        let database = Database {
             engine,
             clock,
             versions: Versions::default(),
@@ -63,10 +62,12 @@ impl Database {
             sweep: Sweep::new(),
             lanes,
             classes,
-            own_lane,
+            figures: Figures::default(),
             emulates_full: false,
             log: None,
-        }
+        };
+        database.tell_time();
+        database
     }
 
     /// The same database, but every store finds no memory: for tests of clients.
@@ -100,9 +101,32 @@ impl Database {
         self.lanes.sum_by_class()
     }
 
+    /// What the engine holds, and what it has counted since the start or the last reset.
+    pub fn status(&self) -> Status {
+        self.figures.status(self.engine.status())
+    }
+
+    /// What the sweep for expired records has done since the start or the last reset.
+    pub fn sweeps(&self) -> Sweeps {
+        self.figures.sweeps(self.sweep.counts())
+    }
+
+    /// Has the sweep begin a round over all records at the next `maintain`, even if nothing has expired as far as it knows.
+    pub fn want_sweep(&self) {
+        self.sweep.want();
+    }
+
     /// Begins counting anew.
     pub fn reset_counters(&self) {
         self.lanes.reset();
+        self.figures.reset(self.engine.status(), self.sweep.counts());
+    }
+
+    /// Tells the engine what time it is. `maintain` does so too: to be called where the clock has made a jump.
+    pub fn tell_time(&self) {
+        if let Some(bounded) = self.engine.bounded() {
+            bounded.set_time(self.clock.now());
+        }
     }
 
     /// A bounded piece of housekeeping: a step of the sweep for expired records, a step of the engine's own. True
@@ -110,12 +134,9 @@ impl Database {
     pub fn maintain(&self) -> bool {
         let now = self.clock.now();
         self.flush_if_due(now);
-        if let Some(bounded) = self.engine.bounded() {
-            bounded.set_time(now);
-        }
-        let (removed, sweeping) = self.sweep.step(self.engine(), now);
-        self.own_lane.counts.reclaimed.add(removed);
-        self.engine.maintain() || sweeping
+        self.tell_time();
+        let is_sweeping = self.sweep.step(self.engine(), now);
+        self.engine.maintain() || is_sweeping
     }
 
     /// The last round of the sweep for expired records that has come to its end, if it has not been taken yet.
@@ -126,7 +147,7 @@ impl Database {
     /// Memory for a long value that is to be stored ([`Engine::buffer`]); what has expired makes room first.
     pub fn buffer(&self, lane: &Lane, len: usize) -> Result<Box<dyn Buffer>> {
         loop {
-            let removed = self.sweep.removed();
+            let removed = self.sweep.gone();
             match self.engine.buffer(len) {
                 Err(error)
                     if error.kind() == ErrorKind::Full && self.relieve(lane, self.clock.now(), removed) => {}
@@ -138,7 +159,7 @@ impl Database {
     /// The next piece of such memory to write to ([`Engine::room`]); what has expired makes room first.
     pub fn room<'b>(&self, lane: &Lane, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
         loop {
-            let removed = self.sweep.removed();
+            let removed = self.sweep.gone();
             match self.engine.room(buffer, len) {
                 Ok(_) => break,
                 Err(error)
@@ -219,7 +240,7 @@ impl Database {
     /// `before` records: what another thread has removed since then has made room, too.
     fn relieve(&self, lane: &Lane, now: UnixSeconds, before: u64) -> bool {
         lane.counts.reclaimed.add(self.sweep.relieve(self.engine(), now));
-        self.sweep.removed() != before
+        self.sweep.gone() != before
     }
 
     /// Runs a command. `reply` is called once for a command about data, perhaps under a lock of the engine: it shall only
@@ -310,20 +331,23 @@ impl Database {
             return self.visit_full(lane, key, now, visitor);
         }
         let mut living = Living::new(visitor, key, now, self.log.as_ref());
-        let mut removed = self.sweep.removed();
+        let mut removed = self.sweep.gone();
         let mut outcome = self.engine.visit(key, &mut living);
         // What is expired takes nobody's room.
         while matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full)
             && self.relieve(lane, now, removed)
         {
-            removed = self.sweep.removed();
+            removed = self.sweep.gone();
             outcome = self.engine.visit(key, &mut living);
         }
         if let Some(end) = living.logged {
             lane.has_logged(end);
         }
         let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
-        lane.counts.reclaimed.add(u64::from(met.expired && outcome.is_ok()));
+        if met.expired && outcome.is_ok() {
+            lane.counts.reclaimed.one();
+            lane.class(met.class).reclaimed.one();
+        }
         outcome.map(|()| met)
     }
 

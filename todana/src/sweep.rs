@@ -6,7 +6,7 @@
 //! its back) is found by a later one.
 
 use crate::expiry::{deadline, resolve};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use todana_core::{Engine, Expiry, Place, Ttl, UnixSeconds};
@@ -41,12 +41,31 @@ pub struct Round {
     pub removed: u64,
 }
 
+/// What the sweep has done since the start or the last reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sweeps {
+    /// A round is under way.
+    pub is_running: bool,
+    /// Rounds begun.
+    pub rounds: u64,
+    /// Records looked at.
+    pub seen: u64,
+    /// Of those, removed because they had expired; without those that a write in want of memory has removed.
+    pub removed: u64,
+}
+
 #[derive(Debug)]
 pub(crate) struct Sweep {
+    /// Somebody wants a round, whether or not it could find something.
+    wanted: AtomicBool,
+    is_running: AtomicBool,
+    rounds: AtomicU64,
+    seen: AtomicU64,
+    removed: AtomicU64,
     /// No expiry that was stored since the last round began, or that it left, is earlier.
     earliest: AtomicU64,
     /// Removed since the start, by whichever thread.
-    removed: AtomicU64,
+    gone: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -92,7 +111,33 @@ impl Sweep {
             finished: None,
             rests_until: None,
         };
-        Sweep { earliest: AtomicU64::new(NEVER), removed: AtomicU64::new(0), state: Mutex::new(state) }
+        Sweep {
+            wanted: AtomicBool::new(false),
+            is_running: AtomicBool::new(false),
+            rounds: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            removed: AtomicU64::new(0),
+            earliest: AtomicU64::new(NEVER),
+            gone: AtomicU64::new(0),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Has a round begin with the next step, or when the one in progress is over: that may have passed what has expired
+    /// since.
+    pub(crate) fn want(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn counts(&self) -> Sweeps {
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let is_wanted = self.wanted.load(Ordering::Relaxed);
+        Sweeps {
+            is_running: is_wanted || self.is_running.load(Ordering::Relaxed),
+            rounds: get(&self.rounds),
+            seen: get(&self.seen),
+            removed: get(&self.removed),
+        }
     }
 
     /// Takes note of a time to live that a record has just been given. Not before: a round that begins in between would
@@ -114,33 +159,35 @@ impl Sweep {
         }
     }
 
-    /// One step. Returns how many records it removed, and whether it is worth while to go on at once.
-    pub(crate) fn step(&self, engine: &dyn Engine, now: UnixSeconds) -> (u64, bool) {
-        let Ok(mut state) = self.state.try_lock() else { return (0, false) };
+    /// One step. Returns whether it is worth while to go on at once.
+    pub(crate) fn step(&self, engine: &dyn Engine, now: UnixSeconds) -> bool {
+        let Ok(mut state) = self.state.try_lock() else { return false };
         let began = Instant::now();
         if state.rests_until.is_some_and(|until| began < until) {
-            return (0, false);
+            return false;
         }
         if !state.running {
             let age = state.started.map_or(Duration::MAX, |started| began - started);
             let is_due = age >= ROUND && self.has_something(&state, now)
-                || age >= ROUND_LATEST && state.earliest != NEVER;
+                || age >= ROUND_LATEST && state.earliest != NEVER
+                || self.wanted.load(Ordering::Relaxed);
             if !is_due {
-                return (0, false);
+                return false;
             }
             self.begin(&mut state, began);
         }
         let (removed, seen) = self.work(&mut state, engine, now, WORK, |_| false);
+        self.removed.fetch_add(removed, Ordering::Relaxed);
         let is_worthwhile = removed * WORTHWHILE > seen;
         state.rests_until = (!is_worthwhile).then(|| began + began.elapsed() * REST);
-        (removed, state.running && is_worthwhile)
+        state.running && is_worthwhile
     }
 
     /// How many records it has removed so far, by whichever thread: more than before a write found no room means that
     /// there is some now, though this thread may find nothing left to remove.
     #[inline]
-    pub(crate) fn removed(&self) -> u64 {
-        self.removed.load(Ordering::Acquire)
+    pub(crate) fn gone(&self) -> u64 {
+        self.gone.load(Ordering::Acquire)
     }
 
     /// For a write that found no room: removes some expired records, if there are any. Returns how many.
@@ -180,6 +227,9 @@ impl Sweep {
 
     fn begin(&self, state: &mut State, now: Instant) {
         self.earliest.store(NEVER, Ordering::Relaxed);
+        self.is_running.store(true, Ordering::Relaxed);
+        self.wanted.store(false, Ordering::Relaxed);
+        self.rounds.fetch_add(1, Ordering::Relaxed);
         *state = State {
             place: None,
             running: true,
@@ -222,13 +272,15 @@ impl Sweep {
             state.place = swept.next;
             state.seen += swept.seen;
             state.removed += swept.removed;
-            self.removed.fetch_add(swept.removed, Ordering::Release);
+            self.gone.fetch_add(swept.removed, Ordering::Release);
             if swept.next.is_none() {
                 state.running = false;
                 state.finish();
+                self.is_running.store(false, Ordering::Relaxed);
                 self.earliest.fetch_min(state.earliest, Ordering::Relaxed);
             }
         }
+        self.seen.fetch_add(seen, Ordering::Relaxed);
         (removed, seen)
     }
 }

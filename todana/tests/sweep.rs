@@ -65,7 +65,9 @@ fn what_expires_goes_though_nobody_asks_for_it_and_the_rest_stays() {
     under.clock.advance(10);
     while under.database.maintain() {}
     assert_eq!(under.records(), 2 * 3000 - 3);
-    assert_eq!(under.database.counters().reclaimed, 6003);
+    let sweeps = under.database.sweeps();
+    assert_eq!((sweeps.removed, sweeps.is_running), (6003, false));
+    assert_eq!(under.database.counters().reclaimed, 0, "no command has come upon any");
 }
 
 #[test]
@@ -121,8 +123,8 @@ impl Engine for Swept {
         self.inner.scan(from, see)
     }
 
-    fn clear(&self) -> Result<()> {
-        self.inner.clear()
+    fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
+        self.inner.clear(cleared)
     }
 
     fn status(&self) -> Status {

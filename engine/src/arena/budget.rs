@@ -1,6 +1,6 @@
 //! What all shards of an engine may hold together, and what they hold.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use todana_core::{MemoryLimit, UnixSeconds, WhenFull};
 
 /// Why memory is taken.
@@ -25,6 +25,10 @@ pub(crate) struct Budget {
     notes_uses: AtomicBool,
     /// Unix seconds.
     now: AtomicU64,
+    /// The bits of a key's hash that are zero if its record is in the sample for statistics.
+    sample_mask: AtomicU32,
+    /// The same for those whose reads are to be noted: all of them where memory is scarce.
+    attention_mask: AtomicU32,
 }
 
 impl Budget {
@@ -36,6 +40,8 @@ impl Budget {
             refuse: AtomicBool::new(false),
             notes_uses: AtomicBool::new(false),
             now: AtomicU64::new(0),
+            sample_mask: AtomicU32::new(0),
+            attention_mask: AtomicU32::new(0),
         };
         budget.set_limit(limit);
         budget
@@ -46,7 +52,38 @@ impl Budget {
         self.refuse.store(limit.when_full == WhenFull::Refuse, Ordering::Relaxed);
         if limit.bytes.is_none() || self.refuses() {
             self.notes_uses.store(false, Ordering::Relaxed);
+            self.attention_mask.store(self.sample_mask(), Ordering::Relaxed);
         }
+    }
+
+    /// Whether a read of this key may be worth a note: there are records that may have to go, or it is in the sample.
+    #[inline]
+    pub(crate) fn attends_to(&self, hash: u64) -> bool {
+        hash as u32 & self.attention_mask.load(Ordering::Relaxed) == 0
+    }
+
+    #[inline]
+    pub(crate) fn sample_mask(&self) -> u32 {
+        self.sample_mask.load(Ordering::Relaxed)
+    }
+
+    /// Halves the sample, unless that has been done since it had this mask; returns the mask it has then.
+    pub(crate) fn thin_sample(&self, from: u32) -> u32 {
+        let thinner = crate::mem_hash::thinner(from);
+        let _ = self.sample_mask.compare_exchange(from, thinner, Ordering::Relaxed, Ordering::Relaxed);
+        self.attend();
+        self.sample_mask()
+    }
+
+    /// All records are in the sample again.
+    pub(crate) fn widen_sample(&self) {
+        self.sample_mask.store(0, Ordering::Relaxed);
+        self.attend();
+    }
+
+    fn attend(&self) {
+        let mask = if self.notes_uses() { 0 } else { self.sample_mask() };
+        self.attention_mask.store(mask, Ordering::Relaxed);
     }
 
     pub(crate) fn limit(&self) -> MemoryLimit {
@@ -70,6 +107,7 @@ impl Budget {
         }
         if self.is_tight() && !self.refuses() && !self.notes_uses() {
             self.notes_uses.store(true, Ordering::Relaxed);
+            self.attention_mask.store(0, Ordering::Relaxed);
         }
         fits
     }

@@ -1,5 +1,6 @@
 //! Counts of records by size, kept as they come and go, so that statistics need no scan.
 
+use super::sample::{Seen, Share};
 use std::sync::Arc;
 use todana_core::SizeClass;
 
@@ -33,12 +34,21 @@ impl ClassBounds {
 pub(crate) struct Classes {
     bounds: Arc<ClassBounds>,
     counts: Vec<SizeClass>,
+    shares: Vec<Shares>,
+}
+
+/// How many of the records of a class that went had never been read.
+#[derive(Clone, Copy, Default)]
+struct Shares {
+    evicted: Share,
+    expired: Share,
 }
 
 impl Classes {
     pub(crate) fn new(bounds: Arc<ClassBounds>) -> Classes {
         let counts = vec![SizeClass::default(); bounds.bounds.len() + 1];
-        Classes { bounds, counts }
+        let shares = vec![Shares::default(); counts.len()];
+        Classes { bounds, counts, shares }
     }
 
     #[inline]
@@ -55,9 +65,39 @@ impl Classes {
         class.plain_bytes -= size as u64;
     }
 
-    /// Counts an eviction, besides `remove`.
-    pub(crate) fn count_eviction(&mut self, size: usize) {
-        self.counts[self.bounds.of(size)].evictions += 1;
+    pub(crate) fn len(&self) -> usize {
+        self.counts.len()
+    }
+
+    /// The number of the class of this size.
+    pub(crate) fn of(&self, size: usize) -> u8 {
+        // There are at most 256.
+        self.bounds.of(size) as u8
+    }
+
+    pub(crate) fn class_of(&mut self, size: usize) -> &mut SizeClass {
+        &mut self.counts[self.bounds.of(size)]
+    }
+
+    /// Counts whether an evicted record had been read, and what was known of it.
+    pub(super) fn count_evicted(&mut self, size: usize, seen: Option<Seen>, now: u32) {
+        let class = self.bounds.of(size);
+        let count = &mut self.counts[class];
+        count.evicted_unfetched += self.shares[class].evicted.one(seen.map(|seen| seen.fetched));
+        if let Some(seen) = seen {
+            count.evicted_idle_s = seen.idle_s(now);
+        }
+    }
+
+    /// Counts whether a record that has expired had been read.
+    pub(super) fn count_expired(&mut self, size: usize, seen: Option<Seen>) {
+        let class = self.bounds.of(size);
+        self.counts[class].expired_unfetched += self.shares[class].expired.one(seen.map(|seen| seen.fetched));
+    }
+
+    /// A sweep has been over all records.
+    pub(crate) fn count_round(&mut self) {
+        self.counts.iter_mut().for_each(|class| class.swept_over += class.records);
     }
 
     /// All records are gone; what has been evicted stays counted.
@@ -73,6 +113,17 @@ impl Classes {
             sum.records += class.records;
             sum.plain_bytes += class.plain_bytes;
             sum.evictions += class.evictions;
+            sum.evictions_with_expiry += class.evictions_with_expiry;
+            sum.evictions_by_writes += class.evictions_by_writes;
+            sum.evicted_unfetched += class.evicted_unfetched;
+            // Of the last ones of each shard, the one that was left alone for the longest time.
+            sum.evicted_idle_s = sum.evicted_idle_s.max(class.evicted_idle_s);
+            sum.reclaimed += class.reclaimed;
+            sum.swept += class.swept;
+            sum.swept_over += class.swept_over;
+            sum.expired_unfetched += class.expired_unfetched;
+            sum.promotions += class.promotions;
+            sum.second_chances += class.second_chances;
         }
     }
 }

@@ -31,6 +31,11 @@ impl Directory {
         self.len
     }
 
+    /// Bytes of memory that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.chunks.len() * CHUNK_BYTES
+    }
+
     /// The bucket for a hash, of which at least the low 32 bits are true.
     #[inline]
     pub(crate) fn bucket_of(&self, hash: u64) -> usize {
@@ -104,7 +109,7 @@ impl Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        self.budget.release(self.chunks.len() * CHUNK_BYTES);
+        self.budget.release(self.bytes());
     }
 }
 

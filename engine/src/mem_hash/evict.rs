@@ -14,7 +14,7 @@
 use super::key::Key;
 use super::queue::{Ghosts, Mark, Tail, marked, put_tail, tail_len};
 use super::record::{self, Body, END, Elsewhere, STUB_LEN};
-use super::shard::{Shard, Spot, low_hash};
+use super::shard::{Cause, Shard, Spot, low_hash};
 use super::uses::Use;
 use crate::arena::{Arena, Effort, Handle, Kind, Need, NoRoom};
 use todana_core::{Expiry, Record};
@@ -52,6 +52,10 @@ pub(super) struct Evictor {
     /// Bytes that buckets have grown by since memory became scarce, and nothing has gone for yet; below zero: more has
     /// gone.
     debt: isize,
+    /// It works for housekeeping, and for nobody's write.
+    pub(super) is_housekeeping: bool,
+    /// Those passed over in the bucket at hand, and whether they were in the small queue.
+    passed: Vec<(Slot, bool)>,
     /// The records of the bucket at hand, and what is left of them.
     pub(super) slots: Vec<Slot>,
     content: Vec<u8>,
@@ -67,8 +71,10 @@ pub(super) struct Slot {
 
 /// A record that leaves its bucket, as far as it has to be accounted for.
 pub(super) struct Leaving {
-    plain: usize,
-    expires: bool,
+    pub(super) plain: usize,
+    pub(super) expires: bool,
+    /// The low bits of its key's hash.
+    pub(super) hash: u32,
     elsewhere: Option<Elsewhere>,
 }
 
@@ -81,6 +87,8 @@ impl Evictor {
             from_small: 0.5,
             from_main: 0.5,
             debt: 0,
+            is_housekeeping: false,
+            passed: Vec::new(),
             slots: Vec::new(),
             content: Vec::new(),
         }
@@ -105,8 +113,14 @@ impl Evictor {
         toward(&mut self.from_main, was_main);
     }
 
-    /// Finds the slot that goes and returns its number; those passed over on the way move to the end.
-    fn choose(slots: &mut Vec<Slot>, small_share: f32, expires: impl Fn(Slot) -> bool) -> usize {
+    /// Finds the slot that goes and returns its number; those passed over on the way move to the end, each told of together
+    /// with whether it was in the small queue.
+    fn choose(
+        slots: &mut Vec<Slot>,
+        small_share: f32,
+        expires: impl Fn(Slot) -> bool,
+        mut pass: impl FnMut(Slot, bool),
+    ) -> usize {
         let small_max = (small_share * slots.len() as f32).max(1.0);
         loop {
             let smalls = slots.iter().filter(|slot| !slot.mark.is_main()).count();
@@ -125,6 +139,7 @@ impl Evictor {
                 return at;
             }
             let mut passed = slots.remove(at);
+            pass(passed, takes_small);
             passed.mark = if takes_small { Mark::new(0, true) } else { Mark::new(uses - 1, true) };
             slots.push(passed);
         }
@@ -402,9 +417,13 @@ impl Shard {
         // One, or as many as it takes to make room for the bucket's first tail.
         let grows = |end: usize, records: usize| size(end + tail_len(records)) > old_size;
         let must_fit = self.budget.notes_uses();
+        let mut passed = std::mem::take(&mut self.evictor.passed);
+        passed.clear();
         while !slots.is_empty() && (gone.is_empty() || must_fit && grows(end, slots.len())) {
             let share = self.evictor.small_share;
-            let at = Evictor::choose(&mut slots, share, |slot| self.expiry_at(handle, slot) != Expiry::Never);
+            let expires = |slot| self.expiry_at(handle, slot) != Expiry::Never;
+            let at =
+                Evictor::choose(&mut slots, share, expires, |slot, was_small| passed.push((slot, was_small)));
             let slot = slots.remove(at);
             let bytes = self.arena.bytes(handle);
             let entry = record::entry(bytes, slot.at as usize).expect("gathered from this bucket");
@@ -414,6 +433,12 @@ impl Shard {
             end -= slot.len as usize;
             gone.push(slot);
         }
+        for (slot, was_small) in passed.drain(..) {
+            let plain = self.leaving(handle, slot).plain;
+            let class = self.classes.class_of(plain);
+            *if was_small { &mut class.promotions } else { &mut class.second_chances } += 1;
+        }
+        self.evictor.passed = passed;
         let leaving: Vec<Leaving> = gone.iter().map(|slot| self.leaving(handle, *slot)).collect();
         self.tell_evicted(handle, &gone[expired..]);
         let mut freed = old_end - end;
@@ -421,13 +446,8 @@ impl Shard {
         self.rewrite(bucket, Some(ghosts), None).ok()?;
         for (number, leaving) in leaving.iter().enumerate() {
             freed += if leaving.elsewhere.is_some() { leaving.plain } else { 0 };
-            if number < expired {
-                self.reclaimed += 1;
-            } else {
-                self.evictions += 1;
-                self.evictions_with_expiry += u64::from(leaving.expires);
-                self.classes.count_eviction(leaving.plain);
-            }
+            let cause = if number < expired { Cause::Displaced } else { Cause::Evicted };
+            self.count_leaving(leaving, cause);
             self.forget(leaving);
         }
         Some(freed)
@@ -447,14 +467,15 @@ impl Shard {
 
     /// What is to be accounted for when this record leaves its bucket.
     pub(super) fn leaving(&self, handle: Handle, slot: Slot) -> Leaving {
-        let entry =
-            record::entry(self.arena.bytes(handle), slot.at as usize).expect("gathered from this bucket");
+        let bytes = self.arena.bytes(handle);
+        let entry = record::entry(bytes, slot.at as usize).expect("gathered from this bucket");
         let (plain, expires) = self.nature_of(handle, &entry);
+        let hash = self.sampled_by(bytes, &entry);
         let elsewhere = match entry.body {
             Body::Stub { elsewhere, .. } => Some(elsewhere),
             Body::Whole(_) => None,
         };
-        Leaving { plain, expires, elsewhere }
+        Leaving { plain, expires, hash, elsewhere }
     }
 
     /// Accounts for a record that has left its bucket, and frees what lies elsewhere.

@@ -22,8 +22,11 @@ mod huge;
 mod key;
 mod queue;
 mod record;
+mod sample;
 mod shard;
 mod uses;
+
+pub(crate) use sample::thinner;
 
 use crate::arena::{Budget, NoRoom};
 use classes::ClassBounds;
@@ -35,10 +38,10 @@ use shard::{Shard, Trouble};
 use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use todana_core::{
     Bounded, Buffer, Engine, Error, ErrorKind, MemoryLimit, Perishable, Place, Record, Result, SharedBytes,
-    Status, UnixSeconds, Visitor, WhenFull,
+    Status, Survey, UnixSeconds, Visitor, WhenFull,
 };
 
 /// How a [`MemHash`] is made.
@@ -107,6 +110,8 @@ pub struct MemHash {
     capacity_records: Option<u64>,
     /// The shard that housekeeping or eviction turns to next.
     next_shard: AtomicUsize,
+    /// Uses that went unnoted.
+    uses_dropped: AtomicU64,
 }
 
 /// Eviction frees at least so much at a time, so that it is not for every write.
@@ -150,6 +155,7 @@ impl MemHash {
             budget: Arc::clone(&budget),
             capacity_records: options.capacity_records,
             next_shard: AtomicUsize::new(0),
+            uses_dropped: AtomicU64::new(0),
         })
     }
 
@@ -164,9 +170,9 @@ impl MemHash {
     pub fn view_mut<T>(&mut self, key: &[u8], see: impl FnOnce(Record<'_>) -> T) -> Option<T> {
         let key = Key::new(key, &self.seeds);
         let index = self.index_of(key.hash);
-        let notes_uses = self.notes_uses();
+        let attends = self.attends_to(&key);
         let shard = self.shards[index].0.get_mut();
-        if !notes_uses {
+        if !attends {
             return shard.view(&key, see);
         }
         let (seen, is_full) = shard.view_noting(&key, see);
@@ -193,9 +199,10 @@ impl MemHash {
         }
     }
 
+    /// Whether a read of this key may be worth a note.
     #[inline]
-    fn notes_uses(&self) -> bool {
-        self.capacity_records.is_some() || self.budget.notes_uses()
+    fn attends_to(&self, key: &Key<'_>) -> bool {
+        self.budget.attends_to(key.hash) || self.capacity_records.is_some()
     }
 
     #[inline]
@@ -304,13 +311,16 @@ impl Engine for MemHash {
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         let key = Key::new(key, &self.seeds);
         let shard = self.shard_of(key.hash);
-        if !self.notes_uses() {
+        if !self.attends_to(&key) {
             return Ok(shard.read().view(&key, see).is_some());
         }
         let (seen, is_full) = shard.read().view_noting(&key, see);
-        // Whoever else is at work enters the uses too.
-        if is_full && let Some(mut shard) = shard.try_write() {
-            shard.settle();
+        if is_full {
+            match shard.try_write() {
+                Some(mut shard) => shard.settle(),
+                // Whoever else is at work enters the uses too, but this one found no place.
+                None => drop(self.uses_dropped.fetch_add(1, Ordering::Relaxed)),
+            }
         }
         Ok(seen.is_some())
     }
@@ -357,6 +367,7 @@ impl Engine for MemHash {
         // All at once: nobody shall write to the one while the other is not cleared yet. No other lock is taken under one.
         let mut shards: Vec<_> = self.shards.iter().map(|shard| MemHash::alone(&shard.0)).collect();
         let gone: Vec<_> = shards.iter_mut().map(|shard| shard.clear()).collect();
+        self.budget.widen_sample();
         cleared();
         drop(shards);
         drop(gone);
@@ -368,7 +379,16 @@ impl Engine for MemHash {
         for shard in &self.shards {
             shard.0.read().add_to(&mut status);
         }
+        status.uses_dropped = self.uses_dropped.load(Ordering::Relaxed);
         status
+    }
+
+    fn survey(&self) -> Survey {
+        let mut survey = Survey::default();
+        for shard in &self.shards {
+            shard.0.read().survey(&mut survey);
+        }
+        survey
     }
 
     #[inline]
@@ -383,8 +403,13 @@ impl Engine for MemHash {
     fn maintain(&self) -> bool {
         if !self.budget.fits(0) && !self.budget.refuses() {
             let shard = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
-            let freed = MemHash::change(&self.shards[shard].0, |shard| shard.evict(EVICTION_STEP));
+            let freed =
+                MemHash::change(&self.shards[shard].0, |shard| shard.evict_in_background(EVICTION_STEP));
             return freed > 0 || self.shards.iter().any(|shard| shard.0.read().records() > 0);
+        }
+        // Whoever comes next shall be known again, not one of a thousand of them.
+        if self.budget.sample_mask() != 0 && self.shards.iter().all(|shard| shard.0.read().records() == 0) {
+            self.budget.widen_sample();
         }
         for _ in 0..self.shards.len() {
             let shard = self.next_shard.load(Ordering::Relaxed) % self.shards.len();

@@ -4,7 +4,11 @@
 //! block is named by its directory slot alone, a block of one record by its stub alone; each is found again from the
 //! first key in the block, so any block may move at any time.
 
+mod accounts;
 mod sweep;
+
+pub(super) use accounts::Cause;
+use accounts::Happening;
 
 use super::classes::{ClassBounds, Classes};
 use super::directory::Directory;
@@ -13,10 +17,11 @@ use super::huge::{self, HugeRecord, HugeTable};
 use super::key::{Key, Seeds};
 use super::queue::{Mark, Tail, put_tail};
 use super::record::{self, Body, Elsewhere, Entry, Found, STUB_LEN};
+use super::sample::Sample;
 use super::uses::Uses;
 use crate::arena::{Arena, Budget, Effort, Handle, Kind, Need, NoRoom};
 use std::sync::Arc;
-use todana_core::{Action, Attributes, Error, ErrorKind, Expiry, Record, SharedBytes, Status, Visitor};
+use todana_core::{Action, Attributes, Error, ErrorKind, Expiry, Record, SharedBytes, Visitor};
 
 /// A bucket is split when buckets hold more than this on average [measured: DESIGN, "Bucket size"] ...
 const BUCKET_BYTES: usize = 168;
@@ -91,6 +96,12 @@ pub(super) struct Shard {
     pub(super) evictor: Evictor,
     pub(super) uses: Uses,
     pub(super) observer: Option<Arc<dyn EvictionObserver>>,
+    sample: Sample,
+    /// When the directory last grew, Unix seconds.
+    grew_at: u64,
+    /// Blocks that compaction has moved, and steps of it that have emptied something.
+    blocks_moved: u64,
+    pages_emptied: u64,
     /// What the arena had moved when housekeeping was last done: more now means that somebody writes.
     moved_when_last_maintained: u64,
     /// The most bytes that one visit has moved.
@@ -124,6 +135,10 @@ impl Shard {
             evictor: Evictor::new(),
             uses: Uses::new(),
             observer,
+            sample: Sample::default(),
+            grew_at: 0,
+            blocks_moved: 0,
+            pages_emptied: 0,
             moved_when_last_maintained: 0,
             worst_moved: 0,
             scratch: Vec::new(),
@@ -139,6 +154,7 @@ impl Shard {
         (self.records, self.bucket_bytes, self.block_bytes) = (0, 0, 0);
         self.evictor = Evictor::new();
         self.uses = Uses::new();
+        self.sample.clear();
         (directory, arena, self.huge.take())
     }
 
@@ -148,15 +164,6 @@ impl Shard {
 
     pub(super) fn worst_moved(&self) -> u64 {
         self.worst_moved
-    }
-
-    pub(super) fn add_to(&self, status: &mut Status) {
-        status.records += self.records;
-        status.live_bytes += (self.bucket_bytes + self.block_bytes + self.huge.bytes()) as u64;
-        status.evictions += self.evictions;
-        status.evictions_with_expiry += self.evictions_with_expiry;
-        status.reclaimed += self.reclaimed;
-        self.classes.add_to(&mut status.classes);
     }
 
     // Looking.
@@ -242,8 +249,13 @@ impl Shard {
         let handle = self.directory.get(bucket);
         let spot = self.find(handle, key);
         let mut digits = [0; 20];
-        let seen = self.record(handle, &spot, &mut digits).map(see);
-        let is_full = self.use_at(bucket, &spot).is_some_and(|of| !self.uses.note(of));
+        let record = self.record(handle, &spot, &mut digits);
+        if let Some(record) = &record {
+            self.sample_read(key.hash as u32, record.attributes.expiry);
+        }
+        let seen = record.map(see);
+        let of = if self.notes_uses() { self.use_at(bucket, &spot) } else { None };
+        let is_full = of.is_some_and(|of| !self.uses.note(of));
         (seen, is_full)
     }
 
@@ -326,8 +338,10 @@ impl Shard {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let mut is_use = false;
+        let mut comes_to = (Happening::Nothing, None);
         let outcome = self.plan(key, handle, &spot, visitor, &mut scratch).and_then(|plan| {
             let mut spot = spot;
+            comes_to = self.foresee(handle, &spot, &plan);
             if self.notes_uses() {
                 is_use = !matches!((&spot, &plan), (Spot::Nowhere { .. }, _) | (_, Plan::Remove));
                 let is_newcomer = !is_use && matches!(plan, Plan::Put { .. } | Plan::PutHuge(_));
@@ -346,6 +360,7 @@ impl Shard {
         }
         self.scratch = scratch;
         if outcome.is_ok() {
+            self.count_visit(key, comes_to);
             self.keep_in_shape();
         }
         self.worst_moved = self.worst_moved.max(self.arena.moved() - moved_before);
@@ -713,6 +728,7 @@ impl Shard {
             (low_handle, high_handle)
         };
         if self.directory.grow() {
+            self.grew_at = self.budget.now().0;
             self.directory.set(from, low_handle);
             self.directory.set(to, high_handle);
             // The next bucket to be split is known long before.
@@ -762,9 +778,11 @@ impl Shard {
         let Shard { arena, directory, seeds, .. } = self;
         // Stubs lie in the arena themselves, so they are mended after the step. Until then nobody looks.
         let mut moved_records = Vec::new();
+        let mut blocks_moved = 0;
         let done = arena.compact(effort, &mut |bytes, kind, from, to| {
             let entry = record::entry(bytes, 0).expect("a block in use holds a record");
             let hash = low_hash(seeds, bytes, &entry);
+            blocks_moved += 1;
             match kind {
                 Kind::Bucket => {
                     let bucket = directory.bucket_of(hash);
@@ -787,6 +805,8 @@ impl Shard {
                 at += entry.len;
             }
         }
+        self.blocks_moved += blocks_moved;
+        self.pages_emptied += u64::from(done);
         done
     }
 

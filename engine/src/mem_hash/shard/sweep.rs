@@ -9,7 +9,7 @@
 //! cache misses, which are asked for some buckets ahead.
 
 use super::super::MemHash;
-use super::{Shard, whole};
+use super::{Cause, Shard, whole};
 use crate::arena::Handle;
 use crate::mem_hash::evict::Leaving;
 use crate::mem_hash::record::{self, Body, Elsewhere, Entry};
@@ -106,7 +106,10 @@ impl Shard {
         if leaving.is_empty() || self.rewrite(bucket, ghosts, None).is_err() {
             return 0;
         }
-        leaving.iter().for_each(|leaving| self.forget(leaving));
+        for leaving in leaving.iter() {
+            self.count_leaving(leaving, Cause::Swept);
+            self.forget(leaving);
+        }
         self.keep_in_shape();
         leaving.len() as u64
     }
@@ -147,6 +150,7 @@ impl Perishable for MemHash {
             }
             below = looked.down_to;
             if below == 0 {
+                MemHash::alone(&padded.0).count_round();
                 (shard, below) = (shard + 1, (1 << BUCKET_BITS) - 1);
             }
         }

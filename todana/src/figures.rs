@@ -1,0 +1,57 @@
+//! What the engine and the sweep have counted since the last reset. They count from the start; a reset notes how far they
+//! had come.
+
+use crate::sweep::Sweeps;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use todana_core::Status;
+
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    at_reset: Mutex<(Status, Sweeps)>,
+}
+
+impl Figures {
+    fn at_reset(&self) -> MutexGuard<'_, (Status, Sweeps)> {
+        self.at_reset.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn reset(&self, status: Status, sweeps: Sweeps) {
+        *self.at_reset() = (status, sweeps);
+    }
+
+    /// The same status, its counters as from the last reset.
+    pub(crate) fn status(&self, mut now: Status) -> Status {
+        let before = &self.at_reset().0;
+        let less = |now: &mut u64, before: u64| *now = now.saturating_sub(before);
+        less(&mut now.evictions, before.evictions);
+        less(&mut now.evictions_with_expiry, before.evictions_with_expiry);
+        less(&mut now.reclaimed, before.reclaimed);
+        less(&mut now.uses_dropped, before.uses_dropped);
+        less(&mut now.blocks_moved, before.blocks_moved);
+        less(&mut now.pages_emptied, before.pages_emptied);
+        for (class, before) in now.classes.iter_mut().zip(&before.classes) {
+            // What there is stays, and so does how long the last one evicted had been idle.
+            less(&mut class.evictions, before.evictions);
+            less(&mut class.evictions_with_expiry, before.evictions_with_expiry);
+            less(&mut class.evictions_by_writes, before.evictions_by_writes);
+            less(&mut class.evicted_unfetched, before.evicted_unfetched);
+            less(&mut class.reclaimed, before.reclaimed);
+            less(&mut class.swept, before.swept);
+            less(&mut class.swept_over, before.swept_over);
+            less(&mut class.expired_unfetched, before.expired_unfetched);
+            less(&mut class.promotions, before.promotions);
+            less(&mut class.second_chances, before.second_chances);
+        }
+        now
+    }
+
+    pub(crate) fn sweeps(&self, now: Sweeps) -> Sweeps {
+        let before = self.at_reset().1;
+        Sweeps {
+            is_running: now.is_running,
+            rounds: now.rounds.saturating_sub(before.rounds),
+            seen: now.seen.saturating_sub(before.seen),
+            removed: now.removed.saturating_sub(before.removed),
+        }
+    }
+}
