@@ -2,7 +2,7 @@
 
 use crate::{Attributes, Error, ErrorKind, Expiry, Record, Result, SharedBytes, UnixSeconds};
 use std::any::Any;
-use std::ops::ControlFlow;
+use std::ops::{AddAssign, ControlFlow};
 
 /// What a visitor wants done with the record it was shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,6 +109,25 @@ pub struct SizeClass {
     pub second_chances: u64,
 }
 
+impl AddAssign for SizeClass {
+    fn add_assign(&mut self, other: SizeClass) {
+        self.records += other.records;
+        self.plain_bytes += other.plain_bytes;
+        self.evictions += other.evictions;
+        self.evictions_with_expiry += other.evictions_with_expiry;
+        self.evictions_by_writes += other.evictions_by_writes;
+        self.evicted_unfetched += other.evicted_unfetched;
+        // Of the last ones of several parts, the one that was left alone for longest.
+        self.evicted_idle_s = self.evicted_idle_s.max(other.evicted_idle_s);
+        self.reclaimed += other.reclaimed;
+        self.swept += other.swept;
+        self.swept_over += other.swept_over;
+        self.expired_unfetched += other.expired_unfetched;
+        self.promotions += other.promotions;
+        self.second_chances += other.second_chances;
+    }
+}
+
 /// What an engine estimates of its records by class, from a sample of them chosen by the hash of their keys. It is as
 /// large as some thousand records at most, and exact as long as there are no more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -128,6 +147,15 @@ pub struct SurveyedClass {
     pub age_s: u64,
     /// ... and of those that have.
     pub kept_age_s: u64,
+}
+
+impl AddAssign for SurveyedClass {
+    fn add_assign(&mut self, other: SurveyedClass) {
+        self.records += other.records;
+        self.kept += other.kept;
+        self.age_s = self.age_s.max(other.age_s);
+        self.kept_age_s = self.kept_age_s.max(other.kept_age_s);
+    }
 }
 
 /// A store of records by key. All methods may be called from many threads at once.

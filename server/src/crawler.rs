@@ -1,7 +1,9 @@
 //! What `lru_crawler` steers: whether lists are served, and what the statistics say of them. Expired records are removed by
-//! the database's own sweep, which nobody needs to steer.
+//! the database's own sweep: it goes on whatever it is told, at its own pace and over all classes, but begins a round when
+//! told to crawl.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use todana::Database;
 
 /// memcached's rest between two records.
 const SLEEP_US: u32 = 100;
@@ -14,7 +16,7 @@ pub(crate) struct Crawler {
     pub(crate) records_max: AtomicU32,
     /// Lists under way.
     pub(crate) running: AtomicU64,
-    /// Lists ever begun, and times it was told to crawl.
+    /// Lists begun.
     pub(crate) starts: AtomicU64,
     /// Records that lists came upon.
     pub(crate) items_checked: AtomicU64,
@@ -42,19 +44,27 @@ impl Crawler {
     }
 
     /// Does as it is told, or says why not.
-    pub(crate) fn obey(&self, order: todana_core::Crawler) -> Result<(), &'static str> {
+    pub(crate) fn obey(&self, order: todana_core::Crawler, database: &Database) -> Result<(), &'static str> {
         use todana_core::Crawler::{Crawl, Disable, Enable, RecordsMax, Sleep};
         match order {
             Enable if self.switch(true) => return Err("ERROR failed to start lru crawler thread"),
             Enable => {}
             Disable => drop(self.switch(false)),
-            // The sweep never rests for long, so what is expired is about to go anyway.
-            Crawl(_) if self.is_enabled() => drop(self.starts.fetch_add(1, Ordering::Relaxed)),
-            Crawl(_) => return Err(DISABLED),
+            Crawl(_) if !self.is_enabled() => return Err(DISABLED),
+            // Both could go on at once. But a script that is told so now has learnt to try again.
+            Crawl(_) if self.running.load(Ordering::Relaxed) > 0 => return Err(BUSY),
+            // Records lie together whatever their class, so the sweep meets all that have expired.
+            Crawl(_) => database.want_sweep(),
             Sleep(microseconds) => self.sleep_us.store(microseconds, Ordering::Relaxed),
             RecordsMax(records) => self.records_max.store(records, Ordering::Relaxed),
         }
         Ok(())
+    }
+
+    /// Begins counting anew.
+    pub(crate) fn reset(&self) {
+        self.starts.store(0, Ordering::Relaxed);
+        self.items_checked.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn begin(&self) {
@@ -69,20 +79,37 @@ impl Crawler {
 
 /// The answer to what needs it while it is off.
 pub(crate) const DISABLED: &str = "CLIENT_ERROR lru crawler disabled";
+/// The answer to an order to crawl while a list is under way.
+const BUSY: &str = "BUSY currently processing crawler request";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use todana::SystemClock;
     use todana_core::Crawler as Order;
+    use todana_engine::{MemHash, MemHashOptions};
 
     #[test]
     fn it_crawls_only_when_it_is_there() {
+        let engine = MemHash::new(MemHashOptions::default()).unwrap();
+        let database = Database::new(Box::new(engine), Arc::new(SystemClock));
         let crawler = Crawler::new(true);
         let crawl = Order::Crawl(todana_core::ClassSet::ALL);
-        assert_eq!(crawler.obey(crawl), Ok(()));
-        assert_eq!(crawler.obey(Order::Disable), Ok(()));
-        assert_eq!(crawler.obey(crawl), Err(DISABLED));
-        assert_eq!(crawler.obey(Order::Enable), Ok(()));
-        assert!(crawler.obey(Order::Enable).is_err());
+        let rounds = || {
+            while database.maintain() {}
+            database.sweeps().rounds
+        };
+        assert_eq!(rounds(), 0);
+        assert_eq!(crawler.obey(crawl, &database), Ok(()));
+        assert_eq!(rounds(), 1);
+        crawler.begin();
+        assert_eq!(crawler.obey(crawl, &database), Err(BUSY));
+        crawler.end();
+        assert_eq!(crawler.obey(Order::Disable, &database), Ok(()));
+        assert_eq!(crawler.obey(crawl, &database), Err(DISABLED));
+        assert_eq!(rounds(), 1);
+        assert_eq!(crawler.obey(Order::Enable, &database), Ok(()));
+        assert!(crawler.obey(Order::Enable, &database).is_err());
     }
 }

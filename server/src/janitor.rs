@@ -4,6 +4,7 @@
 //! connections, what the allocator keeps) and leaves the engine the rest.
 
 use crate::server::{Shared, Stopping};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(100);
@@ -15,6 +16,7 @@ pub(crate) fn run(shared: &Shared) {
     while shared.stopping() == Stopping::No {
         shared.clock.tick();
         let start = Instant::now();
+        shared.housekeepings.fetch_add(1, Ordering::Relaxed);
         while shared.database.maintain() && start.elapsed() < WORK {}
         if let Some(round) = shared.database.take_sweep_round() {
             shared.observers.tell_swept(&round);

@@ -13,6 +13,7 @@ use crate::pid_file::PidFile;
 use crate::prefixes::Prefixes;
 use crate::process;
 use crate::roster::Roster;
+use crate::statistics::Baseline;
 use crate::tls::Tls;
 use crate::udp::{self, Udp};
 use crate::watchers::Watchers;
@@ -108,6 +109,10 @@ pub(crate) struct Shared {
     pub(crate) verbosity: AtomicU32,
     pub(crate) roster: Roster,
     pub(crate) crawler: Crawler,
+    /// Rounds of the janitor.
+    pub(crate) housekeepings: AtomicU64,
+    /// What had been counted when the statistics were last reset.
+    pub(crate) baseline: Baseline,
     pub(crate) observers: Arc<Observers>,
     /// What the process held besides the engine when last measured.
     outside_bytes: AtomicU64,
@@ -282,6 +287,8 @@ impl Server {
             memory_reach_mib: options.memory_limit_mib.max(shards as u64 * (SHARD_BYTES >> 20)),
             verbosity: AtomicU32::new(options.verbosity.into()),
             crawler: Crawler::new(options.crawler_enabled),
+            housekeepings: AtomicU64::new(0),
+            baseline: Baseline::default(),
             observers,
             outside_bytes: AtomicU64::new(0),
             held_bytes: AtomicU64::new(0),

@@ -60,7 +60,7 @@ impl Execute for Service {
         let mut reply = |reply: Reply<'_>| answer(request, &reply, output);
         match &request.command {
             Command::Quit => return Flow::Close,
-            Command::Crawler(order) => match self.shared.crawler.obey(*order) {
+            Command::Crawler(order) => match self.shared.crawler.obey(*order, &self.shared.database) {
                 Ok(()) => reply(Reply::Done),
                 Err(message) => reply(Reply::Faulty(message)),
             },
@@ -89,6 +89,7 @@ impl Execute for Service {
                     ClockShift::Resume => self.shared.clock.resume(),
                     ClockShift::Forward { seconds } => self.shared.clock.advance(seconds),
                 }
+                self.shared.database.tell_time();
                 reply(Reply::Done);
             }
             Command::Shutdown { graceful } => {

@@ -141,7 +141,7 @@ fn a_watcher_is_told_of_each_eviction() {
     while client.stat("evictions").parse::<usize>().unwrap() < 500 {
         assert!(stored < 100_000, "nothing is evicted");
         for number in stored..stored + 500 {
-            let ttl = if number.is_multiple_of(2) { 0 } else { 1000 };
+            let ttl = if number % 2 == 0 { 0 } else { 1000 };
             client.send(format!("set k%{number} 7 {ttl} 900 noreply\r\n").as_bytes());
             client.send(&[[b'x'; 900].as_slice(), b"\r\n"].concat());
         }

@@ -116,6 +116,11 @@ impl Database {
         self.sweep.want();
     }
 
+    /// When everything was last flushed, or is going to be by a flush that is planned.
+    pub fn flushed_at(&self) -> Option<UnixSeconds> {
+        self.flush.last()
+    }
+
     /// Begins counting anew.
     pub fn reset_counters(&self) {
         self.lanes.reset();

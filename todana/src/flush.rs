@@ -10,13 +10,15 @@ const NONE: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct Flush {
     at: AtomicU64,
+    /// What the last one that was asked for was to happen at; `NONE` if there was none.
+    last: AtomicU64,
     /// Held while everything is removed: whoever finds the flush due waits for it.
     clearing: Mutex<()>,
 }
 
 impl Flush {
     pub(crate) fn new() -> Flush {
-        Flush { at: AtomicU64::new(NONE), clearing: Mutex::new(()) }
+        Flush { at: AtomicU64::new(NONE), last: AtomicU64::new(NONE), clearing: Mutex::new(()) }
     }
 
     /// Flushes now or plans to.
@@ -31,6 +33,7 @@ impl Flush {
         log: &dyn Fn(Change<'_>),
     ) -> Result<()> {
         let at = super::expiry::resolve(at, now).at().unwrap_or(now);
+        self.last.store(at.0.max(now.0), Ordering::Relaxed);
         if at > now {
             // A clear that is carried out meanwhile tells that nothing is planned; this must come behind it.
             let _clearing = self.clearing.lock();
@@ -52,6 +55,11 @@ impl Flush {
     #[cfg(test)]
     pub(crate) fn planned(&self) -> Option<UnixSeconds> {
         Some(self.at.load(Ordering::Acquire)).filter(|&at| at != NONE).map(UnixSeconds)
+    }
+
+    /// When everything was last flushed, or is going to be.
+    pub(crate) fn last(&self) -> Option<UnixSeconds> {
+        Some(self.last.load(Ordering::Relaxed)).filter(|&last| last != NONE).map(UnixSeconds)
     }
 
     /// Carries out a flush whose time has come, before anything else is answered.

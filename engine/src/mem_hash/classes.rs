@@ -110,20 +110,7 @@ impl Classes {
     pub(crate) fn add_to(&self, sums: &mut Vec<SizeClass>) {
         sums.resize(self.counts.len(), SizeClass::default());
         for (sum, class) in sums.iter_mut().zip(&self.counts) {
-            sum.records += class.records;
-            sum.plain_bytes += class.plain_bytes;
-            sum.evictions += class.evictions;
-            sum.evictions_with_expiry += class.evictions_with_expiry;
-            sum.evictions_by_writes += class.evictions_by_writes;
-            sum.evicted_unfetched += class.evicted_unfetched;
-            // Of the last ones of each shard, the one that was left alone for the longest time.
-            sum.evicted_idle_s = sum.evicted_idle_s.max(class.evicted_idle_s);
-            sum.reclaimed += class.reclaimed;
-            sum.swept += class.swept;
-            sum.swept_over += class.swept_over;
-            sum.expired_unfetched += class.expired_unfetched;
-            sum.promotions += class.promotions;
-            sum.second_chances += class.second_chances;
+            *sum += *class;
         }
     }
 }

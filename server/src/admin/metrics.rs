@@ -92,7 +92,7 @@ const GENERAL: [Metric; 38] = [
     plain(
         "memcached_direct_reclaims_total",
         Counter,
-        "Times that a worker had to make room itself, as memcached counts it.",
+        "Evictions that a write had to make itself.",
         &[(&[], "direct_reclaims")],
     ),
     plain(
@@ -171,19 +171,19 @@ const GENERAL: [Metric; 38] = [
     plain(
         "memcached_lru_crawler_moves_to_cold_total",
         Counter,
-        "Records moved to memcached's cold queue.",
+        "Records moved to the cold queue; always 0.",
         &[(&[], "moves_to_cold")],
     ),
     plain(
         "memcached_lru_crawler_moves_to_warm_total",
         Counter,
-        "Records moved to memcached's warm queue.",
+        "Records moved to the main queue, for having been used.",
         &[(&[], "moves_to_warm")],
     ),
     plain(
         "memcached_lru_crawler_moves_within_lru_total",
         Counter,
-        "Records moved within memcached's hot and warm queues.",
+        "Records left in the main queue, for having been used again.",
         &[(&[], "moves_within_lru")],
     ),
     plain(
@@ -253,9 +253,9 @@ const fn of_slabs(name: &'static str, help: &'static str, statistic: &'static st
 
 const BY_CLASS: [ClassMetric; 29] = [
     of_items("memcached_slab_current_items", Gauge, "Records of the class.", "number"),
-    of_items("memcached_slab_hot_items", Gauge, "Records in memcached's hot queue.", "number_hot"),
-    of_items("memcached_slab_warm_items", Gauge, "Records in memcached's warm queue.", "number_warm"),
-    of_items("memcached_slab_cold_items", Gauge, "Records in memcached's cold queue.", "number_cold"),
+    of_items("memcached_slab_hot_items", Gauge, "Records in memcached's hot queue; always 0.", "number_hot"),
+    of_items("memcached_slab_warm_items", Gauge, "Records in the main queue, estimated.", "number_warm"),
+    of_items("memcached_slab_cold_items", Gauge, "The others.", "number_cold"),
     of_items(
         "memcached_slab_temporary_items",
         Gauge,
@@ -313,19 +313,19 @@ const BY_CLASS: [ClassMetric; 29] = [
     of_items(
         "memcached_slab_items_moves_to_cold",
         Counter,
-        "Moved to memcached's cold queue.",
+        "Moved to the cold queue; always 0.",
         "moves_to_cold",
     ),
     of_items(
         "memcached_slab_items_moves_to_warm",
         Counter,
-        "Moved to memcached's warm queue.",
+        "Moved to the main queue, for having been used.",
         "moves_to_warm",
     ),
     of_items(
         "memcached_slab_items_moves_within_lru",
         Counter,
-        "Moved within memcached's queues.",
+        "Left in the main queue, for having been used again.",
         "moves_within_lru",
     ),
     of_slabs(
@@ -597,7 +597,7 @@ fn engine(text: &mut Exposition, readings: &Readings) {
         "todana_expired_removed_total",
         Counter,
         "Expired records removed when met or by the sweep in the background.",
-        readings.count("reclaimed"),
+        ["reclaimed", "crawler_reclaimed"].iter().map(|name| readings.count(name)).sum(),
     );
 }
 

@@ -6,6 +6,7 @@ use crate::process;
 use crate::server::{Shared, Stopping};
 use crate::service::MEMCACHED_VERSION;
 use std::sync::atomic::Ordering;
+use todana_core::SizeClass;
 
 pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     let (user, system) = process::cpu_time();
@@ -13,7 +14,10 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     let connections = &shared.connections;
     let current = connections.current.load(Ordering::Relaxed);
     let c = shared.database.counters();
-    let status = shared.database.engine().status();
+    let status = shared.database.status();
+    let sweeps = shared.database.sweeps();
+    let mut classes = SizeClass::default();
+    status.classes.iter().for_each(|class| classes += *class);
     let sum = |of: fn(&WorkerCounters) -> &Own| {
         shared.workers.iter().fold(0u64, |sum, worker| sum.wrapping_add(of(worker).get()))
     };
@@ -73,15 +77,17 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("limit_maxbytes", shared.memory_limit_bytes().unwrap_or(0));
     let is_paused = connections.accepting_paused.load(Ordering::Relaxed);
     w.put("accepting_conns", u8::from(shared.stopping() == Stopping::No && !is_paused));
-    w.put("listen_disabled_num", connections.accept_pauses.load(Ordering::Relaxed));
-    w.put("time_in_listen_disabled_us", connections.accept_paused_us.load(Ordering::Relaxed));
+    w.count("listen_disabled_num", connections.accept_pauses.load(Ordering::Relaxed));
+    w.count("time_in_listen_disabled_us", connections.accept_paused_us.load(Ordering::Relaxed));
     w.put("threads", options.threads);
     w.put("conn_yields", sums.connection_yields);
+    // The hash grows by a bucket at a time, so this is the next lower power.
+    w.put("hash_power_level", status.index.buckets.max(1).ilog2());
+    w.put("hash_bytes", status.index.bytes);
+    w.put("hash_is_expanding", u8::from(status.index.is_growing));
+    // Blocks of records are moved so that sparse pages can be given back: that is what comes nearest.
+    w.put("slab_reassign_rescues", status.blocks_moved);
     for name in [
-        "hash_power_level",
-        "hash_bytes",
-        "hash_is_expanding",
-        "slab_reassign_rescues",
         "slab_reassign_chunk_rescues",
         "slab_reassign_inline_reclaim",
         "slab_reassign_busy_items",
@@ -89,20 +95,21 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
         "slab_reassign_busy_nomem",
         "slab_reassign_last_busy_status",
         "slab_reassign_running",
-        "slabs_moved",
     ] {
         w.put(name, 0);
     }
-    w.put("lru_crawler_running", shared.crawler.running.load(Ordering::Relaxed));
-    w.put("lru_crawler_starts", shared.crawler.starts.load(Ordering::Relaxed));
-    for name in ["lru_maintainer_juggles", "malloc_fails"] {
-        w.put(name, 0);
-    }
+    w.put("slabs_moved", status.pages_emptied);
+    let crawler = &shared.crawler;
+    let is_crawling = sweeps.is_running || crawler.running.load(Ordering::Relaxed) > 0;
+    w.put("lru_crawler_running", u8::from(is_crawling));
+    w.put("lru_crawler_starts", crawler.starts.load(Ordering::Relaxed) + sweeps.rounds);
+    w.count("lru_maintainer_juggles", shared.housekeepings.load(Ordering::Relaxed));
+    w.put("malloc_fails", 0);
     let log = shared.observers.watchers.counts();
     w.put("log_worker_dropped", 0);
-    w.put("log_worker_written", log.written);
-    w.put("log_watcher_skipped", log.skipped);
-    w.put("log_watcher_sent", log.sent);
+    w.count("log_worker_written", log.written);
+    w.count("log_watcher_skipped", log.skipped);
+    w.count("log_watcher_sent", log.sent);
     w.put("log_watchers", log.watchers);
     if let Some(tls) = &shared.tls {
         tls.put_counters(|name, value| w.put(name, value));
@@ -113,23 +120,21 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("curr_items", status.records);
     w.put("total_items", c.total_items);
     w.put("slab_global_page_pool", 0);
-    w.put("expired_unfetched", 0);
-    w.put("evicted_unfetched", 0);
+    w.put("expired_unfetched", classes.expired_unfetched);
+    w.put("evicted_unfetched", classes.evicted_unfetched);
+    // What has been used since its last turn is never evicted.
     w.put("evicted_active", 0);
     w.put("evictions", status.evictions);
     w.put("reclaimed", c.reclaimed + status.reclaimed);
-    w.put("crawler_reclaimed", 0);
-    w.put("crawler_items_checked", shared.crawler.items_checked.load(Ordering::Relaxed));
-    for name in [
-        "lrutail_reflocked",
-        "moves_to_cold",
-        "moves_to_warm",
-        "moves_within_lru",
-        "direct_reclaims",
-        "lru_bumps_dropped",
-    ] {
-        w.put(name, 0);
-    }
+    w.put("crawler_reclaimed", sweeps.removed);
+    w.put("crawler_items_checked", crawler.items_checked.load(Ordering::Relaxed) + sweeps.seen);
+    w.put("lrutail_reflocked", 0);
+    // The main queue is what comes nearest to the warm one; nothing returns from it to the small one.
+    w.put("moves_to_cold", 0);
+    w.put("moves_to_warm", classes.promotions);
+    w.put("moves_within_lru", classes.second_chances);
+    w.put("direct_reclaims", classes.evictions_by_writes);
+    w.put("lru_bumps_dropped", status.uses_dropped);
     w.put("todana_committed_bytes", status.committed_bytes);
     w.put("todana_resident_bytes", process::resident_bytes());
     w.put("todana_started", shared.started_at);

@@ -11,8 +11,9 @@
 //! ```
 //!
 //! Names and order are memcached 1.6's (protocol.txt and its source tree's documentation). Where it has something that we
-//! have not, the value is what a server without it would say.
+//! have not, the value is that of what comes nearest, or 0; docs/protocol/memcached.md, "Statistics", says which.
 
+mod baseline;
 mod cachedump;
 mod conns;
 mod detail;
@@ -22,6 +23,7 @@ mod settings;
 mod sizes;
 mod slabs;
 
+pub(crate) use baseline::Baseline;
 pub(crate) use cachedump::Room;
 pub(crate) use sizes::Histogram;
 
@@ -30,7 +32,7 @@ use crate::server::Shared;
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering;
 use todana::ClassCounters;
-use todana_core::{Reply, SizeClass};
+use todana_core::{Reply, SizeClass, SurveyedClass};
 use todana_protocol::memcached::CHUNK_SIZES;
 
 type Out<'a> = &'a mut dyn FnMut(Reply<'_>);
@@ -38,6 +40,7 @@ type Out<'a> = &'a mut dyn FnMut(Reply<'_>);
 /// Writes statistics, one value buffer for all.
 struct Writer<'a, 'b> {
     out: &'a mut (dyn FnMut(Reply<'_>) + 'b),
+    baseline: Option<&'a Baseline>,
     value: String,
     name: String,
 }
@@ -48,6 +51,11 @@ impl Writer<'_, '_> {
         // A String takes whatever is written.
         let _ = write!(self.value, "{value}");
         (self.out)(Reply::Statistic { name, value: &self.value });
+    }
+
+    /// A count that goes on since the start, told from the last reset on.
+    fn count(&mut self, name: &'static str, value: u64) {
+        self.put(name, value.saturating_sub(self.baseline.map_or(0, |baseline| baseline.get(name))));
     }
 
     fn put_in(&mut self, prefix: &str, number: impl Display, name: &str, value: impl Display) {
@@ -65,7 +73,8 @@ pub(crate) fn answer(shared: &Shared, group: &[u8], asker: i32, out: Out<'_>) ->
     let word = words.next().unwrap_or_default();
     // Any beginning of these names is enough, as in memcached.
     let is = |name: &str| !word.is_empty() && name.as_bytes().starts_with(word);
-    let mut writer = Writer { out, value: String::new(), name: String::new() };
+    let mut writer =
+        Writer { out, baseline: Some(&shared.baseline), value: String::new(), name: String::new() };
     match word {
         b"" => general::put(shared, &mut writer),
         b"items" => items::put(shared, &mut writer),
@@ -103,10 +112,10 @@ pub(crate) fn answer(shared: &Shared, group: &[u8], asker: i32, out: Out<'_>) ->
 
 fn reset(shared: &Shared) {
     shared.database.reset_counters();
+    shared.crawler.reset();
+    shared.baseline.set(shared);
     shared.connections.total.store(0, Ordering::Relaxed);
     shared.connections.rejected.store(0, Ordering::Relaxed);
-    shared.connections.accept_pauses.store(0, Ordering::Relaxed);
-    shared.connections.accept_paused_us.store(0, Ordering::Relaxed);
     shared.reset_worker_sums();
     shared.observers.prefixes.clear();
 }
@@ -120,31 +129,30 @@ fn yes_no(yes: bool) -> &'static str {
 }
 
 /// One of memcached's size classes, and what our records of these sizes have come to.
+#[derive(Default)]
 struct Class {
     /// As memcached numbers it.
     number: usize,
     held: SizeClass,
+    surveyed: SurveyedClass,
     happened: ClassCounters,
 }
 
 /// The classes that hold something, or ever did anything; what is larger than the last counts there.
 fn classes(shared: &Shared) -> Vec<Class> {
     let last = CHUNK_SIZES.len();
-    let mut classes: Vec<Class> = (1..=last)
-        .map(|number| Class { number, held: SizeClass::default(), happened: ClassCounters::default() })
-        .collect();
-    for (index, held) in shared.database.engine().status().classes.iter().enumerate() {
-        let sum = &mut classes[index.min(last - 1)].held;
-        sum.records += held.records;
-        sum.plain_bytes += held.plain_bytes;
-        sum.evictions += held.evictions;
+    let mut classes: Vec<Class> = (1..=last).map(|number| Class { number, ..Class::default() }).collect();
+    for (index, held) in shared.database.status().classes.iter().enumerate() {
+        classes[index.min(last - 1)].held += *held;
+    }
+    for (index, surveyed) in shared.database.engine().survey().classes.iter().enumerate() {
+        classes[index.min(last - 1)].surveyed += *surveyed;
     }
     for (index, happened) in shared.database.counters_by_class().iter().enumerate() {
         classes[index.min(last - 1)].happened += *happened;
     }
-    let is_used = |class: &Class| {
-        class.held.records > 0 || class.held.evictions > 0 || class.happened != ClassCounters::default()
-    };
+    let is_used =
+        |class: &Class| class.held != SizeClass::default() || class.happened != ClassCounters::default();
     classes.retain(is_used);
     classes
 }

@@ -19,7 +19,8 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("udpport", shared.udp_port);
     w.put("inter", inter);
     w.put("verbosity", shared.verbosity.load(Ordering::Relaxed));
-    w.put("oldest", 0);
+    let flushed_at = shared.database.flushed_at().map_or(0, |at| at.0.saturating_sub(shared.started_at));
+    w.put("oldest", flushed_at);
     w.put("evictions", on_off(!options.refuse_when_full));
     w.put("domain_socket", socket);
     w.put("umask", format_args!("{:o}", options.unix_mask));
@@ -87,7 +88,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("ext_drop_under", 0);
     w.put("ext_max_sleep", 0);
     w.put("ext_max_frag", 0);
-    w.put("ext_drop_unread", 0);
+    w.put("ext_drop_unread", "no");
     tls_settings(options.tls.as_ref(), w);
     w.put("memory_file", "NULL");
     w.put("client_flags_size", 4);

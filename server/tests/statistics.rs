@@ -1,0 +1,169 @@
+//! What `stats` tells of what has happened: values, not names. The server's clock is held and moved on, so that seconds need
+//! no waiting.
+
+mod running;
+
+use running::{Client, Running, eventually, options};
+use std::collections::BTreeMap;
+use todana_server::Options;
+
+fn start(options: Options) -> (Running, Client) {
+    let server = Running::start(Options { debug_commands: true, ..options });
+    let mut client = server.connect();
+    client.send(b"debugtime p\r\n");
+    client.expect(b"OK\r\n");
+    (server, client)
+}
+
+fn ask(client: &mut Client, request: &str, answer: &str) {
+    client.send(format!("{request}\r\n").as_bytes());
+    client.expect(format!("{answer}\r\n").as_bytes());
+}
+
+fn set(client: &mut Client, key: &str, seconds: u32, len: usize) {
+    ask(client, &format!("set {key} 0 {seconds} {len}\r\n{}", "v".repeat(len)), "STORED");
+}
+
+fn get(client: &mut Client, key: &str, len: usize) {
+    ask(client, &format!("get {key}"), &format!("VALUE {key} 0 {len}\r\n{}\r\nEND", "v".repeat(len)));
+}
+
+/// The statistics of a group that are numbers.
+fn numbers(client: &mut Client, group: &str) -> BTreeMap<String, u64> {
+    let group = if group.is_empty() { String::new() } else { format!(" {group}") };
+    let numbers = client.stats(&group).into_iter();
+    numbers.filter_map(|(name, value)| Some((name, value.parse().ok()?))).collect()
+}
+
+#[test]
+fn expired_records_are_counted_by_who_removed_them_and_whether_they_were_read() {
+    let (_server, mut client) = start(options());
+    for n in 0..10 {
+        set(&mut client, &format!("short:{n}"), 10, 5);
+        set(&mut client, &format!("long:{n}"), 10, 500);
+        set(&mut client, &format!("stays:{n}"), 0, 5);
+    }
+    (0..3).for_each(|n| get(&mut client, &format!("short:{n}"), 5));
+    ask(&mut client, "debugtime +10", "OK");
+    // The sweep may have been there first.
+    ask(&mut client, "get short:9", "END");
+    ask(&mut client, "get long:9", "END");
+    eventually("the sweep removes what has expired", || client.stat("curr_items") == "10");
+    let stats = numbers(&mut client, "");
+    assert_eq!(stats["reclaimed"] + stats["crawler_reclaimed"], 20);
+    assert_eq!(stats["expired_unfetched"], 17);
+    assert!(stats["crawler_reclaimed"] >= 18 && stats["crawler_items_checked"] >= 18, "{stats:?}");
+    assert!(stats["lru_crawler_starts"] >= 1);
+    let items = numbers(&mut client, "items");
+    // 66 bytes and 560 by memcached's rule: classes 1 and 9.
+    for (class, number, unread) in [(1, 10, 7), (9, 0, 10)] {
+        let value = |name: &str| items[&format!("items:{class}:{name}")];
+        assert_eq!(value("number"), number);
+        assert_eq!(value("expired_unfetched"), unread);
+        assert_eq!(value("reclaimed") + value("crawler_reclaimed"), 10);
+    }
+    ask(&mut client, "stats reset", "RESET");
+    let stats = numbers(&mut client, "");
+    for name in ["reclaimed", "crawler_reclaimed", "expired_unfetched", "total_items", "cmd_set", "get_hits"]
+    {
+        assert_eq!(stats[name], 0, "{name}");
+    }
+    assert!(stats["bytes_read"] < 100, "{}", stats["bytes_read"]);
+    assert_eq!(stats["curr_items"], 10);
+    assert!(
+        !numbers(&mut client, "items").contains_key("items:9:number"),
+        "nothing is there or has happened"
+    );
+}
+
+#[test]
+fn ages_are_seconds_since_the_last_use() {
+    let (_server, mut client) = start(options());
+    for n in 0..5 {
+        set(&mut client, &format!("k{n}"), 0, 5);
+    }
+    ask(&mut client, "debugtime +50", "OK");
+    (0..4).for_each(|n| get(&mut client, &format!("k{n}"), 5));
+    set(&mut client, "large", 0, 500);
+    ask(&mut client, "debugtime +7", "OK");
+    let items = numbers(&mut client, "items");
+    assert_eq!((items["items:1:age"], items["items:9:age"]), (57, 7));
+    ask(&mut client, "touch k4 0", "TOUCHED");
+    assert_eq!(numbers(&mut client, "items")["items:1:age"], 7);
+}
+
+#[test]
+fn an_order_to_crawl_begins_a_round_over_records_that_have_hours_to_live() {
+    let (_server, mut client) = start(options());
+    (0..50).for_each(|n| set(&mut client, &format!("k{n}"), 3600, 5));
+    let before = numbers(&mut client, "");
+    assert_eq!((before["lru_crawler_starts"], before["crawler_items_checked"]), (0, 0));
+    ask(&mut client, "lru_crawler crawl 1", "OK");
+    eventually("the round ends", || {
+        let stats = numbers(&mut client, "");
+        stats["lru_crawler_running"] == 0 && stats["crawler_items_checked"] == 50
+    });
+    let stats = numbers(&mut client, "");
+    assert_eq!((stats["lru_crawler_starts"], stats["crawler_reclaimed"]), (1, 0));
+    assert_eq!(numbers(&mut client, "items")["items:1:crawler_items_checked"], 50);
+}
+
+#[test]
+fn evictions_are_counted_with_what_went() {
+    // The limit is on the whole process, which other tests share.
+    let (_server, mut client) = start(Options { memory_limit_mib: 256, ..options() });
+    let large = 100_000;
+    for n in 0..20 {
+        set(&mut client, &format!("first:{n}"), 9000, large);
+    }
+    ask(&mut client, "debugtime +30", "OK");
+    for n in 0..6000 {
+        set(&mut client, &format!("k{n}"), 0, large);
+        get(&mut client, &format!("k{n}"), large);
+    }
+    let stats = numbers(&mut client, "");
+    assert!(stats["evictions"] > 3000, "{stats:?}");
+    let (unread, evicted) = (stats["evicted_unfetched"], stats["evictions"]);
+    assert!(unread >= 10 && unread < evicted / 2, "{unread} of {evicted}");
+    assert!(stats["direct_reclaims"] > 0 && stats["direct_reclaims"] <= evicted);
+    let items = numbers(&mut client, "items");
+    let sum = |name: &str| {
+        items
+            .iter()
+            .filter(|(full, _)| full.ends_with(&format!(":{name}")))
+            .map(|(_, value)| value)
+            .sum::<u64>()
+    };
+    assert!(sum("evicted") >= evicted && sum("evicted_unfetched") >= unread);
+    assert!((1..=20).contains(&sum("evicted_nonzero")), "{}", sum("evicted_nonzero"));
+    assert_eq!(sum("number_warm") + sum("number_cold"), sum("number"));
+}
+
+#[test]
+fn the_hash_and_the_background_thread_tell_what_they_are_at() {
+    let (_server, mut client) = start(options());
+    let stats = numbers(&mut client, "");
+    let (level, bytes) = (stats["hash_power_level"], stats["hash_bytes"]);
+    assert!(level < 10 && bytes >= 4096, "{level}, {bytes}");
+    let sets: String = (0..200_000).map(|n| format!("set k{n} 0 0 5 noreply\r\nvalue\r\n")).collect();
+    client.send(sets.as_bytes());
+    client.expect_version();
+    let stats = numbers(&mut client, "");
+    assert!(stats["hash_power_level"] > level && stats["hash_bytes"] > bytes, "{stats:?}");
+    assert_eq!(stats["hash_is_expanding"], 1);
+    ask(&mut client, "debugtime +2", "OK");
+    assert_eq!(client.stat("hash_is_expanding"), "0");
+    eventually("the janitor makes its rounds", || client.stat("lru_maintainer_juggles") != "0");
+}
+
+#[test]
+fn the_settings_tell_when_everything_was_flushed() {
+    let (_server, mut client) = start(options());
+    let oldest = |client: &mut Client| numbers(client, "settings")["oldest"];
+    assert_eq!(oldest(&mut client), 0);
+    ask(&mut client, "debugtime +100", "OK");
+    ask(&mut client, "flush_all", "OK");
+    assert!((100..200).contains(&oldest(&mut client)));
+    ask(&mut client, "flush_all 1000", "OK");
+    assert!((1100..1200).contains(&oldest(&mut client)));
+}
