@@ -300,7 +300,9 @@ impl Worker {
             self.count(before, held);
         }
         if outcome.is_err() {
-            // The peer is gone, or there is no memory for its request; either way there is nobody to tell.
+            // The peer is gone, or there is no memory for its request; either way there is nobody to tell. What it was
+            // about to be told must not go to whoever is served next.
+            self.output.clear(OUTPUT_KEPT);
             self.connections[index].failed = true;
             self.close(index);
             return;

@@ -108,7 +108,8 @@ fn get(draft: &mut Draft<'_>, batch: &mut Batch) {
     let (opcode, touch) = match draft.chance(15) {
         false => (opcode, None),
         true => {
-            let opcodes = [(0x1d, false, false), (0x1e, false, true), (0x23, true, false), (0x24, true, true)];
+            let opcodes =
+                [(0x1d, false, false), (0x1e, false, true), (0x23, true, false), (0x24, true, true)];
             let gat = opcodes.iter().find(|gat| (gat.1, gat.2) == (shows_key, is_quiet));
             (gat.map_or(0x1d, |gat| gat.0), Some(expiry(draft)))
         }
@@ -132,8 +133,10 @@ fn get(draft: &mut Draft<'_>, batch: &mut Batch) {
         }
         let token = context.show(&mut item);
         let shown: &[u8] = if shows_key { &name } else { &[] };
-        let mut reply =
-            vec![Piece::Bytes(packet.head(0x81, [shown.len(), 4, item.value.len()], 0)), Piece::Version8(token)];
+        let mut reply = vec![
+            Piece::Bytes(packet.head(0x81, [shown.len(), 4, item.value.len()], 0)),
+            Piece::Version8(token),
+        ];
         reply.push(Piece::Bytes([&item.flags.to_be_bytes()[..], shown].concat()));
         reply.push(Piece::Value(Arc::clone(&item.value)));
         Play::new(reply, Some(item))
@@ -239,8 +242,7 @@ fn count(draft: &mut Draft<'_>, batch: &mut Batch) {
     // Where records go unseen, it could not be told whether this one was created.
     let creates = draft.is_exact() && draft.chance(50);
     let (seconds, ttl) = if creates { expiry(draft) } else { (NOTHING_CREATED, Ttl::Plain(0)) };
-    let extras =
-        [&delta.to_be_bytes()[..], &initial.to_be_bytes()[..], &seconds.to_be_bytes()[..]].concat();
+    let extras = [&delta.to_be_bytes()[..], &initial.to_be_bytes()[..], &seconds.to_be_bytes()[..]].concat();
     packet.send(&draft.keys.name(key), &extras, &[], 0, batch);
     let vivify = (seconds != NOTHING_CREATED).then_some((initial, ttl));
     let count = Count { up, delta, vivify, touch: None, compare: None, shows: !is_quiet };

@@ -67,8 +67,7 @@ pub(super) fn take(node: &Node, workers: &[Worker]) -> Result<String, String> {
         }
         let prefix = worker.keys.prefix().as_bytes();
         let alive = |entry: &Listed| entry.expiry == -1 || entry.expiry > now as i64;
-        if let Some((name, _)) =
-            listed.iter().find(|(name, entry)| name.starts_with(prefix) && alive(entry))
+        if let Some((name, _)) = listed.iter().find(|(name, entry)| name.starts_with(prefix) && alive(entry))
         {
             return Err(format!("the list of {:?} has {}", node.name, name.escape_ascii()));
         }

@@ -137,7 +137,7 @@ impl Draft<'_> {
     }
 
     pub(super) fn is_number(key: usize) -> bool {
-        key % 4 == 0
+        key.is_multiple_of(4)
     }
 
     /// What its values are shorter than.

@@ -58,7 +58,8 @@ impl Faults {
         let mut garbage = garbage::Random::new(seed);
         while !self.tally.ends() {
             let done = match random.u32(..20) {
-                0..=5 => self.half(&mut random),
+                0..=3 => self.half(&mut random),
+                4 | 5 => self.resets(&mut random),
                 6 | 7 => self.slow_reader(&mut random),
                 8..=11 => self.garbage(&mut garbage),
                 12 => self.storm(),
@@ -96,7 +97,8 @@ impl Faults {
     /// Any way to any server. `None` where it has connections enough.
     fn wire(&self, random: &mut fastrand::Rng) -> io::Result<Option<Wire>> {
         let node = self.any(random);
-        let streams: Vec<&Place> = node.places.iter().filter(|place| !matches!(place, Place::Udp(_))).collect();
+        let streams: Vec<&Place> =
+            node.places.iter().filter(|place| !matches!(place, Place::Udp(_))).collect();
         let opened = Wire::open(streams[random.usize(..streams.len())]).and_then(|mut wire| {
             let line = wire.ask("mn")?;
             Ok((line, wire))
@@ -144,6 +146,26 @@ impl Faults {
         let _ = stream.write_all(if random.bool() { &packet } else { half });
         reset(stream)?;
         Ok("half a request, then a reset")
+    }
+
+    /// Whole requests whose client does not wait for the answers: nobody else shall get them.
+    fn resets(&self, random: &mut fastrand::Rng) -> Done {
+        for _ in 0..10 {
+            let node = self.any(random);
+            let Ok(address) = address(node) else { continue };
+            let mut stream = tcp(address)?;
+            // Above the limit the connection is refused, and nobody reads that.
+            node.seen.perhaps_refused.fetch_add(1, Ordering::Relaxed);
+            let requests: [&[u8]; 4] = [
+                b"version\r\n",
+                b"get fault:long:0\r\n",
+                b"set fault:k 0 0 3\r\nabc\r\nget fault:k\r\nno such command\r\n",
+                b"\x80\x0b\0\0\0\0\0\0\0\0\0\0FFFF\0\0\0\0\0\0\0\0",
+            ];
+            let _ = stream.write_all(requests[random.usize(..requests.len())]);
+            reset(stream)?;
+        }
+        Ok("ten requests, then resets")
     }
 
     /// Asks for megabytes and reads none.
@@ -359,15 +381,13 @@ impl Faults {
             held.push(wire);
         }
         for mut wire in held {
-            loop {
-                if self.tally.ends() {
-                    return Ok("idle connections, at the end");
-                }
-                match wire.receive() {
-                    Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
-                    Err(error) => return wrong(format!("an idle connection: {error} in {PATIENCE:?}")),
-                    Ok(()) => return wrong("an idle connection was told something".into()),
-                }
+            if self.tally.ends() {
+                return Ok("idle connections, at the end");
+            }
+            match wire.receive() {
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => {}
+                Err(error) => return wrong(format!("an idle connection: {error} in {PATIENCE:?}")),
+                Ok(()) => return wrong("an idle connection was told something".into()),
             }
             node.seen.kicked.fetch_add(1, Ordering::Relaxed);
         }

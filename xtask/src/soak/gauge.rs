@@ -57,8 +57,7 @@ impl Gauge {
             let (middle, end) = self.middle_and_end(server);
             let most = self.samples.iter().map(|(_, all)| all[server]).fold(0.0, f64::max);
             // A String takes whatever is written.
-            let _ =
-                writeln!(text, "{name:10} {middle:8.1} {end:8.1} {most:8.1}   {:+8.1} %", drift * 100.0);
+            let _ = writeln!(text, "{name:10} {middle:8.1} {end:8.1} {most:8.1}   {:+8.1} %", drift * 100.0);
         }
         text
     }
@@ -119,7 +118,11 @@ mod tests {
         let drifts = gauge.drifts();
         assert_eq!(drifts[0], ("steady", 0.0));
         assert_eq!(drifts[1], ("leaks", 0.45));
-        assert!(gauge.table().contains("leaks         100.0    145.0    150.0      +45.0 %"), "{}", gauge.table());
+        assert!(
+            gauge.table().contains("leaks         100.0    145.0    150.0      +45.0 %"),
+            "{}",
+            gauge.table()
+        );
         assert_eq!(gauge.svg().matches("<polyline").count(), 2);
     }
 }

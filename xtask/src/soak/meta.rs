@@ -80,7 +80,8 @@ fn encode(bytes: &[u8]) -> Vec<u8> {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = Vec::new();
     for chunk in bytes.chunks(3) {
-        let bits = chunk.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        let bits =
+            chunk.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
         for at in 0..4 {
             let digit = DIGITS[(bits >> (18 - 6 * at) & 63) as usize];
             text.push(if at <= chunk.len() { digit } else { b'=' });
@@ -267,7 +268,8 @@ fn store(draft: &mut Draft<'_>, batch: &mut Batch) {
     if stale_if_older {
         flags.push("I".into());
     }
-    let vivify = (joins && draft.is_exact() && draft.chance(30)).then(|| Ttl::Plain(draft.random.i64(0..300)));
+    let vivify =
+        (joins && draft.is_exact() && draft.chance(30)).then(|| Ttl::Plain(draft.random.i64(0..300)));
     if let Some(ttl) = vivify {
         flags.push(format!("N{}", seconds(ttl)));
     }

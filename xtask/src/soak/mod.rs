@@ -113,14 +113,13 @@ impl Servers {
         let tls = Tls::load(&files).map_err(|error| format!("TLS: {error}"))?;
         let line = "as memcached -p -1 -U -1 -l 127.0.0.1 -u root -m 1024 -I 8m -t 2 \
                     -o debug_commands,negative_exptime=sliding";
-        let memcached =
-            Node::start(plan("memcached", line, Fullness::Never, 8 << 20), |_, ports| {
-                let port = |kind: &str| {
-                    let line = ports.lines().find_map(|line| line.strip_prefix(kind));
-                    address(&format!("127.0.0.1:{}", line.unwrap_or_default().trim()))
-                };
-                Ok(vec![Place::Tcp(port("TCP INET:")?), Place::Udp(port("UDP INET:")?)])
-            })?;
+        let memcached = Node::start(plan("memcached", line, Fullness::Never, 8 << 20), |_, ports| {
+            let port = |kind: &str| {
+                let line = ports.lines().find_map(|line| line.strip_prefix(kind));
+                address(&format!("127.0.0.1:{}", line.unwrap_or_default().trim()))
+            };
+            Ok(vec![Place::Tcp(port("TCP INET:")?), Place::Udp(port("UDP INET:")?)])
+        })?;
         let line = format!(
             "serve -p -1 -l 127.0.0.1,notls:127.0.0.2 --tls-cert {certificate} --tls-key {key} -m 512 -I 2m -t 2 \
              -c 60 --idle-timeout 5 --admin-port -1 -o debug_commands"
@@ -136,10 +135,8 @@ impl Servers {
             Ok(vec![Place::Tcp(address(listening(banner)?[0])?)])
         })?;
         let socket = folder.join("socket");
-        let line = format!(
-            "serve -s {} -m 64 -M -I 1m -t 2 --admin-port -1 -o debug_commands",
-            socket.display()
-        );
+        let line =
+            format!("serve -s {} -m 64 -M -I 1m -t 2 --admin-port -1 -o debug_commands", socket.display());
         let refuses = Node::start(plan("refuses", &line, Fullness::Refuses, 1 << 20), |_, _| {
             Ok(vec![Place::Unix(socket)])
         })?;

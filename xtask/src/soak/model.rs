@@ -242,9 +242,8 @@ impl Step {
     /// Bytes that must come whatever is stored.
     pub(super) fn fixed(bytes: impl Into<Vec<u8>>) -> Step {
         let bytes = bytes.into();
-        let rule = move |_: Option<&Item>, _: &mut Context<'_>| {
-            Play::new(vec![Piece::Bytes(bytes.clone())], None)
-        };
+        let rule =
+            move |_: Option<&Item>, _: &mut Context<'_>| Play::new(vec![Piece::Bytes(bytes.clone())], None);
         Step { key: None, rule: Box::new(rule), refusals: Vec::new(), is_silent: false, request: 0..0 }
     }
 
@@ -382,8 +381,7 @@ fn number(value: &[u8]) -> Option<u64> {
 impl Count {
     pub(super) fn play(&self, old: Option<&Item>, context: &mut Context<'_>) -> Counted {
         let now = context.now;
-        let version =
-            Some(if self.shows { context.versions.shown() } else { context.versions.hidden() });
+        let version = Some(if self.shows { context.versions.shown() } else { context.versions.hidden() });
         let Some(old) = old else {
             return match self.vivify {
                 None => Counted::NotFound,
@@ -398,8 +396,7 @@ impl Count {
             return Counted::Exists;
         }
         let Some(before) = number(&old.value) else { return Counted::NoNumber };
-        let after =
-            if self.up { before.wrapping_add(self.delta) } else { before.saturating_sub(self.delta) };
+        let after = if self.up { before.wrapping_add(self.delta) } else { before.saturating_sub(self.delta) };
         let len = old.value.len();
         // What has room stays in place, and so do its marks; what grows is a new item.
         let in_place = after.to_string().len() <= len;

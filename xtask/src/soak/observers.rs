@@ -36,8 +36,7 @@ fn look(node: &Node, tally: &Tally, random: &mut fastrand::Rng) -> io::Result<()
         }
         3 | 4 => {
             let Some(address) = &node.admin else { return Ok(()) };
-            for (path, needle) in
-                [("metrics", "memcached_up 1"), ("healthz", "200 OK"), ("readyz", "200 OK")]
+            for (path, needle) in [("metrics", "memcached_up 1"), ("healthz", "200 OK"), ("readyz", "200 OK")]
             {
                 let page = page(address, path)?;
                 if !page.starts_with("HTTP/1.1 200") || !page.contains(needle) {
@@ -55,7 +54,8 @@ fn look(node: &Node, tally: &Tally, random: &mut fastrand::Rng) -> io::Result<()
             "mgdump"
         }
         _ => {
-            let (answer, mut wire) = node.ask_for("watch fetchers mutations evictions connevents deletions")?;
+            let (answer, mut wire) =
+                node.ask_for("watch fetchers mutations evictions connevents deletions")?;
             if answer != "OK" {
                 return Err(io::Error::other(format!("watch was answered {answer:?}")));
             }
@@ -75,7 +75,8 @@ fn look(node: &Node, tally: &Tally, random: &mut fastrand::Rng) -> io::Result<()
 fn page(address: &str, path: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(format!("GET /{path} HTTP/1.1\r\nHost: soak\r\nConnection: close\r\n\r\n").as_bytes())?;
+    stream
+        .write_all(format!("GET /{path} HTTP/1.1\r\nHost: soak\r\nConnection: close\r\n\r\n").as_bytes())?;
     let mut page = String::new();
     stream.read_to_string(&mut page)?;
     Ok(page)

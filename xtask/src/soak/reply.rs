@@ -49,13 +49,11 @@ pub(super) fn compare(pieces: &[Piece], bytes: &[u8], versions: &Versions) -> Ma
                 }
                 continue;
             }
-            Piece::NotOpaque(opaque) => {
-                match rest.get(12..16) {
-                    Some(found) if found == opaque.to_be_bytes() => return Match::No,
-                    None if !rest.is_empty() => return Match::NeedsMore,
-                    _ => continue,
-                }
-            }
+            Piece::NotOpaque(opaque) => match rest.get(12..16) {
+                Some(found) if found == opaque.to_be_bytes() => return Match::No,
+                None if !rest.is_empty() => return Match::NeedsMore,
+                _ => continue,
+            },
             Piece::Version8(token) => {
                 let Some(value) = rest.first_chunk() else { return Match::NeedsMore };
                 at += 8;
@@ -121,8 +119,7 @@ pub(super) fn cut(bytes: &[u8]) -> String {
     const LEN_MAX: usize = 400;
     let shown = &bytes[..bytes.len().min(LEN_MAX)];
     let shown: Vec<u8> = shorten(shown);
-    let more =
-        if bytes.len() > LEN_MAX { format!("... ({} bytes)", bytes.len()) } else { String::new() };
+    let more = if bytes.len() > LEN_MAX { format!("... ({} bytes)", bytes.len()) } else { String::new() };
     format!("{}{more}", shown.escape_ascii())
 }
 

@@ -22,7 +22,9 @@ fn wrong<T>(what: String) -> io::Result<T> {
 }
 
 fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3))
+    bytes
+        .iter()
+        .fold(0xCBF2_9CE4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3))
 }
 
 /// `get` or `gets` of one key: value and version.
@@ -149,7 +151,9 @@ fn blob(wire: &mut Wire, n: usize, random: &mut fastrand::Rng) -> io::Result<u64
             value.resize_with(random.usize(8..BLOB_LEN_MAX), || random.u8(..));
             let sum = checksum(&value[8..]).to_be_bytes();
             value[..8].copy_from_slice(&sum);
-            wire.send(&[format!("set {key} 0 0 {}\r\n", value.len()).as_bytes(), &value[..], b"\r\n"].concat())?;
+            wire.send(
+                &[format!("set {key} 0 0 {}\r\n", value.len()).as_bytes(), &value[..], b"\r\n"].concat(),
+            )?;
             let line = wire.line()?;
             if line != "STORED" {
                 return wrong(format!("set was answered {line:?}"));

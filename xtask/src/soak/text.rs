@@ -185,10 +185,9 @@ fn count(draft: &mut Draft<'_>, batch: &mut Batch) {
         Step::on(key, move |old, context| {
             let (reply, after) = match count.play(old, context) {
                 Counted::Number(number, item) => (format!("{number}\r\n"), Some(item)),
-                Counted::NoNumber => (
-                    "CLIENT_ERROR cannot increment or decrement non-numeric value\r\n".into(),
-                    old.cloned(),
-                ),
+                Counted::NoNumber => {
+                    ("CLIENT_ERROR cannot increment or decrement non-numeric value\r\n".into(), old.cloned())
+                }
                 Counted::NotFound | Counted::Exists => ("NOT_FOUND\r\n".into(), None),
             };
             Play::text(if is_silent { "" } else { &reply }, after)
@@ -230,7 +229,9 @@ fn fault(draft: &mut Draft<'_>, batch: &mut Batch) {
             &[b"set ", &name[..], b" 0 0 2\r\nabcd\n"].concat(),
             "CLIENT_ERROR bad data chunk\r\nCLIENT_ERROR bad command line format\r\n",
         ),
-        4 => put(&[b"incr ", &name[..], b" x\r\n"].concat(), "CLIENT_ERROR invalid numeric delta argument\r\n"),
+        4 => {
+            put(&[b"incr ", &name[..], b" x\r\n"].concat(), "CLIENT_ERROR invalid numeric delta argument\r\n")
+        }
         5 => put(&[b"touch ", &name[..], b" x\r\n"].concat(), "CLIENT_ERROR invalid exptime argument\r\n"),
         6 => put(b"get\r\n", TOO_LONG),
         _ if !draft.is_exact() || draft.is_small || draft.item_max > 4 << 20 => {

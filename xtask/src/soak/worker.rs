@@ -132,7 +132,8 @@ impl Worker {
 
     /// What it believes to be there: name, item.
     pub(super) fn held(&self, now: u64) -> impl Iterator<Item = (Vec<u8>, &Item)> {
-        let living = self.keys.slots.iter().enumerate().filter_map(|(key, slot)| Some((key, slot.item.as_ref()?)));
+        let living =
+            self.keys.slots.iter().enumerate().filter_map(|(key, slot)| Some((key, slot.item.as_ref()?)));
         living
             .filter(move |(_, item)| !item.expiry.is_over(now))
             .map(|(key, item)| (self.keys.name(key), item))
@@ -163,7 +164,8 @@ impl Worker {
             && !matches!(self.lanes[lane].place, Place::Udp(_))
             && let Some((wire, _)) = &mut self.lanes[lane].wire
         {
-            let done = shared.play(wire, &mut self.random).map_err(|error| format!("shared keys: {error}"))?;
+            let done =
+                shared.play(wire, &mut self.random).map_err(|error| format!("shared keys: {error}"))?;
             self.tally.count(Part::Requests, "shared keys", done);
             return Ok(());
         }
@@ -317,8 +319,8 @@ impl Worker {
     fn forget(&mut self, key: usize, moment: Moment) -> Result<(), String> {
         self.keys.slots[key].clear();
         let name = self.keys.name(key);
-        let mut batch = Batch::default();
-        batch.bytes = [b"delete ", &name[..], b" noreply\r\n"].concat();
+        let bytes = [b"delete ", &name[..], b" noreply\r\n"].concat();
+        let mut batch = Batch { bytes, ..Batch::default() };
         text::fence(&mut batch);
         self.exchange(0, &batch, moment)
     }
