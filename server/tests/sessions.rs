@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::time::Duration;
 use todana_server::{Options, Server};
 
 fn repeated(byte: u8, len: usize) -> Vec<u8> {
@@ -54,6 +55,35 @@ fn a_peer_that_sends_no_more_is_still_answered() {
     client.send(&requests);
     client.stream.shutdown(Shutdown::Write).unwrap();
     assert_eq!(client.rest(), expected);
+}
+
+/// The soak found this: a request and the reset of its connection that were seen at once left an answer behind, and
+/// whoever was served next by the same thread got it before his own.
+#[test]
+fn what_a_reset_connection_has_asked_for_is_told_to_nobody_else() {
+    let server = Running::start(Options { threads: 1, ..options() });
+    let mut other = server.connect();
+    other.send(b"set k 0 0 5\r\nother\r\n");
+    other.expect(b"STORED\r\n");
+    for _ in 0..20 {
+        let leaving: Vec<Client> = (0..40)
+            .map(|_| {
+                let mut client = server.connect();
+                client.send(b"version\r\n");
+                client.expect(b"VERSION 1.6.45\r\n");
+                client
+            })
+            .collect();
+        // So many at once that the server finds most of them with both.
+        for mut client in leaving {
+            client.send(b"version\r\nno such command\r\n");
+            socket2::SockRef::from(&client.stream).set_linger(Some(Duration::ZERO)).unwrap();
+        }
+        for _ in 0..10 {
+            other.send(b"get k\r\n");
+            other.expect(b"VALUE k 0 5\r\nother\r\nEND\r\n");
+        }
+    }
 }
 
 #[test]

@@ -170,7 +170,12 @@ impl Worker {
             return Ok(());
         }
         let batch = self.draft(lane, moment);
-        let outcome = self.exchange(lane, &batch, moment);
+        let mut outcome = self.exchange(lane, &batch, moment);
+        // Nothing orders what was sent over UDP without an answer and what follows over another way.
+        if outcome.is_ok() && matches!(self.lanes[lane].place, Place::Udp(_)) {
+            let fence = self.fence(lane, moment);
+            outcome = self.exchange(lane, &fence, moment);
+        }
         let place = &self.lanes[lane];
         if outcome.is_ok() {
             self.tally.count(Part::Requests, &place.name, batch.requests);
@@ -233,12 +238,8 @@ impl Worker {
         Ok(())
     }
 
-    fn draft(&mut self, lane: usize, moment: Moment) -> Batch {
-        let dialect = self.lanes[lane].dialect;
-        let is_udp = matches!(self.lanes[lane].place, Place::Udp(_));
-        let count = if is_udp { 1 } else { self.random.usize(1..=PIPELINE_MAX) };
-        let mut batch = Batch::default();
-        let mut draft = Draft {
+    fn drafting(&mut self, is_udp: bool, moment: Moment) -> Draft<'_> {
+        Draft {
             random: &mut self.random,
             keys: &self.keys,
             versions: &self.versions,
@@ -249,7 +250,25 @@ impl Worker {
             is_bulky: self.is_bulky,
             is_small: is_udp,
             slides: self.slides,
-        };
+        }
+    }
+
+    /// A request that does nothing but be answered.
+    fn fence(&mut self, lane: usize, moment: Moment) -> Batch {
+        let mut batch = Batch::default();
+        match self.lanes[lane].dialect {
+            Dialect::Text => text::fence(&mut batch),
+            Dialect::Binary => binary::fence(&mut self.drafting(true, moment), &mut batch),
+        }
+        batch
+    }
+
+    fn draft(&mut self, lane: usize, moment: Moment) -> Batch {
+        let dialect = self.lanes[lane].dialect;
+        let is_udp = matches!(self.lanes[lane].place, Place::Udp(_));
+        let count = if is_udp { 1 } else { self.random.usize(1..=PIPELINE_MAX) };
+        let mut batch = Batch::default();
+        let mut draft = self.drafting(is_udp, moment);
         while batch.requests < count as u64 && batch.bytes.len() + batch.replies_len < BATCH_LEN_MAX {
             let (bytes, steps) = (batch.bytes.len(), batch.steps.len());
             match dialect {
