@@ -27,6 +27,16 @@ pub(crate) fn run(shared: &Shared) {
     }
 }
 
+/// What the process holds besides the engine: `resident_bytes`, less what the engine held when they were measured, which is
+/// known from `before` and after that alone. Large values come and go while this thread is kept from running, so all that
+/// is certain is a range; what was known `last` stays as far as it lies in there. (The least of the range let a busy process
+/// outgrow its limit by all that it holds besides the engine.)
+pub(crate) fn outside_bytes(last: u64, resident_bytes: u64, before: u64, after: u64) -> u64 {
+    let least = resident_bytes.saturating_sub(before.max(after));
+    let most = resident_bytes.saturating_sub(before.min(after));
+    last.clamp(least, most)
+}
+
 /// What the engine may hold so that the process stays within `limit_bytes`.
 pub(crate) fn engine_limit(limit_bytes: u64, outside_bytes: u64) -> u64 {
     // What the measurement cannot see yet: buffers that come and go between two ticks.
@@ -38,6 +48,16 @@ pub(crate) fn engine_limit(limit_bytes: u64, outside_bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_engine_takes_or_gives_back_meanwhile_is_not_counted_as_the_rests() {
+        // Nothing came or went: it is known exactly, whatever it was before.
+        assert_eq!([0, 6, 90].map(|last| outside_bytes(last, 106, 100, 100)), [6; 3]);
+        // It may be anything from 0 to 20, and from 2 to 12.
+        assert_eq!([0, 6, 20, 21].map(|last| outside_bytes(last, 100, 80, 110)), [0, 6, 20, 20]);
+        assert_eq!([0, 6, 20].map(|last| outside_bytes(last, 102, 100, 90)), [2, 6, 12]);
+        assert_eq!(outside_bytes(5, 10, 20, 30), 0);
+    }
 
     #[test]
     fn the_engine_gets_what_the_rest_leaves() {

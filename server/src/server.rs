@@ -179,8 +179,6 @@ impl Shared {
     /// Measures what the process holds besides the engine, and gives the engine the rest.
     pub(crate) fn measure_memory(&self) {
         if self.memory_limit_bytes().is_some() {
-            // Large values come and go while this thread is kept from running: what the engine held at either end of the
-            // measurement is not the rest's.
             let committed = || self.database.engine().status().committed_bytes;
             let before = committed();
             let resident = process::resident_bytes();
@@ -189,7 +187,8 @@ impl Shared {
                 // which the engine would take the rest's memory.
                 return;
             }
-            let outside = resident.saturating_sub(before.max(committed()));
+            let last = self.outside_bytes.load(Ordering::Relaxed);
+            let outside = janitor::outside_bytes(last, resident, before, committed());
             self.outside_bytes.store(outside, Ordering::Relaxed);
             self.apply_memory_limit();
         }
