@@ -180,8 +180,8 @@ fn soak(length: Duration, seed: u64) -> Result<(), Ending> {
         (&servers.memcached, 1200, false),
         (&servers.tls, 1200, false),
         (&servers.tls, 1200, false),
-        (&servers.full, 3000, true),
-        (&servers.refuses, 2400, true),
+        (&servers.full, 6000, true),
+        (&servers.refuses, 5000, true),
         (&servers.poor, 1200, false),
     ] {
         workers.push(Worker::new(Setting {
