@@ -137,7 +137,7 @@ fn a_watcher_is_told_of_each_eviction() {
     let server = Running::start(options);
     let mut watcher = watch(&server, "evictions");
     let mut client = server.connect();
-    let mut stored = 0;
+    let mut stored = 0_usize;
     while client.stat("evictions").parse::<usize>().unwrap() < 500 {
         assert!(stored < 100_000, "nothing is evicted");
         for number in stored..stored + 500 {
