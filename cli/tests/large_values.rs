@@ -211,16 +211,16 @@ fn without_eviction_uploads_are_refused_and_only_a_set_loses_its_old_value() {
     }
     // Half of it comes, then another takes the room, then the rest.
     let mut other = Client::connect(&server);
-    for (line, keeps) in [("set add 0 0 20000000", false), ("replace replace 0 0 20000000", true)] {
+    for (line, keeps) in [("set add 0 0 12000000", false), ("replace replace 0 0 12000000", true)] {
         let key = line.split(' ').nth(1).unwrap();
         client.send(format!("{line}\r\n").as_bytes());
-        client.send(&vec![b'v'; 10_000_000]);
-        other.eventually("read_buf_bytes", |bytes| bytes >= 10_000_000);
+        client.send(&vec![b'v'; 6_000_000]);
+        other.eventually("read_buf_bytes", |bytes| bytes >= 6_000_000);
         let mut filler = 0;
         while other.set(&format!("filler:{filler}"), &[b'f'; 500_000]) == "STORED\r\n" {
             filler += 1;
         }
-        client.send(&vec![b'v'; 10_000_000]);
+        client.send(&vec![b'v'; 6_000_000]);
         assert_eq!(client.ask("\r\n"), "SERVER_ERROR Out of memory during read\r\n", "{line}");
         assert_eq!(client.ask("mn\r\n"), "MN\r\n");
         assert_eq!(client.holds(key, b"old"), keeps, "{line}");

@@ -316,7 +316,7 @@ fn look(database: &Database, key: &[u8]) -> Before {
     let mut before = Before::default();
     let now = database.now();
     // A local engine's reads do not fail.
-    let _ = database.engine().view(key, &mut |record| {
+    let _ = database.engine().peek(key, &mut |record| {
         let is_there = record.attributes.expiry.is_live(now);
         let (key_len, value_len) = (key.len() as u64, record.value.len());
         let class = size_class(item_size(key_len, value_len as u64, record.attributes.flags));
