@@ -125,10 +125,14 @@ pub(crate) fn open_each<T>(
     for Place { addresses: group, speech } in places {
         let mut missing = Vec::new();
         for &address in &group {
-            if let Some((_, served_speech)) = served.iter().find(|(served, _)| *served == address) {
-                if *served_speech == speech {
-                    continue;
-                }
+            let before = |wanted: &dyn Fn(Speech) -> bool| {
+                served.iter().any(|&(served, speech)| served == address && wanted(speech))
+            };
+            if before(&|served| served == speech) {
+                continue;
+            }
+            // Where the system chooses the port, the other one is another address.
+            if address.port() != 0 && before(&|served| served != speech) {
                 let what = format!("{address} is to be served in one way and in another");
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
             }
@@ -435,7 +439,8 @@ mod tests {
 
     #[test]
     fn an_address_is_not_served_in_two_ways() {
-        let place = |speech| Place { addresses: vec!["127.0.0.1:1".parse().unwrap()], speech };
+        let at = |address: &str, speech| Place { addresses: vec![address.parse().unwrap()], speech };
+        let place = |speech| at("127.0.0.1:1", speech);
         for one in [
             Speech { tls: PlaceTls::Mutual, ..Speech::default() },
             Speech { choice: Some(Choice::Text), ..Speech::default() },
@@ -443,6 +448,12 @@ mod tests {
             let places = vec![place(one), place(Speech::default())];
             let error = open_each(places, Transport::Tcp, |_, speech| Ok(speech)).unwrap_err().to_string();
             assert_eq!(error, "127.0.0.1:1 is to be served in one way and in another");
+            // The system chooses two ports.
+            let places = vec![at("127.0.0.1:0", one), at("127.0.0.1:0", Speech::default())];
+            assert_eq!(
+                open_each(places, Transport::Tcp, |_, speech| Ok(speech)).unwrap(),
+                [one, Speech::default()]
+            );
         }
     }
 

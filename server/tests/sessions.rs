@@ -399,8 +399,7 @@ fn a_memory_limit_that_the_shards_cannot_fill_is_refused_and_changes_nothing() {
     let server = Running::start(Options { threads: 1, memory_limit_mib: 64, ..Options::default() });
     let mut client = server.connect();
     let refusal = "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust";
-    for (mebibytes, reply) in [(1_000_000, refusal), (32_769, refusal), (32_768, "OK"), (32_769, refusal)]
-    {
+    for (mebibytes, reply) in [(1_000_000, refusal), (32_769, refusal), (32_768, "OK"), (32_769, refusal)] {
         client.send(format!("cache_memlimit {mebibytes}\r\n").as_bytes());
         client.expect(format!("{reply}\r\n").as_bytes());
     }
