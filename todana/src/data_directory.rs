@@ -68,6 +68,8 @@ impl DataDirectory {
             }
             _ => cannot("lock", &lock_path, &error),
         })?;
+        // Whatever was made above is there before anything lies in it.
+        disk.sync_directory(path).map_err(|error| cannot("sync", path, &error))?;
         let identity = identity(&*disk, path)?;
         let directory = DataDirectory { disk, path: path.to_path_buf(), identity, _lock: lock };
         directory.remove_partial(&directory.path.join(LOG))?;
@@ -105,10 +107,15 @@ impl DataDirectory {
             }
         }
         let (end, tail) = (reader.position(), reader.tail().clone());
-        drop(reader);
         self.cut(&tail)?;
-        let log = UpdateLog::start(Arc::clone(&self.disk), &log, self.identity, end, clock, options.log)?;
-        database.attach(log);
+        if let Some((path, offset)) = reader.unsure() {
+            write_again(&*self.disk, path, offset).map_err(|error| cannot("write", path, &error))?;
+        }
+        let openings = reader.openings().saturating_add(1);
+        drop(reader);
+        let (disk, identity) = (Arc::clone(&self.disk), self.identity);
+        let log = UpdateLog::start(disk, &log, identity, openings, end, clock, options.log)?;
+        database.attach(log, openings);
         Ok(Opened { entries, end, tail, took: began.elapsed() })
     }
 
@@ -133,6 +140,21 @@ impl DataDirectory {
     }
 }
 
+/// Writes what stands in a file from an offset on once more, and syncs it: the system may have failed to write it, and take it for
+/// written since. From then on the log tells that it is on disk.
+fn write_again(disk: &dyn Disk, path: &Path, mut offset: u64) -> io::Result<()> {
+    let file = disk.open(path, true)?;
+    let mut bytes = vec![0; 256 << 10];
+    loop {
+        let len = file.read_at(offset, &mut bytes)?;
+        if len == 0 {
+            return file.sync();
+        }
+        file.write_at(offset, &mut [IoSlice::new(&bytes[..len])])?;
+        offset += len as u64;
+    }
+}
+
 /// Reads the identity, or makes one for a new directory.
 fn identity(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
     let path = directory.join("identity");
@@ -149,10 +171,21 @@ fn identity(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
 
 fn new_identity(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
     // Logs without the identity that they name are not a new directory.
-    let log = directory.join(LOG);
-    if !disk.list(&log).map_err(|error| cannot("read", &log, &error))?.is_empty() {
-        let message = format!("{} has a log but no file `identity`", directory.display());
-        return Err(Error::new(ErrorKind::Corrupt, message));
+    for part in [LOG, CHECKPOINTS] {
+        let path = directory.join(part);
+        if !disk.list(&path).map_err(|error| cannot("read", &path, &error))?.is_empty() {
+            let message = format!("{} is not empty, but there is no file `identity`", path.display());
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+    }
+    // The directory may be new, and so may those above it. Where there is no permission to look, none was made.
+    for above in directory.ancestors().skip(1) {
+        let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+        if let Err(error) = disk.sync_directory(above)
+            && error.kind() != io::ErrorKind::PermissionDenied
+        {
+            return Err(cannot("sync", above, &error));
+        }
     }
     let random = || RandomState::new().build_hasher().finish();
     let server_id = (random() as u32).max(1);

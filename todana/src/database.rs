@@ -216,10 +216,10 @@ impl Database {
         }
     }
 
-    /// From now on the log is told of every change.
-    pub(crate) fn attach(&mut self, log: UpdateLog) {
+    /// From now on the log is told of every change. `openings`: how often the database has been opened.
+    pub(crate) fn attach(&mut self, log: UpdateLog, openings: u32) {
         self.log = Some(log);
-        self.versions.begin_anew();
+        self.versions.begin_anew(openings);
     }
 
     /// Tells the log, if there is one.
@@ -332,10 +332,21 @@ impl Database {
 
     /// Visits with expiry in between.
     fn visit(&self, lane: &Lane, key: &[u8], now: UnixSeconds, visitor: &mut dyn Visitor) -> Result<Met> {
+        self.visit_telling(self.log.as_ref(), lane, key, now, visitor)
+    }
+
+    fn visit_telling(
+        &self,
+        log: Option<&UpdateLog>,
+        lane: &Lane,
+        key: &[u8],
+        now: UnixSeconds,
+        visitor: &mut dyn Visitor,
+    ) -> Result<Met> {
         if self.emulates_full {
             return self.visit_full(lane, key, now, visitor);
         }
-        let mut living = Living::new(visitor, key, now, self.log.as_ref());
+        let mut living = Living::new(visitor, key, now, log);
         let mut removed = self.sweep.gone();
         let mut outcome = self.engine.visit(key, &mut living);
         // What is expired takes nobody's room.
@@ -464,7 +475,10 @@ impl Database {
         let is_tight =
             self.tracking.is_on(now) && self.engine.bounded().is_some_and(|bounded| bounded.is_tight());
         let mut visitor = GetVisitor::new(get, now, &self.tracking, &self.versions, reply, is_tight);
-        let met = self.visit(lane, get.key, now, &mut visitor);
+        // What reads note can be lost (a version shown, a sliding expiry moved), and must not pile up before a log that is stuck.
+        let is_change = get.touch.is_some() || get.vivify.is_some();
+        let log = self.log.as_ref().filter(|log| is_change || log.takes_changes());
+        let met = self.visit_telling(log, lane, get.key, now, &mut visitor);
         let outcome = visitor.outcome;
         self.note([get.touch, get.vivify], now);
         match met {

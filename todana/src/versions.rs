@@ -17,9 +17,11 @@ impl Versions {
     }
 
     /// Versions that were shown may have been lost with the end of a log; none of them is made again. Nobody shows four
-    /// billion of them within what may be lost, and there is room for four billion restarts.
-    pub(crate) fn begin_anew(&self) {
-        self.0.fetch_add(1 << 32, Ordering::Relaxed);
+    /// billion of them within what may be lost, and there is room for four billion openings. `openings`: how often the database
+    /// has been opened, for a log that has lost all of them tells nothing of where to go on.
+    pub(crate) fn begin_anew(&self, openings: u32) {
+        let made = self.0.load(Ordering::Relaxed);
+        self.0.store(made.wrapping_add(1 << 32).max(u64::from(openings) << 32), Ordering::Relaxed);
     }
 
     /// Whether `wanted` is older than the version of a record. One that has none was written after every version that

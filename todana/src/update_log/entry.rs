@@ -154,9 +154,9 @@ fn put_varint(mut number: u64, out: &mut Vec<u8>) {
     out.push(number as u8);
 }
 
-/// The CRC of an entry at this position, so far: of position and size.
-pub(crate) fn crc_of_frame(position: Position, size: u32) -> u32 {
-    let crc = crc32c::crc32c(&position.0.to_le_bytes());
+/// The CRC of an entry of this database ([`Identity::seed`](super::Identity::seed)) at this position, so far: of all but the content.
+pub(crate) fn crc_of_frame(seed: u32, position: Position, size: u32) -> u32 {
+    let crc = crc32c::crc32c_append(seed, &position.0.to_le_bytes());
     crc32c::crc32c_append(crc, &size.to_le_bytes())
 }
 

@@ -71,7 +71,8 @@ pub enum Health {
     Well,
     /// A write has failed and is tried again until it succeeds; nothing is lost as long as the process lives.
     Stuck(String),
-    /// What was written may not be on disk although the system was asked to see to it: nothing more is promised.
+    /// What was written may not be on disk although the system was asked to see to it: nothing more is promised. So too when the
+    /// log is closed.
     Lost(String),
 }
 
@@ -81,6 +82,7 @@ const BACKLOG_MAX: u64 = 32 << 20;
 const WELL: u8 = 0;
 const STUCK: u8 = 1;
 const LOST: u8 = 2;
+const CLOSED: u8 = 3;
 
 /// An update log that is being written.
 pub struct UpdateLog {
@@ -101,6 +103,8 @@ struct Shared {
     written: AtomicU64,
     /// Behind the last entry that is on disk.
     synced: AtomicU64,
+    /// Where the segment begins that is being written.
+    started: AtomicU64,
     /// When the oldest change that is not on disk has waited for as long as it may, in microseconds since `born`, plus one;
     /// 0: nothing waits.
     due_us: AtomicU64,
@@ -118,11 +122,13 @@ type Listener = Box<dyn Fn() + Send + std::marker::Sync>;
 
 impl UpdateLog {
     /// Goes on writing behind `end`, in a new segment of `directory`; whatever else is there ends there (see
-    /// [`Reader`]). The segment is on disk when this returns.
+    /// [`Reader`]). `openings`: how often the database has been opened, this time included. The segment, which tells it, is on
+    /// disk when this returns.
     pub fn start(
         disk: Arc<dyn Disk>,
         directory: &Path,
         identity: Identity,
+        openings: u32,
         end: Position,
         clock: Arc<dyn Clock>,
         options: LogOptions,
@@ -134,6 +140,7 @@ impl UpdateLog {
             appended: AtomicU64::new(end.0),
             written: AtomicU64::new(end.0),
             synced: AtomicU64::new(end.0),
+            started: AtomicU64::new(end.0),
             due_us: AtomicU64::new(0),
             born: Instant::now(),
             state: AtomicU8::new(WELL),
@@ -141,7 +148,7 @@ impl UpdateLog {
             progress: Condvar::new(),
             listeners: Mutex::new(Vec::new()),
         });
-        let place = writer::Place { disk, directory: PathBuf::from(directory), identity };
+        let place = writer::Place { disk, directory: PathBuf::from(directory), identity, openings };
         let writer = writer::Writer::new(place, Arc::clone(&shared), Arc::clone(&clock), options, end)?;
         let thread = std::thread::Builder::new()
             .name("update-log".into())
@@ -153,13 +160,15 @@ impl UpdateLog {
     }
 
     /// Appends a change; returns the position behind it. A long value is kept until it is
-    /// written, not copied. What is appended while no changes are taken is dropped: reads may still note things that can be
-    /// lost (a version shown, a sliding expiry moved). Costs a short lock and a copy; called under the engine's lock of the record that has changed.
+    /// written, not copied. Costs a short lock and a copy; called under the engine's lock of the record that has changed.
+    ///
+    /// Whoever finds that no changes are taken makes none; those that were on their way are appended, for they have been made, and
+    /// written when that can be done again. When it never will be, they are dropped, and never settled.
     pub fn append(&self, change: &Change<'_>) -> Position {
-        let now_ms = self.clock.now().0 * 1000;
+        let now_ms = self.clock.now().0.saturating_mul(1000);
         let mut pending = self.shared.pending.lock();
-        if !self.takes_changes() {
-            return pending.batch.end();
+        if self.shared.has_ended() {
+            return pending.give_up();
         }
         let is_first = pending.is_empty();
         let end = pending.append(now_ms, &Entry { origin: None, change: *change });
@@ -227,25 +236,37 @@ impl UpdateLog {
         self.shared.listeners.lock().push(Box::new(call));
     }
 
-    /// Begins a new segment, so that all that has been appended so far lies in finished ones.
+    /// Begins a new segment, so that all that has been appended so far lies in finished ones, on disk.
     pub fn rotate(&self) -> Result<()> {
         let end = self.end();
-        self.shared.pending.lock().rotates = true;
-        self.sync_to(end)
+        let is_over = || self.shared.started.load(Ordering::Acquire) >= end.0;
+        if !is_over() {
+            self.shared.pending.lock().rotates = true;
+            self.shared.work.notify_one();
+        }
+        self.shared.wait(is_over)
     }
 
     /// Writes and syncs what there is and ends in good order. Nothing may be appended any more. Fails with `Unavailable` when
     /// it could not be written.
     pub fn close(&self) -> Result<()> {
-        let Some(writer) = self.writer.lock().take() else { return Ok(()) };
-        self.shared.pending.lock().ends = true;
-        self.shared.work.notify_one();
-        if writer.join().is_err() {
-            return Err(Error::new(ErrorKind::Unavailable, "the update log's thread has failed"));
+        // Held, so that whoever closes it a second time waits too.
+        let mut writer = self.writer.lock();
+        if let Some(writer) = writer.take() {
+            self.shared.pending.lock().ends = true;
+            self.shared.work.notify_one();
+            // A thread that has failed has said so.
+            let _ = writer.join();
+            // Nobody waits for what nobody will write.
+            match self.health() {
+                Health::Well => self.shared.set_state(CLOSED, "the update log is closed".into()),
+                Health::Stuck(why) => self.shared.set_state(LOST, why),
+                Health::Lost(_) => {}
+            }
         }
-        match self.health() {
-            Health::Well => Ok(()),
-            Health::Stuck(why) | Health::Lost(why) => Err(Error::new(ErrorKind::Unavailable, why)),
+        match self.shared.state.load(Ordering::Acquire) {
+            CLOSED => Ok(()),
+            _ => Err(Error::new(ErrorKind::Unavailable, self.shared.trouble.lock().clone())),
         }
     }
 }
@@ -262,8 +283,17 @@ impl Shared {
         Position(self.synced.load(Ordering::Acquire))
     }
 
+    /// Nothing more will be written.
+    #[inline]
+    fn has_ended(&self) -> bool {
+        self.state.load(Ordering::Acquire) >= LOST
+    }
+
     #[inline]
     fn is_settled(&self, position: Position) -> bool {
+        if self.has_ended() {
+            return self.synced() >= position;
+        }
         match self.sync {
             Sync::Always => self.synced() >= position,
             Sync::Every(_) => !self.is_overdue() && !self.is_crowded(),
@@ -282,12 +312,16 @@ impl Shared {
 
     /// A change has waited to be synced since then. Called with `pending` locked.
     fn begin_waiting(&self, since: Option<Instant>) {
-        if let (Sync::Every(interval), Some(since)) = (self.sync, since)
-            && self.due_us.load(Ordering::Relaxed) == 0
-        {
-            let due_us = (since.saturating_duration_since(self.born) + interval).as_micros() as u64 + 1;
-            self.due_us.store(due_us, Ordering::Release);
+        if self.due_us.load(Ordering::Relaxed) == 0 {
+            self.due_us.store(self.due_us_of(since), Ordering::Release);
         }
+    }
+
+    /// What `due_us` is to be when the oldest change has waited since then.
+    fn due_us_of(&self, since: Option<Instant>) -> u64 {
+        let (Sync::Every(interval), Some(since)) = (self.sync, since) else { return 0 };
+        let due = since.saturating_duration_since(self.born).saturating_add(interval);
+        u64::try_from(due.as_micros()).unwrap_or(u64::MAX).saturating_add(1)
     }
 
     fn wait(&self, is_over: impl Fn() -> bool) -> Result<()> {
@@ -315,8 +349,11 @@ impl Shared {
     }
 
     fn set_state(&self, state: u8, why: String) {
-        *self.trouble.lock() = why;
-        self.state.store(state, Ordering::Release);
+        {
+            let mut trouble = self.trouble.lock();
+            *trouble = why;
+            self.state.store(state, Ordering::Release);
+        }
         self.tell();
     }
 }

@@ -80,6 +80,14 @@ impl Pending {
         self.batch.end()
     }
 
+    /// Nobody will write what comes from now on, and nobody who waits for it is to be told that it is on disk: all of it stands
+    /// behind whatever was.
+    pub(crate) fn give_up(&mut self) -> Position {
+        let behind = Position(self.batch.end().0.saturating_add(1));
+        (self.batch, self.since) = (Batch::new(behind), None);
+        behind
+    }
+
     /// What there is, for the writer. `spare`: a batch that has been written, whose memory is used again.
     pub(crate) fn take(&mut self, mut spare: Batch) -> Batch {
         spare.clear(self.batch.end());
@@ -112,7 +120,7 @@ impl Batch {
         }
     }
 
-    fn clear(&mut self, start: Position) {
+    pub(crate) fn clear(&mut self, start: Position) {
         self.pieces.clear();
         self.tail.clear();
         self.tail.shrink_to(KEPT);
@@ -120,10 +128,10 @@ impl Batch {
     }
 
     /// Fills in what only the writer knows: the checksums, and in marks how much is synced.
-    pub(crate) fn seal(&mut self, synced: Position) {
+    pub(crate) fn seal(&mut self, seed: u32, synced: Position) {
         let mut position = self.start;
         if self.pieces.is_empty() {
-            seal_entries(&mut self.tail, &mut position, None, synced);
+            seal_entries(&mut self.tail, seed, &mut position, None, synced);
             return;
         }
         let mut pieces = self.pieces.iter_mut().peekable();
@@ -133,10 +141,10 @@ impl Batch {
                     Some(Piece::Value(value)) => Some((**value).as_ref()),
                     _ => None,
                 };
-                seal_entries(entries, &mut position, value, synced);
+                seal_entries(entries, seed, &mut position, value, synced);
             }
         }
-        seal_entries(&mut self.tail, &mut position, None, synced);
+        seal_entries(&mut self.tail, seed, &mut position, None, synced);
     }
 
     pub(crate) fn slices(&self) -> Vec<IoSlice<'_>> {
@@ -149,7 +157,13 @@ impl Batch {
 }
 
 /// Seals the entries in `bytes`; the last one goes on in `value`.
-fn seal_entries(bytes: &mut [u8], position: &mut Position, value: Option<&[u8]>, synced: Position) {
+fn seal_entries(
+    bytes: &mut [u8],
+    seed: u32,
+    position: &mut Position,
+    value: Option<&[u8]>,
+    synced: Position,
+) {
     let mut at = 0;
     while at < bytes.len() {
         let size = u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
@@ -162,7 +176,7 @@ fn seal_entries(bytes: &mut [u8], position: &mut Position, value: Option<&[u8]>,
         if size as usize == MARK_LEN - FRAME_LEN && content[0] == 0 {
             content[9..].copy_from_slice(&synced.0.to_le_bytes());
         }
-        let crc = crc32c::crc32c_append(entry::crc_of_frame(*position, size), content);
+        let crc = crc32c::crc32c_append(entry::crc_of_frame(seed, *position, size), content);
         let crc = crc32c::crc32c_append(crc, apart);
         bytes[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
         position.0 += (FRAME_LEN + size as usize) as u64;

@@ -1,5 +1,7 @@
 //! Reading the log: from a position to its end, entry by entry, each checked before it is shown.
 
+mod flip;
+
 use super::entry::{self, CONTENT_LEN_MAX, Change, Entry, FRAME_LEN, MARK_LEN, Position};
 use super::segment::{HEADER_LEN, Header, Identity, name_of, start_of};
 use crate::disk::{Disk, File};
@@ -37,10 +39,16 @@ pub struct Reader {
     segment: Option<Segment>,
     /// Of the next entry.
     position: Position,
+    /// Everything before this was on disk, as marks tell.
+    synced: Position,
+    /// How often the database had been opened when the segment was made.
+    openings: u32,
     tail: Tail,
 }
 
 struct Segment {
+    /// Of the database.
+    seed: u32,
     path: PathBuf,
     file: Box<dyn File>,
     file_len: u64,
@@ -75,8 +83,7 @@ impl Reader {
         let first = ahead.partition_point(|&start| start <= from).checked_sub(1);
         let Some(first) = first else {
             if ahead.is_empty() && from == Position(0) {
-                let (directory, tail) = (directory.to_path_buf(), Tail::Clean);
-                return Ok(Reader { disk, directory, identity, ahead, segment: None, position: from, tail });
+                return Ok(Reader::new(disk, directory, identity, ahead, from));
             }
             return Err(Error::new(
                 ErrorKind::Corrupt,
@@ -85,22 +92,36 @@ impl Reader {
         };
         ahead.drain(..first);
         ahead.reverse();
-        let mut reader = Reader {
+        let mut reader = Reader::new(disk, directory, identity, ahead, from);
+        let start = *reader.ahead.last().expect("one begins at or before");
+        reader.enter(start)?;
+        if let Some(segment) = &reader.segment
+            && reader.position > segment.end()
+        {
+            let offset = segment.file_len;
+            return Err(segment.damaged(offset, &format!("the log ends before position {}", from.0)));
+        }
+        Ok(reader)
+    }
+
+    fn new(
+        disk: Arc<dyn Disk>,
+        directory: &Path,
+        identity: Identity,
+        ahead: Vec<Position>,
+        from: Position,
+    ) -> Reader {
+        Reader {
             disk,
             directory: directory.to_path_buf(),
             identity,
             ahead,
             segment: None,
             position: from,
+            synced: Position(0),
+            openings: 0,
             tail: Tail::Clean,
-        };
-        let start = *reader.ahead.last().expect("one begins at or before");
-        reader.enter(start)?;
-        let is_inside = reader.segment.as_ref().is_none_or(|segment| reader.position <= segment.end());
-        if !is_inside {
-            return Err(reader.missing(reader.position));
         }
-        Ok(reader)
     }
 
     /// The next entry and its position; `None` at the end. Fails with `Corrupt` where something that was once on disk is
@@ -118,6 +139,9 @@ impl Reader {
                     let Some(entry) = entry::decode(content) else {
                         return Err(segment.damaged(offset, "an entry that this program does not know"));
                     };
+                    if let Change::Mark { synced, .. } = entry.change {
+                        self.synced = self.synced.max(synced);
+                    }
                     return Ok(Some((position, entry)));
                 }
                 Found::End | Found::Bad if self.ahead.len() > 1 => {
@@ -128,7 +152,9 @@ impl Reader {
                     self.ahead.pop();
                     let next = *self.ahead.last().expect("there is one more");
                     if next != self.position {
-                        return Err(self.missing(self.position));
+                        let here = self.position.0;
+                        let what = format!("the log goes on at position {}, not at {here}", next.0);
+                        return Err(segment.damaged(offset, &what));
                     }
                     self.enter(next)?;
                 }
@@ -143,6 +169,19 @@ impl Reader {
     /// Behind the last entry that was read.
     pub fn position(&self) -> Position {
         self.position
+    }
+
+    /// What may not be on disk, although it was read: from this offset of this file on. The system may have failed to write it, and
+    /// have told that to a process that is no more. Known at the end.
+    pub fn unsure(&self) -> Option<(&Path, u64)> {
+        let segment = self.segment.as_ref()?;
+        let from = self.synced.max(segment.start);
+        (from < self.position).then(|| (segment.path.as_path(), segment.offset_of(from)))
+    }
+
+    /// How often the database has been opened. Known at the end.
+    pub fn openings(&self) -> u32 {
+        self.openings
     }
 
     /// How the log ends; known when `next_entry` has told that it does.
@@ -164,34 +203,27 @@ impl Reader {
         let file_len = file.len().map_err(|error| unreadable(&path, &error))?;
         let mut header = [0; HEADER_LEN];
         let got = file.read_at(0, &mut header).map_err(|error| unreadable(&path, &error))?;
-        let is_last = self.ahead.len() == 1;
-        if got < HEADER_LEN || Header::decode(&header).is_err() {
-            // A segment gets entries only once its header is on disk.
-            if is_last && file_len <= HEADER_LEN as u64 {
-                self.segment = None;
-                if self.position != start {
-                    return Err(self.missing(self.position));
-                }
-                if file_len > 0 {
-                    self.tail = Tail::Torn { path, offset: 0, len: file_len };
-                }
-                return Ok(());
-            }
-            let why = Header::decode(&header).err().unwrap_or_else(|| "the header is cut off".into());
-            return Err(Error::new(ErrorKind::Corrupt, format!("{} at offset 0: {why}", path.display())));
-        }
-        let header = Header::decode(&header).expect("it was tried above");
-        let wrong = if header.identity.database_id != self.identity.database_id {
-            Some("it belongs to another database")
-        } else if header.start != start {
-            Some("its name is not that of its first position")
+        let header = if got < HEADER_LEN {
+            Err("the header is cut off".into())
         } else {
-            None
+            Header::decode(&header).and_then(|header| {
+                if header.identity.database_id != self.identity.database_id {
+                    Err("it belongs to another database".into())
+                } else if header.start != start {
+                    Err("its name is not that of its first position".into())
+                } else if start.0.checked_add(file_len).is_none() {
+                    Err("no log is so long".into())
+                } else {
+                    Ok(header)
+                }
+            })
         };
-        if let Some(wrong) = wrong {
-            return Err(Error::new(ErrorKind::Corrupt, format!("{} at offset 0: {wrong}", path.display())));
-        }
-        self.segment = Some(Segment { path, file, file_len, start, window: Window::default() });
+        let header = header.map_err(|why| {
+            Error::new(ErrorKind::Corrupt, format!("{} at offset 0: {why}", path.display()))
+        })?;
+        self.openings = self.openings.max(header.openings);
+        let (seed, window) = (self.identity.seed(), Window::default());
+        self.segment = Some(Segment { seed, path, file, file_len, start, window });
         Ok(())
     }
 
@@ -199,7 +231,7 @@ impl Reader {
     fn end(&mut self, offset: u64) -> Result<()> {
         let segment = self.segment.as_mut().expect("there is a last segment");
         let len = segment.file_len - offset;
-        if len == 0 || segment.is_zero_from(offset)? {
+        if len == 0 {
             return Ok(());
         }
         if let Some(synced) = segment.later_mark(offset)?
@@ -207,14 +239,11 @@ impl Reader {
         {
             return Err(segment.damaged(offset, "an entry is damaged that was on disk"));
         }
+        if let Some(at) = segment.flipped_bit(offset, self.position)? {
+            return Err(segment.damaged(offset, &format!("one bit of the byte at offset {at} has changed")));
+        }
         self.tail = Tail::Torn { path: segment.path.clone(), offset, len };
         Ok(())
-    }
-
-    fn missing(&self, position: Position) -> Error {
-        let directory = self.directory.display();
-        let message = format!("the update log in {directory} lacks what begins at position {}", position.0);
-        Error::new(ErrorKind::Corrupt, message)
     }
 }
 
@@ -245,7 +274,8 @@ impl Segment {
         }
         self.load(offset, len)?;
         let Some(bytes) = self.window.at(offset).get(..len) else { return Ok(Found::Bad) };
-        let is_whole = crc32c::crc32c_append(entry::crc_of_frame(position, size), &bytes[FRAME_LEN..]) == crc;
+        let frame = entry::crc_of_frame(self.seed, position, size);
+        let is_whole = crc32c::crc32c_append(frame, &bytes[FRAME_LEN..]) == crc;
         Ok(if is_whole { Found::Whole(len) } else { Found::Bad })
     }
 
@@ -269,21 +299,6 @@ impl Segment {
         Ok(())
     }
 
-    fn is_zero_from(&mut self, mut offset: u64) -> Result<bool> {
-        while offset < self.file_len {
-            self.load(offset, 1)?;
-            let bytes = self.window.at(offset);
-            if bytes.iter().any(|&byte| byte != 0) {
-                return Ok(false);
-            }
-            if bytes.is_empty() {
-                break;
-            }
-            offset += bytes.len() as u64;
-        }
-        Ok(true)
-    }
-
     /// The furthest that any mark behind `from`, looked for byte by byte, tells to have been on disk.
     fn later_mark(&mut self, from: u64) -> Result<Option<Position>> {
         let mut furthest = None;
@@ -297,7 +312,7 @@ impl Segment {
             let places = bytes.len() - MARK_LEN + 1;
             for at in 0..places {
                 let position = Position(self.start.0 + offset - HEADER_LEN as u64 + at as u64);
-                if let Some(synced) = mark_at(&bytes[at..at + MARK_LEN], position) {
+                if let Some(synced) = mark_at(self.seed, &bytes[at..at + MARK_LEN], position) {
                     furthest = furthest.max(Some(synced));
                 }
             }
@@ -312,14 +327,14 @@ impl Segment {
 }
 
 /// What a mark that stands in these bytes, if one does, tells to be on disk.
-fn mark_at(bytes: &[u8], position: Position) -> Option<Position> {
+fn mark_at(seed: u32, bytes: &[u8], position: Position) -> Option<Position> {
     const SIZE: [u8; 4] = ((MARK_LEN - FRAME_LEN) as u32).to_le_bytes();
     // The first look rules out nearly every place.
     if bytes[..4] != SIZE || bytes[FRAME_LEN] != 0 {
         return None;
     }
     let content = &bytes[FRAME_LEN..];
-    let crc = crc32c::crc32c_append(entry::crc_of_frame(position, content.len() as u32), content);
+    let crc = crc32c::crc32c_append(entry::crc_of_frame(seed, position, content.len() as u32), content);
     match entry::decode(content)?.change {
         Change::Mark { synced, .. } if bytes[4..8] == crc.to_le_bytes() => Some(synced),
         _ => None,

@@ -11,6 +11,14 @@ pub struct Identity {
     pub database_id: [u8; 16],
 }
 
+impl Identity {
+    /// Where the checksums of entries begin. No client knows the database's id, so none can store a value that holds an entry which
+    /// passes for one.
+    pub(crate) fn seed(&self) -> u32 {
+        crc32c::crc32c(&self.database_id)
+    }
+}
+
 pub(crate) const HEADER_LEN: usize = 64;
 const MAGIC: &[u8; 8] = b"TODANALG";
 const VERSION: u32 = 1;
@@ -19,6 +27,8 @@ const VERSION: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) identity: Identity,
+    /// How often the database had been opened.
+    pub(crate) openings: u32,
     pub(crate) start: Position,
     pub(crate) made_ms: u64,
 }
@@ -31,6 +41,7 @@ impl Header {
         bytes[12..16].copy_from_slice(&(HEADER_LEN as u32).to_le_bytes());
         bytes[16..32].copy_from_slice(&self.identity.database_id);
         bytes[32..36].copy_from_slice(&self.identity.server_id.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.openings.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.start.0.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.made_ms.to_le_bytes());
         let crc = crc32c::crc32c(&bytes[..60]);
@@ -51,12 +62,12 @@ impl Header {
         if four(8) != VERSION {
             return Err(format!("format version {}; this program knows version {VERSION}", four(8)));
         }
-        if four(12) as usize != HEADER_LEN || four(36) != 0 || four(56) != 0 {
+        if four(12) as usize != HEADER_LEN || four(56) != 0 {
             return Err("the header is not one of version 1".into());
         }
         let database_id = bytes[16..32].try_into().expect("sixteen bytes");
         let identity = Identity { server_id: four(32), database_id };
-        Ok(Header { identity, start: Position(eight(40)), made_ms: eight(48) })
+        Ok(Header { identity, openings: four(36), start: Position(eight(40)), made_ms: eight(48) })
     }
 }
 
@@ -83,6 +94,7 @@ mod tests {
 
     const HEADER: Header = Header {
         identity: Identity { server_id: 7, database_id: *b"0123456789abcdef" },
+        openings: 3,
         start: Position(0x0102_0304),
         made_ms: 1_800_000_000_123,
     };
@@ -102,7 +114,7 @@ mod tests {
     fn a_header_lies_as_the_format_page_says() {
         let bytes = HEADER.encode();
         assert_eq!(&bytes[..16], b"TODANALG\x01\0\0\0\x40\0\0\0");
-        assert_eq!(&bytes[16..40], b"0123456789abcdef\x07\0\0\0\0\0\0\0");
+        assert_eq!(&bytes[16..40], b"0123456789abcdef\x07\0\0\0\x03\0\0\0");
         assert_eq!(&bytes[40..48], b"\x04\x03\x02\x01\0\0\0\0");
         assert_eq!(bytes[48..56], 1_800_000_000_123u64.to_le_bytes());
         assert_eq!(&bytes[56..60], b"\0\0\0\0");

@@ -24,22 +24,29 @@ pub(crate) struct Place {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) directory: PathBuf,
     pub(crate) identity: Identity,
+    /// How often the database has been opened.
+    pub(crate) openings: u32,
 }
 
 impl Place {
-    /// A new segment, on disk with its name. What a failed try has left of it is replaced.
+    /// A new segment, on disk with its name, which it gets only then: a segment always has its header. An empty one of this name
+    /// is replaced.
     fn segment(&self, start: Position, made_ms: u64) -> io::Result<Box<dyn File>> {
         let path = self.directory.join(name_of(start));
-        let file = match self.disk.create(&path) {
+        let partial = self.directory.join(name_of(start) + ".partial");
+        let file = match self.disk.create(&partial) {
+            // What a failed try has left.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                self.disk.remove(&path)?;
-                self.disk.create(&path)?
+                self.disk.remove(&partial)?;
+                self.disk.create(&partial)?
             }
             outcome => outcome?,
         };
-        let header = Header { identity: self.identity, start, made_ms }.encode();
+        let Place { identity, openings, .. } = *self;
+        let header = Header { identity, openings, start, made_ms }.encode();
         file.write_at(0, &mut [IoSlice::new(&header)])?;
         file.sync()?;
+        self.disk.rename(&partial, &path)?;
         self.disk.sync_directory(&self.directory)?;
         Ok(file)
     }
@@ -69,7 +76,7 @@ impl Writer {
         options: LogOptions,
         end: Position,
     ) -> Result<Writer> {
-        let file = place.segment(end, clock.now().0 * 1000).map_err(|error| {
+        let file = place.segment(end, clock.now().0.saturating_mul(1000)).map_err(|error| {
             let name = place.directory.join(name_of(end));
             Error::new(ErrorKind::Unavailable, format!("cannot make {}: {error}", name.display()))
         })?;
@@ -79,12 +86,16 @@ impl Writer {
     }
 
     pub(crate) fn run(mut self) {
+        let _told = TellsOfPanic(Arc::clone(&self.shared));
         loop {
             let (ends, rotates, syncs) = self.take();
             if !self.write_until_done(rotates) {
                 return;
             }
-            if (syncs || ends) && !self.sync() {
+            if !(syncs || ends) {
+                // Some wait only for room.
+                self.shared.tell();
+            } else if !self.sync() {
                 return;
             }
             if ends {
@@ -100,7 +111,7 @@ impl Writer {
         let mut pending = shared.pending.lock();
         loop {
             let since = self.unsynced_since.or(pending.since);
-            let due = since.map(|since| since + self.patience());
+            let due = since.and_then(|since| since.checked_add(self.patience()));
             let is_due = due.is_some_and(|due| Instant::now() >= due);
             if is_due || pending.hurry || pending.rotates || pending.ends || pending.is_worth_writing() {
                 let syncs = pending.hurry || (is_due && self.options.sync != Sync::Never);
@@ -154,7 +165,6 @@ impl Writer {
                 }
             }
         }
-        self.shared.written.store(self.end.0, Ordering::Release);
         if self.shared.state.load(Ordering::Relaxed) == STUCK {
             self.shared.set_state(WELL, String::new());
         }
@@ -162,21 +172,33 @@ impl Writer {
     }
 
     fn write(&mut self, rotates: bool) -> std::result::Result<(), Failure> {
-        let is_empty = self.end == self.start;
-        let len = self.end.0 - self.start.0;
         let is_old = self.born.elapsed() >= self.options.segment_age;
-        if !is_empty && (rotates || is_old || len >= self.options.segment_len) {
-            // The next one must not be there before this one is.
-            self.file.sync().map_err(Failure::Lost)?;
-            self.publish();
-            let made_ms = self.clock.now().0 * 1000;
-            self.file = self.place.segment(self.end, made_ms).map_err(Failure::Stuck)?;
-            (self.start, self.born) = (self.end, Instant::now());
+        if is_old || self.end.0 - self.start.0 >= self.options.segment_len {
+            self.rotate()?;
         }
-        if self.batch.len == 0 {
+        if self.batch.len > 0 {
+            self.write_batch()?;
+        }
+        if rotates { self.rotate() } else { Ok(()) }
+    }
+
+    /// Begins a new segment, unless this one is empty.
+    fn rotate(&mut self) -> std::result::Result<(), Failure> {
+        if self.end == self.start {
             return Ok(());
         }
-        self.batch.seal(self.shared.synced());
+        // The next one must not be there before this one is.
+        self.file.sync().map_err(Failure::Lost)?;
+        self.publish();
+        let made_ms = self.clock.now().0.saturating_mul(1000);
+        self.file = self.place.segment(self.end, made_ms).map_err(Failure::Stuck)?;
+        (self.start, self.born) = (self.end, Instant::now());
+        self.shared.started.store(self.start.0, Ordering::Release);
+        Ok(())
+    }
+
+    fn write_batch(&mut self) -> std::result::Result<(), Failure> {
+        self.batch.seal(self.place.identity.seed(), self.shared.synced());
         let offset = HEADER_LEN as u64 + (self.end.0 - self.start.0);
         if let Err(error) = self.file.write_at(offset, &mut self.batch.slices()) {
             // Half an entry is a torn tail, should the process end before the next try.
@@ -184,6 +206,9 @@ impl Writer {
             return Err(Failure::Stuck(error));
         }
         self.end = self.batch.end();
+        // Whatever fails from here on, it is not written twice.
+        self.batch.clear(self.end);
+        self.shared.written.store(self.end.0, Ordering::Release);
         Ok(())
     }
 
@@ -212,23 +237,24 @@ impl Writer {
         self.unsynced_since = None;
         {
             let pending = self.shared.pending.lock();
-            self.shared.due_us.store(0, Ordering::Release);
-            self.shared.begin_waiting(pending.since);
+            // In one step: what is overdue already does not look settled in between.
+            self.shared.due_us.store(self.shared.due_us_of(pending.since), Ordering::Release);
         }
         self.shared.tell();
     }
 
     fn lose(&self, error: &io::Error) -> bool {
         self.shared.set_state(LOST, format!("the update log may not be on disk: {error}"));
+        self.shared.pending.lock().give_up();
         false
     }
 
     /// A last mark, which tells that all before it is on disk, so that damage to it can be told from a torn tail.
     fn sign_off(&mut self) {
         let mut last = Batch::new(self.end);
-        let change = Change::Mark { time_ms: self.clock.now().0 * 1000, synced: self.end };
+        let change = Change::Mark { time_ms: self.clock.now().0.saturating_mul(1000), synced: self.end };
         last.push(&Entry { origin: None, change });
-        last.seal(self.end);
+        last.seal(self.place.identity.seed(), self.end);
         let offset = HEADER_LEN as u64 + (self.end.0 - self.start.0);
         // Without it nothing is lost but that.
         let _ = self.file.write_at(offset, &mut last.slices()).and_then(|()| self.file.sync());
@@ -240,4 +266,15 @@ enum Failure {
     Stuck(io::Error),
     /// Nobody knows what is on disk.
     Lost(io::Error),
+}
+
+/// Nobody waits for a thread that has ended so.
+struct TellsOfPanic(Arc<Shared>);
+
+impl Drop for TellsOfPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.set_state(LOST, "the update log's thread has failed".into());
+        }
+    }
 }

@@ -1,0 +1,112 @@
+//! Telling one changed bit from a write that was torn, where no mark tells that an entry was on disk.
+//!
+//! A crash leaves blocks that were never written: they are zeros, for a log only grows. It changes no bit in the middle of what was
+//! written. So an entry that is whole but for one bit was damaged later. A checksum of 32 bits tells which bit: those of all
+//! changes of one bit differ, up to 2^31 bits.
+
+use super::{CONTENT_LEN_MAX, FRAME_LEN, Segment, entry};
+use crate::update_log::Position;
+use todana_core::Result;
+
+/// CRC32C's polynomial, the lowest power in the highest bit.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+/// What a disk writes in one.
+const BLOCK: u64 = 512;
+/// In longer entries than this, torn ones would pass for damaged by accident too often: at this length, one of 8,192.
+const SHORT: usize = 64 << 10;
+
+impl Segment {
+    /// If the entry at `offset` would be whole but for one bit, and it is not one that a torn write has left 0: the offset
+    /// of its byte.
+    pub(super) fn flipped_bit(&mut self, offset: u64, position: Position) -> Result<Option<u64>> {
+        self.load(offset, FRAME_LEN)?;
+        let Some(frame) = self.window.at(offset).first_chunk::<FRAME_LEN>().copied() else { return Ok(None) };
+        let size = u32::from_le_bytes(frame[..4].try_into().expect("four bytes"));
+        let crc = u32::from_le_bytes(frame[4..].try_into().expect("four bytes"));
+        if let Some(actual) = self.checksum(offset, position, size)?
+            && let Some(at) = changed_byte(actual ^ crc, size as usize)
+        {
+            let at = offset + at as u64;
+            let is_torn = self.may_be_torn(at)?;
+            let may_be_chance = size as usize > SHORT && self.has_torn_block(offset, size)?;
+            return Ok((!is_torn && !may_be_chance).then_some(at));
+        }
+        for bit in 0..32 {
+            let at = offset + bit / 8;
+            if self.checksum(offset, position, size ^ (1 << bit))? == Some(crc) && !self.may_be_torn(at)? {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Of an entry of this size; `None` if the file does not hold so much.
+    fn checksum(&mut self, offset: u64, position: Position, size: u32) -> Result<Option<u32>> {
+        let len = FRAME_LEN + size as usize;
+        if size == 0 || size > CONTENT_LEN_MAX || offset + len as u64 > self.file_len {
+            return Ok(None);
+        }
+        self.load(offset, len)?;
+        let Some(bytes) = self.window.at(offset).get(FRAME_LEN..len) else { return Ok(None) };
+        Ok(Some(crc32c::crc32c_append(entry::crc_of_frame(self.seed, position, size), bytes)))
+    }
+
+    /// Whether there are only zeros from there to the end of the block.
+    fn may_be_torn(&mut self, at: u64) -> Result<bool> {
+        let end = ((at / BLOCK + 1) * BLOCK).min(self.file_len);
+        self.load(at, (end - at) as usize)?;
+        Ok(self.window.at(at).iter().take((end - at) as usize).all(|&byte| byte == 0))
+    }
+
+    /// Whether a block of the entry ends in zeros, as one that was not written does.
+    fn has_torn_block(&mut self, offset: u64, size: u32) -> Result<bool> {
+        let end = offset + (FRAME_LEN + size as usize) as u64;
+        let mut block_end = (offset / BLOCK + 1) * BLOCK;
+        while block_end < end {
+            if self.may_be_torn((block_end - 8).max(offset))? {
+                return Ok(true);
+            }
+            block_end += BLOCK;
+        }
+        self.may_be_torn(end - 1)
+    }
+}
+
+/// Which byte of an entry has one bit changed, if its checksum differs by `difference`; its content has this size.
+fn changed_byte(difference: u32, size: usize) -> Option<usize> {
+    if difference.is_power_of_two() {
+        return Some(4 + difference.trailing_zeros() as usize / 8);
+    }
+    // A change in the last byte goes through the fewest steps, one in the first bit through all.
+    let mut state = 1u32;
+    for step in 1..=size * 8 {
+        state = (state >> 1) ^ (if state & 1 == 1 { POLYNOMIAL } else { 0 });
+        if state == difference {
+            return Some(FRAME_LEN + size - 1 - (step - 1) / 8);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_tells_which_byte_has_changed() {
+        let content: Vec<u8> = (0..300).map(|n| (n * 7) as u8).collect();
+        let crc = crc32c::crc32c(&content);
+        for bit in 0..content.len() * 8 {
+            let mut damaged = content.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let difference = crc32c::crc32c(&damaged) ^ crc;
+            assert_eq!(changed_byte(difference, content.len()), Some(FRAME_LEN + bit / 8), "bit {bit}");
+        }
+        for bit in 0..32 {
+            assert_eq!(changed_byte(1 << bit, 300), Some(4 + bit / 8));
+        }
+        let mut torn = content.clone();
+        torn[200..].fill(0);
+        assert_eq!(changed_byte(crc32c::crc32c(&torn) ^ crc, content.len()), None);
+    }
+}

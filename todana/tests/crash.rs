@@ -1,0 +1,280 @@
+//! What is there after the power was lost, at every operation on the disk.
+//!
+//! A scripted session runs once; every operation on the disk is noted, and beside it what the log had told to be on disk. Then the
+//! disk is put back to each moment of it, loses its power there, comes up in several ways, and is opened: there must be what the
+//! session had after one of its commands, and not an earlier one than was promised.
+//!
+//! The test command takes one moment in several. `TODANA_CRASH=full` takes all, in more ways.
+
+mod crash_disk;
+mod kept;
+
+use crash_disk::{CrashDisk, Dice, State, Step};
+use kept::{Kept, Records, open, options};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use todana::update_log::{LogOptions, Sync};
+use todana_core::{Arithmetic, Command, Delete, Direction, Expiry, Get, Needs, Store, StoreMode, Touch, Ttl};
+
+const COMMANDS: usize = 2_000;
+const START: u64 = 1_700_000_000;
+
+/// What the session had behind a place of the log.
+struct Moment {
+    end: u64,
+    now: u64,
+    records: Records,
+    /// When everything will be removed.
+    flush_at: Option<u64>,
+}
+
+struct Session {
+    moments: Vec<Moment>,
+    journal: Vec<Step>,
+    /// The log told, when it had ended, that all before this is on disk.
+    synced: u64,
+}
+
+fn is_full() -> bool {
+    std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full")
+}
+
+/// Small segments, so that there are many ends of them.
+fn small(sync: Sync) -> LogOptions {
+    LogOptions { segment_len: 4_000, ..options(sync) }
+}
+
+/// One command; returns when everything will be removed, if it has planned that.
+fn command(kept: &Kept, dice: &mut Dice, flush_at: &mut Option<u64>) {
+    let key = [b'a' + dice.roll(12) as u8];
+    let key = &key[..];
+    let ttl = match dice.roll(6) {
+        0 => Ttl::Seconds(1 + dice.roll(50) as u32),
+        1 => Ttl::Sliding(1 + dice.roll(50) as u32),
+        _ => Ttl::Never,
+    };
+    let mut value = dice.roll(1_000_000).to_string().into_bytes();
+    match dice.roll(60) {
+        // In memory of its own, and written from there.
+        0 => value.resize(70_000, b'v'),
+        1..=3 => value.resize(1_500, b'v'),
+        4..=10 => value.resize(100, b'v'),
+        _ => {}
+    }
+    let value = &value[..];
+    let store = Store { key, value, ttl, ..Store::default() };
+    let shows = Needs { version: true, ..Needs::default() };
+    let now = kept.database.now().0;
+    match dice.roll(100) {
+        0..35 => kept.run(Command::Store(Store { flags: dice.roll(3) as u32, ..store })),
+        35..45 => kept.run(Command::Delete(Delete { key, ..Delete::default() })),
+        45..60 => {
+            let direction = Direction::Increment;
+            let vivify = Some(ttl);
+            kept.run(Command::Arithmetic(Arithmetic {
+                key,
+                direction,
+                delta: 7,
+                vivify,
+                ..Arithmetic::default()
+            }))
+        }
+        60..68 => kept.run(Command::Store(Store { value: b"+", mode: StoreMode::Append, ..store })),
+        68..74 => kept.run(Command::Touch(Touch { key, ttl })),
+        74..80 => kept.run(Command::Get(Get { key, needs: shows, ..Get::default() })),
+        80..86 => {
+            // The version that is there, or not: versions count on from the first.
+            let compare = kept.records().get(key).map_or(1, |(_, attributes)| attributes.version);
+            kept.run(Command::Store(Store { compare: Some(compare), needs: shows, ..store }))
+        }
+        86..90 => kept.run(Command::Get(Get { key, ..Get::default() })),
+        90..97 => {
+            kept.clock.advance(dice.roll(20));
+            String::new()
+        }
+        97 => {
+            *flush_at = None;
+            kept.run(Command::Flush { at: Ttl::Expired })
+        }
+        98 => {
+            let seconds = 1 + dice.roll(30) as u32;
+            *flush_at = Some(now + u64::from(seconds));
+            kept.run(Command::Flush { at: Ttl::Seconds(seconds) })
+        }
+        _ => {
+            kept.log().rotate().unwrap();
+            String::new()
+        }
+    };
+}
+
+fn run(log: LogOptions, seed: u64) -> Session {
+    let disk = CrashDisk::new();
+    let promised = Arc::new(AtomicU64::new(0));
+    let note = Arc::clone(&promised);
+    disk.record(move || note.load(Ordering::SeqCst));
+    let kept = open(&disk, START, log).unwrap();
+    let mut dice = Dice::new(seed);
+    let mut flush_at = None;
+    let mut moments = vec![Moment { end: 0, now: START, records: Records::new(), flush_at: None }];
+    for n in 0..COMMANDS {
+        // Whatever a command does, a flush that is due comes before it, and is a change of its own.
+        kept.run(Command::Noop);
+        flush_at = flush_at.filter(|&at| at > kept.database.now().0);
+        note_moment(&kept, flush_at, &mut moments);
+        command(&kept, &mut dice, &mut flush_at);
+        let end = kept.log().end();
+        // What came before a change is promised once that is.
+        if log.sync == Sync::Always {
+            kept.log().wait(end).unwrap();
+            assert!(kept.log().synced() >= end);
+            promised.store(end.0, Ordering::SeqCst);
+        } else {
+            if n % 50 == 0 {
+                kept.log().sync_to(end).unwrap();
+            }
+            promised.store(kept.log().synced().0, Ordering::SeqCst);
+        }
+        note_moment(&kept, flush_at, &mut moments);
+    }
+    let end = kept.log().end();
+    let is_closed = kept.log().close().is_ok();
+    let synced = if is_closed { end.0 } else { 0 };
+    Session { moments, journal: disk.journal(), synced }
+}
+
+fn note_moment(kept: &Kept, flush_at: Option<u64>, moments: &mut Vec<Moment>) {
+    let (now, end) = (kept.database.now().0, kept.log().end().0);
+    // What changes nothing on disk: the time, and what the time has done.
+    if moments.last().is_some_and(|last| last.end == end) {
+        moments.pop();
+    }
+    moments.push(Moment { end, now, records: kept.records(), flush_at });
+}
+
+impl Session {
+    /// Opens what came up, which must be allowed, and goes on with it.
+    fn check(&self, state: State, promised: u64, story: &str, dice: &mut Dice) {
+        let disk = CrashDisk::with(state);
+        let kept =
+            open(&disk, START, options(Sync::Always)).unwrap_or_else(|error| panic!("{story}: {error}"));
+        let end = kept.opened.end.0;
+        let moment = self.moments.partition_point(|moment| moment.end <= end) - 1;
+        let moment = &self.moments[moment];
+        assert!(moment.end >= promised, "{story}: ends at {end}, {promised} was promised");
+        moment.compare(&kept, story);
+        // It goes on, twice, and keeps what it is told from then on.
+        if dice.roll(4) > 0 {
+            return kept.kill();
+        }
+        let mut disk = disk;
+        let mut kept = kept;
+        for round in 0..3u8 {
+            let now = kept.database.now().0;
+            kept.set(b"after", &[round]);
+            kept.set(b"gone", b"x");
+            kept.run(Command::Delete(Delete { key: b"gone", ..Delete::default() }));
+            kept.log().wait(kept.log().end()).unwrap();
+            let records = kept.records();
+            kept.set(b"unacknowledged", b"?");
+            let state = disk.state();
+            kept.kill();
+            let story = format!("{story}, round {round}");
+            disk = CrashDisk::with(if dice.coin() { state.reboot(dice.roll(1 << 40)) } else { state });
+            kept = open(&disk, now, options(Sync::Always)).unwrap_or_else(|error| panic!("{story}: {error}"));
+            let mut there = kept.records();
+            there.remove(&b"unacknowledged"[..]);
+            let mut records = records;
+            records.remove(&b"unacknowledged"[..]);
+            assert!(there == records, "{story}: {there:?} is not {records:?}");
+        }
+        kept.kill();
+    }
+}
+
+impl Moment {
+    fn compare(&self, kept: &Kept, story: &str) {
+        let now = kept.database.now().0;
+        kept.clock.advance(self.now - now);
+        let records = kept.records();
+        assert!(records == self.records, "{story}: {records:?} is not {:?}", self.records);
+        // What is planned is still planned; nobody else's plan is carried out.
+        let Some(flush_at) = self.flush_at else {
+            kept.clock.advance(1_000);
+            let lasting = |records: &Records| -> Vec<Vec<u8>> {
+                let lasting =
+                    records.iter().filter(|(_, (_, attributes))| attributes.expiry == Expiry::Never);
+                lasting.map(|(key, _)| key.clone()).collect()
+            };
+            kept.run(Command::Noop);
+            assert_eq!(
+                lasting(&kept.records()),
+                lasting(&self.records),
+                "{story}: a flush that nobody planned"
+            );
+            return;
+        };
+        if flush_at > self.now {
+            kept.clock.advance(flush_at - self.now - 1);
+            kept.run(Command::Noop);
+            let is_empty = self.records.values().all(|(_, attributes)| attributes.expiry != Expiry::Never);
+            assert!(is_empty || !kept.records().is_empty(), "{story}: flushed too early");
+            kept.clock.advance(1);
+        }
+        kept.run(Command::Noop);
+        assert!(kept.records().is_empty(), "{story}: not flushed");
+    }
+}
+
+/// The moments of the session, each in so many ways, one in `every`.
+fn lose_power(session: &Session, every: usize, ways: u64) {
+    let mut state = State::default();
+    let mut dice = Dice::new(every as u64);
+    for (n, step) in session.journal.iter().enumerate() {
+        let note = session.journal[n].note;
+        if n % every == dice.roll(every as u64) as usize {
+            for _ in 0..ways {
+                let seed = dice.roll(1 << 40);
+                let story = format!("stopped before step {n} {:?}, seed {seed}", short(step));
+                session.check(state.reboot(seed), note, &story, &mut dice);
+                let mut torn = state.clone();
+                torn.apply_in_part(&step.op, &mut Dice::new(seed));
+                let story = format!("stopped in step {n} {:?}, seed {seed}", short(step));
+                session.check(torn.reboot(seed + 1), note, &story, &mut dice);
+                // The process is killed, the machine goes on.
+                session.check(torn, note, &format!("killed in step {n}"), &mut dice);
+            }
+        }
+        state.apply(&step.op).unwrap();
+    }
+    session.check(state.reboot(1), session.synced, "closed", &mut dice);
+}
+
+fn short(step: &Step) -> String {
+    let text = format!("{:?}", step.op);
+    text.chars().take(80).collect()
+}
+
+fn every(sync: Sync) {
+    let session = run(small(sync), 1);
+    eprintln!("{} steps, {} moments", session.journal.len(), session.moments.len());
+    assert!(session.moments.len() > COMMANDS / 2);
+    let (every, ways) = if is_full() { (1, 4) } else { (41, 1) };
+    lose_power(&session, every, ways);
+}
+
+#[test]
+fn always_keeps_what_was_acknowledged_at_every_stop() {
+    every(Sync::Always);
+}
+
+#[test]
+fn an_interval_keeps_a_prefix_at_every_stop() {
+    every(Sync::Every(Duration::from_millis(2)));
+}
+
+#[test]
+fn never_keeps_a_prefix_at_every_stop() {
+    every(Sync::Never);
+}

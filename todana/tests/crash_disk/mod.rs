@@ -1,0 +1,610 @@
+//! A disk in memory that stops, crashes and fails as it is told to; the same calls and the same seed give the same bytes.
+//!
+//! ```text
+//! create, write, sync ... --> Op --> State: what programs see, and what has reached the platters
+//!                             |
+//!                             +----> the journal: any moment of the past can be had again (`State::apply`), and how a
+//!                                    machine that lost its power then would come up (`State::reboot`)
+//! ```
+//!
+//! After a reboot, synced bytes and names are there. Of those that were not, each block of 512 bytes holds what it held at
+//! some moment since the last sync, each on its own, perhaps torn in the middle; each name was made, changed and removed,
+//! or was not.
+#![allow(dead_code)] // Each test uses its part.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use todana::disk::{Disk, File};
+
+const BLOCK: usize = 512;
+
+/// Numbers that look random, the same for the same seed.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Dice {
+        Dice(seed)
+    }
+
+    /// Below `sides`.
+    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % sides
+    }
+
+    pub(crate) fn coin(&mut self) -> bool {
+        self.roll(2) == 0
+    }
+}
+
+/// What changes something. Files go by number: a name can be another file's later.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Create { path: PathBuf },
+    Write { file: u64, offset: u64, bytes: Vec<u8> },
+    SetLen { file: u64, len: u64 },
+    Sync { file: u64 },
+    Rename { from: PathBuf, to: PathBuf },
+    Remove { path: PathBuf },
+    SyncDirectory { path: PathBuf },
+    MakeDirectory { path: PathBuf },
+}
+
+/// An operation, and what the test knew when it began.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) op: Op,
+    pub(crate) note: u64,
+}
+
+#[derive(Clone, Default)]
+struct Content {
+    /// What programs see.
+    bytes: Vec<u8>,
+    synced: Vec<u8>,
+    /// What has been done to it since.
+    unsynced: Vec<Change>,
+}
+
+#[derive(Clone)]
+enum Change {
+    Write { offset: u64, bytes: Vec<u8> },
+    SetLen(u64),
+}
+
+impl Change {
+    fn make(&self, to: &mut Vec<u8>) {
+        match self {
+            Change::SetLen(len) => to.resize(*len as usize, 0),
+            Change::Write { offset, bytes } => {
+                let (start, end) = (*offset as usize, *offset as usize + bytes.len());
+                if to.len() < end {
+                    to.resize(end, 0);
+                }
+                to[start..end].copy_from_slice(bytes);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Node {
+    Directory,
+    File(u64),
+}
+
+/// A change of names, within one directory each.
+#[derive(Clone, Debug)]
+struct Naming {
+    directory: PathBuf,
+    removed: Option<PathBuf>,
+    made: Option<(PathBuf, Node)>,
+}
+
+/// All that is on the disk.
+#[derive(Clone, Default)]
+pub(crate) struct State {
+    files: BTreeMap<u64, Content>,
+    names: BTreeMap<PathBuf, Node>,
+    synced_names: BTreeMap<PathBuf, Node>,
+    unsynced_names: Vec<Naming>,
+    created: u64,
+}
+
+fn parent(path: &Path) -> PathBuf {
+    path.parent().unwrap_or(Path::new("/")).to_path_buf()
+}
+
+impl State {
+    /// Does it; returns the number of a file made.
+    pub(crate) fn apply(&mut self, op: &Op) -> io::Result<u64> {
+        match op {
+            Op::Create { path } => {
+                if self.names.contains_key(path) {
+                    return Err(ErrorKind::AlreadyExists.into());
+                }
+                self.directory(&parent(path))?;
+                self.created += 1;
+                self.files.insert(self.created, Content::default());
+                self.name(path, Node::File(self.created));
+                return Ok(self.created);
+            }
+            Op::Write { file, offset, bytes } => {
+                self.change(*file, Change::Write { offset: *offset, bytes: bytes.clone() });
+            }
+            Op::SetLen { file, len } => self.change(*file, Change::SetLen(*len)),
+            Op::Sync { file } => {
+                let content = self.files.get_mut(file).expect("it is open");
+                content.synced.clone_from(&content.bytes);
+                content.unsynced.clear();
+            }
+            Op::Rename { from, to } => {
+                let node = *self.names.get(from).ok_or(ErrorKind::NotFound)?;
+                assert_eq!(from.parent(), to.parent(), "a rename stays within its directory");
+                self.names.remove(from);
+                self.names.insert(to.clone(), node);
+                let made = Some((to.clone(), node));
+                let naming = Naming { directory: parent(to), removed: Some(from.clone()), made };
+                self.unsynced_names.push(naming);
+            }
+            Op::Remove { path } => {
+                match self.names.get(path) {
+                    Some(Node::File(_)) => {}
+                    Some(Node::Directory) => return Err(ErrorKind::IsADirectory.into()),
+                    None => return Err(ErrorKind::NotFound.into()),
+                }
+                self.names.remove(path);
+                let naming = Naming { directory: parent(path), removed: Some(path.clone()), made: None };
+                self.unsynced_names.push(naming);
+            }
+            Op::SyncDirectory { path } => {
+                self.directory(path)?;
+                let (here, elsewhere) =
+                    self.unsynced_names.drain(..).partition(|naming| naming.directory == *path);
+                self.unsynced_names = elsewhere;
+                let here: Vec<Naming> = here;
+                here.iter().for_each(|naming| naming.make(&mut self.synced_names));
+            }
+            Op::MakeDirectory { path } => {
+                let missing: Vec<&Path> = path.ancestors().take_while(|path| !self.has(path)).collect();
+                for path in missing.into_iter().rev() {
+                    self.name(path, Node::Directory);
+                }
+                self.directory(path)?;
+            }
+        }
+        Ok(0)
+    }
+
+    /// Does a part of it, as a machine that stops in the middle.
+    pub(crate) fn apply_in_part(&mut self, op: &Op, dice: &mut Dice) {
+        match op {
+            Op::Write { file, offset, bytes } => {
+                let part = bytes[..dice.roll(bytes.len() as u64 + 1) as usize].to_vec();
+                let _ = self.apply(&Op::Write { file: *file, offset: *offset, bytes: part });
+            }
+            // Neither done nor undone: some of it reaches the platters, as at any crash.
+            Op::Sync { .. } | Op::SyncDirectory { .. } => {}
+            // On the way to the platters, or not yet asked for.
+            _ if dice.coin() => {
+                let _ = self.apply(op);
+            }
+            _ => {}
+        }
+    }
+
+    /// How it comes up after the power was lost.
+    pub(crate) fn reboot(&self, seed: u64) -> State {
+        let mut dice = Dice::new(seed);
+        // Nothing, all, or a choice for each: each way has found mistakes that the others had not.
+        let way = dice.roll(4);
+        let keep = |dice: &mut Dice| match way {
+            0 => false,
+            1 => true,
+            _ => dice.coin(),
+        };
+        let mut names = self.synced_names.clone();
+        for naming in &self.unsynced_names {
+            if keep(&mut dice) {
+                naming.make(&mut names);
+            }
+        }
+        // What lies in a directory that is not there is not there either.
+        let paths: Vec<PathBuf> = names.keys().cloned().collect();
+        for path in paths {
+            let above = parent(&path);
+            if above != Path::new("/") && names.get(&above) != Some(&Node::Directory) {
+                names.remove(&path);
+            }
+        }
+        let mut files = BTreeMap::new();
+        for node in names.values() {
+            if let Node::File(number) = node {
+                let bytes = self.files[number].come_up(way, &mut dice);
+                files.insert(*number, Content { synced: bytes.clone(), bytes, unsynced: Vec::new() });
+            }
+        }
+        let synced_names = names.clone();
+        State { files, names, synced_names, unsynced_names: Vec::new(), created: self.created }
+    }
+
+    /// The files below a directory and what programs read in them.
+    pub(crate) fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let file = |(path, node): (&PathBuf, &Node)| match node {
+            Node::File(number) => Some((path.clone(), self.files[number].bytes.clone())),
+            Node::Directory => None,
+        };
+        self.names.iter().filter_map(file).collect()
+    }
+
+    /// The file of this name, which is on disk, has these bytes, and they are too.
+    pub(crate) fn put(&mut self, path: &Path, bytes: Vec<u8>) {
+        let number = match self.names.get(path) {
+            Some(Node::File(number)) => *number,
+            _ => {
+                self.created += 1;
+                self.created
+            }
+        };
+        self.names.insert(path.to_path_buf(), Node::File(number));
+        self.synced_names.insert(path.to_path_buf(), Node::File(number));
+        self.files.insert(number, Content { synced: bytes.clone(), bytes, unsynced: Vec::new() });
+    }
+
+    /// There is no file of this name.
+    pub(crate) fn take_away(&mut self, path: &Path) {
+        self.names.remove(path);
+        self.synced_names.remove(path);
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        path == Path::new("/") || self.names.contains_key(path)
+    }
+
+    fn directory(&self, path: &Path) -> io::Result<()> {
+        match self.names.get(path) {
+            Some(Node::Directory) => Ok(()),
+            _ if path == Path::new("/") => Ok(()),
+            Some(Node::File(_)) => Err(ErrorKind::NotADirectory.into()),
+            None => Err(ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn name(&mut self, path: &Path, node: Node) {
+        self.names.insert(path.to_path_buf(), node);
+        let naming =
+            Naming { directory: parent(path), removed: None, made: Some((path.to_path_buf(), node)) };
+        self.unsynced_names.push(naming);
+    }
+
+    fn change(&mut self, file: u64, change: Change) {
+        let content = self.files.get_mut(&file).expect("it is open");
+        change.make(&mut content.bytes);
+        content.unsynced.push(change);
+    }
+
+    fn used(&self) -> u64 {
+        let numbers: BTreeSet<u64> = self
+            .names
+            .values()
+            .filter_map(|node| match node {
+                Node::File(number) => Some(*number),
+                Node::Directory => None,
+            })
+            .collect();
+        numbers.iter().map(|number| self.files[number].bytes.len() as u64).sum()
+    }
+}
+
+impl Naming {
+    fn make(&self, names: &mut BTreeMap<PathBuf, Node>) {
+        if let Some(removed) = &self.removed {
+            names.remove(removed);
+        }
+        if let Some((path, node)) = &self.made {
+            names.insert(path.clone(), *node);
+        }
+    }
+}
+
+impl Content {
+    fn come_up(&self, way: u64, dice: &mut Dice) -> Vec<u8> {
+        if self.unsynced.is_empty() || way == 0 {
+            return self.synced.clone();
+        }
+        if way == 1 {
+            return self.bytes.clone();
+        }
+        let moments = self.unsynced.len() as u64 + 1;
+        // The length is a matter of its own: it may be ahead of the bytes, which are zeros then, or behind.
+        let len_moment = dice.roll(moments);
+        let mut image = self.synced.clone();
+        let mut len = image.len();
+        let len_max = self.bytes.len().max(self.synced.len());
+        let mut blocks: Vec<Option<u64>> = Vec::new();
+        for block in 0..len_max.div_ceil(BLOCK) {
+            let is_touched = self.unsynced.iter().any(|change| match change {
+                Change::Write { offset, bytes } => {
+                    let (start, end) = (*offset as usize, *offset as usize + bytes.len());
+                    start < (block + 1) * BLOCK && end > block * BLOCK
+                }
+                Change::SetLen(_) => true,
+            });
+            blocks.push(is_touched.then(|| dice.roll(moments)));
+        }
+        let mut result = vec![0; len_max];
+        let mut moment = 0;
+        loop {
+            if moment == len_moment {
+                len = image.len();
+            }
+            for (block, chosen) in blocks.iter().enumerate() {
+                if chosen.is_none_or(|chosen| chosen == moment) {
+                    let start = block * BLOCK;
+                    let end = (start + BLOCK).min(len_max);
+                    result[start..end].fill(0);
+                    let there = image.get(start..end.min(image.len())).unwrap_or_default();
+                    result[start..start + there.len()].copy_from_slice(there);
+                }
+            }
+            let Some(change) = self.unsynced.get(moment as usize) else { break };
+            change.make(&mut image);
+            moment += 1;
+        }
+        // One block in eight is torn: its end is what it was before any of it.
+        for (block, chosen) in blocks.iter().enumerate() {
+            if chosen.is_some() && dice.roll(8) == 0 {
+                let start = block * BLOCK + dice.roll(BLOCK as u64) as usize;
+                let end = ((block + 1) * BLOCK).min(len_max);
+                result[start..end].fill(0);
+                let before = self.synced.get(start..end.min(self.synced.len())).unwrap_or_default();
+                result[start..start + before.len()].copy_from_slice(before);
+            }
+        }
+        // Nobody cuts off what was synced and not cut since.
+        result.truncate(len);
+        result
+    }
+}
+
+/// Looks at an operation before it is done; it may wait, and it may fail it.
+type Fault = Arc<dyn Fn(&Op) -> io::Result<()> + Send + Sync>;
+
+#[derive(Default)]
+struct Inner {
+    state: State,
+    journal: Option<Vec<Step>>,
+    note: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
+    fault: Option<Fault>,
+    capacity: Option<u64>,
+    stopped: bool,
+    locked: BTreeSet<PathBuf>,
+}
+
+/// The disk; its clones are the same one.
+#[derive(Clone, Default)]
+pub(crate) struct CrashDisk(Arc<Mutex<Inner>>);
+
+impl CrashDisk {
+    /// An empty one.
+    pub(crate) fn new() -> CrashDisk {
+        CrashDisk::default()
+    }
+
+    /// One that holds this.
+    pub(crate) fn with(state: State) -> CrashDisk {
+        let disk = CrashDisk::default();
+        disk.inner().state = state;
+        disk
+    }
+
+    /// As programs see it now, and what would survive.
+    pub(crate) fn state(&self) -> State {
+        self.inner().state.clone()
+    }
+
+    /// From now on all operations are noted, each with what `note` says when it begins.
+    pub(crate) fn record(&self, note: impl Fn() -> u64 + Send + Sync + 'static) {
+        let mut inner = self.inner();
+        inner.journal = Some(Vec::new());
+        inner.note = Some(Arc::new(note));
+    }
+
+    /// What has been noted.
+    pub(crate) fn journal(&self) -> Vec<Step> {
+        self.inner().journal.take().unwrap_or_default()
+    }
+
+    /// Everything fails from now on: the process is as good as dead.
+    pub(crate) fn stop(&self) {
+        self.inner().stopped = true;
+    }
+
+    /// Every operation is shown to this first.
+    pub(crate) fn fault(&self, fault: impl Fn(&Op) -> io::Result<()> + Send + Sync + 'static) {
+        self.inner().fault = Some(Arc::new(fault));
+    }
+
+    /// All goes well again.
+    pub(crate) fn heal(&self) {
+        let mut inner = self.inner();
+        (inner.fault, inner.capacity) = (None, None);
+    }
+
+    /// So many bytes fit on it; what exceeds it is written in part.
+    pub(crate) fn limit(&self, capacity: u64) {
+        self.inner().capacity = Some(capacity);
+    }
+
+    /// Bytes of all files.
+    pub(crate) fn used(&self) -> u64 {
+        self.inner().state.used()
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap()
+    }
+
+    fn act(&self, op: Op) -> io::Result<u64> {
+        let (fault, note) = {
+            let inner = self.inner();
+            inner.runs()?;
+            (inner.fault.clone(), inner.note.clone())
+        };
+        // Both may take other locks, or wait.
+        let note = note.map_or(0, |note| note());
+        let fault = fault.map_or(Ok(()), |fault| fault(&op));
+        let mut inner = self.inner();
+        inner.runs()?;
+        if let Err(error) = fault {
+            if let Op::Sync { file } = op {
+                let content = inner.state.files.get_mut(&file).expect("it is open");
+                content.unsynced.clear();
+            }
+            return Err(error);
+        }
+        if let (Some(capacity), Op::Write { file, offset, bytes }) = (inner.capacity, &op) {
+            let len = inner.state.files[file].bytes.len() as u64;
+            let grows = (offset + bytes.len() as u64).saturating_sub(len);
+            let free = capacity.saturating_sub(inner.state.used());
+            if grows > free {
+                let part = bytes[..bytes.len() - (grows - free).min(bytes.len() as u64) as usize].to_vec();
+                let part = Op::Write { file: *file, offset: *offset, bytes: part };
+                inner.journal.iter_mut().for_each(|journal| journal.push(Step { op: part.clone(), note }));
+                inner.state.apply(&part)?;
+                return Err(ErrorKind::StorageFull.into());
+            }
+        }
+        let outcome = inner.state.apply(&op)?;
+        inner.journal.iter_mut().for_each(|journal| journal.push(Step { op: op.clone(), note }));
+        Ok(outcome)
+    }
+}
+
+impl Inner {
+    fn runs(&self) -> io::Result<()> {
+        if self.stopped { Err(io::Error::other("the machine has stopped")) } else { Ok(()) }
+    }
+}
+
+impl Disk for CrashDisk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        let number = self.act(Op::Create { path: path.to_path_buf() })?;
+        Ok(Box::new(CrashFile { disk: self.clone(), number, writable: true }))
+    }
+
+    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
+        let inner = self.inner();
+        inner.runs()?;
+        match inner.state.names.get(path) {
+            Some(Node::File(number)) => {
+                Ok(Box::new(CrashFile { disk: self.clone(), number: *number, writable }))
+            }
+            Some(Node::Directory) => Err(ErrorKind::IsADirectory.into()),
+            None => Err(ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        let inner = self.inner();
+        inner.runs()?;
+        inner.state.directory(directory)?;
+        let here = inner.state.names.keys().filter(|path| path.parent() == Some(directory));
+        Ok(here.map(|path| path.file_name().unwrap().to_str().unwrap().to_string()).collect())
+    }
+
+    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+        let is_there = {
+            let inner = self.inner();
+            inner.runs()?;
+            inner.state.directory(directory).is_ok()
+        };
+        if is_there {
+            return Ok(());
+        }
+        self.act(Op::MakeDirectory { path: directory.to_path_buf() }).map(|_| ())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.act(Op::Rename { from: from.to_path_buf(), to: to.to_path_buf() }).map(|_| ())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.act(Op::Remove { path: path.to_path_buf() }).map(|_| ())
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        self.act(Op::SyncDirectory { path: directory.to_path_buf() }).map(|_| ())
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        // The file's being there does not matter to anybody, so it is no operation.
+        let mut inner = self.inner();
+        inner.runs()?;
+        if !inner.locked.insert(path.to_path_buf()) {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        Ok(Box::new(Locked { disk: self.clone(), path: path.to_path_buf() }))
+    }
+}
+
+struct Locked {
+    disk: CrashDisk,
+    path: PathBuf,
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        self.disk.inner().locked.remove(&self.path);
+    }
+}
+
+struct CrashFile {
+    disk: CrashDisk,
+    number: u64,
+    writable: bool,
+}
+
+impl CrashFile {
+    fn act(&self, op: Op) -> io::Result<()> {
+        if !self.writable {
+            return Err(ErrorKind::PermissionDenied.into());
+        }
+        self.disk.act(op).map(|_| ())
+    }
+}
+
+impl File for CrashFile {
+    fn len(&self) -> io::Result<u64> {
+        let inner = self.disk.inner();
+        inner.runs()?;
+        Ok(inner.state.files[&self.number].bytes.len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let inner = self.disk.inner();
+        inner.runs()?;
+        let bytes = &inner.state.files[&self.number].bytes;
+        let there = bytes.get(offset as usize..).unwrap_or_default();
+        let len = there.len().min(into.len());
+        into[..len].copy_from_slice(&there[..len]);
+        Ok(len)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let bytes = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
+        self.act(Op::Write { file: self.number, offset, bytes })
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.act(Op::SetLen { file: self.number, len })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.act(Op::Sync { file: self.number })
+    }
+}

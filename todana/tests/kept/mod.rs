@@ -1,0 +1,97 @@
+//! A database in the data directory `/data` of a disk that tests can crash.
+#![allow(dead_code)] // Each test uses its part.
+
+use crate::crash_disk::CrashDisk;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use todana::update_log::{LogOptions, Sync, UpdateLog};
+use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, Opened};
+use todana_core::{Attributes, Command, Get, Reply, Result, Store, UnixSeconds};
+use todana_engine::{MemHash, MemHashOptions};
+
+pub(crate) const DATA: &str = "/data";
+
+/// Keys, values and what else is kept.
+pub(crate) type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
+
+pub(crate) struct Kept {
+    pub(crate) database: Database,
+    pub(crate) lane: Arc<Lane>,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) opened: Opened,
+    pub(crate) disk: CrashDisk,
+    // Dropped last: the lock outlives the log.
+    _directory: DataDirectory,
+}
+
+pub(crate) fn options(sync: Sync) -> LogOptions {
+    LogOptions { sync, ..LogOptions::default() }
+}
+
+/// Opens what is on the disk, or makes it.
+pub(crate) fn open(disk: &CrashDisk, now: u64, log: LogOptions) -> Result<Kept> {
+    let clock = Arc::new(ManualClock::new(UnixSeconds(now)));
+    let shards = Some(1);
+    let engine = MemHash::new(MemHashOptions { shards, seed: Some(1), ..MemHashOptions::default() })?;
+    let mut database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+    let directory = DataDirectory::open(Arc::new(disk.clone()), Path::new(DATA))?;
+    let options = DataOptions { log };
+    let clock_too = Arc::clone(&clock) as Arc<dyn Clock>;
+    let opened = directory.restore(&mut database, clock_too, &options, &mut |_| ())?;
+    let lane = database.lane();
+    Ok(Kept { database, lane, clock, opened, disk: disk.clone(), _directory: directory })
+}
+
+impl Kept {
+    pub(crate) fn log(&self) -> &UpdateLog {
+        self.database.log().unwrap()
+    }
+
+    /// The reply, as text.
+    pub(crate) fn run(&self, command: Command<'_>) -> String {
+        let mut answer = String::new();
+        self.database.execute(&self.lane, &command, &mut |reply| answer = format!("{reply:?}"));
+        answer
+    }
+
+    pub(crate) fn set(&self, key: &[u8], value: &[u8]) -> String {
+        self.run(Command::Store(Store { key, value, ..Store::default() }))
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let mut value = None;
+        self.database.execute(&self.lane, &Command::Get(Get { key, ..Get::default() }), &mut |reply| {
+            if let Reply::Hit(hit) = reply {
+                value = Some(hit.record.value.to_vec());
+            }
+        });
+        value
+    }
+
+    /// The records that have not expired.
+    pub(crate) fn records(&self) -> Records {
+        let now = self.database.now();
+        let mut records = Records::new();
+        let mut place = None;
+        loop {
+            let scan = self.database.engine().scan(place, &mut |key, record| {
+                if record.attributes.expiry.is_live(now) {
+                    let attributes = Attributes { access: None, ..record.attributes };
+                    records.insert(key.to_vec(), (record.value.to_vec(), attributes));
+                }
+                ControlFlow::Continue(())
+            });
+            place = scan.unwrap();
+            if place.is_none() {
+                return records;
+            }
+        }
+    }
+
+    /// Ends as a killed process does: what it has not written by now stays unwritten.
+    pub(crate) fn kill(self) {
+        self.disk.stop();
+    }
+}
