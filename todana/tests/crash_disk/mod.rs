@@ -255,6 +255,19 @@ impl State {
         self.files.insert(number, Content { synced: bytes.clone(), bytes, unsynced: Vec::new() });
     }
 
+    /// One bit of a file changes, on disk and as programs see it.
+    pub(crate) fn flip(&mut self, path: &Path, bit: usize) {
+        let Some(Node::File(number)) = self.names.get(path) else { panic!("no file {}", path.display()) };
+        let content = self.files.get_mut(number).expect("it has a name");
+        content.bytes[bit / 8] ^= 1 << (bit % 8);
+        if content.unsynced.is_empty() {
+            content.synced[bit / 8] ^= 1 << (bit % 8);
+        } else {
+            content.synced.clone_from(&content.bytes);
+            content.unsynced.clear();
+        }
+    }
+
     /// There is no file of this name.
     pub(crate) fn take_away(&mut self, path: &Path) {
         self.names.remove(path);
@@ -358,8 +371,8 @@ impl Content {
         // One block in eight is torn: its end is what it was before any of it.
         for (block, chosen) in blocks.iter().enumerate() {
             if chosen.is_some() && dice.roll(8) == 0 {
-                let start = block * BLOCK + dice.roll(BLOCK as u64) as usize;
                 let end = ((block + 1) * BLOCK).min(len_max);
+                let start = end.min(block * BLOCK + dice.roll(BLOCK as u64) as usize);
                 result[start..end].fill(0);
                 let before = self.synced.get(start..end.min(self.synced.len())).unwrap_or_default();
                 result[start..start + before.len()].copy_from_slice(before);
@@ -405,6 +418,11 @@ impl CrashDisk {
     /// As programs see it now, and what would survive.
     pub(crate) fn state(&self) -> State {
         self.inner().state.clone()
+    }
+
+    /// What is on it changes by itself.
+    pub(crate) fn damage(&self, damage: impl FnOnce(&mut State)) {
+        damage(&mut self.inner().state);
     }
 
     /// From now on all operations are noted, each with what `note` says when it begins.

@@ -23,7 +23,7 @@ pub(crate) struct Kept {
     pub(crate) opened: Opened,
     pub(crate) disk: CrashDisk,
     // Dropped last: the lock outlives the log.
-    _directory: DataDirectory,
+    pub(crate) directory: DataDirectory,
 }
 
 pub(crate) fn options(sync: Sync) -> LogOptions {
@@ -41,7 +41,7 @@ pub(crate) fn open(disk: &CrashDisk, now: u64, log: LogOptions) -> Result<Kept> 
     let clock_too = Arc::clone(&clock) as Arc<dyn Clock>;
     let opened = directory.restore(&mut database, clock_too, &options, &mut |_| ())?;
     let lane = database.lane();
-    Ok(Kept { database, lane, clock, opened, disk: disk.clone(), _directory: directory })
+    Ok(Kept { database, lane, clock, opened, disk: disk.clone(), directory })
 }
 
 impl Kept {

@@ -1,0 +1,270 @@
+//! A damaged log is never served: opening it fails and names file and offset, or, where it cannot be told from what a crash
+//! leaves, gives what there was at some earlier moment, and says what was cut off.
+
+mod crash_disk;
+mod kept;
+
+use crash_disk::{CrashDisk, Dice, State};
+use kept::{DATA, Kept, Records, open, options};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use todana::update_log::{LogOptions, Reader, Sync, Tail};
+use todana_core::{Command, Delete, ErrorKind};
+
+const NOW: u64 = 1_700_000_000;
+
+/// What a log held, and what there was behind each of its positions.
+struct Log {
+    state: State,
+    moments: Vec<(u64, Records)>,
+}
+
+/// Three segments of small records, each written and synced alone; ended in good order or not.
+fn log(disk: &CrashDisk, is_closed: bool, value: &str) -> Log {
+    let always = LogOptions { segment_len: 250, ..options(Sync::Always) };
+    let kept = open(disk, NOW, always).unwrap();
+    let mut moments = vec![(0, Records::new())];
+    for n in 0..14u8 {
+        if n % 5 == 4 {
+            kept.run(Command::Delete(Delete { key: &[b'a' + n - 2], ..Delete::default() }));
+        } else {
+            kept.set(&[b'a' + n], format!("{value} {n}").as_bytes());
+        }
+        let end = kept.log().end();
+        kept.log().wait(end).unwrap();
+        moments.push((end.0, kept.records()));
+    }
+    end(kept, is_closed);
+    Log { state: disk.state(), moments }
+}
+
+fn end(kept: Kept, is_closed: bool) {
+    if is_closed {
+        kept.log().close().unwrap();
+    } else {
+        kept.kill();
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    /// Refused; the message.
+    Damaged(String),
+    /// Opened with what there was at an earlier moment, and that said.
+    Cut,
+    /// Opened as if nothing were wrong, with an end where one was or could have been.
+    Unseen,
+}
+
+impl Log {
+    /// What opening this makes of it. It may never show what never was.
+    fn judge(&self, state: State, story: &str) -> Verdict {
+        let kept = match open(&CrashDisk::with(state), NOW, options(Sync::Never)) {
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "{story}: {error}");
+                return Verdict::Damaged(error.to_string());
+            }
+            Ok(kept) => kept,
+        };
+        let position = kept.opened.end.0;
+        let moment = self.moments.partition_point(|(end, _)| *end <= position) - 1;
+        assert_eq!(kept.records(), self.moments[moment].1, "{story}");
+        let is_cut = kept.opened.tail != Tail::Clean;
+        kept.kill();
+        if is_cut { Verdict::Cut } else { Verdict::Unseen }
+    }
+
+    fn segments(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut files = self.state.files();
+        files.retain(|path, _| path.extension().is_some_and(|extension| extension == "log"));
+        files
+    }
+}
+
+fn assert_names(message: &str, path: &Path, story: &str) {
+    assert!(message.contains(path.to_str().unwrap()) && message.contains("at offset "), "{story}: {message}");
+}
+
+#[test]
+fn no_flipped_bit_goes_unseen() {
+    for is_closed in [true, false] {
+        let log = log(&CrashDisk::new(), is_closed, "value");
+        let files = log.state.files();
+        assert_eq!(log.segments().len(), 3);
+        for (path, bytes) in &files {
+            for bit in 0..bytes.len() * 8 {
+                let story = format!("closed: {is_closed}, bit {} of byte {} of {path:?}", bit % 8, bit / 8);
+                let mut state = log.state.clone();
+                state.flip(path, bit);
+                match log.judge(state, &story) {
+                    Verdict::Damaged(message) => assert_names(&message, path, &story),
+                    // The one of a block's end that a torn write leaves so.
+                    Verdict::Cut => {
+                        let mut bytes = bytes.clone();
+                        bytes[bit / 8] ^= 1 << (bit % 8);
+                        let block_end = bytes.len().min((bit / 8 / 512 + 1) * 512);
+                        assert!(bytes[bit / 8..block_end].iter().all(|&byte| byte == 0), "{story}");
+                    }
+                    Verdict::Unseen => panic!("{story} went unseen"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_cut_off_anywhere_shows_nothing_that_never_was() {
+    for is_closed in [true, false] {
+        let log = log(&CrashDisk::new(), is_closed, "value");
+        let last = log.segments().into_keys().next_back().unwrap();
+        for (path, bytes) in &log.state.files() {
+            for len in 0..bytes.len() {
+                let story = format!("closed: {is_closed}, {path:?} cut off at {len}");
+                let mut state = log.state.clone();
+                state.put(path, bytes[..len].to_vec());
+                let verdict = log.judge(state, &story);
+                match &verdict {
+                    Verdict::Damaged(message) => assert_names(message, path, &story),
+                    // What a crash leaves of the last segment; its header was on disk before.
+                    _ => assert!(*path == last && len >= 64, "{story}: {verdict:?}"),
+                }
+                // Zeros instead: bytes that were promised and never written.
+                let mut state = log.state.clone();
+                let mut zeroed = bytes[..len].to_vec();
+                zeroed.resize(bytes.len(), 0);
+                if zeroed == *bytes {
+                    continue;
+                }
+                state.put(path, zeroed);
+                let story = format!("{story}, zeros behind");
+                match log.judge(state, &story) {
+                    Verdict::Damaged(message) => assert_names(&message, path, &story),
+                    verdict => {
+                        assert!(*path == last && len >= 64 && verdict == Verdict::Cut, "{story}: {verdict:?}")
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn segments_in_the_wrong_place_are_damage() {
+    let log = log(&CrashDisk::new(), true, "value");
+    let segments: Vec<(PathBuf, Vec<u8>)> = log.segments().into_iter().collect();
+    let judge = |change: &dyn Fn(&mut State), story: &str| {
+        let mut state = log.state.clone();
+        change(&mut state);
+        log.judge(state, story)
+    };
+    let assert_damaged = |verdict: Verdict, path: &Path, story: &str| match verdict {
+        Verdict::Damaged(message) => assert_names(&message, path, story),
+        other => panic!("{story}: {other:?}"),
+    };
+    for (n, (path, _)) in segments.iter().enumerate() {
+        for (m, (_, other)) in segments.iter().enumerate().filter(|(m, _)| *m != n) {
+            let story = format!("segment {m} in the place of {n}");
+            assert_damaged(judge(&|state| state.put(path, other.clone()), &story), path, &story);
+        }
+    }
+    // A copy under a name that is not its own.
+    let name = Path::new(DATA).join("log/00000000000000000777.log");
+    let copy = |state: &mut State| state.put(&name, segments[2].1.clone());
+    assert!(matches!(judge(&copy, "a copy"), Verdict::Damaged(_)));
+    // The one before the gap is named.
+    assert_damaged(judge(&|state| state.take_away(&segments[1].0), "the second"), &segments[0].0, "missing");
+    match judge(&|state| state.take_away(&segments[0].0), "the first is missing") {
+        Verdict::Damaged(message) => {
+            assert!(message.ends_with("does not go back to position 0"), "{message}")
+        }
+        other => panic!("{other:?}"),
+    }
+    // A file that is no segment is nobody's business.
+    let stranger = Path::new(DATA).join("log/notes.txt");
+    let verdict = judge(&|state| state.put(&stranger, b"hello".to_vec()), "a stranger");
+    assert_eq!(verdict, Verdict::Unseen);
+}
+
+#[test]
+fn what_another_database_wrote_at_the_same_place_is_never_served() {
+    let ours = log(&CrashDisk::new(), true, "value");
+    let theirs = log(&CrashDisk::new(), true, "VALUE");
+    let (ours_segments, theirs_segments) = (ours.segments(), theirs.segments());
+    for (path, bytes) in &ours_segments {
+        let their_bytes = &theirs_segments[path];
+        assert_eq!(bytes.len(), their_bytes.len());
+        let mut state = ours.state.clone();
+        state.put(path, their_bytes.clone());
+        match ours.judge(state, "their segment") {
+            Verdict::Damaged(message) => {
+                assert!(message.ends_with("it belongs to another database"), "{message}")
+            }
+            other => panic!("{other:?}"),
+        }
+        // Under our header.
+        let mut state = ours.state.clone();
+        state.put(path, [&bytes[..64], &their_bytes[64..]].concat());
+        assert_ne!(ours.judge(state, "their entries"), Verdict::Unseen);
+    }
+}
+
+#[test]
+fn entries_copied_elsewhere_are_not_served() {
+    let log = log(&CrashDisk::new(), true, "value");
+    for (path, bytes) in &log.segments() {
+        for from in (64..bytes.len() - 40).step_by(7) {
+            for to in
+                (64..bytes.len() - 40).step_by(11).filter(|to| bytes[*to..to + 40] != bytes[from..from + 40])
+            {
+                let mut damaged = bytes.clone();
+                damaged.copy_within(from..from + 40, to);
+                let mut state = log.state.clone();
+                state.put(path, damaged);
+                let verdict = log.judge(state, &format!("{path:?}: 40 bytes from {from} to {to}"));
+                assert_ne!(verdict, Verdict::Unseen, "{path:?}: 40 bytes from {from} to {to}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_flipped_bit_of_a_large_log_goes_unseen() {
+    let disk = CrashDisk::new();
+    let kept = open(&disk, NOW, LogOptions { segment_len: 128 << 10, ..options(Sync::Never) }).unwrap();
+    let mut dice = Dice::new(7);
+    for n in 0..40_000u32 {
+        let value = vec![b'v'; dice.roll(300) as usize];
+        kept.set(format!("key {n}").as_bytes(), &value);
+        if n % 500 == 0 {
+            kept.log().sync_to(kept.log().end()).unwrap();
+        }
+    }
+    let identity = kept.directory.identity();
+    kept.log().close().unwrap();
+    let mut files = disk.state().files();
+    files.retain(|path, _| path.extension().is_some_and(|extension| extension == "log"));
+    let lens: Vec<(PathBuf, usize)> = files.into_iter().map(|(path, bytes)| (path, bytes.len())).collect();
+    assert!(lens.len() > 20);
+    let disk_too: Arc<CrashDisk> = Arc::new(disk.clone());
+    for _ in 0..10_000 {
+        let (path, len) = &lens[dice.roll(lens.len() as u64) as usize];
+        let bit = dice.roll(*len as u64 * 8) as usize;
+        disk.damage(|state| state.flip(path, bit));
+        let start = path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+        let from = todana::update_log::Position(start);
+        let mut outcome = Reader::open(disk_too.clone(), path.parent().unwrap(), identity, from);
+        let error = loop {
+            match &mut outcome {
+                Err(error) => break error.clone(),
+                Ok(reader) => match reader.next_entry() {
+                    Ok(Some(_)) => {}
+                    Ok(None) => panic!("bit {bit} of {path:?} went unseen"),
+                    Err(error) => break error,
+                },
+            }
+        };
+        assert_names(&error.to_string(), path, &format!("bit {bit}"));
+        disk.damage(|state| state.flip(path, bit));
+    }
+}
