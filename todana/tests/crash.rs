@@ -227,6 +227,22 @@ impl Moment {
     }
 }
 
+/// Opening may be stopped too, anywhere; what is opened then is as allowed.
+fn stop_opening(session: &Session, state: State, promised: u64, story: &str, dice: &mut Dice) {
+    let disk = CrashDisk::with(state.clone());
+    disk.record(|| 0);
+    open(&disk, START, options(Sync::Always)).unwrap_or_else(|error| panic!("{story}: {error}")).kill();
+    let mut state = state;
+    for (n, step) in disk.journal().iter().enumerate() {
+        let story = format!("{story}, opening stopped at step {n} {}", short(step));
+        let mut torn = state.clone();
+        torn.apply_in_part(&step.op, dice);
+        session.check(torn.reboot(dice.roll(1 << 40)), promised, &story, dice);
+        session.check(torn, promised, &story, dice);
+        state.apply(&step.op).unwrap();
+    }
+}
+
 /// The moments of the session, each in so many ways, one in `every`.
 fn lose_power(session: &Session, every: usize, ways: u64) {
     let mut state = State::default();
@@ -242,6 +258,10 @@ fn lose_power(session: &Session, every: usize, ways: u64) {
                 torn.apply_in_part(&step.op, &mut Dice::new(seed));
                 let story = format!("stopped in step {n} {:?}, seed {seed}", short(step));
                 session.check(torn.reboot(seed + 1), note, &story, &mut dice);
+                if dice.roll(4) == 0 {
+                    stop_opening(session, torn.reboot(seed), note, &story, &mut dice);
+                    stop_opening(session, torn.clone(), note, &story, &mut dice);
+                }
                 // The process is killed, the machine goes on.
                 session.check(torn, note, &format!("killed in step {n}"), &mut dice);
             }
