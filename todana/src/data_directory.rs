@@ -3,7 +3,7 @@
 use crate::Database;
 use crate::clock::Clock;
 use crate::disk::Disk;
-use crate::update_log::{Identity, LogOptions, Position, Reader, Tail, UpdateLog};
+use crate::update_log::{Identity, LogOptions, Position, Reader, Salvage, Tail, UpdateLog, salvage};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -117,6 +117,12 @@ impl DataDirectory {
         let log = UpdateLog::start(disk, &log, identity, openings, end, clock, options.log)?;
         database.attach(log, openings);
         Ok(Opened { entries, end, tail, took: began.elapsed() })
+    }
+
+    /// Lists what is damaged in the update log from a position on, and what is lost with it; changes nothing, unless it `repairs`
+    /// ([`salvage`]).
+    pub fn salvage_log(&self, from: Position, repairs: bool) -> Result<Salvage> {
+        salvage(&*self.disk, &self.path.join(LOG), self.identity, from, repairs)
     }
 
     /// Cuts a torn tail off, for good before anything is written behind it.

@@ -212,7 +212,7 @@ impl Database {
                 self.flush.restore(at);
                 Ok(())
             }
-            Change::Mark { .. } => Ok(()),
+            Change::Mark { .. } | Change::Lost { .. } => Ok(()),
         }
     }
 

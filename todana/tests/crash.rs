@@ -4,7 +4,7 @@
 //! disk is put back to each moment of it, loses its power there, comes up in several ways, and is opened: there must be what the
 //! session had after one of its commands, and not an earlier one than was promised.
 //!
-//! The test command takes one moment in several. `TODANA_CRASH=full` takes all, in more ways.
+//! The test command takes one moment in several. `cargo xtask crash` takes all, in more ways.
 
 mod crash_disk;
 mod kept;

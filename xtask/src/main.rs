@@ -39,6 +39,8 @@ enum Task {
     },
     /// Run the engine's tests under AddressSanitizer, in full, and its unsafe part under valgrind
     Sanitize,
+    /// Lose power at every operation that a session makes on its disk, in several ways, and open what is left
+    Crash,
     /// Throw garbage sessions at a live server
     Garbage {
         /// How many
@@ -68,6 +70,11 @@ fn main() -> ExitCode {
         Task::Test { only } => test(&mut report, only.as_deref()),
         Task::Fuzz { target, minutes } => fuzz::run(&mut report, target.as_deref(), minutes * 60),
         Task::Sanitize => sanitize::run(&mut report, None),
+        Task::Crash => report.step("crash", || {
+            cargo(&["test", "-p", "todana", "--profile", "fast", "--test", "crash"])
+                .env("TODANA_CRASH", "full")
+                .run()
+        }),
         Task::Garbage { sessions } => {
             build(&mut report);
             report.step("garbage", || garbage::run(sessions));

@@ -15,6 +15,7 @@ const RETAG: u8 = 2;
 const REMOVE: u8 = 3;
 const CLEAR: u8 = 4;
 const PLAN: u8 = 5;
+const LOST: u8 = 6;
 const KIND: u8 = 0x07;
 
 const FLAGS: u8 = 0x08;
@@ -67,6 +68,11 @@ pub enum Change<'a> {
         /// On disk up to here.
         synced: Position,
     },
+    /// Changes stood here that were damaged; a repair has put this in their place.
+    Lost {
+        /// Bytes of it, behind the frame and the tag.
+        len: u64,
+    },
 }
 
 /// A change and where it first happened.
@@ -104,6 +110,10 @@ pub(crate) fn encode(entry: &Entry<'_>, value_apart: bool, out: &mut Vec<u8>) {
             out.push(MARK);
             out.extend_from_slice(&time_ms.to_le_bytes());
             out.extend_from_slice(&synced.0.to_le_bytes());
+        }
+        Change::Lost { len } => {
+            out.push(LOST);
+            out.resize(out.len() + *len as usize, 0);
         }
     }
     let len = out.len() - start - FRAME_LEN + apart;
@@ -168,6 +178,11 @@ pub(crate) fn decode(content: &[u8]) -> Option<Entry<'_>> {
     if kind == MARK {
         let mark = Change::Mark { time_ms: rest.number()?, synced: Position(rest.number()?) };
         return (tag == MARK && rest.0.is_empty()).then_some(Entry { origin: None, change: mark });
+    }
+    if kind == LOST {
+        let is_lost = tag == LOST && rest.0.iter().all(|&byte| byte == 0);
+        let change = Change::Lost { len: rest.0.len() as u64 };
+        return is_lost.then_some(Entry { origin: None, change });
     }
     let more = if tag & MORE != 0 { rest.byte()? } else { 0 };
     if (tag & MORE != 0) != (more != 0) || more & !(STALE | TOKEN_OUT | ORIGIN) != 0 {
@@ -289,6 +304,7 @@ mod tests {
         assert_eq!(content(&own(Change::Clear)), b"\x04");
         assert_eq!(content(&own(Change::PlanClear { at: Some(UnixSeconds(128)) })), b"\x05\x80\x01");
         assert_eq!(content(&own(Change::PlanClear { at: None })), b"\x05\x00");
+        assert_eq!(content(&own(Change::Lost { len: 2 })), b"\x06\0\0");
         assert_eq!(
             content(&own(Change::Mark { time_ms: 1, synced: Position(2) })),
             b"\x00\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0"

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 
 pub use entry::{Change, Entry, Position};
-pub use reader::{Reader, Tail};
+pub use reader::{Finding, Reader, Salvage, Tail, salvage};
 pub use segment::Identity;
 
 /// When a change counts as made.

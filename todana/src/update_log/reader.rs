@@ -1,14 +1,18 @@
 //! Reading the log: from a position to its end, entry by entry, each checked before it is shown.
 
 mod flip;
+mod salvage;
 
 use super::entry::{self, CONTENT_LEN_MAX, Change, Entry, FRAME_LEN, MARK_LEN, Position};
 use super::segment::{HEADER_LEN, Header, Identity, name_of, start_of};
 use crate::disk::{Disk, File};
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
+
+pub use salvage::{Finding, Salvage, salvage};
 
 /// Read at once, unless an entry is longer.
 const WINDOW: usize = 256 << 10;
@@ -302,7 +306,16 @@ impl Segment {
     /// The furthest that any mark behind `from`, looked for byte by byte, tells to have been on disk.
     fn later_mark(&mut self, from: u64) -> Result<Option<Position>> {
         let mut furthest = None;
-        let mut offset = from + 1;
+        self.each_mark(from + 1, &mut |_, synced| {
+            furthest = furthest.max(Some(synced));
+            ControlFlow::Continue(())
+        })?;
+        Ok(furthest)
+    }
+
+    /// Shows the marks from there on, found byte by byte: where they stand and what they tell.
+    fn each_mark(&mut self, from: u64, see: &mut dyn FnMut(u64, Position) -> ControlFlow<()>) -> Result<()> {
+        let mut offset = from;
         while offset + MARK_LEN as u64 <= self.file_len {
             self.load(offset, MARK_LEN)?;
             let bytes = self.window.at(offset);
@@ -312,13 +325,15 @@ impl Segment {
             let places = bytes.len() - MARK_LEN + 1;
             for at in 0..places {
                 let position = Position(self.start.0 + offset - HEADER_LEN as u64 + at as u64);
-                if let Some(synced) = mark_at(self.seed, &bytes[at..at + MARK_LEN], position) {
-                    furthest = furthest.max(Some(synced));
+                if let Some(synced) = mark_at(self.seed, &bytes[at..at + MARK_LEN], position)
+                    && see(offset + at as u64, synced).is_break()
+                {
+                    return Ok(());
                 }
             }
             offset += places as u64;
         }
-        Ok(furthest)
+        Ok(())
     }
 
     fn damaged(&self, offset: u64, what: &str) -> Error {

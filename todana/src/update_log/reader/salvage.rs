@@ -1,0 +1,318 @@
+//! What can be saved from a damaged log, and saving it when told.
+//!
+//! Every position stays what it is: where entries are lost, an entry that says so takes their place, byte for byte. So
+//! checkpoints and replicas find what they look for. A changed bit is mended. The damaged segment stays, as `<name>.damaged`.
+
+use super::{
+    Change, Disk, Entry, Error, ErrorKind, FRAME_LEN, File, Found, HEADER_LEN, Header, Identity, Path,
+    PathBuf, Position, Result, Segment, Window, entry, name_of, start_of, unreadable,
+};
+use std::io::{self, IoSlice};
+use std::ops::ControlFlow;
+
+/// The shortest entry there is.
+const SHORTEST: u64 = FRAME_LEN as u64 + 1;
+/// Written at once.
+const PIECE: u64 = 1 << 20;
+
+/// Something damaged, and what becomes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The file.
+    pub path: PathBuf,
+    /// Where in it.
+    pub offset: u64,
+    /// What is wrong.
+    pub what: String,
+    /// Bytes of entries that are lost; 0 where it can be mended.
+    pub lost: u64,
+}
+
+/// What looking through a log has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Salvage {
+    /// What is damaged, in order.
+    pub findings: Vec<Finding>,
+    /// Entries that are whole.
+    pub entries: u64,
+}
+
+/// A stretch of a segment as it is to be.
+enum Piece {
+    /// As it is.
+    Kept { offset: u64, len: u64 },
+    /// So many bytes of entries are lost.
+    Lost(u64),
+    /// These bytes instead.
+    Mended(Vec<u8>),
+}
+
+/// Looks through the segments that reach beyond `from`, a position between two entries, and lists what is damaged. Where it `repairs`,
+/// it writes them anew, each in one step, so that the log can be read again; what is lost stays lost, and later changes of
+/// the same records stay. A torn tail is no damage: opening cuts it off. Nobody else may use the log meanwhile. Fails with
+/// `Corrupt` if the log does not go back so far.
+pub fn salvage(
+    disk: &dyn Disk,
+    directory: &Path,
+    identity: Identity,
+    from: Position,
+    repairs: bool,
+) -> Result<Salvage> {
+    let names = disk.list(directory).map_err(|error| unreadable(directory, &error))?;
+    let mut starts: Vec<Position> = names.iter().filter_map(|name| start_of(name)).collect();
+    starts.sort_unstable();
+    let Some(first) = starts.partition_point(|&start| start <= from).checked_sub(1) else {
+        if starts.is_empty() && from == Position(0) {
+            return Ok(Salvage::default());
+        }
+        let message =
+            format!("the update log in {} does not go back to position {}", directory.display(), from.0);
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    };
+    let mut salvage = Salvage::default();
+    let mut openings = 0;
+    for (n, &start) in starts.iter().enumerate().skip(first) {
+        let path = directory.join(name_of(start));
+        let found_before = salvage.findings.len();
+        let (mut segment, header) = enter(disk, path, identity, start, &mut openings, &mut salvage)?;
+        let pieces = segment.pieces(starts.get(n + 1).copied(), &mut salvage)?;
+        if repairs && salvage.findings.len() > found_before {
+            segment.write_anew(disk, directory, header, &pieces).map_err(|error| {
+                let path = segment.path.display();
+                Error::new(ErrorKind::Unavailable, format!("cannot repair {path}: {error}"))
+            })?;
+        }
+    }
+    Ok(salvage)
+}
+
+/// A segment, and the header that it has or is to have.
+fn enter(
+    disk: &dyn Disk,
+    path: PathBuf,
+    identity: Identity,
+    start: Position,
+    openings: &mut u32,
+    salvage: &mut Salvage,
+) -> Result<(Segment, Header)> {
+    let file = disk.open(&path, false).map_err(|error| unreadable(&path, &error))?;
+    let file_len = file.len().map_err(|error| unreadable(&path, &error))?;
+    if start.0.checked_add(file_len).is_none() {
+        let message = format!("{} at offset 0: no log is so long", path.display());
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    let mut bytes = [0; HEADER_LEN];
+    file.read_at(0, &mut bytes).map_err(|error| unreadable(&path, &error))?;
+    let header = Header::decode(&bytes).and_then(|header| {
+        let is_ours = header.identity.database_id == identity.database_id && header.start == start;
+        if is_ours { Ok(header) } else { Err("it belongs elsewhere".into()) }
+    });
+    let header = header.unwrap_or_else(|what| {
+        salvage.findings.push(Finding { path: path.clone(), offset: 0, what, lost: 0 });
+        // All but the time is known.
+        Header { identity, openings: *openings, start, made_ms: 0 }
+    });
+    *openings = header.openings.max(*openings);
+    let segment = Segment { seed: identity.seed(), path, file, file_len, start, window: Window::default() };
+    Ok((segment, header))
+}
+
+impl Segment {
+    /// What is to stand behind the header. `next`: where the next segment begins.
+    fn pieces(&mut self, next: Option<Position>, salvage: &mut Salvage) -> Result<Vec<Piece>> {
+        let mut pieces = Vec::new();
+        let mut offset = HEADER_LEN as u64;
+        let limit = next.map_or(self.file_len.max(offset), |next| self.offset_of(next));
+        while offset < limit {
+            let position = Position(self.start.0 + offset - HEADER_LEN as u64);
+            if let Some(len) = self.whole(offset, limit)? {
+                salvage.entries += 1;
+                match pieces.last_mut() {
+                    Some(Piece::Kept { offset: from, len: kept }) if *from + *kept == offset => *kept += len,
+                    _ => pieces.push(Piece::Kept { offset, len }),
+                }
+                offset += len;
+                continue;
+            }
+            let path = self.path.clone();
+            if let Some(at) = self.flipped_bit(offset, position)?
+                && let Some(bytes) = self.mended(offset, position, at)?
+                && offset + bytes.len() as u64 <= limit
+            {
+                let what = format!("one bit of the byte at offset {at} has changed");
+                salvage.findings.push(Finding { path, offset, what, lost: 0 });
+                salvage.entries += 1;
+                offset += bytes.len() as u64;
+                pieces.push(Piece::Mended(bytes));
+                continue;
+            }
+            let Some(end) = self.resume(offset, limit)?.or(next.map(|_| limit)) else {
+                // A torn tail, as far as anybody can tell.
+                break;
+            };
+            let lost = end - offset;
+            if lost < SHORTEST {
+                let what = format!("{} at offset {offset}: no entry is so short", self.path.display());
+                return Err(Error::new(ErrorKind::Corrupt, what));
+            }
+            let what = "entries are damaged or missing".into();
+            salvage.findings.push(Finding { path, offset, what, lost });
+            pieces.push(Piece::Lost(lost));
+            offset = end;
+        }
+        if next.is_some() && self.file_len > limit {
+            let what = "something stands behind the last entry".into();
+            salvage.findings.push(Finding { path: self.path.clone(), offset: limit, what, lost: 0 });
+        }
+        Ok(pieces)
+    }
+
+    /// The length of the entry there, if it is whole.
+    fn whole(&mut self, offset: u64, limit: u64) -> Result<Option<u64>> {
+        if offset >= self.file_len {
+            return Ok(None);
+        }
+        let position = Position(self.start.0 + offset - HEADER_LEN as u64);
+        match self.find(offset, position)? {
+            Found::Whole(len) if offset + len as u64 <= limit => {
+                if entry::decode(&self.window.at(offset)[FRAME_LEN..len]).is_none() {
+                    // Nothing is wrong with it but that it was written by a later program.
+                    return Err(self.damaged(offset, "an entry that this program does not know"));
+                }
+                Ok(Some(len as u64))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The entry as it was before one bit of the byte at `at` changed.
+    fn mended(&mut self, offset: u64, position: Position, at: u64) -> Result<Option<Vec<u8>>> {
+        for bit in 0..8 {
+            self.load(offset, FRAME_LEN)?;
+            let Some(mut frame) = self.window.at(offset).first_chunk::<FRAME_LEN>().copied() else { break };
+            let place = (at - offset) as usize;
+            if let Some(byte) = frame.get_mut(place) {
+                *byte ^= 1 << bit;
+            }
+            let size = u32::from_le_bytes(frame[..4].try_into().expect("four bytes"));
+            let len = FRAME_LEN as u64 + u64::from(size);
+            if size == 0 || offset + len > self.file_len {
+                continue;
+            }
+            self.load(offset, len as usize)?;
+            let Some(bytes) = self.window.at(offset).get(..len as usize) else { continue };
+            let mut bytes = bytes.to_vec();
+            let Some(byte) = bytes.get_mut(place) else { continue };
+            *byte ^= 1 << bit;
+            let crc =
+                crc32c::crc32c_append(entry::crc_of_frame(self.seed, position, size), &bytes[FRAME_LEN..]);
+            if bytes[4..8] == crc.to_le_bytes() && entry::decode(&bytes[FRAME_LEN..]).is_some() {
+                return Ok(Some(bytes));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where whole entries go on behind a bad one: at once if its size is right, else with the next mark.
+    fn resume(&mut self, offset: u64, limit: u64) -> Result<Option<u64>> {
+        self.load(offset, FRAME_LEN)?;
+        if let Some(size) = self.window.at(offset).first_chunk::<4>() {
+            let size = u32::from_le_bytes(*size);
+            let behind = offset + FRAME_LEN as u64 + u64::from(size);
+            if size > 0 && behind < limit && self.whole(behind, limit)?.is_some() {
+                return Ok(Some(behind));
+            }
+        }
+        let mut found = None;
+        self.each_mark(offset + SHORTEST, &mut |at, _| {
+            found = Some(at);
+            ControlFlow::Break(())
+        })?;
+        Ok(found.filter(|&at| at < limit))
+    }
+
+    /// Writes the segment as it is to be, and keeps the old one under another name.
+    fn write_anew(
+        &self,
+        disk: &dyn Disk,
+        directory: &Path,
+        header: Header,
+        pieces: &[Piece],
+    ) -> io::Result<()> {
+        let name = name_of(self.start);
+        let kept = create_unused(disk, &directory.join(format!("{name}.damaged")))?;
+        copy(&*self.file, 0, self.file_len, &*kept, &mut 0)?;
+        kept.sync()?;
+        disk.sync_directory(directory)?;
+        let partial = directory.join(format!("{name}.partial"));
+        if let Err(error) = disk.remove(&partial)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let file = disk.create(&partial)?;
+        file.write_at(0, &mut [IoSlice::new(&header.encode())])?;
+        let mut end = HEADER_LEN as u64;
+        for piece in pieces {
+            match piece {
+                Piece::Kept { offset, len } => copy(&*self.file, *offset, *len, &*file, &mut end)?,
+                Piece::Mended(bytes) => {
+                    file.write_at(end, &mut [IoSlice::new(bytes)])?;
+                    end += bytes.len() as u64;
+                }
+                Piece::Lost(lost) => self.write_lost(*lost, &*file, &mut end)?,
+            }
+        }
+        file.sync()?;
+        disk.rename(&partial, &directory.join(name))?;
+        disk.sync_directory(directory)
+    }
+
+    /// Entries that say that so many bytes are lost.
+    fn write_lost(&self, mut lost: u64, to: &dyn File, end: &mut u64) -> io::Result<()> {
+        while lost > 0 {
+            // What is left over must have room for an entry.
+            let len = if lost > PIECE + SHORTEST { PIECE } else { lost };
+            let mut bytes = Vec::new();
+            let change = Change::Lost { len: len - SHORTEST };
+            entry::encode(&Entry { origin: None, change }, false, &mut bytes);
+            let position = Position(self.start.0 + *end - HEADER_LEN as u64);
+            let frame = entry::crc_of_frame(self.seed, position, (len - FRAME_LEN as u64) as u32);
+            let crc = crc32c::crc32c_append(frame, &bytes[FRAME_LEN..]);
+            bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+            to.write_at(*end, &mut [IoSlice::new(&bytes)])?;
+            *end += len;
+            lost -= len;
+        }
+        Ok(())
+    }
+}
+
+/// A file of this name, with a number behind it if there is one already.
+fn create_unused(disk: &dyn Disk, path: &Path) -> io::Result<Box<dyn File>> {
+    let mut number = 1u32;
+    loop {
+        let name =
+            if number == 1 { path.to_path_buf() } else { path.with_extension(format!("damaged-{number}")) };
+        match disk.create(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+            outcome => return outcome,
+        }
+    }
+}
+
+fn copy(from: &dyn File, offset: u64, len: u64, to: &dyn File, end: &mut u64) -> io::Result<()> {
+    let mut bytes = vec![0; len.min(PIECE) as usize];
+    let mut done = 0;
+    while done < len {
+        let wanted = (len - done).min(PIECE) as usize;
+        let got = from.read_at(offset + done, &mut bytes[..wanted])?;
+        if got == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        to.write_at(*end, &mut [IoSlice::new(&bytes[..got])])?;
+        *end += got as u64;
+        done += got as u64;
+    }
+    Ok(())
+}
