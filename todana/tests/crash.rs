@@ -258,7 +258,7 @@ fn lose_power(session: &Session, every: usize, ways: u64) {
                 torn.apply_in_part(&step.op, &mut Dice::new(seed));
                 let story = format!("stopped in step {n} {:?}, seed {seed}", short(step));
                 session.check(torn.reboot(seed + 1), note, &story, &mut dice);
-                if dice.roll(4) == 0 {
+                if dice.roll(if ways > 1 { 40 } else { 4 }) == 0 {
                     stop_opening(session, torn.reboot(seed), note, &story, &mut dice);
                     stop_opening(session, torn.clone(), note, &story, &mut dice);
                 }
@@ -280,7 +280,7 @@ fn every(sync: Sync) {
     let session = run(small(sync), 1);
     eprintln!("{} steps, {} moments", session.journal.len(), session.moments.len());
     assert!(session.moments.len() > COMMANDS / 2);
-    let (every, ways) = if is_full() { (1, 4) } else { (41, 1) };
+    let (every, ways) = if is_full() { (1, 2) } else { (41, 1) };
     lose_power(&session, every, ways);
 }
 

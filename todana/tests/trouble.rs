@@ -374,8 +374,9 @@ fn a_closed_log_settles_nothing_more() {
 fn a_rotation_puts_all_before_it_into_finished_segments() {
     let last_start = |disk: &CrashDisk| -> u64 {
         let files = disk.state().files();
-        let logs = files.keys().filter(|path| path.extension().is_some_and(|extension| extension == "log"));
-        logs.last().unwrap().file_stem().unwrap().to_str().unwrap().parse().unwrap()
+        let mut logs =
+            files.keys().filter(|path| path.extension().is_some_and(|extension| extension == "log"));
+        logs.next_back().unwrap().file_stem().unwrap().to_str().unwrap().parse().unwrap()
     };
     for sync in MODES {
         let disk = CrashDisk::new();
