@@ -184,11 +184,18 @@ fn new_identity(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
     }
-    // The directory may be new, and so may those above it. Where there is no permission to look, none was made.
+    // The directory may be new, and so may those above it. Where nothing may be made, nothing was; and some systems cannot sync
+    // the directories that lead to a mount.
     for above in directory.ancestors().skip(1) {
         let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
         if let Err(error) = disk.sync_directory(above)
-            && error.kind() != io::ErrorKind::PermissionDenied
+            && !matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied
+                    | io::ErrorKind::ReadOnlyFilesystem
+                    | io::ErrorKind::InvalidInput
+                    | io::ErrorKind::Unsupported
+            )
         {
             return Err(cannot("sync", above, &error));
         }
