@@ -470,3 +470,33 @@ fn many_threads_get_through_trouble_and_keep_what_was_acknowledged() {
         after.kill();
     }
 }
+
+/// A client that still holds a version from before must not meet it again on another value.
+#[test]
+fn a_version_that_was_shown_and_lost_is_not_made_again() {
+    let shown = |kept: &Kept| -> u64 {
+        let needs = Needs { version: true, ..Needs::default() };
+        let answer = kept.run(Command::Get(Get { key: b"k", needs, ..Get::default() }));
+        let version = answer.split("version: ").nth(1).unwrap_or_else(|| panic!("{answer}"));
+        version.split(|letter: char| !letter.is_ascii_digit()).next().unwrap().parse().unwrap()
+    };
+    let lazily = options(Sync::Every(Duration::from_secs(3_600)));
+    for seed in 0..16 {
+        let first = open(&CrashDisk::new(), NOW, lazily).unwrap();
+        first.set(b"k", b"v");
+        first.log().sync_to(first.log().end()).unwrap();
+        let mut versions = vec![shown(&first)];
+        let mut state = first.disk.state();
+        first.kill();
+        for round in 0..4 {
+            let kept = open(&CrashDisk::with(state.reboot(seed + round)), NOW, lazily).unwrap();
+            // What was noted may have come through, and is the same then.
+            let is_there = kept.records()[&b"k"[..]].1.version != 0;
+            let version = shown(&kept);
+            assert!(is_there || versions.iter().all(|&before| before < version), "{versions:?} {version}");
+            versions.push(version);
+            state = kept.disk.state();
+            kept.kill();
+        }
+    }
+}
