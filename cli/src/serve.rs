@@ -4,7 +4,7 @@
 //! variable `TODANA_CONN_LIMIT` and the key `conn-limit` of the file; `layers` puts them in their order.
 
 use crate::layers::{self, Said};
-use crate::{Arguments as All, Failure, HELP_WIDTH_MAX};
+use crate::{Arguments as All, Failure, HELP_WIDTH_MAX, data};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, ValueEnum};
@@ -12,7 +12,11 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use todana_server::{AdminOptions, Authentication, Choice, LogFormat, Options, TlsOptions, init_logging};
+use std::time::Duration;
+use todana_server::{
+    AdminOptions, Authentication, Choice, DataPlace, LogFormat, Opened, Options, Sync, TlsOptions,
+    init_logging,
+};
 
 pub(crate) const AFTER_HELP: &str = "\
 Each option can also be a variable in the environment (--memory-limit as
@@ -34,6 +38,7 @@ const CACHE: &str = "Memory";
 const NETWORK: &str = "Network";
 const TLS: &str = "TLS";
 const PROCESS: &str = "Process";
+const DATA: &str = "Data that stays";
 
 /// What `serve` can be told.
 #[derive(Clone, Debug, Args)]
@@ -118,6 +123,13 @@ pub(crate) struct Arguments {
     /// The largest item, 1k to 1g; bytes without k, m or g
     #[arg(short = 'I', long, env = "TODANA_MAX_ITEM_SIZE", default_value = "1m", value_parser = size, value_name = "SIZE", help_heading = CACHE)]
     max_item_size: u64,
+    /// Keep the data in this directory, made if need be, and read it back at the start [default: it is gone with the process]
+    #[arg(long, env = "TODANA_DATA_DIR", value_name = "DIR", help_heading = DATA)]
+    data_dir: Option<PathBuf>,
+    /// When a write is on disk: `always` before it is answered; a number, at most so many milliseconds later, which is what
+    /// a crash can lose; `never`, when the kernel likes
+    #[arg(long, env = "TODANA_SYNC", default_value = "1000", value_parser = sync, value_name = "WHEN", help_heading = DATA)]
+    sync: Sync,
     /// Worker threads
     #[arg(short, long, env = "TODANA_THREADS", default_value = "4", value_parser = number::<usize>, help_heading = PROCESS)]
     threads: usize,
@@ -249,6 +261,17 @@ fn admin(arguments: &Arguments) -> Option<AdminOptions> {
     })
 }
 
+fn sync(text: &str) -> Result<Sync, String> {
+    match text.trim() {
+        "always" => Ok(Sync::Always),
+        "never" => Ok(Sync::Never),
+        text => match text.parse() {
+            Ok(ms @ 1..=3_600_000) => Ok(Sync::Every(Duration::from_millis(ms))),
+            _ => Err("not always, never or 1 to 3600000 milliseconds".into()),
+        },
+    }
+}
+
 fn octal(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text.trim(), 8).map_err(|_| "not an octal number".into())
 }
@@ -372,6 +395,7 @@ impl Arguments {
             watch_allowed: !self.disable_watch,
             prefix_delimiter: self.prefix_delimiter,
             track_sizes: self.track_sizes,
+            data: self.data_dir.map(|directory| DataPlace { directory, sync: self.sync }),
             authentication: authentication(self.enable_sasl, self.password_file, self.auth_file)?,
             ..Options::default()
         };
@@ -457,8 +481,17 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
     let effective = effective(words)?;
     init_logging(effective.log_format, effective.options.verbosity);
     let banner = Banner::of(&effective.options);
-    todana_server::serve(effective.options, |server| {
-        banner.print(server.listening_on(), server.admin_addresses())
+    // Made only when there is something to read back.
+    let mut bar = None;
+    let mut progress = |step: todana_server::Progress| {
+        let bar = bar.get_or_insert_with(|| {
+            data::progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}")
+        });
+        bar.set_length(step.done + step.remaining);
+        bar.set_position(step.done);
+    };
+    todana_server::serve(effective.options, &mut progress, |server, opened| {
+        banner.print(server.listening_on(), server.admin_addresses(), opened)
     })
     .map_err(|error| Failure::trouble(error.to_string()))
 }
@@ -470,6 +503,7 @@ struct Banner {
     certificate: Option<PathBuf>,
     memory: String,
     threads: usize,
+    data: Option<DataPlace>,
 }
 
 impl Banner {
@@ -480,10 +514,30 @@ impl Banner {
             (mib, true) => format!("{mib} MiB, refusing beyond"),
         };
         let certificate = options.tls.as_ref().map(|tls| tls.chain.clone());
-        Banner { is_unix: options.unix_socket.is_some(), certificate, memory, threads: options.threads }
+        Banner {
+            is_unix: options.unix_socket.is_some(),
+            certificate,
+            memory,
+            threads: options.threads,
+            data: options.data.clone(),
+        }
     }
 
-    fn print(&self, listening_on: &[String], admin: &[SocketAddr]) {
+    fn print(&self, listening_on: &[String], admin: &[SocketAddr], opened: Option<&Opened>) {
+        let persistence = match (&self.data, opened) {
+            (Some(place), Some(opened)) => format!(
+                "persistence: {} ({}), {} entries read in {:.1} s",
+                place.directory.display(),
+                match place.sync {
+                    Sync::Always => "writes are on disk before they are answered".to_string(),
+                    Sync::Every(interval) => format!("writes are on disk within {} ms", interval.as_millis()),
+                    Sync::Never => "writes are on disk when the kernel likes".to_string(),
+                },
+                opened.entries,
+                opened.took.as_secs_f64(),
+            ),
+            _ => "persistence: off (--data-dir DIR)".to_string(),
+        };
         let place = listening_on.first().map_or("", String::as_str);
         // A relative path looks like the name of a host.
         let mut server = if self.is_unix { format!("unix:{place}") } else { place.to_string() };
@@ -493,7 +547,7 @@ impl Banner {
         let metrics =
             admin.first().map_or_else(String::new, |place| format!(", metrics: http://{place}/metrics"));
         let text = format!(
-            "todana {}: memcached's protocol, {}, {} threads, persistence: off{metrics}\n\
+            "todana {}: memcached's protocol, {}, {} threads, {persistence}{metrics}\n\
              listening on {}\n\
              try: todana set hello world -S {server} && todana get hello -S {server}\n",
             env!("CARGO_PKG_VERSION"),

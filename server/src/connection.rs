@@ -8,8 +8,9 @@ use crate::roster::{Seat, State};
 use crate::upload::{Announced, Upload};
 use std::io;
 use std::sync::Arc;
-use todana_core::{Buffer, Command};
-use todana_protocol::memcached::{Choice, Dialect, Limits, Request, Step, encode};
+use todana::update_log::Position;
+use todana_core::{Buffer, Command, Refusal, Reply};
+use todana_protocol::memcached::{Choice, Dialect, Form, Limits, Request, Step, encode};
 
 /// Requests decoded before the first is executed, so that their records can be fetched into the cache together.
 pub(crate) const BATCH: usize = 16;
@@ -56,6 +57,8 @@ pub(crate) struct Connection {
     pub(crate) is_kicked: bool,
     /// No further request is served; what is pending is sent.
     pub(crate) closing: bool,
+    /// What is pending answers changes up to here in the update log, and waits until they are settled.
+    pub(crate) awaits: Option<Position>,
     /// What is kept is not a whole request.
     needs_input: bool,
     /// A walk over all records is under way; `Some(None)`: it is about to begin.
@@ -146,6 +149,8 @@ pub(crate) trait Execute {
     fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Option<&'b mut [u8]>;
     /// Runs a command.
     fn execute(&mut self, request: &Request<'_>, login: &mut Login, output: &mut Output) -> Flow;
+    /// Waits until what has been executed is settled; false if whether it is cannot be known.
+    fn settle(&self) -> bool;
     /// Writes a piece of a walk over all records, `None` for the one that the last request asked for; returns it unless it
     /// has come to its end.
     fn list(&mut self, listing: Option<Box<Listing>>, output: &mut Output) -> Option<Box<Listing>>;
@@ -174,9 +179,22 @@ impl Connection {
             failed: false,
             is_kicked: false,
             closing: false,
+            awaits: None,
             needs_input: false,
             listing: None,
         }
+    }
+
+    /// What it has been about to be told may not be true. It is told that instead, where that can be said outside of
+    /// any reply, and closed.
+    pub(crate) fn give_up(&mut self, refusal: Refusal) {
+        let mut output = Output::default();
+        if !self.dialect.is_binary() {
+            encode(&Form::LINE, &Reply::Refused(refusal), &mut output);
+        }
+        self.pending = Some(Box::new(output));
+        self.awaits = None;
+        self.closing = true;
     }
 
     /// Notes in the roster what it does, and that it has just been served.
@@ -212,7 +230,11 @@ impl Connection {
 
     /// It waits for a request, or for the rest of one. As in memcached, Unix sockets may do so for ever.
     pub(crate) fn is_idle(&self) -> bool {
-        let is_busy = self.queued || self.watches || self.listing.is_some() || self.login.is_waiting();
+        let is_busy = self.queued
+            || self.watches
+            || self.awaits.is_some()
+            || self.listing.is_some()
+            || self.login.is_waiting();
         !matches!(self.stream, Stream::Unix(_)) && self.pending.is_none() && !is_busy
     }
 

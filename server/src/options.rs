@@ -5,6 +5,7 @@ use crate::tls::TlsOptions;
 use crate::udp::MESSAGE_LEN_MAX;
 use std::fmt;
 use std::path::PathBuf;
+use todana::update_log::Sync;
 use todana_protocol::memcached::Choice;
 
 /// How clients say who they are.
@@ -94,6 +95,17 @@ pub struct Options {
     pub admin: Option<AdminOptions>,
     /// How clients say who they are.
     pub authentication: Authentication,
+    /// Where the data is kept; `None`: it is gone with the process.
+    pub data: Option<DataPlace>,
+}
+
+/// Where and how data is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataPlace {
+    /// The data directory; it is made if it is not there.
+    pub directory: PathBuf,
+    /// When a write counts as made.
+    pub sync: Sync,
 }
 
 /// Where `/metrics`, `/healthz` and `/readyz` are served, over HTTP.
@@ -143,6 +155,7 @@ impl Default for Options {
             crawler_enabled: true,
             admin: None,
             authentication: Authentication::None,
+            data: None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The server as a whole: opened, run, stopped.
 
 use crate::acceptor::Acceptor;
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, Ending};
 use crate::counters::{ConnectionCounters, WorkerCounters, WorkerSums};
 use crate::crawler::Crawler;
 use crate::janitor;
@@ -13,6 +13,7 @@ use crate::pid_file::PidFile;
 use crate::prefixes::Prefixes;
 use crate::process;
 use crate::roster::Roster;
+use crate::settling::Settling;
 use crate::statistics::Baseline;
 use crate::tls::Tls;
 use crate::udp::{self, Udp};
@@ -21,11 +22,14 @@ use crate::worker::Worker;
 use mio::Waker;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Instant;
-use todana::{CachedClock, Clock, Database};
+use todana::disk::SystemDisk;
+use todana::update_log::{LogOptions, UpdateLog};
+use todana::{CachedClock, Clock, DataDirectory, DataOptions, Database, Opened, Progress};
 use todana_core::{MemoryLimit, WhenFull};
 use todana_engine::{EvictionObserver, MemHash, MemHashOptions};
 use todana_protocol::memcached::{CHUNK_SIZES, Choice, ITEM_OVERHEAD_BYTES};
@@ -116,6 +120,10 @@ pub(crate) struct Shared {
     pub(crate) observers: Arc<Observers>,
     /// What the process held besides the engine when last measured.
     outside_bytes: AtomicU64,
+    /// Workers that wait for the update log.
+    pub(crate) settling: Settling,
+    /// What is kept is being read back.
+    is_loading: AtomicBool,
     /// What connections keep between their turns.
     held_bytes: AtomicU64,
     pub(crate) tcp_port: u16,
@@ -176,6 +184,10 @@ impl Shared {
         usize::try_from(self.held_max().saturating_sub(others)).unwrap_or(usize::MAX)
     }
 
+    pub(crate) fn is_loading(&self) -> bool {
+        self.is_loading.load(Ordering::Relaxed)
+    }
+
     /// Measures what the process holds besides the engine, and gives the engine the rest.
     pub(crate) fn measure_memory(&self) {
         if self.memory_limit_bytes().is_some() {
@@ -213,8 +225,33 @@ pub struct Server {
     tcp_addresses: Vec<SocketAddr>,
     /// Removed when the server ends.
     pid_file: Option<PidFile>,
-    admin: Option<Admin>,
+    admin: Option<Pages>,
     udp_addresses: Vec<SocketAddr>,
+    /// Locked until the server ends.
+    data: Option<DataDirectory>,
+}
+
+/// The pages for monitoring.
+enum Pages {
+    /// They have their sockets.
+    Bound(Admin),
+    Answering(Answering),
+}
+
+/// The thread that answers for them. It ends when this is dropped.
+struct Answering {
+    ending: Ending,
+    addresses: Vec<SocketAddr>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.ending.end();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the admin thread ended by a panic");
+        }
+    }
 }
 
 impl Server {
@@ -290,6 +327,8 @@ impl Server {
             baseline: Baseline::default(),
             observers,
             outside_bytes: AtomicU64::new(0),
+            settling: Settling::new(options.threads),
+            is_loading: AtomicBool::new(false),
             held_bytes: AtomicU64::new(0),
             tcp_port: tcp_addresses.first().map_or(0, SocketAddr::port),
             udp_port: udp_addresses.first().map_or(0, SocketAddr::port),
@@ -300,14 +339,16 @@ impl Server {
         shared.measure_memory();
         let (mut acceptor, waker) = Acceptor::new(Arc::clone(&shared), listeners)?;
         handle.add(waker);
-        let mut workers = Vec::new();
+        let (mut workers, mut wakers) = (Vec::new(), Vec::new());
         for number in 0..shared.options.threads {
             let (sender, receiver) = channel();
             let (worker, waker) = Worker::new(Arc::clone(&shared), number, receiver)?;
             handle.add(Arc::clone(&waker));
+            wakers.push(Arc::clone(&waker));
             acceptor.add_worker(sender, waker);
             workers.push(worker);
         }
+        shared.settling.set_wakers(wakers);
         let mut udp = None;
         if !datagrams.is_empty() {
             let (server, waker) = Udp::new(Arc::clone(&shared), datagrams, shared.options.threads)?;
@@ -316,7 +357,53 @@ impl Server {
         }
         // Last, so that whoever finds the file finds a server that listens.
         let pid_file = shared.options.pid_file.as_deref().map(PidFile::write).transpose()?;
-        Ok(Server { shared, acceptor, workers, udp, tcp_addresses, udp_addresses, pid_file, admin })
+        let (admin, data) = (admin.map(Pages::Bound), None);
+        Ok(Server { shared, acceptor, workers, udp, tcp_addresses, udp_addresses, pid_file, admin, data })
+    }
+
+    /// Reads back what is kept in the data directory, if there is one, and keeps what changes from then on; the pages for
+    /// monitoring tell of it meanwhile. `run` does so if it has not been done. Fails when the directory is in use, damaged or
+    /// cannot be read; the message says which, and where.
+    pub fn load(&mut self, progress: &mut dyn FnMut(Progress)) -> io::Result<Option<Opened>> {
+        let Some(place) = self.shared.options.data.clone() else { return Ok(None) };
+        self.shared.is_loading.store(true, Ordering::Relaxed);
+        self.start_pages()?;
+        let options = DataOptions {
+            log: LogOptions { sync: place.sync, ..LogOptions::default() },
+            ..DataOptions::default()
+        };
+        let directory =
+            DataDirectory::open(Arc::new(SystemDisk), &place.directory).map_err(io::Error::other)?;
+        let clock = Arc::clone(&self.shared.clock) as Arc<dyn Clock>;
+        let database = &self.shared.database;
+        let opened = directory.restore(database, clock, &options, progress).map_err(io::Error::other)?;
+        let shared = Arc::downgrade(&self.shared);
+        if let Some(log) = database.log() {
+            log.on_progress(move || {
+                if let Some(shared) = shared.upgrade() {
+                    shared.settling.came_on();
+                }
+            });
+        }
+        self.data = Some(directory);
+        self.shared.is_loading.store(false, Ordering::Relaxed);
+        self.shared.measure_memory();
+        Ok(Some(opened))
+    }
+
+    /// Starts the thread that answers for the pages, unless it runs.
+    fn start_pages(&mut self) -> io::Result<()> {
+        self.admin = match self.admin.take() {
+            Some(Pages::Bound(admin)) => {
+                let (ending, addresses) = (admin.ending(), admin.addresses().to_vec());
+                let shared = Arc::clone(&self.shared);
+                let thread = std::thread::Builder::new().name("admin".into());
+                let thread = Some(thread.spawn(move || admin.run(shared))?);
+                Some(Pages::Answering(Answering { ending, addresses, thread }))
+            }
+            other => other,
+        };
+        Ok(())
     }
 
     /// The TCP addresses it listens on, with the ports that the system chose.
@@ -336,7 +423,11 @@ impl Server {
 
     /// Where the pages for monitoring are; empty where there are none.
     pub fn admin_addresses(&self) -> &[SocketAddr] {
-        self.admin.as_ref().map_or(&[], Admin::addresses)
+        match &self.admin {
+            None => &[],
+            Some(Pages::Bound(admin)) => admin.addresses(),
+            Some(Pages::Answering(answering)) => &answering.addresses,
+        }
     }
 
     /// What stops it.
@@ -359,7 +450,11 @@ impl Server {
     }
 
     /// Serves until it is stopped. The pid file is removed at the end.
-    pub fn run(self) -> io::Result<()> {
+    pub fn run(mut self) -> io::Result<()> {
+        if self.data.is_none() {
+            self.load(&mut |_| ())?;
+        }
+        self.start_pages()?;
         let mut threads = Vec::new();
         for (number, worker) in self.workers.into_iter().enumerate() {
             let thread = std::thread::Builder::new().name(format!("worker-{number}"));
@@ -367,12 +462,6 @@ impl Server {
         }
         if let Some(udp) = self.udp {
             threads.push(std::thread::Builder::new().name("udp".into()).spawn(move || udp.run())?);
-        }
-        let mut admin = None;
-        if let Some(pages) = self.admin {
-            let (ending, shared) = (pages.ending(), Arc::clone(&self.shared));
-            let thread = std::thread::Builder::new().name("admin".into());
-            admin = Some((ending, thread.spawn(move || pages.run(shared))?));
         }
         let shared = Arc::clone(&self.shared);
         let janitor =
@@ -396,14 +485,11 @@ impl Server {
             let _ = verifier.join();
         }
         // Last, so that it can say meanwhile that the server is stopping.
-        if let Some((ending, thread)) = admin {
-            ending.end();
-            if thread.join().is_err() {
-                tracing::error!("the admin thread ended by a panic");
-            }
-        }
+        let closed = self.shared.database.log().map_or(Ok(()), UpdateLog::close);
+        drop(self.admin);
+        drop(self.data);
         drop(self.pid_file);
-        Ok(())
+        closed.map_err(io::Error::other)
     }
 }
 
@@ -423,10 +509,15 @@ fn shards(options: &Options, machine_bytes: u64) -> usize {
     by_threads.min(by_memory).max(addressing as usize)
 }
 
-/// Runs a server until SIGINT, SIGTERM or SIGUSR1; a second signal ends it at once. `ready` is called once it listens.
-pub fn serve(options: Options, ready: impl FnOnce(&Server)) -> io::Result<()> {
+/// Runs a server until SIGINT, SIGTERM or SIGUSR1; a second signal ends it at once. `progress` is told while data is read
+/// back; `ready` is called once it serves.
+pub fn serve(
+    options: Options,
+    progress: &mut dyn FnMut(Progress),
+    ready: impl FnOnce(&Server, Option<&Opened>),
+) -> io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-    let server = Server::bind(options)?;
+    let mut server = Server::bind(options)?;
     let (handle, reload) = (server.handle(), server.reloader());
     let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1])?;
     let closer = signals.handle();
@@ -441,7 +532,8 @@ pub fn serve(options: Options, ready: impl FnOnce(&Server)) -> io::Result<()> {
             handle.stop();
         }
     })?;
-    ready(&server);
+    let opened = server.load(progress)?;
+    ready(&server, opened.as_ref());
     let outcome = server.run();
     closer.close();
     let _ = watcher.join();

@@ -115,6 +115,10 @@ impl Execute for Service {
         if request.form.closes() { Flow::Close } else { Flow::Continue }
     }
 
+    fn settle(&self) -> bool {
+        self.shared.database.log().is_none_or(|log| log.wait(self.lane.logged()).is_ok())
+    }
+
     fn list(&mut self, listing: Option<Box<Listing>>, output: &mut Output) -> Option<Box<Listing>> {
         let mut listing = listing.or_else(|| self.begun.take())?;
         (!listing.step(output)).then_some(listing)

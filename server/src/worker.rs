@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use todana::Clock;
-use todana_core::LONG_VALUE_LEN;
+use todana_core::{LONG_VALUE_LEN, Refusal};
 use todana_protocol::memcached::Limits;
 
 /// The worker's own wake-up.
@@ -40,6 +40,8 @@ pub(crate) struct Worker {
     limits: Limits,
     service: Service,
     decided: Arc<Decided>,
+    /// Connections whose replies wait for the update log.
+    parked: Vec<usize>,
     idle: Option<IdleWatch>,
     /// The second of the last wake-up since the start of the server, where idling is limited.
     now_s: u64,
@@ -83,6 +85,7 @@ impl Worker {
             limits,
             service,
             decided,
+            parked: Vec::new(),
             idle,
             now_s: 0,
             buffer: vec![0; BUFFER],
@@ -120,6 +123,7 @@ impl Worker {
                         self.welcome();
                         self.deliver();
                         self.resume();
+                        self.resume_settled();
                     }
                     Token(index) => self.on_event(index, event),
                 }
@@ -212,6 +216,37 @@ impl Worker {
         }
     }
 
+    /// Goes on with connections whose replies have waited for the update log, as far as it has come.
+    fn resume_settled(&mut self) {
+        for index in std::mem::take(&mut self.parked) {
+            if self.connections.get(index).is_some_and(|connection| connection.awaits.is_some()) {
+                self.serve(index);
+            }
+        }
+    }
+
+    /// Whether what answers a connection's changes may leave; if not, it is looked at again when the log has come on. When
+    /// the log cannot be written, what was to be said may not be true, and something else is.
+    fn is_settled(&mut self, index: usize) -> bool {
+        let Some(position) = self.connections[index].awaits else { return true };
+        let Some(log) = self.shared.database.log() else { return true };
+        let is_settled = log.is_settled(position) || {
+            self.shared.settling.waits(self.number);
+            // It may have come on just before.
+            log.is_settled(position)
+        };
+        if is_settled {
+            self.connections[index].awaits = None;
+        } else if !log.takes_changes() {
+            self.output.clear(OUTPUT_KEPT);
+            self.connections[index].give_up(Refusal::LogUnwritable);
+        } else {
+            self.parked.push(index);
+            return false;
+        }
+        true
+    }
+
     /// Sends events to those who watch them.
     fn deliver(&mut self) {
         for index in self.shared.observers.watchers.waiting(self.number) {
@@ -254,7 +289,17 @@ impl Worker {
     /// Writes what a turn has put out; what the socket does not take is left pending.
     fn send(&mut self, index: usize) -> io::Result<()> {
         if self.output.is_empty() {
+            self.connections[index].awaits = None;
             return Ok(());
+        }
+        if self.connections[index].awaits.is_some() {
+            if !self.is_settled(index) {
+                self.connections[index].pending = Some(Box::new(std::mem::take(&mut self.output)));
+                return Ok(());
+            }
+            if let Some(instead) = self.connections[index].pending.take() {
+                self.output = *instead;
+            }
         }
         let connection = &mut self.connections[index];
         let outcome = self.output.write_to(&mut connection.stream);
@@ -278,8 +323,8 @@ impl Worker {
         }
         // What TLS itself has to say leaves as the stream is read.
         connection.readable |= connection.stream.kept_lens().1 > 0;
-        // What waits for its turn does not get another one for each packet that arrives.
-        if connection.queued {
+        // What waits for its turn, or for the update log, does not get one for each packet that arrives.
+        if connection.queued || connection.awaits.is_some() {
             return;
         }
         // A writable event that nobody waits for comes along with most others.
@@ -300,8 +345,8 @@ impl Worker {
             self.count(before, held);
         }
         if outcome.is_err() {
-            // The peer is gone, or there is no memory for its request; either way there is nobody to tell. What it was
-            // about to be told must not go to whoever is served next.
+            // The peer is gone, there is no memory for its request, or nobody knows whether what it was to be told is true.
+            // What it was about to be told must not go to whoever is served next.
             self.output.clear(OUTPUT_KEPT);
             self.connections[index].failed = true;
             self.close(index);
@@ -320,6 +365,9 @@ impl Worker {
     }
 
     fn turn(&mut self, index: usize) -> io::Result<()> {
+        if self.connections[index].awaits.is_some() && !self.is_settled(index) {
+            return Ok(());
+        }
         let counters = &self.shared.workers[self.number];
         let connection = &mut self.connections[index];
         if let Some(pending) = &mut connection.pending {
@@ -340,6 +388,7 @@ impl Worker {
         let mut budget = self.shared.options.requests_per_event;
         let mut pause = Pause::NeedsInput;
         self.limits.choice = connection.choice;
+        let logged = self.service.lane.logged();
         self.limits.unfinished_len_max = self.shared.held_room(connection.counted.sum());
         // What is kept is served first: it may hold whole requests from a turn that was cut short.
         if connection.has_work() {
@@ -387,6 +436,10 @@ impl Worker {
             }
         }
         connection.closing |= pause == Pause::Closes;
+        let end = self.service.lane.logged();
+        if end != logged {
+            connection.awaits = Some(end);
+        }
         self.send(index)?;
         let connection = &mut self.connections[index];
         if connection.pending.is_some() {

@@ -87,7 +87,7 @@ impl DataDirectory {
     /// the memory limit leaves no room for all of it and nothing may be evicted.
     pub fn restore(
         &self,
-        database: &mut Database,
+        database: &Database,
         clock: Arc<dyn Clock>,
         options: &DataOptions,
         progress: &mut dyn FnMut(Progress),

@@ -18,7 +18,7 @@ use crate::touch::TouchVisitor;
 use crate::update_log::{Change, Position, UpdateLog};
 use crate::versions::Versions;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use todana_core::{
     Action, Arithmetic, Buffer, Command, Delete, Direction, Engine, Error, ErrorKind, Family, Get, Inspect,
     Inspection, LONG_VALUE_LEN, Place, Record, Refusal, Reply, Result, Shared, Status, Store, StoreMode,
@@ -40,7 +40,8 @@ pub struct Database {
     classes: SizeClasses,
     figures: Figures,
     emulates_full: bool,
-    log: Option<UpdateLog>,
+    /// Set once, when what is kept has been restored.
+    log: OnceLock<UpdateLog>,
 }
 
 impl Database {
@@ -64,7 +65,7 @@ impl Database {
             classes,
             figures: Figures::default(),
             emulates_full: false,
-            log: None,
+            log: OnceLock::new(),
         };
         database.tell_time();
         database
@@ -178,7 +179,7 @@ impl Database {
 
     /// The update log, if there is one.
     pub fn log(&self) -> Option<&UpdateLog> {
-        self.log.as_ref()
+        self.log.get()
     }
 
     /// Carries out a planned flush whose time has come.
@@ -216,15 +217,17 @@ impl Database {
         }
     }
 
-    /// From now on the log is told of every change. `openings`: how often the database has been opened.
-    pub(crate) fn attach(&mut self, log: UpdateLog, openings: u32) {
-        self.log = Some(log);
+    /// From now on the log is told of every change. A database has one log at most. `openings`: how often the database has
+    /// been opened.
+    pub(crate) fn attach(&self, log: UpdateLog, openings: u32) {
         self.versions.begin_anew(openings);
+        let is_first = self.log.set(log).is_ok();
+        debug_assert!(is_first, "a second log");
     }
 
     /// Tells the log, if there is one.
     fn tell(&self, change: Change<'_>) -> Option<Position> {
-        self.log.as_ref().map(|log| log.append(&change))
+        self.log.get().map(|log| log.append(&change))
     }
 
     fn plan_flush(&self, lane: &Lane, at: Ttl, now: UnixSeconds) -> Result<()> {
@@ -238,7 +241,7 @@ impl Database {
     /// Whether this is a change, and the log could not be told of it.
     #[inline]
     fn refuses(&self, command: &Command<'_>) -> bool {
-        self.log.as_ref().is_some_and(|log| !log.takes_changes()) && is_change(command)
+        self.log.get().is_some_and(|log| !log.takes_changes()) && is_change(command)
     }
 
     /// Removes some of what has expired. False if there is none, and there was none either since the sweep had removed
@@ -377,7 +380,7 @@ impl Database {
         visitor: &mut dyn Visitor,
     ) -> Result<Met> {
         let mut full = NoRoom { inner: visitor, refused: false };
-        let mut living = Living::new(&mut full, key, now, self.log.as_ref());
+        let mut living = Living::new(&mut full, key, now, self.log.get());
         let outcome = self.engine.visit(key, &mut living);
         if let Some(end) = living.logged {
             lane.has_logged(end);

@@ -28,12 +28,11 @@ struct Opening {
 fn open(path: &Path, now: u64, sync: Sync) -> Opening {
     let clock = Arc::new(ManualClock::new(UnixSeconds(now)));
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
-    let mut database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+    let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
     let directory = DataDirectory::open(Arc::new(SystemDisk), path).unwrap();
     let options = DataOptions { log: LogOptions { sync, ..LogOptions::default() } };
-    let opened = directory
-        .restore(&mut database, Arc::clone(&clock) as Arc<dyn Clock>, &options, &mut |_| ())
-        .unwrap();
+    let opened =
+        directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, &options, &mut |_| ()).unwrap();
     let lane = database.lane();
     Opening { database, lane, clock, opened, _directory: directory }
 }

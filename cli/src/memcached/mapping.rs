@@ -69,6 +69,7 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
             Protocol::Ascii => Choice::Text,
             Protocol::Binary => Choice::Binary,
         },
+        data: None,
         authentication: authentication(settings, std::env::var_os(PASSWORDS_VARIABLE).map(PathBuf::from))?,
     };
     options.validate().map_err(|error| Refusal::usage(error.to_string()))?;
@@ -285,6 +286,7 @@ mod tests {
                 crawler_enabled: false,
                 admin: None,
                 protocol: Choice::Binary,
+                data: None,
                 authentication: Authentication::None,
             }
         );

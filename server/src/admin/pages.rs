@@ -22,6 +22,7 @@ impl Pages {
     pub(super) fn answer(&mut self, request: &Request) -> Response {
         match request.path.as_str() {
             "/" => Response::text(Status::Ok, INDEX),
+            "/healthz" if self.shared.is_loading() => Response::text(Status::Ok, "loading\n"),
             // That it answers is the answer: whoever stops it should not be restarted for that.
             "/healthz" => Response::text(Status::Ok, "ok\n"),
             "/readyz" => self.readiness(),
@@ -36,9 +37,15 @@ impl Pages {
         Response { status: Status::Ok, content_type: exposition::CONTENT_TYPE, body }
     }
 
+    fn log_is_stuck(&self) -> bool {
+        self.shared.database.log().is_some_and(|log| !log.takes_changes())
+    }
+
     /// Whether new clients should come here.
     fn readiness(&self) -> Response {
         match self.shared.stopping() {
+            Stopping::No if self.shared.is_loading() => Response::text(Status::Unavailable, "loading\n"),
+            Stopping::No if self.log_is_stuck() => Response::text(Status::Unavailable, "no writes\n"),
             Stopping::No => Response::text(Status::Ok, "ready\n"),
             Stopping::Drain | Stopping::AtOnce => Response::text(Status::Unavailable, "stopping\n"),
         }

@@ -178,7 +178,14 @@ impl<E: Execute> DatagramServer<E> {
                     Command::Authenticate(_) => refuse(&mut self.output, |out| {
                         answer(&request, &Reply::Refused(Refusal::NotAuthenticated), out);
                     }),
-                    _ => self.service.execute(&request, &mut login, &mut self.output),
+                    _ => {
+                        let flow = self.service.execute(&request, &mut login, &mut self.output);
+                        if !self.service.settle() {
+                            // Whether it is true nobody knows; senders of datagrams are used to hearing nothing.
+                            self.output.clear(0);
+                        }
+                        flow
+                    }
                 }
             };
             if flow == Flow::List {

@@ -236,6 +236,11 @@ impl Dialect {
         self.is_admitted = true;
     }
 
+    /// Whether the stream is one of binary packets.
+    pub fn is_binary(&self) -> bool {
+        matches!(self.mode, Mode::Binary(_))
+    }
+
     /// The client is a stranger again.
     pub fn expel(&mut self) {
         self.is_admitted = false;
