@@ -150,7 +150,7 @@ pub(crate) trait Execute {
     /// Runs a command.
     fn execute(&mut self, request: &Request<'_>, login: &mut Login, output: &mut Output) -> Flow;
     /// Waits until what has been executed is settled; false if whether it is cannot be known.
-    fn settle(&self) -> bool;
+    fn settle(&mut self) -> bool;
     /// Writes a piece of a walk over all records, `None` for the one that the last request asked for; returns it unless it
     /// has come to its end.
     fn list(&mut self, listing: Option<Box<Listing>>, output: &mut Output) -> Option<Box<Listing>>;

@@ -13,6 +13,7 @@ use crate::watchers::Place;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::Lane;
+use todana::update_log::Position;
 use todana_core::{Authenticate, Buffer, ClockShift, Command, List, Refusal, Reply, Streams};
 use todana_protocol::memcached::{Form, Request};
 
@@ -33,6 +34,8 @@ pub(crate) struct Service {
     pub(crate) begun: Option<Box<Listing>>,
     /// Where the worker hears of passwords that have been checked.
     pub(crate) decided: Arc<Decided>,
+    /// What has been waited for, by those who wait in place.
+    pub(crate) settled: Position,
 }
 
 impl Execute for Service {
@@ -115,8 +118,13 @@ impl Execute for Service {
         if request.form.closes() { Flow::Close } else { Flow::Continue }
     }
 
-    fn settle(&self) -> bool {
-        self.shared.database.log().is_none_or(|log| log.wait(self.lane.logged()).is_ok())
+    fn settle(&mut self) -> bool {
+        let end = self.lane.logged();
+        // Nothing has changed since: what is only read waits for nothing.
+        if std::mem::replace(&mut self.settled, end) == end {
+            return true;
+        }
+        self.shared.database.log().is_none_or(|log| log.wait(end).is_ok())
     }
 
     fn list(&mut self, listing: Option<Box<Listing>>, output: &mut Output) -> Option<Box<Listing>> {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use todana::Clock;
+use todana::update_log::Position;
 use todana_core::{LONG_VALUE_LEN, Refusal};
 use todana_protocol::memcached::Limits;
 
@@ -73,6 +74,7 @@ impl Worker {
             place: Place { worker: number, index: 0, descriptor: -1, waker: Arc::clone(&waker) },
             begun: None,
             decided: Arc::clone(&decided),
+            settled: Position::default(),
         };
         let idle = IdleWatch::new(shared.options.idle_timeout_s);
         let worker = Worker {

@@ -335,7 +335,7 @@ impl Database {
 
     /// Visits with expiry in between.
     fn visit(&self, lane: &Lane, key: &[u8], now: UnixSeconds, visitor: &mut dyn Visitor) -> Result<Met> {
-        self.visit_telling(self.log.as_ref(), lane, key, now, visitor)
+        self.visit_telling(self.log.get(), lane, key, now, visitor)
     }
 
     fn visit_telling(
@@ -480,7 +480,7 @@ impl Database {
         let mut visitor = GetVisitor::new(get, now, &self.tracking, &self.versions, reply, is_tight);
         // What reads note can be lost (a version shown, a sliding expiry moved), and must not pile up before a log that is stuck.
         let is_change = get.touch.is_some() || get.vivify.is_some();
-        let log = self.log.as_ref().filter(|log| is_change || log.takes_changes());
+        let log = self.log.get().filter(|log| is_change || log.takes_changes());
         let met = self.visit_telling(log, lane, get.key, now, &mut visitor);
         let outcome = visitor.outcome;
         self.note([get.touch, get.vivify], now);

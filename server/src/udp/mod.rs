@@ -25,6 +25,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use todana::Clock;
+use todana::update_log::Position;
 use todana_core::{Command, Refusal, Reply};
 use todana_protocol::memcached::{Choice, Dialect, Form, Limits, Step, encode};
 
@@ -69,6 +70,7 @@ impl Udp {
             place: Place { worker: number, index: 0, descriptor: -1, waker: Arc::clone(&waker) },
             begun: None,
             decided: Decided::new(Arc::clone(&waker)),
+            settled: Position::default(),
         };
         let reply_max = shared.options.udp_reply_max;
         let server = DatagramServer::new(service, limits, reply_max);

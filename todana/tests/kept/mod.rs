@@ -35,11 +35,11 @@ pub(crate) fn open(disk: &CrashDisk, now: u64, log: LogOptions) -> Result<Kept> 
     let clock = Arc::new(ManualClock::new(UnixSeconds(now)));
     let shards = Some(1);
     let engine = MemHash::new(MemHashOptions { shards, seed: Some(1), ..MemHashOptions::default() })?;
-    let mut database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+    let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
     let directory = DataDirectory::open(Arc::new(disk.clone()), Path::new(DATA))?;
     let options = DataOptions { log };
     let clock_too = Arc::clone(&clock) as Arc<dyn Clock>;
-    let opened = directory.restore(&mut database, clock_too, &options, &mut |_| ())?;
+    let opened = directory.restore(&database, clock_too, &options, &mut |_| ())?;
     let lane = database.lane();
     Ok(Kept { database, lane, clock, opened, disk: disk.clone(), directory })
 }
