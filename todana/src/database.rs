@@ -589,6 +589,12 @@ impl Database {
                 continue;
             }
             let pieces = StoreVisitor::pieces(store, seen.value());
+            // The old value stays until the new one stands; what has no room beside it must not push all the others out.
+            let both = seen.value().len() + pieces.iter().map(|piece| piece.len()).sum::<usize>();
+            let limit = self.engine.bounded().and_then(|bounded| bounded.limit().bytes);
+            if limit.is_some_and(|limit| both as u64 > limit) {
+                return Err(Error::new(ErrorKind::Full, "no room for the old value and the new one"));
+            }
             let long = match long_value::gather(self, lane, &pieces) {
                 Ok(made) => LongJoin::Made(seen, made),
                 Err(error) if error.kind() == ErrorKind::Invalid => LongJoin::Forgone,

@@ -75,8 +75,12 @@ impl Flush {
         let _clearing = self.clearing.lock();
         let due = self.at.load(Ordering::Acquire);
         // An engine that cannot clear now will be asked again by the next request.
-        if now.0 >= due && engine.clear(&mut || log(Change::Clear)).is_ok() {
-            self.at.store(NONE, Ordering::Release);
+        if now.0 >= due {
+            // As soon as everything is gone: nobody else shall wait until the memory is given back.
+            let _ = engine.clear(&mut || {
+                self.at.store(NONE, Ordering::Release);
+                log(Change::Clear);
+            });
         }
     }
 }

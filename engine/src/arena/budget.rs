@@ -52,8 +52,10 @@ impl Budget {
         self.refuse.store(limit.when_full == WhenFull::Refuse, Ordering::Relaxed);
         if limit.bytes.is_none() || self.refuses() {
             self.notes_uses.store(false, Ordering::Relaxed);
-            self.attention_mask.store(self.sample_mask(), Ordering::Relaxed);
         }
+        // Whoever thins the sample while memory becomes tight may have stored the mask of before; this is called again and
+        // again.
+        self.attend();
     }
 
     /// Whether a read of this key may be worth a note: there are records that may have to go, or it is in the sample.
@@ -160,15 +162,17 @@ impl Budget {
         limit - (limit / 8).min(256 << 10)
     }
 
-    /// Whether an unfinished value of `own` bytes may take `more`. Together they may hold a quarter of the limit, or half
-    /// while nothing has to go for them; one alone, beside others that hold no more than a quarter, as much as a record may
-    /// have. So values that stall push little out of what is stored, and yet the largest can come in.
+    /// Whether an unfinished value of `own` bytes may take `more`. Together they may hold a quarter of the limit, or three
+    /// eighths while nothing has to go for them, and the short ones of them half; one alone, beside others that hold no more
+    /// than a quarter, as much as a record may have. So values that stall push little out of what is stored, and yet the
+    /// largest can come in, and the many short ones come in beside long ones that stall.
     pub(crate) fn may_receive(&self, own: u64, more: u64) -> bool {
         let quarter = self.limit.load(Ordering::Relaxed) / 4;
         let others = self.unfinished.load(Ordering::Relaxed).saturating_sub(own);
         let all = others.saturating_add(own).saturating_add(more);
         all <= quarter
-            || (all <= 2 * quarter && self.fits(more))
+            || (all <= quarter + quarter / 2 && self.fits(more))
+            || (all <= 2 * quarter && own.saturating_add(more) <= quarter / 16)
             || (others <= quarter && all <= self.record_max())
     }
 

@@ -297,6 +297,8 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
+        // Not before the system has it back: others would fill the room meanwhile.
+        self.chunks.chunks.clear();
         self.chunks.budget.release(self.pages.committed() + self.heap.committed());
     }
 }

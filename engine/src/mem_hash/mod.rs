@@ -10,9 +10,9 @@
 //! and at most one other bucket (a split or merge) and one page of 8 KiB (compaction). Nothing is ever rehashed as
 //! a whole. A record above 1 KiB has a block of its own, above 64 KiB a mapping.
 //!
-//! Eviction is by bucket: near the limit a bucket makes room for a newcomer by dropping its own oldest records; when
-//! memory has to shrink or to change hands, buckets give up their oldest records in turn.
-//! Not here: time, so an expired record is a record like others.
+//! Eviction is by bucket: a hand goes round, and each bucket that it comes to gives up what has expired, then what its own
+//! queue says has been used least (see `evict`). Time is what it was told last, and matters for that alone: a read is shown an
+//! expired record like any other.
 
 mod classes;
 mod decimal;

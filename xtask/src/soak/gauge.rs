@@ -24,8 +24,12 @@ impl Gauge {
     }
 
     pub(super) fn sample(&mut self, at: Duration, nodes: &[Arc<Node>]) {
-        let all = nodes.iter().map(|node| node.resident_kib().unwrap_or(0) as f64 / 1024.0).collect();
-        self.samples.push((at.as_secs_f64(), all));
+        let all: Option<Vec<f64>> =
+            nodes.iter().map(|node| node.resident_kib().map(|kib| kib as f64 / 1024.0)).collect();
+        // One that cannot be read would look like memory given back.
+        if let Some(all) = all {
+            self.samples.push((at.as_secs_f64(), all));
+        }
     }
 
     /// The median of a server's samples between two parts of the time.

@@ -142,7 +142,9 @@ fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Pac
                 }
                 _ => {}
             }
-            if packet.unread.len() > limits.unfinished_len_max
+            // Of a block that has been received, only the head is to be seen here.
+            if packet.block.is_none()
+                && packet.unread.len() > limits.unfinished_len_max
                 && packet.unread.len() < HEADER_LEN + header.body_len
             {
                 return refused(place, packet, operation, Refusal::OutOfMemory);
@@ -291,7 +293,8 @@ fn refused<'a>(place: &mut Place, packet: Packet<'a>, operation: Operation, refu
     let seen = packet.value_at() - HEADER_LEN;
     let received = match packet.block {
         Some(LongBlock::Refused { received }) => received.min(packet.header.body_len - seen),
-        _ => 0,
+        Some(LongBlock::Whole { .. }) => packet.header.body_len - seen,
+        None => 0,
     };
     let left = packet.header.body_len - seen - received;
     if !matches!(operation.verb, Verb::Store(StoreMode::Set)) {
