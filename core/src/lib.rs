@@ -12,6 +12,7 @@
 
 mod administration;
 mod command;
+pub mod decimal;
 mod engine;
 mod error;
 mod record;

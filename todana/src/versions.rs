@@ -13,7 +13,15 @@ impl Versions {
 
     /// This one was made before.
     pub(crate) fn have_been_made_to(&self, version: u64) {
-        self.0.fetch_max(version, Ordering::Relaxed);
+        // Hardly ever true: most records have none, and a load is shared among the threads that bring them back.
+        if version > self.made() {
+            self.0.fetch_max(version, Ordering::Relaxed);
+        }
+    }
+
+    /// The highest that was made.
+    pub(crate) fn made(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 
     /// Versions that were shown may have been lost with the end of a log; none of them is made again. Nobody shows four
@@ -27,7 +35,7 @@ impl Versions {
     /// Whether `wanted` is older than the version of a record. One that has none was written after every version that
     /// was shown for it, so it is newer than any that was ever made.
     pub(crate) fn is_older(&self, wanted: u64, stored: u64) -> bool {
-        let made = self.0.load(Ordering::Relaxed);
+        let made = self.made();
         wanted != 0 && if stored == 0 { wanted <= made } else { wanted < stored }
     }
 

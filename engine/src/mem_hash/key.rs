@@ -1,6 +1,6 @@
 //! A key as it is looked for: its stored form and its hash, worked out once.
 
-use super::decimal;
+use todana_core::decimal;
 
 /// How a key is stored: the upper half of a record's header byte.
 ///

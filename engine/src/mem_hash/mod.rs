@@ -15,7 +15,6 @@
 //! expired record like any other.
 
 mod classes;
-mod decimal;
 mod directory;
 mod evict;
 mod huge;

@@ -16,10 +16,9 @@
 //!
 //! Always true: equal keys have equal stored bytes (whatever can be packed is), so keys are compared as stored.
 
-use super::decimal;
 use super::key::{KEY_LENS, KEY_VARIABLE, Key};
 use std::ops::Range;
-use todana_core::{Access, Attributes, Expiry, Marks, UnixSeconds};
+use todana_core::{Access, Attributes, Expiry, Marks, UnixSeconds, decimal};
 
 /// Ends a bucket.
 pub(crate) const END: u8 = 0xF0;

@@ -2,10 +2,11 @@
 //!
 //! The strings of 1 to 19 digits are numbered shortest first, then by value: "0" is 0, "9" is 9, "00" is 10,
 //! "01" is 11 ... (bijective numeration). So the number of a string also tells its length and leading zeros, and
-//! "00000042" costs four bytes. Counters, ids and time stamps are what small records hold.
+//! "00000042" costs four bytes. Counters, ids and time stamps are what small records hold: the engine stores them so, and so
+//! do the files that keep its records.
 
 /// Digits that a packed string may have at most: the numbers of 20 digits do not fit 64 bits.
-pub(crate) const DIGITS_MAX: usize = 19;
+pub const DIGITS_MAX: usize = 19;
 
 /// `OFFSETS[len]` is the number of the string of `len` zeros: how many shorter strings there are.
 const OFFSETS: [u64; DIGITS_MAX + 1] = {
@@ -20,9 +21,12 @@ const OFFSETS: [u64; DIGITS_MAX + 1] = {
     offsets
 };
 
+/// The number of the last string, of 19 nines.
+pub const NUMBER_MAX: u64 = OFFSETS[DIGITS_MAX] + 9_999_999_999_999_999_999;
+
 /// The number of this text, if it is 1 to 19 digits and nothing else.
 #[inline]
-pub(crate) fn pack(text: &[u8]) -> Option<u64> {
+pub fn pack(text: &[u8]) -> Option<u64> {
     let len = text.len();
     if len == 0 || len > DIGITS_MAX || !text[0].is_ascii_digit() {
         return None;
@@ -61,7 +65,7 @@ fn eight_digits(word: u64) -> Option<u64> {
 
 /// How many digits the text of this number has.
 #[inline]
-pub(crate) fn text_len(number: u64) -> usize {
+pub fn text_len(number: u64) -> usize {
     // OFFSETS[len] = (10^len - 10) / 9, so len = floor(log10(9 n + 10)).
     if number < u64::MAX / 16 {
         (9 * number + 10).ilog10() as usize
@@ -70,9 +74,9 @@ pub(crate) fn text_len(number: u64) -> usize {
     }
 }
 
-/// The text of a number that `pack` gave.
+/// The text of a number that `pack` gave, at most [`NUMBER_MAX`].
 #[inline]
-pub(crate) fn unpack(number: u64, text: &mut [u8; 20]) -> &[u8] {
+pub fn unpack(number: u64, text: &mut [u8; 20]) -> &[u8] {
     let len = text_len(number);
     let mut value = number - OFFSETS[len];
     for byte in text[..len].iter_mut().rev() {
@@ -84,7 +88,7 @@ pub(crate) fn unpack(number: u64, text: &mut [u8; 20]) -> &[u8] {
 
 /// How many bytes hold this number, 1 to 8.
 #[inline]
-pub(crate) fn byte_len(number: u64) -> usize {
+pub fn byte_len(number: u64) -> usize {
     (71 - (number | 1).leading_zeros() as usize) / 8
 }
 
@@ -117,6 +121,11 @@ mod tests {
                 assert_eq!(round_trip(&text).as_deref(), Some(&*text));
             }
         }
+    }
+
+    #[test]
+    fn the_last_number_is_that_of_the_longest_nines() {
+        assert_eq!(pack("9".repeat(DIGITS_MAX).as_bytes()), Some(NUMBER_MAX));
     }
 
     #[test]
