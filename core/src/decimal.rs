@@ -79,7 +79,22 @@ pub fn text_len(number: u64) -> usize {
 pub fn unpack(number: u64, text: &mut [u8; 20]) -> &[u8] {
     let len = text_len(number);
     let mut value = number - OFFSETS[len];
-    for byte in text[..len].iter_mut().rev() {
+    let mut end = len;
+    // Eight digits at a time, whose divisions are short and do not wait for one another.
+    while end >= 8 {
+        let digits = &mut text[end - 8..end];
+        let (upper, eight) = (value / 100_000_000, (value % 100_000_000) as u32);
+        let (high, low) = (eight / 10_000, eight % 10_000);
+        for (four, digits) in [high, low].into_iter().zip(digits.chunks_exact_mut(4)) {
+            let (tens, ones) = (four / 100, four % 100);
+            digits[0] = b'0' + (tens / 10) as u8;
+            digits[1] = b'0' + (tens % 10) as u8;
+            digits[2] = b'0' + (ones / 10) as u8;
+            digits[3] = b'0' + (ones % 10) as u8;
+        }
+        (end, value) = (end - 8, upper);
+    }
+    for byte in text[..end].iter_mut().rev() {
         *byte = b'0' + (value % 10) as u8;
         value /= 10;
     }

@@ -38,6 +38,16 @@ pub trait Visitor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place(pub u64);
 
+/// What decides over the order of an engine's scans. Whoever keeps records in that order can give them back to an engine of
+/// the same kind much faster than in any other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// The secret that its hashes go by.
+    pub seed: u64,
+    /// Into how many groups it has divided its records.
+    pub groups: u64,
+}
+
 /// What an engine holds, for statistics. Reading it is cheap (no scan).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
@@ -193,6 +203,20 @@ pub trait Engine: Send + Sync {
     fn survey(&self) -> Survey {
         Survey::default()
     }
+
+    /// The order of its scans, if it keeps to one.
+    fn order(&self) -> Option<Order> {
+        None
+    }
+
+    /// Makes an empty engine ready for records that come in this order, until `settle` is called. Whoever brings them to an
+    /// engine of that very seed must call it.
+    fn expect(&self, order: Order) {
+        let _ = order;
+    }
+
+    /// The records that were expected have come, or will not.
+    fn settle(&self) {}
 
     /// Says that `key` will be asked for within the next microsecond or so.
     fn prefetch(&self, key: &[u8]) {

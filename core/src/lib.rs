@@ -24,7 +24,7 @@ pub use command::{
     StoreMode, Touch, Ttl,
 };
 pub use engine::{
-    Action, Bounded, Buffer, Engine, Index, MemoryLimit, Perishable, Place, SizeClass, Status, Survey,
+    Action, Bounded, Buffer, Engine, Index, MemoryLimit, Order, Perishable, Place, SizeClass, Status, Survey,
     SurveyedClass, Swept, Visitor, WhenFull,
 };
 pub use error::{Error, ErrorKind, Result};

@@ -368,7 +368,8 @@ impl Server {
         let Some(place) = self.shared.options.data.clone() else { return Ok(None) };
         self.shared.is_loading.store(true, Ordering::Relaxed);
         self.start_pages()?;
-        let options = DataOptions { log: LogOptions { sync: place.sync, ..LogOptions::default() } };
+        let log = LogOptions { sync: place.sync, ..LogOptions::default() };
+        let options = DataOptions { log, ..DataOptions::default() };
         let directory =
             DataDirectory::open(Arc::new(SystemDisk), &place.directory).map_err(io::Error::other)?;
         let clock = Arc::clone(&self.shared.clock) as Arc<dyn Clock>;

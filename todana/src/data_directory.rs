@@ -1,19 +1,23 @@
 //! The data directory: opening it brings a database back and keeps it from then on (docs/format/data-directory.md).
 
+mod identity;
+mod verification;
+
 use crate::Database;
+use crate::checkpoint::{Checkpoint, CheckpointOptions, Hold, Shelf};
 use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::update_log::{Identity, LogOptions, Position, Reader, Salvage, Tail, UpdateLog, salvage};
-use std::hash::{BuildHasher, Hasher, RandomState};
+use parking_lot::Mutex;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 
-const IDENTITY_LEN: usize = 36;
-const MAGIC: &[u8; 8] = b"TODANAID";
-const VERSION: u32 = 1;
+pub use verification::{Verified, verify};
+
 const LOG: &str = "log";
 const CHECKPOINTS: &str = "checkpoints";
 
@@ -22,6 +26,8 @@ const CHECKPOINTS: &str = "checkpoints";
 pub struct DataOptions {
     /// The update log.
     pub log: LogOptions,
+    /// Checkpoints.
+    pub checkpoints: CheckpointOptions,
 }
 
 /// An open data directory: locked for this process until it is dropped.
@@ -29,12 +35,19 @@ pub struct DataDirectory {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     identity: Identity,
+    shelf: Shelf,
+    checkpoints: Mutex<CheckpointOptions>,
     _lock: Box<dyn Send + Sync>,
 }
 
 /// What opening a data directory has found.
 #[derive(Clone, Debug)]
 pub struct Opened {
+    /// The checkpoint that was brought back, if there was any.
+    pub checkpoint: Option<Checkpoint>,
+    /// Newer ones that were not, because they are damaged: file, offset and why. The older one and more of the log have
+    /// given the same state.
+    pub refused: Vec<String>,
     /// Entries of the log that were read again.
     pub entries: u64,
     /// Where the log ended, and where it goes on.
@@ -48,7 +61,7 @@ pub struct Opened {
 /// How far opening has come.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Bytes of the log that are still to be read.
+    /// Bytes of checkpoint and log that are still to be read.
     pub remaining: u64,
     /// Bytes read.
     pub done: u64,
@@ -70,8 +83,10 @@ impl DataDirectory {
         })?;
         // Whatever was made above is there before anything lies in it.
         disk.sync_directory(path).map_err(|error| cannot("sync", path, &error))?;
-        let identity = identity(&*disk, path)?;
-        let directory = DataDirectory { disk, path: path.to_path_buf(), identity, _lock: lock };
+        let identity = identity::read_or_make(&*disk, path)?;
+        let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
+        let (path, checkpoints) = (path.to_path_buf(), Mutex::default());
+        let directory = DataDirectory { disk, path, identity, shelf, checkpoints, _lock: lock };
         directory.remove_partial(&directory.path.join(LOG))?;
         directory.remove_partial(&directory.path.join(CHECKPOINTS))?;
         Ok(directory)
@@ -94,19 +109,39 @@ impl DataDirectory {
     ) -> Result<Opened> {
         const TELL_EVERY: u64 = 1 << 12;
         let began = Instant::now();
+        *self.checkpoints.lock() = options.checkpoints;
         let log = self.path.join(LOG);
-        let mut reader = Reader::open(Arc::clone(&self.disk), &log, self.identity, Position(0))?;
+        let open = |from| Reader::open(Arc::clone(&self.disk), &log, self.identity, from);
+        let mut log_len: Option<(Position, u64)> = None;
+        let brought = self.shelf.bring_back(database, &mut |start, done, len| {
+            let (_, ahead) = *log_len
+                .take_if(|(from, _)| *from == start)
+                // Whether the log can be read is found out when it is.
+                .get_or_insert_with(|| (start, open(start).map_or(0, |reader| reader.remaining())));
+            log_len = Some((start, ahead));
+            progress(Progress { remaining: len - done + ahead, done });
+        })?;
+        let checkpoint = brought.checkpoint;
+        let mut reader = open(checkpoint.as_ref().map_or(Position(0), |checkpoint| checkpoint.start))
+            .map_err(|error| also(error, &brought.refused))?;
         let start = reader.position();
+        let checkpoint_len = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.len);
         let mut entries = 0;
         while let Some((_, entry)) = reader.next_entry()? {
             database.replay(&entry.change)?;
             entries += 1;
             if entries % TELL_EVERY == 0 {
-                let done = reader.position().0 - start.0;
+                let done = checkpoint_len + reader.position().0 - start.0;
                 progress(Progress { remaining: reader.remaining(), done });
             }
         }
         let (end, tail) = (reader.position(), reader.tail().clone());
+        if let Some(checkpoint) = checkpoint.as_ref().filter(|checkpoint| end < checkpoint.until) {
+            let (name, until) = (checkpoint.path.display(), checkpoint.until.0);
+            let message =
+                format!("the update log ends at position {}, but {name} needs it to {until}", end.0);
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
         self.cut(&tail)?;
         if let Some((path, offset)) = reader.unsure() {
             write_again(&*self.disk, path, offset).map_err(|error| cannot("write", path, &error))?;
@@ -116,7 +151,31 @@ impl DataDirectory {
         let (disk, identity) = (Arc::clone(&self.disk), self.identity);
         let log = UpdateLog::start(disk, &log, identity, openings, end, clock, options.log)?;
         database.attach(log, openings);
-        Ok(Opened { entries, end, tail, took: began.elapsed() })
+        let took = began.elapsed();
+        Ok(Opened { checkpoint, refused: brought.refused, entries, end, tail, took })
+    }
+
+    /// Makes a checkpoint of the database that was restored from here, while it goes on working; removes those before the
+    /// last one, and what of the log they needed. Fails with `Unavailable` if that cannot be written; what there was stays.
+    /// Takes a second or two for ten million small records, and little memory.
+    pub fn checkpoint(&self, database: &Database) -> Result<Checkpoint> {
+        self.checkpoint_unless(database, &AtomicBool::new(false))
+    }
+
+    /// The same; it is called off, with `Closed`, when `stops` becomes true.
+    pub(crate) fn checkpoint_unless(&self, database: &Database, stops: &AtomicBool) -> Result<Checkpoint> {
+        let options = *self.checkpoints.lock();
+        self.shelf.make(database, &options, stops)
+    }
+
+    /// Whether the log has grown enough since the last checkpoint for another one.
+    pub fn is_checkpoint_due(&self, database: &Database) -> bool {
+        database.log().is_some_and(|log| self.shelf.is_due(log.end(), &self.checkpoints.lock()))
+    }
+
+    /// Keeps the update log from a position on, whatever checkpoints are made, until what this returns is dropped.
+    pub fn hold(&self, from: Position) -> Hold {
+        self.shelf.hold(from)
     }
 
     /// Lists what is damaged in the update log from a position on, and what is lost with it; changes nothing, unless it `repairs`
@@ -146,6 +205,17 @@ impl DataDirectory {
     }
 }
 
+/// The seed of the hash whose records the newest checkpoint of a data directory holds, if there is one: they come back to an
+/// engine of the same seed in half the time that they take elsewhere, or less. Takes no lock and looks at no more than the
+/// beginning and the end of the file.
+pub fn seed_of(disk: Arc<dyn Disk>, path: &Path) -> Option<u64> {
+    let identity = identity::read(&*disk, path).ok()??;
+    let shelf = Shelf::new(disk, path.join(CHECKPOINTS), path.join(LOG), identity);
+    let mut starts = shelf.list().ok()?.into_iter();
+    let newest = starts.find_map(|start| shelf.open(start).ok())?;
+    newest.header.order.map(|order| order.seed)
+}
+
 /// Writes what stands in a file from an offset on once more, and syncs it: the system may have failed to write it, and take it for
 /// written since. From then on the log tells that it is on disk.
 fn write_again(disk: &dyn Disk, path: &Path, mut offset: u64) -> io::Result<()> {
@@ -161,117 +231,12 @@ fn write_again(disk: &dyn Disk, path: &Path, mut offset: u64) -> io::Result<()> 
     }
 }
 
-/// Reads the identity, or makes one for a new directory.
-fn identity(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
-    let path = directory.join("identity");
-    let file = match disk.open(&path, false) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return new_identity(disk, directory),
-        Err(error) => return Err(cannot("read", &path, &error)),
-    };
-    let mut bytes = [0; IDENTITY_LEN + 1];
-    let len = file.read_at(0, &mut bytes).map_err(|error| cannot("read", &path, &error))?;
-    decode(&bytes[..len])
-        .map_err(|why| Error::new(ErrorKind::Corrupt, format!("{} at offset 0: {why}", path.display())))
-}
-
-fn new_identity(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
-    // Logs without the identity that they name are not a new directory.
-    for part in [LOG, CHECKPOINTS] {
-        let path = directory.join(part);
-        if !disk.list(&path).map_err(|error| cannot("read", &path, &error))?.is_empty() {
-            let message = format!("{} is not empty, but there is no file `identity`", path.display());
-            return Err(Error::new(ErrorKind::Corrupt, message));
-        }
-    }
-    // The directory may be new, and so may those above it. Where nothing may be made, nothing was; and some systems cannot sync
-    // the directories that lead to a mount.
-    for above in directory.ancestors().skip(1) {
-        let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
-        if let Err(error) = disk.sync_directory(above)
-            && !matches!(
-                error.kind(),
-                io::ErrorKind::PermissionDenied
-                    | io::ErrorKind::ReadOnlyFilesystem
-                    | io::ErrorKind::InvalidInput
-                    | io::ErrorKind::Unsupported
-            )
-        {
-            return Err(cannot("sync", above, &error));
-        }
-    }
-    let random = || RandomState::new().build_hasher().finish();
-    let server_id = (random() as u32).max(1);
-    let mut database_id = [0; 16];
-    database_id[..8].copy_from_slice(&random().to_le_bytes());
-    database_id[8..].copy_from_slice(&random().to_le_bytes());
-    let identity = Identity { server_id, database_id };
-    let (partial, path) = (directory.join("identity.partial"), directory.join("identity"));
-    let write = || {
-        if let Err(error) = disk.remove(&partial)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(error);
-        }
-        let file = disk.create(&partial)?;
-        file.write_at(0, &mut [IoSlice::new(&encode(identity))])?;
-        file.sync()?;
-        disk.rename(&partial, &path)?;
-        disk.sync_directory(directory)
-    };
-    write().map_err(|error| cannot("write", &path, &error))?;
-    Ok(identity)
-}
-
-fn encode(identity: Identity) -> [u8; IDENTITY_LEN] {
-    let mut bytes = [0; IDENTITY_LEN];
-    bytes[..8].copy_from_slice(MAGIC);
-    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    bytes[12..16].copy_from_slice(&identity.server_id.to_le_bytes());
-    bytes[16..32].copy_from_slice(&identity.database_id);
-    let crc = crc32c::crc32c(&bytes[..32]);
-    bytes[32..].copy_from_slice(&crc.to_le_bytes());
-    bytes
-}
-
-fn decode(bytes: &[u8]) -> std::result::Result<Identity, String> {
-    let Ok(bytes) = <&[u8; IDENTITY_LEN]>::try_from(bytes) else {
-        return Err(format!("the length is not {IDENTITY_LEN}"));
-    };
-    let four = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-    if &bytes[..8] != MAGIC {
-        return Err("this is no identity".into());
-    }
-    if crc32c::crc32c(&bytes[..32]) != four(32) {
-        return Err("the checksum differs".into());
-    }
-    if four(8) != VERSION {
-        return Err(format!("format version {}; this program knows version {VERSION}", four(8)));
-    }
-    Ok(Identity { server_id: four(12), database_id: bytes[16..32].try_into().expect("sixteen bytes") })
+/// The error, and what else was wrong.
+fn also(error: Error, refused: &[String]) -> Error {
+    let why = refused.iter().map(|why| format!("; {why}"));
+    Error::new(error.kind(), format!("{error}{}", why.collect::<String>()))
 }
 
 fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("cannot {what} {}: {error}", path.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_identity_comes_back_and_no_flipped_bit_goes_unseen() {
-        let identity = Identity { server_id: 7, database_id: *b"0123456789abcdef" };
-        let bytes = encode(identity);
-        assert_eq!(decode(&bytes), Ok(identity));
-        for bit in 0..bytes.len() * 8 {
-            let mut damaged = bytes;
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(decode(&damaged).is_err(), "bit {bit}");
-        }
-        for len in 0..bytes.len() {
-            assert!(decode(&bytes[..len]).is_err());
-        }
-        assert!(decode(&[&bytes[..], b"x"].concat()).is_err());
-    }
 }

@@ -21,8 +21,8 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 use todana_core::{
     Action, Arithmetic, Buffer, Command, Delete, Direction, Engine, Error, ErrorKind, Family, Get, Inspect,
-    Inspection, LONG_VALUE_LEN, Place, Record, Refusal, Reply, Result, Shared, Status, Store, StoreMode,
-    Touch, Ttl, UnixSeconds, Visitor,
+    Inspection, LONG_VALUE_LEN, Order, Place, Record, Refusal, Reply, Result, Shared, Status, Store,
+    StoreMode, Touch, Ttl, UnixSeconds, Visitor,
 };
 
 /// How often a long append is tried outside of the lock before it is made under it, for whoever is always too late.
@@ -215,6 +215,33 @@ impl Database {
             }
             Change::Mark { .. } | Change::Lost { .. } => Ok(()),
         }
+    }
+
+    /// What else than records a checkpoint begins with: the log's end, what clear is planned as of there, and the highest
+    /// version made so far. `None` without a log.
+    pub(crate) fn stand(&self) -> Option<Stand> {
+        let log = self.log()?;
+        // Neither a clear that the log does not know yet nor one that it has seen carried out may be told as planned.
+        self.flush.hold_still(|planned_clear| {
+            let end = log.end();
+            Some(Stand { end, planned_clear, version: self.versions.made() })
+        })
+    }
+
+    /// The records of a checkpoint will come in this order.
+    pub(crate) fn expect(&self, order: Order) {
+        self.engine.expect(order);
+    }
+
+    /// Whether the engine keeps its records in this order.
+    pub(crate) fn keeps(&self, order: Option<Order>) -> bool {
+        order.is_some_and(|order| self.engine.order().is_some_and(|own| own.seed == order.seed))
+    }
+
+    /// Takes over what a checkpoint begins with, once its records are there.
+    pub(crate) fn resume(&self, planned_clear: Option<UnixSeconds>, version: u64) {
+        self.flush.restore(planned_clear);
+        self.versions.have_been_made_to(version);
     }
 
     /// From now on the log is told of every change. A database has one log at most. `openings`: how often the database has
@@ -730,6 +757,13 @@ struct Met {
     expired: bool,
     /// The size class of what was there.
     class: usize,
+}
+
+/// See [`Database::stand`].
+pub(crate) struct Stand {
+    pub(crate) end: Position,
+    pub(crate) planned_clear: Option<UnixSeconds>,
+    pub(crate) version: u64,
 }
 
 /// Does as it was told before.

@@ -51,10 +51,10 @@ impl Flush {
         self.at.store(at.map_or(NONE, |at| at.0), Ordering::Release);
     }
 
-    /// What is planned.
-    #[cfg(test)]
-    pub(crate) fn planned(&self) -> Option<UnixSeconds> {
-        Some(self.at.load(Ordering::Acquire)).filter(|&at| at != NONE).map(UnixSeconds)
+    /// What is planned, while neither that nor what the log was told of it changes.
+    pub(crate) fn hold_still<T>(&self, see: impl FnOnce(Option<UnixSeconds>) -> T) -> T {
+        let _clearing = self.clearing.lock();
+        see(Some(self.at.load(Ordering::Acquire)).filter(|&at| at != NONE).map(UnixSeconds))
     }
 
     /// When everything was last flushed, or is going to be.
@@ -129,7 +129,7 @@ mod tests {
         let log = |change: Change<'_>| told.lock().unwrap().push(format!("{change:?}"));
         let at = UnixSeconds;
         flush.plan(Ttl::At(1_000), at(999), &engine, &log).unwrap();
-        assert_eq!(flush.planned(), Some(at(1_000)));
+        assert_eq!(flush.hold_still(|planned| planned), Some(at(1_000)));
         let clears_at = |now| {
             flush.carry_out_if_due(UnixSeconds(now), &engine, &log);
             engine.0.load(Ordering::Relaxed)

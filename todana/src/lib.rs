@@ -33,6 +33,7 @@
 
 mod access;
 mod arithmetic;
+pub mod checkpoint;
 mod classes;
 mod clock;
 mod counters;
@@ -54,6 +55,6 @@ mod versions;
 
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
 pub use counters::{ClassCounters, Counters, Lane};
-pub use data_directory::{DataDirectory, DataOptions, Opened, Progress};
+pub use data_directory::{DataDirectory, DataOptions, Opened, Progress, Verified, seed_of, verify};
 pub use database::Database;
 pub use sweep::{Round, Sweeps};

@@ -30,7 +30,7 @@ fn open(path: &Path, now: u64, sync: Sync) -> Opening {
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
     let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
     let directory = DataDirectory::open(Arc::new(SystemDisk), path).unwrap();
-    let options = DataOptions { log: LogOptions { sync, ..LogOptions::default() } };
+    let options = DataOptions { log: LogOptions { sync, ..LogOptions::default() }, ..DataOptions::default() };
     let opened =
         directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, &options, &mut |_| ()).unwrap();
     let lane = database.lane();

@@ -39,8 +39,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use todana_core::{
-    Bounded, Buffer, Engine, Error, ErrorKind, MemoryLimit, Perishable, Place, Record, Result, SharedBytes,
-    Status, Survey, UnixSeconds, Visitor, WhenFull,
+    Bounded, Buffer, Engine, Error, ErrorKind, MemoryLimit, Order, Perishable, Place, Record, Result,
+    SharedBytes, Status, Survey, UnixSeconds, Visitor, WhenFull,
 };
 
 /// How a [`MemHash`] is made.
@@ -104,6 +104,7 @@ struct Padded(RwLock<Shard>);
 pub struct MemHash {
     shards: Box<[Padded]>,
     shard_bits: u32,
+    seed: u64,
     seeds: Seeds,
     budget: Arc<Budget>,
     capacity_records: Option<u64>,
@@ -138,7 +139,8 @@ impl MemHash {
                 format!("a capacity below {count} records, one a shard"),
             ));
         }
-        let seeds = Seeds::new(options.seed.unwrap_or_else(random_seed));
+        let seed = options.seed.unwrap_or_else(random_seed);
+        let seeds = Seeds::new(seed);
         let budget = Arc::new(Budget::new(options.limit));
         let bounds = Arc::new(ClassBounds::new(bounds));
         let shard = |index| {
@@ -150,6 +152,7 @@ impl MemHash {
         Ok(MemHash {
             shards: (0..count).map(shard).collect(),
             shard_bits: count.trailing_zeros(),
+            seed,
             seeds,
             budget: Arc::clone(&budget),
             capacity_records: options.capacity_records,
@@ -388,6 +391,23 @@ impl Engine for MemHash {
             shard.0.read().survey(&mut survey);
         }
         survey
+    }
+
+    fn order(&self) -> Option<Order> {
+        let groups = self.shards.iter().map(|shard| shard.0.read().directory.len() as u64).sum();
+        Some(Order { seed: self.seed, groups })
+    }
+
+    fn expect(&self, order: Order) {
+        // By another seed they come in no order at all, which needs no care.
+        if order.seed == self.seed {
+            let buckets = usize::try_from(order.groups / self.shards.len() as u64).unwrap_or(usize::MAX);
+            self.shards.iter().for_each(|shard| shard.0.write().expect(buckets));
+        }
+    }
+
+    fn settle(&self) {
+        self.shards.iter().for_each(|shard| shard.0.write().buckets_min = 1);
     }
 
     #[inline]

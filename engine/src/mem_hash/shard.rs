@@ -82,6 +82,8 @@ pub(super) struct Shard {
     pub(super) classes: Classes,
     pub(super) seeds: Seeds,
     pub(super) budget: Arc<Budget>,
+    /// Buckets that are not merged, however few records there are: more are expected. At least 1.
+    pub(super) buckets_min: usize,
     pub(super) records: u64,
     /// No more than so many (`MemHashOptions::capacity_records`).
     pub(super) records_max: u64,
@@ -125,6 +127,7 @@ impl Shard {
             classes: Classes::new(bounds),
             seeds,
             budget,
+            buckets_min: 1,
             records: 0,
             records_max,
             bucket_bytes: 0,
@@ -146,10 +149,22 @@ impl Shard {
         }
     }
 
+    /// Makes an empty shard ready for records that come bucket by bucket: none is split on the way, and what a bucket takes
+    /// is in the cache from one record to the next.
+    ///
+    /// Whatever the memory limit: four bytes each for a while. Without them all records would be in one bucket at first.
+    pub(super) fn expect(&mut self, buckets: usize) {
+        if self.records == 0 {
+            while self.directory.len() < buckets && self.directory.grow() {}
+            self.buckets_min = self.directory.len();
+        }
+    }
+
     /// Removes all records; returns what they took, to be dropped behind the lock.
     pub(super) fn clear(&mut self) -> (Directory, Arena, HugeTable) {
         let directory = std::mem::replace(&mut self.directory, Directory::new(Arc::clone(&self.budget)));
         let arena = std::mem::replace(&mut self.arena, Arena::new(Arc::clone(&self.budget)));
+        self.buckets_min = 1;
         self.classes.clear();
         (self.records, self.bucket_bytes, self.block_bytes) = (0, 0, 0);
         self.evictor = Evictor::new();
@@ -643,7 +658,7 @@ impl Shard {
         if bytes > buckets * BUCKET_BYTES && records > buckets * BUCKET_RECORDS {
             // Without room for two smaller blocks the bucket stays as it is.
             let _ = self.split();
-        } else if buckets > 1
+        } else if buckets > self.buckets_min
             && (bytes < buckets * BUCKET_BYTES / 5 * 2 || records < buckets * BUCKET_RECORDS / 5 * 2)
         {
             let _ = self.merge();
@@ -813,7 +828,7 @@ impl Shard {
     /// Background housekeeping: one thorough step; true if there may be more to do.
     pub(super) fn maintain(&mut self) -> bool {
         let buckets = self.directory.len();
-        if buckets > 1 && self.records == 0 {
+        if buckets > self.buckets_min && self.records == 0 {
             // Nothing to merge one by one.
             drop(self.clear());
             return true;
@@ -824,7 +839,7 @@ impl Shard {
             let buckets = self.directory.len();
             let is_loose = self.bucket_bytes < buckets * BUCKET_BYTES / 8 * 7
                 || (self.records as usize) < buckets * BUCKET_RECORDS / 8 * 7;
-            if buckets == 1 || !is_loose || self.merge().is_err() {
+            if buckets <= self.buckets_min || !is_loose || self.merge().is_err() {
                 break;
             }
             merged = true;

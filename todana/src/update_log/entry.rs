@@ -156,7 +156,7 @@ fn head(kind: u8, origin: Option<u32>, key: Option<&[u8]>, attributes: &Attribut
     }
 }
 
-fn put_varint(mut number: u64, out: &mut Vec<u8>) {
+pub(crate) fn put_varint(mut number: u64, out: &mut Vec<u8>) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
@@ -234,16 +234,17 @@ fn nonzero(number: u64) -> Option<u64> {
 }
 
 /// What has not been read yet.
-struct Rest<'a>(&'a [u8]);
+#[derive(Clone, Copy)]
+pub(crate) struct Rest<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Rest<'a> {
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+    pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
         Some(taken)
     }
 
-    fn byte(&mut self) -> Option<u8> {
+    pub(crate) fn byte(&mut self) -> Option<u8> {
         self.take(1).map(|taken| taken[0])
     }
 
@@ -251,7 +252,7 @@ impl<'a> Rest<'a> {
         Some(u64::from_le_bytes(self.take(8)?.try_into().expect("eight bytes")))
     }
 
-    fn varint(&mut self) -> Option<u64> {
+    pub(crate) fn varint(&mut self) -> Option<u64> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;

@@ -29,8 +29,10 @@ use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 
 pub use entry::{Change, Entry, Position};
+pub(crate) use entry::{Rest, put_varint};
 pub use reader::{Finding, Reader, Salvage, Tail, salvage};
 pub use segment::Identity;
+pub(crate) use segment::{name_of as segment_name, position_of, start_of as segment_start};
 
 /// When a change counts as made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

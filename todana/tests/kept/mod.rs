@@ -37,7 +37,7 @@ pub(crate) fn open(disk: &CrashDisk, now: u64, log: LogOptions) -> Result<Kept> 
     let engine = MemHash::new(MemHashOptions { shards, seed: Some(1), ..MemHashOptions::default() })?;
     let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
     let directory = DataDirectory::open(Arc::new(disk.clone()), Path::new(DATA))?;
-    let options = DataOptions { log };
+    let options = DataOptions { log, ..DataOptions::default() };
     let clock_too = Arc::clone(&clock) as Arc<dyn Clock>;
     let opened = directory.restore(&database, clock_too, &options, &mut |_| ())?;
     let lane = database.lane();

@@ -1,0 +1,98 @@
+//! Records that come in the order of another hash's scan go where they would have gone anyway.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use todana_core::{Action, Attributes, Engine, Order, Record, Visitor};
+use todana_engine::{MemHash, MemHashOptions};
+
+struct Set<'v>(&'v [u8]);
+
+impl Visitor for Set<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        Action::Put(Record::new(self.0, Attributes::default()))
+    }
+}
+
+struct Remove;
+
+impl Visitor for Remove {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        Action::Remove
+    }
+}
+
+fn hash(shards: usize, seed: u64) -> MemHash {
+    let (shards, seed) = (Some(shards), Some(seed));
+    MemHash::new(MemHashOptions { shards, seed, ..MemHashOptions::default() }).unwrap()
+}
+
+/// In the order of the scan.
+fn scan(hash: &MemHash) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut records = Vec::new();
+    let place = hash.scan(None, &mut |key, record| {
+        records.push((key.to_vec(), record.value.to_vec()));
+        ControlFlow::Continue(())
+    });
+    assert_eq!(place.unwrap(), None);
+    records
+}
+
+fn fill(hash: &MemHash, records: u32) {
+    for n in 0..records {
+        hash.visit(n.to_string().as_bytes(), &mut Set(&n.to_le_bytes())).unwrap();
+    }
+}
+
+#[test]
+fn an_expected_order_gives_the_same_records_and_buckets() {
+    let before = hash(4, 5);
+    fill(&before, 50_000);
+    let (order, records) = (before.order().unwrap(), scan(&before));
+    for shards in [1, 4, 16] {
+        let after = hash(shards, 5);
+        after.expect(order);
+        for (key, value) in &records {
+            after.visit(key, &mut Set(value)).unwrap();
+        }
+        after.settle();
+        let now = scan(&after);
+        if shards == 4 {
+            assert!(now == records);
+            // Divided evenly; what the shards hold is not quite even.
+            let now = after.order().unwrap();
+            assert_eq!(now.seed, order.seed);
+            assert!(now.groups.abs_diff(order.groups) < order.groups / 50, "{now:?} {order:?}");
+        }
+        let (now, records): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            (now.into_iter().collect(), records.iter().cloned().collect());
+        assert!(now == records);
+    }
+}
+
+#[test]
+fn what_was_expected_and_does_not_come_takes_no_buckets_in_the_end() {
+    let hash = hash(1, 1);
+    hash.expect(Order { seed: 1, groups: 10_000 });
+    assert_eq!(hash.order().unwrap().groups, 10_000);
+    fill(&hash, 1_000);
+    assert_eq!(hash.order().unwrap().groups, 10_000);
+    hash.settle();
+    while hash.maintain() {}
+    assert!(hash.order().unwrap().groups < 300, "{:?}", hash.order());
+    assert_eq!(scan(&hash).len(), 1_000);
+    hash.visit(b"7", &mut Remove).unwrap();
+    assert_eq!(scan(&hash).len(), 999);
+}
+
+#[test]
+fn nothing_is_expected_by_a_hash_that_has_records_or_another_seed() {
+    let hash = hash(1, 1);
+    fill(&hash, 10);
+    let before = hash.order();
+    hash.expect(Order { seed: 1, groups: 10_000 });
+    assert_eq!(hash.order(), before);
+    assert_eq!(scan(&hash).len(), 10);
+    hash.clear(&mut || ()).unwrap();
+    hash.expect(Order { seed: 2, groups: 10_000 });
+    assert_eq!(hash.order().unwrap().groups, 1);
+}

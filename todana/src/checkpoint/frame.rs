@@ -1,0 +1,264 @@
+//! What stands around the records of a checkpoint: header, block frames, footer (docs/format/checkpoint.md).
+
+use crate::update_log::{Identity, Position};
+use todana_core::{Order, UnixSeconds};
+
+pub(crate) const HEADER_LEN: usize = 96;
+pub(crate) const BLOCK_FRAME_LEN: usize = 20;
+pub(crate) const FOOTER_LEN: usize = 56;
+/// The longest content of a block.
+pub(crate) const CONTENT_LEN_MAX: usize = 1 << 20;
+
+const MAGIC: &[u8; 8] = b"TODANACP";
+const END_MAGIC: &[u8; 8] = b"TODANAEC";
+const VERSION: u32 = 1;
+
+/// How a checkpoint begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) identity: Identity,
+    /// The log has to be read again from here.
+    pub(crate) start: Position,
+    pub(crate) made_ms: u64,
+    /// The highest made so far.
+    pub(crate) version: u64,
+    pub(crate) planned_clear: Option<UnixSeconds>,
+    /// The order of the records, if the engine has any.
+    pub(crate) order: Option<Order>,
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(HEADER_LEN as u32).to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.identity.database_id);
+        bytes[32..36].copy_from_slice(&self.identity.server_id.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.start.0.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.made_ms.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.version.to_le_bytes());
+        bytes[64..72].copy_from_slice(&self.planned_clear.map_or(0, |at| at.0).to_le_bytes());
+        if let Some(order) = self.order {
+            bytes[72..80].copy_from_slice(&order.seed.to_le_bytes());
+            bytes[80..88].copy_from_slice(&order.groups.to_le_bytes());
+        }
+        let crc = crc32c::crc32c(&bytes[..92]);
+        bytes[92..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Says what is wrong with it otherwise.
+    pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
+        if &bytes[..8] != MAGIC {
+            return Err("this is no checkpoint".into());
+        }
+        if crc32c::crc32c(&bytes[..92]) != four(bytes, 92) {
+            return Err("the checksum of the header differs".into());
+        }
+        if four(bytes, 8) != VERSION {
+            return Err(format!("format version {}; this program knows version {VERSION}", four(bytes, 8)));
+        }
+        if four(bytes, 12) as usize != HEADER_LEN || four(bytes, 36) != 0 || four(bytes, 88) != 0 {
+            return Err("the header is not one of version 1".into());
+        }
+        let database_id = bytes[16..32].try_into().expect("sixteen bytes");
+        Ok(Header {
+            identity: Identity { server_id: four(bytes, 32), database_id },
+            start: Position(eight(bytes, 40)),
+            made_ms: eight(bytes, 48),
+            version: eight(bytes, 56),
+            planned_clear: Some(eight(bytes, 64)).filter(|&at| at != 0).map(UnixSeconds),
+            order: Some(Order { seed: eight(bytes, 72), groups: eight(bytes, 80) })
+                .filter(|order| order.groups != 0),
+        })
+    }
+
+    /// What the checksums of all that follows begin with, so that nothing of another checkpoint passes.
+    pub(crate) fn crc(&self) -> [u8; 4] {
+        self.encode()[92..].try_into().expect("four bytes")
+    }
+}
+
+/// What a block holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Records = 1,
+    Long = 2,
+    Piece = 3,
+}
+
+/// How its content is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Plain = 0,
+    Zstd = 1,
+}
+
+/// What stands before a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockFrame {
+    pub(crate) kind: Kind,
+    pub(crate) method: Method,
+    /// Of what follows.
+    pub(crate) stored_len: u32,
+    pub(crate) content_len: u32,
+    pub(crate) records: u32,
+}
+
+impl BlockFrame {
+    /// `crc` begins with the header's CRC and the block's offset.
+    pub(crate) fn encode(&self, seed: u32, stored: &[u8]) -> [u8; BLOCK_FRAME_LEN] {
+        let mut bytes = [0; BLOCK_FRAME_LEN];
+        (bytes[4], bytes[5]) = (self.kind as u8, self.method as u8);
+        bytes[8..12].copy_from_slice(&self.stored_len.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.content_len.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.records.to_le_bytes());
+        let crc = crc32c::crc32c_append(crc32c::crc32c_append(seed, &bytes[4..]), stored);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Not checked yet against its CRC. `None` if it is none, whatever that says.
+    pub(crate) fn decode(bytes: &[u8; BLOCK_FRAME_LEN]) -> Option<BlockFrame> {
+        let kind = match bytes[4] {
+            1 => Kind::Records,
+            2 => Kind::Long,
+            3 => Kind::Piece,
+            _ => return None,
+        };
+        let method = match bytes[5] {
+            0 => Method::Plain,
+            1 => Method::Zstd,
+            _ => return None,
+        };
+        let (stored_len, content_len, records) = (four(bytes, 8), four(bytes, 12), four(bytes, 16));
+        // What is compressed is kept so only if it is shorter.
+        let is_sound = bytes[6..8] == [0, 0]
+            && content_len as usize <= CONTENT_LEN_MAX
+            && match method {
+                Method::Plain => stored_len == content_len,
+                Method::Zstd => stored_len < content_len,
+            };
+        is_sound.then_some(BlockFrame { kind, method, stored_len, content_len, records })
+    }
+
+    /// Whether these bytes and what follows them are as they were written.
+    pub(crate) fn is_whole(bytes: &[u8; BLOCK_FRAME_LEN], seed: u32, stored: &[u8]) -> bool {
+        let crc = crc32c::crc32c_append(crc32c::crc32c_append(seed, &bytes[4..]), stored);
+        crc == four(bytes, 0)
+    }
+}
+
+/// What a block's CRC begins with.
+pub(crate) fn seed(header_crc: [u8; 4], offset: u64) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&header_crc), &offset.to_le_bytes())
+}
+
+/// How a checkpoint ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Footer {
+    pub(crate) blocks: u64,
+    pub(crate) records: u64,
+    /// Where it stands itself.
+    pub(crate) offset: u64,
+    /// The log was on disk to here.
+    pub(crate) until: Position,
+    /// Of all blocks.
+    pub(crate) content_len: u64,
+}
+
+impl Footer {
+    pub(crate) fn encode(&self, header_crc: [u8; 4]) -> [u8; FOOTER_LEN] {
+        let mut bytes = [0; FOOTER_LEN];
+        bytes[..8].copy_from_slice(END_MAGIC);
+        let numbers = [self.blocks, self.records, self.offset, self.until.0, self.content_len];
+        for (number, into) in numbers.into_iter().zip(bytes[8..48].chunks_exact_mut(8)) {
+            into.copy_from_slice(&number.to_le_bytes());
+        }
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&header_crc), &bytes[..52]);
+        bytes[52..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// `None` unless it is the footer of that header's checkpoint.
+    pub(crate) fn decode(bytes: &[u8; FOOTER_LEN], header_crc: [u8; 4]) -> Option<Footer> {
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&header_crc), &bytes[..52]);
+        let is_whole = &bytes[..8] == END_MAGIC && four(bytes, 48) == 0 && crc == four(bytes, 52);
+        is_whole.then(|| Footer {
+            blocks: eight(bytes, 8),
+            records: eight(bytes, 16),
+            offset: eight(bytes, 24),
+            until: Position(eight(bytes, 32)),
+            content_len: eight(bytes, 40),
+        })
+    }
+}
+
+fn four(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn eight(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: Header = Header {
+        identity: Identity { server_id: 7, database_id: *b"0123456789abcdef" },
+        start: Position(0x0102_0304),
+        made_ms: 1_800_000_000_123,
+        version: 99,
+        planned_clear: Some(UnixSeconds(1_900_000_000)),
+        order: Some(Order { seed: 5, groups: 6 }),
+    };
+
+    #[test]
+    fn header_and_footer_come_back_and_no_flipped_bit_goes_unseen() {
+        let bytes = HEADER.encode();
+        assert_eq!(Header::decode(&bytes), Ok(HEADER));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&damaged).is_err(), "bit {bit}");
+        }
+        let footer = Footer { blocks: 1, records: 2, offset: 3, until: Position(4), content_len: 5 };
+        let bytes = footer.encode(HEADER.crc());
+        assert_eq!(Footer::decode(&bytes, HEADER.crc()), Some(footer));
+        assert_eq!(Footer::decode(&bytes, [0; 4]), None);
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Footer::decode(&damaged, HEADER.crc()), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_header_of_a_later_version_says_so() {
+        let mut bytes = HEADER.encode();
+        bytes[8] = 2;
+        let crc = crc32c::crc32c(&bytes[..92]);
+        bytes[92..].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(Header::decode(&bytes), Err("format version 2; this program knows version 1".into()));
+    }
+
+    #[test]
+    fn a_block_is_whole_only_where_it_was_written() {
+        let frame = BlockFrame {
+            kind: Kind::Records,
+            method: Method::Plain,
+            stored_len: 3,
+            content_len: 3,
+            records: 1,
+        };
+        let bytes = frame.encode(seed(HEADER.crc(), 80), b"abc");
+        assert_eq!(BlockFrame::decode(&bytes), Some(frame));
+        assert!(BlockFrame::is_whole(&bytes, seed(HEADER.crc(), 80), b"abc"));
+        assert!(!BlockFrame::is_whole(&bytes, seed(HEADER.crc(), 81), b"abc"));
+        assert!(!BlockFrame::is_whole(&bytes, seed([0; 4], 80), b"abc"));
+        assert!(!BlockFrame::is_whole(&bytes, seed(HEADER.crc(), 80), b"abd"));
+    }
+}

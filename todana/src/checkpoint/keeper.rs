@@ -1,0 +1,87 @@
+//! The thread that makes checkpoints when they are due.
+
+use super::Checkpoint;
+use crate::{DataDirectory, Database};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use todana_core::{Error, ErrorKind, Result};
+
+/// How often it looks whether one is due.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long it waits after one that failed.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Makes checkpoints of a database when they are due, in a thread of its own, until it is dropped. One that is being made
+/// then is called off.
+pub struct CheckpointKeeper {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    stops: AtomicBool,
+    lock: Mutex<()>,
+    wakes: Condvar,
+}
+
+impl CheckpointKeeper {
+    /// Starts it. `report` is called, by its thread, after each one that was made and each that could not be made.
+    pub fn start(
+        directory: Arc<DataDirectory>,
+        database: Arc<Database>,
+        mut report: impl FnMut(Result<Checkpoint>) + Send + 'static,
+    ) -> Result<CheckpointKeeper> {
+        let shared = Arc::new(Shared::default());
+        let its_own = Arc::clone(&shared);
+        let work = move || {
+            let mut pause = LOOK_EVERY;
+            while its_own.waits(pause) {
+                pause = LOOK_EVERY;
+                if !directory.is_checkpoint_due(&database) {
+                    continue;
+                }
+                let made = directory.checkpoint_unless(&database, &its_own.stops);
+                if its_own.stops.load(Ordering::Relaxed) {
+                    return;
+                }
+                if made.is_err() {
+                    pause = RETRY;
+                }
+                report(made);
+            }
+        };
+        let thread = std::thread::Builder::new().name("checkpoints".into()).spawn(work).map_err(|error| {
+            Error::new(ErrorKind::Unavailable, format!("cannot start the thread for checkpoints: {error}"))
+        })?;
+        Ok(CheckpointKeeper { shared, thread: Some(thread) })
+    }
+}
+
+impl Shared {
+    /// False when it is time to end.
+    fn waits(&self, pause: Duration) -> bool {
+        let mut lock = self.lock.lock();
+        if !self.stops.load(Ordering::Relaxed) {
+            self.wakes.wait_for(&mut lock, pause);
+        }
+        !self.stops.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for CheckpointKeeper {
+    fn drop(&mut self) {
+        {
+            let _lock = self.shared.lock.lock();
+            self.shared.stops.store(true, Ordering::Relaxed);
+        }
+        self.shared.wakes.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic in it has been shown already.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Checkpoints: all records in one file, so that a restart reads no more of the update log than what came since
+//! (docs/format/checkpoint.md).
+//!
+//! ```text
+//! engine --scan, some records at a time--> columns --a block: compress, checksum--> file     writer
+//!            under a shard's lock                    under no lock
+//! file --blocks, each thread its own--> checksum, decompress --> records --> engine          reader
+//! ```
+//!
+//! Always true: a file with the name of a checkpoint was on disk as a whole, and the log to its `until`, when it got that
+//! name. No record of a block is used before the block's checksum has been found right.
+
+mod columns;
+mod frame;
+mod keeper;
+mod reader;
+mod shelf;
+mod writer;
+
+use crate::update_log::Position;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use keeper::CheckpointKeeper;
+pub(crate) use reader::{Failure, Reader};
+pub use shelf::Hold;
+pub(crate) use shelf::Shelf;
+pub(crate) use writer::{Sink, write};
+
+/// How checkpoints are made, and when.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CheckpointOptions {
+    /// How they are kept.
+    pub compression: Compression,
+    /// One is due when the log has grown since the last one by more than this and by more than that one's size.
+    pub log_len_min: u64,
+    /// For each moment at work on one, so many moments of rest, for the sake of requests.
+    pub rests: u32,
+}
+
+impl Default for CheckpointOptions {
+    fn default() -> Self {
+        CheckpointOptions { compression: Compression::Zstd(1), log_len_min: 64 << 20, rests: 1 }
+    }
+}
+
+/// How blocks are kept on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// As they are.
+    None,
+    /// Compressed by zstd at this level where that makes them smaller.
+    Zstd(i32),
+}
+
+/// A checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The file.
+    pub path: PathBuf,
+    /// The log has to be read again from here.
+    pub start: Position,
+    /// The log has to go to here at least.
+    pub until: Position,
+    /// How many records it has.
+    pub records: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// When it was begun, Unix time in milliseconds.
+    pub made_ms: u64,
+    /// How long it took to make, or to bring back.
+    pub took: Duration,
+}

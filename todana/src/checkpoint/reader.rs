@@ -1,0 +1,452 @@
+//! Reading a checkpoint: its blocks are taken by several threads, each checked before any of it is used.
+
+use super::columns::{Rows, take_attributes};
+use super::frame::{self, BLOCK_FRAME_LEN, BlockFrame, FOOTER_LEN, Footer, HEADER_LEN, Header, Kind, Method};
+use crate::Database;
+use crate::disk::{Disk, File};
+use crate::update_log::{Change, Identity, Position, Rest};
+use parking_lot::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+use todana_core::{Attributes, Error, ErrorKind, LONG_VALUE_LEN, Order, Record, SharedBytes};
+
+/// The longest key and the longest value.
+const KEY_LEN_MAX: usize = 1 << 28;
+const VALUE_LEN_MAX: usize = 1 << 30;
+/// More of them only wait for each other.
+const THREADS_MAX: usize = 8;
+/// Records that are brought back together.
+const GROUP: usize = 16;
+/// How often it is told how far it has come.
+const TELL_EVERY: Duration = Duration::from_millis(50);
+
+/// Why records do not come back.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The file is no whole checkpoint: what, and where.
+    Damaged(String),
+    /// The engine does not take them.
+    Refused(Error),
+}
+
+/// A file with the header and the footer of a checkpoint.
+pub(crate) struct Reader {
+    path: PathBuf,
+    file: Box<dyn File>,
+    header_crc: [u8; 4],
+    pub(crate) header: Header,
+    pub(crate) footer: Footer,
+}
+
+/// What is taken by one thread: a block of records, or a long record with its pieces.
+struct Unit {
+    offset: u64,
+    end: u64,
+}
+
+/// What one thread begins with, and others may help with.
+type Part<'u> = Mutex<std::slice::Iter<'u, Unit>>;
+
+/// What threads have brought back.
+#[derive(Clone, Copy, Default)]
+struct Tally {
+    blocks: u64,
+    records: u64,
+    content_len: u64,
+}
+
+impl Reader {
+    /// Says what is wrong with the file otherwise.
+    pub(crate) fn open(disk: &dyn Disk, path: &Path, identity: Identity) -> Result<Reader, String> {
+        let told = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
+        let at = |offset: u64, why: &str| format!("{} at offset {offset}: {why}", path.display());
+        let file = disk.open(path, false).map_err(told)?;
+        let file_len = file.len().map_err(told)?;
+        let mut bytes = [0; HEADER_LEN];
+        if file.read_at(0, &mut bytes).map_err(told)? < HEADER_LEN {
+            return Err(at(0, "the header is cut off"));
+        }
+        let header = Header::decode(&bytes).map_err(|why| at(0, &why))?;
+        if header.identity.database_id != identity.database_id {
+            return Err(at(0, "it belongs to another database"));
+        }
+        let offset = file_len.saturating_sub(FOOTER_LEN as u64).max(HEADER_LEN as u64);
+        let mut bytes = [0; FOOTER_LEN];
+        let got = file.read_at(offset, &mut bytes).map_err(told)?;
+        let footer = Footer::decode(&bytes, header.crc()).filter(|_| got == FOOTER_LEN);
+        let footer = footer.filter(|footer| footer.offset == offset);
+        let footer = footer.ok_or_else(|| at(offset, "the footer is missing or damaged"))?;
+        Ok(Reader { path: path.to_path_buf(), file, header_crc: header.crc(), header, footer })
+    }
+
+    /// The length of the file.
+    pub(crate) fn len(&self) -> u64 {
+        self.footer.offset + FOOTER_LEN as u64
+    }
+
+    /// Brings all records back into a database, and what else the checkpoint tells. `progress` is told now and then how many
+    /// bytes have been read. What was brought back before a failure stays there.
+    pub(crate) fn load(&self, database: &Database, progress: &mut dyn FnMut(u64)) -> Result<(), Failure> {
+        if let Some(Order { seed, groups }) = self.header.order {
+            database.expect(Order { seed, groups: groups.min(self.footer.records) });
+        }
+        let outcome = self.read_all(Some(database), progress);
+        database.engine().settle();
+        outcome?;
+        database.resume(self.header.planned_clear, self.header.version);
+        Ok(())
+    }
+
+    /// Reads everything and checks every checksum.
+    pub(crate) fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), Failure> {
+        self.read_all(None, progress)
+    }
+
+    fn read_all(&self, database: Option<&Database>, progress: &mut dyn FnMut(u64)) -> Result<(), Failure> {
+        let threads = thread::available_parallelism().map_or(2, |threads| threads.get().min(THREADS_MAX));
+        // Each thread begins at a place of its own: neighbours in a checkpoint are neighbours in the engine, and two threads
+        // would wait for one another there.
+        let units = self.units()?;
+        let part_len = units.len().div_ceil(threads).max(1);
+        let parts: Vec<Part<'_>> = units.chunks(part_len).map(|units| Mutex::new(units.iter())).collect();
+        let (stops, done) = (AtomicBool::new(false), AtomicU64::new(0));
+        let mut total = Tally::default();
+        let mut outcome = Ok(());
+        thread::scope(|scope| {
+            let (sender, receiver) = mpsc::channel();
+            for first in 0..parts.len() {
+                let (sender, parts, stops, done) = (sender.clone(), &parts, &stops, &done);
+                scope.spawn(move || {
+                    let outcome = self.take_units(database, parts, first, stops, done);
+                    if outcome.is_err() {
+                        stops.store(true, Ordering::Relaxed);
+                    }
+                    // The other end waits for as many as there are threads.
+                    let _ = sender.send(outcome);
+                });
+            }
+            drop(sender);
+            loop {
+                match receiver.recv_timeout(TELL_EVERY) {
+                    Ok(Ok(tally)) => total.add(tally),
+                    Ok(Err(failure)) => outcome = Err(failure),
+                    Err(mpsc::RecvTimeoutError::Timeout) => progress(done.load(Ordering::Relaxed)),
+                    Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                }
+            }
+        });
+        outcome?;
+        let Footer { blocks, records, content_len, .. } = self.footer;
+        if (total.blocks, total.records, total.content_len) != (blocks, records, content_len) {
+            return Err(self.damaged(self.footer.offset, "the footer does not tell what is there"));
+        }
+        progress(self.len());
+        Ok(())
+    }
+
+    /// One thread's part.
+    fn take_units(
+        &self,
+        database: Option<&Database>,
+        parts: &[Part<'_>],
+        first: usize,
+        stops: &AtomicBool,
+        done: &AtomicU64,
+    ) -> Result<Tally, Failure> {
+        let mut blocks = Blocks { reader: self, zstd: None, stored: Vec::new(), content: Vec::new() };
+        let mut tally = Tally::default();
+        // Its own part, then what others have not come to.
+        let (before, from) = parts.split_at(first);
+        let mut order = from.iter().chain(before).peekable();
+        while let Some(part) = order.peek().filter(|_| !stops.load(Ordering::Relaxed)) {
+            let next = part.lock().next();
+            let Some(unit) = next else {
+                order.next();
+                continue;
+            };
+            let len = unit.end - unit.offset;
+            tally.add(blocks.bring_back(unit, database)?);
+            done.fetch_add(len, Ordering::Relaxed);
+        }
+        Ok(tally)
+    }
+
+    /// All units, told by the frames alone, which are checked with what follows them.
+    fn units(&self) -> Result<Vec<Unit>, Failure> {
+        let (mut units, mut cursor) = (Vec::new(), HEADER_LEN as u64);
+        while let Some(unit) = self.next_unit(&mut cursor)? {
+            units.push(unit);
+        }
+        Ok(units)
+    }
+
+    fn next_unit(&self, cursor: &mut u64) -> Result<Option<Unit>, Failure> {
+        let offset = *cursor;
+        if offset == self.footer.offset {
+            return Ok(None);
+        }
+        let (_, frame, mut end) = self.frame(offset)?;
+        if frame.kind == Kind::Piece {
+            return Err(self.damaged(offset, "a piece of no record"));
+        }
+        while frame.kind == Kind::Long && end < self.footer.offset {
+            let (_, next, next_end) = self.frame(end)?;
+            if next.kind != Kind::Piece {
+                break;
+            }
+            end = next_end;
+        }
+        *cursor = end;
+        Ok(Some(Unit { offset, end }))
+    }
+
+    /// The frame at an offset, and where its block ends: at the footer at the latest.
+    fn frame(&self, offset: u64) -> Result<([u8; BLOCK_FRAME_LEN], BlockFrame, u64), Failure> {
+        let mut bytes = [0; BLOCK_FRAME_LEN];
+        self.read(offset, &mut bytes)?;
+        let frame = BlockFrame::decode(&bytes);
+        let frame = frame.ok_or_else(|| self.damaged(offset, "this is no block"))?;
+        let end = offset + BLOCK_FRAME_LEN as u64 + u64::from(frame.stored_len);
+        if end > self.footer.offset {
+            return Err(self.damaged(offset, "a block goes beyond the end"));
+        }
+        Ok((bytes, frame, end))
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Failure> {
+        match self.file.read_at(offset, into) {
+            Ok(len) if len == into.len() => Ok(()),
+            Ok(_) => Err(self.damaged(offset, "the file ends here")),
+            Err(error) => Err(self.damaged(offset, &format!("it cannot be read: {error}"))),
+        }
+    }
+
+    fn damaged(&self, offset: u64, what: &str) -> Failure {
+        Failure::Damaged(format!("{} at offset {offset}: {what}", self.path.display()))
+    }
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        self.blocks += other.blocks;
+        self.records += other.records;
+        self.content_len += other.content_len;
+    }
+}
+
+/// One thread's buffers.
+struct Blocks<'r> {
+    reader: &'r Reader,
+    zstd: Option<zstd::bulk::Decompressor<'static>>,
+    stored: Vec<u8>,
+    content: Vec<u8>,
+}
+
+impl Blocks<'_> {
+    fn bring_back(&mut self, unit: &Unit, database: Option<&Database>) -> Result<Tally, Failure> {
+        let offset = unit.offset;
+        let (frame, end) = self.load(offset)?;
+        let mut tally =
+            Tally { blocks: 1, records: frame.records.into(), content_len: frame.content_len.into() };
+        match frame.kind {
+            Kind::Records if end == unit.end => self.records(offset, frame.records as usize, database)?,
+            Kind::Long if frame.records == 1 => {
+                tally.add(self.long(unit, end, database)?);
+            }
+            _ => return Err(self.reader.damaged(offset, "the file changes while it is read")),
+        }
+        Ok(tally)
+    }
+
+    /// Brings the block at an offset into `content`, once it has been checked; tells where it ends.
+    fn load(&mut self, offset: u64) -> Result<(BlockFrame, u64), Failure> {
+        let reader = self.reader;
+        let (bytes, frame, end) = reader.frame(offset)?;
+        let into = match frame.method {
+            Method::Plain => &mut self.content,
+            Method::Zstd => &mut self.stored,
+        };
+        into.resize(frame.stored_len as usize, 0);
+        reader.read(offset + BLOCK_FRAME_LEN as u64, into)?;
+        if !BlockFrame::is_whole(&bytes, frame::seed(reader.header_crc, offset), into) {
+            return Err(reader.damaged(offset, "the checksum of a block differs"));
+        }
+        if frame.method == Method::Zstd {
+            self.decompress(offset, frame.content_len as usize)?;
+        }
+        Ok((frame, end))
+    }
+
+    fn decompress(&mut self, offset: u64, len: usize) -> Result<(), Failure> {
+        let wrong = |_| self.reader.damaged(offset, "a block is not as compression left it");
+        if self.zstd.is_none() {
+            self.zstd = Some(zstd::bulk::Decompressor::new().map_err(wrong)?);
+        }
+        let zstd = self.zstd.as_mut().expect("it was made above");
+        self.content.resize(len, 0);
+        match zstd.decompress_to_buffer(&self.stored, &mut self.content[..]) {
+            Ok(got) if got == len => Ok(()),
+            Ok(_) => Err(self.reader.damaged(offset, "a block is not as long as it says")),
+            Err(error) => Err(wrong(error)),
+        }
+    }
+
+    fn records(&self, offset: u64, records: usize, database: Option<&Database>) -> Result<(), Failure> {
+        let malformed = || self.reader.damaged(offset, "a block does not hold the records it should");
+        let mut rows = Rows::new(&self.content, records).ok_or_else(malformed)?;
+        // In the engine's own order each record goes to where the one before it went.
+        let order = self.reader.header.order;
+        let fetches = database.is_some_and(|database| !database.keeps(order));
+        let mut group = Vec::with_capacity(GROUP);
+        while !rows.is_done() {
+            // Where the records of a group go is fetched from memory while the others of it are looked at.
+            while group.len() < GROUP && !rows.is_done() {
+                let row = rows.next_row().ok_or_else(malformed)?;
+                if let Some(database) = database.filter(|_| fetches) {
+                    database.engine().prefetch(row.key.bytes());
+                }
+                group.push(row);
+            }
+            for row in group.drain(..) {
+                put(database, row.key.bytes(), Record::new(row.value.bytes(), row.attributes))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A long record, whose head is in `content`.
+    fn long(&mut self, unit: &Unit, pieces: u64, database: Option<&Database>) -> Result<Tally, Failure> {
+        let reader = self.reader;
+        let malformed = || reader.damaged(unit.offset, "a long record is not as it should be");
+        let (attributes, key_len, value_len) = long_head(&self.content).ok_or_else(malformed)?;
+        let mut pieces =
+            Pieces { blocks: self, offset: pieces, end: unit.end, at: usize::MAX, tally: Tally::default() };
+        let mut key = Vec::new();
+        pieces.extend(&mut key, key_len)?;
+        match database {
+            // Nothing takes it, so nothing has to hold it.
+            None => pieces.pass(value_len)?,
+            Some(database) => {
+                let value = pieces.value(database, value_len)?;
+                let shared = (value_len >= LONG_VALUE_LEN).then_some(&value);
+                let record = Record { value: (*value).as_ref(), shared, attributes };
+                put(Some(database), &key, record)?;
+            }
+        }
+        if pieces.offset != unit.end || pieces.left() > 0 {
+            return Err(malformed());
+        }
+        Ok(pieces.tally)
+    }
+}
+
+fn put(database: Option<&Database>, key: &[u8], record: Record<'_>) -> Result<(), Failure> {
+    let Some(database) = database else { return Ok(()) };
+    database.replay(&Change::Put { key, record }).map_err(Failure::Refused)
+}
+
+/// Attributes, length of the key, length of the value.
+fn long_head(content: &[u8]) -> Option<(Attributes, usize, usize)> {
+    let mut rest = Rest(content);
+    let tag = rest.byte()?;
+    let mut len = || Some(u32::from_le_bytes(rest.take(4)?.try_into().expect("four bytes")) as usize);
+    let (key_len, value_len) = (len()?, len()?);
+    let attributes = take_attributes(tag, &mut rest)?;
+    let is_sound = rest.0.is_empty() && key_len <= KEY_LEN_MAX && value_len <= VALUE_LEN_MAX;
+    is_sound.then_some((attributes, key_len, value_len))
+}
+
+/// The pieces of a long record, one behind the other.
+struct Pieces<'b, 'r> {
+    blocks: &'b mut Blocks<'r>,
+    /// Of the next block, and of the end of the last one.
+    offset: u64,
+    end: u64,
+    /// What has been used of the block that is loaded.
+    at: usize,
+    tally: Tally,
+}
+
+impl Pieces<'_, '_> {
+    /// What is left of the block that is loaded.
+    fn left(&self) -> usize {
+        self.blocks.content.len().saturating_sub(self.at)
+    }
+
+    /// At most `len` of the next bytes, at least one of them.
+    fn next(&mut self, len: usize) -> Result<&[u8], Failure> {
+        while self.left() == 0 {
+            let reader = self.blocks.reader;
+            if self.offset == self.end {
+                return Err(reader.damaged(self.offset, "a long record is cut off"));
+            }
+            let (frame, end) = self.blocks.load(self.offset)?;
+            if frame.kind != Kind::Piece || frame.records != 0 || frame.content_len == 0 {
+                return Err(reader.damaged(self.offset, "this is no piece of a long record"));
+            }
+            self.tally.add(Tally { blocks: 1, records: 0, content_len: frame.content_len.into() });
+            (self.offset, self.at) = (end, 0);
+        }
+        let piece = &self.blocks.content[self.at..];
+        let piece = &piece[..len.min(piece.len())];
+        self.at += piece.len();
+        Ok(piece)
+    }
+
+    fn extend(&mut self, into: &mut Vec<u8>, len: usize) -> Result<(), Failure> {
+        let end = into.len() + len;
+        while into.len() < end {
+            into.extend_from_slice(self.next(end - into.len())?);
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, mut len: usize) -> Result<(), Failure> {
+        while len > 0 {
+            len -= self.next(len)?.len();
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, into: &mut [u8]) -> Result<(), Failure> {
+        let mut at = 0;
+        while at < into.len() {
+            let piece = self.next(into.len() - at)?;
+            into[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+        Ok(())
+    }
+
+    /// The value, in the engine's own memory if it has any.
+    fn value(&mut self, database: &Database, len: usize) -> Result<SharedBytes, Failure> {
+        let engine = database.engine();
+        let mut buffer = match engine.buffer(len) {
+            Ok(buffer) if len >= LONG_VALUE_LEN => buffer,
+            Err(error) if error.kind() != ErrorKind::Invalid => return Err(Failure::Refused(error)),
+            _ => {
+                let mut value = Vec::new();
+                self.extend(&mut value, len)?;
+                return Ok(std::sync::Arc::new(value));
+            }
+        };
+        while buffer.filled() < len {
+            let wanted = len - buffer.filled();
+            let room = engine.room(&mut *buffer, wanted).map_err(Failure::Refused)?;
+            self.fill(room)?;
+            let filled = room.len();
+            buffer.advance(filled);
+        }
+        Ok(buffer.into_shared())
+    }
+}
+
+/// What has to be known of a checkpoint to choose among several.
+impl Reader {
+    pub(crate) fn start(&self) -> Position {
+        self.header.start
+    }
+}

@@ -1,0 +1,278 @@
+//! The checkpoints of a data directory: which there are, which of them stay, and what of the log stays for them.
+
+use super::{Checkpoint, CheckpointOptions, Failure, Reader, Sink, write};
+use crate::Database;
+use crate::disk::{Disk, File};
+use crate::update_log::{self, Identity, Position, segment_name, segment_start};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+use todana_core::{Error, ErrorKind, Result};
+
+const SUFFIX: &str = ".checkpoint";
+/// So many whole ones are kept.
+const KEPT: usize = 2;
+/// What waits to be synced is bounded, so that the log's own syncs do not wait for all of a checkpoint at once.
+const UNSYNCED_MAX: u64 = 8 << 20;
+
+/// The checkpoints of a directory, and the log that goes with them.
+pub(crate) struct Shelf {
+    disk: Arc<dyn Disk>,
+    directory: PathBuf,
+    log: PathBuf,
+    identity: Identity,
+    /// Known to be whole, the newest one first. Locked while one is made.
+    whole: Mutex<Vec<Known>>,
+    holds: Arc<Holds>,
+}
+
+#[derive(Clone, Copy)]
+struct Known {
+    start: Position,
+    len: u64,
+}
+
+/// What bringing back the newest checkpoint has come to.
+#[derive(Default)]
+pub(crate) struct BroughtBack {
+    pub(crate) checkpoint: Option<Checkpoint>,
+    /// Newer ones that are not whole, and why.
+    pub(crate) refused: Vec<String>,
+}
+
+impl Shelf {
+    pub(crate) fn new(disk: Arc<dyn Disk>, directory: PathBuf, log: PathBuf, identity: Identity) -> Shelf {
+        let (whole, holds) = (Mutex::new(Vec::new()), Arc::new(Holds::default()));
+        Shelf { disk, directory, log, identity, whole, holds }
+    }
+
+    /// Where they begin, the newest one first.
+    pub(crate) fn list(&self) -> Result<Vec<Position>> {
+        let names = self.disk.list(&self.directory);
+        let names = names.map_err(|error| cannot("read", &self.directory, &error))?;
+        let mut starts: Vec<Position> =
+            names.iter().filter_map(|name| update_log::position_of(name, SUFFIX)).collect();
+        starts.sort_unstable_by(|one, other| other.cmp(one));
+        Ok(starts)
+    }
+
+    pub(crate) fn open(&self, start: Position) -> std::result::Result<Reader, String> {
+        let path = self.path_of(start);
+        let reader = Reader::open(&*self.disk, &path, self.identity)?;
+        if reader.start() != start {
+            return Err(format!("{} at offset 0: its name is not that of its position", path.display()));
+        }
+        Ok(reader)
+    }
+
+    /// Brings the newest whole checkpoint back into an empty database, if there is any. `progress` is told where its log
+    /// begins, how many bytes have been read and how many there are.
+    pub(crate) fn bring_back(
+        &self,
+        database: &Database,
+        progress: &mut dyn FnMut(Position, u64, u64),
+    ) -> Result<BroughtBack> {
+        let mut brought = BroughtBack::default();
+        let mut whole = self.whole.lock();
+        for start in self.list()? {
+            let reader = match self.open(start) {
+                Ok(reader) => reader,
+                Err(why) => {
+                    brought.refused.push(why);
+                    continue;
+                }
+            };
+            whole.push(Known { start, len: reader.len() });
+            if brought.checkpoint.is_some() {
+                // Looked at no further: it is needed only if the newest one is damaged some day.
+                continue;
+            }
+            let began = Instant::now();
+            match reader.load(database, &mut |done| progress(start, done, reader.len())) {
+                Ok(()) => {
+                    brought.checkpoint = Some(Checkpoint {
+                        path: self.path_of(start),
+                        start,
+                        until: reader.footer.until,
+                        records: reader.footer.records,
+                        len: reader.len(),
+                        made_ms: reader.header.made_ms,
+                        took: began.elapsed(),
+                    });
+                }
+                Err(Failure::Refused(error)) => return Err(error),
+                Err(Failure::Damaged(why)) => {
+                    whole.pop();
+                    brought.refused.push(why);
+                    database.engine().clear(&mut || ())?;
+                }
+            }
+        }
+        Ok(brought)
+    }
+
+    /// Whether the log has grown enough for another one.
+    pub(crate) fn is_due(&self, end: Position, options: &CheckpointOptions) -> bool {
+        // One that is being made now is none the less.
+        let Some(whole) = self.whole.try_lock() else { return false };
+        let (start, len) = whole.first().map_or((Position(0), 0), |last| (last.start, last.len));
+        end.0.saturating_sub(start.0) > options.log_len_min.max(len)
+    }
+
+    /// Makes one, and removes what is not needed any longer.
+    pub(crate) fn make(
+        &self,
+        database: &Database,
+        options: &CheckpointOptions,
+        stops: &AtomicBool,
+    ) -> Result<Checkpoint> {
+        let mut whole = self.whole.lock();
+        let began = Instant::now();
+        if let Some(log) = database.log() {
+            // So that what lies before it can be removed some day.
+            log.rotate()?;
+        }
+        let partial = self.directory.join("new.checkpoint.partial");
+        let made = self.write(database, options, stops, &partial);
+        if made.is_err() {
+            // It has no name of a checkpoint, so nothing depends on this.
+            let _ = self.disk.remove(&partial);
+        }
+        let mut made = made?;
+        whole.retain(|known| known.start != made.start);
+        whole.insert(0, Known { start: made.start, len: made.len });
+        self.tidy(&mut whole)?;
+        made.took = began.elapsed();
+        Ok(made)
+    }
+
+    fn write(
+        &self,
+        database: &Database,
+        options: &CheckpointOptions,
+        stops: &AtomicBool,
+        partial: &Path,
+    ) -> Result<Checkpoint> {
+        let failed = |error: io::Error| cannot("write", partial, &error);
+        if let Err(error) = self.disk.remove(partial)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(cannot("remove", partial, &error));
+        }
+        let file = self.disk.create(partial).map_err(failed)?;
+        let mut sink = FileSink { file, len: 0, synced: 0 };
+        let written = write(database, self.identity, options, stops, &mut sink)?;
+        sink.file.sync().map_err(failed)?;
+        let path = self.path_of(written.header.start);
+        self.disk.rename(partial, &path).map_err(failed)?;
+        self.disk.sync_directory(&self.directory).map_err(failed)?;
+        Ok(Checkpoint {
+            path,
+            start: written.header.start,
+            until: written.footer.until,
+            records: written.footer.records,
+            len: written.len(),
+            made_ms: written.header.made_ms,
+            took: Default::default(),
+        })
+    }
+
+    /// Removes all checkpoints but the newest whole ones, and the log before them. As long as there are too few, nothing.
+    fn tidy(&self, whole: &mut Vec<Known>) -> Result<()> {
+        let Some(oldest) = whole.get(KEPT - 1).map(|known| known.start) else { return Ok(()) };
+        whole.truncate(KEPT);
+        for start in self.list()? {
+            if !whole.iter().any(|known| known.start == start) {
+                let path = self.path_of(start);
+                self.disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
+            }
+        }
+        self.remove_log(oldest.min(self.holds.first()))
+    }
+
+    /// Removes the segments that end at or before a position.
+    fn remove_log(&self, position: Position) -> Result<()> {
+        let names = self.disk.list(&self.log).map_err(|error| cannot("read", &self.log, &error))?;
+        let mut starts: Vec<Position> = names.iter().filter_map(|name| segment_start(name)).collect();
+        starts.sort_unstable();
+        // In order, so that there is never a gap; the last one is written to.
+        for pair in starts.windows(2).take_while(|pair| pair[1] <= position) {
+            let path = self.log.join(segment_name(pair[0]));
+            self.disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn hold(&self, from: Position) -> Hold {
+        Hold { holds: Arc::clone(&self.holds), number: self.holds.add(from) }
+    }
+
+    pub(crate) fn path_of(&self, start: Position) -> PathBuf {
+        self.directory.join(format!("{:020}{SUFFIX}", start.0))
+    }
+}
+
+/// A file that is written from its beginning.
+struct FileSink {
+    file: Box<dyn File>,
+    len: u64,
+    synced: u64,
+}
+
+impl Sink for FileSink {
+    fn write(&mut self, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        self.file.write_at(self.len, pieces)?;
+        self.len += len as u64;
+        if self.len - self.synced >= UNSYNCED_MAX {
+            self.file.sync()?;
+            self.synced = self.len;
+        }
+        Ok(())
+    }
+}
+
+/// What of the log somebody still reads.
+#[derive(Default)]
+pub(crate) struct Holds(Mutex<(u64, BTreeMap<u64, Position>)>);
+
+impl Holds {
+    fn add(&self, from: Position) -> u64 {
+        let (last, holds) = &mut *self.0.lock();
+        *last += 1;
+        holds.insert(*last, from);
+        *last
+    }
+
+    fn first(&self) -> Position {
+        self.0.lock().1.values().copied().min().unwrap_or(Position(u64::MAX))
+    }
+}
+
+/// Keeps the update log from a position on, for a backup or a replica, until it is dropped. What has been removed before is
+/// not brought back.
+pub struct Hold {
+    holds: Arc<Holds>,
+    number: u64,
+}
+
+impl Hold {
+    /// What lies before this position is not needed any longer.
+    pub fn advance(&self, position: Position) {
+        self.holds.0.lock().1.insert(self.number, position);
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.holds.0.lock().1.remove(&self.number);
+    }
+}
+
+fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("cannot {what} {}: {error}", path.display()))
+}

@@ -1,0 +1,223 @@
+//! Writing a checkpoint while the database is at work.
+
+use super::columns::{Columns, put_attributes, tag_of};
+use super::frame::{self, BLOCK_FRAME_LEN, BlockFrame, CONTENT_LEN_MAX, FOOTER_LEN, Footer, HEADER_LEN};
+use super::frame::{Header, Kind, Method};
+use super::{CheckpointOptions, Compression};
+use crate::Database;
+use crate::update_log::{Identity, Position};
+use std::io::{self, IoSlice};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use todana_core::{Attributes, Error, ErrorKind, LONG_VALUE_LEN, Result, SharedBytes};
+
+/// A block of records ends when its content has come to this.
+const BLOCK_LEN: usize = 256 << 10;
+/// Records that are looked at between two looks at the clock.
+const GROUP: usize = 256;
+/// So long it works at a time.
+const WORK: Duration = Duration::from_millis(1);
+/// And rests no longer than this at a time, however long the disk has kept it.
+const REST_MAX: Duration = Duration::from_millis(20);
+
+/// Where a checkpoint goes, piece by piece.
+pub(crate) trait Sink {
+    fn write(&mut self, pieces: &mut [IoSlice<'_>]) -> io::Result<()>;
+}
+
+/// What has been written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub(crate) header: Header,
+    pub(crate) footer: Footer,
+}
+
+impl Written {
+    /// Of the file.
+    pub(crate) fn len(&self) -> u64 {
+        self.footer.offset + FOOTER_LEN as u64
+    }
+}
+
+/// Writes a checkpoint of a database that keeps a log. When this returns the log is on disk as far as it must be.
+/// Fails with `Unavailable` if the sink or the log fails, with `Closed` if `stops` has become true.
+pub(crate) fn write(
+    database: &Database,
+    identity: Identity,
+    options: &CheckpointOptions,
+    stops: &AtomicBool,
+    sink: &mut dyn Sink,
+) -> Result<Written> {
+    let no_log = || Error::new(ErrorKind::Invalid, "a database without an update log has no checkpoints");
+    let log = database.log().ok_or_else(no_log)?;
+    let stand = database.stand().ok_or_else(no_log)?;
+    let header = Header {
+        identity,
+        start: stand.end,
+        made_ms: database.now().0 * 1000,
+        version: stand.version,
+        planned_clear: stand.planned_clear,
+        order: database.engine().order(),
+    };
+    let mut blocks = Blocks::new(sink, &header, options.compression)?;
+    let mut pace = Pace { since: Instant::now(), rests: options.rests };
+    let mut columns = Columns::default();
+    let mut place = None;
+    loop {
+        let mut long = None;
+        let mut seen = 0;
+        let now = database.now();
+        place = database.engine().scan(place, &mut |key, record| {
+            seen += 1;
+            let is_long = record.shared.is_some() || key.len() + record.value.len() >= LONG_VALUE_LEN;
+            if !record.attributes.expiry.is_live(now) {
+                // No reader would see it, and no later entry of the log revives it.
+            } else if is_long {
+                let value = record.shared.cloned().unwrap_or_else(|| Arc::new(record.value.to_vec()));
+                let next =
+                    Long { key: key.to_vec(), value, attributes: record.attributes, before: long.take() };
+                long = Some(Box::new(next));
+            } else {
+                columns.push(key, &record);
+            }
+            let goes_on = long.is_none() && seen < GROUP && columns.len() < BLOCK_LEN;
+            if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        while let Some(next) = long {
+            blocks.put_long(&next)?;
+            long = next.before;
+        }
+        if columns.len() >= BLOCK_LEN || (place.is_none() && columns.records() > 0) {
+            blocks.put_records(&mut columns)?;
+        }
+        if place.is_none() {
+            break;
+        }
+        if stops.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Closed, "the checkpoint was called off"));
+        }
+        pace.rest();
+    }
+    let until = log.end();
+    log.sync_to(until)?;
+    let footer = blocks.finish(until)?;
+    Ok(Written { header, footer })
+}
+
+/// A record that goes into blocks of its own. The value is shared, so that nothing long is copied under a lock.
+struct Long {
+    key: Vec<u8>,
+    value: SharedBytes,
+    attributes: Attributes,
+    /// Records of one place are shown together, so that there may be more than one.
+    before: Option<Box<Long>>,
+}
+
+/// Leaves time to the requests.
+struct Pace {
+    since: Instant,
+    rests: u32,
+}
+
+impl Pace {
+    fn rest(&mut self) {
+        let worked = self.since.elapsed();
+        if worked >= WORK {
+            let rest = (worked * self.rests).min(REST_MAX);
+            if !rest.is_zero() {
+                std::thread::sleep(rest);
+            }
+            self.since = Instant::now();
+        }
+    }
+}
+
+/// The blocks, one behind the other.
+struct Blocks<'s> {
+    sink: &'s mut dyn Sink,
+    header_crc: [u8; 4],
+    zstd: Option<zstd::bulk::Compressor<'static>>,
+    content: Vec<u8>,
+    packed: Vec<u8>,
+    footer: Footer,
+}
+
+impl<'s> Blocks<'s> {
+    fn new(sink: &'s mut dyn Sink, header: &Header, compression: Compression) -> Result<Blocks<'s>> {
+        let bytes = header.encode();
+        sink.write(&mut [IoSlice::new(&bytes)]).map_err(unwritable)?;
+        let zstd = match compression {
+            Compression::None => None,
+            Compression::Zstd(level) => Some(zstd::bulk::Compressor::new(level).map_err(unwritable)?),
+        };
+        let offset = HEADER_LEN as u64;
+        let footer = Footer { blocks: 0, records: 0, offset, until: Position(0), content_len: 0 };
+        Ok(Blocks { sink, header_crc: header.crc(), zstd, content: Vec::new(), packed: Vec::new(), footer })
+    }
+
+    fn put_records(&mut self, columns: &mut Columns) -> Result<()> {
+        self.content.clear();
+        columns.encode(&mut self.content);
+        let content = std::mem::take(&mut self.content);
+        self.put(Kind::Records, columns.records(), &content)?;
+        self.content = content;
+        columns.clear();
+        Ok(())
+    }
+
+    fn put_long(&mut self, long: &Long) -> Result<()> {
+        let value = (*long.value).as_ref();
+        let mut head = vec![tag_of(&long.attributes)];
+        head.extend_from_slice(&(long.key.len() as u32).to_le_bytes());
+        head.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        put_attributes(&long.attributes, &mut head);
+        self.put(Kind::Long, 1, &head)?;
+        for piece in long.key.chunks(BLOCK_LEN).chain(value.chunks(BLOCK_LEN)) {
+            self.put(Kind::Piece, 0, piece)?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, kind: Kind, records: usize, content: &[u8]) -> Result<()> {
+        if content.len() > CONTENT_LEN_MAX {
+            return Err(Error::new(ErrorKind::Invalid, "too many records of one place for a checkpoint"));
+        }
+        let mut method = Method::Plain;
+        if let Some(zstd) = &mut self.zstd {
+            self.packed.clear();
+            self.packed.reserve(zstd::zstd_safe::compress_bound(content.len()));
+            let len = zstd.compress_to_buffer(content, &mut self.packed).map_err(unwritable)?;
+            if len < content.len() {
+                method = Method::Zstd;
+            }
+        }
+        let stored = if method == Method::Zstd { &self.packed[..] } else { content };
+        let frame = BlockFrame {
+            kind,
+            method,
+            stored_len: stored.len() as u32,
+            content_len: content.len() as u32,
+            records: records as u32,
+        };
+        let frame = frame.encode(frame::seed(self.header_crc, self.footer.offset), stored);
+        self.sink.write(&mut [IoSlice::new(&frame), IoSlice::new(stored)]).map_err(unwritable)?;
+        self.footer.blocks += 1;
+        self.footer.records += records as u64;
+        self.footer.offset += (BLOCK_FRAME_LEN + stored.len()) as u64;
+        self.footer.content_len += content.len() as u64;
+        Ok(())
+    }
+
+    fn finish(mut self, until: Position) -> Result<Footer> {
+        self.footer.until = until;
+        let bytes = self.footer.encode(self.header_crc);
+        self.sink.write(&mut [IoSlice::new(&bytes)]).map_err(unwritable)?;
+        Ok(self.footer)
+    }
+}
+
+fn unwritable(error: io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("cannot write the checkpoint: {error}"))
+}

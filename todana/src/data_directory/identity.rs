@@ -1,0 +1,133 @@
+//! Who the database is: the file `identity` (docs/format/data-directory.md, section 1).
+
+use super::{CHECKPOINTS, LOG, cannot};
+use crate::disk::Disk;
+use crate::update_log::Identity;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, IoSlice};
+use std::path::Path;
+use todana_core::{Error, ErrorKind, Result};
+
+const IDENTITY_LEN: usize = 36;
+const MAGIC: &[u8; 8] = b"TODANAID";
+const VERSION: u32 = 1;
+
+/// Reads the identity, or makes one for a new directory.
+pub(super) fn read_or_make(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
+    match read(disk, directory)? {
+        Some(identity) => Ok(identity),
+        None => make(disk, directory),
+    }
+}
+
+/// Reads it; `None` if there is none.
+pub(super) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Identity>> {
+    let path = directory.join("identity");
+    let file = match disk.open(&path, false) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(cannot("read", &path, &error)),
+    };
+    let mut bytes = [0; IDENTITY_LEN + 1];
+    let len = file.read_at(0, &mut bytes).map_err(|error| cannot("read", &path, &error))?;
+    decode(&bytes[..len])
+        .map(Some)
+        .map_err(|why| Error::new(ErrorKind::Corrupt, format!("{} at offset 0: {why}", path.display())))
+}
+
+fn make(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
+    // Logs without the identity that they name are not a new directory.
+    for part in [LOG, CHECKPOINTS] {
+        let path = directory.join(part);
+        if !disk.list(&path).map_err(|error| cannot("read", &path, &error))?.is_empty() {
+            let message = format!("{} is not empty, but there is no file `identity`", path.display());
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+    }
+    // The directory may be new, and so may those above it. Where nothing may be made, nothing was; and some systems cannot sync
+    // the directories that lead to a mount.
+    for above in directory.ancestors().skip(1) {
+        let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+        if let Err(error) = disk.sync_directory(above)
+            && !matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied
+                    | io::ErrorKind::ReadOnlyFilesystem
+                    | io::ErrorKind::InvalidInput
+                    | io::ErrorKind::Unsupported
+            )
+        {
+            return Err(cannot("sync", above, &error));
+        }
+    }
+    let random = || RandomState::new().build_hasher().finish();
+    let server_id = (random() as u32).max(1);
+    let mut database_id = [0; 16];
+    database_id[..8].copy_from_slice(&random().to_le_bytes());
+    database_id[8..].copy_from_slice(&random().to_le_bytes());
+    let identity = Identity { server_id, database_id };
+    let (partial, path) = (directory.join("identity.partial"), directory.join("identity"));
+    let write = || {
+        if let Err(error) = disk.remove(&partial)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error);
+        }
+        let file = disk.create(&partial)?;
+        file.write_at(0, &mut [IoSlice::new(&encode(identity))])?;
+        file.sync()?;
+        disk.rename(&partial, &path)?;
+        disk.sync_directory(directory)
+    };
+    write().map_err(|error| cannot("write", &path, &error))?;
+    Ok(identity)
+}
+
+fn encode(identity: Identity) -> [u8; IDENTITY_LEN] {
+    let mut bytes = [0; IDENTITY_LEN];
+    bytes[..8].copy_from_slice(MAGIC);
+    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[12..16].copy_from_slice(&identity.server_id.to_le_bytes());
+    bytes[16..32].copy_from_slice(&identity.database_id);
+    let crc = crc32c::crc32c(&bytes[..32]);
+    bytes[32..].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> std::result::Result<Identity, String> {
+    let Ok(bytes) = <&[u8; IDENTITY_LEN]>::try_from(bytes) else {
+        return Err(format!("the length is not {IDENTITY_LEN}"));
+    };
+    let four = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    if &bytes[..8] != MAGIC {
+        return Err("this is no identity".into());
+    }
+    if crc32c::crc32c(&bytes[..32]) != four(32) {
+        return Err("the checksum differs".into());
+    }
+    if four(8) != VERSION {
+        return Err(format!("format version {}; this program knows version {VERSION}", four(8)));
+    }
+    Ok(Identity { server_id: four(12), database_id: bytes[16..32].try_into().expect("sixteen bytes") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_comes_back_and_no_flipped_bit_goes_unseen() {
+        let identity = Identity { server_id: 7, database_id: *b"0123456789abcdef" };
+        let bytes = encode(identity);
+        assert_eq!(decode(&bytes), Ok(identity));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(decode(&damaged).is_err(), "bit {bit}");
+        }
+        for len in 0..bytes.len() {
+            assert!(decode(&bytes[..len]).is_err());
+        }
+        assert!(decode(&[&bytes[..], b"x"].concat()).is_err());
+    }
+}

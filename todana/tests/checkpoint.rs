@@ -1,0 +1,533 @@
+//! A checkpoint and the log behind it give the state that was; damaged ones are never used.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use todana::checkpoint::{CheckpointKeeper, CheckpointOptions, Compression};
+use todana::disk::SystemDisk;
+use todana::update_log::{LogOptions, Sync};
+use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, Opened, seed_of, verify};
+use todana_core::{
+    Attributes, Command, Delete, ErrorKind, Get, MemoryLimit, Needs, Result, Store, StoreMode, Touch, Ttl,
+    UnixSeconds, WhenFull,
+};
+use todana_engine::{MemHash, MemHashOptions};
+
+type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
+
+struct Opening {
+    database: Arc<Database>,
+    lane: Arc<Lane>,
+    clock: Arc<ManualClock>,
+    opened: Opened,
+    // Dropped last: the lock outlives the log.
+    directory: Arc<DataDirectory>,
+}
+
+fn options(compression: Compression) -> DataOptions {
+    DataOptions {
+        log: LogOptions { sync: Sync::Never, ..LogOptions::default() },
+        checkpoints: CheckpointOptions { compression, ..CheckpointOptions::default() },
+    }
+}
+
+fn try_open(path: &Path, now: u64, options: &DataOptions, limit: MemoryLimit) -> Result<Opening> {
+    let clock = Arc::new(ManualClock::new(UnixSeconds(now)));
+    let seed = seed_of(Arc::new(SystemDisk), path);
+    let engine = MemHash::new(MemHashOptions { limit, seed, ..MemHashOptions::default() }).unwrap();
+    let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+    let directory = DataDirectory::open(Arc::new(SystemDisk), path)?;
+    let opened = directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, options, &mut |_| ())?;
+    let lane = database.lane();
+    Ok(Opening { database: Arc::new(database), lane, clock, opened, directory: Arc::new(directory) })
+}
+
+fn open_at(path: &Path, now: u64) -> Opening {
+    let limit = MemHashOptions::default().limit;
+    try_open(path, now, &options(Compression::Zstd(1)), limit).unwrap()
+}
+
+fn open(path: &Path) -> Opening {
+    open_at(path, 1_000)
+}
+
+impl Opening {
+    fn run(&self, command: Command<'_>) -> String {
+        let mut answer = String::new();
+        self.database.execute(&self.lane, &command, &mut |reply| answer = format!("{reply:?}"));
+        answer
+    }
+
+    fn set(&self, key: &[u8], value: &[u8]) {
+        let answer = self.run(Command::Store(Store { key, value, ..Store::default() }));
+        assert!(answer.starts_with("Stored"), "{answer}");
+    }
+
+    fn checkpoint(&self) -> todana::checkpoint::Checkpoint {
+        self.directory.checkpoint(&self.database).unwrap()
+    }
+
+    fn records(&self) -> Records {
+        let mut records = Records::new();
+        let mut place = None;
+        loop {
+            let scan = self.database.engine().scan(place, &mut |key, record| {
+                records.insert(key.to_vec(), (record.value.to_vec(), record.attributes));
+                ControlFlow::Continue(())
+            });
+            place = scan.unwrap();
+            if place.is_none() {
+                return records;
+            }
+        }
+    }
+}
+
+fn files(folder: &Path, directory: &str) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder.join(directory)).unwrap();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+fn checkpoints(folder: &Path) -> Vec<PathBuf> {
+    files(folder, "checkpoints")
+}
+
+#[test]
+fn records_of_every_size_and_attribute_come_back() {
+    for compression in [Compression::None, Compression::Zstd(1)] {
+        let folder = tempfile::tempdir().unwrap();
+        let limit = MemHashOptions::default().limit;
+        let before = try_open(folder.path(), 1_000, &options(compression), limit).unwrap();
+        for (index, len) in [0, 1, 7, 8, 1023, 1025, 65_535, 65_536, 65_537, 262_144, 300_001, 5_000_000]
+            .into_iter()
+            .enumerate()
+        {
+            let value: Vec<u8> = (0..len).map(|n: usize| ((n * n) >> 3) as u8).collect();
+            before.set(format!("size:{len}").as_bytes(), &value);
+            before.set(&vec![b'k'; 60 + index], &value);
+        }
+        before.set(b"", b"");
+        before.set(&vec![b'K'; 70_000], b"short");
+        before.set(&vec![b'L'; 300_000], &vec![b'l'; 300_000]);
+        for n in 0..2_000u32 {
+            before.set(format!("{n}").as_bytes(), format!("{:08}", n * 7_919).as_bytes());
+            before.set(format!("{n:019}").as_bytes(), &n.to_le_bytes());
+        }
+        let needs = Needs { version: true, ..Needs::default() };
+        for (n, ttl) in
+            [Ttl::Never, Ttl::Seconds(100), Ttl::At(1 << 33), Ttl::Sliding(60)].into_iter().enumerate()
+        {
+            for flags in [0, 1, u32::MAX] {
+                for needs in [Needs::default(), needs] {
+                    let key = format!("{n}:{flags}:{}", needs.version);
+                    let key = key.as_bytes();
+                    before.run(Command::Store(Store {
+                        key,
+                        value: b"tagged",
+                        flags,
+                        ttl,
+                        needs,
+                        ..Store::default()
+                    }));
+                }
+            }
+        }
+        before.run(Command::Store(Store {
+            key: b"long and tagged",
+            value: &vec![b't'; 100_000],
+            flags: 5,
+            ttl: Ttl::Sliding(300),
+            needs,
+            ..Store::default()
+        }));
+        let records = before.records();
+        let made = before.checkpoint();
+        assert_eq!(made.records, records.len() as u64);
+        assert_eq!(made.len, std::fs::metadata(&made.path).unwrap().len());
+        drop(before);
+
+        let after = open_at(folder.path(), 1_010);
+        // Nothing was written since but the mark of a good end.
+        assert_eq!(after.opened.entries, 1);
+        let brought = after.opened.checkpoint.as_ref().unwrap();
+        assert_eq!((brought.records, brought.start, brought.len), (made.records, made.start, made.len));
+        assert_eq!(after.records(), records);
+    }
+}
+
+#[test]
+fn a_checkpoint_and_the_log_behind_it_give_the_state_at_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = open(folder.path());
+    for n in 0..100u32 {
+        before.set(format!("key:{n}").as_bytes(), b"old");
+    }
+    before.checkpoint();
+    before.set(b"key:1", b"new");
+    before.run(Command::Delete(Delete { key: b"key:2", ..Delete::default() }));
+    before.run(Command::Touch(Touch { key: b"key:3", ttl: Ttl::Seconds(500) }));
+    before.run(Command::Store(Store {
+        key: b"key:4",
+        value: b"+",
+        mode: StoreMode::Append,
+        ..Store::default()
+    }));
+    let records = before.records();
+    drop(before);
+    let after = open(folder.path());
+    assert_eq!(after.opened.checkpoint.as_ref().unwrap().records, 100);
+    assert!(after.opened.entries >= 4 && after.opened.entries < 20, "{:?}", after.opened);
+    assert_eq!(after.records(), records);
+}
+
+#[test]
+fn records_come_back_to_an_engine_of_another_seed_and_other_shards() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = open(folder.path());
+    for n in 0..30_000u32 {
+        before.set(n.to_string().as_bytes(), &n.to_le_bytes());
+    }
+    before.checkpoint();
+    let records = before.records();
+    drop(before);
+    let own = seed_of(Arc::new(SystemDisk), folder.path()).unwrap();
+    for (seed, shards) in [(own, 16), (own, 1), (own, 64), (!own, 16), (!own, 2)] {
+        let (seed, shards) = (Some(seed), Some(shards));
+        let engine = MemHash::new(MemHashOptions { seed, shards, ..MemHashOptions::default() }).unwrap();
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(UnixSeconds(1_000)));
+        let database = Database::new(Box::new(engine), Arc::clone(&clock));
+        let directory = DataDirectory::open(Arc::new(SystemDisk), folder.path()).unwrap();
+        directory.restore(&database, clock, &DataOptions::default(), &mut |_| ()).unwrap();
+        let mut now = Records::new();
+        let scan = database.engine().scan(None, &mut |key, record| {
+            now.insert(key.to_vec(), (record.value.to_vec(), record.attributes));
+            ControlFlow::Continue(())
+        });
+        assert_eq!(scan.unwrap(), None);
+        assert!(now == records);
+    }
+}
+
+#[test]
+fn versions_and_a_planned_flush_are_kept_by_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let needs = Needs { version: true, ..Needs::default() };
+    let store = Command::Store(Store { key: b"k", value: b"v", needs, ..Store::default() });
+    let version_of = |answer: String| -> u64 {
+        answer.split("version: ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap()
+    };
+    let before = open(folder.path());
+    let shown = version_of(before.run(store));
+    // No record has it any longer, and the log from here on does not tell it.
+    before.run(Command::Delete(Delete { key: b"k", ..Delete::default() }));
+    before.run(Command::Flush { at: Ttl::Seconds(60) });
+    before.set(b"stays", b"until then");
+    before.checkpoint();
+    drop(before);
+    let after = open_at(folder.path(), 1_059);
+    assert_eq!(after.opened.entries, 1);
+    assert!(version_of(after.run(store)) > shown);
+    assert_ne!(after.run(Command::Get(Get { key: b"stays", ..Get::default() })), "Miss");
+    after.clock.advance(1);
+    assert_eq!(after.run(Command::Get(Get { key: b"stays", ..Get::default() })), "Miss");
+    // A flush that has been carried out is not planned.
+    after.set(b"later", b"stays");
+    after.checkpoint();
+    drop(after);
+    let last = open_at(folder.path(), 5_000);
+    assert_ne!(last.run(Command::Get(Get { key: b"later", ..Get::default() })), "Miss");
+}
+
+#[test]
+fn expired_records_are_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = open(folder.path());
+    before.set(b"stays", b"1");
+    before.run(Command::Store(Store {
+        key: b"dies",
+        value: b"2",
+        ttl: Ttl::Seconds(10),
+        ..Store::default()
+    }));
+    before.clock.advance(10);
+    assert_eq!(before.checkpoint().records, 1);
+    drop(before);
+    assert_eq!(open_at(folder.path(), 1_010).records().into_keys().collect::<Vec<_>>(), [b"stays"]);
+}
+
+/// Writers work on keys of their own all the while, so that each knows what must be there in the end. The number of
+/// records goes up and down, so that buckets split and merge beneath the scan.
+#[test]
+fn checkpoints_under_writers_come_back_as_what_was_written_last() {
+    const WRITERS: u64 = 3;
+    const KEYS: u64 = 6_000;
+    let folder = tempfile::tempdir().unwrap();
+    let opening = open(folder.path());
+    let stops = AtomicBool::new(false);
+    let expected: Records = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let (opening, stops) = (&opening, &stops);
+                scope.spawn(move || {
+                    let lane = opening.database.lane();
+                    let mut model = BTreeMap::new();
+                    let mut seed = writer + 1;
+                    let mut round = 0u64;
+                    while !stops.load(Ordering::Relaxed) || round < 50_000 {
+                        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        // Mostly stores for a while, then mostly removals.
+                        let removes = (seed >> 60) < if (round / 10_000).is_multiple_of(2) { 2 } else { 14 };
+                        let key = format!("{writer}:{}", (seed >> 33) % KEYS).into_bytes();
+                        let value = match seed >> 40 & 63 {
+                            0 => vec![seed as u8; 70_000],
+                            1..8 => vec![seed as u8; 2_000],
+                            _ => round.to_string().into_bytes(),
+                        };
+                        let command = if removes {
+                            Command::Delete(Delete { key: &key, ..Delete::default() })
+                        } else {
+                            Command::Store(Store {
+                                key: &key,
+                                value: &value,
+                                flags: round as u32,
+                                ..Store::default()
+                            })
+                        };
+                        opening.database.execute(&lane, &command, &mut |_| ());
+                        if removes {
+                            model.remove(&key);
+                        } else {
+                            let attributes = Attributes { flags: round as u32, ..Attributes::default() };
+                            model.insert(key, (value, attributes));
+                        }
+                        round += 1;
+                    }
+                    model
+                })
+            })
+            .collect();
+        for _ in 0..4 {
+            opening.checkpoint();
+        }
+        stops.store(true, Ordering::Relaxed);
+        writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+    });
+    assert!(opening.records() == expected);
+    drop(opening);
+    let after = open(folder.path());
+    assert!(after.opened.checkpoint.is_some() && after.opened.refused.is_empty(), "{:?}", after.opened);
+    assert!(after.records() == expected);
+    assert_eq!(verify(Arc::new(SystemDisk), folder.path(), &mut |_| ()).unwrap().damages, [""; 0]);
+}
+
+/// A folder with two checkpoints of few records, the second with a long one, and a log behind; and its records.
+fn two_checkpoints(folder: &Path, compression: Compression) -> Records {
+    let limit = MemHashOptions::default().limit;
+    let opening = try_open(folder, 1_000, &options(compression), limit).unwrap();
+    opening.set(b"first", b"one");
+    opening.set(b"12345678", b"87654321");
+    opening.checkpoint();
+    opening.set(b"second", b"two");
+    opening.set(&vec![b'k'; 66_000], b"a long key");
+    opening.run(Command::Store(Store {
+        key: b"tag",
+        value: b"v",
+        flags: 7,
+        ttl: Ttl::Seconds(99),
+        ..Store::default()
+    }));
+    opening.checkpoint();
+    opening.set(b"third", b"three");
+    opening.records()
+}
+
+#[test]
+fn no_flipped_bit_of_a_checkpoint_is_ever_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let records = two_checkpoints(folder.path(), Compression::Zstd(1));
+    let newest = checkpoints(folder.path()).pop().unwrap();
+    let whole = std::fs::read(&newest).unwrap();
+    assert!(whole.len() < 1_000, "{}", whole.len());
+    for at in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1 << (at % 8);
+        std::fs::write(&newest, &damaged).unwrap();
+        let verified = verify(Arc::new(SystemDisk), folder.path(), &mut |_| ()).unwrap();
+        let name = newest.display().to_string();
+        assert!(verified.damages.len() == 1 && verified.damages[0].starts_with(&name), "{at}: {verified:?}");
+        assert!(verified.damages[0].contains(" at offset "), "{at}: {verified:?}");
+        // Opening takes a moment; every byte is verified above by the same reader.
+        if at % 5 == 0 {
+            let after = open(folder.path());
+            assert_eq!(after.opened.refused, verified.damages, "{at}");
+            assert!(after.opened.checkpoint.as_ref().unwrap().path != newest);
+            assert!(after.records() == records, "{at}");
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_that_is_cut_off_or_goes_on_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let records = two_checkpoints(folder.path(), Compression::None);
+    let newest = checkpoints(folder.path()).pop().unwrap();
+    let whole = std::fs::read(&newest).unwrap();
+    let edges = (0..200).chain(whole.len() - 200..whole.len()).chain([whole.len() / 2]);
+    for len in edges {
+        std::fs::write(&newest, &whole[..len]).unwrap();
+        let verified = verify(Arc::new(SystemDisk), folder.path(), &mut |_| ()).unwrap();
+        assert_eq!((verified.damages.len(), verified.checkpoints), (1, 1), "{len}: {verified:?}");
+    }
+    let after = open(folder.path());
+    assert_eq!(after.opened.refused.len(), 1);
+    assert!(after.records() == records);
+    drop(after);
+    std::fs::write(&newest, [&whole[..], b"\0"].concat()).unwrap();
+    assert_eq!(open(folder.path()).opened.refused.len(), 1);
+}
+
+#[test]
+fn blocks_that_are_exchanged_or_missing_are_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let limit = MemHashOptions::default().limit;
+    let opening = try_open(folder.path(), 1_000, &options(Compression::None), limit).unwrap();
+    for n in 0..3u8 {
+        opening.set(&[b'k', n], &[n; 70_000]);
+    }
+    drop((opening.checkpoint(), opening));
+    let path = checkpoints(folder.path()).pop().unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    // Each record: a head, a piece with its key, one with its value.
+    let len = (whole.len() - 96 - 56) / 3;
+    let (head, body, foot) = (&whole[..96], &whole[96..whole.len() - 56], &whole[whole.len() - 56..]);
+    let exchanged = [head, &body[len..2 * len], &body[..len], &body[2 * len..], foot].concat();
+    let twice = [head, &body[..len], &body[..len], &body[2 * len..], foot].concat();
+    let missing = [head, &body[..2 * len], foot].concat();
+    for changed in [exchanged, twice, missing] {
+        std::fs::write(&path, &changed).unwrap();
+        let verified = verify(Arc::new(SystemDisk), folder.path(), &mut |_| ()).unwrap();
+        assert_eq!((verified.damages.len(), verified.checkpoints), (1, 0), "{verified:?}");
+    }
+    std::fs::write(&path, &whole).unwrap();
+    assert_eq!(verify(Arc::new(SystemDisk), folder.path(), &mut |_| ()).unwrap().records, 3);
+}
+
+#[test]
+fn two_checkpoints_stay_and_the_log_that_the_older_one_needs() {
+    let folder = tempfile::tempdir().unwrap();
+    let opening = open(folder.path());
+    let mut made = Vec::new();
+    for n in 0..5u32 {
+        opening.set(b"n", n.to_string().as_bytes());
+        made.push(opening.checkpoint());
+        let kept: Vec<PathBuf> = made.iter().rev().take(2).rev().map(|made| made.path.clone()).collect();
+        assert_eq!(checkpoints(folder.path()), kept);
+    }
+    let first = files(folder.path(), "log").remove(0);
+    assert_eq!(first.file_stem().unwrap().to_str().unwrap(), format!("{:020}", made[3].start.0));
+    // Whoever holds the log keeps it.
+    let hold = opening.directory.hold(made[3].start);
+    for _ in 0..3 {
+        opening.set(b"n", b"more");
+        opening.checkpoint();
+    }
+    assert_eq!(files(folder.path(), "log")[0], first);
+    hold.advance(made[4].start);
+    opening.set(b"n", b"more");
+    opening.checkpoint();
+    assert_ne!(files(folder.path(), "log")[0], first);
+    drop(hold);
+    opening.set(b"n", b"last");
+    let last = opening.checkpoint();
+    assert!(files(folder.path(), "log").len() <= 3);
+    drop(opening);
+    let after = open(folder.path());
+    assert_eq!(after.opened.checkpoint.unwrap().start, last.start);
+}
+
+#[test]
+fn a_log_that_lacks_what_a_checkpoint_needs_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let opening = open(folder.path());
+    opening.set(b"k", &[b'v'; 3_000]);
+    opening.checkpoint();
+    drop(opening);
+    let limit = MemHashOptions::default().limit;
+    let logs = files(folder.path(), "log");
+    for log in &logs[1..] {
+        std::fs::remove_file(log).unwrap();
+    }
+    // All of it was on disk when the checkpoint got its name.
+    let log = std::fs::OpenOptions::new().write(true).open(&logs[0]).unwrap();
+    log.set_len(100).unwrap();
+    let error = try_open(folder.path(), 1_000, &DataOptions::default(), limit).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    std::fs::remove_file(&logs[0]).unwrap();
+    let error = try_open(folder.path(), 1_000, &DataOptions::default(), limit).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+}
+
+#[test]
+fn a_checkpoint_that_does_not_fit_in_memory_is_refused_where_nothing_may_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let opening = open(folder.path());
+    for n in 0..40_000u32 {
+        opening.set(&n.to_le_bytes(), &[b'v'; 200]);
+    }
+    opening.checkpoint();
+    drop(opening);
+    let limit = |when_full| MemoryLimit { bytes: Some(4 << 20), when_full };
+    let options = DataOptions::default();
+    let error = try_open(folder.path(), 1_000, &options, limit(WhenFull::Refuse)).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    let opening = try_open(folder.path(), 1_000, &options, limit(WhenFull::Evict)).unwrap();
+    let status = opening.database.engine().status();
+    assert!(status.records > 1_000 && status.committed_bytes <= 4 << 20, "{status:?}");
+}
+
+#[test]
+fn what_is_half_written_is_removed_and_a_strangers_checkpoint_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
+    for folder in [&folder, &other] {
+        let opening = open(folder.path());
+        opening.set(b"of", folder.path().to_str().unwrap().as_bytes());
+        opening.checkpoint();
+    }
+    let own = checkpoints(folder.path()).pop().unwrap();
+    std::fs::copy(
+        checkpoints(other.path()).pop().unwrap(),
+        own.with_file_name(format!("{:020}.checkpoint", 1u64 << 40)),
+    )
+    .unwrap();
+    std::fs::copy(&own, own.with_file_name("new.checkpoint.partial")).unwrap();
+    let after = open(folder.path());
+    assert_eq!(after.opened.checkpoint.as_ref().unwrap().path, own);
+    assert!(after.opened.refused[0].ends_with("it belongs to another database"), "{:?}", after.opened);
+    assert_eq!(checkpoints(folder.path()).len(), 2);
+}
+
+#[test]
+fn one_is_made_when_the_log_has_grown_enough() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options(Compression::Zstd(1));
+    options.checkpoints.log_len_min = 10_000;
+    let opening = try_open(folder.path(), 1_000, &options, MemHashOptions::default().limit).unwrap();
+    assert!(!opening.directory.is_checkpoint_due(&opening.database));
+    opening.set(b"k", &[b'v'; 10_000]);
+    assert!(opening.directory.is_checkpoint_due(&opening.database));
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let keeper =
+        CheckpointKeeper::start(Arc::clone(&opening.directory), Arc::clone(&opening.database), move |made| {
+            sender.send(made).unwrap()
+        });
+    let made = receiver.recv_timeout(Duration::from_secs(60)).unwrap().unwrap();
+    drop(keeper);
+    assert_eq!(made.records, 1);
+    assert!(!opening.directory.is_checkpoint_due(&opening.database));
+}
