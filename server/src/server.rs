@@ -27,9 +27,12 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
+use todana::checkpoint::CheckpointKeeper;
 use todana::disk::SystemDisk;
-use todana::update_log::{LogOptions, UpdateLog};
-use todana::{CachedClock, Clock, DataDirectory, DataOptions, Database, Opened, Progress};
+use todana::update_log::{LogOptions, Tail, UpdateLog};
+use todana::{
+    CachedClock, Clock, DataDirectory, DataOptions, Database, Opened, Progress, seed_of,
+};
 use todana_core::{MemoryLimit, WhenFull};
 use todana_engine::{EvictionObserver, MemHash, MemHashOptions};
 use todana_protocol::memcached::{CHUNK_SIZES, Choice, ITEM_OVERHEAD_BYTES};
@@ -97,7 +100,7 @@ impl Handle {
 /// What all threads of a server share.
 pub(crate) struct Shared {
     pub(crate) options: Options,
-    pub(crate) database: Database,
+    pub(crate) database: Arc<Database>,
     pub(crate) clock: Arc<CachedClock>,
     pub(crate) handle: Handle,
     pub(crate) started: Instant,
@@ -227,8 +230,10 @@ pub struct Server {
     pid_file: Option<PidFile>,
     admin: Option<Pages>,
     udp_addresses: Vec<SocketAddr>,
+    /// Makes checkpoints of it.
+    keeper: Option<CheckpointKeeper>,
     /// Locked until the server ends.
-    data: Option<DataDirectory>,
+    data: Option<Arc<DataDirectory>>,
 }
 
 /// The pages for monitoring.
@@ -298,6 +303,8 @@ impl Server {
             class_bounds: class_bounds.clone(),
             shards: Some(shards),
             observer: Some(Arc::clone(&observers) as Arc<dyn EvictionObserver>),
+            // So that records come back bucket by bucket.
+            seed: options.data.as_ref().and_then(|place| seed_of(Arc::new(SystemDisk), &place.directory)),
             ..MemHashOptions::default()
         })
         .map_err(io::Error::other)?;
@@ -311,7 +318,7 @@ impl Server {
             started: Instant::now(),
             started_at: clock.now().0,
             roster: Roster::new(&listeners, &datagrams, clock.now().0),
-            database,
+            database: Arc::new(database),
             clock,
             handle: handle.clone(),
             connections: ConnectionCounters::default(),
@@ -357,8 +364,19 @@ impl Server {
         }
         // Last, so that whoever finds the file finds a server that listens.
         let pid_file = shared.options.pid_file.as_deref().map(PidFile::write).transpose()?;
-        let (admin, data) = (admin.map(Pages::Bound), None);
-        Ok(Server { shared, acceptor, workers, udp, tcp_addresses, udp_addresses, pid_file, admin, data })
+        let admin = admin.map(Pages::Bound);
+        Ok(Server {
+            shared,
+            acceptor,
+            workers,
+            udp,
+            tcp_addresses,
+            udp_addresses,
+            pid_file,
+            admin,
+            keeper: None,
+            data: None,
+        })
     }
 
     /// Reads back what is kept in the data directory, if there is one, and keeps what changes from then on; the pages for
@@ -383,6 +401,21 @@ impl Server {
                 }
             });
         }
+        for why in &opened.refused {
+            tracing::error!("a checkpoint is damaged, the one before it and a longer log take its place: {why}");
+        }
+        if let Tail::Torn { path, offset, len } = &opened.tail {
+            tracing::warn!(
+                "{} at offset {offset}: {len} bytes of writes that were not finished are cut off",
+                path.display()
+            );
+        }
+        let directory = Arc::new(directory);
+        let keeper = CheckpointKeeper::start(Arc::clone(&directory), Arc::clone(database), |made| match made {
+            Ok(made) => tracing::info!(records = made.records, "checkpoint made"),
+            Err(error) => tracing::error!(%error, "no checkpoint could be made; the log grows on"),
+        });
+        self.keeper = Some(keeper.map_err(io::Error::other)?);
         self.data = Some(directory);
         self.shared.is_loading.store(false, Ordering::Relaxed);
         self.shared.measure_memory();
@@ -483,6 +516,7 @@ impl Server {
             let _ = verifier.join();
         }
         // Last, so that it can say meanwhile that the server is stopping.
+        drop(self.keeper);
         let closed = self.shared.database.log().map_or(Ok(()), UpdateLog::close);
         drop(self.admin);
         drop(self.data);
