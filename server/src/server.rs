@@ -30,9 +30,7 @@ use std::time::Instant;
 use todana::checkpoint::CheckpointKeeper;
 use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, Tail, UpdateLog};
-use todana::{
-    CachedClock, Clock, DataDirectory, DataOptions, Database, Opened, Progress, seed_of,
-};
+use todana::{CachedClock, Clock, DataDirectory, DataOptions, Database, Opened, Progress, seed_of};
 use todana_core::{MemoryLimit, WhenFull};
 use todana_engine::{EvictionObserver, MemHash, MemHashOptions};
 use todana_protocol::memcached::{CHUNK_SIZES, Choice, ITEM_OVERHEAD_BYTES};
@@ -402,7 +400,9 @@ impl Server {
             });
         }
         for why in &opened.refused {
-            tracing::error!("a checkpoint is damaged, the one before it and a longer log take its place: {why}");
+            tracing::error!(
+                "a checkpoint is damaged, the one before it and a longer log take its place: {why}"
+            );
         }
         if let Tail::Torn { path, offset, len } = &opened.tail {
             tracing::warn!(
@@ -411,10 +411,11 @@ impl Server {
             );
         }
         let directory = Arc::new(directory);
-        let keeper = CheckpointKeeper::start(Arc::clone(&directory), Arc::clone(database), |made| match made {
-            Ok(made) => tracing::info!(records = made.records, "checkpoint made"),
-            Err(error) => tracing::error!(%error, "no checkpoint could be made; the log grows on"),
-        });
+        let keeper =
+            CheckpointKeeper::start(Arc::clone(&directory), Arc::clone(database), |made| match made {
+                Ok(made) => tracing::info!(records = made.records, "checkpoint made"),
+                Err(error) => tracing::error!(%error, "no checkpoint could be made; the log grows on"),
+            });
         self.keeper = Some(keeper.map_err(io::Error::other)?);
         self.data = Some(directory);
         self.shared.is_loading.store(false, Ordering::Relaxed);
