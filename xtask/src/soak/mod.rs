@@ -1,9 +1,11 @@
 //! Soak: several servers at once, all protocols and transports, all kinds of trouble, and a model that knows what must
 //! come back.
 //!
-//!     workers (own keys, exact model) \
-//!     workers (shared keys: sums)      > servers: memcached, tls, full, refuses, poor
-//!     faults, observers, director     /
+//! ```text
+//! workers (own keys, exact model) \
+//! workers (shared keys: sums)      > servers: memcached, tls, full, refuses, poor
+//! faults, observers, director     /
+//! ```
 //!
 //! The servers' clocks stand still and are moved by the director (`debugtime`), so that expiry is exact. Load, threads
 //! and connections are bounded, and everything ends by itself.
