@@ -57,7 +57,7 @@ pub(crate) struct Connection {
     pub(crate) is_kicked: bool,
     /// No further request is served; what is pending is sent.
     pub(crate) closing: bool,
-    /// What is pending answers changes up to here in the update log, and waits until they are settled.
+    /// It has changed what is told up to here in the update log; what it is told next waits until that is settled.
     pub(crate) awaits: Option<Position>,
     /// What is kept is not a whole request.
     needs_input: bool,
@@ -228,13 +228,14 @@ impl Connection {
         self.pending.is_none() && !self.readable && (self.needs_input || !self.has_work())
     }
 
+    /// What is pending waits for the update log.
+    pub(crate) fn is_parked(&self) -> bool {
+        self.awaits.is_some() && self.pending.is_some()
+    }
+
     /// It waits for a request, or for the rest of one. As in memcached, Unix sockets may do so for ever.
     pub(crate) fn is_idle(&self) -> bool {
-        let is_busy = self.queued
-            || self.watches
-            || self.awaits.is_some()
-            || self.listing.is_some()
-            || self.login.is_waiting();
+        let is_busy = self.queued || self.watches || self.listing.is_some() || self.login.is_waiting();
         !matches!(self.stream, Stream::Unix(_)) && self.pending.is_none() && !is_busy
     }
 

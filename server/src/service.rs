@@ -121,10 +121,10 @@ impl Execute for Service {
     fn settle(&mut self) -> bool {
         let end = self.lane.logged();
         // Nothing has changed since: what is only read waits for nothing.
-        if std::mem::replace(&mut self.settled, end) == end {
-            return true;
+        if self.settled != end && self.shared.database.log().is_none_or(|log| log.wait(end).is_ok()) {
+            self.settled = end;
         }
-        self.shared.database.log().is_none_or(|log| log.wait(end).is_ok())
+        self.settled == end
     }
 
     fn list(&mut self, listing: Option<Box<Listing>>, output: &mut Output) -> Option<Box<Listing>> {

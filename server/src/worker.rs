@@ -221,7 +221,7 @@ impl Worker {
     /// Goes on with connections whose replies have waited for the update log, as far as it has come.
     fn resume_settled(&mut self) {
         for index in std::mem::take(&mut self.parked) {
-            if self.connections.get(index).is_some_and(|connection| connection.awaits.is_some()) {
+            if self.connections.get(index).is_some_and(Connection::is_parked) {
                 self.serve(index);
             }
         }
@@ -290,8 +290,8 @@ impl Worker {
 
     /// Writes what a turn has put out; what the socket does not take is left pending.
     fn send(&mut self, index: usize) -> io::Result<()> {
+        // What was changed in silence is acknowledged by whatever is said next.
         if self.output.is_empty() {
-            self.connections[index].awaits = None;
             return Ok(());
         }
         if self.connections[index].awaits.is_some() {
@@ -326,7 +326,7 @@ impl Worker {
         // What TLS itself has to say leaves as the stream is read.
         connection.readable |= connection.stream.kept_lens().1 > 0;
         // What waits for its turn, or for the update log, does not get one for each packet that arrives.
-        if connection.queued || connection.awaits.is_some() {
+        if connection.queued || connection.is_parked() {
             return;
         }
         // A writable event that nobody waits for comes along with most others.
@@ -367,7 +367,7 @@ impl Worker {
     }
 
     fn turn(&mut self, index: usize) -> io::Result<()> {
-        if self.connections[index].awaits.is_some() && !self.is_settled(index) {
+        if self.connections[index].is_parked() && !self.is_settled(index) {
             return Ok(());
         }
         let counters = &self.shared.workers[self.number];

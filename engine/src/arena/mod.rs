@@ -297,8 +297,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // Not before the system has it back: others would fill the room meanwhile.
-        self.chunks.chunks.clear();
+        // Before the system has it back, which takes a while for all of it: nobody shall be refused for what is leaving.
         self.chunks.budget.release(self.pages.committed() + self.heap.committed());
     }
 }

@@ -298,8 +298,9 @@ impl Shared {
         }
         match self.sync {
             Sync::Always => self.synced() >= position,
-            Sync::Every(_) => !self.is_overdue() && !self.is_crowded(),
-            Sync::Never => !self.is_crowded(),
+            // Whoever else waits for the disk, what is there already waits for nobody.
+            Sync::Every(_) => self.synced() >= position || (!self.is_overdue() && !self.is_crowded()),
+            Sync::Never => self.written.load(Ordering::Acquire) >= position.0 || !self.is_crowded(),
         }
     }
 
