@@ -60,7 +60,11 @@ fn look(node: &Node, tally: &Tally, random: &mut fastrand::Rng) -> io::Result<()
                 return Err(io::Error::other(format!("watch was answered {answer:?}")));
             }
             for _ in 0..50 {
-                let line = wire.line()?;
+                let line = match wire.line() {
+                    // When the load has come to its end there is nothing more to tell.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    outcome => outcome?,
+                };
                 if !line.starts_with("ts=") && !line.starts_with("skipped=") {
                     return Err(io::Error::other(format!("a watcher was told {line:?}")));
                 }
