@@ -229,7 +229,8 @@ impl Draft<'_> {
         let known = item.and_then(|item| item.version).and_then(|token| self.versions.value(token));
         match known {
             Some(version) if self.chance(75) => version,
-            Some(version) if self.chance(30) => version - 1,
+            // Zero is no version: over the binary protocol it would not be compared.
+            Some(version) if version > 1 && self.chance(30) => version - 1,
             _ => (1 << 50) + self.random.u64(..1000),
         }
     }
