@@ -261,7 +261,10 @@ fn admin(arguments: &Arguments) -> Option<AdminOptions> {
     })
 }
 
-fn sync(text: &str) -> Result<Sync, String> {
+/// When a write is on disk, unless that is said.
+pub(crate) const SYNC_DEFAULT: Sync = Sync::Every(Duration::from_secs(1));
+
+pub(crate) fn sync(text: &str) -> Result<Sync, String> {
     match text.trim() {
         "always" => Ok(Sync::Always),
         "never" => Ok(Sync::Never),

@@ -331,8 +331,6 @@ const REFUSED: &[(&[&str], i32, &str)] = &[
         "must supply size to ext_path, ie: ext_path=/f/e:64m (M|G|T|P supported)\n\
          failed to parse ext_path argument",
     ),
-    // memcached runs then, and listens nowhere.
-    (&["-p", "0"], 64, "nobody could reach a server without TCP (-p 0), UDP (-U) and a Unix socket (-s)"),
     (
         &["-l", "proto[proxy]:127.0.0.1"],
         71,
@@ -352,19 +350,6 @@ fn what_cannot_be_is_refused_in_memcacheds_words() {
             "{words:?}"
         );
         assert_eq!(text(&output.stdout), "", "{words:?}");
-    }
-}
-
-/// What the server does not do yet.
-const MISSING: &[(&[&str], &str)] = &[(&["-e", "/x"], "the memory file (-e) is")];
-
-#[test]
-fn what_is_missing_is_refused_and_named() {
-    let place = Place::new();
-    for (words, what) in MISSING {
-        let output = place.run(&as_root(words));
-        let expected = (Some(64), format!("{what} not supported yet\n"));
-        assert_eq!((output.status.code(), text(&output.stderr)), expected, "{words:?}");
     }
 }
 
@@ -657,6 +642,25 @@ fn several_addresses_and_their_prefixes_are_taken() {
     let mut reply = [0; 24 + 6];
     binary.read_exact(&mut reply).unwrap();
     assert_eq!((reply[0], &reply[24..]), (0x81, &b"1.6.45"[..]));
+}
+
+/// As memcached does; only a signal reaches it then.
+#[test]
+fn without_any_port_it_runs_and_listens_nowhere() {
+    let place = Place::new();
+    let pid_file = place.path("pid");
+    let mut command = place.command(&as_root(&["-p", "0", "-v", "-P", pid_file.to_str().unwrap()]));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let server = Server { child: command.spawn().unwrap(), ports: String::new() };
+    eventually("the pid file", || pid_file.exists());
+    let sockets = fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap();
+    let is_socket = |path: &Path| path.to_str().unwrap().starts_with("socket:");
+    let listening = sockets.filter(|fd| is_socket(&fs::read_link(fd.as_ref().unwrap().path()).unwrap()));
+    // A pair by which signals are told.
+    assert!(listening.count() <= 2);
+    let said =
+        "-p 0: nobody can reach this server without TCP, UDP (-U) or a Unix socket (-s)\nExiting normally\n";
+    assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), said.into()));
 }
 
 #[test]

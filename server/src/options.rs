@@ -209,9 +209,6 @@ impl Options {
         if self.udp_port.is_some() && self.tls.is_some() {
             return wrong("there is no TLS over UDP: give either -U or a certificate");
         }
-        if !self.tcp && self.udp_port.is_none() && self.unix_socket.is_none() {
-            return wrong("nobody could reach a server without TCP (-p 0), UDP (-U) and a Unix socket (-s)");
-        }
         if self.unix_socket.is_some() && !self.listen.is_empty() {
             return wrong("a Unix socket takes the place of TCP: give either -s or -l");
         }
@@ -246,8 +243,7 @@ mod tests {
     #[test]
     fn impossible_values_are_refused_with_their_option() {
         let logins = Authentication::Text("users".into());
-        let cases: [(&str, Options); 9] = [
-            ("-p 0", Options { tcp: false, ..Options::default() }),
+        let cases: [(&str, Options); 8] = [
             ("-U", Options { udp_port: Some(1), authentication: logins, ..Options::default() }),
             ("--udp-reply-max", Options { udp_reply_max: 1 << 27, ..Options::default() }),
             ("-t", Options { threads: 0, ..Options::default() }),

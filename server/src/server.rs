@@ -377,6 +377,17 @@ impl Server {
         })
     }
 
+    /// Locks the data directory for this process, if there is to be one; it is made if it is not there. Starts no thread, so a
+    /// process may still fork behind it. `load` does so if it has not been done. Fails when the directory cannot be made, or
+    /// another process has it.
+    pub fn claim_data(&mut self) -> io::Result<()> {
+        if let (None, Some(place)) = (&self.data, &self.shared.options.data) {
+            let directory = DataDirectory::open(Arc::new(SystemDisk), &place.directory);
+            self.data = Some(Arc::new(directory.map_err(io::Error::other)?));
+        }
+        Ok(())
+    }
+
     /// Reads back what is kept in the data directory, if there is one, and keeps what changes from then on; the pages for
     /// monitoring tell of it meanwhile. `run` does so if it has not been done. Fails when the directory is in use, damaged or
     /// cannot be read; the message says which, and where.
@@ -386,8 +397,8 @@ impl Server {
         self.start_pages()?;
         let log = LogOptions { sync: place.sync, ..LogOptions::default() };
         let options = DataOptions { log, ..DataOptions::default() };
-        let directory =
-            DataDirectory::open(Arc::new(SystemDisk), &place.directory).map_err(io::Error::other)?;
+        self.claim_data()?;
+        let directory = Arc::clone(self.data.as_ref().expect("it was claimed above"));
         let clock = Arc::clone(&self.shared.clock) as Arc<dyn Clock>;
         let database = &self.shared.database;
         let opened = directory.restore(database, clock, &options, progress).map_err(io::Error::other)?;
@@ -410,14 +421,12 @@ impl Server {
                 path.display()
             );
         }
-        let directory = Arc::new(directory);
         let keeper =
             CheckpointKeeper::start(Arc::clone(&directory), Arc::clone(database), |made| match made {
                 Ok(made) => tracing::info!(records = made.records, "checkpoint made"),
                 Err(error) => tracing::error!(%error, "no checkpoint could be made; the log grows on"),
             });
         self.keeper = Some(keeper.map_err(io::Error::other)?);
-        self.data = Some(directory);
         self.shared.is_loading.store(false, Ordering::Relaxed);
         self.shared.measure_memory();
         Ok(Some(opened))
@@ -483,7 +492,7 @@ impl Server {
 
     /// Serves until it is stopped. The pid file is removed at the end.
     pub fn run(mut self) -> io::Result<()> {
-        if self.data.is_none() {
+        if self.keeper.is_none() {
             self.load(&mut |_| ())?;
         }
         self.start_pages()?;

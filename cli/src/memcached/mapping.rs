@@ -1,5 +1,6 @@
 //! From what is asked for to what the server is told: the one place that knows what the server can do.
 
+use super::data_place;
 use super::extended::NegativeExpiry;
 use super::listen::{Listen, ListenerTls};
 use super::refusal::{Refusal, SYSTEM};
@@ -18,9 +19,6 @@ const PROCESS_MIB: u64 = 8;
 
 /// The server's options. Refuses what it cannot do: nothing is promised and then left out.
 pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
-    if let Some(what) = missing(settings) {
-        return Err(Refusal::usage(format!("{what} not supported yet")));
-    }
     let options = Options {
         listen: if settings.unix_socket.is_some() { Vec::new() } else { listen(settings)? },
         port: match settings.tcp_port {
@@ -69,7 +67,7 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
             Protocol::Ascii => Choice::Text,
             Protocol::Binary => Choice::Binary,
         },
-        data: None,
+        data: data_place::asked(settings.memory_file.as_deref(), |name| std::env::var_os(name))?,
         authentication: authentication(settings, std::env::var_os(PASSWORDS_VARIABLE).map(PathBuf::from))?,
     };
     options.validate().map_err(|error| Refusal::usage(error.to_string()))?;
@@ -88,11 +86,6 @@ fn authentication(settings: &Settings, passwords: Option<PathBuf>) -> Result<Aut
              Error initializing sasl."
         ))),
     }
-}
-
-/// The first thing asked for that the server cannot do and that is too important to go without.
-fn missing(settings: &Settings) -> Option<&'static str> {
-    settings.memory_file.is_some().then_some("the memory file (-e) is")
 }
 
 fn listen(settings: &Settings) -> Result<Vec<String>, Refusal> {
@@ -201,6 +194,9 @@ pub(super) fn without_effect(settings: &Settings) -> Vec<String> {
             _ => "records are not kept in such queues",
         };
         notes.push(format!("-o {word} has no effect: {reason}"));
+    }
+    if settings.tcp_port == Port::Off && settings.udp_port == Port::Off && settings.unix_socket.is_none() {
+        notes.push("-p 0: nobody can reach this server without TCP, UDP (-U) or a Unix socket (-s)".into());
     }
     if settings.udp_port != Port::Off && settings.unix_socket.is_none() {
         let max = Options::default().udp_reply_max;

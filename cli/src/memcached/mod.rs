@@ -11,6 +11,8 @@
 //! Not here: what the server does with its options (`todana_server`).
 
 mod admin;
+mod data_place;
+mod environment;
 mod extended;
 mod getopt;
 mod listen;

@@ -11,6 +11,9 @@ pub(super) const NO_USER: u8 = 67;
 /// The system refuses: an address, a limit (`EX_OSERR`).
 pub(super) const SYSTEM: u8 = 71;
 
+/// What a shell shows of a program that has aborted, as memcached does where it cannot have its memory file.
+pub(super) const ABORTED: u8 = 134;
+
 /// An exit code and the lines for standard error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {

@@ -2,10 +2,10 @@
 
 use super::refusal::{Refusal, SYSTEM};
 use super::settings::{Port, Settings};
-use super::{admin, mapping, pid_file, port_file, process};
+use super::{admin, data_place, environment, mapping, pid_file, port_file, process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
-use std::io;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_protocol::memcached::CHUNK_SIZES;
@@ -36,7 +36,11 @@ pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
     describe(settings);
     // memcached opens its sockets in the background, where nobody learns of a failure, and returns before they are
     // open. Here the caller knows: exit code 0 says that it listens.
-    let server = Server::bind_with(options, tls).map_err(|error| cannot_listen(settings, &error))?;
+    let place = options.data.clone();
+    let mut server = Server::bind_with(options, tls).map_err(|error| cannot_listen(settings, &error))?;
+    // So is the directory, as far as can be told without reading all of it.
+    let memory_file = settings.memory_file.as_deref();
+    server.claim_data().map_err(|error| data_place::refused(memory_file, &error))?;
     // Files and locks are the daemon's, but trouble with them is told where it was started: memcached's daemon has its
     // streams closed by then and goes on in silence.
     let mut trouble = process::error_stream();
@@ -51,7 +55,6 @@ pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
     if let Some(path) = &settings.pid_file {
         pid_file::write(path, &mut trouble);
     }
-    drop(trouble);
     let graceful = Arc::new(AtomicBool::new(false));
     let (handle, closer, reload) = (server.handle(), signals.handle(), server.reloader());
     let seen = Arc::clone(&graceful);
@@ -69,7 +72,16 @@ pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
             }
         })
         .map_err(|error| system(&error))?;
-    let outcome = server.run();
+    // What is read back may take its time: clients wait meanwhile, and a signal ends it behind that.
+    let loaded = server.load(&mut |_| ()).map_err(|error| data_place::refused(memory_file, &error));
+    let outcome = loaded.and_then(|opened| {
+        if let (Some(place), Some(opened)) = (&place, &opened) {
+            // Nobody may be there to be told.
+            let _ = writeln!(trouble, "{}", data_place::found(place, opened));
+        }
+        drop(trouble);
+        server.run().map_err(|error| system(&error))
+    });
     closer.close();
     let _ = watcher.join();
     if settings.daemon
@@ -77,7 +89,7 @@ pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
     {
         pid_file::remove(path);
     }
-    outcome.map_err(|error| system(&error))?;
+    outcome?;
     if graceful.load(Ordering::Relaxed) {
         eprintln!("Gracefully stopping");
     } else if settings.verbosity > 0 {
@@ -89,7 +101,8 @@ pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
 /// What `-v` and `-vv` tell before the start.
 fn describe(settings: &Settings) {
     if settings.verbosity > 0 {
-        for note in mapping::without_effect(settings) {
+        let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+        for note in mapping::without_effect(settings).into_iter().chain(environment::without_effect(names)) {
             eprintln!("{note}");
         }
     }

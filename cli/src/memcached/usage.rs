@@ -29,7 +29,7 @@ Memory
   -I, --max-item-size=<size>    largest item, with k, m or g behind it: 1k to 1g (1m)
   -k, --lock-memory             keep memory from being swapped out
   -L, --enable-largepages       accepted
-  -e, --memory-file=<path>      not supported yet: records kept over a restart
+  -e, --memory-file=<path>      keep the records in the directory <path>.todana, and read them back at the start
   -f, --slab-growth-factor=<x>  accepted, above 1 (1.25)
   -n, --slab-min-size=<bytes>   accepted (48)
 
@@ -69,10 +69,11 @@ What clients may do
     relaxed_privileges sock_cookie_id modern ext_*
 
 TODANA_ADMIN_PORT in the environment asks for pages for monitoring (HTTP: /metrics /healthz /readyz) on
-that port of TODANA_ADMIN_LISTEN (127.0.0.1).
+that port of TODANA_ADMIN_LISTEN (127.0.0.1). TODANA_DATA_DIR keeps the records in that directory where there is no -e,
+TODANA_SYNC says when a write is on disk: always, a number of milliseconds (1000), never (what -e does otherwise).
 
 An option without meaning here is named under -v. Exit codes: 0 stopped, 1 bad value, 64 wrong usage,
-67 no such user, 71 the system refuses.
+67 no such user, 71 the system refuses, 134 no memory file.
 ";
 
 const LICENCE: &str = "

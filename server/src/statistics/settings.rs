@@ -90,7 +90,8 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("ext_max_frag", 0);
     w.put("ext_drop_unread", "no");
     tls_settings(options.tls.as_ref(), w);
-    w.put("memory_file", "NULL");
+    let kept = options.data.as_ref().map(|place| place.directory.display().to_string());
+    w.put("memory_file", kept.as_deref().unwrap_or("NULL"));
     w.put("client_flags_size", 4);
     w.put("shutdown_command", yes_no(options.shutdown_allowed));
 }

@@ -1,0 +1,125 @@
+//! Where records are kept over a restart: beside the file of `-e`, or where the environment says, by the variables of
+//! `todana serve`. The command line counts before the environment.
+//!
+//! memcached's file is its memory itself, and whole only after a graceful stop. Here `-e PATH` names a data directory,
+//! `PATH.todana`: PATH may be a file of memcached's, which stays as it is, so that one can go back.
+
+use super::refusal::{ABORTED, Refusal};
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use todana_server::{DataPlace, Opened, Sync};
+
+const DIRECTORY: &str = "TODANA_DATA_DIR";
+const SYNC: &str = "TODANA_SYNC";
+
+/// Behind the path of `-e`.
+const ENDING: &str = ".todana";
+
+/// Where records are to be kept, if anywhere.
+pub(super) fn asked(
+    memory_file: Option<&Path>,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Result<Option<DataPlace>, Refusal> {
+    let said = |name| variable(name).filter(|value| !value.is_empty());
+    let sync = said(SYNC).map(|text| {
+        let text = text.to_string_lossy().into_owned();
+        crate::serve::sync(&text).map_err(|what| Refusal::usage(format!("{SYNC} is \"{text}\": {what}")))
+    });
+    let sync = sync.transpose()?;
+    let (path, sync) = match (memory_file, said(DIRECTORY)) {
+        (Some(file), _) if file.as_os_str().is_empty() => {
+            return Err(Refusal::new(ABORTED, "failed to open the memory file: -e names none"));
+        }
+        // memcached leaves it to the kernel when its file reaches the disk.
+        (Some(file), _) => (beside(file), sync.unwrap_or(Sync::Never)),
+        (None, Some(directory)) => (PathBuf::from(directory), sync.unwrap_or(crate::serve::SYNC_DEFAULT)),
+        (None, None) if sync.is_some() => {
+            return Err(Refusal::usage(format!("{SYNC} means nothing without {DIRECTORY} or -e")));
+        }
+        (None, None) => return Ok(None),
+    };
+    // A daemon goes on in `/`.
+    let directory = std::path::absolute(&path)
+        .map_err(|error| Refusal::new(ABORTED, format!("cannot find {}: {error}", path.display())))?;
+    Ok(Some(DataPlace { directory, sync }))
+}
+
+fn beside(file: &Path) -> PathBuf {
+    let mut path = file.as_os_str().to_owned();
+    path.push(ENDING);
+    path.into()
+}
+
+/// The directory cannot be had, or cannot be read. memcached aborts then, which a shell shows as 134.
+pub(super) fn refused(memory_file: Option<&Path>, error: &io::Error) -> Refusal {
+    let place = memory_file.map_or_else(
+        || format!("failed to open the data directory ({DIRECTORY})"),
+        |file| format!("failed to open the memory file {} (-e)", file.display()),
+    );
+    Refusal::new(ABORTED, format!("{place}: {error}"))
+}
+
+/// What has been found there, as memcached tells it, at any verbosity.
+pub(super) fn found(place: &DataPlace, opened: &Opened) -> String {
+    let sync = match place.sync {
+        Sync::Always => "before it is answered".into(),
+        Sync::Every(interval) => format!("within {} ms", interval.as_millis()),
+        Sync::Never => "when the kernel likes".into(),
+    };
+    let kept =
+        format!("[restart] records are kept in {}; a write is on disk {sync}", place.directory.display());
+    if opened.checkpoint.is_none() && opened.entries == 0 {
+        return format!("{kept}\n[restart] nothing is there yet, starting with a clean cache");
+    }
+    let checkpoint = if opened.checkpoint.is_some() { "a checkpoint and " } else { "" };
+    let (entries, took) = (opened.entries, opened.took.as_secs_f64());
+    format!("{kept}\n[restart] {checkpoint}{entries} entries of the update log read in {took:.1} s")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn asked_by(file: Option<&str>, variables: &[(&str, &str)]) -> Result<Option<DataPlace>, Refusal> {
+        asked(file.map(Path::new), |name| {
+            variables.iter().find(|(one, _)| *one == name).map(|(_, value)| OsString::from(value))
+        })
+    }
+
+    fn place(directory: &str, sync: Sync) -> Option<DataPlace> {
+        Some(DataPlace { directory: directory.into(), sync })
+    }
+
+    #[test]
+    fn nothing_is_kept_unless_asked_for() {
+        for none in [&[][..], &[(DIRECTORY, "")], &[(DIRECTORY, ""), (SYNC, "")]] {
+            assert_eq!(asked_by(None, none), Ok(None));
+        }
+    }
+
+    #[test]
+    fn the_memory_file_counts_before_the_environment_and_stays_beside_the_directory() {
+        let everywhere = [(DIRECTORY, "/other"), (SYNC, "250")];
+        assert_eq!(asked_by(Some("/run/memory"), &[]), Ok(place("/run/memory.todana", Sync::Never)));
+        let every = Sync::Every(Duration::from_millis(250));
+        assert_eq!(asked_by(Some("/run/memory"), &everywhere), Ok(place("/run/memory.todana", every)));
+        assert_eq!(asked_by(None, &everywhere), Ok(place("/other", every)));
+        let second = Sync::Every(Duration::from_secs(1));
+        assert_eq!(asked_by(None, &everywhere[..1]), Ok(place("/other", second)));
+    }
+
+    #[test]
+    fn a_relative_place_is_that_of_the_start() {
+        let here = std::env::current_dir().unwrap().join("memory.todana");
+        assert_eq!(asked_by(Some("memory"), &[]).unwrap().unwrap().directory, here);
+    }
+
+    #[test]
+    fn half_a_wish_is_refused() {
+        assert_eq!(asked_by(None, &[(SYNC, "always")]).unwrap_err().code, 64);
+        assert_eq!(asked_by(Some("/m"), &[(SYNC, "sometimes")]).unwrap_err().code, 64);
+        assert_eq!(asked_by(Some(""), &[]).unwrap_err().code, 134);
+    }
+}
