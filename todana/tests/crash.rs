@@ -2,7 +2,8 @@
 //!
 //! A scripted session runs once; every operation on the disk is noted, and beside it what the log had told to be on disk. Then the
 //! disk is put back to each moment of it, loses its power there, comes up in several ways, and is opened: there must be what the
-//! session had after one of its commands, and not an earlier one than was promised.
+//! session had after one of its commands, and not an earlier one than was promised. The session makes checkpoints, plain and
+//! compressed, with commands between any two of their operations, and is opened anew now and then.
 //!
 //! The test command takes one moment in several. `cargo xtask crash` takes all, in more ways.
 
@@ -10,10 +11,15 @@ mod crash_disk;
 mod kept;
 
 use crash_disk::{CrashDisk, Dice, State, Step};
-use kept::{Kept, Records, open, options};
-use std::sync::Arc;
+use kept::{Kept, Records, open, open_with, options};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
+use todana::DataOptions;
+use todana::checkpoint::{CheckpointOptions, Compression};
 use todana::update_log::{LogOptions, Sync};
 use todana_core::{Arithmetic, Command, Delete, Direction, Expiry, Get, Needs, Store, StoreMode, Touch, Ttl};
 
@@ -34,6 +40,8 @@ struct Session {
     journal: Vec<Step>,
     /// The log told, when it had ended, that all before this is on disk.
     synced: u64,
+    /// How often what was left has been opened and looked at.
+    checks: Cell<u64>,
 }
 
 fn is_full() -> bool {
@@ -45,7 +53,7 @@ fn small(sync: Sync) -> LogOptions {
     LogOptions { segment_len: 4_000, ..options(sync) }
 }
 
-/// One command; returns when everything will be removed, if it has planned that.
+/// One command; notes when everything will be removed, if it has planned that.
 fn command(kept: &Kept, dice: &mut Dice, flush_at: &mut Option<u64>) {
     let key = [b'a' + dice.roll(12) as u8];
     let key = &key[..];
@@ -67,21 +75,28 @@ fn command(kept: &Kept, dice: &mut Dice, flush_at: &mut Option<u64>) {
     let shows = Needs { version: true, ..Needs::default() };
     let now = kept.database.now().0;
     match dice.roll(100) {
-        0..35 => kept.run(Command::Store(Store { flags: dice.roll(3) as u32, ..store })),
-        35..45 => kept.run(Command::Delete(Delete { key, ..Delete::default() })),
-        45..60 => {
-            let direction = Direction::Increment;
-            let vivify = Some(ttl);
-            kept.run(Command::Arithmetic(Arithmetic {
-                key,
-                direction,
-                delta: 7,
-                vivify,
-                ..Arithmetic::default()
-            }))
+        0..30 => kept.run(Command::Store(Store { flags: dice.roll(3) as u32, ..store })),
+        30..32 => kept.run(Command::Store(Store { version: Some(1 + dice.roll(1 << 40)), ..store })),
+        32..40 => kept.run(Command::Delete(Delete { key, ..Delete::default() })),
+        40..42 => {
+            kept.run(Command::Delete(Delete { key, mark_stale: true, ttl: Some(ttl), ..Delete::default() }))
         }
-        60..68 => kept.run(Command::Store(Store { value: b"+", mode: StoreMode::Append, ..store })),
-        68..74 => kept.run(Command::Touch(Touch { key, ttl })),
+        42..44 => {
+            kept.run(Command::Delete(Delete { key, drop_value: true, flags: Some(9), ..Delete::default() }))
+        }
+        44 => kept.run(Command::Get(Get { key, vivify: Some(ttl), ..Get::default() })),
+        45..60 => {
+            let direction = if dice.coin() { Direction::Increment } else { Direction::Decrement };
+            let arithmetic =
+                Arithmetic { key, direction, delta: 7, vivify: Some(ttl), ..Arithmetic::default() };
+            kept.run(Command::Arithmetic(arithmetic))
+        }
+        60..68 => {
+            let mode = if dice.coin() { StoreMode::Append } else { StoreMode::Prepend };
+            kept.run(Command::Store(Store { value: b"+", mode, ..store }))
+        }
+        68..72 => kept.run(Command::Touch(Touch { key, ttl })),
+        72..74 => kept.run(Command::Get(Get { key, touch: Some(ttl), ..Get::default() })),
         74..80 => kept.run(Command::Get(Get { key, needs: shows, ..Get::default() })),
         80..86 => {
             // The version that is there, or not: versions count on from the first.
@@ -109,39 +124,134 @@ fn command(kept: &Kept, dice: &mut Dice, flush_at: &mut Option<u64>) {
     };
 }
 
+/// What the session has done so far.
+struct Course {
+    sync: Sync,
+    dice: Dice,
+    flush_at: Option<u64>,
+    moments: Vec<Moment>,
+    commands: usize,
+    promised: Arc<AtomicU64>,
+}
+
+impl Course {
+    fn go_on(&mut self, kept: &Kept) {
+        // Whatever a command does, a flush that is due comes before it, and is a change of its own.
+        kept.run(Command::Noop);
+        self.flush_at = self.flush_at.filter(|&at| at > kept.database.now().0);
+        note_moment(kept, self.flush_at, &mut self.moments);
+        command(kept, &mut self.dice, &mut self.flush_at);
+        let end = kept.log().end();
+        // What came before a change is promised once that is.
+        if self.sync == Sync::Always {
+            kept.log().wait(end).unwrap();
+            assert!(kept.log().synced() >= end);
+        } else if self.commands % 50 == 0 {
+            kept.log().sync_to(end).unwrap();
+        }
+        self.promised.store(kept.log().synced().0, Ordering::SeqCst);
+        note_moment(kept, self.flush_at, &mut self.moments);
+        self.commands += 1;
+    }
+}
+
+const MAKER: &str = "maker of checkpoints";
+
+/// Stops the thread that makes a checkpoint at each of its operations, so that commands come in between, always the same ones.
+struct Gate {
+    /// That it has come to the next one; or to its end.
+    told: Sender<bool>,
+    comes: Receiver<bool>,
+    goes: Sender<()>,
+}
+
+impl Gate {
+    fn at(disk: &CrashDisk) -> Gate {
+        let (told, comes) = mpsc::channel();
+        let (goes, may_go) = mpsc::channel();
+        let (tells, may_go) = (told.clone(), Mutex::new(may_go));
+        disk.fault(move |_| {
+            if thread::current().name() == Some(MAKER) {
+                tells.send(true).unwrap();
+                may_go.lock().unwrap().recv().unwrap();
+            }
+            Ok(())
+        });
+        Gate { told, comes, goes }
+    }
+
+    /// Makes a checkpoint and goes on meanwhile.
+    fn checkpoint(&self, kept: &Kept, course: &mut Course) {
+        thread::scope(|scope| {
+            let end = TellsEnd(self.told.clone());
+            let make = move || {
+                let _end = end;
+                kept.directory.checkpoint(&kept.database)
+            };
+            let maker = thread::Builder::new().name(MAKER.into()).spawn_scoped(scope, make).unwrap();
+            while self.comes.recv().unwrap() {
+                for _ in 0..course.dice.roll(3) {
+                    course.go_on(kept);
+                }
+                self.goes.send(()).unwrap();
+            }
+            maker.join().unwrap().unwrap();
+        });
+    }
+}
+
+/// Tells that the thread has ended, however it has.
+struct TellsEnd(Sender<bool>);
+
+impl Drop for TellsEnd {
+    fn drop(&mut self) {
+        let _ = self.0.send(false);
+    }
+}
+
 fn run(log: LogOptions, seed: u64) -> Session {
     let disk = CrashDisk::new();
     let promised = Arc::new(AtomicU64::new(0));
     let note = Arc::clone(&promised);
     disk.record(move || note.load(Ordering::SeqCst));
-    let kept = open(&disk, START, log).unwrap();
-    let mut dice = Dice::new(seed);
-    let mut flush_at = None;
-    let mut moments = vec![Moment { end: 0, now: START, records: Records::new(), flush_at: None }];
-    for n in 0..COMMANDS {
-        // Whatever a command does, a flush that is due comes before it, and is a change of its own.
-        kept.run(Command::Noop);
-        flush_at = flush_at.filter(|&at| at > kept.database.now().0);
-        note_moment(&kept, flush_at, &mut moments);
-        command(&kept, &mut dice, &mut flush_at);
-        let end = kept.log().end();
-        // What came before a change is promised once that is.
-        if log.sync == Sync::Always {
-            kept.log().wait(end).unwrap();
-            assert!(kept.log().synced() >= end);
-            promised.store(end.0, Ordering::SeqCst);
-        } else {
-            if n % 50 == 0 {
-                kept.log().sync_to(end).unwrap();
-            }
-            promised.store(kept.log().synced().0, Ordering::SeqCst);
+    let gate = Gate::at(&disk);
+    let options = |compression| DataOptions {
+        log,
+        checkpoints: CheckpointOptions { compression, ..CheckpointOptions::default() },
+    };
+    let mut kept = open_with(&disk, START, options(Compression::None)).unwrap();
+    let moments = vec![Moment { end: 0, now: START, records: Records::new(), flush_at: None }];
+    let dice = Dice::new(seed);
+    let mut course = Course { sync: log.sync, dice, flush_at: None, moments, commands: 0, promised };
+    let (mut checkpoints, mut openings) = (0, 1);
+    while course.commands < COMMANDS {
+        for _ in 0..50 {
+            course.go_on(&kept);
         }
-        note_moment(&kept, flush_at, &mut moments);
+        gate.checkpoint(&kept, &mut course);
+        checkpoints += 1;
+        if checkpoints % 4 == 0 {
+            let (records, now) = (kept.records(), kept.database.now().0);
+            kept.log().close().unwrap();
+            drop(kept);
+            openings += 1;
+            let compression = if openings % 2 == 0 { Compression::Zstd(1) } else { Compression::None };
+            kept = open_with(&disk, now, options(compression)).unwrap();
+            assert!(kept.opened.checkpoint.is_some() && kept.opened.refused.is_empty());
+            assert!(kept.records() == records);
+        }
     }
     let end = kept.log().end();
     let is_closed = kept.log().close().is_ok();
     let synced = if is_closed { end.0 } else { 0 };
-    Session { moments, journal: disk.journal(), synced }
+    let journal = disk.journal();
+    eprintln!(
+        "{} commands, {checkpoints} checkpoints, {openings} openings, {} moments, {} operations on the disk",
+        course.commands,
+        course.moments.len(),
+        journal.len()
+    );
+    Session { moments: course.moments, journal, synced, checks: Cell::new(0) }
 }
 
 fn note_moment(kept: &Kept, flush_at: Option<u64>, moments: &mut Vec<Moment>) {
@@ -156,6 +266,7 @@ fn note_moment(kept: &Kept, flush_at: Option<u64>, moments: &mut Vec<Moment>) {
 impl Session {
     /// Opens what came up, which must be allowed, and goes on with it.
     fn check(&self, state: State, promised: u64, story: &str, dice: &mut Dice) {
+        self.checks.set(self.checks.get() + 1);
         let disk = CrashDisk::with(state);
         let kept =
             open(&disk, START, options(Sync::Always)).unwrap_or_else(|error| panic!("{story}: {error}"));
@@ -177,6 +288,9 @@ impl Session {
             kept.run(Command::Delete(Delete { key: b"gone", ..Delete::default() }));
             kept.log().wait(kept.log().end()).unwrap();
             let records = kept.records();
+            if round == 1 {
+                kept.directory.checkpoint(&kept.database).unwrap_or_else(|error| panic!("{story}: {error}"));
+            }
             kept.set(b"unacknowledged", b"?");
             let state = disk.state();
             kept.kill();
@@ -247,9 +361,13 @@ fn stop_opening(session: &Session, state: State, promised: u64, story: &str, dic
 fn lose_power(session: &Session, every: usize, ways: u64) {
     let mut state = State::default();
     let mut dice = Dice::new(every as u64);
+    let (mut note, mut stops) = (0, 0u64);
     for (n, step) in session.journal.iter().enumerate() {
-        let note = session.journal[n].note;
+        // What had been promised before an earlier operation began still is.
+        note = step.note.max(note);
         if n % every == dice.roll(every as u64) as usize {
+            // Before it, and in the middle of it.
+            stops += 2;
             for _ in 0..ways {
                 let seed = dice.roll(1 << 40);
                 let story = format!("stopped before step {n} {:?}, seed {seed}", short(step));
@@ -269,6 +387,7 @@ fn lose_power(session: &Session, every: usize, ways: u64) {
         state.apply(&step.op).unwrap();
     }
     session.check(state.reboot(1), session.synced, "closed", &mut dice);
+    eprintln!("{stops} stop points, {} times opened and compared", session.checks.get());
 }
 
 fn short(step: &Step) -> String {
@@ -277,11 +396,12 @@ fn short(step: &Step) -> String {
 }
 
 fn every(sync: Sync) {
-    let session = run(small(sync), 1);
-    eprintln!("{} steps, {} moments", session.journal.len(), session.moments.len());
-    assert!(session.moments.len() > COMMANDS / 2);
-    let (every, ways) = if is_full() { (1, 2) } else { (41, 1) };
-    lose_power(&session, every, ways);
+    let (seeds, every, ways) = if is_full() { (1..=3, 1, 2) } else { (1..=1, 11, 1) };
+    for seed in seeds {
+        let session = run(small(sync), seed);
+        assert!(session.moments.len() > COMMANDS / 2);
+        lose_power(&session, every, ways);
+    }
 }
 
 #[test]

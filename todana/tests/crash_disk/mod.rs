@@ -108,7 +108,8 @@ struct Naming {
 /// All that is on the disk.
 #[derive(Clone, Default)]
 pub(crate) struct State {
-    files: BTreeMap<u64, Content>,
+    /// Shared with other moments until they change.
+    files: BTreeMap<u64, Arc<Content>>,
     names: BTreeMap<PathBuf, Node>,
     synced_names: BTreeMap<PathBuf, Node>,
     unsynced_names: Vec<Naming>,
@@ -129,7 +130,7 @@ impl State {
                 }
                 self.directory(&parent(path))?;
                 self.created += 1;
-                self.files.insert(self.created, Content::default());
+                self.files.insert(self.created, Arc::default());
                 self.name(path, Node::File(self.created));
                 return Ok(self.created);
             }
@@ -138,7 +139,7 @@ impl State {
             }
             Op::SetLen { file, len } => self.change(*file, Change::SetLen(*len)),
             Op::Sync { file } => {
-                let content = self.files.get_mut(file).expect("it is open");
+                let content = self.content(*file);
                 content.synced.clone_from(&content.bytes);
                 content.unsynced.clear();
             }
@@ -225,7 +226,7 @@ impl State {
         for node in names.values() {
             if let Node::File(number) = node {
                 let bytes = self.files[number].come_up(way, &mut dice);
-                files.insert(*number, Content { synced: bytes.clone(), bytes, unsynced: Vec::new() });
+                files.insert(*number, Arc::new(Content::on_disk(bytes)));
             }
         }
         let synced_names = names.clone();
@@ -252,13 +253,15 @@ impl State {
         };
         self.names.insert(path.to_path_buf(), Node::File(number));
         self.synced_names.insert(path.to_path_buf(), Node::File(number));
-        self.files.insert(number, Content { synced: bytes.clone(), bytes, unsynced: Vec::new() });
+        self.files.insert(number, Arc::new(Content::on_disk(bytes)));
     }
 
     /// One bit of a file changes, on disk and as programs see it.
     pub(crate) fn flip(&mut self, path: &Path, bit: usize) {
-        let Some(Node::File(number)) = self.names.get(path) else { panic!("no file {}", path.display()) };
-        let content = self.files.get_mut(number).expect("it has a name");
+        let Some(Node::File(number)) = self.names.get(path).copied() else {
+            panic!("no file {}", path.display())
+        };
+        let content = self.content(number);
         content.bytes[bit / 8] ^= 1 << (bit % 8);
         if content.unsynced.is_empty() {
             content.synced[bit / 8] ^= 1 << (bit % 8);
@@ -272,6 +275,10 @@ impl State {
     pub(crate) fn take_away(&mut self, path: &Path) {
         self.names.remove(path);
         self.synced_names.remove(path);
+    }
+
+    fn content(&mut self, file: u64) -> &mut Content {
+        Arc::make_mut(self.files.get_mut(&file).expect("it is open"))
     }
 
     fn has(&self, path: &Path) -> bool {
@@ -295,7 +302,7 @@ impl State {
     }
 
     fn change(&mut self, file: u64, change: Change) {
-        let content = self.files.get_mut(&file).expect("it is open");
+        let content = self.content(file);
         change.make(&mut content.bytes);
         content.unsynced.push(change);
     }
@@ -325,6 +332,10 @@ impl Naming {
 }
 
 impl Content {
+    fn on_disk(bytes: Vec<u8>) -> Content {
+        Content { synced: bytes.clone(), bytes, unsynced: Vec::new() }
+    }
+
     fn come_up(&self, way: u64, dice: &mut Dice) -> Vec<u8> {
         if self.unsynced.is_empty() || way == 0 {
             return self.synced.clone();
@@ -480,8 +491,7 @@ impl CrashDisk {
         inner.runs()?;
         if let Err(error) = fault {
             if let Op::Sync { file } = op {
-                let content = inner.state.files.get_mut(&file).expect("it is open");
-                content.unsynced.clear();
+                inner.state.content(file).unsynced.clear();
             }
             return Err(error);
         }

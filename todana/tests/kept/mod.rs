@@ -32,12 +32,16 @@ pub(crate) fn options(sync: Sync) -> LogOptions {
 
 /// Opens what is on the disk, or makes it.
 pub(crate) fn open(disk: &CrashDisk, now: u64, log: LogOptions) -> Result<Kept> {
+    open_with(disk, now, DataOptions { log, ..DataOptions::default() })
+}
+
+/// The same, with a say in how checkpoints are made.
+pub(crate) fn open_with(disk: &CrashDisk, now: u64, options: DataOptions) -> Result<Kept> {
     let clock = Arc::new(ManualClock::new(UnixSeconds(now)));
     let shards = Some(1);
     let engine = MemHash::new(MemHashOptions { shards, seed: Some(1), ..MemHashOptions::default() })?;
     let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
     let directory = DataDirectory::open(Arc::new(disk.clone()), Path::new(DATA))?;
-    let options = DataOptions { log, ..DataOptions::default() };
     let clock_too = Arc::clone(&clock) as Arc<dyn Clock>;
     let opened = directory.restore(&database, clock_too, &options, &mut |_| ())?;
     let lane = database.lane();
