@@ -145,8 +145,8 @@ pub enum Reply<'r> {
         /// Its value.
         value: &'r str,
     },
-    /// The statistics of a prefix.
-    Prefix(Prefix<'r>),
+    /// The statistics of all prefixes.
+    Prefixes(&'r [Prefix<'r>]),
     /// The counters were reset.
     Reset,
     /// One record of a list.

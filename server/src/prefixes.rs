@@ -78,10 +78,13 @@ impl Prefixes {
 
     /// Tells of all prefixes, in their order.
     pub(crate) fn tell(&self, out: &mut dyn FnMut(Reply<'_>)) {
-        for (name, counts) in &self.state().counts {
+        let state = self.state();
+        let prefixes = state.counts.iter().map(|(name, counts)| {
             let Counts { gets, hits, sets, deletes } = *counts;
-            out(Reply::Prefix(Prefix { name, gets, hits, sets, deletes }));
-        }
+            Prefix { name, gets, hits, sets, deletes }
+        });
+        let prefixes: Vec<Prefix<'_>> = prefixes.collect();
+        out(Reply::Prefixes(&prefixes));
     }
 }
 
@@ -93,7 +96,7 @@ mod tests {
     fn told(prefixes: &Prefixes) -> Vec<(Vec<u8>, u64)> {
         let mut told = Vec::new();
         prefixes.tell(&mut |reply| match reply {
-            Reply::Prefix(prefix) => told.push((prefix.name.to_vec(), prefix.deletes)),
+            Reply::Prefixes(all) => told.extend(all.iter().map(|one| (one.name.to_vec(), one.deletes))),
             other => panic!("{other:?}"),
         });
         told

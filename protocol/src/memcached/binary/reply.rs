@@ -3,11 +3,14 @@
 use super::form::{Answer, BinaryForm};
 use super::header::ResponseHeader;
 use super::status::Status;
-use crate::memcached::server::{Sink, put_prefix_counts, put_value};
+use crate::memcached::server::{Sink, put_prefixes, put_value};
 use todana_core::{Hit, Number, Refusal, Reply};
 
 /// The body that tells a client it is known.
 const AUTHENTICATED: &[u8] = b"Authenticated";
+
+/// The name of the packet that tells about prefixes.
+const DETAILED: &[u8] = b"detailed";
 
 /// Writes a reply as the packet wants it.
 #[inline]
@@ -29,12 +32,14 @@ pub(in crate::memcached) fn encode(form: &BinaryForm<'_>, reply: &Reply<'_>, out
             out.put(name);
             out.put(value);
         }
-        Reply::Prefix(prefix) => {
+        // One packet for all, with the text's lines in it; the empty one that ends a list follows.
+        Reply::Prefixes(all) => {
             let mut value = Vec::new();
-            put_prefix_counts(&prefix, &mut value);
-            let lengths = Lengths { extras: 0, key: prefix.name.len(), value: value.len() };
+            put_prefixes(all, &mut value);
+            value.put(b"END\r\n");
+            let lengths = Lengths { extras: 0, key: DETAILED.len(), value: value.len() };
             head(form, Status::Success, lengths, 0, out);
-            out.put(prefix.name);
+            out.put(DETAILED);
             out.put(&value);
         }
         Reply::NotStored => error(form, not_stored(form), out),

@@ -35,7 +35,7 @@ mod words;
 pub use form::Form;
 pub use reply::{Sink, encode, put_uri_encoded};
 
-pub(super) use reply::{body as put_value, prefix_counts as put_prefix_counts};
+pub(super) use reply::{body as put_value, prefixes as put_prefixes};
 
 use super::binary;
 use frame::Frame;

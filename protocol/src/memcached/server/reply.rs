@@ -131,13 +131,7 @@ fn line(reply: &Reply<'_>, out: &mut impl Sink) {
             out.put(b" ");
             value
         }
-        Reply::Prefix(ref prefix) => {
-            out.put(b"PREFIX ");
-            out.put(prefix.name);
-            out.put(b" ");
-            prefix_counts(prefix, out);
-            ""
-        }
+        Reply::Prefixes(all) => return prefixes(all, out),
         // No command that is answered by a plain line asks for a record.
         Reply::Hit(_) | Reply::Inspection(_) | Reply::Mechanisms(_) | Reply::Challenge(_) => {
             "SERVER_ERROR unexpected reply"
@@ -206,12 +200,17 @@ fn item(key: &[u8], inspection: &Inspection, out: &mut impl Sink) {
     out.put(b" s]\r\n");
 }
 
-/// What `stats detail dump` says of a prefix.
-pub(in crate::memcached) fn prefix_counts(prefix: &Prefix<'_>, out: &mut impl Sink) {
-    flag(b"get ", prefix.gets, out);
-    flag(b" hit ", prefix.hits, out);
-    flag(b" set ", prefix.sets, out);
-    flag(b" del ", prefix.deletes, out);
+/// The lines of `stats detail dump`.
+pub(in crate::memcached) fn prefixes(all: &[Prefix<'_>], out: &mut impl Sink) {
+    for prefix in all {
+        out.put(b"PREFIX ");
+        out.put(prefix.name);
+        flag(b" get ", prefix.gets, out);
+        flag(b" hit ", prefix.hits, out);
+        flag(b" set ", prefix.sets, out);
+        flag(b" del ", prefix.deletes, out);
+        out.put(b"\r\n");
+    }
 }
 
 fn refusal_text(refusal: Refusal) -> &'static str {
