@@ -54,6 +54,7 @@ pub(super) fn decode<'a>(frame: Frame<'a>, command: &[u8], mut words: Words<'a>)
             accepted_if(matches!(words.next(), Some(b"flat" | b"segmented" | b"noreply")))
         }
         (b"lru", Some(b"temp_ttl")) => accepted_if(words.next().and_then(number::signed).is_some()),
+        (b"extstore", Some(b"free_memchunks")) => accepted_if(is_free_memchunks(words)),
         (b"extstore", Some(word)) => {
             accepted_if(EXTSTORE.contains(&word) && words.next().and_then(fraction).is_some())
         }
@@ -154,6 +155,13 @@ fn tune(mut words: Words<'_>) -> Outcome {
         return Err("ERROR hot/warm age factors must be greater than 0");
     }
     ACCEPTED
+}
+
+/// A class and a number of chunks: 1.6.18 knows them, later ones do not.
+fn is_free_memchunks(mut words: Words<'_>) -> bool {
+    let class = words.next().and_then(number::unsigned);
+    let chunks = words.next().and_then(number::unsigned);
+    matches!(class, Some(1..=CLASS_MAX)) && chunks.is_some()
 }
 
 fn fraction(word: &[u8]) -> Option<f64> {
