@@ -1,9 +1,11 @@
 //! The data directory: opening it brings a database back and keeps it from then on (docs/format/data-directory.md).
 
 mod identity;
+mod target;
 mod verification;
 
 use crate::Database;
+use crate::backup::Manifest;
 use crate::checkpoint::{Checkpoint, CheckpointOptions, Hold, Shelf};
 use crate::clock::Clock;
 use crate::disk::Disk;
@@ -16,10 +18,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 
+pub(crate) use target::Target;
 pub use verification::{Verified, verify};
 
-const LOG: &str = "log";
-const CHECKPOINTS: &str = "checkpoints";
+pub(crate) const LOG: &str = "log";
+pub(crate) const CHECKPOINTS: &str = "checkpoints";
 
 /// How a data directory is kept.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,6 +74,11 @@ impl DataDirectory {
     /// Opens a directory and locks it, or makes a new one. Fails with `Busy` if another process has it, with `Corrupt` if it
     /// is damaged, with `Unavailable` if it cannot be read or made.
     pub fn open(disk: Arc<dyn Disk>, path: &Path) -> Result<DataDirectory> {
+        if Manifest::read(&*disk, path)?.is_some() {
+            let message =
+                format!("{} is a backup: make a data directory of it with `todana restore`", path.display());
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
         for directory in [path.to_path_buf(), path.join(LOG), path.join(CHECKPOINTS)] {
             disk.make_directory(&directory).map_err(|error| cannot("make", &directory, &error))?;
         }
@@ -90,6 +98,14 @@ impl DataDirectory {
         directory.remove_partial(&directory.path.join(LOG))?;
         directory.remove_partial(&directory.path.join(CHECKPOINTS))?;
         Ok(directory)
+    }
+
+    /// Opens a directory that is there already: what holds no database is not made one. Fails with `Unavailable` then.
+    pub fn open_existing(disk: Arc<dyn Disk>, path: &Path) -> Result<DataDirectory> {
+        match identity::read(&*disk, path)? {
+            Some(_) => DataDirectory::open(disk, path),
+            None => Err(missing(path)),
+        }
     }
 
     /// Who the database is.
@@ -184,6 +200,18 @@ impl DataDirectory {
         salvage(&*self.disk, &self.path.join(LOG), self.identity, from, repairs)
     }
 
+    pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
     /// Cuts a torn tail off, for good before anything is written behind it.
     fn cut(&self, tail: &Tail) -> Result<()> {
         let Tail::Torn { path, offset, .. } = tail else { return Ok(()) };
@@ -237,6 +265,30 @@ fn also(error: Error, refused: &[String]) -> Error {
     Error::new(error.kind(), format!("{error}{}", why.collect::<String>()))
 }
 
-fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
+/// The name of a directory is on disk, and the names of those that lead to it, which may be new, too. Where nothing may be made,
+/// nothing was; and some systems cannot sync the directories that lead to a mount.
+pub(crate) fn sync_above(disk: &dyn Disk, directory: &Path) -> Result<()> {
+    for above in directory.ancestors().skip(1) {
+        let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+        if let Err(error) = disk.sync_directory(above)
+            && !matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied
+                    | io::ErrorKind::ReadOnlyFilesystem
+                    | io::ErrorKind::InvalidInput
+                    | io::ErrorKind::Unsupported
+            )
+        {
+            return Err(cannot("sync", above, &error));
+        }
+    }
+    Ok(())
+}
+
+fn missing(path: &Path) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("{} is no data directory", path.display()))
+}
+
+pub(crate) fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("cannot {what} {}: {error}", path.display()))
 }

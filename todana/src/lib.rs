@@ -33,6 +33,7 @@
 
 mod access;
 mod arithmetic;
+pub mod backup;
 pub mod checkpoint;
 mod classes;
 mod clock;

@@ -44,22 +44,8 @@ fn make(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
     }
-    // The directory may be new, and so may those above it. Where nothing may be made, nothing was; and some systems cannot sync
-    // the directories that lead to a mount.
-    for above in directory.ancestors().skip(1) {
-        let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
-        if let Err(error) = disk.sync_directory(above)
-            && !matches!(
-                error.kind(),
-                io::ErrorKind::PermissionDenied
-                    | io::ErrorKind::ReadOnlyFilesystem
-                    | io::ErrorKind::InvalidInput
-                    | io::ErrorKind::Unsupported
-            )
-        {
-            return Err(cannot("sync", above, &error));
-        }
-    }
+    // The directory may be new, and so may those above it.
+    super::sync_above(disk, directory)?;
     let random = || RandomState::new().build_hasher().finish();
     let server_id = (random() as u32).max(1);
     let mut database_id = [0; 16];

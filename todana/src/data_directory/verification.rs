@@ -1,12 +1,13 @@
 //! Reading all that a data directory holds, and checking every checksum. Nothing is changed by it.
 
-use super::{CHECKPOINTS, LOG, identity};
+use super::{CHECKPOINTS, LOG, identity, missing};
+use crate::backup::{BackedUp, Manifest};
 use crate::checkpoint::{Failure, Shelf};
 use crate::disk::Disk;
 use crate::update_log::{Position, Reader, Tail, segment_start};
 use std::path::Path;
 use std::sync::Arc;
-use todana_core::{Error, ErrorKind, Result};
+use todana_core::{ErrorKind, Result};
 
 /// What was found in a data directory.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub struct Verified {
     pub tail: Tail,
     /// Bytes read.
     pub bytes: u64,
+    /// What the directory is a backup of, if it is one.
+    pub backup: Option<BackedUp>,
     /// What is wrong: file, offset and why, each.
     pub damages: Vec<String>,
 }
@@ -32,8 +35,15 @@ pub struct Verified {
 /// data directory or its files cannot be listed. The directory is not locked: while a server works on it, the end of the
 /// log may look torn.
 pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Verified> {
-    let missing = || Error::new(ErrorKind::Unavailable, format!("{} is no data directory", path.display()));
-    let identity = identity::read(&*disk, path)?.ok_or_else(missing)?;
+    let mut damages = Vec::new();
+    let manifest = match Manifest::read(&*disk, path) {
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            damages.push(error.to_string());
+            None
+        }
+        manifest => manifest?,
+    };
+    let identity = identity::read(&*disk, path)?.ok_or_else(|| missing(path))?;
     let mut verified = Verified {
         checkpoints: 0,
         records: 0,
@@ -41,7 +51,8 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
         log: Default::default(),
         tail: Tail::Clean,
         bytes: 0,
-        damages: Vec::new(),
+        backup: manifest.as_ref().map(Manifest::backed_up),
+        damages,
     };
     let log = path.join(LOG);
     let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), log.clone(), identity);
@@ -77,7 +88,33 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
             .damages
             .push(format!("the update log ends at position {end}, but {name} needs it to {}", until.0));
     }
+    if let Some(manifest) = &manifest {
+        check_backup(&*disk, path, manifest, &mut verified, progress);
+    }
     Ok(verified)
+}
+
+/// What a backup promises beyond what any data directory does: these very bytes, and a log that ends where it says.
+fn check_backup(
+    disk: &dyn Disk,
+    path: &Path,
+    manifest: &Manifest,
+    verified: &mut Verified,
+    progress: &mut dyn FnMut(u64),
+) {
+    let before = verified.bytes;
+    for (path, what) in manifest.check(disk, path, &mut |done| progress(before + done)) {
+        let name = path.display().to_string();
+        // What has been found already is told with a better place.
+        if !verified.damages.iter().any(|damage| damage.starts_with(&name)) {
+            verified.damages.push(format!("{name} {what}"));
+        }
+    }
+    let (_, end) = verified.log;
+    if verified.damages.is_empty() && (end != manifest.end || verified.tail != Tail::Clean) {
+        let message = format!("{}: its log ends at {}, not at {}", path.display(), end.0, manifest.end.0);
+        verified.damages.push(message);
+    }
 }
 
 fn read_log(

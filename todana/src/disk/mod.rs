@@ -23,11 +23,17 @@ pub trait Disk: Send + Sync {
     /// Makes a directory and those above it that are missing; one that is there is left alone.
     fn make_directory(&self, directory: &Path) -> io::Result<()>;
 
-    /// Gives a file another name, in one step; a file that has it is replaced.
+    /// Gives a file or a directory another name, in one step; a file that has it is replaced, and so is an empty directory.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Removes an empty directory. A file system that cannot leaves it there.
+    fn remove_directory(&self, directory: &Path) -> io::Result<()> {
+        let _ = directory;
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Returns once the names in a directory are on disk.
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;

@@ -38,6 +38,10 @@ impl Disk for SystemDisk {
         fs::remove_file(path)
     }
 
+    fn remove_directory(&self, directory: &Path) -> io::Result<()> {
+        fs::remove_dir(directory)
+    }
+
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
         fs::File::open(directory)?.sync_all()
     }

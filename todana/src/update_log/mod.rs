@@ -32,7 +32,9 @@ pub use entry::{Change, Entry, Position};
 pub(crate) use entry::{Rest, put_varint};
 pub use reader::{Finding, Reader, Salvage, Tail, salvage};
 pub use segment::Identity;
-pub(crate) use segment::{name_of as segment_name, position_of, start_of as segment_start};
+pub(crate) use segment::{
+    HEADER_LEN as SEGMENT_HEADER_LEN, name_of as segment_name, position_of, start_of as segment_start,
+};
 
 /// When a change counts as made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,309 @@
+//! The file `backup`: what a backup is, and the checksums of its files (docs/format/backup.md, section 2).
+
+use crate::data_directory::{CHECKPOINTS, LOG, cannot};
+use crate::disk::Disk;
+use crate::update_log::{Identity, Position, segment_name};
+use std::io;
+use std::path::{Path, PathBuf};
+use todana_core::{Error, ErrorKind, Result};
+
+/// The name of the file that makes a directory a backup.
+pub const BACKUP: &str = "backup";
+
+const MAGIC: &[u8; 8] = b"TODANABK";
+const VERSION: u32 = 1;
+const HEADER_LEN: usize = 72;
+pub(super) const FILE_LEN: usize = 24;
+/// It is sent as one piece.
+const FILES_MAX: usize = 40_000;
+/// Read at once.
+const READ: usize = 256 << 10;
+
+/// What a backup holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackedUp {
+    /// The log is read again from here on top of the checkpoint.
+    pub start: Position,
+    /// The log ends here: the backup is the state as of this position.
+    pub end: Position,
+    /// The time as of that, Unix time in milliseconds.
+    pub made_ms: u64,
+    /// Records in the checkpoint.
+    pub records: u64,
+    /// How many files there are besides the file `backup`.
+    pub files: usize,
+    /// Their bytes.
+    pub len: u64,
+}
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Identity = 1,
+    Checkpoint = 2,
+    Segment = 3,
+}
+
+/// One file of a backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) kind: Kind,
+    pub(crate) crc: u32,
+    pub(crate) position: Position,
+    pub(crate) len: u64,
+}
+
+/// The file `backup`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Manifest {
+    pub(crate) identity: Identity,
+    pub(crate) start: Position,
+    pub(crate) end: Position,
+    pub(crate) made_ms: u64,
+    pub(crate) records: u64,
+    pub(crate) files: Vec<Listed>,
+}
+
+impl Listed {
+    pub(crate) fn path(&self, directory: &Path) -> PathBuf {
+        match self.kind {
+            Kind::Identity => directory.join("identity"),
+            Kind::Checkpoint => {
+                directory.join(CHECKPOINTS).join(format!("{:020}.checkpoint", self.position.0))
+            }
+            Kind::Segment => directory.join(LOG).join(segment_name(self.position)),
+        }
+    }
+
+    pub(super) fn encode(&self) -> [u8; FILE_LEN] {
+        let mut bytes = [0; FILE_LEN];
+        bytes[0] = self.kind as u8;
+        bytes[4..8].copy_from_slice(&self.crc.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.position.0.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.len.to_le_bytes());
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8; FILE_LEN]) -> Option<Listed> {
+        let kind = match bytes[0] {
+            1 => Kind::Identity,
+            2 => Kind::Checkpoint,
+            3 => Kind::Segment,
+            _ => return None,
+        };
+        let position = Position(eight(bytes, 8));
+        let is_sound = bytes[1..4] == [0; 3] && (kind != Kind::Identity || position == Position(0));
+        is_sound.then(|| Listed { kind, crc: four(bytes, 4), position, len: eight(bytes, 16) })
+    }
+
+    /// Whether it may stand behind this one.
+    pub(super) fn follows(&self, before: Option<&Listed>) -> bool {
+        match before {
+            None => self.kind == Kind::Identity,
+            Some(before) => {
+                self.kind > before.kind
+                    || (self.kind, before.kind) == (Kind::Segment, Kind::Segment)
+                        && self.position > before.position
+            }
+        }
+    }
+}
+
+impl Manifest {
+    /// The manifest of a directory; `None` if it has none, and so is no backup. Fails with `Corrupt` if it is damaged.
+    pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Manifest>> {
+        let path = directory.join(BACKUP);
+        let file = match disk.open(&path, false) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(cannot("read", &path, &error)),
+        };
+        let len = file.len().map_err(|error| cannot("read", &path, &error))?;
+        let mut bytes = vec![0; len.min((HEADER_LEN + FILES_MAX * FILE_LEN + 5) as u64) as usize];
+        let len = file.read_at(0, &mut bytes).map_err(|error| cannot("read", &path, &error))?;
+        Manifest::decode(&bytes[..len])
+            .map(Some)
+            .map_err(|why| Error::new(ErrorKind::Corrupt, format!("{} at offset 0: {why}", path.display())))
+    }
+
+    pub(crate) fn backed_up(&self) -> BackedUp {
+        let Manifest { start, end, made_ms, records, .. } = *self;
+        let len = self.files.iter().map(|file| file.len).sum();
+        BackedUp { start, end, made_ms, records, files: self.files.len(), len }
+    }
+
+    /// Reads the files it lists and says which are not as it says; `progress` is told the bytes read now and then.
+    pub(crate) fn check(
+        &self,
+        disk: &dyn Disk,
+        directory: &Path,
+        progress: &mut dyn FnMut(u64),
+    ) -> Vec<(PathBuf, String)> {
+        let mut done = 0;
+        let mut damages = Vec::new();
+        for listed in &self.files {
+            let path = listed.path(directory);
+            let before = done;
+            let mut told = |read| progress(before + read);
+            match sum(disk, &path, &mut told) {
+                Ok((len, _)) if len != listed.len => {
+                    let what = format!("at offset {len}: the file ends here; the backup has {}", listed.len);
+                    damages.push((path, what));
+                }
+                Ok((_, crc)) if crc != listed.crc => {
+                    damages.push((path, "at offset 0: the checksum of the file differs".into()));
+                }
+                Ok(_) => {}
+                Err(error) => damages.push((path, format!("at offset 0: it cannot be read: {error}"))),
+            }
+            done += listed.len;
+        }
+        damages
+    }
+
+    /// `None` if there are too many files.
+    pub(super) fn encode(&self) -> Option<Vec<u8>> {
+        if self.files.len() > FILES_MAX {
+            return None;
+        }
+        let mut bytes = vec![0; HEADER_LEN];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(HEADER_LEN as u32).to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.identity.database_id);
+        bytes[32..36].copy_from_slice(&self.identity.server_id.to_le_bytes());
+        bytes[36..40].copy_from_slice(&(self.files.len() as u32).to_le_bytes());
+        let numbers = [self.start.0, self.end.0, self.made_ms, self.records];
+        for (number, into) in numbers.into_iter().zip(bytes[40..].chunks_exact_mut(8)) {
+            into.copy_from_slice(&number.to_le_bytes());
+        }
+        self.files.iter().for_each(|file| bytes.extend_from_slice(&file.encode()));
+        let crc = crc32c::crc32c(&bytes);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        Some(bytes)
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> std::result::Result<Manifest, String> {
+        if bytes.get(..8) != Some(MAGIC) {
+            return Err("this is no list of a backup's files".into());
+        }
+        let Some((content, crc)) = bytes.split_last_chunk::<4>().filter(|(rest, _)| rest.len() >= HEADER_LEN)
+        else {
+            return Err("it is cut off".into());
+        };
+        if crc32c::crc32c(content).to_le_bytes() != *crc {
+            return Err("the checksum differs".into());
+        }
+        if four(content, 8) != VERSION {
+            return Err(format!("format version {}; this program knows version {VERSION}", four(content, 8)));
+        }
+        let malformed = || "it is not one of version 1".to_string();
+        let (header, files) = content.split_at(HEADER_LEN);
+        if four(header, 12) as usize != HEADER_LEN
+            || files.len() != FILE_LEN.checked_mul(four(header, 36) as usize).ok_or_else(malformed)?
+        {
+            return Err(malformed());
+        }
+        let (files, _) = files.as_chunks::<FILE_LEN>();
+        let files: Option<Vec<Listed>> = files.iter().map(Listed::decode).collect();
+        let files = files.ok_or_else(malformed)?;
+        let befores = std::iter::once(None).chain(files.iter().map(Some));
+        if !files.iter().zip(befores).all(|(file, before)| file.follows(before)) {
+            return Err(malformed());
+        }
+        let database_id = header[16..32].try_into().expect("sixteen bytes");
+        Ok(Manifest {
+            identity: Identity { server_id: four(header, 32), database_id },
+            start: Position(eight(header, 40)),
+            end: Position(eight(header, 48)),
+            made_ms: eight(header, 56),
+            records: eight(header, 64),
+            files,
+        })
+    }
+}
+
+/// Length and CRC of a file.
+fn sum(disk: &dyn Disk, path: &Path, progress: &mut dyn FnMut(u64)) -> io::Result<(u64, u32)> {
+    let file = disk.open(path, false)?;
+    let mut bytes = vec![0; READ];
+    let (mut len, mut crc) = (0, 0);
+    loop {
+        let got = file.read_at(len, &mut bytes)?;
+        if got == 0 {
+            return Ok((len, crc));
+        }
+        crc = crc32c::crc32c_append(crc, &bytes[..got]);
+        len += got as u64;
+        progress(len);
+    }
+}
+
+fn four(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn eight(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> Manifest {
+        let listed = |kind, crc, position, len| Listed { kind, crc, position: Position(position), len };
+        Manifest {
+            identity: Identity { server_id: 7, database_id: *b"0123456789abcdef" },
+            start: Position(0x0102),
+            end: Position(0x0304),
+            made_ms: 1_800_000_000_123,
+            records: 5,
+            files: vec![
+                listed(Kind::Identity, 1, 0, 36),
+                listed(Kind::Checkpoint, 2, 0x0102, 500),
+                listed(Kind::Segment, 3, 0x0100, 600),
+                listed(Kind::Segment, 4, 0x0200, 700),
+            ],
+        }
+    }
+
+    #[test]
+    fn it_comes_back_and_no_flipped_bit_and_no_cut_goes_unseen() {
+        let bytes = manifest().encode().unwrap();
+        assert_eq!(Manifest::decode(&bytes), Ok(manifest()));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Manifest::decode(&damaged).is_err(), "bit {bit}");
+        }
+        for len in 0..bytes.len() {
+            assert!(Manifest::decode(&bytes[..len]).is_err(), "{len}");
+        }
+    }
+
+    #[test]
+    fn it_lies_as_the_format_page_says() {
+        let bytes = manifest().encode().unwrap();
+        assert_eq!(&bytes[..16], b"TODANABK\x01\0\0\0\x48\0\0\0");
+        assert_eq!(&bytes[16..40], b"0123456789abcdef\x07\0\0\0\x04\0\0\0");
+        assert_eq!(&bytes[40..56], b"\x02\x01\0\0\0\0\0\0\x04\x03\0\0\0\0\0\0");
+        assert_eq!(bytes[56..64], 1_800_000_000_123u64.to_le_bytes());
+        assert_eq!(&bytes[64..72], b"\x05\0\0\0\0\0\0\0");
+        assert_eq!(&bytes[96..104], b"\x02\0\0\0\x02\0\0\0");
+        assert_eq!(&bytes[104..120], b"\x02\x01\0\0\0\0\0\0\xf4\x01\0\0\0\0\0\0");
+        assert_eq!(bytes.len(), 72 + 4 * 24 + 4);
+    }
+
+    #[test]
+    fn files_stand_in_one_order_only() {
+        for (first, second) in [(0, 1), (1, 2), (2, 3)] {
+            let mut swapped = manifest();
+            swapped.files.swap(first, second);
+            assert!(Manifest::decode(&swapped.encode().unwrap()).is_err(), "{first} {second}");
+        }
+        let mut twice = manifest();
+        twice.files[2] = twice.files[1];
+        assert!(Manifest::decode(&twice.encode().unwrap()).is_err());
+    }
+}

@@ -1,0 +1,316 @@
+//! The sending side: a data directory as a stream.
+
+use super::manifest::{Kind, Listed, Manifest};
+use super::stream::{self, Header};
+use crate::checkpoint::{Failure, Hold};
+use crate::data_directory::{LOG, cannot};
+use crate::disk::{Disk, File};
+use crate::update_log::{
+    Change, Identity, Position, Reader, SEGMENT_HEADER_LEN, Tail, segment_name, segment_start,
+};
+use crate::{DataDirectory, Database};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use todana_core::{Error, ErrorKind, Result};
+
+/// Bytes of a file in one piece.
+const PIECE: u64 = 256 << 10;
+
+/// A backup on its way: a stream of bytes, taken piece by piece at whatever pace. As long as it is there, the update log is kept
+/// from the checkpoint's position on; nothing else waits for it.
+///
+/// The log goes to where it ends when the checkpoint has been sent, so the backup is younger than its checkpoint.
+pub struct Backup {
+    disk: Arc<dyn Disk>,
+    log: PathBuf,
+    identity: Identity,
+    /// The database at work, if it is.
+    database: Option<Arc<Database>>,
+    start: Position,
+    /// Where the log is to end; not known before its turn has come.
+    end: Option<Position>,
+    made_ms: u64,
+    records: u64,
+    refused: Vec<String>,
+    tail: Tail,
+    stage: Stage,
+    queue: VecDeque<Outgoing>,
+    files: Vec<Listed>,
+    /// Of the last piece.
+    crc: u32,
+    done: u64,
+    likely: u64,
+    bytes: Vec<u8>,
+    _hold: Hold,
+}
+
+enum Stage {
+    Header,
+    /// The identity and the checkpoint, then the log, which is put into the queue when its turn has come.
+    Checkpoint,
+    Log,
+    Over,
+}
+
+/// A file to be sent, and how far it has been.
+struct Outgoing {
+    path: PathBuf,
+    file: Box<dyn File>,
+    listed: Listed,
+    offset: u64,
+}
+
+impl Backup {
+    /// Makes a checkpoint of a database that keeps its data in this directory, and begins a backup with it. Takes as long as
+    /// [`DataDirectory::checkpoint`] does, and fails as that does; it is called off, with `Closed`, when `stops` becomes true.
+    pub fn start(directory: &DataDirectory, database: &Arc<Database>, stops: &AtomicBool) -> Result<Backup> {
+        let Some(log) = database.log() else {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "a database without an update log cannot be backed up so",
+            ));
+        };
+        // What the checkpoint will need comes after this.
+        let hold = directory.hold(log.end());
+        let made = directory.checkpoint_unless(database, stops)?;
+        hold.advance(made.start);
+        let mut backup = Backup::new(directory, hold, Some(Arc::clone(database)));
+        backup.records = made.records;
+        backup.start = made.start;
+        let listed = Listed { kind: Kind::Checkpoint, crc: 0, position: made.start, len: made.len };
+        backup.enqueue_identity()?;
+        backup.enqueue(made.path, listed)?;
+        backup.likely += log.end().0.saturating_sub(made.start.0);
+        Ok(backup)
+    }
+
+    /// Begins a backup of a directory whose database is not at work: of its newest whole checkpoint and the log behind it,
+    /// both of which it reads first. A torn tail of the log is left out. Fails with `Corrupt` where the data cannot be had because of
+    /// damage, the message naming file and offset.
+    pub fn of_rest(directory: &DataDirectory, progress: &mut dyn FnMut(u64)) -> Result<Backup> {
+        let hold = directory.hold(Position(0));
+        let mut backup = Backup::new(directory, hold, None);
+        backup.enqueue_identity()?;
+        let shelf = directory.shelf();
+        let mut until = Position(0);
+        for start in shelf.list()? {
+            let outcome = shelf.open(start).map_err(Failure::Damaged).and_then(|reader| {
+                reader.verify(progress)?;
+                Ok(reader)
+            });
+            match outcome {
+                Ok(reader) => {
+                    (backup.start, backup.records, backup.made_ms) =
+                        (start, reader.footer.records, reader.header.made_ms);
+                    until = reader.footer.until;
+                    let listed =
+                        Listed { kind: Kind::Checkpoint, crc: 0, position: start, len: reader.len() };
+                    backup.enqueue(shelf.path_of(start), listed)?;
+                    break;
+                }
+                Err(Failure::Damaged(why)) => backup.refused.push(why),
+                Err(Failure::Refused(error)) => return Err(error),
+            }
+        }
+        let end = backup.read_log(progress).map_err(|error| {
+            let why = backup.refused.iter().map(|why| format!("; {why}"));
+            Error::new(error.kind(), format!("{error}{}", why.collect::<String>()))
+        })?;
+        if end < until {
+            let message = format!(
+                "the update log ends at position {}, but its checkpoint needs it to {}",
+                end.0, until.0
+            );
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        backup.end = Some(end);
+        backup.likely += end.0 - backup.start.0;
+        Ok(backup)
+    }
+
+    fn new(directory: &DataDirectory, hold: Hold, database: Option<Arc<Database>>) -> Backup {
+        Backup {
+            disk: Arc::clone(directory.disk()),
+            log: directory.path().join(LOG),
+            identity: directory.identity(),
+            database,
+            start: Position(0),
+            end: None,
+            made_ms: 0,
+            records: 0,
+            refused: Vec::new(),
+            tail: Tail::Clean,
+            stage: Stage::Header,
+            queue: VecDeque::new(),
+            files: Vec::new(),
+            crc: 0,
+            done: 0,
+            likely: 0,
+            bytes: Vec::new(),
+            _hold: hold,
+        }
+    }
+
+    /// Appends the next piece, of at most some 256 KiB, or a little more at the end, to `out`; false when there are no more. Fails
+    /// with `Unavailable` if a file cannot be read; then there is no backup.
+    pub fn next(&mut self, out: &mut Vec<u8>) -> Result<bool> {
+        loop {
+            match self.stage {
+                Stage::Header => {
+                    let Backup { identity, start, likely, .. } = *self;
+                    let header = Header { identity, start, likely }.encode();
+                    self.crc = u32::from_le_bytes(*header.last_chunk().expect("it has four bytes"));
+                    out.extend_from_slice(&header);
+                    self.stage = Stage::Checkpoint;
+                    return Ok(true);
+                }
+                Stage::Checkpoint | Stage::Log if !self.queue.is_empty() => {
+                    self.put_bytes(out)?;
+                    return Ok(true);
+                }
+                Stage::Checkpoint => {
+                    self.enqueue_log()?;
+                    self.stage = Stage::Log;
+                }
+                Stage::Log => {
+                    let manifest = Manifest {
+                        identity: self.identity,
+                        start: self.start,
+                        end: self.end.unwrap_or(self.start),
+                        made_ms: self.made_ms,
+                        records: self.records,
+                        files: std::mem::take(&mut self.files),
+                    };
+                    let too_many = || {
+                        Error::new(ErrorKind::Invalid, "the update log has too many segments for one backup")
+                    };
+                    let content = manifest.encode().ok_or_else(too_many)?;
+                    stream::put(stream::Kind::End, &content, &mut self.crc, out);
+                    self.stage = Stage::Over;
+                    return Ok(true);
+                }
+                Stage::Over => return Ok(false),
+            }
+        }
+    }
+
+    /// Bytes of files that have been sent, and those that are likely to follow.
+    pub fn progress(&self) -> crate::Progress {
+        crate::Progress { done: self.done, remaining: self.likely.saturating_sub(self.done) }
+    }
+
+    /// The checkpoint's records.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Checkpoints that were passed over because they are damaged: file, offset and why.
+    pub fn refused(&self) -> &[String] {
+        &self.refused
+    }
+
+    /// What stands behind the log of a directory at rest, and was left out.
+    pub fn tail(&self) -> &Tail {
+        &self.tail
+    }
+
+    /// Sends the next bytes of the file whose turn it is.
+    fn put_bytes(&mut self, out: &mut Vec<u8>) -> Result<()> {
+        let outgoing = self.queue.front_mut().expect("its turn has come");
+        let Outgoing { path, file, listed, offset } = outgoing;
+        if *offset == 0 {
+            stream::put(stream::Kind::File, &listed.encode(), &mut self.crc, out);
+            listed.crc = crc32c::crc32c(&[]);
+        }
+        let len = (listed.len - *offset).min(PIECE) as usize;
+        self.bytes.resize(len, 0);
+        let got = file.read_at(*offset, &mut self.bytes).map_err(|error| cannot("read", path, &error))?;
+        if got < len {
+            let offset = *offset + got as u64;
+            let message = format!("{} at offset {offset}: the file ends here", path.display());
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        if len > 0 {
+            stream::put(stream::Kind::Bytes, &self.bytes, &mut self.crc, out);
+        }
+        listed.crc = crc32c::crc32c_append(listed.crc, &self.bytes);
+        *offset += len as u64;
+        self.done += len as u64;
+        if *offset == listed.len {
+            self.files.push(*listed);
+            self.queue.pop_front();
+        }
+        Ok(())
+    }
+
+    fn enqueue_identity(&mut self) -> Result<()> {
+        let path = self.log.with_file_name("identity");
+        let file = self.disk.open(&path, false).map_err(|error| cannot("read", &path, &error))?;
+        let len = file.len().map_err(|error| cannot("read", &path, &error))?;
+        let listed = Listed { kind: Kind::Identity, crc: 0, position: Position(0), len };
+        self.likely += len;
+        self.queue.push_back(Outgoing { path, file, listed, offset: 0 });
+        Ok(())
+    }
+
+    fn enqueue(&mut self, path: PathBuf, listed: Listed) -> Result<()> {
+        let file = self.disk.open(&path, false).map_err(|error| cannot("read", &path, &error))?;
+        if listed.kind == Kind::Checkpoint {
+            self.likely += listed.len;
+        }
+        self.queue.push_back(Outgoing { path, file, listed, offset: 0 });
+        Ok(())
+    }
+
+    /// The segments from the checkpoint's position to the end.
+    fn enqueue_log(&mut self) -> Result<()> {
+        let end = match (self.end, self.database.as_ref().and_then(|database| database.log())) {
+            (Some(end), _) => end,
+            (None, Some(log)) => {
+                // All that has been answered by now. If it cannot be written just now, what is on disk has to do: the checkpoint's
+                // own stretch of the log is.
+                let _ = log.sync_to(log.end());
+                self.made_ms =
+                    self.database.as_ref().map_or(0, |database| database.now().0.saturating_mul(1000));
+                log.synced()
+            }
+            (None, None) => self.start,
+        };
+        self.end = Some(end);
+        let names = self.disk.list(&self.log).map_err(|error| cannot("read", &self.log, &error))?;
+        let mut starts: Vec<Position> = names.iter().filter_map(|name| segment_start(name)).collect();
+        starts.sort_unstable();
+        for (n, &start) in starts.iter().enumerate() {
+            let next = starts.get(n + 1).copied();
+            let is_over_before = next.is_some_and(|next| next <= self.start && next <= end);
+            if is_over_before || (start >= end && start > self.start) {
+                continue;
+            }
+            let until = next.unwrap_or(end).min(end).max(start);
+            let len = SEGMENT_HEADER_LEN as u64 + (until.0 - start.0);
+            let listed = Listed { kind: Kind::Segment, crc: 0, position: start, len };
+            self.enqueue(self.log.join(segment_name(start)), listed)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the log from the checkpoint on, and says where it ends.
+    fn read_log(&mut self, progress: &mut dyn FnMut(u64)) -> Result<Position> {
+        const TELL_EVERY: u64 = 1 << 12;
+        let mut reader = Reader::open(Arc::clone(&self.disk), &self.log, self.identity, self.start)?;
+        let mut entries = 0u64;
+        while let Some((_, entry)) = reader.next_entry()? {
+            if let Change::Mark { time_ms, .. } = entry.change {
+                self.made_ms = self.made_ms.max(time_ms);
+            }
+            entries += 1;
+            if entries.is_multiple_of(TELL_EVERY) {
+                progress(reader.position().0 - self.start.0);
+            }
+        }
+        self.tail = reader.tail().clone();
+        Ok(reader.position())
+    }
+}

@@ -1,0 +1,123 @@
+//! What goes over the wire: header and pieces (docs/format/backup.md, section 3).
+
+use crate::update_log::{Identity, Position};
+
+pub(super) const HEADER_LEN: usize = 64;
+pub(super) const FRAME_LEN: usize = 12;
+/// The longest content of a piece.
+pub(super) const CONTENT_LEN_MAX: usize = 1 << 20;
+
+const MAGIC: &[u8; 8] = b"TODANABS";
+const VERSION: u32 = 1;
+
+/// How a stream begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) identity: Identity,
+    pub(super) start: Position,
+    /// Bytes of files that are likely to come.
+    pub(super) likely: u64,
+}
+
+/// What a piece is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    File = 1,
+    Bytes = 2,
+    End = 3,
+}
+
+impl Header {
+    /// The CRC in its last four bytes is what the first piece's begins with.
+    pub(super) fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(HEADER_LEN as u32).to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.identity.database_id);
+        bytes[32..36].copy_from_slice(&self.identity.server_id.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.start.0.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.likely.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Says what is wrong with it otherwise.
+    pub(super) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
+        let four = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let eight = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        if &bytes[..8] != MAGIC {
+            return Err("this is no backup".into());
+        }
+        if crc32c::crc32c(&bytes[..60]) != four(60) {
+            return Err("the checksum of the header differs".into());
+        }
+        if four(8) != VERSION {
+            return Err(format!("format version {}; this program knows version {VERSION}", four(8)));
+        }
+        if four(12) as usize != HEADER_LEN || four(36) != 0 || four(56) != 0 {
+            return Err("the header is not one of version 1".into());
+        }
+        let database_id = bytes[16..32].try_into().expect("sixteen bytes");
+        let identity = Identity { server_id: four(32), database_id };
+        Ok(Header { identity, start: Position(eight(40)), likely: eight(48) })
+    }
+}
+
+/// Appends a piece; `crc` is that of the one before, and becomes its own.
+pub(super) fn put(kind: Kind, content: &[u8], crc: &mut u32, out: &mut Vec<u8>) {
+    debug_assert!(content.len() <= CONTENT_LEN_MAX);
+    let mut frame = [0; FRAME_LEN];
+    frame[4] = kind as u8;
+    frame[8..].copy_from_slice(&(content.len() as u32).to_le_bytes());
+    *crc = crc_of(*crc, &frame, content);
+    frame[..4].copy_from_slice(&crc.to_le_bytes());
+    out.extend_from_slice(&frame);
+    out.extend_from_slice(content);
+}
+
+/// Kind and length of a piece, not checked yet against its CRC. `None` if it is none, whatever that says.
+pub(super) fn frame(bytes: &[u8; FRAME_LEN]) -> Option<(Kind, usize)> {
+    let kind = match bytes[4] {
+        1 => Kind::File,
+        2 => Kind::Bytes,
+        3 => Kind::End,
+        _ => return None,
+    };
+    let len = u32::from_le_bytes(bytes[8..].try_into().expect("four bytes")) as usize;
+    (bytes[5..8] == [0; 3] && len <= CONTENT_LEN_MAX).then_some((kind, len))
+}
+
+/// What the CRC of a piece is to be.
+pub(super) fn crc_of(before: u32, frame: &[u8; FRAME_LEN], content: &[u8]) -> u32 {
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&before.to_le_bytes()), &frame[4..]);
+    crc32c::crc32c_append(crc, content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_those_of_the_format_page() {
+        let identity = Identity { server_id: 7, database_id: *b"0123456789abcdef" };
+        let header = Header { identity, start: Position(2), likely: 3 };
+        let bytes = header.encode();
+        assert_eq!(&bytes[..16], b"TODANABS\x01\0\0\0\x40\0\0\0");
+        assert_eq!(&bytes[16..40], b"0123456789abcdef\x07\0\0\0\0\0\0\0");
+        assert_eq!(&bytes[40..60], b"\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\0\0\0\0");
+        assert_eq!(Header::decode(&bytes), Ok(header));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&damaged).is_err(), "bit {bit}");
+        }
+        let (mut crc, mut out) = (5, Vec::new());
+        put(Kind::Bytes, b"abc", &mut crc, &mut out);
+        assert_eq!(&out[4..], b"\x02\0\0\0\x03\0\0\0abc");
+        assert_eq!(crc.to_le_bytes(), out[..4]);
+        assert_eq!(crc, crc32c::crc32c(b"\x05\0\0\0\x02\0\0\0\x03\0\0\0abc"));
+        assert_eq!(frame(out.first_chunk().unwrap()), Some((Kind::Bytes, 3)));
+    }
+}

@@ -1,0 +1,387 @@
+//! A backup has what the database had when its log ended; whatever is changed or missing in it, on its way or on disk, is told.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, IoSlice};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use todana::backup::{BackedUp, Backup, Receiver};
+use todana::disk::{Disk, File, SystemDisk};
+use todana::update_log::{LogOptions, Sync};
+use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, verify};
+use todana_core::{Command, Delete, ErrorKind, Result, Store, UnixSeconds};
+use todana_engine::{MemHash, MemHashOptions};
+
+const NOW: u64 = 1_700_000_000;
+
+struct Kept {
+    database: Arc<Database>,
+    lane: Arc<Lane>,
+    clock: Arc<ManualClock>,
+    // Dropped last: the lock outlives the log.
+    directory: DataDirectory,
+}
+
+/// The machine's file system, never synced: these tests make thousands of files, and crash none.
+struct Unsynced;
+
+struct UnsyncedFile(Box<dyn File>);
+
+impl Disk for Unsynced {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        Ok(Box::new(UnsyncedFile(SystemDisk.create(path)?)))
+    }
+
+    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
+        Ok(Box::new(UnsyncedFile(SystemDisk.open(path, writable)?)))
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        SystemDisk.list(directory)
+    }
+
+    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+        SystemDisk.make_directory(directory)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        SystemDisk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        SystemDisk.remove(path)
+    }
+
+    fn remove_directory(&self, directory: &Path) -> io::Result<()> {
+        SystemDisk.remove_directory(directory)
+    }
+
+    fn sync_directory(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + std::marker::Sync>> {
+        SystemDisk.lock(path)
+    }
+}
+
+impl File for UnsyncedFile {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+        self.0.write_at(offset, pieces)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn disk() -> Arc<Unsynced> {
+    Arc::new(Unsynced)
+}
+
+fn open(path: &Path, segment_len: u64) -> Kept {
+    let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
+    let engine =
+        MemHash::new(MemHashOptions { shards: Some(1), seed: Some(1), ..MemHashOptions::default() }).unwrap();
+    let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+    let directory = DataDirectory::open(disk(), path).unwrap();
+    let log = LogOptions { sync: Sync::Always, segment_len, ..LogOptions::default() };
+    let options = DataOptions { log, ..DataOptions::default() };
+    directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, &options, &mut |_| ()).unwrap();
+    let lane = database.lane();
+    Kept { database: Arc::new(database), lane, clock, directory }
+}
+
+impl Kept {
+    fn set(&self, key: &str, value: &str) {
+        let store = Store { key: key.as_bytes(), value: value.as_bytes(), ..Store::default() };
+        self.database.execute(&self.lane, &Command::Store(store), &mut |_| ());
+    }
+
+    fn delete(&self, key: &str) {
+        let delete = Delete { key: key.as_bytes(), ..Delete::default() };
+        self.database.execute(&self.lane, &Command::Delete(delete), &mut |_| ());
+    }
+
+    fn settle(&self) {
+        let log = self.database.log().unwrap();
+        log.wait(log.end()).unwrap();
+    }
+
+    fn records(&self) -> BTreeMap<String, String> {
+        let mut records = BTreeMap::new();
+        let mut place = None;
+        loop {
+            place = self
+                .database
+                .engine()
+                .scan(place, &mut |key, record| {
+                    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+                    records.insert(text(key), text(record.value));
+                    ControlFlow::Continue(())
+                })
+                .unwrap();
+            if place.is_none() {
+                return records;
+            }
+        }
+    }
+
+    fn start_backup(&self) -> Backup {
+        Backup::start(&self.directory, &self.database, &AtomicBool::new(false)).unwrap()
+    }
+}
+
+fn drain(mut backup: Backup) -> Vec<u8> {
+    let mut stream = Vec::new();
+    while backup.next(&mut stream).unwrap() {}
+    stream
+}
+
+fn receive(stream: &[u8], target: &Path) -> Result<BackedUp> {
+    let mut receiver = Receiver::create(disk(), target)?;
+    receiver.take(stream)?;
+    receiver.finish(&mut |_| ())
+}
+
+/// All files below a directory.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found.sort();
+    found
+}
+
+/// A copy that is taken for a data directory: without what makes it a backup.
+fn as_data_directory(backup: &Path, to: &Path) {
+    for path in files(backup) {
+        let name = path.strip_prefix(backup).unwrap();
+        if name != Path::new("backup") {
+            fs::create_dir_all(to.join(name).parent().unwrap()).unwrap();
+            fs::copy(&path, to.join(name)).unwrap();
+        }
+    }
+}
+
+/// A database of a few records in several segments, and its backup's stream.
+fn small(folder: &Path) -> (Kept, Vec<u8>) {
+    let kept = open(&folder.join("data"), 150);
+    for n in 0..4 {
+        kept.set(&format!("key {n}"), &format!("value {n}"));
+        kept.settle();
+    }
+    let mut backup = kept.start_backup();
+    let mut stream = Vec::new();
+    backup.next(&mut stream).unwrap();
+    for n in 4..8 {
+        kept.set(&format!("key {n}"), &format!("value {n}"));
+        kept.settle();
+    }
+    kept.delete("key 1");
+    while backup.next(&mut stream).unwrap() {}
+    (kept, stream)
+}
+
+#[test]
+fn a_backup_of_a_database_at_work_has_all_that_it_had_when_the_log_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let (kept, stream) = small(folder.path());
+    let had = kept.records();
+    assert_eq!(had.len(), 7);
+    kept.set("too late", "1");
+    let target = folder.path().join("backup");
+    let backed_up = receive(&stream, &target).unwrap();
+    assert_eq!((backed_up.records, backed_up.made_ms), (4, NOW * 1000));
+    assert!(backed_up.start < backed_up.end);
+    assert!(!folder.path().join("backup.partial").exists());
+    let verified = verify(disk(), &target, &mut |_| ()).unwrap();
+    assert_eq!((verified.damages, verified.backup.as_ref()), (vec![], Some(&backed_up)));
+    assert_eq!(verified.log.1, backed_up.end);
+    let copy = folder.path().join("copy");
+    as_data_directory(&target, &copy);
+    assert_eq!(open(&copy, 1 << 20).records(), had);
+    // It came in one piece or byte by byte.
+    let slowly = folder.path().join("slowly");
+    let mut receiver = Receiver::create(disk(), &slowly).unwrap();
+    for byte in &stream {
+        assert!(!receiver.is_over());
+        receiver.take(std::slice::from_ref(byte)).unwrap();
+    }
+    assert!(receiver.is_over());
+    assert_eq!(receiver.finish(&mut |_| ()).unwrap(), backed_up);
+    for (one, other) in files(&target).iter().zip(files(&slowly)) {
+        assert_eq!(fs::read(one).unwrap(), fs::read(other).unwrap());
+    }
+}
+
+#[test]
+fn a_directory_at_rest_is_backed_up_with_or_without_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    for (round, has_checkpoint) in [false, true, true].into_iter().enumerate() {
+        let kept = open(&data, 200);
+        for n in 0..6 {
+            kept.set(&format!("key {round} {n}"), "value");
+            kept.settle();
+        }
+        if has_checkpoint {
+            kept.directory.checkpoint(&kept.database).unwrap();
+        }
+        kept.set(&format!("last {round}"), "value");
+        let had = kept.records();
+        drop(kept);
+        let directory = DataDirectory::open_existing(disk(), &data).unwrap();
+        let backup = Backup::of_rest(&directory, &mut |_| ()).unwrap();
+        let target = folder.path().join(format!("backup {round}"));
+        let backed_up = receive(&drain(backup), &target).unwrap();
+        assert_eq!(backed_up.records > 0, has_checkpoint);
+        assert_eq!(backed_up.made_ms, NOW * 1000);
+        let copy = folder.path().join(format!("copy {round}"));
+        as_data_directory(&target, &copy);
+        assert_eq!(open(&copy, 1 << 20).records(), had);
+    }
+}
+
+#[test]
+fn a_directory_that_never_held_a_record_is_backed_up_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let directory = DataDirectory::open(disk(), &data).unwrap();
+    let stream = drain(Backup::of_rest(&directory, &mut |_| ()).unwrap());
+    let target = folder.path().join("backup");
+    assert_eq!(receive(&stream, &target).unwrap().files, 1);
+    assert_eq!(verify(disk(), &target, &mut |_| ()).unwrap().damages, Vec::<String>::new());
+}
+
+#[test]
+fn a_stream_cut_off_anywhere_is_refused_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_kept, stream) = small(folder.path());
+    let target = folder.path().join("backup");
+    let before = fs::read_dir(folder.path()).unwrap().count();
+    for len in 0..stream.len() {
+        let error = receive(&stream[..len], &target).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{len}: {error}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), before, "{len}");
+    }
+    let error = receive(&[&stream[..], b"x"].concat(), &target).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    receive(&stream, &target).unwrap();
+}
+
+#[test]
+fn no_flipped_bit_of_a_stream_goes_unseen() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_kept, stream) = small(folder.path());
+    let target = folder.path().join("backup");
+    for at in 0..stream.len() {
+        let mut damaged = stream.clone();
+        damaged[at] ^= 1 << (at % 8);
+        let error = receive(&damaged, &target).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{at}: {error}");
+        assert!(!target.exists());
+    }
+}
+
+#[test]
+fn no_flipped_bit_and_no_cut_of_a_backup_on_disk_goes_unseen() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_kept, stream) = small(folder.path());
+    let target = folder.path().join("backup");
+    receive(&stream, &target).unwrap();
+    let assert_damaged = |path: &Path, bytes: &[u8], story: &str| {
+        fs::write(path, bytes).unwrap();
+        match verify(disk(), &target, &mut |_| ()) {
+            // Of a damaged identity nothing more can be told.
+            Err(error) => {
+                assert!(path.ends_with("identity") && error.kind() == ErrorKind::Corrupt, "{story}: {error}")
+            }
+            Ok(verified) => {
+                let name = path.to_str().unwrap();
+                assert!(verified.damages.iter().any(|damage| damage.contains(name)), "{story}: {verified:?}");
+            }
+        }
+    };
+    let mut places = 0;
+    for path in files(&target).iter().filter(|path| !path.ends_with("lock")) {
+        let bytes = fs::read(path).unwrap();
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1 << (at % 8);
+            assert_damaged(path, &damaged, &format!("byte {at} of {path:?}"));
+            assert_damaged(path, &bytes[..at], &format!("{path:?} cut off at {at}"));
+            places += 1;
+        }
+        fs::write(path, &bytes).unwrap();
+    }
+    assert!(places > 500);
+    assert_eq!(verify(disk(), &target, &mut |_| ()).unwrap().damages, Vec::<String>::new());
+}
+
+#[test]
+fn what_is_there_is_not_replaced_and_what_a_killed_one_left_is_in_nobodys_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_kept, stream) = small(folder.path());
+    let target = folder.path().join("backup");
+    let other = Receiver::create(disk(), &target).unwrap();
+    let kind = |target: &Path| receive(&stream, target).unwrap_err().kind();
+    assert_eq!(kind(&target), ErrorKind::Busy);
+    drop(other);
+    // As a killed one leaves it: half of it, and no lock.
+    fs::create_dir_all(folder.path().join("backup.partial/log")).unwrap();
+    fs::write(folder.path().join("backup.partial/log/00000000000000000000.log"), "half").unwrap();
+    fs::write(folder.path().join("backup.partial/identity"), "half").unwrap();
+    fs::create_dir(&target).unwrap();
+    receive(&stream, &target).unwrap();
+    assert_eq!(kind(&target), ErrorKind::Invalid);
+    fs::write(folder.path().join("file"), "").unwrap();
+    assert_eq!(kind(&folder.path().join("file")), ErrorKind::Invalid);
+    // Nor is it served.
+    let error = DataDirectory::open(disk(), &target).err().unwrap();
+    assert!(error.to_string().contains("todana restore"), "{error}");
+}
+
+#[test]
+fn a_backup_keeps_the_log_that_it_needs_until_it_is_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = open(&folder.path().join("data"), 100);
+    kept.set("before", "1");
+    let mut backup = kept.start_backup();
+    // Checkpoints are made meanwhile, which need nothing of the log before them.
+    for n in 0..6 {
+        kept.set(&format!("key {n}"), "1");
+        kept.directory.checkpoint(&kept.database).unwrap();
+    }
+    let mut stream = Vec::new();
+    while backup.next(&mut stream).unwrap() {}
+    let target = folder.path().join("backup");
+    let backed_up = receive(&stream, &target).unwrap();
+    assert_eq!(backed_up.records, 1);
+    let copy = folder.path().join("copy");
+    as_data_directory(&target, &copy);
+    assert_eq!(open(&copy, 1 << 20).records(), kept.records());
+    drop(backup);
+    kept.clock.advance(1);
+    kept.directory.checkpoint(&kept.database).unwrap();
+    kept.set("after", "1");
+    kept.directory.checkpoint(&kept.database).unwrap();
+    let left = files(&folder.path().join("data/log")).len();
+    assert!(left <= 3, "{left} segments are left");
+}
