@@ -146,7 +146,7 @@ impl Course {
         if self.sync == Sync::Always {
             kept.log().wait(end).unwrap();
             assert!(kept.log().synced() >= end);
-        } else if self.commands % 50 == 0 {
+        } else if self.commands.is_multiple_of(50) {
             kept.log().sync_to(end).unwrap();
         }
         self.promised.store(kept.log().synced().0, Ordering::SeqCst);
