@@ -39,7 +39,8 @@ enum Task {
     },
     /// Run the engine's tests under AddressSanitizer, in full, and its unsafe part under valgrind
     Sanitize,
-    /// Lose power at every operation that a session makes on its disk, in several ways, and open what is left
+    /// Lose power at every operation that sessions make on their disk, in several ways, and open what is left; flip 10,000 bits
+    /// of large files
     Crash,
     /// Throw garbage sessions at a live server
     Garbage {
@@ -71,9 +72,13 @@ fn main() -> ExitCode {
         Task::Fuzz { target, minutes } => fuzz::run(&mut report, target.as_deref(), minutes * 60),
         Task::Sanitize => sanitize::run(&mut report, None),
         Task::Crash => report.step("crash", || {
-            cargo(&["test", "-p", "todana", "--profile", "fast", "--test", "crash"])
-                .env("TODANA_CRASH", "full")
-                .run()
+            let words = ["test", "-p", "todana", "--profile", "fast", "--test"];
+            cargo(
+                &[&words[..], &["crash", "--test", "generations", "--test", "bits", "--", "--nocapture"]]
+                    .concat(),
+            )
+            .env("TODANA_CRASH", "full")
+            .run()
         }),
         Task::Garbage { sessions } => {
             build(&mut report);

@@ -1,0 +1,241 @@
+//! One changed bit, anywhere in a data directory with checkpoints, and files that are cut off anywhere: told every time, with file
+//! and offset, and never served. A damaged checkpoint is passed over for the one before it and a longer log.
+//!
+//! The test command takes some places of the large set; `TODANA_CRASH=full` takes 10,000.
+
+mod crash_disk;
+mod kept;
+
+use crash_disk::{CrashDisk, Dice, State};
+use kept::{DATA, Kept, Records, open, open_with, options};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use todana::checkpoint::{CheckpointOptions, Compression};
+use todana::update_log::{Sync, Tail};
+use todana::{DataOptions, verify};
+use todana_core::{Command, Delete, ErrorKind, Needs, Store, Ttl};
+
+const NOW: u64 = 1_700_000_000;
+const WAYS: [Compression; 2] = [Compression::None, Compression::Zstd(1)];
+
+struct Set {
+    state: State,
+    records: Records,
+    files: Vec<(PathBuf, Vec<u8>)>,
+}
+
+fn data(compression: Compression) -> DataOptions {
+    DataOptions {
+        log: options(Sync::Never),
+        checkpoints: CheckpointOptions { compression, ..CheckpointOptions::default() },
+    }
+}
+
+impl Set {
+    fn of(disk: &CrashDisk, kept: Kept) -> Set {
+        let records = kept.records();
+        kept.log().close().unwrap();
+        let state = disk.state();
+        let files = state.files().into_iter().filter(|(path, _)| !path.ends_with("lock")).collect();
+        Set { state, records, files }
+    }
+
+    /// Two checkpoints with records of each kind, and a log behind either, ended in good order.
+    fn small(compression: Compression) -> Set {
+        let disk = CrashDisk::new();
+        let kept = open_with(&disk, NOW, data(compression)).unwrap();
+        let store = Store { key: b"gone", value: b"soon", ..Store::default() };
+        kept.run(Command::Store(store));
+        kept.run(Command::Store(Store { key: b"counter", value: b"41", ..store }));
+        kept.directory.checkpoint(&kept.database).unwrap();
+        kept.run(Command::Delete(Delete { key: b"gone", ..Delete::default() }));
+        let needs = Needs { version: true, ..Needs::default() };
+        let (ttl, flags) = (Ttl::Sliding(60), 300);
+        kept.run(Command::Store(Store { key: b"tagged", value: &[b'v'; 60], ttl, flags, needs, ..store }));
+        kept.run(Command::Store(Store { key: b"12345678", value: b"0042", ttl: Ttl::Seconds(9), ..store }));
+        // Long enough for a block of its own, and small where it is compressed.
+        if compression != Compression::None {
+            kept.run(Command::Store(Store { key: b"long", value: &[b'l'; 66_000], ..store }));
+        }
+        kept.directory.checkpoint(&kept.database).unwrap();
+        kept.run(Command::Store(Store { key: b"behind", value: b"all", ..store }));
+        Set::of(&disk, kept)
+    }
+
+    fn large(compression: Compression) -> Set {
+        let disk = CrashDisk::new();
+        let kept = open_with(&disk, NOW, data(compression)).unwrap();
+        let mut dice = Dice::new(5);
+        for n in 0..30_000u32 {
+            let value: Vec<u8> = (0..dice.roll(60)).map(|_| b'a' + dice.roll(26) as u8).collect();
+            kept.set(n.to_string().as_bytes(), &value);
+        }
+        for n in 0..3u8 {
+            let value: Vec<u8> = (0..200_000).map(|_| dice.roll(256) as u8).collect();
+            kept.set(&[b'L', n], &value);
+        }
+        kept.directory.checkpoint(&kept.database).unwrap();
+        Set::of(&disk, kept)
+    }
+
+    /// Opens what is damaged there. It may be refused, or served as it should be, with the damage told.
+    fn judge(&self, state: State, path: &Path, story: &str) {
+        let name = path.display().to_string();
+        match open(&CrashDisk::with(state), NOW, options(Sync::Never)) {
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "{story}: {error}");
+                let message = error.to_string();
+                assert!(message.starts_with(&name) && message.contains("at offset "), "{story}: {message}");
+            }
+            Ok(kept) => {
+                let told: Vec<String> =
+                    kept.opened.refused.iter().cloned().chain(told(&kept.opened.tail)).collect();
+                assert!(told.len() == 1 && told[0].starts_with(&name), "{story}: {told:?}");
+                assert!(told[0].contains("at offset "), "{story}: {told:?}");
+                assert_eq!(kept.records(), self.records, "{story}");
+                kept.kill();
+            }
+        }
+    }
+}
+
+fn is_checkpoint(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "checkpoint")
+}
+
+fn damages(disk: &CrashDisk) -> Vec<String> {
+    let verified = verify(Arc::new(disk.clone()), Path::new(DATA), &mut |_| ()).unwrap();
+    verified.damages.into_iter().chain(told(&verified.tail)).collect()
+}
+
+/// A torn tail is told too. What may look like one here is the mark that stands behind all changes.
+fn told(tail: &Tail) -> Option<String> {
+    match tail {
+        Tail::Clean => None,
+        Tail::Torn { path, offset, .. } => Some(format!("{} at offset {offset}: torn", path.display())),
+    }
+}
+
+#[test]
+fn no_flipped_bit_of_a_small_set_goes_unseen() {
+    for compression in WAYS {
+        let set = Set::small(compression);
+        assert!(set.records.len() >= 4);
+        let checkpoints: Vec<&PathBuf> =
+            set.files.iter().map(|(path, _)| path).filter(|path| is_checkpoint(path)).collect();
+        let (older, newer) = (checkpoints[0], checkpoints[1]);
+        let mut flips = 0;
+        for (path, bytes) in &set.files {
+            // The log holds the long value as it is: damage.rs has every bit of logs, one in a while is enough here.
+            let step = if bytes.len() > 10_000 { 1_001 } else { 1 };
+            for bit in (0..bytes.len() * 8).step_by(step) {
+                let story = format!("{compression:?}, bit {} of byte {} of {path:?}", bit % 8, bit / 8);
+                let mut state = set.state.clone();
+                state.flip(path, bit);
+                flips += 1;
+                // Whoever looks at everything finds it, and nothing else.
+                let name = path.display().to_string();
+                let disk = CrashDisk::with(state.clone());
+                if path.file_name().is_some_and(|name| name == "identity") {
+                    let error = verify(Arc::new(disk), Path::new(DATA), &mut |_| ()).unwrap_err();
+                    assert!(error.to_string().starts_with(&name), "{story}: {error}");
+                } else {
+                    let told = damages(&disk);
+                    assert!(told.len() == 1 && told[0].starts_with(&name), "{story}: {told:?}");
+                }
+                // Nobody looks inside of the older checkpoint, nor at the log before the newer one.
+                let start: Option<u64> = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+                let newest: u64 = newer.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+                let is_before = !is_checkpoint(path) && start.is_some_and(|start| start < newest);
+                if path == older || is_before {
+                    let kept = open(&CrashDisk::with(state), NOW, options(Sync::Never)).unwrap();
+                    assert_eq!(kept.records(), set.records, "{story}");
+                    kept.kill();
+                } else {
+                    set.judge(state, path, &story);
+                }
+            }
+        }
+        eprintln!("{compression:?}: {flips} flipped bits");
+    }
+}
+
+#[test]
+fn a_checkpoint_cut_off_anywhere_is_passed_over() {
+    for compression in WAYS {
+        let set = Set::small(compression);
+        let (path, bytes) = set.files.iter().rfind(|(path, _)| is_checkpoint(path)).unwrap();
+        for len in 0..bytes.len() {
+            for is_filled in [false, true] {
+                let mut cut = bytes[..len].to_vec();
+                if is_filled {
+                    cut.resize(bytes.len(), 0);
+                }
+                if cut == *bytes {
+                    continue;
+                }
+                let story = format!("{compression:?}, cut off at {len}, filled: {is_filled}");
+                let mut state = set.state.clone();
+                state.put(path, cut);
+                assert_eq!(damages(&CrashDisk::with(state.clone())).len(), 1, "{story}");
+                set.judge(state, path, &story);
+            }
+        }
+        for behind in [&b"\0"[..], &bytes[..], &bytes[bytes.len() - 56..]] {
+            let mut state = set.state.clone();
+            state.put(path, [&bytes[..], behind].concat());
+            set.judge(state, path, "something stands behind it");
+        }
+    }
+}
+
+#[test]
+fn both_checkpoints_damaged_is_an_error_that_names_them_and_not_an_empty_database() {
+    let set = Set::small(Compression::None);
+    let mut state = set.state.clone();
+    let paths: Vec<&PathBuf> =
+        set.files.iter().map(|(path, _)| path).filter(|path| is_checkpoint(path)).collect();
+    for path in &paths {
+        state.flip(path, 200 * 8);
+    }
+    // What lies before the older one has been removed.
+    let first =
+        set.files.iter().map(|(path, _)| path).find(|path| path.parent().unwrap().ends_with("log")).unwrap();
+    assert_ne!(first.file_name().unwrap(), "00000000000000000000.log");
+    let error = open(&CrashDisk::with(state), NOW, options(Sync::Never)).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    for path in paths {
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+    }
+}
+
+#[test]
+fn no_flipped_bit_of_a_large_checkpoint_goes_unseen() {
+    let is_full = std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full");
+    let flips = if is_full { 10_000 } else { 400 };
+    for compression in WAYS {
+        let mut set = Set::large(compression);
+        let (path, bytes) = set.files.iter().rfind(|(path, _)| is_checkpoint(path)).unwrap().clone();
+        assert!(bytes.len() > 1_000_000, "{}", bytes.len());
+        // The log is proven elsewhere.
+        for (other, _) in set.files.iter().filter(|(other, _)| other.parent().unwrap().ends_with("log")) {
+            set.state.take_away(other);
+        }
+        let disk = CrashDisk::with(set.state.clone());
+        let sound = damages(&disk).len();
+        let mut dice = Dice::new(11);
+        for _ in 0..flips {
+            let bit = dice.roll(bytes.len() as u64 * 8) as usize;
+            disk.damage(|state| state.flip(&path, bit));
+            let told = damages(&disk);
+            let name = path.display().to_string();
+            assert!(
+                told.iter().any(|why| why.starts_with(&name) && why.contains(" at offset ")),
+                "bit {bit}"
+            );
+            disk.damage(|state| state.flip(&path, bit));
+        }
+        assert_eq!(damages(&disk).len(), sound);
+        eprintln!("{compression:?}: {flips} flipped bits in {} bytes", bytes.len());
+    }
+}
