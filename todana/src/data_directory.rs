@@ -1,6 +1,7 @@
 //! The data directory: opening it brings a database back and keeps it from then on (docs/format/data-directory.md).
 
 mod identity;
+mod replay;
 mod target;
 mod verification;
 
@@ -123,7 +124,6 @@ impl DataDirectory {
         options: &DataOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Opened> {
-        const TELL_EVERY: u64 = 1 << 12;
         let began = Instant::now();
         *self.checkpoints.lock() = options.checkpoints;
         let log = self.path.join(LOG);
@@ -142,15 +142,10 @@ impl DataDirectory {
             .map_err(|error| also(error, &brought.refused))?;
         let start = reader.position();
         let checkpoint_len = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.len);
-        let mut entries = 0;
-        while let Some((_, entry)) = reader.next_entry()? {
-            database.replay(&entry.change)?;
-            entries += 1;
-            if entries % TELL_EVERY == 0 {
-                let done = checkpoint_len + reader.position().0 - start.0;
-                progress(Progress { remaining: reader.remaining(), done });
-            }
-        }
+        let entries = replay::replay(database, &mut reader, &mut |reader| {
+            let done = checkpoint_len + reader.position().0 - start.0;
+            progress(Progress { remaining: reader.remaining(), done });
+        })?;
         let (end, tail) = (reader.position(), reader.tail().clone());
         if let Some(checkpoint) = checkpoint.as_ref().filter(|checkpoint| end < checkpoint.until) {
             let (name, until) = (checkpoint.path.display(), checkpoint.until.0);

@@ -9,8 +9,8 @@ use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, Sync, Tail};
 use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, Opened};
 use todana_core::{
-    Arithmetic, Attributes, Command, Delete, Direction, ErrorKind, Get, Needs, Store, StoreMode, Touch, Ttl,
-    UnixSeconds,
+    Arithmetic, Attributes, Command, Delete, Direction, ErrorKind, Get, MemoryLimit, Needs, Store, StoreMode,
+    Touch, Ttl, UnixSeconds, WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -188,4 +188,53 @@ fn segments_follow_one_another_and_all_are_read() {
     let segments = count();
     drop(open(folder.path(), 1, Sync::Never));
     assert!(count() <= segments + 1);
+}
+
+/// The log is read again by several threads: changes of one key, and what concerns all of them, keep their order.
+#[test]
+fn a_long_history_of_few_keys_comes_back_as_it_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = open(folder.path(), 1_000, Sync::Never);
+    for n in 0..60_000u32 {
+        let key = (n.wrapping_mul(2_654_435_761) >> 23).to_le_bytes();
+        match n % 11 {
+            0 => drop(before.run(Command::Delete(Delete { key: &key, ..Delete::default() }))),
+            1 => drop(before.run(Command::Touch(Touch { key: &key, ttl: Ttl::Seconds(n) }))),
+            _ => before.set(&key, format!("{n:0width$}", width = n as usize % 50).as_bytes()),
+        }
+        match n {
+            // Some keys are not written again behind a clear, nor behind a long value.
+            20_000 | 59_000 => drop(before.run(Command::Flush { at: Ttl::Expired })),
+            30_000 | 59_500 => before.set(&key, &vec![b'l'; 100_000]),
+            59_990 => drop(before.run(Command::Flush { at: Ttl::Seconds(60) })),
+            _ => {}
+        }
+    }
+    let records = before.records();
+    assert!((100..512).contains(&records.len()), "{}", records.len());
+    drop(before);
+    let after = open(folder.path(), 1_000, Sync::Never);
+    assert_eq!(after.records(), records);
+    assert!(after.opened.entries > 58_000, "{}", after.opened.entries);
+    after.clock.advance(60);
+    after.run(Command::Get(Get { key: b"k", ..Get::default() }));
+    assert_eq!(after.records(), Records::new());
+}
+
+#[test]
+fn a_log_that_does_not_fit_in_memory_is_refused_where_nothing_may_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = open(folder.path(), 1_000, Sync::Never);
+    for n in 0..40_000u32 {
+        before.set(&n.to_le_bytes(), &[b'v'; 200]);
+    }
+    drop(before);
+    let limit = MemoryLimit { bytes: Some(4 << 20), when_full: WhenFull::Refuse };
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(UnixSeconds(1_000)));
+    let engine = MemHash::new(MemHashOptions { limit, ..MemHashOptions::default() }).unwrap();
+    let database = Database::new(Box::new(engine), Arc::clone(&clock));
+    let directory = DataDirectory::open(Arc::new(SystemDisk), folder.path()).unwrap();
+    let error = directory.restore(&database, clock, &DataOptions::default(), &mut |_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(database.log().is_none());
 }

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 
 pub use entry::{Change, Entry, Position};
-pub(crate) use entry::{Rest, put_varint};
+pub(crate) use entry::{Rest, decode, put_varint};
 pub use reader::{Finding, Reader, Salvage, Tail, salvage};
 pub use segment::Identity;
 pub(crate) use segment::{

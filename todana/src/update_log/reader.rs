@@ -131,6 +131,11 @@ impl Reader {
     /// The next entry and its position; `None` at the end. Fails with `Corrupt` where something that was once on disk is
     /// damaged or missing; the message names the file and the offset.
     pub fn next_entry(&mut self) -> Result<Option<(Position, Entry<'_>)>> {
+        Ok(self.next_content()?.map(|(position, _, entry)| (position, entry)))
+    }
+
+    /// The same, and the content that it was decoded from.
+    pub(crate) fn next_content(&mut self) -> Result<Option<(Position, &[u8], Entry<'_>)>> {
         loop {
             let Some(segment) = &mut self.segment else { return Ok(None) };
             let offset = segment.offset_of(self.position);
@@ -146,7 +151,7 @@ impl Reader {
                     if let Change::Mark { synced, .. } = entry.change {
                         self.synced = self.synced.max(synced);
                     }
-                    return Ok(Some((position, entry)));
+                    return Ok(Some((position, content, entry)));
                 }
                 Found::End | Found::Bad if self.ahead.len() > 1 => {
                     // Behind a segment that is not the last one the next one begins, on the byte.

@@ -1,0 +1,217 @@
+//! Doing again what the log tells, on all processors.
+//!
+//! ```text
+//! log --read, checked, in order--> batches, by the hash of the key --one thread each--> engine
+//! ```
+//!
+//! Always true: changes of one key are made in the log's order, as they all go to one thread; a clear, a plan of one and a long
+//! value are made by the reading thread, once all that stands before them has been done.
+
+use crate::Database;
+use crate::update_log::{Change, Position, Reader, decode};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use todana_core::{Error, LONG_VALUE_LEN, Result};
+
+/// More of them only wait for each other.
+const THREADS_MAX: usize = 8;
+/// A batch is handed over when it has so many bytes.
+const BATCH_LEN: usize = 64 << 10;
+/// Batches that wait for a thread.
+const QUEUE: usize = 4;
+/// Entries whose records are fetched from memory together.
+const GROUP: usize = 16;
+/// How often it is told how far it has come, in entries.
+const TELL_EVERY: u64 = 1 << 12;
+
+/// Makes all changes that are still to be read; returns how many entries there were. `progress` is called with the reader now and
+/// then. What fails first by its place in the log is what is told, as if the changes were made one by one.
+pub(crate) fn replay(
+    database: &Database,
+    reader: &mut Reader,
+    progress: &mut dyn FnMut(&Reader),
+) -> Result<u64> {
+    let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(THREADS_MAX));
+    if threads == 1 {
+        return replay_alone(database, reader, progress);
+    }
+    let failed = AtomicBool::new(false);
+    let (outcome, trouble) = thread::scope(|scope| {
+        let mut lanes = Vec::new();
+        let mut workers = Vec::new();
+        for _ in 0..threads {
+            let (sender, receiver) = sync_channel(QUEUE);
+            let (done, spares) = sync_channel(QUEUE + 2);
+            let failed = &failed;
+            workers.push(scope.spawn(move || {
+                let trouble = make_all(database, &receiver, &done);
+                if trouble.is_some() {
+                    failed.store(true, Ordering::Relaxed);
+                }
+                trouble
+            }));
+            lanes.push(Lane { batch: Batch::default(), sender, spares, away: 0 });
+        }
+        let outcome = share_out(database, reader, &mut lanes, &failed, progress);
+        drop(lanes);
+        let troubles = workers
+            .into_iter()
+            .filter_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        (outcome, troubles.min_by_key(|trouble| trouble.position))
+    });
+    // Whatever stopped the reading stands behind it.
+    match trouble {
+        Some(trouble) => Err(trouble.error),
+        None => outcome,
+    }
+}
+
+fn replay_alone(database: &Database, reader: &mut Reader, progress: &mut dyn FnMut(&Reader)) -> Result<u64> {
+    let mut entries = 0;
+    while let Some((_, entry)) = reader.next_entry()? {
+        database.replay(&entry.change)?;
+        entries += 1;
+        if entries % TELL_EVERY == 0 {
+            progress(reader);
+        }
+    }
+    Ok(entries)
+}
+
+/// Reads, and has the threads make the changes.
+fn share_out(
+    database: &Database,
+    reader: &mut Reader,
+    lanes: &mut [Lane],
+    failed: &AtomicBool,
+    progress: &mut dyn FnMut(&Reader),
+) -> Result<u64> {
+    let mut entries = 0;
+    while let Some((position, content, entry)) = reader.next_content()? {
+        match entry.change {
+            Change::Put { key, .. } | Change::Retag { key, .. } | Change::Remove { key }
+                if content.len() < LONG_VALUE_LEN =>
+            {
+                let lane = &mut lanes[lane_of(key, lanes.len())];
+                lane.batch.push(position, content);
+                if lane.batch.bytes.len() >= BATCH_LEN {
+                    lane.hand_over();
+                }
+            }
+            Change::Mark { .. } | Change::Lost { .. } => {}
+            change => {
+                lanes.iter_mut().for_each(Lane::finish);
+                if !failed.load(Ordering::Relaxed) {
+                    database.replay(&change)?;
+                }
+            }
+        }
+        entries += 1;
+        if entries % TELL_EVERY == 0 {
+            if failed.load(Ordering::Relaxed) {
+                // The thread that failed tells why.
+                break;
+            }
+            progress(reader);
+        }
+    }
+    lanes.iter_mut().for_each(Lane::finish);
+    Ok(entries)
+}
+
+fn lane_of(key: &[u8], lanes: usize) -> usize {
+    ((u64::from(crc32c::crc32c(key)) * lanes as u64) >> 32) as usize
+}
+
+/// The way to one thread.
+struct Lane {
+    batch: Batch,
+    sender: SyncSender<Batch>,
+    /// Batches that have been made, to be filled again.
+    spares: Receiver<Batch>,
+    /// How many the thread has.
+    away: usize,
+}
+
+impl Lane {
+    fn hand_over(&mut self) {
+        let spare = match self.spares.try_recv() {
+            Ok(spare) => {
+                self.away -= 1;
+                spare
+            }
+            Err(_) => Batch::default(),
+        };
+        // A thread that is gone has panicked, which is told when it is joined.
+        if self.sender.send(std::mem::replace(&mut self.batch, spare)).is_ok() {
+            self.away += 1;
+        }
+    }
+
+    /// Returns once all that was put in has been done.
+    fn finish(&mut self) {
+        if !self.batch.entries.is_empty() {
+            self.hand_over();
+        }
+        while self.away > 0 && self.spares.recv().is_ok() {
+            self.away -= 1;
+        }
+    }
+}
+
+/// Entries one behind the other.
+#[derive(Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    /// The position of each, and where its content ends.
+    entries: Vec<(Position, usize)>,
+}
+
+impl Batch {
+    fn push(&mut self, position: Position, content: &[u8]) {
+        self.bytes.extend_from_slice(content);
+        self.entries.push((position, self.bytes.len()));
+    }
+}
+
+/// What went wrong, and at which entry.
+struct Trouble {
+    position: Position,
+    error: Error,
+}
+
+/// One thread: makes changes until there are no more. After one that fails, the others are only counted as done.
+fn make_all(database: &Database, batches: &Receiver<Batch>, done: &SyncSender<Batch>) -> Option<Trouble> {
+    let mut trouble = None;
+    while let Ok(mut batch) = batches.recv() {
+        if trouble.is_none() {
+            trouble = make(database, &batch).err();
+        }
+        batch.bytes.clear();
+        batch.entries.clear();
+        // Nobody fills any more when reading has ended.
+        let _ = done.send(batch);
+    }
+    trouble
+}
+
+fn make(database: &Database, batch: &Batch) -> std::result::Result<(), Trouble> {
+    let mut start = 0;
+    let mut group = Vec::with_capacity(GROUP);
+    for entries in batch.entries.chunks(GROUP) {
+        for &(position, end) in entries {
+            let entry = decode(&batch.bytes[start..end]).expect("it was decoded when it was read");
+            if let Change::Put { key, .. } | Change::Retag { key, .. } | Change::Remove { key } = entry.change
+            {
+                database.engine().prefetch(key);
+            }
+            group.push((position, entry));
+            start = end;
+        }
+        for (position, entry) in group.drain(..) {
+            database.replay(&entry.change).map_err(|error| Trouble { position, error })?;
+        }
+    }
+    Ok(())
+}
