@@ -240,7 +240,8 @@ pub trait Engine: Send + Sync {
     /// The next piece of a buffer to write to: at least one byte, unless it is full, and at most `len`. Other records go
     /// if there is no room. What is asked for piece by piece is taken to come from afar, and bounded so that what stalls
     /// does not push out what is stored; whoever has the value asks for all of it. Fails with `Full` when that does not
-    /// help (the buffer keeps what it has), with `Invalid` for the buffer of another engine.
+    /// help, with `Busy` when other values on their way in hold all that such may (in both cases the buffer keeps what it
+    /// has), with `Invalid` for the buffer of another engine.
     fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
         let _ = (buffer, len);
         Err(Error::new(ErrorKind::Invalid, "a buffer of another engine"))

@@ -279,13 +279,13 @@ fn a_buffer_makes_others_go_as_it_fills_but_never_more_than_its_share() {
     }
     let full = hash.status().records;
     assert_eq!(hash.buffer(8 << 20).err().unwrap().kind(), ErrorKind::Full, "the whole memory");
-    // Two that come in together stop at some quarter of the limit each; what is stored stays for the most part.
+    // One may have more than half of the limit beside another that holds no more than a quarter, and the other no more then.
     let (mut one, mut two) = (hash.buffer(5 << 20).unwrap(), hash.buffer(5 << 20).unwrap());
     assert_eq!(hash.status().records, full, "an announcement takes nothing");
     fill(&hash, &mut *one, 2 << 20).unwrap();
     fill(&hash, &mut *two, 1 << 20).unwrap();
     fill(&hash, &mut *one, 5 << 20).unwrap();
-    assert_eq!(fill(&hash, &mut *two, 5 << 20).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(fill(&hash, &mut *two, 5 << 20).unwrap_err().kind(), ErrorKind::Busy);
     assert_eq!(two.filled(), 1 << 20, "it keeps what it has");
     // What is there already, and waits for nobody, is not held up by those who stall.
     drop(one);
@@ -293,7 +293,7 @@ fn a_buffer_makes_others_go_as_it_fills_but_never_more_than_its_share() {
     fill(&hash, &mut *two, 2 << 20).unwrap();
     fill(&hash, &mut *three, 2 << 20).unwrap();
     let mut at_once = hash.buffer(2 << 20).unwrap();
-    assert_eq!(hash.room(&mut *at_once, 100).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(hash.room(&mut *at_once, 100).unwrap_err().kind(), ErrorKind::Busy);
     assert_eq!(hash.room(&mut *at_once, 2 << 20).unwrap().len(), 2 << 20);
     at_once.advance(2 << 20);
     drop((two, three, at_once));
@@ -302,6 +302,46 @@ fn a_buffer_makes_others_go_as_it_fills_but_never_more_than_its_share() {
     hash.visit(b"huge", &mut PutShared(one.into_shared())).unwrap();
     assert!(holds(&hash, "huge"));
     assert!(hash.status().committed_bytes <= (8 << 20) + (64 << 10), "{:?}", hash.status());
+}
+
+#[test]
+fn buffers_share_half_of_a_full_memory_and_short_ones_come_in_beside_them() {
+    let hash = hash(64 << 20, WhenFull::Evict);
+    for n in 0..70 {
+        put(&hash, &format!("stored:{n}"), &vec![b'v'; 1 << 20]).unwrap();
+    }
+    assert!(hash.status().evictions > 0, "it is full");
+    // Eight of 6 MiB come in together, a piece of each in turn. Four fit in half of the limit: records go for them.
+    let mut coming: Vec<_> = (0..8).map(|_| hash.buffer(6 << 20).unwrap()).collect();
+    let mut refused = 0;
+    for mib in 1..=6 {
+        coming.retain_mut(|buffer| match fill(&hash, &mut **buffer, mib << 20) {
+            Ok(()) => true,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+                refused += 1;
+                false
+            }
+        });
+        let held: usize = coming.iter().map(|buffer| buffer.filled()).sum();
+        assert!(held <= 32 << 20, "{held} bytes are on their way");
+        assert!(hash.status().committed_bytes <= 64 << 20, "{:?}", hash.status());
+    }
+    assert_eq!((coming.len(), refused), (5, 3));
+    // Long ones that have just begun do not take the room of the short ones.
+    let mut stalled: Vec<_> = (0..20).map(|_| hash.buffer(2 << 20).unwrap()).collect();
+    stalled.retain_mut(|buffer| fill(&hash, &mut **buffer, 1 << 20).is_ok());
+    assert_eq!(stalled.len(), 2);
+    let mut short = hash.buffer(1 << 20).unwrap();
+    fill(&hash, &mut *short, 1 << 20).unwrap();
+    assert_eq!(fill(&hash, &mut *stalled[0], 2 << 20).unwrap_err().kind(), ErrorKind::Busy);
+    for (n, buffer) in coming.into_iter().chain([short]).enumerate() {
+        hash.visit(format!("new:{n}").as_bytes(), &mut PutShared(buffer.into_shared())).unwrap();
+        assert!(holds(&hash, &format!("new:{n}")));
+    }
+    assert!(hash.status().committed_bytes <= 64 << 20, "{:?}", hash.status());
+    // What those held that have come in whole is free for others on their way.
+    fill(&hash, &mut *stalled[0], 2 << 20).unwrap();
 }
 
 #[test]

@@ -162,18 +162,23 @@ impl Budget {
         limit - (limit / 8).min(256 << 10)
     }
 
-    /// Whether an unfinished value of `own` bytes may take `more`. Together they may hold a quarter of the limit, or three
-    /// eighths while nothing has to go for them, and the short ones of them half; one alone, beside others that hold no more
-    /// than a quarter, as much as a record may have. So values that stall push little out of what is stored, and yet the
-    /// largest can come in, and the many short ones come in beside long ones that stall.
-    pub(crate) fn may_receive(&self, own: u64, more: u64) -> bool {
-        let quarter = self.limit.load(Ordering::Relaxed) / 4;
+    /// Whether an unfinished value that is to have `len` bytes, and has `own`, may take `more`. Together they may hold half of
+    /// the limit, and an eighth more for the short ones; one, beside others that hold no more than a quarter, as much as a
+    /// record may have. So values that stall leave half to what is stored, and yet the largest can come in, and the short ones
+    /// come in beside long ones that stall. Records go for them as for others: had they been sent to their end, they would
+    /// have pushed out as much.
+    ///
+    /// They are counted by what has come, as an announcement costs its sender nothing. So of too many at once some are
+    /// refused halfway, and what they held lets the others go on. Which are short is told by what is announced: a long one that
+    /// has just begun would take the room of the short ones, and be refused all the same once it had grown.
+    pub(crate) fn may_receive(&self, len: u64, own: u64, more: u64) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let (half, is_short) = (limit / 2, len <= limit / 64);
         let others = self.unfinished.load(Ordering::Relaxed).saturating_sub(own);
         let all = others.saturating_add(own).saturating_add(more);
-        all <= quarter
-            || (all <= quarter + quarter / 2 && self.fits(more))
-            || (all <= 2 * quarter && own.saturating_add(more) <= quarter / 16)
-            || (others <= quarter && all <= self.record_max())
+        all <= half
+            || (is_short && all <= half + limit / 8)
+            || (others <= limit / 4 && all <= self.record_max())
     }
 
     /// Notes that unfinished values have come to hold `before` less and `now` more.

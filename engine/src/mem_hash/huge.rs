@@ -141,10 +141,11 @@ impl HugeBuffer {
             let more = wanted - self.value.share.bytes;
             self.at_once = self.filled == 0 && end == self.value.len;
             let budget = &self.value.share.budget;
-            if !self.at_once && !budget.may_receive(self.unfinished.bytes as u64, more as u64) {
+            let (len, own) = (self.value.len as u64, self.unfinished.bytes as u64);
+            if !self.at_once && !budget.may_receive(len, own, more as u64) {
                 return Err(Refused::Share);
             }
-            if !self.value.share.budget.commit(more) {
+            if !budget.commit(more) {
                 return Err(Refused::NoRoom(NoRoom { bytes: more }));
             }
             self.value.share.bytes = wanted;

@@ -465,7 +465,13 @@ impl Engine for MemHash {
             match buffer.reserve(len) {
                 Ok(()) => return Ok(buffer.reserved()),
                 Err(Refused::NoRoom(NoRoom { bytes })) if self.makes_room(bytes, attempt) => {}
-                Err(_) => break,
+                Err(Refused::NoRoom(_)) => break,
+                Err(Refused::Share) => {
+                    return Err(Error::new(
+                        ErrorKind::Busy,
+                        "other unfinished values hold their share of memory",
+                    ));
+                }
             }
         }
         Err(full())
