@@ -103,10 +103,8 @@ impl DataDirectory {
 
     /// Opens a directory that is there already: what holds no database is not made one. Fails with `Unavailable` then.
     pub fn open_existing(disk: Arc<dyn Disk>, path: &Path) -> Result<DataDirectory> {
-        match identity::read(&*disk, path)? {
-            Some(_) => DataDirectory::open(disk, path),
-            None => Err(missing(path)),
-        }
+        read_identity(&*disk, path)?;
+        DataDirectory::open(disk, path)
     }
 
     /// Who the database is.
@@ -278,6 +276,11 @@ pub(crate) fn sync_above(disk: &dyn Disk, directory: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Who the database of a directory is; fails if it is none.
+pub(crate) fn read_identity(disk: &dyn Disk, path: &Path) -> Result<Identity> {
+    identity::read(disk, path)?.ok_or_else(|| missing(path))
 }
 
 fn missing(path: &Path) -> Error {

@@ -238,6 +238,11 @@ impl Database {
         order.is_some_and(|order| self.engine.order().is_some_and(|own| own.seed == order.seed))
     }
 
+    /// When everything is going to be removed, if that is planned.
+    pub(crate) fn planned_clear(&self) -> Option<UnixSeconds> {
+        self.flush.hold_still(|planned_clear| planned_clear)
+    }
+
     /// Takes over what a checkpoint begins with, once its records are there.
     pub(crate) fn resume(&self, planned_clear: Option<UnixSeconds>, version: u64) {
         self.flush.restore(planned_clear);

@@ -1,173 +1,13 @@
 //! A backup has what the database had when its log ended; whatever is changed or missing in it, on its way or on disk, is told.
 
-use std::collections::BTreeMap;
+mod folder;
+
+use folder::{Kept, NOW, disk, drain, files, folder, open, receive};
 use std::fs;
-use std::io::{self, IoSlice};
-use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use todana::backup::{BackedUp, Backup, Receiver};
-use todana::disk::{Disk, File, SystemDisk};
-use todana::update_log::{LogOptions, Sync};
-use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, verify};
-use todana_core::{Command, Delete, ErrorKind, Result, Store, UnixSeconds};
-use todana_engine::{MemHash, MemHashOptions};
-
-const NOW: u64 = 1_700_000_000;
-
-struct Kept {
-    database: Arc<Database>,
-    lane: Arc<Lane>,
-    clock: Arc<ManualClock>,
-    // Dropped last: the lock outlives the log.
-    directory: DataDirectory,
-}
-
-/// The machine's file system, never synced: these tests make thousands of files, and crash none.
-struct Unsynced;
-
-struct UnsyncedFile(Box<dyn File>);
-
-impl Disk for Unsynced {
-    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        Ok(Box::new(UnsyncedFile(SystemDisk.create(path)?)))
-    }
-
-    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
-        Ok(Box::new(UnsyncedFile(SystemDisk.open(path, writable)?)))
-    }
-
-    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        SystemDisk.list(directory)
-    }
-
-    fn make_directory(&self, directory: &Path) -> io::Result<()> {
-        SystemDisk.make_directory(directory)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        SystemDisk.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        SystemDisk.remove(path)
-    }
-
-    fn remove_directory(&self, directory: &Path) -> io::Result<()> {
-        SystemDisk.remove_directory(directory)
-    }
-
-    fn sync_directory(&self, _: &Path) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + std::marker::Sync>> {
-        SystemDisk.lock(path)
-    }
-}
-
-impl File for UnsyncedFile {
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.0.read_at(offset, into)
-    }
-
-    fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
-        self.0.write_at(offset, pieces)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn disk() -> Arc<Unsynced> {
-    Arc::new(Unsynced)
-}
-
-fn open(path: &Path, segment_len: u64) -> Kept {
-    let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
-    let engine =
-        MemHash::new(MemHashOptions { shards: Some(1), seed: Some(1), ..MemHashOptions::default() }).unwrap();
-    let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
-    let directory = DataDirectory::open(disk(), path).unwrap();
-    let log = LogOptions { sync: Sync::Always, segment_len, ..LogOptions::default() };
-    let options = DataOptions { log, ..DataOptions::default() };
-    directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, &options, &mut |_| ()).unwrap();
-    let lane = database.lane();
-    Kept { database: Arc::new(database), lane, clock, directory }
-}
-
-impl Kept {
-    fn set(&self, key: &str, value: &str) {
-        let store = Store { key: key.as_bytes(), value: value.as_bytes(), ..Store::default() };
-        self.database.execute(&self.lane, &Command::Store(store), &mut |_| ());
-    }
-
-    fn delete(&self, key: &str) {
-        let delete = Delete { key: key.as_bytes(), ..Delete::default() };
-        self.database.execute(&self.lane, &Command::Delete(delete), &mut |_| ());
-    }
-
-    fn settle(&self) {
-        let log = self.database.log().unwrap();
-        log.wait(log.end()).unwrap();
-    }
-
-    fn records(&self) -> BTreeMap<String, String> {
-        let mut records = BTreeMap::new();
-        let mut place = None;
-        loop {
-            place = self
-                .database
-                .engine()
-                .scan(place, &mut |key, record| {
-                    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-                    records.insert(text(key), text(record.value));
-                    ControlFlow::Continue(())
-                })
-                .unwrap();
-            if place.is_none() {
-                return records;
-            }
-        }
-    }
-
-    fn start_backup(&self) -> Backup {
-        Backup::start(&self.directory, &self.database, &AtomicBool::new(false)).unwrap()
-    }
-}
-
-fn drain(mut backup: Backup) -> Vec<u8> {
-    let mut stream = Vec::new();
-    while backup.next(&mut stream).unwrap() {}
-    stream
-}
-
-fn receive(stream: &[u8], target: &Path) -> Result<BackedUp> {
-    let mut receiver = Receiver::create(disk(), target)?;
-    receiver.take(stream)?;
-    receiver.finish(&mut |_| ())
-}
-
-/// All files below a directory.
-fn files(directory: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
-    }
-    found.sort();
-    found
-}
+use std::path::Path;
+use todana::backup::{Backup, Receiver};
+use todana::{DataDirectory, verify};
+use todana_core::ErrorKind;
 
 /// A copy that is taken for a data directory: without what makes it a backup.
 fn as_data_directory(backup: &Path, to: &Path) {
@@ -201,7 +41,7 @@ fn small(folder: &Path) -> (Kept, Vec<u8>) {
 
 #[test]
 fn a_backup_of_a_database_at_work_has_all_that_it_had_when_the_log_ended() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let (kept, stream) = small(folder.path());
     let had = kept.records();
     assert_eq!(had.len(), 7);
@@ -233,7 +73,7 @@ fn a_backup_of_a_database_at_work_has_all_that_it_had_when_the_log_ended() {
 
 #[test]
 fn a_directory_at_rest_is_backed_up_with_or_without_a_checkpoint() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let data = folder.path().join("data");
     for (round, has_checkpoint) in [false, true, true].into_iter().enumerate() {
         let kept = open(&data, 200);
@@ -261,7 +101,7 @@ fn a_directory_at_rest_is_backed_up_with_or_without_a_checkpoint() {
 
 #[test]
 fn a_directory_that_never_held_a_record_is_backed_up_as_well() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let data = folder.path().join("data");
     let directory = DataDirectory::open(disk(), &data).unwrap();
     let stream = drain(Backup::of_rest(&directory, &mut |_| ()).unwrap());
@@ -272,7 +112,7 @@ fn a_directory_that_never_held_a_record_is_backed_up_as_well() {
 
 #[test]
 fn a_stream_cut_off_anywhere_is_refused_and_leaves_nothing() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let (_kept, stream) = small(folder.path());
     let target = folder.path().join("backup");
     let before = fs::read_dir(folder.path()).unwrap().count();
@@ -288,7 +128,7 @@ fn a_stream_cut_off_anywhere_is_refused_and_leaves_nothing() {
 
 #[test]
 fn no_flipped_bit_of_a_stream_goes_unseen() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let (_kept, stream) = small(folder.path());
     let target = folder.path().join("backup");
     for at in 0..stream.len() {
@@ -302,7 +142,7 @@ fn no_flipped_bit_of_a_stream_goes_unseen() {
 
 #[test]
 fn no_flipped_bit_and_no_cut_of_a_backup_on_disk_goes_unseen() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let (_kept, stream) = small(folder.path());
     let target = folder.path().join("backup");
     receive(&stream, &target).unwrap();
@@ -337,7 +177,7 @@ fn no_flipped_bit_and_no_cut_of_a_backup_on_disk_goes_unseen() {
 
 #[test]
 fn what_is_there_is_not_replaced_and_what_a_killed_one_left_is_in_nobodys_way() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let (_kept, stream) = small(folder.path());
     let target = folder.path().join("backup");
     let other = Receiver::create(disk(), &target).unwrap();
@@ -360,7 +200,7 @@ fn what_is_there_is_not_replaced_and_what_a_killed_one_left_is_in_nobodys_way() 
 
 #[test]
 fn a_backup_keeps_the_log_that_it_needs_until_it_is_over() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let kept = open(&folder.path().join("data"), 100);
     kept.set("before", "1");
     let mut backup = kept.start_backup();

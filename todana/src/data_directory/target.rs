@@ -13,7 +13,7 @@ pub(crate) struct Target {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     partial: PathBuf,
-    _lock: Box<dyn Send + Sync>,
+    lock: Option<Box<dyn Send + Sync>>,
     is_finished: bool,
 }
 
@@ -47,7 +47,7 @@ impl Target {
             _ => cannot("lock", &lock_path, &error),
         })?;
         let path = path.to_path_buf();
-        let target = Target { disk, path, partial, _lock: lock, is_finished: false };
+        let target = Target { disk, path, partial, lock: Some(lock), is_finished: false };
         target.empty()?;
         Ok(target)
     }
@@ -55,6 +55,11 @@ impl Target {
     /// Where to make it.
     pub(crate) fn partial(&self) -> &Path {
         &self.partial
+    }
+
+    /// Lets go of the lock, for whoever opens it as a data directory and takes it itself.
+    pub(crate) fn unlock(&mut self) {
+        self.lock = None;
     }
 
     /// Gives it its name. All that is in it has been synced.

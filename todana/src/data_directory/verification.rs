@@ -1,6 +1,6 @@
 //! Reading all that a data directory holds, and checking every checksum. Nothing is changed by it.
 
-use super::{CHECKPOINTS, LOG, identity, missing};
+use super::{CHECKPOINTS, LOG, read_identity};
 use crate::backup::{BackedUp, Manifest};
 use crate::checkpoint::{Failure, Shelf};
 use crate::disk::Disk;
@@ -43,7 +43,7 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
         }
         manifest => manifest?,
     };
-    let identity = identity::read(&*disk, path)?.ok_or_else(|| missing(path))?;
+    let identity = read_identity(&*disk, path)?;
     let mut verified = Verified {
         checkpoints: 0,
         records: 0,

@@ -33,7 +33,8 @@ pub(crate) use entry::{Rest, decode, put_varint};
 pub use reader::{Finding, Reader, Salvage, Tail, salvage};
 pub use segment::Identity;
 pub(crate) use segment::{
-    HEADER_LEN as SEGMENT_HEADER_LEN, name_of as segment_name, position_of, start_of as segment_start,
+    HEADER_LEN as SEGMENT_HEADER_LEN, name_of as segment_name, openings_of, position_of,
+    start_of as segment_start,
 };
 
 /// When a change counts as made.

@@ -1,6 +1,8 @@
 //! Segments: the files of the log, their names and headers (docs/format/update-log.md, section 1).
 
 use super::entry::Position;
+use crate::disk::Disk;
+use std::path::Path;
 
 /// Who a database is; its files name it, so that files of two databases are never mixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +71,17 @@ impl Header {
         let identity = Identity { server_id: four(32), database_id };
         Ok(Header { identity, openings: four(36), start: Position(eight(40)), made_ms: eight(48) })
     }
+}
+
+/// How often the database had been opened by the time of any segment of a directory, as far as their headers can be read.
+pub(crate) fn openings_of(disk: &dyn Disk, directory: &Path) -> u32 {
+    let names = disk.list(directory).unwrap_or_default();
+    let headers = names.iter().filter(|name| start_of(name).is_some()).filter_map(|name| {
+        let mut bytes = [0; HEADER_LEN];
+        let got = disk.open(&directory.join(name), false).ok()?.read_at(0, &mut bytes).ok()?;
+        Header::decode(&bytes).ok().filter(|_| got == HEADER_LEN)
+    });
+    headers.map(|header| header.openings).max().unwrap_or_default()
 }
 
 /// The name of the segment that begins there.

@@ -1,0 +1,337 @@
+//! Restoring: a data directory made of a backup, and of more of the update log if there is any, as of some time.
+//!
+//! ```text
+//! checkpoint --+
+//! log of it ---+--> records in memory --one new checkpoint--> TARGET.partial --> TARGET
+//! more log ----+       as of a time                              a new identity
+//! ```
+//!
+//! The records go through memory and are written as a new database, rather than files being copied and cut: two databases that
+//! went on from the same position under one identity could not be told apart by anything that reads their logs, a replica or
+//! a later restoration among them. It takes the memory that the server takes for the same records.
+//!
+//! A point in time is a place in the log: all changes before the first mark of a later time. So changes of one second stay
+//! together, and a clock that was set back meanwhile ends nothing too early.
+
+use crate::backup::Manifest;
+use crate::checkpoint::{CheckpointOptions, Failure, Reader as CheckpointReader, Shelf};
+use crate::clock::Clock;
+use crate::data_directory::{CHECKPOINTS, LOG, Target, cannot, read_identity};
+use crate::disk::Disk;
+use crate::update_log::{Change, Entry, Identity, Position, Reader, Tail, openings_of, segment_start};
+use crate::{DataDirectory, DataOptions, Database, Progress};
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use todana_core::{Error, ErrorKind, Result, UnixSeconds};
+
+/// What to restore.
+#[derive(Clone, Debug, Default)]
+pub struct RestoreOptions {
+    /// A backup, or a data directory that no server has open.
+    pub from: PathBuf,
+    /// More of the same database's log: a data directory, or the directory of its segments.
+    pub log: Option<PathBuf>,
+    /// The time, Unix time in milliseconds; `None`: to the end.
+    pub until_ms: Option<u64>,
+    /// Where the data directory is to be.
+    pub target: PathBuf,
+}
+
+/// What has been restored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// Records that have not expired.
+    pub records: u64,
+    /// The state is that as of this position of the old log.
+    pub position: Position,
+    /// The time of the last changes in it, Unix time in milliseconds; 0 if there was none.
+    pub time_ms: u64,
+    /// Changes read from logs.
+    pub entries: u64,
+    /// Bytes of changes that a repair has marked as lost.
+    pub lost: u64,
+    /// Checkpoints that were passed over because they are damaged: file, offset and why.
+    pub refused: Vec<String>,
+    /// How the log ended; `Clean` if it was not read to its end.
+    pub tail: Tail,
+    /// A clear of everything that was planned as of then, and whose time has come since: it is called off.
+    pub called_off: Option<UnixSeconds>,
+}
+
+/// Makes a data directory. `database` is empty, has room for all of it, and is to be dropped afterwards. `progress` is told now and
+/// then. Fails with `Invalid` if there is something at the target already, or if what there is does not go back to the time; with
+/// `Corrupt` if anything is damaged that is needed, the message naming file and offset; with `Busy` if a server has the
+/// directory open. Nothing stays then.
+pub fn restore(
+    disk: Arc<dyn Disk>,
+    options: &RestoreOptions,
+    database: &Database,
+    clock: Arc<dyn Clock>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Restored> {
+    let mut target = Target::create(Arc::clone(&disk), &options.target)?;
+    let source = Source::open(Arc::clone(&disk), options, progress)?;
+    let mut restored = source.bring_back(database, options.until_ms, progress)?;
+    // Versions that were shown after that time are not made again.
+    let openings = source.logs.iter().map(|log| openings_of(&*disk, log)).max().unwrap_or_default();
+    let planned = database.planned_clear();
+    database.resume(planned, u64::from(openings) << 32);
+    restored.called_off = settle_clear(database, planned, options.until_ms)?;
+    drop(source);
+    target.unlock();
+    let directory = DataDirectory::open(Arc::clone(&disk), target.partial())?;
+    let checkpoints = CheckpointOptions { rests: 0, ..CheckpointOptions::default() };
+    let kept = DataOptions { checkpoints, ..DataOptions::default() };
+    directory.restore(database, clock, &kept, &mut |_| ())?;
+    restored.records = directory.checkpoint(database)?.records;
+    if let Some(log) = database.log() {
+        log.close()?;
+    }
+    drop(directory);
+    target.finish()?;
+    Ok(restored)
+}
+
+/// A clear that was planned: carried out if its time had come by then, called off if it has come since.
+fn settle_clear(
+    database: &Database,
+    planned: Option<UnixSeconds>,
+    until_ms: Option<u64>,
+) -> Result<Option<UnixSeconds>> {
+    let Some(at) = planned.filter(|&at| at <= database.now()) else { return Ok(None) };
+    if until_ms.is_none_or(|until| at.0.saturating_mul(1000) <= until) {
+        database.replay(&Change::Clear)?;
+        return Ok(None);
+    }
+    database.replay(&Change::PlanClear { at: None })?;
+    Ok(Some(at))
+}
+
+/// Where it comes from.
+struct Source {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    identity: Identity,
+    shelf: Shelf,
+    /// Each goes on where the one before it ends.
+    logs: Vec<PathBuf>,
+    _lock: Option<Box<dyn Send + Sync>>,
+}
+
+/// What there is to begin with: a checkpoint, or nothing where the log goes back to the beginning.
+struct Beginning {
+    checkpoint: Option<CheckpointReader>,
+    start: Position,
+    until: Position,
+}
+
+impl Source {
+    fn open(
+        disk: Arc<dyn Disk>,
+        options: &RestoreOptions,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Source> {
+        let path = options.from.clone();
+        let manifest = Manifest::read(&*disk, &path)?;
+        let identity = read_identity(&*disk, &path)?;
+        let mut lock = None;
+        if let Some(manifest) = manifest {
+            let len = manifest.backed_up().len;
+            let mut told = |done: u64| progress(Progress { done, remaining: len.saturating_sub(done) });
+            if let Some((path, what)) = manifest.check(&*disk, &path, &mut told).first() {
+                return Err(Error::new(ErrorKind::Corrupt, format!("{} {what}", path.display())));
+            }
+        } else {
+            let path = path.join("lock");
+            lock = Some(disk.lock(&path).map_err(|error| match error.kind() {
+                io::ErrorKind::WouldBlock => {
+                    let message = format!("{} is in use: make a backup of it first", options.from.display());
+                    Error::new(ErrorKind::Busy, message)
+                }
+                _ => cannot("lock", &path, &error),
+            })?);
+        }
+        let mut logs = vec![path.join(LOG)];
+        if let Some(more) = &options.log {
+            let within = more.join(LOG);
+            logs.push(if disk.list(&within).is_ok() { within } else { more.clone() });
+        }
+        let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
+        Ok(Source { disk, path, identity, shelf, logs, _lock: lock })
+    }
+
+    fn bring_back(
+        &self,
+        database: &Database,
+        until_ms: Option<u64>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Restored> {
+        let mut refused = Vec::new();
+        let mut earliest_ms = None;
+        for start in self.shelf.list()?.into_iter().map(Some).chain([None]) {
+            let beginning = match start {
+                None if !self.logs.iter().any(|log| self.goes_back(log, Position(0))) => break,
+                None => Beginning { checkpoint: None, start: Position(0), until: Position(0) },
+                Some(start) => match self.shelf.open(start) {
+                    Err(why) => {
+                        refused.push(why);
+                        continue;
+                    }
+                    Ok(reader) => {
+                        let until = reader.footer.until;
+                        Beginning { checkpoint: Some(reader), start, until }
+                    }
+                },
+            };
+            // No change before its `start` was made later than the checkpoint was begun.
+            let made_ms = beginning.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.header.made_ms);
+            let stop = match until_ms {
+                None => Some(Position(u64::MAX)),
+                Some(until_ms) if until_ms < made_ms => None,
+                Some(until_ms) => Some(self.place_of(until_ms, beginning.start)?),
+            };
+            let Some(stop) = stop.filter(|&stop| stop >= beginning.until) else {
+                earliest_ms = Some(made_ms);
+                continue;
+            };
+            match self.bring_back_from(database, &beginning, stop, progress) {
+                Ok(mut restored) => {
+                    restored.refused = refused;
+                    return Ok(restored);
+                }
+                Err(Failure::Refused(error)) => return Err(error),
+                Err(Failure::Damaged(why)) => {
+                    refused.push(why);
+                    database.engine().clear(&mut || ())?;
+                }
+            }
+        }
+        let name = self.path.display();
+        if let Some(made_ms) = earliest_ms {
+            let made = made_ms / 1000;
+            let message =
+                format!("{name} does not go back to that time; its checkpoint is of Unix time {made}");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let why = refused.iter().map(|why| format!("; {why}")).collect::<String>();
+        Err(Error::new(ErrorKind::Corrupt, format!("{name} has no checkpoint that could be read{why}")))
+    }
+
+    fn bring_back_from(
+        &self,
+        database: &Database,
+        beginning: &Beginning,
+        stop: Position,
+        progress: &mut dyn FnMut(Progress),
+    ) -> std::result::Result<Restored, Failure> {
+        const TELL_EVERY: u64 = 1 << 12;
+        let mut time_ms = 0;
+        let checkpoint_len = beginning.checkpoint.as_ref().map_or(0, CheckpointReader::len);
+        if let Some(checkpoint) = &beginning.checkpoint {
+            time_ms = checkpoint.header.made_ms;
+            let len = checkpoint.len();
+            let mut told = |done: u64| progress(Progress { done, remaining: len.saturating_sub(done) });
+            checkpoint.load(database, &mut told)?;
+        }
+        let (mut entries, mut lost) = (0u64, 0);
+        let walked = self.walk(beginning.start, &mut |position, entry, remaining| {
+            if position >= stop {
+                return Ok(ControlFlow::Break(()));
+            }
+            match entry.change {
+                Change::Mark { time_ms: now_ms, .. } => time_ms = now_ms,
+                Change::Lost { len } => lost += len,
+                _ => database.replay(&entry.change)?,
+            }
+            entries += 1;
+            if entries.is_multiple_of(TELL_EVERY) {
+                let done = checkpoint_len + (position.0 - beginning.start.0);
+                progress(Progress { done, remaining });
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        let walked = walked.map_err(Failure::Refused)?;
+        if walked.position < beginning.until {
+            let message = format!(
+                "the update log ends at position {}, but its checkpoint needs it to {}",
+                walked.position.0, beginning.until.0
+            );
+            return Err(Failure::Refused(Error::new(ErrorKind::Corrupt, message)));
+        }
+        Ok(Restored {
+            records: 0,
+            position: walked.position,
+            time_ms,
+            entries,
+            lost,
+            refused: Vec::new(),
+            tail: walked.tail,
+            called_off: None,
+        })
+    }
+
+    /// Where the first change stands that was made later than that; behind everything if there is none.
+    fn place_of(&self, until_ms: u64, from: Position) -> Result<Position> {
+        // From the mark that a segment begins with, as the time of what stands before the first mark is not known.
+        let log = self.logs.iter().find(|log| self.goes_back(log, from));
+        let from = log.map_or(from, |log| self.segment_of(log, from));
+        let walked = self.walk(from, &mut |_, entry, _| {
+            Ok(match entry.change {
+                Change::Mark { time_ms, .. } if time_ms > until_ms => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            })
+        })?;
+        Ok(if walked.is_cut_short { walked.position } else { Position(u64::MAX) })
+    }
+
+    /// Shows the entries from a position on, through all logs, and how many bytes are still to come, until `see` breaks.
+    fn walk(&self, from: Position, see: &mut See<'_>) -> Result<Walked> {
+        let mut walked = Walked { position: from, tail: Tail::Clean, is_cut_short: false };
+        let mut logs = self.logs.iter().peekable();
+        while let Some(log) = logs.next() {
+            if logs.peek().is_some() && !self.goes_back(log, walked.position) {
+                continue;
+            }
+            let mut reader = Reader::open(Arc::clone(&self.disk), log, self.identity, walked.position)?;
+            loop {
+                let remaining = reader.remaining();
+                let Some((position, entry)) = reader.next_entry()? else { break };
+                if see(position, &entry, remaining)?.is_break() {
+                    (walked.position, walked.tail, walked.is_cut_short) = (position, Tail::Clean, true);
+                    return Ok(walked);
+                }
+            }
+            (walked.position, walked.tail) = (reader.position(), reader.tail().clone());
+        }
+        Ok(walked)
+    }
+
+    fn goes_back(&self, log: &Path, to: Position) -> bool {
+        match self.disk.list(log) {
+            Ok(names) => {
+                let mut starts = names.iter().filter_map(|name| segment_start(name)).peekable();
+                (starts.peek().is_none() && to == Position(0)) || starts.any(|start| start <= to)
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Where the segment begins that a position lies in.
+    fn segment_of(&self, log: &Path, position: Position) -> Position {
+        let names = self.disk.list(log).unwrap_or_default();
+        let starts = names.iter().filter_map(|name| segment_start(name)).filter(|&start| start <= position);
+        starts.max().unwrap_or(position)
+    }
+}
+
+type See<'s> = dyn FnMut(Position, &Entry<'_>, u64) -> Result<ControlFlow<()>> + 's;
+
+/// How far a walk through the logs has come.
+struct Walked {
+    /// Of what it ended before.
+    position: Position,
+    tail: Tail,
+    is_cut_short: bool,
+}

@@ -1,0 +1,186 @@
+//! A database in a folder of the machine's own file system, its backups, and what they hold.
+#![allow(dead_code)] // Each test uses its part.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, IoSlice};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use todana::backup::{BackedUp, Backup, Receiver};
+use todana::disk::{Disk, File, SystemDisk};
+use todana::update_log::{LogOptions, Sync};
+use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock};
+use todana_core::{Command, Delete, Result, Store, Ttl, UnixSeconds};
+use todana_engine::{MemHash, MemHashOptions};
+
+pub(crate) const NOW: u64 = 1_700_000_000;
+
+pub(crate) struct Kept {
+    pub(crate) database: Arc<Database>,
+    pub(crate) lane: Arc<Lane>,
+    pub(crate) clock: Arc<ManualClock>,
+    // Dropped last: the lock outlives the log.
+    pub(crate) directory: DataDirectory,
+}
+
+/// The machine's file system, never synced: these tests make thousands of files, and crash none.
+pub(crate) struct Unsynced;
+
+struct UnsyncedFile(Box<dyn File>);
+
+impl Disk for Unsynced {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        Ok(Box::new(UnsyncedFile(SystemDisk.create(path)?)))
+    }
+
+    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
+        Ok(Box::new(UnsyncedFile(SystemDisk.open(path, writable)?)))
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        SystemDisk.list(directory)
+    }
+
+    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+        SystemDisk.make_directory(directory)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        SystemDisk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        SystemDisk.remove(path)
+    }
+
+    fn remove_directory(&self, directory: &Path) -> io::Result<()> {
+        SystemDisk.remove_directory(directory)
+    }
+
+    fn sync_directory(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + std::marker::Sync>> {
+        SystemDisk.lock(path)
+    }
+}
+
+impl File for UnsyncedFile {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+        self.0.write_at(offset, pieces)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+pub(crate) fn disk() -> Arc<Unsynced> {
+    Arc::new(Unsynced)
+}
+
+/// A folder that is gone with the test; in memory, where that is to be had.
+pub(crate) fn folder() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()
+}
+
+/// A database without a log.
+pub(crate) fn empty(clock: &Arc<ManualClock>) -> Database {
+    let options = MemHashOptions { shards: Some(1), seed: Some(1), ..MemHashOptions::default() };
+    let engine = MemHash::new(options).unwrap();
+    Database::new(Box::new(engine), Arc::clone(clock) as Arc<dyn Clock>)
+}
+
+pub(crate) fn open(path: &Path, segment_len: u64) -> Kept {
+    let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
+    let database = empty(&clock);
+    let directory = DataDirectory::open(disk(), path).unwrap();
+    let log = LogOptions { sync: Sync::Always, segment_len, ..LogOptions::default() };
+    let options = DataOptions { log, ..DataOptions::default() };
+    directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, &options, &mut |_| ()).unwrap();
+    let lane = database.lane();
+    Kept { database: Arc::new(database), lane, clock, directory }
+}
+
+impl Kept {
+    pub(crate) fn set(&self, key: &str, value: &str) {
+        let store = Store { key: key.as_bytes(), value: value.as_bytes(), ..Store::default() };
+        self.database.execute(&self.lane, &Command::Store(store), &mut |_| ());
+    }
+
+    pub(crate) fn delete(&self, key: &str) {
+        let delete = Delete { key: key.as_bytes(), ..Delete::default() };
+        self.database.execute(&self.lane, &Command::Delete(delete), &mut |_| ());
+    }
+
+    pub(crate) fn flush(&self, at: Ttl) {
+        self.database.execute(&self.lane, &Command::Flush { at }, &mut |_| ());
+    }
+
+    pub(crate) fn settle(&self) {
+        let log = self.database.log().unwrap();
+        log.wait(log.end()).unwrap();
+    }
+
+    pub(crate) fn records(&self) -> BTreeMap<String, String> {
+        let mut records = BTreeMap::new();
+        let mut place = None;
+        loop {
+            place = self
+                .database
+                .engine()
+                .scan(place, &mut |key, record| {
+                    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+                    records.insert(text(key), text(record.value));
+                    ControlFlow::Continue(())
+                })
+                .unwrap();
+            if place.is_none() {
+                return records;
+            }
+        }
+    }
+
+    pub(crate) fn start_backup(&self) -> Backup {
+        Backup::start(&self.directory, &self.database, &AtomicBool::new(false)).unwrap()
+    }
+}
+
+pub(crate) fn drain(mut backup: Backup) -> Vec<u8> {
+    let mut stream = Vec::new();
+    while backup.next(&mut stream).unwrap() {}
+    stream
+}
+
+pub(crate) fn receive(stream: &[u8], target: &Path) -> Result<BackedUp> {
+    let mut receiver = Receiver::create(disk(), target)?;
+    receiver.take(stream)?;
+    receiver.finish(&mut |_| ())
+}
+
+/// All files below a directory.
+pub(crate) fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found.sort();
+    found
+}
