@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use todana::update_log::Position;
 use todana_core::{Buffer, Command, Refusal, Reply};
-use todana_protocol::memcached::{Choice, Dialect, Form, Limits, Request, Step, encode};
+use todana_protocol::memcached::{Choice, Dialect, Form, Head, Limits, Request, Step, encode};
 
 /// Requests decoded before the first is executed, so that their records can be fetched into the cache together.
 pub(crate) const BATCH: usize = 16;
@@ -37,6 +37,8 @@ pub(crate) struct Connection {
     wanted: usize,
     /// The long value that is being received.
     upload: Option<Upload>,
+    /// It has said its first byte, and so which dialect it speaks.
+    is_introduced: bool,
     /// Output that the socket has not taken yet.
     pub(crate) pending: Option<Box<Output>>,
     /// What was last counted of it: bytes of a request that is not whole, bytes copied for its reader.
@@ -149,6 +151,18 @@ pub(crate) trait Execute {
     fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Option<&'b mut [u8]>;
     /// Runs a command.
     fn execute(&mut self, request: &Request<'_>, login: &mut Login, output: &mut Output) -> Flow;
+    /// Whether requests are to be told.
+    fn is_aloud(&self) -> bool;
+    /// Tells which dialect a connection has chosen.
+    fn tell_dialect(&self, is_binary: bool);
+    /// Runs a command and tells it, and its reply.
+    fn execute_aloud(
+        &mut self,
+        head: Head<'_>,
+        request: &Request<'_>,
+        login: &mut Login,
+        output: &mut Output,
+    ) -> Flow;
     /// Waits until what has been executed is settled; false if whether it is cannot be known.
     fn settle(&mut self) -> bool;
     /// Writes a piece of a walk over all records, `None` for the one that the last request asked for; returns it unless it
@@ -169,6 +183,7 @@ impl Connection {
             input_at: 0,
             wanted: 0,
             upload: None,
+            is_introduced: false,
             pending: None,
             counted: Held::default(),
             active_s: 0,
@@ -303,6 +318,12 @@ impl Connection {
         }
         let own = std::mem::take(&mut self.input);
         let data = if own.is_empty() { buffer } else { &own[self.input_at..] };
+        if !self.is_introduced && !data.is_empty() {
+            self.is_introduced = true;
+            if service.is_aloud() && self.choice == Choice::Auto {
+                service.tell_dialect(self.dialect.begins_binary(limits, data));
+            }
+        }
         let (mut consumed, mut wanted) = (0, 0);
         let pause = loop {
             if let Some(listing) = self.listing.take() {
@@ -444,7 +465,13 @@ fn serve_all(
                 .for_each(|key| service.prefetch(key));
         }
         for (index, request) in batch.iter().flatten().enumerate() {
-            match service.execute(request, login, output) {
+            let flow = if service.is_aloud() {
+                let (from, before) = if index == 0 { start } else { behind[index - 1] };
+                service.execute_aloud(before.head(limits, &data[from..]), request, login, output)
+            } else {
+                service.execute(request, login, output)
+            };
+            match flow {
                 Flow::Continue if output.len() > OUTPUT_MAX && index + 1 < len => {
                     (at, *dialect) = behind[index];
                     return (at, 0, Pause::Blocked);

@@ -18,6 +18,7 @@ mod acceptor;
 mod addresses;
 mod admin;
 mod connection;
+mod conversation_log;
 mod counters;
 mod crawler;
 mod idle;

@@ -10,6 +10,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -273,6 +274,14 @@ impl Listener {
                 listener.local_addr().map_or_else(|_| "?".into(), |a| a.to_string())
             }
             Listener::Unix(file, _) => file.path.display().to_string(),
+        }
+    }
+
+    /// Its descriptor, and what is spoken there if that is not what is spoken everywhere.
+    pub(crate) fn speaks(&self) -> (i32, Option<Choice>) {
+        match self {
+            Listener::Tcp(listener, _, choice) => (listener.as_raw_fd(), *choice),
+            Listener::Unix(_, listener) => (listener.as_raw_fd(), None),
         }
     }
 

@@ -57,6 +57,9 @@ pub struct Options {
     pub item_size_max: u64,
     /// 0 errors and warnings, 1 notices too, 2 connections too.
     pub verbosity: u8,
+    /// From verbosity 2 on, tell each request and its reply on standard error, in memcached's words, in place of what logs
+    /// have to say of connections.
+    pub tells_requests: bool,
     /// Write the process id here.
     pub pid_file: Option<PathBuf>,
     /// Connections that may wait to be accepted.
@@ -137,6 +140,7 @@ impl Default for Options {
             threads: 4,
             item_size_max: 1 << 20,
             verbosity: 0,
+            tells_requests: false,
             pid_file: None,
             listen_backlog: 1024,
             requests_per_event: 20,

@@ -49,6 +49,16 @@ impl Output {
         self.bytes.len() - self.sent + self.shared_len
     }
 
+    /// Where what is copied next will stand.
+    pub(crate) fn end(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// What has been copied from there on.
+    pub(crate) fn copied_from(&self, at: usize) -> &[u8] {
+        self.bytes.get(at..).unwrap_or_default()
+    }
+
     /// Bytes of memory of its own.
     pub(crate) fn copied_len(&self) -> usize {
         self.bytes.capacity()

@@ -2,6 +2,7 @@
 
 use crate::acceptor::Acceptor;
 use crate::admin::{self, Admin, Ending};
+use crate::conversation_log::{ConversationLog, Entry};
 use crate::counters::{ConnectionCounters, WorkerCounters, WorkerSums};
 use crate::crawler::Crawler;
 use crate::janitor;
@@ -112,6 +113,8 @@ pub(crate) struct Shared {
     /// The highest limit that the engine's shards can fill. How many there are is settled at the start.
     pub(crate) memory_reach_mib: u64,
     pub(crate) verbosity: AtomicU32,
+    /// Where requests are told, if they may be.
+    conversation: Option<ConversationLog>,
     pub(crate) roster: Roster,
     pub(crate) crawler: Crawler,
     /// Rounds of the janitor.
@@ -142,6 +145,25 @@ impl Shared {
     /// decides instead: no listener lets them in by another dialect without.
     pub(crate) fn choice(&self, of_listener: Option<Choice>) -> Choice {
         self.logins.limits(of_listener.unwrap_or(self.options.protocol)).choice
+    }
+
+    /// Whether requests are told.
+    pub(crate) fn is_aloud(&self) -> bool {
+        self.conversation.is_some() && self.verbosity.load(Ordering::Relaxed) > 1
+    }
+
+    /// Tells a part of the conversation.
+    #[cold]
+    pub(crate) fn tell(&self, write: impl FnOnce(&mut Entry<'_>)) {
+        if let Some(log) = &self.conversation {
+            log.tell(write);
+        }
+    }
+
+    /// How much is logged: nothing twice, where requests and connections are told.
+    pub(crate) fn log_verbosity(&self) -> u32 {
+        let verbosity = self.verbosity.load(Ordering::Relaxed);
+        if self.conversation.is_some() { verbosity.min(1) } else { verbosity }
     }
 
     /// What the workers have counted since the last reset.
@@ -230,6 +252,8 @@ pub struct Server {
     udp_addresses: Vec<SocketAddr>,
     /// Makes checkpoints of it.
     keeper: Option<CheckpointKeeper>,
+    /// Descriptors of what it listens on, and what is spoken there.
+    listening: Vec<(i32, Option<Choice>)>,
     /// Locked until the server ends.
     data: Option<Arc<DataDirectory>>,
 }
@@ -312,6 +336,7 @@ impl Server {
             database = database.emulate_full();
         }
         let handle = Handle::new();
+        let listening: Vec<(i32, Option<Choice>)> = listeners.iter().map(Listener::speaks).collect();
         let shared = Arc::new(Shared {
             started: Instant::now(),
             started_at: clock.now().0,
@@ -327,6 +352,7 @@ impl Server {
             memory_limit_mib: AtomicU64::new(options.memory_limit_mib),
             memory_reach_mib: options.memory_limit_mib.max(shards as u64 * (SHARD_BYTES >> 20)),
             verbosity: AtomicU32::new(options.verbosity.into()),
+            conversation: options.tells_requests.then(ConversationLog::new),
             crawler: Crawler::new(options.crawler_enabled),
             housekeepings: AtomicU64::new(0),
             baseline: Baseline::default(),
@@ -374,6 +400,7 @@ impl Server {
             admin,
             keeper: None,
             data: None,
+            listening,
         })
     }
 
@@ -490,12 +517,29 @@ impl Server {
         }
     }
 
+    fn tell_listeners(&self) {
+        for &(descriptor, choice) in &self.listening {
+            let speaks = match self.shared.choice(choice) {
+                Choice::Auto => "auto-negotiate",
+                Choice::Text => "ascii",
+                Choice::Binary => "binary",
+            };
+            self.shared.tell(|entry| entry.listening(descriptor, speaks));
+        }
+        for seat in self.shared.roster.datagrams() {
+            self.shared.tell(|entry| entry.listening(seat.descriptor, "udp"));
+        }
+    }
+
     /// Serves until it is stopped. The pid file is removed at the end.
     pub fn run(mut self) -> io::Result<()> {
         if self.keeper.is_none() {
             self.load(&mut |_| ())?;
         }
         self.start_pages()?;
+        if self.shared.is_aloud() {
+            self.tell_listeners();
+        }
         let mut threads = Vec::new();
         for (number, worker) in self.workers.into_iter().enumerate() {
             let thread = std::thread::Builder::new().name(format!("worker-{number}"));
@@ -531,6 +575,9 @@ impl Server {
         drop(self.admin);
         drop(self.data);
         drop(self.pid_file);
+        if let Some(log) = &self.shared.conversation {
+            log.finish();
+        }
         closed.map_err(io::Error::other)
     }
 }

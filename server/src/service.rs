@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use todana::Lane;
 use todana::update_log::Position;
 use todana_core::{Authenticate, Buffer, ClockShift, Command, List, Refusal, Reply, Streams};
-use todana_protocol::memcached::{Form, Request};
+use todana_protocol::memcached::{Form, Head, Request};
 
 /// The version that clients are told: they choose their features by memcached's.
 pub(crate) const MEMCACHED_VERSION: &str = "1.6.45";
@@ -36,6 +36,8 @@ pub(crate) struct Service {
     pub(crate) decided: Arc<Decided>,
     /// What has been waited for, by those who wait in place.
     pub(crate) settled: Position,
+    /// Requests are told; looked up at each turn.
+    pub(crate) is_aloud: bool,
 }
 
 impl Execute for Service {
@@ -80,8 +82,9 @@ impl Execute for Service {
             Command::Authenticate(message) => return self.authenticate(message, login, &mut reply),
             Command::Version => reply(Reply::Version(MEMCACHED_VERSION)),
             Command::Verbosity(verbosity) => {
-                set_verbosity(*verbosity);
                 self.shared.verbosity.store(*verbosity, Ordering::Relaxed);
+                set_verbosity(self.shared.log_verbosity());
+                self.is_aloud = self.shared.is_aloud();
                 reply(Reply::Done);
             }
             Command::MemoryLimit { mebibytes } => reply(self.set_memory_limit(*mebibytes)),
@@ -116,6 +119,51 @@ impl Execute for Service {
             command => self.shared.database.execute(&self.lane, command, &mut reply),
         }
         if request.form.closes() { Flow::Close } else { Flow::Continue }
+    }
+
+    #[inline]
+    fn is_aloud(&self) -> bool {
+        self.is_aloud
+    }
+
+    fn tell_dialect(&self, is_binary: bool) {
+        self.shared.tell(|entry| entry.chosen(self.place.descriptor, is_binary));
+    }
+
+    #[cold]
+    fn execute_aloud(
+        &mut self,
+        head: Head<'_>,
+        request: &Request<'_>,
+        login: &mut Login,
+        output: &mut Output,
+    ) -> Flow {
+        let descriptor = self.place.descriptor;
+        if request.form.is_silent() {
+            // How it went is told all the same, as in memcached.
+            let mut unsaid = Output::default();
+            let flow = self.execute(&Request { form: Form::LINE, ..*request }, login, &mut unsaid);
+            self.shared.tell(|entry| {
+                entry.request(descriptor, head);
+                entry.unsaid(descriptor, unsaid.copied_from(0));
+            });
+            return flow;
+        }
+        let at = output.end();
+        let flow = self.execute(request, login, output);
+        // It is executed again, and told then.
+        if flow != Flow::Wait {
+            let reply = output.copied_from(at);
+            self.shared.tell(|entry| {
+                entry.request(descriptor, head);
+                match head {
+                    Head::Packet { .. } if matches!(request.command, Command::Stats { .. }) => {}
+                    Head::Packet { .. } => entry.response(descriptor, reply),
+                    _ => entry.reply(descriptor, reply, request.form.is_last_of_line()),
+                }
+            });
+        }
+        flow
     }
 
     fn settle(&mut self) -> bool {

@@ -132,7 +132,11 @@ impl Upload {
             Received::Whole { value, end, end_len } => LongBlock::Whole { value, end: &end[..*end_len] },
             Received::Refused { received } => LongBlock::Refused { received: *received },
         };
+        let head = dialect.head(limits, &self.head);
         match dialect.decode_block(limits, &self.head, block, scratch) {
+            Step::Request { request, .. } if service.is_aloud() => {
+                service.execute_aloud(head, &request, login, output)
+            }
             Step::Request { request, .. } => service.execute(&request, login, output),
             // The head has been decoded before, so it is no less than a request.
             Step::NeedMore { .. } | Step::Block { .. } | Step::Close => Flow::Close,

@@ -75,6 +75,7 @@ impl Worker {
             begun: None,
             decided: Arc::clone(&decided),
             settled: Position::default(),
+            is_aloud: false,
         };
         let idle = IdleWatch::new(shared.options.idle_timeout_s);
         let worker = Worker {
@@ -174,6 +175,10 @@ impl Worker {
                 continue;
             }
             self.shared.observers.tell_opened(&connection.seat);
+            if self.shared.is_aloud() {
+                let (descriptor, choice) = (connection.seat.descriptor, connection.choice);
+                self.shared.tell(|entry| entry.opened(descriptor, choice));
+            }
             entry.insert(connection);
         }
     }
@@ -387,6 +392,7 @@ impl Worker {
             return self.turn_of_watcher(index);
         }
         (self.service.place.index, self.service.place.descriptor) = (index, connection.seat.descriptor);
+        self.service.is_aloud = self.shared.is_aloud();
         let mut budget = self.shared.options.requests_per_event;
         let mut pause = Pause::NeedsInput;
         self.limits.choice = connection.choice;
@@ -499,6 +505,9 @@ impl Worker {
         self.count(connection.counted, Held::default());
         self.shared.connection_closed();
         tracing::debug!(worker = self.number, "connection closed");
+        if self.shared.is_aloud() {
+            self.shared.tell(|entry| entry.closed(connection.seat.descriptor));
+        }
         if self.connections.is_empty() {
             // A storm of connections shall not leave its table behind.
             self.connections.shrink_to_fit();

@@ -44,6 +44,7 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
         threads: settings.threads,
         item_size_max: settings.item_size_max,
         verbosity: settings.verbosity,
+        tells_requests: true,
         // memcached's rules for it differ: see `pid_file`.
         pid_file: None,
         listen_backlog: settings.listen_backlog,
@@ -235,7 +236,7 @@ mod tests {
 
     #[test]
     fn the_defaults_are_memcacheds() {
-        let expected = Options { listen: vec!["*".into()], ..Options::default() };
+        let expected = Options { listen: vec!["*".into()], tells_requests: true, ..Options::default() };
         assert_eq!(options(&settings(&[])).unwrap(), expected);
         assert_eq!((expected.port, expected.memory_limit_mib, expected.item_size_max), (11211, 64, 1 << 20));
         assert_eq!((expected.connections_max, expected.threads), (1024, 4));
@@ -265,6 +266,7 @@ mod tests {
                 threads: 2,
                 item_size_max: 2 << 20,
                 verbosity: 2,
+                tells_requests: true,
                 pid_file: None,
                 listen_backlog: 7,
                 requests_per_event: 5,

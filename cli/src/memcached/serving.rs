@@ -32,7 +32,8 @@ pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
     if settings.core_dumps {
         process::stay_dumpable();
     }
-    init_logging(LogFormat::Text, settings.verbosity);
+    // From `-vv` on requests and connections are told in memcached's words instead.
+    init_logging(LogFormat::Text, settings.verbosity.min(1));
     describe(settings);
     // memcached opens its sockets in the background, where nobody learns of a failure, and returns before they are
     // open. Here the caller knows: exit code 0 says that it listens.

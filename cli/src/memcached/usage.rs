@@ -39,7 +39,7 @@ Process
   -P, --pidfile=<path>          write the process id here
   -t, --threads=<n>             worker threads (4)
   -r, --enable-coredumps        allow core files of any size
-  -v, --verbose                 warnings and notices; -vv connections too
+  -v, --verbose                 warnings and notices; -vv connections and each request too
 
 What clients may do
   -A, --enable-shutdown         the shutdown command is served

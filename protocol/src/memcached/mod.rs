@@ -6,4 +6,6 @@ pub mod client;
 mod server;
 
 pub use classes::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES, item_size, size_class};
-pub use server::{Choice, Dialect, Form, Limits, LongBlock, Request, Sink, Step, encode, put_uri_encoded};
+pub use server::{
+    Choice, Dialect, Form, Head, Limits, LongBlock, Request, Sink, Step, encode, put_uri_encoded,
+};

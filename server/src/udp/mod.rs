@@ -71,6 +71,7 @@ impl Udp {
             begun: None,
             decided: Decided::new(Arc::clone(&waker)),
             settled: Position::default(),
+            is_aloud: false,
         };
         let reply_max = shared.options.udp_reply_max;
         let server = DatagramServer::new(service, limits, reply_max);
@@ -112,6 +113,7 @@ impl Udp {
         let socket = &self.sockets[index];
         let seat = &self.shared.roster.datagrams()[index];
         self.server.service.place.descriptor = seat.descriptor;
+        self.server.service.is_aloud = self.shared.is_aloud();
         self.server.limits.choice = self.shared.choice(socket.choice);
         for _ in 0..DATAGRAMS {
             match socket.receive(&mut self.buffer) {
@@ -164,6 +166,7 @@ impl<E: Execute> DatagramServer<E> {
         let mut at = 0;
         self.output.clear(0);
         // What is not whole will never be.
+        let mut before = (at, dialect);
         while let Step::Request { consumed, request } =
             dialect.decode(&self.limits, &payload[at..], &mut self.scratch)
         {
@@ -181,7 +184,13 @@ impl<E: Execute> DatagramServer<E> {
                         answer(&request, &Reply::Refused(Refusal::NotAuthenticated), out);
                     }),
                     _ => {
-                        let flow = self.service.execute(&request, &mut login, &mut self.output);
+                        let flow = if self.service.is_aloud() {
+                            let (from, dialect) = before;
+                            let head = dialect.head(&self.limits, &payload[from..]);
+                            self.service.execute_aloud(head, &request, &mut login, &mut self.output)
+                        } else {
+                            self.service.execute(&request, &mut login, &mut self.output)
+                        };
                         if !self.service.settle() {
                             // Whether it is true nobody knows; senders of datagrams are used to hearing nothing.
                             self.output.clear(0);
@@ -211,6 +220,7 @@ impl<E: Execute> DatagramServer<E> {
             if flow == Flow::Close {
                 break;
             }
+            before = (at, dialect);
         }
         // Keys of a line whose last one was never answered; there are none, but nothing may stay behind.
         self.output.clear(0);

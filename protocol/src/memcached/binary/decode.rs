@@ -2,10 +2,10 @@
 
 use super::form::{Answer, BinaryForm};
 use super::header::{HEADER_LEN, Header, REQUEST_MAGIC};
-use super::opcode::{Operation, Read, Verb};
+use super::opcode::{Operation, Read, Verb, name_of};
 use super::status::Status;
 use crate::memcached::item_size;
-use crate::memcached::server::{Form, KEY_LEN_MAX, Limits, LongBlock, Request, Step};
+use crate::memcached::server::{Form, Head, KEY_LEN_MAX, Limits, LongBlock, Request, Step};
 use todana_core::{
     Arithmetic, Authenticate, Command, Delete, Direction, Get, Needs, Refusal, Shared, Store, StoreMode, Ttl,
 };
@@ -65,6 +65,27 @@ pub(in crate::memcached) fn decode<'a>(
         return Step::NeedMore { consumed: skipped, at_least: HEADER_LEN - unread.len() };
     };
     packet(place, limits, is_admitted, Packet { skipped, unread, header: Header::parse(header), block: None })
+}
+
+/// What the packet begins with that the next step is about, for those who look on.
+pub(in crate::memcached) fn head(place: Place, input: &[u8]) -> Head<'_> {
+    let unread = match place {
+        Place::Swallow { left } => input.get(left..).unwrap_or_default(),
+        Place::Packet | Place::End => input,
+    };
+    let Some(bytes) = unread.first_chunk::<HEADER_LEN>() else { return Head::Continued };
+    let header = Header::parse(bytes);
+    let key_at = HEADER_LEN + header.extras_len;
+    let key_end = key_at + header.key_len.min(KEY_LEN_MAX);
+    let stores = matches!(Operation::of(header.opcode), Some(Operation { verb: Verb::Store(_), .. }));
+    let value_len = header.body_len.checked_sub(header.extras_len + header.key_len);
+    Head::Packet {
+        header: bytes,
+        name: name_of(header.opcode),
+        // A header that lies about its lengths is all there is of its packet.
+        key: unread.get(key_at..key_end).unwrap_or_default(),
+        value_len: value_len.filter(|_| stores),
+    }
 }
 
 /// The packet whose value was received apart; `head` is what stands before it.

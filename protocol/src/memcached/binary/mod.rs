@@ -22,7 +22,7 @@ mod opcode;
 mod reply;
 mod status;
 
-pub(in crate::memcached) use decode::{Place, decode, decode_block};
+pub(in crate::memcached) use decode::{Place, decode, decode_block, head};
 pub(in crate::memcached) use form::BinaryForm;
 pub(in crate::memcached) use header::REQUEST_MAGIC;
 pub(in crate::memcached) use reply::encode;

@@ -27,6 +27,50 @@ pub(super) enum Verb {
     Authenticate { continues: bool },
 }
 
+/// What the opcode is called.
+pub(super) fn name_of(opcode: u8) -> &'static str {
+    const NAMES: [&str; 0x25] = [
+        "GET",
+        "SET",
+        "ADD",
+        "REPLACE",
+        "DELETE",
+        "INCR",
+        "DECR",
+        "QUIT",
+        "FLUSH",
+        "GETQ",
+        "NOOP",
+        "VERSION",
+        "GETK",
+        "GETKQ",
+        "APPEND",
+        "PREPEND",
+        "STATS",
+        "SETQ",
+        "ADDQ",
+        "REPLACEQ",
+        "DELETEQ",
+        "INCRQ",
+        "DECRQ",
+        "QUITQ",
+        "FLUSHQ",
+        "APPENDQ",
+        "PREPENDQ",
+        "VERBOSITY",
+        "TOUCH",
+        "GAT",
+        "GATQ",
+        "UNKNOWN",
+        "SASL_LIST",
+        "SASL_AUTH",
+        "SASL_STEP",
+        "GATK",
+        "GATKQ",
+    ];
+    NAMES.get(usize::from(opcode)).copied().unwrap_or("UNKNOWN")
+}
+
 /// The kinds of read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Read {

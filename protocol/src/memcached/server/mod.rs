@@ -127,6 +127,26 @@ pub struct Request<'a> {
     pub form: Form<'a>,
 }
 
+/// What stands at the beginning of a request, for those who look on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head<'a> {
+    /// A line of text, without its end.
+    Line(&'a [u8]),
+    /// A packet: its header, what its opcode is called, its key, and how long the value is that it stores.
+    Packet {
+        /// The header.
+        header: &'a [u8; 24],
+        /// The name of its opcode.
+        name: &'static str,
+        /// Its key, as far as it is there.
+        key: &'a [u8],
+        /// The length of its value, if it stores one.
+        value_len: Option<usize>,
+    },
+    /// It goes on with a line that has been shown, or nothing of it is there yet.
+    Continued,
+}
+
 /// The outcome of looking at the unread bytes.
 #[derive(Clone, Copy, Debug)]
 pub enum Step<'a> {
@@ -239,6 +259,29 @@ impl Dialect {
     /// Whether the stream is one of binary packets.
     pub fn is_binary(&self) -> bool {
         matches!(self.mode, Mode::Binary(_))
+    }
+
+    /// What the request begins with that the next step is about; to be asked before that.
+    pub fn head<'a>(&self, limits: &Limits, input: &'a [u8]) -> Head<'a> {
+        let unread = match self.mode {
+            Mode::Keys(_) => return Head::Continued,
+            Mode::Binary(place) => return binary::head(place, input),
+            Mode::Start if input.first().is_some_and(|&first| limits.choice.is_binary(first)) => {
+                return binary::head(binary::Place::default(), input);
+            }
+            Mode::Swallow { left } => input.get(left..).unwrap_or_default(),
+            Mode::Start | Mode::Line { .. } | Mode::Block { .. } => input,
+        };
+        let Some(len) = memchr(b'\n', unread) else { return Head::Continued };
+        Head::Line(unread[..len].strip_suffix(b"\r").unwrap_or(&unread[..len]))
+    }
+
+    /// Whether a connection that has said nothing yet, and begins so, speaks the binary dialect.
+    pub fn begins_binary(&self, limits: &Limits, input: &[u8]) -> bool {
+        match self.mode {
+            Mode::Start => input.first().is_some_and(|&first| limits.choice.is_binary(first)),
+            _ => self.is_binary(),
+        }
     }
 
     /// The client is a stranger again.

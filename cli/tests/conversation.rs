@@ -1,0 +1,309 @@
+//! What `-vv` tells of connections and requests under memcached's name. The expected lines are memcached 1.6.18's but for the
+//! meta commands, of whose replies it tells nothing, and bytes that are not printable, which it passes on.
+
+mod named;
+
+use named::{Named, Place, eventually};
+use nix::sys::signal::Signal;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::process::Stdio;
+
+/// The lines behind the slab classes, with `C` in the place of the first client's descriptor and `L` for the listener's.
+fn told(said: &str) -> Vec<String> {
+    let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with("slab class")).collect();
+    let descriptor = |part: &str| {
+        let line = lines.iter().find(|line| line.contains(part))?;
+        line.trim_start_matches('<').split(' ').next().map(String::from)
+    };
+    let (client, listener) = (descriptor(" client connection"), descriptor(" server listening"));
+    let named = |line: &&str| {
+        for (number, letter) in [(&client, 'C'), (&listener, 'L')] {
+            let Some(number) = number else { continue };
+            for (before, after) in [("<", " "), (">", " "), ("", ": ")] {
+                if let Some(rest) = line.strip_prefix(&format!("{before}{number}{after}")) {
+                    return format!("{before}{letter}{after}{rest}");
+                }
+            }
+        }
+        line.to_string()
+    };
+    lines.iter().map(named).collect()
+}
+
+/// What a server of these options tells of a connection that sends this, and what it answers.
+fn conversation(options: &[&str], requests: &[u8]) -> (Vec<String>, Vec<u8>) {
+    let place = Place::new();
+    let server = place.start(place.command(options));
+    let reply = exchange(&server, requests);
+    let (status, said) = server.end_by(Signal::SIGTERM);
+    assert_eq!(status.code(), Some(0));
+    (told(&said), reply)
+}
+
+/// Sends all, and reads until the server closes, which it tells before it does.
+fn exchange(server: &Named, requests: &[u8]) -> Vec<u8> {
+    let mut stream = server.connect();
+    stream.write_all(requests).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut reply = Vec::new();
+    stream.read_to_end(&mut reply).unwrap();
+    reply
+}
+
+fn lines(text: &str) -> Vec<String> {
+    text.lines().map(|line| line.trim_start().to_string()).collect()
+}
+
+#[test]
+fn every_request_and_its_reply_is_told_without_values() {
+    let requests = b"set foo 1 0 3\r\nbar\r\nget foo nope\r\ngets foo\r\ngat 0 foo\r\ntouch foo 0\r\nmg foo v\r\n\
+        mn\r\nincr foo 1\r\ndelete foo\r\nbogus\r\nset x\r\nset b 0 0 6 noreply\r\nsecret\r\nget b\r\n\
+        set k\x01\xff\\ 0 0 1\r\nxyz\r\nstats\r\nstats foo\r\nverbosity 1\r\nget b\r\nverbosity 2\r\nquit\r\n";
+    let (told, _) = conversation(&["-vv"], requests);
+    let expected = "<L server listening (auto-negotiate)
+        <C new auto-negotiating client connection
+        C: Client using the ascii protocol
+        <C set foo 1 0 3
+        >C STORED
+        <C get foo nope
+        >C sending key foo
+        >C END
+        <C gets foo
+        >C sending key foo
+        >C END
+        <C gat 0 foo
+        >C sending key foo
+        >C END
+        <C touch foo 0
+        >C TOUCHED
+        <C mg foo v
+        >C VA 3
+        <C mn
+        >C MN
+        <C incr foo 1
+        >C CLIENT_ERROR cannot increment or decrement non-numeric value
+        <C delete foo
+        >C DELETED
+        <C bogus
+        >C ERROR
+        <C set x
+        >C CLIENT_ERROR bad command line format
+        <C set b 0 0 6 noreply
+        >C NOREPLY STORED
+        <C get b
+        >C sending key b
+        >C END
+        <C set k\\x01\\xff\\\\ 0 0 1
+        >C CLIENT_ERROR bad data chunk
+        <C 
+        >C CLIENT_ERROR bad command line format
+        <C stats
+        <C stats foo
+        >C ERROR
+        <C verbosity 1
+        >C OK
+        <C quit
+        <C connection closed.
+        Exiting normally";
+    assert_eq!(told, lines(expected));
+}
+
+#[test]
+fn a_long_value_and_a_line_in_pieces_are_told_once() {
+    let place = Place::new();
+    let server = place.start(place.command(&["-vvv", "-B", "ascii"]));
+    let mut stream = server.connect();
+    let mut expect = |request: &[u8], reply: &[u8]| {
+        for piece in request.chunks(request.len().div_ceil(3)) {
+            stream.write_all(piece).unwrap();
+        }
+        let mut got = vec![0; reply.len()];
+        stream.read_exact(&mut got).unwrap();
+        assert_eq!(got, reply);
+    };
+    let value = vec![b'v'; 300_000];
+    expect(&[b"set big 0 0 300000\r\n", &value[..], b"\r\n"].concat(), b"STORED\r\n");
+    expect(b"get big\r\n", &[b"VALUE big 0 300000\r\n", &value[..], b"\r\nEND\r\n"].concat());
+    expect(b"set large 0 0 1100000\r\n", b"SERVER_ERROR object too large for cache\r\n");
+    // Swallowed, and the line behind it told as it is.
+    let block = vec![b'v'; 1_100_000];
+    expect(&[&block[..], b"\r\nversion\r\n"].concat(), b"VERSION 1.6.45\r\n");
+    drop(stream);
+    eventually("the end of the connection", || server.said().contains("connection closed."));
+    let (_, said) = server.end_by(Signal::SIGTERM);
+    let expected = "<L server listening (ascii)
+        <C new ascii client connection.
+        <C set big 0 0 300000
+        >C STORED
+        <C get big
+        >C sending key big
+        >C END
+        <C set large 0 0 1100000
+        >C SERVER_ERROR object too large for cache
+        <C version
+        >C VERSION 1.6.45
+        <C connection closed.
+        Exiting normally";
+    assert_eq!(told(&said), lines(expected));
+}
+
+fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
+    let len = extras.len() + key.len() + value.len();
+    let mut packet = vec![0x80, opcode, 0, key.len() as u8, extras.len() as u8, 0, 0, 0];
+    packet.extend((len as u32).to_be_bytes());
+    packet.extend([0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
+    packet.extend([extras, key, value].concat());
+    packet
+}
+
+#[test]
+fn packets_are_told_by_their_headers() {
+    let requests = [
+        packet(1, &[0; 8], b"foo", b"secret"),
+        packet(0, b"", b"no", b""),
+        packet(0x10, b"", b"sizes", b""),
+        packet(0x17, b"", b"", b""),
+    ];
+    let (told, _) = conversation(&["-vv"], &requests.concat());
+    let expected = "<L server listening (auto-negotiate)
+        <C new auto-negotiating client connection
+        C: Client using the binary protocol
+        <C Read binary protocol data:
+        <C    0x80 0x01 0x00 0x03
+        <C    0x08 0x00 0x00 0x00
+        <C    0x00 0x00 0x00 0x11
+        <C    0x00 0x00 0x00 0x07
+        <C    0x00 0x00 0x00 0x00
+        <C    0x00 0x00 0x00 0x00
+        <C SET foo Value len is 6
+        >C Writing bin response:
+        >C   0x81 0x01 0x00 0x00
+        >C   0x00 0x00 0x00 0x00
+        >C   0x00 0x00 0x00 0x00
+        >C   0x00 0x00 0x00 0x07
+        >C   VERSION
+        >C   VERSION
+        <C Read binary protocol data:
+        <C    0x80 0x00 0x00 0x02
+        <C    0x00 0x00 0x00 0x00
+        <C    0x00 0x00 0x00 0x02
+        <C    0x00 0x00 0x00 0x07
+        <C    0x00 0x00 0x00 0x00
+        <C    0x00 0x00 0x00 0x00
+        <C GET no
+        >C Writing an error: Not found
+        >C Writing bin response:
+        >C   0x81 0x00 0x00 0x00
+        >C   0x00 0x00 0x00 0x01
+        >C   0x00 0x00 0x00 0x09
+        >C   0x00 0x00 0x00 0x07
+        >C   0x00 0x00 0x00 0x00
+        >C   0x00 0x00 0x00 0x00
+        <C Read binary protocol data:
+        <C    0x80 0x10 0x00 0x05
+        <C    0x00 0x00 0x00 0x00
+        <C    0x00 0x00 0x00 0x05
+        <C    0x00 0x00 0x00 0x07
+        <C    0x00 0x00 0x00 0x00
+        <C    0x00 0x00 0x00 0x00
+        <C STATS sizes
+        <C Read binary protocol data:
+        <C    0x80 0x17 0x00 0x00
+        <C    0x00 0x00 0x00 0x00
+        <C    0x00 0x00 0x00 0x00
+        <C    0x00 0x00 0x00 0x07
+        <C    0x00 0x00 0x00 0x00
+        <C    0x00 0x00 0x00 0x00
+        <C connection closed.
+        Exiting normally";
+    let mut expected = lines(expected);
+    for (line, told) in expected.iter_mut().zip(&told) {
+        // Versions begin anywhere.
+        if line == ">C   VERSION" {
+            assert_eq!(told.len(), ">C   0x00 0x00 0x00 0x00".len(), "{told}");
+            line.clone_from(told);
+        }
+    }
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn who_logs_in_is_told_and_the_password_is_not() {
+    let place = Place::new();
+    fs::write(place.path("users"), "user:s3cret\n").unwrap();
+    let server = place.start(place.command(&["-vv", "-Y", "users"]));
+    let reply = exchange(&server, b"set x 0 0 11\r\nuser s3cret\r\nget k\r\nquit\r\n");
+    assert_eq!(reply, b"STORED\r\nEND\r\n");
+    let (_, said) = server.end_by(Signal::SIGTERM);
+    let expected = "<L server listening (ascii)
+        <C new ascii client connection.
+        <C set x 0 0 11
+        >C STORED
+        <C get k
+        >C END
+        <C quit
+        <C connection closed.
+        Exiting normally";
+    assert_eq!(told(&said), lines(expected));
+}
+
+#[test]
+fn datagrams_are_told_as_well() {
+    let place = Place::new();
+    let server = place.start(place.command(&["-vv", "-U", "-1"]));
+    let ports = fs::read_to_string(place.path("ports")).unwrap();
+    let port = ports.lines().find_map(|line| line.strip_prefix("UDP INET: ")).unwrap().parse().unwrap();
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    socket.set_read_timeout(Some(named::PATIENCE)).unwrap();
+    socket.send_to(b"\0\x01\0\0\0\x01\0\0get a b\r\n", (Ipv4Addr::LOCALHOST, port)).unwrap();
+    let mut reply = [0; 100];
+    let len = socket.recv(&mut reply).unwrap();
+    assert_eq!(&reply[8..len], b"END\r\n");
+    let (_, said) = server.end_by(Signal::SIGTERM);
+    let line = said.lines().find(|line| line.ends_with(" server listening (udp)")).expect(&said);
+    let descriptor = line.trim_start_matches('<').split(' ').next().unwrap();
+    assert!(said.contains(&format!("<{descriptor} get a b\n>{descriptor} END\n")), "{said}");
+}
+
+/// The first level tells nothing of requests, and the second can be switched on while the server runs.
+#[test]
+fn a_client_may_switch_it_on() {
+    let (told, _) = conversation(&["-v"], b"get a\r\n");
+    assert_eq!(told, ["Exiting normally"]);
+    let (told, _) = conversation(&[], b"get a\r\nverbosity 2\r\nget b\r\n");
+    let expected = ["get b", "END", "connection closed."];
+    assert_eq!(told.len(), 3, "{told:?}");
+    for (line, end) in told.iter().zip(expected) {
+        assert!(line.ends_with(end), "{told:?}");
+    }
+}
+
+/// A pipe that nobody reads fills up, and the server serves on.
+#[test]
+fn a_standard_error_that_nobody_reads_holds_nobody_up() {
+    let place = Place::new();
+    let ports = place.path("ports");
+    let mut command = place.command(&["-vv", "-t", "1"]);
+    command.env("MEMCACHED_PORT_FILENAME", &ports).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    eventually("the file with the ports", || ports.exists());
+    let text = fs::read_to_string(&ports).unwrap();
+    let port: u16 = text.trim().strip_prefix("TCP INET: ").unwrap().parse().unwrap();
+    let mut stream = std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    stream.set_read_timeout(Some(named::PATIENCE)).unwrap();
+    let requests = format!("get {}\r\n", "k".repeat(240)).repeat(1000);
+    // Four times what a pipe and all that waits can hold.
+    for _ in 0..20 {
+        stream.write_all(requests.as_bytes()).unwrap();
+        let mut replies = vec![0; 5 * 1000];
+        stream.read_exact(&mut replies).unwrap();
+        assert_eq!(replies, b"END\r\n".repeat(1000));
+    }
+    let _ = child.kill();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    child.wait().unwrap();
+    assert!(said.contains("get kkk"), "{said}");
+}

@@ -1,0 +1,336 @@
+//! The conversation on standard error, as memcached tells it from the second `-v` on: what connections come and go, each
+//! request and its reply.
+//!
+//! ```text
+//! <23 new auto-negotiating client connection
+//! 23: Client using the ascii protocol
+//! <23 get foo
+//! >23 sending key foo
+//! >23 END
+//! <23 connection closed.
+//! ```
+//!
+//! Always true: values are never shown, nor the block of a login; bytes that are not printable are written as `\xNN`, and a
+//! line ends somewhere; whoever reads too slowly loses lines, which are counted, and neither stops a worker nor takes more
+//! than [`WAITING_MAX`] bytes. Nothing is written, and no thread runs, before the first line.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use todana_protocol::memcached::{Choice, Head};
+
+/// What may wait to be written; what comes then is counted and skipped.
+const WAITING_MAX: usize = 1 << 20;
+/// What is written of a key or a line. The longest line of one key has less.
+const SHOWN_MAX: usize = 1024;
+/// A buffer above this is given back after use.
+const KEPT: usize = 64 << 10;
+/// How long the end of the server waits for what is still to be written.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The log and its thread.
+pub(crate) struct ConversationLog(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    state: Mutex<State>,
+    /// There is something to write, or all is written.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: Vec<u8>,
+    /// Entries left out since the last one that was taken.
+    skipped: u64,
+    is_writing: bool,
+    has_thread: bool,
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what comes, for ever.
+    fn write_all(&self, mut out: impl Write) {
+        let mut state = self.state();
+        loop {
+            while state.waiting.is_empty() {
+                state.is_writing = false;
+                self.changed.notify_all();
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            state.is_writing = true;
+            let lines = std::mem::take(&mut state.waiting);
+            drop(state);
+            // Nobody may be there to read.
+            let _ = out.write_all(&lines);
+            state = self.state();
+            if state.waiting.is_empty() && lines.capacity() <= KEPT {
+                state.waiting = lines;
+                state.waiting.clear();
+            }
+        }
+    }
+}
+
+impl ConversationLog {
+    pub(crate) fn new() -> ConversationLog {
+        ConversationLog(Arc::default())
+    }
+
+    /// Takes an entry, one or more lines that belong together.
+    pub(crate) fn tell(&self, write: impl FnOnce(&mut Entry<'_>)) {
+        let mut state = self.0.state();
+        if !state.has_thread {
+            let inner = Arc::clone(&self.0);
+            let thread = std::thread::Builder::new().name("conversation".into());
+            let outcome = standard_error().and_then(|out| thread.spawn(move || inner.write_all(out)));
+            if outcome.is_err() {
+                // No descriptors or no memory are left; the next entry tries again.
+                return;
+            }
+            state.has_thread = true;
+        }
+        if state.take(write) {
+            self.0.changed.notify_all();
+        }
+    }
+
+    /// Waits, but not for long, until all is written.
+    pub(crate) fn finish(&self) {
+        let is_busy = |state: &mut State| !state.waiting.is_empty() || state.is_writing;
+        drop(self.0.changed.wait_timeout_while(self.0.state(), PATIENCE, is_busy));
+    }
+}
+
+impl State {
+    /// Writes an entry behind what waits; false if there is no room for it.
+    fn take(&mut self, write: impl FnOnce(&mut Entry<'_>)) -> bool {
+        if self.waiting.len() >= WAITING_MAX {
+            self.skipped += 1;
+            return false;
+        }
+        let mut entry = Entry(&mut self.waiting);
+        let skipped = std::mem::take(&mut self.skipped);
+        if skipped > 0 {
+            entry.put_text(format_args!("skipped={skipped}: standard error is read too slowly\n"));
+        }
+        write(&mut entry);
+        true
+    }
+}
+
+/// A file of its own: whoever else writes to standard error does not wait for this log.
+fn standard_error() -> io::Result<File> {
+    io::stderr().as_fd().try_clone_to_owned().map(File::from)
+}
+
+/// Lines that are being written.
+pub(crate) struct Entry<'e>(&'e mut Vec<u8>);
+
+impl Entry<'_> {
+    fn put_text(&mut self, text: std::fmt::Arguments<'_>) {
+        // A Vec takes whatever is written.
+        let _ = self.0.write_fmt(text);
+    }
+
+    /// Bytes of a client's, so that they cannot be taken for anything else.
+    fn put_bytes(&mut self, bytes: &[u8]) {
+        for &byte in &bytes[..bytes.len().min(SHOWN_MAX)] {
+            match byte {
+                b'\\' => self.0.extend_from_slice(b"\\\\"),
+                b' '..=b'~' => self.0.push(byte),
+                _ => self.put_text(format_args!("\\x{byte:02x}")),
+            }
+        }
+        if bytes.len() > SHOWN_MAX {
+            self.put_text(format_args!("... ({} bytes)", bytes.len()));
+        }
+    }
+
+    pub(crate) fn listening(&mut self, descriptor: i32, speaks: &str) {
+        self.put_text(format_args!("<{descriptor} server listening ({speaks})\n"));
+    }
+
+    pub(crate) fn opened(&mut self, descriptor: i32, choice: Choice) {
+        // As memcached has it: with and without a full stop.
+        let kind = match choice {
+            Choice::Auto => "auto-negotiating client connection",
+            Choice::Text => "ascii client connection.",
+            Choice::Binary => "binary client connection.",
+        };
+        self.put_text(format_args!("<{descriptor} new {kind}\n"));
+    }
+
+    /// A connection that may speak either has said its first byte.
+    pub(crate) fn chosen(&mut self, descriptor: i32, is_binary: bool) {
+        let dialect = if is_binary { "binary" } else { "ascii" };
+        self.put_text(format_args!("{descriptor}: Client using the {dialect} protocol\n"));
+    }
+
+    pub(crate) fn closed(&mut self, descriptor: i32) {
+        self.put_text(format_args!("<{descriptor} connection closed.\n"));
+    }
+
+    /// A request, as far as it stands in a line or a header.
+    pub(crate) fn request(&mut self, descriptor: i32, head: Head<'_>) {
+        match head {
+            Head::Continued => {}
+            Head::Line(line) => {
+                self.put_text(format_args!("<{descriptor} "));
+                self.put_bytes(line);
+                self.0.push(b'\n');
+            }
+            Head::Packet { header, name, key, value_len } => {
+                self.put_text(format_args!("<{descriptor} Read binary protocol data:\n"));
+                self.put_header('<', descriptor, "   ", header);
+                if key.is_empty() {
+                    return;
+                }
+                self.put_text(format_args!("<{descriptor} {name} "));
+                self.put_bytes(key);
+                if let Some(len) = value_len {
+                    self.put_text(format_args!(" Value len is {len}"));
+                }
+                self.0.push(b'\n');
+            }
+        }
+    }
+
+    /// Four bytes a line.
+    fn put_header(&mut self, mark: char, descriptor: i32, indent: &str, header: &[u8]) {
+        for bytes in header.chunks(4) {
+            self.put_text(format_args!("{mark}{descriptor} {indent}"));
+            for (index, byte) in bytes.iter().enumerate() {
+                let blank = if index == 0 { "" } else { " " };
+                self.put_text(format_args!("{blank}0x{byte:02x}"));
+            }
+            self.0.push(b'\n');
+        }
+    }
+
+    /// What a request is answered by in text; `is_last`: its line ends with it.
+    pub(crate) fn reply(&mut self, descriptor: i32, reply: &[u8], is_last: bool) {
+        if let Some(rest) = reply.strip_prefix(b"VALUE ") {
+            self.put_text(format_args!(">{descriptor} sending key "));
+            self.put_bytes(rest.split(|&byte| byte == b' ').next().unwrap_or_default());
+            self.0.push(b'\n');
+            if is_last {
+                self.put_text(format_args!(">{descriptor} END\n"));
+            }
+            return;
+        }
+        // A walk over statistics goes on for long.
+        if reply.is_empty() || reply.starts_with(b"STAT ") || reply.starts_with(b"PREFIX ") {
+            return;
+        }
+        self.put_text(format_args!(">{descriptor} "));
+        self.put_bytes(first_line(reply));
+        self.0.push(b'\n');
+    }
+
+    /// What it would have been answered by, had it not asked for silence.
+    pub(crate) fn unsaid(&mut self, descriptor: i32, reply: &[u8]) {
+        if reply.is_empty() {
+            return;
+        }
+        self.put_text(format_args!(">{descriptor} NOREPLY "));
+        self.put_bytes(first_line(reply));
+        self.0.push(b'\n');
+    }
+
+    /// The same for a packet.
+    pub(crate) fn response(&mut self, descriptor: i32, packet: &[u8]) {
+        let Some((header, body)) = packet.split_at_checked(24) else { return };
+        if header[6..8] != [0, 0] {
+            let len = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
+            self.put_text(format_args!(">{descriptor} Writing an error: "));
+            self.put_bytes(&body[..len.min(body.len())]);
+            self.0.push(b'\n');
+        }
+        self.put_text(format_args!(">{descriptor} Writing bin response:\n"));
+        self.put_header('>', descriptor, "  ", header);
+    }
+}
+
+fn first_line(text: &[u8]) -> &[u8] {
+    text.split(|&byte| byte == b'\r' || byte == b'\n').next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    fn written(write: impl FnOnce(&mut Entry<'_>)) -> String {
+        let mut state = State::default();
+        assert!(state.take(write));
+        String::from_utf8(state.waiting).unwrap()
+    }
+
+    #[test]
+    fn a_clients_bytes_cannot_be_taken_for_a_line_of_ours_and_end_somewhere() {
+        let line = written(|entry| entry.request(7, Head::Line(b"get \x1b[31m\\x\xff\r>7 END")));
+        assert_eq!(line, "<7 get \\x1b[31m\\\\x\\xff\\x0d>7 END\n");
+        let line = written(|entry| entry.request(7, Head::Line(&[b'a'; 5000])));
+        assert_eq!(line, format!("<7 {}... (5000 bytes)\n", "a".repeat(1024)));
+    }
+
+    #[test]
+    fn replies_are_told_without_their_values() {
+        let told = |reply: &[u8], is_last| written(|entry| entry.reply(7, reply, is_last));
+        assert_eq!(told(b"VALUE k 0 6\r\nsecret\r\n", false), ">7 sending key k\n");
+        assert_eq!(told(b"VALUE k 0 6\r\nsecret\r\nEND\r\n", true), ">7 sending key k\n>7 END\n");
+        assert_eq!(told(b"VA 6 t5\r\nsecret\r\n", true), ">7 VA 6 t5\n");
+        assert_eq!(told(b"STORED\r\n", true), ">7 STORED\n");
+        assert_eq!(told(b"STAT pid 5\r\n", true), "");
+    }
+
+    /// A standard error that nobody reads.
+    struct Stuck(std::sync::mpsc::Receiver<()>);
+
+    impl Write for Stuck {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            // Until the test ends.
+            let _ = self.0.recv();
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_is_stuck_costs_lines_and_no_memory() {
+        let log = ConversationLog::new();
+        log.0.state().has_thread = true;
+        let (end, stuck) = channel();
+        let inner = Arc::clone(&log.0);
+        std::thread::spawn(move || inner.write_all(Stuck(stuck)));
+        let key = [b'k'; 250];
+        let entries = 3 * WAITING_MAX / 254;
+        for _ in 0..entries {
+            log.tell(|entry| entry.request(7, Head::Line(&key)));
+        }
+        let state = log.0.state();
+        let kept = state.waiting.len();
+        assert!((WAITING_MAX..WAITING_MAX + 300).contains(&kept), "{kept}");
+        // What the thread has taken may be as much again.
+        assert!(state.skipped as usize > entries / 4, "{} of {entries}", state.skipped);
+        drop(state);
+        let mut state = std::mem::take(&mut *log.0.state());
+        state.waiting.clear();
+        assert!(state.take(|entry| entry.closed(7)));
+        let skipped = String::from_utf8(state.waiting).unwrap();
+        assert!(
+            skipped.ends_with(": standard error is read too slowly\n<7 connection closed.\n"),
+            "{skipped}"
+        );
+        drop(end);
+    }
+}
