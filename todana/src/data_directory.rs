@@ -1,6 +1,7 @@
 //! The data directory: opening it brings a database back and keeps it from then on (docs/format/data-directory.md).
 
 mod identity;
+mod repair;
 mod replay;
 mod target;
 mod verification;
@@ -19,6 +20,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 
+pub use repair::{Remedy, Repair, repair};
 pub(crate) use target::Target;
 pub use verification::{Verified, verify};
 
@@ -92,7 +94,7 @@ impl DataDirectory {
         })?;
         // Whatever was made above is there before anything lies in it.
         disk.sync_directory(path).map_err(|error| cannot("sync", path, &error))?;
-        let identity = identity::read_or_make(&*disk, path)?;
+        let identity = identity::read_or_make(&*disk, path).map_err(|error| hinted(error, path))?;
         let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
         let (path, checkpoints) = (path.to_path_buf(), Mutex::default());
         let directory = DataDirectory { disk, path, identity, shelf, checkpoints, _lock: lock };
@@ -116,6 +118,16 @@ impl DataDirectory {
     /// then. Fails with `Corrupt` if anything is damaged that was on disk, the message naming file and offset; with `Full` if
     /// the memory limit leaves no room for all of it and nothing may be evicted.
     pub fn restore(
+        &self,
+        database: &Database,
+        clock: Arc<dyn Clock>,
+        options: &DataOptions,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Opened> {
+        self.bring_back(database, clock, options, progress).map_err(|error| hinted(error, &self.path))
+    }
+
+    fn bring_back(
         &self,
         database: &Database,
         clock: Arc<dyn Clock>,
@@ -276,6 +288,17 @@ pub(crate) fn sync_above(disk: &dyn Disk, directory: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Says what to do about damage.
+fn hinted(error: Error, path: &Path) -> Error {
+    match error.kind() {
+        ErrorKind::Corrupt => {
+            let message = format!("{error}; `todana repair {}` shows what can be saved", path.display());
+            Error::new(ErrorKind::Corrupt, message)
+        }
+        _ => error,
+    }
 }
 
 /// Who the database of a directory is; fails if it is none.

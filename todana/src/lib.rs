@@ -57,7 +57,9 @@ mod versions;
 
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
 pub use counters::{ClassCounters, Counters, Lane};
-pub use data_directory::{DataDirectory, DataOptions, Opened, Progress, Verified, seed_of, verify};
+pub use data_directory::{
+    DataDirectory, DataOptions, Opened, Progress, Remedy, Repair, Verified, repair, seed_of, verify,
+};
 pub use database::Database;
 pub use restoration::{RestoreOptions, Restored, restore};
 pub use sweep::{Round, Sweeps};

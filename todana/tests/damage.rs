@@ -176,7 +176,7 @@ fn segments_in_the_wrong_place_are_damage() {
     assert_damaged(judge(&|state| state.take_away(&segments[1].0), "the second"), &segments[0].0, "missing");
     match judge(&|state| state.take_away(&segments[0].0), "the first is missing") {
         Verdict::Damaged(message) => {
-            assert!(message.ends_with("does not go back to position 0"), "{message}")
+            assert!(message.contains("does not go back to position 0"), "{message}")
         }
         other => panic!("{other:?}"),
     }
@@ -198,7 +198,7 @@ fn what_another_database_wrote_at_the_same_place_is_never_served() {
         state.put(path, their_bytes.clone());
         match ours.judge(state, "their segment") {
             Verdict::Damaged(message) => {
-                assert!(message.ends_with("it belongs to another database"), "{message}")
+                assert!(message.contains("it belongs to another database"), "{message}")
             }
             other => panic!("{other:?}"),
         }

@@ -25,7 +25,7 @@ pub use keeper::CheckpointKeeper;
 pub(crate) use reader::{Failure, Reader};
 pub use shelf::Hold;
 pub(crate) use shelf::Shelf;
-pub(crate) use writer::{Sink, write};
+pub(crate) use writer::{Sink, write, write_empty};
 
 /// How checkpoints are made, and when.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,13 +34,24 @@ pub struct CheckpointOptions {
     pub compression: Compression,
     /// One is due when the log has grown since the last one by more than this and by more than that one's size.
     pub log_len_min: u64,
+    /// Of the log that no checkpoint needs any longer so many bytes are kept, the newest ones, for whoever restores a backup to a
+    /// point in time.
+    pub log_kept_len: u64,
+    /// But nothing that ended longer ago than this when a checkpoint is made.
+    pub log_kept_age: Duration,
     /// For each moment at work on one, so many moments of rest, for the sake of requests.
     pub rests: u32,
 }
 
 impl Default for CheckpointOptions {
     fn default() -> Self {
-        CheckpointOptions { compression: Compression::Zstd(1), log_len_min: 64 << 20, rests: 1 }
+        CheckpointOptions {
+            compression: Compression::Zstd(1),
+            log_len_min: 64 << 20,
+            log_kept_len: 0,
+            log_kept_age: Duration::MAX,
+            rests: 1,
+        }
     }
 }
 

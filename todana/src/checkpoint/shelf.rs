@@ -145,7 +145,7 @@ impl Shelf {
         let mut made = made?;
         whole.retain(|known| known.start != made.start);
         whole.insert(0, Known { start: made.start, len: made.len });
-        self.tidy(&mut whole)?;
+        self.tidy(&mut whole, options, database.now().0.saturating_mul(1000))?;
         made.took = began.elapsed();
         Ok(made)
     }
@@ -182,7 +182,7 @@ impl Shelf {
     }
 
     /// Removes all checkpoints but the newest whole ones, and the log before them. As long as there are too few, nothing.
-    fn tidy(&self, whole: &mut Vec<Known>) -> Result<()> {
+    fn tidy(&self, whole: &mut Vec<Known>, options: &CheckpointOptions, now_ms: u64) -> Result<()> {
         let Some(oldest) = whole.get(KEPT - 1).map(|known| known.start) else { return Ok(()) };
         whole.truncate(KEPT);
         for start in self.list()? {
@@ -191,16 +191,25 @@ impl Shelf {
                 self.disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
             }
         }
-        self.remove_log(oldest.min(self.holds.first()))
+        self.remove_log(oldest.min(self.holds.first()), options, now_ms)
     }
 
-    /// Removes the segments that end at or before a position.
-    fn remove_log(&self, position: Position) -> Result<()> {
+    /// Removes the segments that end at or before a position, but those that the options keep.
+    fn remove_log(&self, position: Position, options: &CheckpointOptions, now_ms: u64) -> Result<()> {
         let names = self.disk.list(&self.log).map_err(|error| cannot("read", &self.log, &error))?;
         let mut starts: Vec<Position> = names.iter().filter_map(|name| segment_start(name)).collect();
         starts.sort_unstable();
         // In order, so that there is never a gap; the last one is written to.
-        for pair in starts.windows(2).take_while(|pair| pair[1] <= position) {
+        let over: Vec<&[Position]> = starts.windows(2).take_while(|pair| pair[1] <= position).collect();
+        let age_max_ms = u64::try_from(options.log_kept_age.as_millis()).unwrap_or(u64::MAX);
+        let is_kept = |pair: &[Position]| {
+            // A segment ends when the one behind it is made.
+            let age_ms = || now_ms.saturating_sub(update_log::made_ms(&*self.disk, &self.log, pair[1]));
+            position.0 - pair[0].0 <= options.log_kept_len
+                && (age_max_ms == u64::MAX || age_ms() <= age_max_ms)
+        };
+        let kept = over.iter().rev().take_while(|pair| is_kept(pair)).count();
+        for pair in &over[..over.len() - kept] {
             let path = self.log.join(segment_name(pair[0]));
             self.disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
         }

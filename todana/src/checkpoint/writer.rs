@@ -5,9 +5,11 @@ use super::frame::{self, BLOCK_FRAME_LEN, BlockFrame, CONTENT_LEN_MAX, FOOTER_LE
 use super::frame::{Header, Kind, Method};
 use super::{CheckpointOptions, Compression};
 use crate::Database;
+use crate::disk::Disk;
 use crate::update_log::{Identity, Position};
 use std::io::{self, IoSlice};
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -104,6 +106,28 @@ pub(crate) fn write(
     log.sync_to(until)?;
     let footer = blocks.finish(until)?;
     Ok(Written { header, footer })
+}
+
+/// Writes a checkpoint of no records, for what a log alone can tell from a position on.
+pub(crate) fn write_empty(
+    disk: &dyn Disk,
+    directory: &Path,
+    path: &Path,
+    identity: Identity,
+    start: Position,
+) -> Result<()> {
+    let header = Header { identity, start, made_ms: 0, version: 0, planned_clear: None, order: None };
+    let offset = HEADER_LEN as u64;
+    let footer = Footer { blocks: 0, records: 0, offset, until: start, content_len: 0 };
+    let partial = directory.join("new.checkpoint.partial");
+    let write = || -> io::Result<()> {
+        let file = disk.create(&partial)?;
+        file.write_at(0, &mut [IoSlice::new(&header.encode()), IoSlice::new(&footer.encode(header.crc()))])?;
+        file.sync()?;
+        disk.rename(&partial, path)?;
+        disk.sync_directory(directory)
+    };
+    write().map_err(unwritable)
 }
 
 /// A record that goes into blocks of its own. The value is shared, so that nothing long is copied under a lock.

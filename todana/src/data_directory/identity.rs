@@ -52,6 +52,12 @@ fn make(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
     database_id[..8].copy_from_slice(&random().to_le_bytes());
     database_id[8..].copy_from_slice(&random().to_le_bytes());
     let identity = Identity { server_id, database_id };
+    write(disk, directory, identity)?;
+    Ok(identity)
+}
+
+/// Writes it, in one step.
+pub(super) fn write(disk: &dyn Disk, directory: &Path, identity: Identity) -> Result<()> {
     let (partial, path) = (directory.join("identity.partial"), directory.join("identity"));
     let write = || {
         if let Err(error) = disk.remove(&partial)
@@ -65,8 +71,7 @@ fn make(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
         disk.rename(&partial, &path)?;
         disk.sync_directory(directory)
     };
-    write().map_err(|error| cannot("write", &path, &error))?;
-    Ok(identity)
+    write().map_err(|error| cannot("write", &path, &error))
 }
 
 fn encode(identity: Identity) -> [u8; IDENTITY_LEN] {

@@ -12,6 +12,7 @@
 //! ([`UpdateLog::wait`], or [`UpdateLog::on_progress`] for those that must not block).
 
 mod entry;
+mod follower;
 mod pending;
 mod reader;
 mod segment;
@@ -30,10 +31,11 @@ use todana_core::{Error, ErrorKind, Result};
 
 pub use entry::{Change, Entry, Position};
 pub(crate) use entry::{Rest, decode, put_varint};
+pub use follower::{Follower, See, SegmentInfo, segments};
 pub use reader::{Finding, Reader, Salvage, Tail, salvage};
 pub use segment::Identity;
 pub(crate) use segment::{
-    HEADER_LEN as SEGMENT_HEADER_LEN, name_of as segment_name, openings_of, position_of,
+    HEADER_LEN as SEGMENT_HEADER_LEN, made_ms, name_of as segment_name, openings_of, position_of,
     start_of as segment_start,
 };
 

@@ -76,12 +76,20 @@ impl Header {
 /// How often the database had been opened by the time of any segment of a directory, as far as their headers can be read.
 pub(crate) fn openings_of(disk: &dyn Disk, directory: &Path) -> u32 {
     let names = disk.list(directory).unwrap_or_default();
-    let headers = names.iter().filter(|name| start_of(name).is_some()).filter_map(|name| {
-        let mut bytes = [0; HEADER_LEN];
-        let got = disk.open(&directory.join(name), false).ok()?.read_at(0, &mut bytes).ok()?;
-        Header::decode(&bytes).ok().filter(|_| got == HEADER_LEN)
-    });
+    let segments = names.iter().filter(|name| start_of(name).is_some());
+    let headers = segments.filter_map(|name| header_of(disk, &directory.join(name)));
     headers.map(|header| header.openings).max().unwrap_or_default()
+}
+
+/// When the segment that begins there was made; 0 if that cannot be told.
+pub(crate) fn made_ms(disk: &dyn Disk, directory: &Path, start: Position) -> u64 {
+    header_of(disk, &directory.join(name_of(start))).map_or(0, |header| header.made_ms)
+}
+
+fn header_of(disk: &dyn Disk, path: &Path) -> Option<Header> {
+    let mut bytes = [0; HEADER_LEN];
+    let got = disk.open(path, false).ok()?.read_at(0, &mut bytes).ok()?;
+    Header::decode(&bytes).ok().filter(|_| got == HEADER_LEN)
 }
 
 /// The name of the segment that begins there.

@@ -108,12 +108,15 @@ pub(crate) fn empty(clock: &Arc<ManualClock>) -> Database {
 }
 
 pub(crate) fn open(path: &Path, segment_len: u64) -> Kept {
+    let log = LogOptions { sync: Sync::Always, segment_len, ..LogOptions::default() };
+    open_with(path, &DataOptions { log, ..DataOptions::default() })
+}
+
+pub(crate) fn open_with(path: &Path, options: &DataOptions) -> Kept {
     let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
     let database = empty(&clock);
     let directory = DataDirectory::open(disk(), path).unwrap();
-    let log = LogOptions { sync: Sync::Always, segment_len, ..LogOptions::default() };
-    let options = DataOptions { log, ..DataOptions::default() };
-    directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, &options, &mut |_| ()).unwrap();
+    directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, options, &mut |_| ()).unwrap();
     let lane = database.lane();
     Kept { database: Arc::new(database), lane, clock, directory }
 }

@@ -1,0 +1,185 @@
+//! What can be saved of a damaged data directory, and saving it when told.
+//!
+//! Nothing is thrown away: what is damaged stays, under its name and `.damaged`.
+
+use super::{CHECKPOINTS, DataDirectory, LOG, cannot, identity};
+use crate::checkpoint::{Failure, Shelf, write_empty};
+use crate::disk::Disk;
+use crate::update_log::{Finding, Identity, Position, Reader, Salvage, salvage, segment_start, segments};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use todana_core::{ErrorKind, Result};
+
+/// Something damaged, and what is done about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remedy {
+    /// What is damaged: file, offset, what, bytes of changes that are lost.
+    pub finding: Finding,
+    /// What is done about it.
+    pub remedy: String,
+}
+
+/// What looking through a damaged directory has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repair {
+    /// In the order in which it is mended.
+    pub remedies: Vec<Remedy>,
+    /// Checkpoints that are whole and can be used.
+    pub checkpoints: u64,
+    /// Entries of the log that can be read.
+    pub entries: u64,
+}
+
+/// Lists what is damaged in a data directory and what is to be done about it; does so where it `repairs`. Fails with `Busy` if a server
+/// has the directory open, with `Invalid` if it is a backup, and with `Corrupt` where nothing can be done.
+pub fn repair(disk: Arc<dyn Disk>, path: &Path, repairs: bool) -> Result<Repair> {
+    let mut repair = Repair::default();
+    let log = path.join(LOG);
+    let found = identity::read(&*disk, path);
+    let identity = match found {
+        Ok(Some(identity)) => identity,
+        Err(error) if error.kind() != ErrorKind::Corrupt => return Err(error),
+        found => {
+            let error = found.err();
+            let what = error.as_ref().map_or_else(|| "it is missing".into(), ToString::to_string);
+            let known = known_identity(&disk, path);
+            let known = known.ok_or_else(|| error.clone().unwrap_or_else(|| super::missing(path)))?;
+            let file = path.join("identity");
+            repair.find(file.clone(), 0, what, "written anew, as the other files tell it");
+            if repairs {
+                if error.is_some() {
+                    set_aside(&*disk, path, &file)?;
+                }
+                identity::write(&*disk, path, known)?;
+            }
+            known
+        }
+    };
+    // Held from here on. A damaged identity that is not to be mended now is no reason to let a server in meanwhile, but its
+    // file cannot be opened by it either.
+    let _directory = match repairs || repair.remedies.is_empty() {
+        true => Some(DataDirectory::open(Arc::clone(&disk), path)?),
+        false => None,
+    };
+    let first = first_segment(&*disk, &log)?;
+    let salvaged = match first {
+        Some(first) => salvage(&*disk, &log, identity, first, repairs)?,
+        None => Salvage::default(),
+    };
+    repair.entries = salvaged.entries;
+    for finding in salvaged.findings {
+        let remedy = match finding.lost {
+            0 => "mended".to_string(),
+            lost => format!("marked as lost, {lost} bytes; what stands behind it is kept"),
+        };
+        repair.remedies.push(Remedy { finding, remedy });
+    }
+    // Where the log would end: as it is if it can be read, to its last entry otherwise.
+    let end = log_end(&disk, &log, identity, first);
+    let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), log, identity);
+    repair.look_at_checkpoints(&*disk, &shelf, path, end, first, repairs)?;
+    if repair.checkpoints == 0
+        && let Some(first) = first.filter(|&first| first > Position(0))
+    {
+        let what = "there is no whole checkpoint, and the log does not go back to the beginning".into();
+        let remedy = format!(
+            "an empty one takes its place: of the records that were last changed before position {} nothing is left",
+            first.0
+        );
+        repair.find(path.join(CHECKPOINTS), 0, what, &remedy);
+        if repairs {
+            write_empty(&*disk, &path.join(CHECKPOINTS), &shelf.path_of(first), identity, first)?;
+        }
+    }
+    Ok(repair)
+}
+
+impl Repair {
+    fn find(&mut self, path: PathBuf, offset: u64, what: String, remedy: &str) {
+        let finding = Finding { path, offset, what, lost: 0 };
+        self.remedies.push(Remedy { finding, remedy: remedy.into() });
+    }
+
+    fn look_at_checkpoints(
+        &mut self,
+        disk: &dyn Disk,
+        shelf: &Shelf,
+        path: &Path,
+        end: Option<Position>,
+        first: Option<Position>,
+        repairs: bool,
+    ) -> Result<()> {
+        for start in shelf.list()? {
+            let file = shelf.path_of(start);
+            let outcome = shelf.open(start).map_err(Failure::Damaged).and_then(|reader| {
+                reader.verify(&mut |_| ())?;
+                Ok(reader.footer.until)
+            });
+            let what = match outcome {
+                Ok(until)
+                    if end.is_none_or(|end| until <= end) && first.is_none_or(|first| first <= start) =>
+                {
+                    self.checkpoints += 1;
+                    continue;
+                }
+                Ok(until) => {
+                    format!("it needs the log from position {} to {}, which is not there", start.0, until.0)
+                }
+                Err(Failure::Damaged(what)) => what,
+                Err(Failure::Refused(error)) => return Err(error),
+            };
+            self.find(file.clone(), 0, what, "set aside; an older one and more of the log take its place");
+            if repairs {
+                set_aside(disk, &path.join(CHECKPOINTS), &file)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// As segments and checkpoints tell it.
+fn known_identity(disk: &Arc<dyn Disk>, path: &Path) -> Option<Identity> {
+    let found = segments(&**disk, &path.join(LOG)).ok()?;
+    let first = found.first()?.identity;
+    found.iter().all(|segment| segment.identity == first).then_some(first)
+}
+
+fn first_segment(disk: &dyn Disk, log: &Path) -> Result<Option<Position>> {
+    let names = disk.list(log).map_err(|error| cannot("read", log, &error))?;
+    Ok(names.iter().filter_map(|name| segment_start(name)).min())
+}
+
+/// `None` if that is not known before it is repaired.
+fn log_end(
+    disk: &Arc<dyn Disk>,
+    log: &Path,
+    identity: Identity,
+    first: Option<Position>,
+) -> Option<Position> {
+    let mut reader = Reader::open(Arc::clone(disk), log, identity, first?).ok()?;
+    loop {
+        match reader.next_entry() {
+            Ok(Some(_)) => {}
+            Ok(None) => return Some(reader.position()),
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Gives a file the name that damaged ones have, one that is not taken.
+fn set_aside(disk: &dyn Disk, directory: &Path, path: &Path) -> Result<()> {
+    let aside = || -> io::Result<()> {
+        let names = disk.list(directory)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut aside = format!("{name}.damaged");
+        let mut number = 2u32;
+        while names.contains(&aside) {
+            aside = format!("{name}.damaged-{number}");
+            number += 1;
+        }
+        disk.rename(path, &directory.join(aside))?;
+        disk.sync_directory(directory)
+    };
+    aside().map_err(|error| cannot("set aside", path, &error))
+}

@@ -1,0 +1,249 @@
+//! Looking after a data directory: what is kept of its log, reading that beside the writer, and mending what is damaged.
+
+mod folder;
+
+use folder::{Kept, NOW, disk, files, folder, open, open_with};
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use todana::checkpoint::CheckpointOptions;
+use todana::update_log::{Change, Follower, LogOptions, Position, Sync, segments};
+use todana::{DataDirectory, DataOptions, repair, verify};
+use todana_core::ErrorKind;
+
+fn kept_with(path: &Path, len: u64, age: Duration) -> Kept {
+    let log = LogOptions { sync: Sync::Always, segment_len: 100, ..LogOptions::default() };
+    let checkpoints =
+        CheckpointOptions { log_kept_len: len, log_kept_age: age, ..CheckpointOptions::default() };
+    open_with(path, &DataOptions { log, checkpoints })
+}
+
+/// Ten seconds of changes, a segment each, and two checkpoints behind them. The seconds that the log still tells of.
+fn seconds_left(len: u64, age: Duration) -> Vec<u64> {
+    let folder = folder();
+    let kept = kept_with(&folder.path().join("data"), len, age);
+    for second in 0..10 {
+        kept.set(&format!("second {second}"), &"x".repeat(100));
+        kept.settle();
+        kept.clock.advance(1);
+    }
+    kept.set("last", "1");
+    kept.settle();
+    for _ in 0..2 {
+        kept.directory.checkpoint(&kept.database).unwrap();
+        kept.set("more", "1");
+        kept.settle();
+    }
+    kept.directory.checkpoint(&kept.database).unwrap();
+    let mut seconds = Vec::new();
+    let mut follower = Follower::open(disk(), &folder.path().join("data/log"), None, None).unwrap();
+    let read = follower.read_on(&mut |_, time_ms, entry| {
+        if matches!(entry.change, Change::Put { key, .. } if key.starts_with(b"second")) {
+            seconds.push(time_ms / 1000 - NOW);
+        }
+        ControlFlow::Continue(())
+    });
+    assert!(read.unwrap());
+    seconds
+}
+
+#[test]
+fn of_the_log_behind_checkpoints_so_much_is_kept_as_was_asked_for() {
+    assert_eq!(seconds_left(0, Duration::MAX), Vec::<u64>::new());
+    assert_eq!(seconds_left(u64::MAX, Duration::MAX), (0..10).collect::<Vec<_>>());
+    // Each second ends when the next one begins, and now is the tenth.
+    assert_eq!(seconds_left(u64::MAX, Duration::from_secs(3)), [6, 7, 8, 9]);
+    let some = seconds_left(700, Duration::MAX);
+    assert!(!some.is_empty() && some.len() < 7 && some.ends_with(&[9]), "{some:?}");
+    assert_eq!(seconds_left(700, Duration::ZERO), [9]);
+}
+
+#[test]
+fn a_log_is_followed_over_new_segments_and_over_what_is_removed_meanwhile() {
+    let folder = folder();
+    let data = folder.path().join("data");
+    let kept = open(&data, 100);
+    kept.set("first", "1");
+    kept.settle();
+    let mut follower = Follower::open(disk(), &data.join("log"), None, None).unwrap();
+    let read = |follower: &mut Follower| {
+        let mut keys = Vec::new();
+        let see = &mut |_, _, entry: &todana::update_log::Entry<'_>| {
+            if let Change::Put { key, .. } = entry.change {
+                keys.push(String::from_utf8(key.to_vec()).unwrap());
+            }
+            ControlFlow::Continue(())
+        };
+        assert!(follower.read_on(see).unwrap());
+        keys
+    };
+    assert_eq!(read(&mut follower), ["first"]);
+    assert_eq!(read(&mut follower), Vec::<String>::new());
+    for n in 0..5 {
+        kept.set(&format!("key {n}"), &"x".repeat(60));
+        kept.settle();
+    }
+    assert!(segments(&*disk(), &data.join("log")).unwrap().len() > 3);
+    assert_eq!(read(&mut follower), ["key 0", "key 1", "key 2", "key 3", "key 4"]);
+    assert_eq!(follower.take_gap(), None);
+    kept.set("unseen", "1");
+    for n in 0..3 {
+        kept.set(&format!("late {n}"), "1");
+        kept.directory.checkpoint(&kept.database).unwrap();
+    }
+    let before = follower.position();
+    assert_eq!(read(&mut follower), ["late 2"]);
+    let (from, to) = follower.take_gap().unwrap();
+    assert!(from == before && to > from);
+    assert_eq!(follower.take_gap(), None);
+}
+
+#[test]
+fn a_log_is_read_from_any_number_and_from_a_time() {
+    let folder = folder();
+    let data = folder.path().join("data");
+    let kept = open(&data, 100);
+    for n in 0..5 {
+        kept.set(&format!("key {n}"), "1");
+        kept.settle();
+        kept.clock.advance(1);
+    }
+    let keys = |from: Option<u64>, since: Option<u64>| {
+        let from = from.map(Position);
+        let mut follower =
+            Follower::open(disk(), &data.join("log"), from, since.map(|since| since * 1000)).unwrap();
+        let mut keys = Vec::new();
+        let see = &mut |position, time_ms, entry: &todana::update_log::Entry<'_>| {
+            if let Change::Put { key, .. } = entry.change {
+                keys.push((position, time_ms / 1000 - NOW, key.to_vec()));
+            }
+            ControlFlow::Continue(())
+        };
+        assert!(follower.read_on(see).unwrap());
+        keys
+    };
+    let all = keys(None, None);
+    assert_eq!(all.iter().map(|(_, second, _)| *second).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    let (position, ..) = all[3];
+    assert_eq!(keys(Some(position.0), None), all[3..]);
+    assert_eq!(keys(Some(position.0 - 1), None), all[3..]);
+    assert_eq!(keys(Some(position.0 + 1), None), all[4..]);
+    // Whole segments are passed over; the caller looks at the times of the rest.
+    assert!(keys(None, Some(NOW + 4)).ends_with(&all[4..]));
+    assert!(keys(None, Some(NOW + 4)).len() < all.len());
+}
+
+/// A closed directory of two checkpoints and some log.
+fn closed(data: &Path) -> usize {
+    let kept = open(data, 150);
+    for round in 0..3 {
+        for n in 0..4 {
+            kept.set(&format!("key {round} {n}"), "value");
+            kept.settle();
+        }
+        if round < 2 {
+            kept.directory.checkpoint(&kept.database).unwrap();
+        }
+    }
+    kept.records().len()
+}
+
+fn named(data: &Path, end: &str) -> Vec<PathBuf> {
+    files(data).into_iter().filter(|path| path.to_str().unwrap().ends_with(end)).collect()
+}
+
+fn opens(data: &Path) -> Result<usize, String> {
+    DataDirectory::open(disk(), data).map_err(|error| error.to_string())?;
+    let clock = std::sync::Arc::new(todana::ManualClock::new(todana_core::UnixSeconds(NOW)));
+    let database = folder::empty(&clock);
+    let directory = DataDirectory::open(disk(), data).map_err(|error| error.to_string())?;
+    let options = DataOptions::default();
+    let outcome = directory.restore(&database, clock, &options, &mut |_| ());
+    outcome.map_err(|error| error.to_string())?;
+    let mut records = 0;
+    let mut place = None;
+    loop {
+        place = database
+            .engine()
+            .scan(place, &mut |_, _| {
+                records += 1;
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        if place.is_none() {
+            return Ok(records);
+        }
+    }
+}
+
+#[test]
+fn whatever_single_file_is_damaged_a_repair_makes_the_directory_open_again_and_keeps_the_old_file() {
+    let folder = folder();
+    let pristine = folder.path().join("pristine");
+    let had = closed(&pristine);
+    for (round, name) in files(&pristine).iter().enumerate() {
+        let name = name.strip_prefix(&pristine).unwrap();
+        if name == Path::new("lock") {
+            continue;
+        }
+        let data = folder.path().join(format!("{round}"));
+        for path in files(&pristine) {
+            let to = data.join(path.strip_prefix(&pristine).unwrap());
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(path, to).unwrap();
+        }
+        let path = data.join(name);
+        let mut bytes = fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle..middle + 4].iter_mut().for_each(|byte| *byte ^= 0xff);
+        fs::write(&path, &bytes).unwrap();
+        let found = repair(disk(), &data, false).unwrap();
+        assert!(found.remedies.iter().any(|remedy| remedy.finding.path == path), "{name:?}: {found:?}");
+        assert_eq!(fs::read(&path).unwrap(), bytes, "nothing is changed before it is told to");
+        if let Err(error) = opens(&data) {
+            assert!(error.contains("todana repair"), "{name:?}: {error}");
+        }
+        let done = repair(disk(), &data, true).unwrap();
+        assert_eq!(done.remedies.len(), found.remedies.len(), "{name:?}");
+        let damaged: Vec<PathBuf> =
+            files(&data).into_iter().filter(|path| path.to_str().unwrap().contains(".damaged")).collect();
+        assert_eq!(damaged.len(), 1, "{name:?}: {damaged:?}");
+        assert_eq!(fs::read(&damaged[0]).unwrap(), bytes);
+        assert_eq!(repair(disk(), &data, false).unwrap().remedies, vec![], "{name:?}");
+        assert_eq!(verify(disk(), &data, &mut |_| ()).unwrap().damages, Vec::<String>::new(), "{name:?}");
+        let left = opens(&data).unwrap();
+        let is_log = name.starts_with("log");
+        assert!(left == had || (is_log && left + 3 >= had), "{name:?}: {left} of {had}");
+    }
+}
+
+#[test]
+fn without_any_checkpoint_what_the_log_tells_is_saved() {
+    let folder = folder();
+    let data = folder.path().join("data");
+    closed(&data);
+    for path in named(&data, ".checkpoint") {
+        fs::write(path, "damaged").unwrap();
+    }
+    assert!(opens(&data).unwrap_err().contains("todana repair"));
+    let done = repair(disk(), &data, true).unwrap();
+    assert_eq!(done.remedies.len(), 3, "{done:?}");
+    assert_eq!(named(&data, ".checkpoint.damaged").len(), 2);
+    let left = opens(&data).unwrap();
+    assert!((8..12).contains(&left), "{left}");
+    assert_eq!(verify(disk(), &data, &mut |_| ()).unwrap().damages, Vec::<String>::new());
+}
+
+#[test]
+fn a_directory_in_use_is_not_repaired_and_nothing_is_made_of_none() {
+    let folder = folder();
+    let data = folder.path().join("data");
+    let kept = open(&data, 150);
+    assert_eq!(repair(disk(), &data, false).unwrap_err().kind(), ErrorKind::Busy);
+    drop(kept);
+    assert_eq!(repair(disk(), &data, false).unwrap().remedies, vec![]);
+    let nothing = folder.path().join("nothing");
+    assert_eq!(repair(disk(), &nothing, true).unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(!nothing.exists());
+}
