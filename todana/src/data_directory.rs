@@ -11,7 +11,9 @@ use crate::backup::Manifest;
 use crate::checkpoint::{Checkpoint, CheckpointOptions, Hold, Shelf};
 use crate::clock::Clock;
 use crate::disk::Disk;
-use crate::update_log::{Identity, LogOptions, Position, Reader, Salvage, Tail, UpdateLog, salvage};
+use crate::update_log::{
+    Identity, LogBytes, LogOptions, Position, Reader, Salvage, Tail, UpdateLog, salvage,
+};
 use parking_lot::Mutex;
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -184,7 +186,7 @@ impl DataDirectory {
     }
 
     /// The same; it is called off, with `Closed`, when `stops` becomes true.
-    pub(crate) fn checkpoint_unless(&self, database: &Database, stops: &AtomicBool) -> Result<Checkpoint> {
+    pub fn checkpoint_unless(&self, database: &Database, stops: &AtomicBool) -> Result<Checkpoint> {
         let options = *self.checkpoints.lock();
         self.shelf.make(database, &options, stops)
     }
@@ -197,6 +199,14 @@ impl DataDirectory {
     /// Keeps the update log from a position on, whatever checkpoints are made, until what this returns is dropped.
     pub fn hold(&self, from: Position) -> Hold {
         self.shelf.hold(from)
+    }
+
+    /// Reads the update log from a position on, `None` for as far back as it goes, as bytes, beside whoever writes it. Fails with
+    /// `Invalid` if it does not go back so far, with `Unavailable` if it cannot be read.
+    pub fn log_bytes(&self, from: Option<Position>) -> Result<LogBytes> {
+        // Before it is looked at what there is.
+        let hold = self.hold(from.unwrap_or_default());
+        LogBytes::open(Arc::clone(&self.disk), &self.path.join(LOG), self.identity, from, hold)
     }
 
     /// Lists what is damaged in the update log from a position on, and what is lost with it; changes nothing, unless it `repairs`

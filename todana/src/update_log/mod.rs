@@ -16,6 +16,7 @@ mod follower;
 mod pending;
 mod reader;
 mod segment;
+mod stretch;
 mod writer;
 
 use crate::clock::Clock;
@@ -38,6 +39,7 @@ pub(crate) use segment::{
     HEADER_LEN as SEGMENT_HEADER_LEN, made_ms, name_of as segment_name, openings_of, position_of,
     start_of as segment_start,
 };
+pub use stretch::{Entries, LogBytes};
 
 /// When a change counts as made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,6 +199,14 @@ impl UpdateLog {
     /// What stands before this is on disk.
     pub fn synced(&self) -> Position {
         self.shared.synced()
+    }
+
+    /// What stands before this can be read from the segments: what is on disk or, where nothing is synced, what the system has taken.
+    pub fn readable(&self) -> Position {
+        match self.shared.sync {
+            Sync::Never => Position(self.shared.written.load(Ordering::Acquire)),
+            _ => self.synced(),
+        }
     }
 
     /// Whether an answer to a change that ends there may leave. Costs a few loads.

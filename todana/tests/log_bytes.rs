@@ -1,0 +1,163 @@
+//! The update log as bytes, read while it is written.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use todana::disk::SystemDisk;
+use todana::update_log::{Change, Entries, LogOptions, Position, Reader, Sync};
+use todana::{DataDirectory, DataOptions, Database, SystemClock};
+use todana_core::{Command, ErrorKind, Store};
+use todana_engine::{MemHash, MemHashOptions};
+
+fn open(folder: &Path, sync: Sync) -> (DataDirectory, Database) {
+    let engine = MemHash::new(MemHashOptions::default()).unwrap();
+    let database = Database::new(Box::new(engine), Arc::new(SystemClock));
+    let directory = DataDirectory::open(Arc::new(SystemDisk), folder).unwrap();
+    // Many segments.
+    let log = LogOptions { sync, segment_len: 4096, ..LogOptions::default() };
+    let options = DataOptions { log, ..DataOptions::default() };
+    directory.restore(&database, Arc::new(SystemClock), &options, &mut |_| ()).unwrap();
+    (directory, database)
+}
+
+fn set(database: &Database, key: &str, value: &[u8]) {
+    let store = Store { key: key.as_bytes(), value, ..Store::default() };
+    database.execute(&database.lane(), &Command::Store(store), &mut |_| ());
+}
+
+/// The puts that come out of these entries: keys and values.
+fn puts(entries: &mut Entries, into: &mut Vec<(Vec<u8>, Vec<u8>)>) {
+    while let Some((_, entry)) = entries.next_entry().unwrap() {
+        if let Change::Put { key, record } = entry.change {
+            into.push((key.to_vec(), record.value.to_vec()));
+        }
+    }
+}
+
+#[test]
+fn every_write_is_read_in_order_over_all_segments_while_more_is_written() {
+    for sync in [Sync::Every(Duration::from_millis(1)), Sync::Never] {
+        let folder = tempfile::tempdir().unwrap();
+        let (directory, database) = open(folder.path(), sync);
+        let is_over = AtomicBool::new(false);
+        let value = |number: usize| vec![number as u8; number % 1500];
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let log = database.log().unwrap();
+                for number in 0..2000 {
+                    set(&database, &format!("key:{number}"), &value(number));
+                    if number % 10 == 9 {
+                        log.sync_to(log.end()).unwrap();
+                    }
+                }
+                is_over.store(true, Ordering::Release);
+            });
+            let log = database.log().unwrap();
+            let mut bytes = directory.log_bytes(None).unwrap();
+            let mut entries = Entries::new(bytes.identity().database_id, bytes.position());
+            let (mut found, mut piece) = (Vec::new(), Vec::new());
+            loop {
+                let was_over = is_over.load(Ordering::Acquire);
+                let until = log.readable();
+                while bytes.position() < until {
+                    let before = bytes.position();
+                    // Not where entries end.
+                    bytes.read(until, 777, &mut piece).unwrap();
+                    assert_eq!(bytes.position().0 - before.0, piece.len() as u64);
+                    assert!((1..=777).contains(&piece.len()));
+                    entries.take(&piece);
+                    piece.clear();
+                    puts(&mut entries, &mut found);
+                }
+                // What can be read ends behind an entry.
+                assert!(entries.is_empty());
+                if was_over {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            assert_eq!(found.len(), 2000);
+            for (number, put) in found.iter().enumerate() {
+                assert_eq!(*put, (format!("key:{number}").into_bytes(), value(number)));
+            }
+        });
+        assert!(std::fs::read_dir(folder.path().join("log")).unwrap().count() > 100);
+    }
+}
+
+#[test]
+fn what_is_being_read_is_not_removed_and_what_has_been_removed_is_said_to_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let (directory, database) = open(folder.path(), Sync::Always);
+    let segments = || std::fs::read_dir(folder.path().join("log")).unwrap().count();
+    let mut bytes = directory.log_bytes(Some(Position(0))).unwrap();
+    let log = database.log().unwrap();
+    let write = || {
+        for number in 0..40 {
+            set(&database, &format!("key:{number}"), &[7; 1000]);
+            log.wait(log.end()).unwrap();
+        }
+        directory.checkpoint(&database).unwrap();
+    };
+    (0..3).for_each(|_| write());
+    let held = segments();
+    assert!(held > 20);
+    let until = log.readable();
+    let mut all = Vec::new();
+    while bytes.position() < until {
+        bytes.read(until, usize::MAX, &mut all).unwrap();
+    }
+    assert_eq!(all.len() as u64, until.0);
+    // What has been read is let go.
+    write();
+    assert!(segments() < held, "{} of {held}", segments());
+    let error = directory.log_bytes(Some(Position(0))).map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("does not go back to position 0, only to "), "{error}");
+    let first = directory.log_bytes(None).unwrap().position();
+    assert!(first > Position(0));
+    let until = log.readable();
+    while bytes.position() < until {
+        bytes.read(until, usize::MAX, &mut all).unwrap();
+    }
+    log.close().unwrap();
+    // The bytes are those that the library's own reader takes for the same entries.
+    let mut reader =
+        Reader::open(Arc::new(SystemDisk), &folder.path().join("log"), directory.identity(), first).unwrap();
+    let mut entries = Entries::new(directory.identity().database_id, first);
+    entries.take(&all[first.0 as usize..]);
+    let mut count = 0;
+    while let Some(own) = entries.next_entry().unwrap() {
+        assert_eq!(Some(own), reader.next_entry().unwrap());
+        count += 1;
+    }
+    assert!(count > 0 && entries.position() == until);
+}
+
+#[test]
+fn entries_of_another_database_of_another_place_and_with_a_flipped_bit_are_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let (directory, database) = open(folder.path(), Sync::Always);
+    set(&database, "key", b"value");
+    let log = database.log().unwrap();
+    log.wait(log.end()).unwrap();
+    let until = log.readable();
+    let mut bytes = Vec::new();
+    directory.log_bytes(None).unwrap().read(until, usize::MAX, &mut bytes).unwrap();
+    let id = directory.identity().database_id;
+    let is_whole = |id, from, bytes: &[u8]| {
+        let mut entries = Entries::new(id, from);
+        entries.take(bytes);
+        while let Ok(Some(_)) = entries.next_entry() {}
+        entries.is_empty()
+    };
+    assert!(is_whole(id, Position(0), &bytes));
+    assert!(!is_whole([0; 16], Position(0), &bytes));
+    assert!(!is_whole(id, Position(1), &bytes));
+    for bit in 0..bytes.len() * 8 {
+        let mut damaged = bytes.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(!is_whole(id, Position(0), &damaged), "bit {bit}");
+    }
+}
