@@ -1,4 +1,6 @@
-//! What those who look after a server ask for: lists of records, the crawler, events as they happen.
+//! What those who look after a server ask for: lists of records, the crawler, exports of what is kept, events as they happen.
+
+use std::num::NonZeroU64;
 
 /// A set of size classes, numbered from 1 to 63 as memcached numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +46,36 @@ pub enum Crawler {
     Sleep(u32),
     /// Look at so many records of a class at most; 0 for all.
     RecordsMax(u32),
+}
+
+/// What a server is asked to make of the data that it keeps on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Export {
+    /// A checkpoint, kept where the data is.
+    Checkpoint,
+    /// A backup, sent to whoever asks.
+    Backup {
+        /// Bytes a second at most.
+        rate: Option<NonZeroU64>,
+    },
+    /// The update log, sent to whoever asks.
+    Log {
+        /// From where on.
+        from: LogStart,
+        /// What is changed later is sent when it is.
+        follows: bool,
+    },
+}
+
+/// Where an update log is read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogStart {
+    /// As far back as it goes.
+    First,
+    /// From this position on, which stands between two entries.
+    At(u64),
+    /// From where it ends now.
+    End,
 }
 
 /// Kinds of events that a connection may watch: a set.

@@ -3,7 +3,7 @@
 //! The structs carry the union of what the dialects can say; a codec fills in what its dialect has and
 //! leaves the rest at its default. Keys and values borrow from the codec's input.
 
-use crate::{Crawler, List, Refusal, Shared, Streams};
+use crate::{Crawler, Export, List, Refusal, Shared, Streams};
 
 /// How long a record shall live, as a client says it: not yet resolved against a clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -336,6 +336,9 @@ pub enum Command<'a> {
     Crawler(Crawler),
     /// Send these kinds of events as they happen, and serve nothing else on this connection. `Done`, or `Faulty`.
     Watch(Streams),
+    /// Make something of the data that is kept on disk, and perhaps send it. Takes as long as it takes, in pieces that are written
+    /// as they come; `Faulty` if it cannot begin.
+    Export(Export),
     /// The codec has found the request faulty and says how. Nothing is executed; the server counts it.
     Faulty {
         /// The reply line, without its line end.

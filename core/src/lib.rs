@@ -18,7 +18,7 @@ mod error;
 mod record;
 mod reply;
 
-pub use administration::{ClassSet, Crawler, List, Streams};
+pub use administration::{ClassSet, Crawler, Export, List, LogStart, Streams};
 pub use command::{
     Arithmetic, Authenticate, ClockShift, Command, Delete, Direction, Family, Get, Inspect, Needs, Store,
     StoreMode, Touch, Ttl,

@@ -1,5 +1,6 @@
 //! One connection: a socket, a decoder's few bytes, and buffers only while something is in them.
 
+use crate::exports::Receiving;
 use crate::listener::Stream;
 use crate::listing::Listing;
 use crate::login::Login;
@@ -65,6 +66,8 @@ pub(crate) struct Connection {
     needs_input: bool,
     /// A walk over all records is under way; `Some(None)`: it is about to begin.
     listing: Option<Option<Box<Listing>>>,
+    /// An export is under way; what else its client asks for comes later.
+    pub(crate) export: Option<Receiving>,
 }
 
 /// Memory that a connection keeps between its turns.
@@ -105,6 +108,8 @@ pub(crate) enum Pause {
     Lists,
     /// It watches from now on.
     Watches,
+    /// An export comes first.
+    Exports,
     /// Whoever checks a password has to answer first.
     Waits,
     /// A long value comes next.
@@ -132,6 +137,8 @@ pub(crate) enum Flow {
     List,
     /// It serves nothing more, but tells events.
     Watch,
+    /// An export comes first.
+    Export,
     /// The client is known from here on ...
     Admit,
     /// ... or not any more.
@@ -197,6 +204,7 @@ impl Connection {
             awaits: None,
             needs_input: false,
             listing: None,
+            export: None,
         }
     }
 
@@ -250,7 +258,11 @@ impl Connection {
 
     /// It waits for a request, or for the rest of one. As in memcached, Unix sockets may do so for ever.
     pub(crate) fn is_idle(&self) -> bool {
-        let is_busy = self.queued || self.watches || self.listing.is_some() || self.login.is_waiting();
+        let is_busy = self.queued
+            || self.watches
+            || self.listing.is_some()
+            || self.export.is_some()
+            || self.login.is_waiting();
         !matches!(self.stream, Stream::Unix(_)) && self.pending.is_none() && !is_busy
     }
 
@@ -430,6 +442,7 @@ fn serve_all(
                         Command::Quit
                             | Command::List(_)
                             | Command::Watch(_)
+                            | Command::Export(_)
                             | Command::Stats { .. }
                             | Command::Authenticate(_)
                     );
@@ -479,6 +492,7 @@ fn serve_all(
                 Flow::Continue => {}
                 Flow::List => return (at, 0, Pause::Lists),
                 Flow::Watch => return (at, 0, Pause::Watches),
+                Flow::Export => return (at, 0, Pause::Exports),
                 Flow::Admit => dialect.admit(),
                 Flow::Expel => dialect.expel(),
                 Flow::Wait => {

@@ -16,7 +16,8 @@ pub(crate) fn run(shared: &Shared) {
     while shared.stopping() == Stopping::No {
         shared.clock.tick();
         let start = Instant::now();
-        shared.housekeepings.fetch_add(1, Ordering::Relaxed);
+        let tick = shared.housekeepings.fetch_add(1, Ordering::Relaxed);
+        shared.exports.look(tick);
         while shared.database.maintain() && start.elapsed() < WORK {}
         if let Some(round) = shared.database.take_sweep_round() {
             shared.observers.tell_swept(&round);

@@ -5,6 +5,7 @@
 //!   readable -> read once -> decode all that is there -> execute inline -> one write
 //! udp: one thread for all datagrams, where they are asked for
 //! verifier: slow checks of passwords (login/)
+//! exports: a thread for each checkpoint, backup or reading of the update log that a client has asked for
 //! janitor: expiry, compaction, and the memory limit of the whole process
 //! admin: /metrics, /healthz, /readyz over HTTP, on a port and in a thread of their own
 //! ```
@@ -21,6 +22,7 @@ mod connection;
 mod conversation_log;
 mod counters;
 mod crawler;
+mod exports;
 mod idle;
 mod janitor;
 mod listener;

@@ -5,6 +5,7 @@ use crate::admin::{self, Admin, Ending};
 use crate::conversation_log::{ConversationLog, Entry};
 use crate::counters::{ConnectionCounters, WorkerCounters, WorkerSums};
 use crate::crawler::Crawler;
+use crate::exports::Exports;
 use crate::janitor;
 use crate::listener::Listener;
 use crate::login::Logins;
@@ -126,6 +127,7 @@ pub(crate) struct Shared {
     outside_bytes: AtomicU64,
     /// Workers that wait for the update log.
     pub(crate) settling: Settling,
+    pub(crate) exports: Exports,
     /// What is kept is being read back.
     is_loading: AtomicBool,
     /// What connections keep between their turns.
@@ -359,6 +361,7 @@ impl Server {
             observers,
             outside_bytes: AtomicU64::new(0),
             settling: Settling::new(options.threads),
+            exports: Exports::default(),
             is_loading: AtomicBool::new(false),
             held_bytes: AtomicU64::new(0),
             tcp_port: tcp_addresses.first().map_or(0, SocketAddr::port),
@@ -434,6 +437,7 @@ impl Server {
             log.on_progress(move || {
                 if let Some(shared) = shared.upgrade() {
                     shared.settling.came_on();
+                    shared.exports.came_on();
                 }
             });
         }
@@ -453,6 +457,7 @@ impl Server {
                 Ok(made) => tracing::info!(records = made.records, "checkpoint made"),
                 Err(error) => tracing::error!(%error, "no checkpoint could be made; the log grows on"),
             });
+        self.shared.exports.set_directory(&directory);
         self.keeper = Some(keeper.map_err(io::Error::other)?);
         self.shared.is_loading.store(false, Ordering::Relaxed);
         self.shared.measure_memory();
@@ -571,6 +576,8 @@ impl Server {
         }
         // Last, so that it can say meanwhile that the server is stopping.
         drop(self.keeper);
+        // Their connections are closed. Behind the keeper: they may wait for the checkpoint that it has just called off.
+        self.shared.exports.close();
         let closed = self.shared.database.log().map_or(Ok(()), UpdateLog::close);
         drop(self.admin);
         drop(self.data);

@@ -2,6 +2,7 @@
 
 use crate::connection::{Execute, Flow, answer};
 use crate::crawler::DISABLED;
+use crate::exports::Receiving;
 use crate::listing::{Listing, Walk};
 use crate::logging::set_verbosity;
 use crate::login::{Decided, Login, Outcome};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::Lane;
 use todana::update_log::Position;
-use todana_core::{Authenticate, Buffer, ClockShift, Command, List, Refusal, Reply, Streams};
+use todana_core::{Authenticate, Buffer, ClockShift, Command, Export, List, Refusal, Reply, Streams};
 use todana_protocol::memcached::{Form, Head, Request};
 
 /// The version that clients are told: they choose their features by memcached's.
@@ -32,6 +33,8 @@ pub(crate) struct Service {
     pub(crate) place: Place,
     /// A walk that the last request asked for and that has not been begun.
     pub(crate) begun: Option<Box<Listing>>,
+    /// An export that the last request asked for.
+    pub(crate) export: Option<Receiving>,
     /// Where the worker hears of passwords that have been checked.
     pub(crate) decided: Arc<Decided>,
     /// What has been waited for, by those who wait in place.
@@ -56,10 +59,11 @@ impl Execute for Service {
 
     #[inline]
     fn execute(&mut self, request: &Request<'_>, login: &mut Login, output: &mut Output) -> Flow {
-        // Both leave the connection to a stream of its own, which memcached begins only with nothing before it.
+        // They leave the connection to a stream of its own, which memcached begins only with nothing before it.
         match &request.command {
             Command::List(list) => return self.list_records(request, list, output),
             Command::Watch(streams) => return self.watch(request, *streams, output),
+            Command::Export(export) => return self.export(request, *export, output),
             _ => {}
         }
         let mut reply = |reply: Reply<'_>| answer(request, &reply, output);
@@ -240,6 +244,23 @@ impl Service {
         } else {
             answer(request, &Reply::Done, output);
             return Flow::Watch;
+        };
+        answer(request, &Reply::Faulty(refusal), output);
+        Flow::Continue
+    }
+
+    #[cold]
+    fn export(&mut self, request: &Request<'_>, export: Export, output: &mut Output) -> Flow {
+        let refusal = match export {
+            Export::Backup { .. } if !self.shared.options.dump_allowed => "ERROR backup not allowed",
+            Export::Log { .. } if !self.shared.options.dump_allowed => "ERROR log not allowed",
+            _ => match self.shared.exports.start(export, self.place.clone(), &self.shared.database) {
+                Ok(export) => {
+                    self.export = Some(export);
+                    return Flow::Export;
+                }
+                Err(refusal) => refusal,
+            },
         };
         answer(request, &Reply::Faulty(refusal), output);
         Flow::Continue

@@ -1,6 +1,6 @@
 //! A worker: one readiness loop that owns its connections.
 
-use crate::connection::{BATCH, Connection, Got, Held, Pause};
+use crate::connection::{BATCH, Connection, Got, Held, OUTPUT_MAX, Pause};
 use crate::idle::IdleWatch;
 use crate::listener::Arrival;
 use crate::login::Decided;
@@ -18,8 +18,8 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use todana::Clock;
 use todana::update_log::Position;
-use todana_core::{LONG_VALUE_LEN, Refusal};
-use todana_protocol::memcached::Limits;
+use todana_core::{LONG_VALUE_LEN, Refusal, Reply};
+use todana_protocol::memcached::{Form, Limits, encode};
 
 /// The worker's own wake-up.
 pub(crate) const WAKE: Token = Token(usize::MAX);
@@ -27,6 +27,8 @@ pub(crate) const WAKE: Token = Token(usize::MAX);
 const BUFFER: usize = 64 << 10;
 /// A reply buffer above this is given back after use.
 const OUTPUT_KEPT: usize = 64 << 10;
+/// The end of an export when the server ends before it.
+const STOPPING: &str = "SERVER_ERROR the server is stopping";
 /// How long a stopping worker waits for its peers to take their replies.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -73,6 +75,7 @@ impl Worker {
             shared: Arc::clone(&shared),
             place: Place { worker: number, index: 0, descriptor: -1, waker: Arc::clone(&waker) },
             begun: None,
+            export: None,
             decided: Arc::clone(&decided),
             settled: Position::default(),
             is_aloud: false,
@@ -127,6 +130,7 @@ impl Worker {
                         self.deliver();
                         self.resume();
                         self.resume_settled();
+                        self.resume_exports();
                     }
                     Token(index) => self.on_event(index, event),
                 }
@@ -263,6 +267,44 @@ impl Worker {
         }
     }
 
+    /// Sends what exports have come to.
+    fn resume_exports(&mut self) {
+        for index in self.shared.exports.waiting(self.number) {
+            let has_time = |connection: &Connection| connection.pending.is_none() && !connection.queued;
+            if self.connections.get(index).is_some_and(has_time) {
+                self.serve(index);
+            }
+        }
+    }
+
+    /// A connection is sent what its export has come to; what its client sends is left in the socket, but its end is not.
+    fn turn_of_export(&mut self, index: usize) -> io::Result<()> {
+        let connection = &mut self.connections[index];
+        let Some(export) = &connection.export else { return Ok(()) };
+        if connection.ended || export.is_cut_off() {
+            connection.export = None;
+            connection.closing = true;
+            return Ok(());
+        }
+        let is_over = export.take(&mut self.output, OUTPUT_MAX);
+        if is_over {
+            connection.export = None;
+        }
+        let goes_on = is_over || !self.output.is_empty();
+        self.send(index)?;
+        self.requeue_if(index, goes_on);
+        Ok(())
+    }
+
+    /// It gets another turn, unless its peer has to read first.
+    fn requeue_if(&mut self, index: usize, goes_on: bool) {
+        let connection = &mut self.connections[index];
+        if goes_on && connection.pending.is_none() {
+            connection.queued = true;
+            self.ready.push_back(index);
+        }
+    }
+
     /// What a watcher sends is of no interest, but its end is; what it is told goes out.
     fn turn_of_watcher(&mut self, index: usize) -> io::Result<()> {
         let connection = &mut self.connections[index];
@@ -391,6 +433,9 @@ impl Worker {
         if connection.watches {
             return self.turn_of_watcher(index);
         }
+        if connection.export.is_some() {
+            return self.turn_of_export(index);
+        }
         (self.service.place.index, self.service.place.descriptor) = (index, connection.seat.descriptor);
         self.service.is_aloud = self.shared.is_aloud();
         let mut budget = self.shared.options.requests_per_event;
@@ -444,6 +489,9 @@ impl Worker {
             }
         }
         connection.closing |= pause == Pause::Closes;
+        if pause == Pause::Exports {
+            connection.export = self.service.export.take();
+        }
         let end = self.service.lane.logged();
         if end != logged {
             connection.awaits = Some(end);
@@ -453,7 +501,7 @@ impl Worker {
         if connection.pending.is_some() {
             return Ok(());
         }
-        if pause == Pause::Yields || pause == Pause::Blocked {
+        if matches!(pause, Pause::Yields | Pause::Blocked | Pause::Exports) {
             let counters = &self.shared.workers[self.number];
             counters.connection_yields.add(u64::from(pause == Pause::Yields && budget == 0));
             connection.queued = true;
@@ -477,6 +525,10 @@ impl Worker {
     fn drain(&mut self, first: bool) {
         let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         for index in all {
+            if self.connections[index].export.take().is_some() {
+                self.break_off(index);
+                continue;
+            }
             if first {
                 self.connections[index].readable = true;
                 if self.connections[index].pending.is_none() {
@@ -487,6 +539,15 @@ impl Worker {
                 self.close(index);
             }
         }
+    }
+
+    /// Tells a connection that its export will not come to its end.
+    fn break_off(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        let output = connection.pending.get_or_insert_default();
+        encode(&Form::LINE, &Reply::Faulty(STOPPING), &mut **output);
+        connection.closing = true;
+        self.serve(index);
     }
 
     fn close(&mut self, index: usize) {

@@ -319,6 +319,7 @@ impl Database {
             Command::List(_)
             | Command::Crawler(_)
             | Command::Watch(_)
+            | Command::Export(_)
             | Command::Stats { .. }
             | Command::Version
             | Command::Verbosity(_)

@@ -69,6 +69,7 @@ impl Udp {
             shared: Arc::clone(&shared),
             place: Place { worker: number, index: 0, descriptor: -1, waker: Arc::clone(&waker) },
             begun: None,
+            export: None,
             decided: Decided::new(Arc::clone(&waker)),
             settled: Position::default(),
             is_aloud: false,
@@ -176,8 +177,8 @@ impl<E: Execute> DatagramServer<E> {
                 Flow::Continue
             } else {
                 match request.command {
-                    // A list or a watch has no end, and nobody can stay logged in.
-                    Command::List(_) | Command::Watch(_) => {
+                    // A list, a watch or an export has no end, and nobody can stay logged in.
+                    Command::List(_) | Command::Watch(_) | Command::Export(_) => {
                         refuse(&mut self.output, |out| answer(&request, &Reply::Unknown, out))
                     }
                     Command::Authenticate(_) => refuse(&mut self.output, |out| {

@@ -1,4 +1,5 @@
-//! The commands of those who look after a server: `lru_crawler`, `watch`, and what tunes memcached's own machinery.
+//! The commands of those who look after a server: `lru_crawler`, `watch`, what tunes memcached's own machinery, and `todana`,
+//! which memcached does not have (docs/protocol/exports.md).
 //!
 //! `slabs`, `lru` and `extstore` steer what is not there. Scripts send them all the same, so they are read as memcached
 //! reads them and, if they are right, answered `OK`.
@@ -7,7 +8,8 @@ use super::form::Form;
 use super::frame::Frame;
 use super::words::{Words, ends_in_noreply};
 use super::{BAD_FORMAT, Step, number};
-use todana_core::{ClassSet, Command, Crawler, List, Streams};
+use std::num::NonZeroU64;
+use todana_core::{ClassSet, Command, Crawler, Export, List, LogStart, Streams};
 
 const BAD_CLASS: &str = "BADCLASS invalid class id";
 
@@ -41,6 +43,12 @@ pub(super) fn decode<'a>(frame: Frame<'a>, command: &[u8], mut words: Words<'a>)
         return match streams(words) {
             Some(streams) => frame.request(Command::Watch(streams), Form::LINE),
             None => frame.fault("ERROR", Form::LINE),
+        };
+    }
+    if command == b"todana" {
+        return match export(words) {
+            Ok(export) => frame.request(Command::Export(export), Form::LINE),
+            Err(message) => frame.fault(message, Form::LINE),
         };
     }
     let outcome = match (command, words.next()) {
@@ -83,6 +91,33 @@ fn list<'a>(frame: Frame<'a>, mut words: Words<'a>, keys_only: bool) -> Step<'a>
     let Some(classes) = classes else { return frame.fault(BAD_CLASS, Form::LINE) };
     let form = if keys_only { Form::KEYS } else { Form::LINE };
     frame.request(Command::List(List { classes, keys_only }), form)
+}
+
+/// What is asked of the data on disk. No word is left over: a later version may give it a meaning.
+fn export(mut words: Words<'_>) -> Result<Export, &'static str> {
+    let export = match words.next() {
+        Some(b"checkpoint") => Export::Checkpoint,
+        Some(b"backup") => {
+            let rate = words.next().map(|word| number::unsigned(word).and_then(NonZeroU64::new));
+            Export::Backup { rate: rate.map(|rate| rate.ok_or(BAD_FORMAT)).transpose()? }
+        }
+        Some(b"log") => {
+            let from = match words.next() {
+                Some(b"first") => LogStart::First,
+                Some(b"end") => LogStart::End,
+                Some(word) => LogStart::At(number::unsigned(word).ok_or(BAD_FORMAT)?),
+                None => return Err(BAD_FORMAT),
+            };
+            let follows = match words.next() {
+                None => false,
+                Some(b"follow") => true,
+                Some(_) => return Err(BAD_FORMAT),
+            };
+            Export::Log { from, follows }
+        }
+        _ => return Err("ERROR"),
+    };
+    if words.is_empty() { Ok(export) } else { Err(BAD_FORMAT) }
 }
 
 /// Numbers of classes with commas between them.
@@ -189,4 +224,36 @@ fn streams(words: Words<'_>) -> Option<Streams> {
         });
     }
     Some(streams)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_export_is_what_its_words_say_and_nothing_else() {
+        let log = |from, follows| Ok(Export::Log { from, follows });
+        let cases: [(&[u8], Result<Export, &str>); 17] = [
+            (b" checkpoint", Ok(Export::Checkpoint)),
+            (b" checkpoint  ", Ok(Export::Checkpoint)),
+            (b" checkpoint now", Err(BAD_FORMAT)),
+            (b" backup", Ok(Export::Backup { rate: None })),
+            (b" backup 1000", Ok(Export::Backup { rate: NonZeroU64::new(1000) })),
+            (b" backup 0", Err(BAD_FORMAT)),
+            (b" backup -1", Err(BAD_FORMAT)),
+            (b" backup 1 2", Err(BAD_FORMAT)),
+            (b" log", Err(BAD_FORMAT)),
+            (b" log first", log(LogStart::First, false)),
+            (b" log end follow", log(LogStart::End, true)),
+            (b" log 17 follow", log(LogStart::At(17), true)),
+            (b" log 17 follows", Err(BAD_FORMAT)),
+            (b" log 18446744073709551616", Err(BAD_FORMAT)),
+            (b" log first follow x", Err(BAD_FORMAT)),
+            (b" restore", Err("ERROR")),
+            (b"", Err("ERROR")),
+        ];
+        for (words, expected) in cases {
+            assert_eq!(export(Words::new(words)), expected, "{}", words.escape_ascii());
+        }
+    }
 }

@@ -8,7 +8,7 @@
 //! text     get, set, incr ...: their words -> a command
 //! meta     mg, ms, md, ma, me: their key and mode -> a command
 //! login    what a client may say before it has logged in
-//! administration  lru_crawler, watch, slabs, lru, extstore -> a command
+//! administration  lru_crawler, watch, slabs, lru, extstore, todana -> a command
 //! flags    the one-letter flags of the meta commands
 //! form     what a reply must know of its request
 //! reply    replies -> bytes

@@ -61,7 +61,7 @@ pub(super) fn decode<'a>(
         b"shutdown" => shutdown(frame, words),
         b"refresh_certs" => refresh_certs(frame),
         b"debugtime" if limits.debug_commands => debugtime(frame, words),
-        b"lru_crawler" | b"watch" | b"slabs" | b"lru" | b"extstore" => {
+        b"lru_crawler" | b"watch" | b"slabs" | b"lru" | b"extstore" | b"todana" => {
             administration::decode(frame, command, words)
         }
         b"quit" => frame.request(Command::Quit, Form::SILENT),

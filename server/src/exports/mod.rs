@@ -1,0 +1,155 @@
+//! Exports: checkpoints that a client asks for, and backups and the update log sent to it (docs/protocol/exports.md).
+//!
+//! ```text
+//! a thread for each: reads files, keeps to the pace --frames--> pipe (bounded) --> worker --> the connection's output
+//! ```
+//!
+//! Always true: no worker waits for an export; a receiver that is slow slows its own thread alone, and when it is gone, or takes
+//! nothing for minutes, the thread ends and what it held of the log is let go; there are only so many at once.
+
+mod pace;
+mod pipe;
+mod producer;
+
+use crate::output::Output;
+use crate::watchers::Place;
+use pipe::{Pipe, Taken};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::JoinHandle;
+use todana::{DataDirectory, Database};
+use todana_core::Export;
+
+/// Checkpoints and backups at once.
+const BACKUPS_MAX: usize = 2;
+/// Readers of the log at once: those that follow it stay.
+const LOGS_MAX: usize = 8;
+/// Looks of the janitor's, ten a second, between two that care for exports: whoever receives one hears something every three seconds.
+const LOOK_EVERY: u64 = 30;
+/// So many of those without anything taken, five minutes, and a receiver is cut off: the log must not grow for its sake.
+const QUIET_LOOKS_MAX: u32 = 100;
+
+const NO_DIRECTORY: &str = "SERVER_ERROR no data directory: the server was started without --data-dir";
+const BUSY: &str = "SERVER_ERROR busy";
+const NO_THREAD: &str = "SERVER_ERROR no thread can be started";
+
+/// All exports of a server.
+#[derive(Default)]
+pub(crate) struct Exports {
+    /// What there is to export, once it has been read back.
+    directory: OnceLock<Weak<DataDirectory>>,
+    jobs: Mutex<Vec<Job>>,
+    /// How many there are, for a look without the lock.
+    count: AtomicUsize,
+}
+
+struct Job {
+    export: Export,
+    pipe: Arc<Pipe>,
+    thread: JoinHandle<()>,
+}
+
+/// The end of an export that a connection has. The export ends when this is dropped.
+pub(crate) struct Receiving(Arc<Pipe>);
+
+impl Receiving {
+    /// Moves what has come to an output, as long as that holds less than `len_max`; true when that was all.
+    pub(crate) fn take(&self, output: &mut Output, len_max: usize) -> bool {
+        self.0.take(output, len_max) == Taken::All
+    }
+
+    /// It has been given up: nothing more will come.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.0.is_left()
+    }
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+impl Exports {
+    /// What there is to export. Said once.
+    pub(crate) fn set_directory(&self, directory: &Arc<DataDirectory>) {
+        let _ = self.directory.set(Arc::downgrade(directory));
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, Vec<Job>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins one for a connection, or says why not.
+    pub(crate) fn start(
+        &self,
+        export: Export,
+        place: Place,
+        database: &Arc<Database>,
+    ) -> Result<Receiving, &'static str> {
+        let directory = self.directory.get().and_then(Weak::upgrade).ok_or(NO_DIRECTORY)?;
+        let mut jobs = self.jobs();
+        self.clear_away(&mut jobs);
+        let reads_log = |export: &Export| matches!(export, Export::Log { .. });
+        let is_like = |job: &&Job| reads_log(&job.export) == reads_log(&export) && !job.pipe.is_over();
+        let most = if reads_log(&export) { LOGS_MAX } else { BACKUPS_MAX };
+        if jobs.iter().filter(is_like).count() >= most {
+            return Err(BUSY);
+        }
+        let pipe = Arc::new(Pipe::new(place));
+        // Before it can miss anything.
+        self.count.store(jobs.len() + 1, Ordering::Relaxed);
+        let (database, its_own) = (Arc::clone(database), Arc::clone(&pipe));
+        let thread = std::thread::Builder::new().name("export".into());
+        let thread = thread.spawn(move || producer::run(export, directory, &database, &its_own));
+        let thread = thread.map_err(|_| NO_THREAD)?;
+        jobs.push(Job { export, pipe: Arc::clone(&pipe), thread });
+        Ok(Receiving(pipe))
+    }
+
+    /// The connections of a worker for which something has come.
+    pub(crate) fn waiting(&self, worker: usize) -> Vec<usize> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        self.jobs().iter().filter_map(|job| job.pipe.waits_for(worker)).collect()
+    }
+
+    /// The update log has come on.
+    pub(crate) fn came_on(&self) {
+        if self.count.load(Ordering::Relaxed) > 0 {
+            self.jobs().iter().for_each(|job| job.pipe.nudge());
+        }
+    }
+
+    /// To be called ten times a second.
+    pub(crate) fn look(&self, tick: u64) {
+        if self.count.load(Ordering::Relaxed) == 0 || !tick.is_multiple_of(LOOK_EVERY) {
+            return;
+        }
+        let mut jobs = self.jobs();
+        for job in jobs.iter() {
+            if job.pipe.look(QUIET_LOOKS_MAX) && !job.pipe.is_left() {
+                tracing::warn!("a receiver of an export is cut off: it takes nothing");
+                job.pipe.leave();
+            }
+        }
+        self.clear_away(&mut jobs);
+    }
+
+    fn clear_away(&self, jobs: &mut Vec<Job>) {
+        jobs.retain(|job| !(job.pipe.is_done() && job.thread.is_finished()));
+        self.count.store(jobs.len(), Ordering::Relaxed);
+    }
+
+    /// Ends all of them.
+    pub(crate) fn close(&self) {
+        let jobs = std::mem::take(&mut *self.jobs());
+        jobs.iter().for_each(|job| job.pipe.leave());
+        for job in jobs {
+            if job.thread.join().is_err() {
+                tracing::error!("the thread of an export ended by a panic");
+            }
+        }
+    }
+}

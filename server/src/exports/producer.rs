@@ -1,0 +1,161 @@
+//! The thread that makes an export: frames into its pipe, one behind the other.
+
+use super::pace::Pace;
+use super::pipe::Pipe;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use todana::backup::Backup;
+use todana::update_log::{Health, LogBytes, Position};
+use todana::{DataDirectory, Database};
+use todana_core::{Error, ErrorKind, Export, LogStart, Result};
+
+/// The most that one frame carries.
+const FRAME_LEN_MAX: usize = 64 << 10;
+/// Those who follow the log look by themselves so often, should they not be told that it has come on.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const END: &[u8] = b"END\r\n";
+
+/// Runs an export to its end.
+pub(super) fn run(export: Export, directory: Arc<DataDirectory>, database: &Arc<Database>, pipe: &Arc<Pipe>) {
+    let _ending = Ending(pipe);
+    let outcome = match export {
+        Export::Checkpoint => checkpoint(&directory, database, pipe),
+        Export::Backup { rate } => backup(&directory, database, pipe, rate),
+        Export::Log { from, follows } => log(&directory, database, pipe, from, follows),
+    };
+    // What is over holds nothing.
+    drop(directory);
+    let last = outcome.unwrap_or_else(|error| {
+        if !pipe.is_left() {
+            tracing::warn!(%error, "an export has failed");
+        }
+        let line: String = error.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        format!("SERVER_ERROR {line}\r\n").into_bytes()
+    });
+    pipe.end(last);
+}
+
+/// Nobody waits for a thread that has ended by a panic.
+struct Ending<'p>(&'p Pipe);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.end(b"SERVER_ERROR the server has failed\r\n".to_vec());
+    }
+}
+
+fn checkpoint(directory: &DataDirectory, database: &Database, pipe: &Pipe) -> Result<Vec<u8>> {
+    let made = directory.checkpoint_unless(database, pipe.left_flag())?;
+    tracing::info!(records = made.records, "checkpoint made, as a client asked for it");
+    let (position, records, len, ms) = (made.start.0, made.records, made.len, made.took.as_millis());
+    Ok(format!("CHECKPOINT position={position} records={records} bytes={len} ms={ms}\r\n").into_bytes())
+}
+
+fn backup(
+    directory: &DataDirectory,
+    database: &Arc<Database>,
+    pipe: &Pipe,
+    rate: Option<NonZeroU64>,
+) -> Result<Vec<u8>> {
+    let mut backup = Backup::start(directory, database, pipe.left_flag())?;
+    let mut flow = Flow { pipe, pace: rate.map(Pace::new), born: Instant::now() };
+    let mut piece = Vec::new();
+    while backup.next(&mut piece)? {
+        flow.send(&piece)?;
+        piece.clear();
+    }
+    tracing::info!(records = backup.records(), "backup sent");
+    Ok(END.to_vec())
+}
+
+fn log(
+    directory: &DataDirectory,
+    database: &Database,
+    pipe: &Pipe,
+    from: LogStart,
+    follows: bool,
+) -> Result<Vec<u8>> {
+    let Some(log) = database.log() else {
+        return Err(Error::new(ErrorKind::Invalid, "there is no update log"));
+    };
+    // All that has been answered by now. Where it cannot be brought to disk, what is there has to do.
+    let end = log.end();
+    let _ = log.sync_to(end);
+    let end = end.min(log.readable());
+    let from = match from {
+        LogStart::First => None,
+        LogStart::At(position) if position > end.0 => {
+            let message = format!("the update log ends at position {}", end.0);
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        LogStart::At(position) => Some(Position(position)),
+        LogStart::End => Some(end),
+    };
+    let mut bytes = directory.log_bytes(from)?;
+    let (position, identity) = (bytes.position().0, bytes.identity());
+    let database_id: String = identity.database_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let server_id = identity.server_id;
+    let head = format!("LOG position={position} database={database_id} server={server_id}\r\n");
+    let mut flow = Flow { pipe, pace: None, born: Instant::now() };
+    flow.put(head.into_bytes())?;
+    send_log(&mut flow, &mut bytes, end)?;
+    if !follows {
+        return Ok(END.to_vec());
+    }
+    loop {
+        send_log(&mut flow, &mut bytes, log.readable())?;
+        if let Health::Lost(why) = log.health() {
+            return Err(Error::new(ErrorKind::Unavailable, why));
+        }
+        if !pipe.wait_for_news(LOOK_AGAIN) {
+            return Err(gone());
+        }
+    }
+}
+
+fn send_log(flow: &mut Flow<'_>, bytes: &mut LogBytes, until: Position) -> Result<()> {
+    let mut piece = Vec::new();
+    while bytes.position() < until {
+        bytes.read(until, FRAME_LEN_MAX, &mut piece)?;
+        flow.send(&piece)?;
+        piece.clear();
+    }
+    Ok(())
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::Closed, "nobody takes it any more")
+}
+
+/// What leaves, at its pace.
+struct Flow<'p> {
+    pipe: &'p Pipe,
+    pace: Option<Pace>,
+    born: Instant,
+}
+
+impl Flow<'_> {
+    /// Sends bytes, in as many frames as it takes.
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        let portion = self.pace.as_ref().map_or(FRAME_LEN_MAX, |pace| pace.portion(FRAME_LEN_MAX));
+        for bytes in bytes.chunks(portion) {
+            if let Some(pace) = &mut self.pace {
+                let now = self.born.elapsed();
+                let wait = pace.admit(bytes.len(), now).saturating_sub(now);
+                if wait > Duration::ZERO && !self.pipe.rest(wait) {
+                    return Err(gone());
+                }
+            }
+            let mut frame = format!("DATA {}\r\n", bytes.len()).into_bytes();
+            frame.extend_from_slice(bytes);
+            frame.extend_from_slice(b"\r\n");
+            self.put(frame)?;
+        }
+        Ok(())
+    }
+
+    fn put(&self, frame: Vec<u8>) -> Result<()> {
+        if self.pipe.put(frame) { Ok(()) } else { Err(gone()) }
+    }
+}
