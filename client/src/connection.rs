@@ -1,12 +1,16 @@
 //! One blocking connection, text dialect; meta where text cannot carry a key.
 
 mod any_key;
+mod export;
 
 pub use any_key::{Found, needs_base64};
+pub use export::{Frame, LogFrom, LogHead, Made};
 
 use crate::socket::Socket;
 use crate::{Address, Error, Fetch, Store, Timeouts, Tls};
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use todana_protocol::memcached::client::{self, Response};
 
 /// The largest value that is taken: the largest that a server can hold.
@@ -59,6 +63,8 @@ pub struct Connection {
     at: usize,
     /// Which reply belongs to which request is no longer known.
     is_lost: bool,
+    /// Whoever waits for a reply gives up when this becomes true.
+    gives_up: Option<Arc<AtomicBool>>,
 }
 
 impl Connection {
@@ -75,7 +81,14 @@ impl Connection {
     /// Connects; to an address of TLS by these files, or by the authorities that the system trusts.
     pub fn open_with(address: &Address, timeouts: Timeouts, tls: Option<&Tls>) -> Result<Connection, Error> {
         let socket = Socket::open(address, timeouts, tls).map_err(|error| cannot_connect(address, &error))?;
-        Ok(Connection { socket, output: Vec::new(), input: Vec::new(), at: 0, is_lost: false })
+        Ok(Connection {
+            socket,
+            output: Vec::new(),
+            input: Vec::new(),
+            at: 0,
+            is_lost: false,
+            gives_up: None,
+        })
     }
 
     /// Runs what talks to the server. What fails between a request and the end of its reply leaves bytes behind that the
@@ -121,11 +134,30 @@ impl Connection {
                 connection.at = 0;
                 let held = connection.input.len();
                 connection.input.resize(held + READ, 0);
-                let outcome = connection.socket.read(&mut connection.input[held..]);
+                let outcome = connection.receive(held);
                 connection.input.truncate(held + *outcome.as_ref().unwrap_or(&0));
                 outcome?;
             }
         })
+    }
+
+    /// Reads behind what is held.
+    fn receive(&mut self, held: usize) -> io::Result<usize> {
+        loop {
+            if self.gives_up.as_ref().is_some_and(|gives_up| gives_up.load(Ordering::Relaxed)) {
+                return Err(io::Error::new(io::ErrorKind::Interrupted, "given up"));
+            }
+            match self.socket.read(&mut self.input[held..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Whoever waits for a reply looks at this whenever a signal has come in and whenever anything has been received; once it is
+    /// true, requests fail.
+    pub fn give_up_when(&mut self, gives_up: Arc<AtomicBool>) {
+        self.gives_up = Some(gives_up);
     }
 
     fn outcome(&mut self) -> Result<Outcome, Error> {
@@ -296,6 +328,7 @@ fn unexpected(response: Response<'_>) -> Error {
         Response::Value { key, .. } => format!("VALUE {}", text(key)),
         Response::Meta { code, flags, .. } => format!("{} {}", text(&code), text(flags.text())),
         Response::Statistic { name, value } => format!("STAT {} {}", text(name), text(value)),
+        Response::Data(data) => format!("DATA {}", data.len()),
         Response::Number(number) => number.to_string(),
         Response::Refused(refusal) => text(refusal.line),
     })

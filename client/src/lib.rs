@@ -16,7 +16,9 @@ mod socket;
 mod tls;
 
 pub use address::{Address, InvalidAddress};
-pub use connection::{Connection, Found, Item, Outcome, cannot_connect, needs_base64};
+pub use connection::{
+    Connection, Found, Frame, Item, LogFrom, LogHead, Made, Outcome, cannot_connect, needs_base64,
+};
 pub use error::{Error, Refusal};
 pub use socket::Timeouts;
 pub use tls::{Tls, TlsFiles, TlsStream};

@@ -59,22 +59,19 @@ impl Socket {
         outcome.map_err(|error| clearer(error, "the server does not take the request"))
     }
 
-    /// Reads at least one byte.
+    /// Reads at least one byte. Fails with `Interrupted` when a signal has come in.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let outcome = match self {
-                Socket::Tcp(stream) => stream.read(buffer),
-                Socket::Tls(stream) => stream.read(buffer),
-                Socket::Unix(stream) => stream.read(buffer),
-            };
-            match outcome {
-                Ok(0) => {
-                    let kind = io::ErrorKind::UnexpectedEof;
-                    return Err(io::Error::new(kind, "the server closed the connection"));
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                outcome => return outcome.map_err(|error| clearer(error, "the server does not answer")),
+        let outcome = match self {
+            Socket::Tcp(stream) => stream.read(buffer),
+            Socket::Tls(stream) => stream.read(buffer),
+            Socket::Unix(stream) => stream.read(buffer),
+        };
+        match outcome {
+            Ok(0) => {
+                let kind = io::ErrorKind::UnexpectedEof;
+                Err(io::Error::new(kind, "the server closed the connection"))
             }
+            outcome => outcome.map_err(|error| clearer(error, "the server does not answer")),
         }
     }
 }

@@ -35,6 +35,8 @@ pub enum Response<'a> {
         /// Its value.
         value: &'a [u8],
     },
+    /// Bytes of what is sent in pieces: a backup, the update log.
+    Data(&'a [u8]),
     /// A number (incr, decr).
     Number(u64),
     /// The server refused.
@@ -143,6 +145,10 @@ pub fn decode(input: &[u8], value_len_max: usize) -> Result<Option<(usize, Respo
         return Ok(found.map(|(value, end)| {
             (end, Response::Meta { code: *b"VA", flags: MetaFlags(flags), value: Some(value) })
         }));
+    }
+    if let Some(word) = line.strip_prefix(b"DATA ") {
+        let found = block(input, end, number(Some(word))?, value_len_max)?;
+        return Ok(found.map(|(value, end)| (end, Response::Data(value))));
     }
     if let Some(words) = line.strip_prefix(b"STAT ") {
         let blank = memchr::memchr(b' ', words).unwrap_or(words.len());
