@@ -8,6 +8,8 @@ use crate::{Arguments as All, Failure, HELP_WIDTH_MAX, data};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, ValueEnum};
+use indicatif::ProgressBar;
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -485,18 +487,41 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
     init_logging(effective.log_format, effective.options.verbosity);
     let banner = Banner::of(&effective.options);
     // Made only when there is something to read back.
-    let mut bar = None;
+    let bar = RefCell::new(None);
     let mut progress = |step: todana_server::Progress| {
+        let mut bar = bar.borrow_mut();
         let bar = bar.get_or_insert_with(|| {
             data::progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}")
         });
         bar.set_length(step.done + step.remaining);
         bar.set_position(step.done);
     };
-    todana_server::serve(effective.options, &mut progress, |server, opened| {
+    let clear = || bar.take().iter().for_each(ProgressBar::finish_and_clear);
+    let outcome = todana_server::serve(effective.options, &mut progress, |server, opened| {
+        clear();
         banner.print(server.listening_on(), server.admin_addresses(), opened)
-    })
-    .map_err(|error| Failure::trouble(error.to_string()))
+    });
+    clear();
+    outcome.map_err(|error| Failure::trouble(error.to_string()))
+}
+
+/// What `--sync` promises.
+fn promise(sync: Sync) -> String {
+    match sync {
+        Sync::Always => "--sync always: writes are on disk before they are answered".to_string(),
+        Sync::Every(interval) => {
+            let ms = interval.as_millis();
+            format!("--sync {ms}: writes are on disk within {ms} ms, which is what a crash can lose")
+        }
+        Sync::Never => "--sync never: writes are on disk when the kernel likes".to_string(),
+    }
+}
+
+/// What was read back.
+fn found(opened: &Opened) -> String {
+    let records = opened.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.records);
+    let (changes, seconds) = (opened.entries, opened.took.as_secs_f64());
+    format!("{records} records of a checkpoint and {changes} entries of the log read in {seconds:.1} s")
 }
 
 /// The three lines at the start: what it is, where it listens, how to try it.
@@ -528,17 +553,14 @@ impl Banner {
 
     fn print(&self, listening_on: &[String], admin: &[SocketAddr], opened: Option<&Opened>) {
         let persistence = match (&self.data, opened) {
-            (Some(place), Some(opened)) => format!(
-                "persistence: {} ({}), {} entries read in {:.1} s",
-                place.directory.display(),
-                match place.sync {
-                    Sync::Always => "writes are on disk before they are answered".to_string(),
-                    Sync::Every(interval) => format!("writes are on disk within {} ms", interval.as_millis()),
-                    Sync::Never => "writes are on disk when the kernel likes".to_string(),
-                },
-                opened.entries,
-                opened.took.as_secs_f64(),
-            ),
+            (Some(place), Some(opened)) => {
+                format!(
+                    "persistence: {} ({}), {}",
+                    place.directory.display(),
+                    promise(place.sync),
+                    found(opened)
+                )
+            }
             _ => "persistence: off (--data-dir DIR)".to_string(),
         };
         let place = listening_on.first().map_or("", String::as_str);

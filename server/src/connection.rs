@@ -62,6 +62,10 @@ pub(crate) struct Connection {
     pub(crate) closing: bool,
     /// It has changed what is told up to here in the update log; what it is told next waits until that is settled.
     pub(crate) awaits: Option<Position>,
+    /// It stands in its worker's list of those who wait for the update log, and is served no further until that has come on.
+    pub(crate) is_parked: bool,
+    /// When it began to wait, a part of the reply that it was in had left already.
+    is_amid_reply: bool,
     /// What is kept is not a whole request.
     needs_input: bool,
     /// A walk over all records is under way; `Some(None)`: it is about to begin.
@@ -202,9 +206,20 @@ impl Connection {
             is_kicked: false,
             closing: false,
             awaits: None,
+            is_parked: false,
+            is_amid_reply: false,
             needs_input: false,
             listing: None,
             export: None,
+        }
+    }
+
+    /// A turn begins: what is said in it goes on with a reply that has begun to leave, or does not.
+    #[inline]
+    pub(crate) fn begin_turn(&mut self) {
+        // As long as it waits nothing leaves.
+        if self.awaits.is_none() {
+            self.is_amid_reply = self.listing.is_some() || self.dialect.is_between_keys();
         }
     }
 
@@ -212,7 +227,7 @@ impl Connection {
     /// any reply, and closed.
     pub(crate) fn give_up(&mut self, refusal: Refusal) {
         let mut output = Output::default();
-        if !self.dialect.is_binary() {
+        if !self.dialect.is_binary() && !self.is_amid_reply {
             encode(&Form::LINE, &Reply::Refused(refusal), &mut output);
         }
         self.pending = Some(Box::new(output));
@@ -248,17 +263,14 @@ impl Connection {
 
     /// Nothing more can be done for it without its peer: all that has been received whole is answered and sent.
     pub(crate) fn is_done(&self) -> bool {
-        self.pending.is_none() && !self.readable && (self.needs_input || !self.has_work())
-    }
-
-    /// What is pending waits for the update log.
-    pub(crate) fn is_parked(&self) -> bool {
-        self.awaits.is_some() && self.pending.is_some()
+        let has_work = self.is_parked || self.readable || (self.has_work() && !self.needs_input);
+        self.pending.is_none() && !has_work
     }
 
     /// It waits for a request, or for the rest of one. As in memcached, Unix sockets may do so for ever.
     pub(crate) fn is_idle(&self) -> bool {
         let is_busy = self.queued
+            || self.is_parked
             || self.watches
             || self.listing.is_some()
             || self.export.is_some()

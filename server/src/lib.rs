@@ -25,6 +25,7 @@ mod crawler;
 mod exports;
 mod idle;
 mod janitor;
+mod keeping;
 mod listener;
 mod listing;
 mod logging;

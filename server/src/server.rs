@@ -7,10 +7,11 @@ use crate::counters::{ConnectionCounters, WorkerCounters, WorkerSums};
 use crate::crawler::Crawler;
 use crate::exports::Exports;
 use crate::janitor;
+use crate::keeping::Keeping;
 use crate::listener::Listener;
 use crate::login::Logins;
 use crate::observers::Observers;
-use crate::options::Options;
+use crate::options::{DataPlace, Options};
 use crate::pid_file::PidFile;
 use crate::prefixes::Prefixes;
 use crate::process;
@@ -24,16 +25,17 @@ use crate::worker::Worker;
 use mio::Waker;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use todana::checkpoint::CheckpointKeeper;
-use todana::disk::SystemDisk;
-use todana::update_log::{LogOptions, Tail, UpdateLog};
+use todana::disk::{Disk, SystemDisk};
+use todana::update_log::{LogOptions, Tail};
 use todana::{CachedClock, Clock, DataDirectory, DataOptions, Database, Opened, Progress, seed_of};
-use todana_core::{MemoryLimit, WhenFull};
+use todana_core::{ErrorKind, MemoryLimit, WhenFull};
 use todana_engine::{EvictionObserver, MemHash, MemHashOptions};
 use todana_protocol::memcached::{CHUNK_SIZES, Choice, ITEM_OVERHEAD_BYTES};
 
@@ -126,10 +128,15 @@ pub(crate) struct Shared {
     /// What the process held besides the engine when last measured.
     outside_bytes: AtomicU64,
     /// Workers that wait for the update log.
-    pub(crate) settling: Settling,
-    pub(crate) exports: Exports,
+    pub(crate) settling: Arc<Settling>,
+    /// Checkpoints, backups and logs under way to clients.
+    pub(crate) exports: Arc<Exports>,
+    /// What is known of the data that is kept.
+    pub(crate) keeping: Arc<Keeping>,
     /// What is kept is being read back.
     is_loading: AtomicBool,
+    /// It could not be.
+    has_not_loaded: AtomicBool,
     /// What connections keep between their turns.
     held_bytes: AtomicU64,
     pub(crate) tcp_port: u16,
@@ -211,6 +218,10 @@ impl Shared {
 
     pub(crate) fn is_loading(&self) -> bool {
         self.is_loading.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn has_not_loaded(&self) -> bool {
+        self.has_not_loaded.load(Ordering::Relaxed)
     }
 
     /// Measures what the process holds besides the engine, and gives the engine the rest.
@@ -360,9 +371,11 @@ impl Server {
             baseline: Baseline::default(),
             observers,
             outside_bytes: AtomicU64::new(0),
-            settling: Settling::new(options.threads),
-            exports: Exports::default(),
+            settling: Arc::new(Settling::new(options.threads)),
+            exports: Arc::default(),
+            keeping: Arc::default(),
             is_loading: AtomicBool::new(false),
+            has_not_loaded: AtomicBool::new(false),
             held_bytes: AtomicU64::new(0),
             tcp_port: tcp_addresses.first().map_or(0, SocketAddr::port),
             udp_port: udp_addresses.first().map_or(0, SocketAddr::port),
@@ -411,9 +424,13 @@ impl Server {
     /// process may still fork behind it. `load` does so if it has not been done. Fails when the directory cannot be made, or
     /// another process has it.
     pub fn claim_data(&mut self) -> io::Result<()> {
+        self.claim_data_on(Arc::new(SystemDisk))
+    }
+
+    fn claim_data_on(&mut self, disk: Arc<dyn Disk>) -> io::Result<()> {
         if let (None, Some(place)) = (&self.data, &self.shared.options.data) {
-            let directory = DataDirectory::open(Arc::new(SystemDisk), &place.directory);
-            self.data = Some(Arc::new(directory.map_err(io::Error::other)?));
+            let directory = DataDirectory::open(disk, &place.directory);
+            self.data = Some(Arc::new(directory.map_err(failed)?));
         }
         Ok(())
     }
@@ -421,24 +438,51 @@ impl Server {
     /// Reads back what is kept in the data directory, if there is one, and keeps what changes from then on; the pages for
     /// monitoring tell of it meanwhile. `run` does so if it has not been done. Fails when the directory is in use, damaged or
     /// cannot be read; the message says which, and where.
+    ///
+    /// A stop calls it off: then it fails with `Interrupted`, and the directory is as it was.
     pub fn load(&mut self, progress: &mut dyn FnMut(Progress)) -> io::Result<Option<Opened>> {
+        self.load_from(Arc::new(SystemDisk), progress)
+    }
+
+    /// The same from a disk that need not be the machine's: for tests.
+    pub fn load_from(
+        &mut self,
+        disk: Arc<dyn Disk>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> io::Result<Option<Opened>> {
         let Some(place) = self.shared.options.data.clone() else { return Ok(None) };
         self.shared.is_loading.store(true, Ordering::Relaxed);
-        self.start_pages()?;
+        let outcome = self.start_pages().and_then(|()| self.open(disk, &place, progress));
+        self.shared.has_not_loaded.store(outcome.is_err(), Ordering::Relaxed);
+        self.shared.is_loading.store(false, Ordering::Relaxed);
+        self.shared.measure_memory();
+        outcome.map(Some)
+    }
+
+    fn open(
+        &mut self,
+        disk: Arc<dyn Disk>,
+        place: &DataPlace,
+        progress: &mut dyn FnMut(Progress),
+    ) -> io::Result<Opened> {
         let log = LogOptions { sync: place.sync, ..LogOptions::default() };
         let options = DataOptions { log, ..DataOptions::default() };
-        self.claim_data()?;
+        self.claim_data_on(disk)?;
         let directory = Arc::clone(self.data.as_ref().expect("it was claimed above"));
         let clock = Arc::clone(&self.shared.clock) as Arc<dyn Clock>;
         let database = &self.shared.database;
-        let opened = directory.restore(database, clock, &options, progress).map_err(io::Error::other)?;
-        let shared = Arc::downgrade(&self.shared);
+        let handle = &self.shared.handle;
+        let mut goes_on = |step| {
+            progress(step);
+            if handle.stopping() == Stopping::No { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let opened = directory.restore_unless(database, clock, &options, &mut goes_on).map_err(failed)?;
         if let Some(log) = database.log() {
+            // Nothing that holds the log itself: its own thread would be the last to let go of it, and wait for itself.
+            let (settling, exports) = (Arc::clone(&self.shared.settling), Arc::clone(&self.shared.exports));
             log.on_progress(move || {
-                if let Some(shared) = shared.upgrade() {
-                    shared.settling.came_on();
-                    shared.exports.came_on();
-                }
+                settling.came_on();
+                exports.came_on();
             });
         }
         for why in &opened.refused {
@@ -452,16 +496,14 @@ impl Server {
                 path.display()
             );
         }
-        let keeper =
-            CheckpointKeeper::start(Arc::clone(&directory), Arc::clone(database), |made| match made {
-                Ok(made) => tracing::info!(records = made.records, "checkpoint made"),
-                Err(error) => tracing::error!(%error, "no checkpoint could be made; the log grows on"),
-            });
+        self.shared.keeping.begins(&directory, opened.checkpoint.as_ref());
+        let keeping = Arc::clone(&self.shared.keeping);
+        let keeper = CheckpointKeeper::start(Arc::clone(&directory), Arc::clone(database), move |made| {
+            keeping.tried(made)
+        });
         self.shared.exports.set_directory(&directory);
-        self.keeper = Some(keeper.map_err(io::Error::other)?);
-        self.shared.is_loading.store(false, Ordering::Relaxed);
-        self.shared.measure_memory();
-        Ok(Some(opened))
+        self.keeper = Some(keeper.map_err(failed)?);
+        Ok(opened)
     }
 
     /// Starts the thread that answers for the pages, unless it runs.
@@ -574,19 +616,50 @@ impl Server {
         if let Some(verifier) = verifier {
             let _ = verifier.join();
         }
-        // Last, so that it can say meanwhile that the server is stopping.
-        drop(self.keeper);
+        let patience = Patience { since: Instant::now(), handle: &self.shared.handle };
+        if self.keeper.is_some_and(|keeper| !keeper.end_unless(&|| patience.is_over())) {
+            tracing::warn!("a checkpoint that was being made is left unfinished: the disk does not answer");
+        }
         // Their connections are closed. Behind the keeper: they may wait for the checkpoint that it has just called off.
-        self.shared.exports.close();
-        let closed = self.shared.database.log().map_or(Ok(()), UpdateLog::close);
+        self.shared.exports.close_unless(&|| patience.is_over());
+        let closed =
+            self.shared.database.log().map_or(Ok(()), |log| log.close_unless(&|| patience.is_over()));
+        // Not before, so that it can say meanwhile that the server is stopping.
         drop(self.admin);
         drop(self.data);
         drop(self.pid_file);
         if let Some(log) = &self.shared.conversation {
             log.finish();
         }
-        closed.map_err(io::Error::other)
+        closed.map_err(failed)
     }
+}
+
+/// How long a server that stops waits for its disk.
+struct Patience<'h> {
+    since: Instant,
+    handle: &'h Handle,
+}
+
+impl Patience<'_> {
+    /// A disk that is merely slow writes what waits, at most some 32 MiB, in so long a time.
+    const LONG: Duration = Duration::from_secs(30);
+    /// When told to stop a second time; a disk that is well needs less.
+    const SHORT: Duration = Duration::from_secs(1);
+
+    fn is_over(&self) -> bool {
+        let long = if self.handle.stopping() == Stopping::AtOnce { Self::SHORT } else { Self::LONG };
+        self.since.elapsed() >= long
+    }
+}
+
+/// The error of a database.
+fn failed(error: todana_core::Error) -> io::Error {
+    let kind = match error.kind() {
+        ErrorKind::Closed => io::ErrorKind::Interrupted,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error)
 }
 
 fn invalid(error: impl std::error::Error) -> io::Error {
@@ -617,6 +690,8 @@ pub fn serve(
     let (handle, reload) = (server.handle(), server.reloader());
     let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1])?;
     let closer = signals.handle();
+    let loads = Arc::new(AtomicBool::new(true));
+    let still_loads = Arc::clone(&loads);
     let watcher = std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in &mut signals {
             if signal == SIGHUP {
@@ -626,11 +701,25 @@ pub fn serve(
             }
             tracing::info!(signal, "stopping");
             handle.stop();
+            if handle.stopping() == Stopping::AtOnce && still_loads.load(Ordering::SeqCst) {
+                // The disk keeps it from hearing of it, and there is nothing to bring to an end.
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
         }
     })?;
-    let opened = server.load(progress)?;
-    ready(&server, opened.as_ref());
-    let outcome = server.run();
+    let outcome = match server.load(progress) {
+        Ok(opened) => {
+            loads.store(false, Ordering::SeqCst);
+            ready(&server, opened.as_ref());
+            server.run()
+        }
+        // It was asked to stop, and has, with everything on disk as it was.
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+            tracing::info!("stopped before all of the data was read back");
+            Ok(())
+        }
+        Err(error) => Err(error),
+    };
     closer.close();
     let _ = watcher.join();
     outcome

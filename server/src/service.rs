@@ -7,7 +7,7 @@ use crate::listing::{Listing, Walk};
 use crate::logging::set_verbosity;
 use crate::login::{Decided, Login, Outcome};
 use crate::output::Output;
-use crate::server::Shared;
+use crate::server::{Shared, Stopping};
 use crate::statistics;
 use crate::tls::Tls;
 use crate::watchers::Place;
@@ -173,10 +173,16 @@ impl Execute for Service {
     fn settle(&mut self) -> bool {
         let end = self.lane.logged();
         // Nothing has changed since: what is only read waits for nothing.
-        if self.settled != end && self.shared.database.log().is_none_or(|log| log.wait(end).is_ok()) {
+        if self.settled != end {
+            let Some(log) = self.shared.database.log() else { return true };
+            // A stop does not wait for a disk that does not answer.
+            let goes_on = || self.shared.stopping() == Stopping::No;
+            if !log.wait_while(end, &goes_on).is_ok_and(|is_settled| is_settled) {
+                return false;
+            }
             self.settled = end;
         }
-        self.settled == end
+        true
     }
 
     fn list(&mut self, listing: Option<Box<Listing>>, output: &mut Output) -> Option<Box<Listing>> {

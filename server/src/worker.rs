@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use todana::Clock;
-use todana::update_log::Position;
+use todana::update_log::{Position, UpdateLog};
 use todana_core::{LONG_VALUE_LEN, Refusal, Reply};
 use todana_protocol::memcached::{Form, Limits, encode};
 
@@ -230,7 +230,9 @@ impl Worker {
     /// Goes on with connections whose replies have waited for the update log, as far as it has come.
     fn resume_settled(&mut self) {
         for index in std::mem::take(&mut self.parked) {
-            if self.connections.get(index).is_some_and(Connection::is_parked) {
+            if let Some(connection) = self.connections.get_mut(index)
+                && std::mem::take(&mut connection.is_parked)
+            {
                 self.serve(index);
             }
         }
@@ -252,10 +254,34 @@ impl Worker {
             self.output.clear(OUTPUT_KEPT);
             self.connections[index].give_up(Refusal::LogUnwritable);
         } else {
-            self.parked.push(index);
+            self.park(index);
             return false;
         }
         true
+    }
+
+    /// Whether a connection that has said nothing of its changes may go on with more of them: not while more waits to be
+    /// written than there should. Nobody else would hold it up, and what waits is in memory.
+    fn may_go_on(&mut self, index: usize) -> bool {
+        let Some(log) = self.shared.database.log() else { return true };
+        // When it cannot be written there will be no more of it.
+        let is_held_up = |log: &UpdateLog| log.is_crowded() && log.takes_changes();
+        if self.connections[index].awaits.is_none() || !is_held_up(log) {
+            return true;
+        }
+        self.shared.settling.waits(self.number);
+        if !is_held_up(log) {
+            return true;
+        }
+        self.park(index);
+        false
+    }
+
+    fn park(&mut self, index: usize) {
+        if !std::mem::replace(&mut self.connections[index].is_parked, true) {
+            debug_assert!(!self.parked.contains(&index), "in the list twice");
+            self.parked.push(index);
+        }
     }
 
     /// Sends events to those who watch them.
@@ -373,7 +399,7 @@ impl Worker {
         // What TLS itself has to say leaves as the stream is read.
         connection.readable |= connection.stream.kept_lens().1 > 0;
         // What waits for its turn, or for the update log, does not get one for each packet that arrives.
-        if connection.queued || connection.is_parked() {
+        if connection.queued || connection.is_parked {
             return;
         }
         // A writable event that nobody waits for comes along with most others.
@@ -414,8 +440,13 @@ impl Worker {
     }
 
     fn turn(&mut self, index: usize) -> io::Result<()> {
-        if self.connections[index].is_parked() && !self.is_settled(index) {
-            return Ok(());
+        let connection = &self.connections[index];
+        if connection.awaits.is_some() {
+            let goes_on =
+                if connection.pending.is_some() { self.is_settled(index) } else { self.may_go_on(index) };
+            if !goes_on {
+                return Ok(());
+            }
         }
         let counters = &self.shared.workers[self.number];
         let connection = &mut self.connections[index];
@@ -441,6 +472,7 @@ impl Worker {
         let mut budget = self.shared.options.requests_per_event;
         let mut pause = Pause::NeedsInput;
         self.limits.choice = connection.choice;
+        connection.begin_turn();
         let logged = self.service.lane.logged();
         self.limits.unfinished_len_max = self.shared.held_room(connection.counted.sum());
         // What is kept is served first: it may hold whole requests from a turn that was cut short.
@@ -497,10 +529,10 @@ impl Worker {
             connection.awaits = Some(end);
         }
         self.send(index)?;
-        let connection = &mut self.connections[index];
-        if connection.pending.is_some() {
+        if self.connections[index].pending.is_some() || !self.may_go_on(index) {
             return Ok(());
         }
+        let connection = &mut self.connections[index];
         if matches!(pause, Pause::Yields | Pause::Blocked | Pause::Exports) {
             let counters = &self.shared.workers[self.number];
             counters.connection_yields.add(u64::from(pause == Pause::Yields && budget == 0));
@@ -553,6 +585,10 @@ impl Worker {
     fn close(&mut self, index: usize) {
         let connection = self.connections.remove(index);
         self.shared.roster.leave(&connection.seat);
+        if connection.is_parked {
+            // Whoever comes next in its place has a turn of its own to wait for.
+            self.parked.retain(|&parked| parked != index);
+        }
         if connection.watches {
             self.shared.observers.unwatch(connection.seat.descriptor);
         }

@@ -8,7 +8,7 @@ mod verification;
 
 use crate::Database;
 use crate::backup::Manifest;
-use crate::checkpoint::{Checkpoint, CheckpointOptions, Hold, Shelf};
+use crate::checkpoint::{Checkpoint, CheckpointOptions, Footprint, Hold, Shelf};
 use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::update_log::{
@@ -16,6 +16,7 @@ use crate::update_log::{
 };
 use parking_lot::Mutex;
 use std::io::{self, IoSlice};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -45,6 +46,7 @@ pub struct DataDirectory {
     identity: Identity,
     shelf: Shelf,
     checkpoints: Mutex<CheckpointOptions>,
+    footprint: Mutex<Footprint>,
     _lock: Box<dyn Send + Sync>,
 }
 
@@ -99,7 +101,8 @@ impl DataDirectory {
         let identity = identity::read_or_make(&*disk, path).map_err(|error| hinted(error, path))?;
         let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
         let (path, checkpoints) = (path.to_path_buf(), Mutex::default());
-        let directory = DataDirectory { disk, path, identity, shelf, checkpoints, _lock: lock };
+        let footprint = Mutex::default();
+        let directory = DataDirectory { disk, path, identity, shelf, checkpoints, footprint, _lock: lock };
         directory.remove_partial(&directory.path.join(LOG))?;
         directory.remove_partial(&directory.path.join(CHECKPOINTS))?;
         Ok(directory)
@@ -126,6 +129,21 @@ impl DataDirectory {
         options: &DataOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Opened> {
+        self.restore_unless(database, clock, options, &mut |step| {
+            progress(step);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// The same; it is called off, with `Closed`, when `progress` breaks: the database then has some of it, and what is kept
+    /// here stays as it was.
+    pub fn restore_unless(
+        &self,
+        database: &Database,
+        clock: Arc<dyn Clock>,
+        options: &DataOptions,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Opened> {
         self.bring_back(database, clock, options, progress).map_err(|error| hinted(error, &self.path))
     }
 
@@ -134,7 +152,7 @@ impl DataDirectory {
         database: &Database,
         clock: Arc<dyn Clock>,
         options: &DataOptions,
-        progress: &mut dyn FnMut(Progress),
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Opened> {
         let began = Instant::now();
         *self.checkpoints.lock() = options.checkpoints;
@@ -147,7 +165,7 @@ impl DataDirectory {
                 // Whether the log can be read is found out when it is.
                 .get_or_insert_with(|| (start, open(start).map_or(0, |reader| reader.remaining())));
             log_len = Some((start, ahead));
-            progress(Progress { remaining: len - done + ahead, done });
+            progress(Progress { remaining: len - done + ahead, done })
         })?;
         let checkpoint = brought.checkpoint;
         let mut reader = open(checkpoint.as_ref().map_or(Position(0), |checkpoint| checkpoint.start))
@@ -156,7 +174,7 @@ impl DataDirectory {
         let checkpoint_len = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.len);
         let entries = replay::replay(database, &mut reader, &mut |reader| {
             let done = checkpoint_len + reader.position().0 - start.0;
-            progress(Progress { remaining: reader.remaining(), done });
+            progress(Progress { remaining: reader.remaining(), done })
         })?;
         let (end, tail) = (reader.position(), reader.tail().clone());
         if let Some(checkpoint) = checkpoint.as_ref().filter(|checkpoint| end < checkpoint.until) {
@@ -174,6 +192,7 @@ impl DataDirectory {
         let (disk, identity) = (Arc::clone(&self.disk), self.identity);
         let log = UpdateLog::start(disk, &log, identity, openings, end, clock, options.log)?;
         database.attach(log, openings);
+        self.measure(database);
         let took = began.elapsed();
         Ok(Opened { checkpoint, refused: brought.refused, entries, end, tail, took })
     }
@@ -194,6 +213,20 @@ impl DataDirectory {
     /// Whether the log has grown enough since the last checkpoint for another one.
     pub fn is_checkpoint_due(&self, database: &Database) -> bool {
         database.log().is_some_and(|log| self.shelf.is_due(log.end(), &self.checkpoints.lock()))
+    }
+
+    /// What is on disk here, as of the last look at it: those who ask do not wait for the disk.
+    pub fn footprint(&self) -> Footprint {
+        *self.footprint.lock()
+    }
+
+    /// Looks at what is on disk. Whoever makes checkpoints does so now and then.
+    pub(crate) fn measure(&self, database: &Database) {
+        let Some(end) = database.log().map(UpdateLog::written) else { return };
+        // What cannot be looked at now is as it was.
+        if let Ok(footprint) = self.shelf.footprint(end) {
+            *self.footprint.lock() = footprint;
+        }
     }
 
     /// Keeps the update log from a position on, whatever checkpoints are made, until what this returns is dropped.

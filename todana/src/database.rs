@@ -368,12 +368,21 @@ impl Database {
 
     /// Visits with expiry in between.
     fn visit(&self, lane: &Lane, key: &[u8], now: UnixSeconds, visitor: &mut dyn Visitor) -> Result<Met> {
-        self.visit_telling(self.log.get(), lane, key, now, visitor)
+        self.visit_telling(self.log.get(), true, lane, key, now, visitor)
     }
 
+    /// The log, for what reads note on records (a version shown, a sliding expiry moved). Nothing waits for it to be on disk, for
+    /// it may be lost: a record without its version meets no compare-and-set that was made for another state of it, and no
+    /// version is made a second time ([`Versions::begin_anew`]). Nor shall it pile up before a log that cannot be written.
+    fn log_for_notes(&self) -> Option<&UpdateLog> {
+        self.log.get().filter(|log| log.takes_changes() && !log.is_crowded())
+    }
+
+    /// `awaited`: what is answered is not to leave before the log has come on.
     fn visit_telling(
         &self,
         log: Option<&UpdateLog>,
+        awaited: bool,
         lane: &Lane,
         key: &[u8],
         now: UnixSeconds,
@@ -392,7 +401,7 @@ impl Database {
             removed = self.sweep.gone();
             outcome = self.engine.visit(key, &mut living);
         }
-        if let Some(end) = living.logged {
+        if let Some(end) = living.logged.filter(|_| awaited) {
             lane.has_logged(end);
         }
         let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
@@ -511,10 +520,9 @@ impl Database {
         let is_tight =
             self.tracking.is_on(now) && self.engine.bounded().is_some_and(|bounded| bounded.is_tight());
         let mut visitor = GetVisitor::new(get, now, &self.tracking, &self.versions, reply, is_tight);
-        // What reads note can be lost (a version shown, a sliding expiry moved), and must not pile up before a log that is stuck.
         let is_change = get.touch.is_some() || get.vivify.is_some();
-        let log = self.log.get().filter(|log| is_change || log.takes_changes());
-        let met = self.visit_telling(log, lane, get.key, now, &mut visitor);
+        let log = if is_change { self.log.get() } else { self.log_for_notes() };
+        let met = self.visit_telling(log, is_change, lane, get.key, now, &mut visitor);
         let outcome = visitor.outcome;
         self.note([get.touch, get.vivify], now);
         match met {
@@ -716,7 +724,7 @@ impl Database {
         lane.counts.cmd_meta.one();
         self.tracking.ask(now);
         let mut visitor = InspectVisitor { inspect, now, versions: &self.versions, outcome: Reply::Miss };
-        match self.visit(lane, inspect.key, now, &mut visitor) {
+        match self.visit_telling(self.log_for_notes(), false, lane, inspect.key, now, &mut visitor) {
             Ok(_) => visitor.outcome,
             Err(_) => Reply::Refused(Refusal::OutOfMemory),
         }

@@ -232,7 +232,10 @@ impl Source {
         if let Some(checkpoint) = &beginning.checkpoint {
             time_ms = checkpoint.header.made_ms;
             let len = checkpoint.len();
-            let mut told = |done: u64| progress(Progress { done, remaining: len.saturating_sub(done) });
+            let mut told = |done: u64| {
+                progress(Progress { done, remaining: len.saturating_sub(done) });
+                ControlFlow::Continue(())
+            };
             checkpoint.load(database, &mut told)?;
         }
         let (mut entries, mut lost) = (0u64, 0);

@@ -73,16 +73,20 @@ pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
             }
         })
         .map_err(|error| system(&error))?;
-    // What is read back may take its time: clients wait meanwhile, and a signal ends it behind that.
-    let loaded = server.load(&mut |_| ()).map_err(|error| data_place::refused(memory_file, &error));
-    let outcome = loaded.and_then(|opened| {
-        if let (Some(place), Some(opened)) = (&place, &opened) {
-            // Nobody may be there to be told.
-            let _ = writeln!(trouble, "{}", data_place::found(place, opened));
+    // What is read back may take its time: clients wait meanwhile.
+    let outcome = match server.load(&mut |_| ()) {
+        Ok(opened) => {
+            if let (Some(place), Some(opened)) = (&place, &opened) {
+                // Nobody may be there to be told.
+                let _ = writeln!(trouble, "{}", data_place::found(place, opened));
+            }
+            drop(trouble);
+            server.run().map_err(|error| system(&error))
         }
-        drop(trouble);
-        server.run().map_err(|error| system(&error))
-    });
+        // A signal has called it off.
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        Err(error) => Err(data_place::refused(memory_file, &error)),
+    };
     closer.close();
     let _ = watcher.join();
     if settings.daemon

@@ -387,6 +387,71 @@ const OWN: [Metric; 9] = [
     ),
 ];
 
+/// Only where there is a data directory.
+const KEPT: [Metric; 16] = [
+    plain("todana_loading", Gauge, "1 while the data is read back.", &[(&[], "todana_loading")]),
+    plain(
+        "todana_log_takes_writes",
+        Gauge,
+        "0 while the update log cannot be written and writes are refused.",
+        &[(&[], "todana_log_takes_writes")],
+    ),
+    plain(
+        "todana_log_refused_writes_total",
+        Counter,
+        "Writes refused as the update log cannot be written.",
+        &[(&[], "todana_log_refusals")],
+    ),
+    plain(
+        "todana_log_appended_bytes_total",
+        Counter,
+        "Bytes of the update log since the data directory was made.",
+        &[(&[], "todana_log_end")],
+    ),
+    plain("todana_log_synced_bytes_total", Counter, "Of those, on disk.", &[(&[], "todana_log_synced")]),
+    plain(
+        "todana_log_unsynced_bytes",
+        Gauge,
+        "Of those, not on disk yet.",
+        &[(&[], "todana_log_unsynced_bytes")],
+    ),
+    plain(
+        "todana_log_segments",
+        Gauge,
+        "Files of the update log that are kept.",
+        &[(&[], "todana_log_segments")],
+    ),
+    plain("todana_log_bytes", Gauge, "Their bytes.", &[(&[], "todana_log_bytes")]),
+    plain("todana_checkpoints", Gauge, "Checkpoints that are kept.", &[(&[], "todana_checkpoints")]),
+    plain("todana_checkpoint_bytes", Gauge, "Their bytes.", &[(&[], "todana_checkpoint_bytes")]),
+    plain("todana_checkpoints_made_total", Counter, "Checkpoints made.", &[(&[], "todana_checkpoints_made")]),
+    plain(
+        "todana_checkpoints_failed_total",
+        Counter,
+        "Checkpoints that could not be made.",
+        &[(&[], "todana_checkpoints_failed")],
+    ),
+    plain(
+        "todana_last_checkpoint_timestamp_seconds",
+        Gauge,
+        "When the newest checkpoint was begun, Unix time; 0 without.",
+        &[(&[], "todana_last_checkpoint_time")],
+    ),
+    plain(
+        "todana_last_checkpoint_duration_seconds",
+        Gauge,
+        "How long it took to make; 0 for one that was found at the start.",
+        &[(&[], "todana_last_checkpoint_seconds")],
+    ),
+    plain("todana_last_checkpoint_bytes", Gauge, "Its size.", &[(&[], "todana_last_checkpoint_bytes")]),
+    plain(
+        "todana_last_checkpoint_records",
+        Gauge,
+        "Its records.",
+        &[(&[], "todana_last_checkpoint_records")],
+    ),
+];
+
 /// Writes the answer to `/metrics`, and remembers what it must not take back.
 #[derive(Default)]
 pub(super) struct Metrics {
@@ -406,7 +471,7 @@ impl Metrics {
             self.commands_by_class(&mut text, readings);
         }
         process(&mut text);
-        OWN.iter().for_each(|metric| write(&mut text, readings, metric));
+        OWN.iter().chain(&KEPT).for_each(|metric| write(&mut text, readings, metric));
         engine(&mut text, readings);
         text.into_text()
     }
@@ -617,7 +682,8 @@ mod tests {
 
     #[test]
     fn names_are_told_once() {
-        let mut names: Vec<&str> = GENERAL.iter().chain(&OWN).map(|metric| metric.name).collect();
+        let mut names: Vec<&str> =
+            GENERAL.iter().chain(&OWN).chain(&KEPT).map(|metric| metric.name).collect();
         let all = names.len();
         names.sort_unstable();
         names.dedup();

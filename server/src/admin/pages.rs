@@ -45,6 +45,7 @@ impl Pages {
     fn readiness(&self) -> Response {
         match self.shared.stopping() {
             Stopping::No if self.shared.is_loading() => Response::text(Status::Unavailable, "loading\n"),
+            Stopping::No if self.shared.has_not_loaded() => Response::text(Status::Unavailable, "no data\n"),
             Stopping::No if self.log_is_stuck() => Response::text(Status::Unavailable, "no writes\n"),
             Stopping::No => Response::text(Status::Ok, "ready\n"),
             Stopping::Drain | Stopping::AtOnce => Response::text(Status::Unavailable, "stopping\n"),

@@ -17,6 +17,7 @@ use pipe::{Pipe, Taken};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use todana::{DataDirectory, Database};
 use todana_core::Export;
 
@@ -28,6 +29,9 @@ const LOGS_MAX: usize = 8;
 const LOOK_EVERY: u64 = 30;
 /// So many of those without anything taken, five minutes, and a receiver is cut off: the log must not grow for its sake.
 const QUIET_LOOKS_MAX: u32 = 100;
+
+/// How often it is asked whether an end has been waited for long enough.
+const ASK_EVERY: Duration = Duration::from_millis(20);
 
 const NO_DIRECTORY: &str = "SERVER_ERROR no data directory: the server was started without --data-dir";
 const BUSY: &str = "SERVER_ERROR busy";
@@ -142,12 +146,17 @@ impl Exports {
         self.count.store(jobs.len(), Ordering::Relaxed);
     }
 
-    /// Ends all of them.
-    pub(crate) fn close(&self) {
+    /// Ends all of them. `gives_up` is asked now and then; once it says so, those whom the disk keeps waiting are left to
+    /// themselves.
+    pub(crate) fn close_unless(&self, gives_up: &dyn Fn() -> bool) {
         let jobs = std::mem::take(&mut *self.jobs());
         jobs.iter().for_each(|job| job.pipe.leave());
         for job in jobs {
-            if job.thread.join().is_err() {
+            while !job.thread.is_finished() && !gives_up() {
+                // Unparked by nobody: there is no hurry at the end of a server.
+                std::thread::park_timeout(ASK_EVERY);
+            }
+            if job.thread.is_finished() && job.thread.join().is_err() {
                 tracing::error!("the thread of an export ended by a panic");
             }
         }

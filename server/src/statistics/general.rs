@@ -1,6 +1,6 @@
 //! `stats`: the process, its connections, its commands, its memory.
 
-use super::Writer;
+use super::{Writer, seconds};
 use crate::counters::{Own, WorkerCounters};
 use crate::process;
 use crate::server::{Shared, Stopping};
@@ -138,8 +138,4 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("todana_committed_bytes", status.committed_bytes);
     w.put("todana_resident_bytes", process::resident_bytes());
     w.put("todana_started", shared.started_at);
-}
-
-fn seconds(time: std::time::Duration) -> String {
-    format!("{}.{:06}", time.as_secs(), time.subsec_micros())
 }

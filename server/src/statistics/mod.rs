@@ -1,7 +1,7 @@
 //! `stats`: the names that tools read, with the values we have.
 //!
 //! ```text
-//! general   the process, connections, commands, memory
+//! general   the process, connections, commands, memory; kept: the data directory
 //! settings  options in force
 //! items, slabs  by virtual class: where memcached would have put each record, by its size rule
 //! sizes     how many records of which size, on request (`-o track_sizes`)
@@ -19,6 +19,7 @@ mod conns;
 mod detail;
 mod general;
 mod items;
+mod kept;
 mod settings;
 mod sizes;
 mod slabs;
@@ -31,6 +32,7 @@ use crate::listing::Walk;
 use crate::server::Shared;
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use todana::ClassCounters;
 use todana_core::{Reply, SizeClass, SurveyedClass};
 use todana_protocol::memcached::CHUNK_SIZES;
@@ -76,7 +78,10 @@ pub(crate) fn answer(shared: &Shared, group: &[u8], asker: i32, out: Out<'_>) ->
     let mut writer =
         Writer { out, baseline: Some(&shared.baseline), value: String::new(), name: String::new() };
     match word {
-        b"" => general::put(shared, &mut writer),
+        b"" => {
+            general::put(shared, &mut writer);
+            kept::put(shared, &mut writer);
+        }
         b"items" => items::put(shared, &mut writer),
         b"slabs" => slabs::put(shared, &mut writer),
         b"sizes" if shared.options.track_sizes => return Some(Walk::Sizes(Histogram::default())),
@@ -118,6 +123,10 @@ fn reset(shared: &Shared) {
     shared.connections.rejected.store(0, Ordering::Relaxed);
     shared.reset_worker_sums();
     shared.observers.prefixes.clear();
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{}.{:06}", time.as_secs(), time.subsec_micros())
 }
 
 fn on_off(on: bool) -> &'static str {

@@ -5,8 +5,10 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use todana::disk::Disk;
 use todana_server::{Handle, Options, Server};
 
 /// Long enough for any machine: it only ends what would hang.
@@ -30,7 +32,17 @@ pub(crate) struct Running {
 impl Running {
     /// Starts a server on a port that the system chooses.
     pub(crate) fn start(options: Options) -> Running {
-        let server = Server::bind(Options { port: 0, ..options }).unwrap();
+        Running::of(Server::bind(Options { port: 0, ..options }).unwrap())
+    }
+
+    /// The same with its data on this disk.
+    pub(crate) fn start_from(options: Options, disk: Arc<dyn Disk>) -> Running {
+        let mut server = Server::bind(Options { port: 0, ..options }).unwrap();
+        server.load_from(disk, &mut |_| ()).unwrap();
+        Running::of(server)
+    }
+
+    fn of(server: Server) -> Running {
         let (addresses, handle) = (server.tcp_addresses().to_vec(), server.handle());
         let admin_addresses = server.admin_addresses().to_vec();
         let udp_addresses = server.udp_addresses().to_vec();
@@ -59,9 +71,16 @@ impl Running {
 
     /// Waits until the server has ended.
     pub(crate) fn join(&mut self) {
-        if let Some(serving) = self.serving.take() {
-            serving.join().unwrap().unwrap();
-        }
+        self.outcome().unwrap();
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.serving.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until the server has ended, and says how.
+    pub(crate) fn outcome(&mut self) -> std::io::Result<()> {
+        self.serving.take().map_or(Ok(()), |serving| serving.join().unwrap())
     }
 }
 

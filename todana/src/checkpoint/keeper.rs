@@ -13,6 +13,8 @@ use todana_core::{Error, ErrorKind, Result};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long it waits after one that failed.
 const RETRY: Duration = Duration::from_secs(10);
+/// How often whoever waits for its end is asked whether they still do.
+const ASK_EVERY: Duration = Duration::from_millis(5);
 
 /// Makes checkpoints of a database when they are due, in a thread of its own, until it is dropped. One that is being made
 /// then is called off.
@@ -41,6 +43,7 @@ impl CheckpointKeeper {
             let mut pause = LOOK_EVERY;
             while its_own.waits(pause) {
                 pause = LOOK_EVERY;
+                directory.measure(&database);
                 if !directory.is_checkpoint_due(&database) {
                     continue;
                 }
@@ -51,6 +54,7 @@ impl CheckpointKeeper {
                 if made.is_err() {
                     pause = RETRY;
                 }
+                directory.measure(&database);
                 report(made);
             }
         };
@@ -62,6 +66,14 @@ impl CheckpointKeeper {
 }
 
 impl Shared {
+    fn stop(&self) {
+        {
+            let _lock = self.lock.lock();
+            self.stops.store(true, Ordering::Relaxed);
+        }
+        self.wakes.notify_all();
+    }
+
     /// False when it is time to end.
     fn waits(&self, pause: Duration) -> bool {
         let mut lock = self.lock.lock();
@@ -72,13 +84,28 @@ impl Shared {
     }
 }
 
+impl CheckpointKeeper {
+    /// Ends it, unless the disk keeps it waiting: `gives_up` is asked now and then, and once it says so, the thread is left to
+    /// itself. False then.
+    pub fn end_unless(mut self, gives_up: &dyn Fn() -> bool) -> bool {
+        self.shared.stop();
+        let Some(thread) = self.thread.take() else { return true };
+        while !thread.is_finished() {
+            if gives_up() {
+                return false;
+            }
+            // Unparked by nobody: there is no hurry at the end of a server.
+            std::thread::park_timeout(ASK_EVERY);
+        }
+        // A panic in it has been shown already.
+        let _ = thread.join();
+        true
+    }
+}
+
 impl Drop for CheckpointKeeper {
     fn drop(&mut self) {
-        {
-            let _lock = self.shared.lock.lock();
-            self.shared.stops.store(true, Ordering::Relaxed);
-        }
-        self.shared.wakes.notify_all();
+        self.shared.stop();
         if let Some(thread) = self.thread.take() {
             // A panic in it has been shown already.
             let _ = thread.join();

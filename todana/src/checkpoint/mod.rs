@@ -22,9 +22,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use keeper::CheckpointKeeper;
-pub(crate) use reader::{Failure, Reader};
-pub use shelf::Hold;
+pub(crate) use reader::{Failure, Reader, called_off};
 pub(crate) use shelf::Shelf;
+pub use shelf::{Footprint, Hold};
 pub(crate) use writer::{Sink, write, write_empty};
 
 /// How checkpoints are made, and when.

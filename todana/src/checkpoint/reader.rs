@@ -6,6 +6,7 @@ use crate::Database;
 use crate::disk::{Disk, File};
 use crate::update_log::{Change, Identity, Position, Rest};
 use parking_lot::Mutex;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -89,7 +90,11 @@ impl Reader {
 
     /// Brings all records back into a database, and what else the checkpoint tells. `progress` is told now and then how many
     /// bytes have been read. What was brought back before a failure stays there.
-    pub(crate) fn load(&self, database: &Database, progress: &mut dyn FnMut(u64)) -> Result<(), Failure> {
+    pub(crate) fn load(
+        &self,
+        database: &Database,
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
         if let Some(Order { seed, groups }) = self.header.order {
             database.expect(Order { seed, groups: groups.min(self.footer.records) });
         }
@@ -102,10 +107,18 @@ impl Reader {
 
     /// Reads everything and checks every checksum.
     pub(crate) fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), Failure> {
-        self.read_all(None, progress)
+        self.read_all(None, &mut |done| {
+            progress(done);
+            ControlFlow::Continue(())
+        })
     }
 
-    fn read_all(&self, database: Option<&Database>, progress: &mut dyn FnMut(u64)) -> Result<(), Failure> {
+    /// `progress` may call it off.
+    fn read_all(
+        &self,
+        database: Option<&Database>,
+        progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<(), Failure> {
         let threads = thread::available_parallelism().map_or(2, |threads| threads.get().min(THREADS_MAX));
         // Each thread begins at a place of its own: neighbours in a checkpoint are neighbours in the engine, and two threads
         // would wait for one another there.
@@ -133,7 +146,12 @@ impl Reader {
                 match receiver.recv_timeout(TELL_EVERY) {
                     Ok(Ok(tally)) => total.add(tally),
                     Ok(Err(failure)) => outcome = Err(failure),
-                    Err(mpsc::RecvTimeoutError::Timeout) => progress(done.load(Ordering::Relaxed)),
+                    Err(mpsc::RecvTimeoutError::Timeout) => {
+                        if progress(done.load(Ordering::Relaxed)).is_break() {
+                            stops.store(true, Ordering::Relaxed);
+                            outcome = Err(Failure::Refused(called_off()));
+                        }
+                    }
                     Err(mpsc::RecvTimeoutError::Disconnected) => break,
                 }
             }
@@ -143,8 +161,10 @@ impl Reader {
         if (total.blocks, total.records, total.content_len) != (blocks, records, content_len) {
             return Err(self.damaged(self.footer.offset, "the footer does not tell what is there"));
         }
-        progress(self.len());
-        Ok(())
+        match progress(self.len()) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(Failure::Refused(called_off())),
+        }
     }
 
     /// One thread's part.
@@ -341,6 +361,11 @@ impl Blocks<'_> {
         }
         Ok(pieces.tally)
     }
+}
+
+/// Somebody wanted no more of it.
+pub(crate) fn called_off() -> Error {
+    Error::new(ErrorKind::Closed, "reading the data was called off")
 }
 
 fn put(database: Option<&Database>, key: &[u8], record: Record<'_>) -> Result<(), Failure> {

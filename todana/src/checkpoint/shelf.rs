@@ -3,10 +3,11 @@
 use super::{Checkpoint, CheckpointOptions, Failure, Reader, Sink, write};
 use crate::Database;
 use crate::disk::{Disk, File};
-use crate::update_log::{self, Identity, Position, segment_name, segment_start};
+use crate::update_log::{self, Identity, Position, SEGMENT_HEADER_LEN, segment_name, segment_start};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -28,6 +29,19 @@ pub(crate) struct Shelf {
     /// Known to be whole, the newest one first. Locked while one is made.
     whole: Mutex<Vec<Known>>,
     holds: Arc<Holds>,
+}
+
+/// What a data directory has on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Segments of the update log.
+    pub log_segments: u64,
+    /// Their bytes.
+    pub log_bytes: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Bytes of those that are whole.
+    pub checkpoint_bytes: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -74,7 +88,7 @@ impl Shelf {
     pub(crate) fn bring_back(
         &self,
         database: &Database,
-        progress: &mut dyn FnMut(Position, u64, u64),
+        progress: &mut dyn FnMut(Position, u64, u64) -> ControlFlow<()>,
     ) -> Result<BroughtBack> {
         let mut brought = BroughtBack::default();
         let mut whole = self.whole.lock();
@@ -214,6 +228,23 @@ impl Shelf {
             self.disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
         }
         Ok(())
+    }
+
+    /// What there is on disk now; the log ends at `end`.
+    pub(crate) fn footprint(&self, end: Position) -> Result<Footprint> {
+        let names = self.disk.list(&self.log).map_err(|error| cannot("read", &self.log, &error))?;
+        let segments: Vec<Position> = names.iter().filter_map(|name| segment_start(name)).collect();
+        let first = segments.iter().min().copied().unwrap_or(end);
+        let headers = (segments.len() * SEGMENT_HEADER_LEN) as u64;
+        let checkpoints = self.list()?;
+        // One that was found damaged stands there too, and its size is not known.
+        let whole = self.whole.lock();
+        Ok(Footprint {
+            log_segments: segments.len() as u64,
+            log_bytes: headers + end.0.saturating_sub(first.0),
+            checkpoints: checkpoints.len() as u64,
+            checkpoint_bytes: whole.iter().map(|known| known.len).sum(),
+        })
     }
 
     pub(crate) fn hold(&self, from: Position) -> Hold {

@@ -8,7 +8,9 @@
 //! value are made by the reading thread, once all that stands before them has been done.
 
 use crate::Database;
+use crate::checkpoint::called_off;
 use crate::update_log::{Change, Position, Reader, decode};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -22,15 +24,15 @@ const BATCH_LEN: usize = 64 << 10;
 const QUEUE: usize = 4;
 /// Entries whose records are fetched from memory together.
 const GROUP: usize = 16;
-/// How often it is told how far it has come, in entries.
-const TELL_EVERY: u64 = 1 << 12;
+/// How often it is told how far it has come, in bytes of the log.
+const TELL_EVERY: u64 = 1 << 20;
 
 /// Makes all changes that are still to be read; returns how many entries there were. `progress` is called with the reader now and
-/// then. What fails first by its place in the log is what is told, as if the changes were made one by one.
+/// then, and may call it off. What fails first by its place in the log is what is told, as if the changes were made one by one.
 pub(crate) fn replay(
     database: &Database,
     reader: &mut Reader,
-    progress: &mut dyn FnMut(&Reader),
+    progress: &mut dyn FnMut(&Reader) -> ControlFlow<()>,
 ) -> Result<u64> {
     let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(THREADS_MAX));
     if threads == 1 {
@@ -67,13 +69,20 @@ pub(crate) fn replay(
     }
 }
 
-fn replay_alone(database: &Database, reader: &mut Reader, progress: &mut dyn FnMut(&Reader)) -> Result<u64> {
-    let mut entries = 0;
+fn replay_alone(
+    database: &Database,
+    reader: &mut Reader,
+    progress: &mut dyn FnMut(&Reader) -> ControlFlow<()>,
+) -> Result<u64> {
+    let (mut entries, mut told) = (0, reader.position());
     while let Some((_, entry)) = reader.next_entry()? {
         database.replay(&entry.change)?;
         entries += 1;
-        if entries % TELL_EVERY == 0 {
-            progress(reader);
+        if reader.position().0 - told.0 >= TELL_EVERY {
+            told = reader.position();
+            if progress(reader).is_break() {
+                return Err(called_off());
+            }
         }
     }
     Ok(entries)
@@ -85,9 +94,9 @@ fn share_out(
     reader: &mut Reader,
     lanes: &mut [Lane],
     failed: &AtomicBool,
-    progress: &mut dyn FnMut(&Reader),
+    progress: &mut dyn FnMut(&Reader) -> ControlFlow<()>,
 ) -> Result<u64> {
-    let mut entries = 0;
+    let (mut entries, mut told) = (0, reader.position());
     while let Some((position, content, entry)) = reader.next_content()? {
         match entry.change {
             Change::Put { key, .. } | Change::Retag { key, .. } | Change::Remove { key }
@@ -108,12 +117,15 @@ fn share_out(
             }
         }
         entries += 1;
-        if entries % TELL_EVERY == 0 {
+        if reader.position().0 - told.0 >= TELL_EVERY {
+            told = reader.position();
             if failed.load(Ordering::Relaxed) {
                 // The thread that failed tells why.
                 break;
             }
-            progress(reader);
+            if progress(reader).is_break() {
+                return Err(called_off());
+            }
         }
     }
     lanes.iter_mut().for_each(Lane::finish);

@@ -21,11 +21,11 @@ mod writer;
 
 use crate::clock::Clock;
 use crate::disk::Disk;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use pending::Pending;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
@@ -88,6 +88,9 @@ pub enum Health {
 /// So much may wait to be written before those who append more have to wait themselves.
 const BACKLOG_MAX: u64 = 32 << 20;
 
+/// How often those who wait are asked whether they still do.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+
 const WELL: u8 = 0;
 const STUCK: u8 = 1;
 const LOST: u8 = 2;
@@ -119,6 +122,8 @@ struct Shared {
     due_us: AtomicU64,
     born: Instant,
     state: AtomicU8,
+    /// The writer's thread has come to its end.
+    has_left: AtomicBool,
     /// Why, unless all is well. Its lock goes with `progress`.
     trouble: Mutex<String>,
     /// More is on disk, or the state has changed.
@@ -153,6 +158,7 @@ impl UpdateLog {
             due_us: AtomicU64::new(0),
             born: Instant::now(),
             state: AtomicU8::new(WELL),
+            has_left: AtomicBool::new(false),
             trouble: Mutex::new(String::new()),
             progress: Condvar::new(),
             listeners: Mutex::new(Vec::new()),
@@ -196,6 +202,11 @@ impl UpdateLog {
         Position(self.shared.appended.load(Ordering::Acquire))
     }
 
+    /// What stands before this has been handed to the system.
+    pub fn written(&self) -> Position {
+        Position(self.shared.written.load(Ordering::Acquire))
+    }
+
     /// What stands before this is on disk.
     pub fn synced(&self) -> Position {
         self.shared.synced()
@@ -215,10 +226,23 @@ impl UpdateLog {
         self.shared.is_settled(position)
     }
 
+    /// Whether more waits to be written than there should, so that whoever appends more had better wait, even for what needs no
+    /// answer. Costs two loads.
+    #[inline]
+    pub fn is_crowded(&self) -> bool {
+        self.shared.is_crowded()
+    }
+
     /// Waits until it is. Fails with `Unavailable` when the log cannot be written: whether the change survives a crash is
     /// not known then.
     pub fn wait(&self, position: Position) -> Result<()> {
         self.shared.wait(|| self.is_settled(position))
+    }
+
+    /// The same as long as `goes_on`, which is asked now and then; false when it says no.
+    pub fn wait_while(&self, position: Position, goes_on: &dyn Fn() -> bool) -> Result<bool> {
+        let is_over = || self.is_settled(position);
+        self.shared.wait_asking(&is_over, Some(goes_on))
     }
 
     /// Waits until what stands before this position is on disk, whatever the options say; brings that about at once. Fails
@@ -267,17 +291,33 @@ impl UpdateLog {
     /// Writes and syncs what there is and ends in good order. Nothing may be appended any more. Fails with `Unavailable` when
     /// it could not be written.
     pub fn close(&self) -> Result<()> {
+        self.close_unless(&|| false)
+    }
+
+    /// The same; `gives_up` is asked now and then while the disk keeps it waiting. Once it says so, the thread that writes is left
+    /// to itself, and the error says how much is not known to be on disk.
+    pub fn close_unless(&self, gives_up: &dyn Fn() -> bool) -> Result<()> {
         // Held, so that whoever closes it a second time waits too.
         let mut writer = self.writer.lock();
         if let Some(writer) = writer.take() {
             self.shared.pending.lock().ends = true;
             self.shared.work.notify_one();
-            // A thread that has failed has said so.
-            let _ = writer.join();
+            if self.shared.writer_leaves(gives_up) {
+                // A thread that has failed has said so.
+                let _ = writer.join();
+            }
+            let unsure = |why: String| {
+                let len = self.end().0.saturating_sub(self.synced().0);
+                self.shared
+                    .set_state(LOST, format!("{why}; {len} bytes of writes are not known to be on disk"));
+            };
             // Nobody waits for what nobody will write.
             match self.health() {
-                Health::Well => self.shared.set_state(CLOSED, "the update log is closed".into()),
-                Health::Stuck(why) => self.shared.set_state(LOST, why),
+                Health::Well if self.shared.has_left.load(Ordering::Acquire) => {
+                    self.shared.set_state(CLOSED, "the update log is closed".into());
+                }
+                Health::Well => unsure("the disk has not answered".into()),
+                Health::Stuck(why) => unsure(why),
                 Health::Lost(_) => {}
             }
         }
@@ -343,19 +383,45 @@ impl Shared {
     }
 
     fn wait(&self, is_over: impl Fn() -> bool) -> Result<()> {
+        self.wait_asking(&is_over, None).map(|_| ())
+    }
+
+    /// Waits until it is over, as long as `goes_on`; false if that comes to its end first.
+    fn wait_asking(&self, is_over: &dyn Fn() -> bool, goes_on: Option<&dyn Fn() -> bool>) -> Result<bool> {
         if is_over() {
-            return Ok(());
+            return Ok(true);
         }
         let mut trouble = self.trouble.lock();
         loop {
             if is_over() {
-                return Ok(());
+                return Ok(true);
             }
             if self.state.load(Ordering::Acquire) != WELL {
                 return Err(Error::new(ErrorKind::Unavailable, trouble.clone()));
             }
-            self.progress.wait(&mut trouble);
+            let Some(goes_on) = goes_on else {
+                self.progress.wait(&mut trouble);
+                continue;
+            };
+            // Not while the lock is held.
+            if !MutexGuard::unlocked(&mut trouble, goes_on) {
+                return Ok(is_over());
+            }
+            self.progress.wait_for(&mut trouble, ASK_EVERY);
         }
+    }
+
+    /// Waits until the writer's thread has come to its end; false if `gives_up` comes first.
+    fn writer_leaves(&self, gives_up: &dyn Fn() -> bool) -> bool {
+        let mut trouble = self.trouble.lock();
+        while !self.has_left.load(Ordering::Acquire) {
+            // Not while the lock is held.
+            if MutexGuard::unlocked(&mut trouble, gives_up) {
+                return self.has_left.load(Ordering::Acquire);
+            }
+            self.progress.wait_for(&mut trouble, ASK_EVERY);
+        }
+        true
     }
 
     /// Tells all who wait.

@@ -86,7 +86,7 @@ impl Writer {
     }
 
     pub(crate) fn run(mut self) {
-        let _told = TellsOfPanic(Arc::clone(&self.shared));
+        let _told = TellsOfEnd(Arc::clone(&self.shared));
         loop {
             let (ends, rotates, syncs) = self.take();
             if !self.write_until_done(rotates) {
@@ -268,13 +268,17 @@ enum Failure {
     Lost(io::Error),
 }
 
-/// Nobody waits for a thread that has ended so.
-struct TellsOfPanic(Arc<Shared>);
+/// Nobody waits for a thread that has ended.
+struct TellsOfEnd(Arc<Shared>);
 
-impl Drop for TellsOfPanic {
+impl Drop for TellsOfEnd {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.set_state(LOST, "the update log's thread has failed".into());
         }
+        self.0.has_left.store(true, Ordering::Release);
+        // No listener: one of them may be what has failed.
+        drop(self.0.trouble.lock());
+        self.0.progress.notify_all();
     }
 }

@@ -284,6 +284,11 @@ impl Dialect {
         }
     }
 
+    /// Whether a line of several keys has been answered in part.
+    pub fn is_between_keys(&self) -> bool {
+        matches!(self.mode, Mode::Keys(_))
+    }
+
     /// The client is a stranger again.
     pub fn expel(&mut self) {
         self.is_admitted = false;

@@ -1,0 +1,47 @@
+//! `stats`: the data that is kept, where there is a data directory.
+
+use super::Writer;
+use crate::server::Shared;
+use std::time::Duration;
+use todana::update_log::{Health, Sync};
+
+pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
+    let Some(place) = &shared.options.data else { return };
+    let sync = match place.sync {
+        Sync::Always => "always".to_string(),
+        Sync::Every(interval) => interval.as_millis().to_string(),
+        Sync::Never => "never".to_string(),
+    };
+    w.put("todana_sync", sync);
+    w.put("todana_loading", u8::from(shared.is_loading()));
+    let Some(log) = shared.database.log() else { return };
+    // In this order, so that no more is on disk than was appended.
+    let synced = log.synced().0;
+    let end = log.end().0;
+    let health = match log.health() {
+        Health::Well => "well",
+        Health::Stuck(_) => "stuck",
+        Health::Lost(_) => "lost",
+    };
+    w.put("todana_log_health", health);
+    w.put("todana_log_takes_writes", u8::from(log.takes_changes()));
+    w.put("todana_log_refusals", shared.database.counters().log_refusals);
+    w.put("todana_log_end", end);
+    w.put("todana_log_synced", synced);
+    w.put("todana_log_unsynced_bytes", end.saturating_sub(synced));
+    let footprint = shared.keeping.footprint();
+    w.put("todana_log_segments", footprint.log_segments);
+    w.put("todana_log_bytes", footprint.log_bytes);
+    w.put("todana_checkpoints", footprint.checkpoints);
+    w.put("todana_checkpoint_bytes", footprint.checkpoint_bytes);
+    let (made, failed) = shared.keeping.counts();
+    w.put("todana_checkpoints_made", made);
+    w.put("todana_checkpoints_failed", failed);
+    let last = shared.keeping.last();
+    let last = last.as_ref();
+    w.put("todana_last_checkpoint_time", last.map_or(0, |last| last.made_ms / 1000));
+    let took = last.map_or(Duration::ZERO, |last| last.took);
+    w.put("todana_last_checkpoint_seconds", super::seconds(took));
+    w.put("todana_last_checkpoint_bytes", last.map_or(0, |last| last.len));
+    w.put("todana_last_checkpoint_records", last.map_or(0, |last| last.records));
+}

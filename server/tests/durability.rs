@@ -1,0 +1,395 @@
+//! What a server tells its clients while its disk is slow, hangs or fails.
+
+mod running;
+
+use running::{Client, PATIENCE, Running, eventually, options};
+use std::io::{self, IoSlice, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+use todana::disk::{Disk, File, SystemDisk};
+use todana_server::{AdminOptions, DataPlace, Options, Server, Sync};
+
+/// What becomes of the files of the update log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Mood {
+    #[default]
+    Well,
+    /// Neither writes nor syncs return, until the mood is another one.
+    Hangs,
+    /// Nothing can be written.
+    Full,
+    /// A sync fails.
+    Fails,
+    /// So it does from the first write on that has this in it.
+    FailsFrom(&'static [u8]),
+}
+
+/// The machine's own disk, in a mood.
+#[derive(Clone, Default)]
+struct MoodyDisk(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    mood: Mutex<Mood>,
+    changed: Condvar,
+}
+
+impl MoodyDisk {
+    fn mood(&self) -> MutexGuard<'_, Mood> {
+        self.0.mood.lock().unwrap()
+    }
+
+    /// Once it hangs no longer.
+    fn awake(&self) -> MutexGuard<'_, Mood> {
+        self.0.changed.wait_while(self.mood(), |mood| *mood == Mood::Hangs).unwrap()
+    }
+
+    fn set(&self, mood: Mood) {
+        *self.mood() = mood;
+        self.0.changed.notify_all();
+    }
+}
+
+struct MoodyFile {
+    file: Box<dyn File>,
+    disk: MoodyDisk,
+}
+
+fn has(pieces: &[IoSlice<'_>], what: &[u8]) -> bool {
+    pieces.iter().any(|piece| piece.windows(what.len()).any(|found| found == what))
+}
+
+impl File for MoodyFile {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.file.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let mut mood = self.disk.awake();
+        match *mood {
+            Mood::Full => return Err(io::ErrorKind::StorageFull.into()),
+            Mood::FailsFrom(what) if has(pieces, what) => *mood = Mood::Fails,
+            _ => {}
+        }
+        self.file.write_at(offset, pieces)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        match *self.disk.awake() {
+            Mood::Fails => Err(io::Error::other("the disk has failed")),
+            _ => self.file.sync(),
+        }
+    }
+}
+
+impl Disk for MoodyDisk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        Ok(Box::new(MoodyFile { file: SystemDisk.create(path)?, disk: self.clone() }))
+    }
+
+    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
+        Ok(Box::new(MoodyFile { file: SystemDisk.open(path, writable)?, disk: self.clone() }))
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        SystemDisk.list(directory)
+    }
+
+    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+        SystemDisk.make_directory(directory)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        SystemDisk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        SystemDisk.remove(path)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        SystemDisk.sync_directory(directory)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + std::marker::Sync>> {
+        SystemDisk.lock(path)
+    }
+}
+
+/// A server of one worker whose data is on a disk of moods.
+struct Kept {
+    server: Running,
+    disk: MoodyDisk,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // Nothing hangs at the end of a test.
+        self.disk.set(Mood::Well);
+    }
+}
+
+fn start(sync: Sync) -> Kept {
+    start_with(sync, options())
+}
+
+fn start_with(sync: Sync, options: Options) -> Kept {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = MoodyDisk::default();
+    let data = Some(DataPlace { directory: folder.path().into(), sync });
+    let server = Running::start_from(Options { threads: 1, data, ..options }, Arc::new(disk.clone()));
+    Kept { server, disk, _folder: folder }
+}
+
+/// Whether the server has taken up all that has been sent, and has nothing to say to it. It is asked over another
+/// connection, often enough for the one worker to have had all the turns that it wants.
+fn says_nothing(client: &Client, other: &mut Client) -> bool {
+    for _ in 0..50 {
+        other.expect_version();
+    }
+    client.stream.set_nonblocking(true).unwrap();
+    let outcome = client.stream.peek(&mut [0]);
+    client.stream.set_nonblocking(false).unwrap();
+    outcome.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+}
+
+/// A packet of the binary protocol.
+fn packet(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x80, opcode];
+    packet.extend((key.len() as u16).to_be_bytes());
+    packet.extend([extras.len() as u8, 0, 0, 0]);
+    packet.extend(((extras.len() + key.len() + value.len()) as u32).to_be_bytes());
+    packet.extend([0; 12]);
+    [&packet, extras, key, value].concat()
+}
+
+#[test]
+fn what_acknowledges_quiet_writes_waits_for_all_of_them() {
+    const SETQ: u8 = 0x11;
+    const NOOP: u8 = 0x0a;
+    let kept = start(Sync::Always);
+    let (mut client, mut other) = (kept.server.connect(), kept.server.connect());
+    kept.disk.set(Mood::Hangs);
+    // As many as one turn takes, so that what acknowledges them comes in the next one.
+    let sets: Vec<u8> = (0..20u8).flat_map(|n| packet(SETQ, &[0; 8], &[b'k', b'a' + n], b"v")).collect();
+    client.send(&[sets, packet(NOOP, b"", b"", b"")].concat());
+    eventually("the last one is there", || {
+        other.send(b"get kt\r\n");
+        other.line() == "VALUE kt 0 1\r\n" && other.take(8) == b"v\r\nEND\r\n"[..8]
+    });
+    assert!(says_nothing(&client, &mut other));
+    kept.disk.set(Mood::Well);
+    let answer = client.take(24);
+    assert_eq!(answer[..2], [0x81, NOOP]);
+}
+
+/// Nothing is said to a client that wants no answers, so nothing else would hold it up.
+#[test]
+fn a_client_without_answers_is_held_up_before_what_waits_for_the_disk_takes_too_much_memory() {
+    const MIB: u64 = 1 << 20;
+    const VALUE: usize = 60_000;
+    const SETS: usize = 1_600;
+    for sync in [Sync::Always, Sync::Every(Duration::from_secs(1)), Sync::Never] {
+        let kept = start(sync);
+        let (mut client, mut other) = (kept.server.connect(), kept.server.connect());
+        kept.disk.set(Mood::Hangs);
+        let mut stream = client.stream.try_clone().unwrap();
+        let flood = std::thread::spawn(move || {
+            let set = [format!("set k 0 0 {VALUE} noreply\r\n").as_bytes(), &[b'v'; VALUE], b"\r\n"].concat();
+            (0..SETS).for_each(|_| stream.write_all(&set).unwrap());
+        });
+        let mut unwritten = || other.stat("todana_log_unsynced_bytes").parse::<u64>().unwrap();
+        eventually("it is held up", || unwritten() > 32 * MIB);
+        // It has had all the turns that it wanted: the one worker has had many, and nothing has come on.
+        let (mut last, mut alike) = (0, 0);
+        while alike < 100 {
+            let now = unwritten();
+            alike = if now == last { alike + 1 } else { 0 };
+            last = now;
+        }
+        assert!(last < 34 * MIB, "{last} bytes wait, {sync:?}");
+        assert!(!flood.is_finished());
+        kept.disk.set(Mood::Well);
+        flood.join().unwrap();
+        client.send(b"get k\r\n");
+        assert_eq!(client.line(), format!("VALUE k 0 {VALUE}\r\n"));
+    }
+}
+
+#[test]
+fn what_only_reads_waits_for_no_disk() {
+    let kept = start_with(Sync::Always, Options { negative_is_sliding: true, ..options() });
+    let (mut client, mut other) = (kept.server.connect(), kept.server.connect());
+    for key in ["gets", "me", "mg", "plain"] {
+        client.set(key.as_bytes(), b"v");
+    }
+    client.send(b"set sliding 0 -1000 1\r\nv\r\n");
+    client.expect(b"STORED\r\n");
+    kept.disk.set(Mood::Hangs);
+    other.send(b"set waits 0 0 1\r\nv\r\n");
+    eventually("it waits", || {
+        client.send(b"get waits\r\n");
+        client.line() != "END\r\n" && client.take(8) == b"v\r\nEND\r\n"[..8]
+    });
+    let reads = |client: &mut Client| {
+        client.expect_value(b"plain", b"v");
+        // Each of these gives a version to a record that has none.
+        client.send(b"gets gets\r\n");
+        let line = client.line();
+        assert!(line.starts_with("VALUE gets 0 1 "), "{line}");
+        client.expect(b"v\r\nEND\r\n");
+        client.send(b"mg mg c\r\n");
+        let line = client.line();
+        assert!(line.starts_with("HD c"), "{line}");
+        client.send(b"me me\r\n");
+        let line = client.line();
+        assert!(line.starts_with("ME me ") && line.contains("cas="), "{line}");
+        client.expect_value(b"sliding", b"v");
+        line
+    };
+    let first = reads(&mut client);
+    // Nobody is told another version because the first one is not on disk.
+    assert_eq!(reads(&mut client), first);
+    kept.disk.set(Mood::Fails);
+    assert_eq!(other.line(), "SERVER_ERROR cannot write the update log\r\n");
+    assert_eq!(other.rest(), b"");
+    // Nor is anybody cut off.
+    assert_eq!(reads(&mut client), first);
+    let mut other = kept.server.connect();
+    other.send(b"set k 0 0 1\r\nv\r\n");
+    assert_eq!(other.line(), "SERVER_ERROR cannot write the update log\r\n");
+    reads(&mut other);
+}
+
+/// The line would be taken for a part of the list.
+#[test]
+fn no_refusal_is_written_into_a_list_that_has_begun() {
+    let kept = start(Sync::Always);
+    let mut client = kept.server.connect();
+    let value = vec![b'v'; 30_000];
+    for key in ["first", "second", "third", "fourth", "fifth"] {
+        client.set(key.as_bytes(), &value);
+    }
+    // What of the answer fits a buffer leaves, and then the log cannot be written.
+    kept.disk.set(Mood::FailsFrom(b"fourth"));
+    client.send(b"gat 1000 first second third fourth fifth\r\n");
+    for key in ["first", "second", "third"] {
+        client.expect(format!("VALUE {key} 0 30000\r\n").as_bytes());
+        client.expect(&value);
+        client.expect(b"\r\n");
+    }
+    assert_eq!(client.rest().escape_ascii().to_string(), "");
+}
+
+#[test]
+fn a_stop_ends_although_the_disk_hangs_and_says_what_may_be_lost() {
+    let mut kept = start(Sync::Always);
+    let (mut client, mut other) = (kept.server.connect(), kept.server.connect());
+    kept.disk.set(Mood::Hangs);
+    client.send(b"set k 0 0 1\r\nv\r\n");
+    eventually("it is there", || {
+        other.send(b"get k\r\n");
+        other.line() != "END\r\n" && other.take(8) == b"v\r\nEND\r\n"[..8]
+    });
+    // The second time it shall end at once.
+    kept.server.handle.stop();
+    kept.server.handle.stop();
+    eventually("it ends", || kept.server.has_ended());
+    let error = kept.server.outcome().unwrap_err().to_string();
+    let len = error.strip_prefix("the disk has not answered; ");
+    let len = len.and_then(|rest| rest.strip_suffix(" bytes of writes are not known to be on disk"));
+    assert!(len.is_some_and(|len| len.parse::<u64>().unwrap() > 0), "{error}");
+    assert_eq!(client.rest(), b"", "it was not acknowledged");
+}
+
+#[test]
+fn a_stop_calls_off_what_reads_the_data_back_and_leaves_it_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = Some(DataPlace { directory: folder.path().into(), sync: Sync::Never });
+    let options = || Options { data: data.clone(), port: 0, threads: 1, ..options() };
+    {
+        let mut server = Running::start(options());
+        let mut client = server.connect();
+        for n in 0..100u32 {
+            client.set(n.to_string().as_bytes(), &[b'v'; 50_000]);
+        }
+        server.handle.stop();
+        server.join();
+    }
+    let mut server = Server::bind(options()).unwrap();
+    let handle = server.handle();
+    let mut told = 0;
+    let outcome = server.load(&mut |_| {
+        told += 1;
+        handle.stop();
+    });
+    assert_eq!(outcome.err().map(|error| error.kind()), Some(io::ErrorKind::Interrupted));
+    assert_eq!(told, 1);
+    drop(server);
+    let server = Running::start(options());
+    let mut client = server.connect();
+    assert_eq!(client.stat("curr_items"), "100");
+    client.expect_value(b"99", &[b'v'; 50_000]);
+}
+
+fn page(server: &Running, path: &str) -> String {
+    let mut stream = TcpStream::connect(server.admin_addresses[0]).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    format!("{} {body}", head.split(' ').nth(1).unwrap())
+}
+
+fn metric(server: &Running, name: &str) -> String {
+    let page = page(server, "/metrics/totals");
+    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} is missing")).to_string()
+}
+
+#[test]
+fn a_full_disk_is_told_everywhere_and_forgotten_when_it_has_room_again() {
+    let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
+    let kept = start_with(Sync::Always, Options { admin, ..options() });
+    let mut client = kept.server.connect();
+    client.set(b"before", b"v");
+    assert_eq!(page(&kept.server, "/readyz"), "200 ready\n");
+    assert_eq!(client.stat("todana_sync"), "always");
+    assert_eq!(client.stat("todana_log_health"), "well");
+    assert_eq!(client.stat("todana_log_unsynced_bytes"), "0");
+    assert_eq!(client.stat("todana_log_end"), client.stat("todana_log_synced"));
+    assert_eq!(metric(&kept.server, "todana_log_takes_writes"), "1");
+    kept.disk.set(Mood::Full);
+    // Not known to be on disk: it is told so, where it is the first to be refused by the disk itself.
+    client.send(b"set during 0 0 1\r\nv\r\n");
+    assert_eq!(client.line(), "SERVER_ERROR cannot write the update log\r\n");
+    assert_eq!(client.rest(), b"");
+    let mut client = kept.server.connect();
+    for request in ["set k 0 0 1\r\nv\r\n", "delete before\r\n", "touch before 9\r\n", "flush_all\r\n"] {
+        client.send(request.as_bytes());
+        assert_eq!(client.line(), "SERVER_ERROR cannot write the update log\r\n", "{request}");
+    }
+    client.expect_value(b"before", b"v");
+    assert_eq!(page(&kept.server, "/readyz"), "503 no writes\n");
+    assert_eq!(page(&kept.server, "/healthz"), "200 ok\n");
+    assert_eq!(client.stat("todana_log_health"), "stuck");
+    assert_eq!(client.stat("todana_log_refusals"), "4");
+    assert_eq!(metric(&kept.server, "todana_log_refused_writes_total"), "4");
+    assert_eq!(metric(&kept.server, "todana_log_takes_writes"), "0");
+    kept.disk.set(Mood::Well);
+    eventually("it writes again", || client.stat("todana_log_health") == "well");
+    client.set(b"after", b"v");
+    assert_eq!(page(&kept.server, "/readyz"), "200 ready\n");
+}
