@@ -27,7 +27,8 @@ pub(super) fn run(export: Export, directory: Arc<DataDirectory>, database: &Arc<
     // What is over holds nothing.
     drop(directory);
     let last = outcome.unwrap_or_else(|error| {
-        if !pipe.is_left() {
+        // What is asked for in vain is between the client and us; what cannot be done is for whoever looks after the server.
+        if !pipe.is_left() && error.kind() != ErrorKind::Invalid {
             tracing::warn!(%error, "an export has failed");
         }
         let line: String = error.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
