@@ -53,6 +53,15 @@ impl From<todana_client::Error> for Failure {
     }
 }
 
+impl From<todana_core::Error> for Failure {
+    fn from(error: todana_core::Error) -> Self {
+        match error.kind() {
+            todana_core::ErrorKind::Invalid => Failure::usage(error.to_string()),
+            _ => Failure::trouble(error.to_string()),
+        }
+    }
+}
+
 impl From<Box<dyn std::error::Error>> for Failure {
     fn from(error: Box<dyn std::error::Error>) -> Self {
         Failure::trouble(error.to_string())

@@ -1,6 +1,7 @@
 //! `todana`: the server and its tools in one executable.
 #![forbid(unsafe_code)]
 
+mod backup;
 mod bench;
 mod client_tls;
 mod config;
@@ -9,10 +10,15 @@ mod dump;
 mod failure;
 mod generate;
 mod layers;
+mod log;
 mod memcached;
+mod moment;
 mod password;
+mod repair;
+mod restore;
 mod serve;
 mod tsv;
+mod verify;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -54,6 +60,21 @@ enum Command {
     Config(config::Command),
     #[command(flatten)]
     Data(data::Command),
+    /// Make a backup of a data directory
+    #[command(after_help = backup::AFTER_HELP)]
+    Backup(backup::Arguments),
+    /// Make a data directory of a backup, to its end or to a point in time
+    #[command(after_help = restore::AFTER_HELP)]
+    Restore(restore::Arguments),
+    /// Print an update log as text, or follow it
+    #[command(after_help = log::AFTER_HELP)]
+    Log(log::Arguments),
+    /// Read all of a data directory or a backup and check every checksum
+    #[command(after_help = verify::AFTER_HELP)]
+    Verify(verify::Arguments),
+    /// Show what can be saved of a damaged data directory, and save it
+    #[command(after_help = repair::AFTER_HELP)]
+    Repair(repair::Arguments),
     /// Hash a password for a user of a server with SASL (serve -S)
     #[command(after_help = password::AFTER_HELP)]
     Password(password::Arguments),
@@ -128,6 +149,11 @@ fn run() -> Result<(), Failure> {
         Some(Command::Serve(_)) => serve::run(std::env::args_os()),
         Some(Command::Config(command)) => config::run(&command),
         Some(Command::Data(command)) => data::run(&command),
+        Some(Command::Backup(arguments)) => backup::run(&arguments),
+        Some(Command::Restore(arguments)) => restore::run(arguments),
+        Some(Command::Log(arguments)) => log::run(&arguments),
+        Some(Command::Verify(arguments)) => verify::run(&arguments),
+        Some(Command::Repair(arguments)) => repair::run(&arguments),
         Some(Command::Password(arguments)) => password::run(&arguments),
         Some(Command::Bench(arguments)) => bench::run(&arguments),
         // All whose name is known are dispatched in `main`.

@@ -16,8 +16,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use todana_server::{
-    AdminOptions, Authentication, Choice, DataPlace, LogFormat, Opened, Options, Sync, TlsOptions,
-    init_logging,
+    AdminOptions, Authentication, CheckpointOptions, Choice, Compression, DataPlace, LogFormat, Opened,
+    Options, Sync, TlsOptions, init_logging,
 };
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -132,6 +132,26 @@ pub(crate) struct Arguments {
     /// a crash can lose; `never`, when the kernel likes
     #[arg(long, env = "TODANA_SYNC", default_value = "1000", value_parser = sync, value_name = "WHEN", help_heading = DATA)]
     sync: Sync,
+    /// Begin a new segment of the update log when the last one has grown to this, 4k or more
+    #[arg(long, env = "TODANA_LOG_SEGMENT_SIZE", default_value = "64m", value_parser = some_size, value_name = "SIZE", help_heading = DATA)]
+    log_segment_size: u64,
+    /// Or when it is so many seconds old
+    #[arg(long, env = "TODANA_LOG_SEGMENT_AGE", default_value = "86400", value_parser = seconds, value_name = "SECONDS", help_heading = DATA)]
+    log_segment_age: u64,
+    /// Keep at most so much of the update log that no checkpoint needs any longer, to restore a backup to a point in time
+    /// [default: nothing, unless there is --log-keep-age]
+    #[arg(long, env = "TODANA_LOG_KEEP_SIZE", default_value = "0", hide_default_value = true, value_parser = size, value_name = "SIZE", help_heading = DATA)]
+    log_keep_size: u64,
+    /// And nothing of it that is older than so many seconds when a checkpoint is made [default: however old, if there is
+    /// --log-keep-size]
+    #[arg(long, env = "TODANA_LOG_KEEP_AGE", default_value = "0", hide_default_value = true, value_parser = number::<u64>, value_name = "SECONDS", help_heading = DATA)]
+    log_keep_age: u64,
+    /// Make a checkpoint when the update log has grown since the last one by this and by that one's size
+    #[arg(long, env = "TODANA_CHECKPOINT_LOG_SIZE", default_value = "64m", value_parser = size, value_name = "SIZE", help_heading = DATA)]
+    checkpoint_log_size: u64,
+    /// How checkpoints are kept: none, zstd, or zstd:1 to zstd:22, smaller and slower
+    #[arg(long, env = "TODANA_CHECKPOINT_COMPRESSION", default_value = "zstd:1", value_parser = compression, value_name = "HOW", help_heading = DATA)]
+    checkpoint_compression: Compression,
     /// Worker threads
     #[arg(short, long, env = "TODANA_THREADS", default_value = "4", value_parser = number::<usize>, help_heading = PROCESS)]
     threads: usize,
@@ -277,6 +297,28 @@ pub(crate) fn sync(text: &str) -> Result<Sync, String> {
     }
 }
 
+fn seconds(text: &str) -> Result<u64, String> {
+    number(text).and_then(|seconds| if seconds == 0 { Err("at least 1".into()) } else { Ok(seconds) })
+}
+
+/// Smaller files than that would be all header and name.
+fn some_size(text: &str) -> Result<u64, String> {
+    size(text).and_then(|size| if size < 4096 { Err("at least 4k".into()) } else { Ok(size) })
+}
+
+fn compression(text: &str) -> Result<Compression, String> {
+    let wrong = || "not none, zstd or zstd:1 to zstd:22".to_string();
+    match text.trim().split_once(':') {
+        None if text.trim() == "none" => Ok(Compression::None),
+        None if text.trim() == "zstd" => Ok(Compression::Zstd(1)),
+        Some(("zstd", level)) => {
+            let level = level.parse().ok().filter(|level| (1..=22).contains(level));
+            level.map(Compression::Zstd).ok_or_else(wrong)
+        }
+        _ => Err(wrong()),
+    }
+}
+
 fn octal(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text.trim(), 8).map_err(|_| "not an octal number".into())
 }
@@ -359,6 +401,7 @@ impl Arguments {
     /// The server's options. The error says which cannot be.
     fn checked(self) -> Result<(Options, LogFormat), String> {
         let tls = self.tls()?;
+        let data = self.data();
         let admin = admin(&self);
         let listen = if self.unix_socket.is_some() { Vec::new() } else { self.listen };
         let negative = [Extended::NegativeIsSliding, Extended::NegativeIsExpired];
@@ -400,7 +443,7 @@ impl Arguments {
             watch_allowed: !self.disable_watch,
             prefix_delimiter: self.prefix_delimiter,
             track_sizes: self.track_sizes,
-            data: self.data_dir.map(|directory| DataPlace { directory, sync: self.sync }),
+            data,
             authentication: authentication(self.enable_sasl, self.password_file, self.auth_file)?,
             ..Options::default()
         };
@@ -410,6 +453,29 @@ impl Arguments {
             Format::Json => LogFormat::Json,
         };
         Ok((options, log_format))
+    }
+
+    fn data(&self) -> Option<DataPlace> {
+        // What is not said does not limit the other, and where nothing is said nothing is kept.
+        let (log_kept_len, log_kept_age) = match (self.log_keep_size, self.log_keep_age) {
+            (0, 0) => (0, Duration::MAX),
+            (0, age) => (u64::MAX, Duration::from_secs(age)),
+            (size, 0) => (size, Duration::MAX),
+            (size, age) => (size, Duration::from_secs(age)),
+        };
+        let checkpoints = CheckpointOptions {
+            compression: self.checkpoint_compression,
+            log_len_min: self.checkpoint_log_size,
+            log_kept_len,
+            log_kept_age,
+            ..CheckpointOptions::default()
+        };
+        Some(DataPlace {
+            segment_len: self.log_segment_size,
+            segment_age: Duration::from_secs(self.log_segment_age),
+            checkpoints,
+            ..DataPlace::new(self.data_dir.clone()?, self.sync)
+        })
     }
 
     fn tls(&self) -> Result<Option<TlsOptions>, String> {
@@ -597,6 +663,30 @@ mod tests {
         }
         for text in ["", "m", "1t", "-1", "99999999999999999999k"] {
             assert!(size(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_of_the_log_is_limited_by_what_is_said() {
+        let kept = |line: &str| {
+            let words = ["todana".to_string(), "serve".into(), "--data-dir".into(), "/d".into()].into_iter();
+            let words = words.chain(line.split_whitespace().map(String::from)).map(OsString::from);
+            let place = effective(words).map_err(|_| line).unwrap().options.data.unwrap();
+            (place.checkpoints.log_kept_len, place.checkpoints.log_kept_age)
+        };
+        assert_eq!(kept(""), (0, Duration::MAX));
+        assert_eq!(kept("--log-keep-size 1g"), (1 << 30, Duration::MAX));
+        assert_eq!(kept("--log-keep-age 60"), (u64::MAX, Duration::from_secs(60)));
+        assert_eq!(kept("--log-keep-size 1k --log-keep-age 60"), (1 << 10, Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn compression_has_its_levels() {
+        assert_eq!(compression("none"), Ok(Compression::None));
+        assert_eq!(compression("zstd"), Ok(Compression::Zstd(1)));
+        assert_eq!(compression(" zstd:19"), Ok(Compression::Zstd(19)));
+        for text in ["", "zstd:", "zstd:0", "zstd:23", "gzip", "none:1"] {
+            assert!(compression(text).is_err(), "{text}");
         }
     }
 

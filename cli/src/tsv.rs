@@ -74,7 +74,7 @@ pub(crate) fn put(
     out.write_all(b"\n")
 }
 
-fn escape(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn escape(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     let mut rest = bytes;
     while let Some(at) = rest.iter().position(|&byte| byte < b' ' || byte == b'\\' || byte == 0x7F) {
         out.write_all(&rest[..at])?;

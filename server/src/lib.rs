@@ -54,6 +54,7 @@ pub use login::{LoginError, password_line};
 pub use options::{AdminOptions, Authentication, DataPlace, Options, OptionsError};
 pub use server::{Handle, Server, serve};
 pub use tls::{Tls, TlsError, TlsOptions};
+pub use todana::checkpoint::{CheckpointOptions, Compression};
 pub use todana::update_log::Sync;
 pub use todana::{Opened, Progress};
 pub use todana_protocol::memcached::Choice;

@@ -5,7 +5,9 @@ use crate::tls::TlsOptions;
 use crate::udp::MESSAGE_LEN_MAX;
 use std::fmt;
 use std::path::PathBuf;
-use todana::update_log::Sync;
+use std::time::Duration;
+use todana::checkpoint::CheckpointOptions;
+use todana::update_log::{LogOptions, Sync};
 use todana_protocol::memcached::Choice;
 
 /// How clients say who they are.
@@ -109,6 +111,20 @@ pub struct DataPlace {
     pub directory: PathBuf,
     /// When a write counts as made.
     pub sync: Sync,
+    /// A segment of the update log that has grown to so many bytes is followed by a new one.
+    pub segment_len: u64,
+    /// So is one that is so old and not empty.
+    pub segment_age: Duration,
+    /// How checkpoints are made, when, and what is kept of the log behind them.
+    pub checkpoints: CheckpointOptions,
+}
+
+impl DataPlace {
+    /// A directory that is kept as usual.
+    pub fn new(directory: PathBuf, sync: Sync) -> DataPlace {
+        let LogOptions { segment_len, segment_age, .. } = LogOptions::default();
+        DataPlace { directory, sync, segment_len, segment_age, checkpoints: CheckpointOptions::default() }
+    }
 }
 
 /// Where `/metrics`, `/healthz` and `/readyz` are served, over HTTP.

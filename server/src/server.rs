@@ -465,8 +465,9 @@ impl Server {
         place: &DataPlace,
         progress: &mut dyn FnMut(Progress),
     ) -> io::Result<Opened> {
-        let log = LogOptions { sync: place.sync, ..LogOptions::default() };
-        let options = DataOptions { log, ..DataOptions::default() };
+        let DataPlace { sync, segment_len, segment_age, checkpoints, .. } = place.clone();
+        let log = LogOptions { sync, segment_len, segment_age };
+        let options = DataOptions { log, checkpoints };
         self.claim_data_on(disk)?;
         let directory = Arc::clone(self.data.as_ref().expect("it was claimed above"));
         let clock = Arc::clone(&self.shared.clock) as Arc<dyn Clock>;

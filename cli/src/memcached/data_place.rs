@@ -42,7 +42,7 @@ pub(super) fn asked(
     // A daemon goes on in `/`.
     let directory = std::path::absolute(&path)
         .map_err(|error| Refusal::new(ABORTED, format!("cannot find {}: {error}", path.display())))?;
-    Ok(Some(DataPlace { directory, sync }))
+    Ok(Some(DataPlace::new(directory, sync)))
 }
 
 fn beside(file: &Path) -> PathBuf {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     fn place(directory: &str, sync: Sync) -> Option<DataPlace> {
-        Some(DataPlace { directory: directory.into(), sync })
+        Some(DataPlace::new(directory.into(), sync))
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub use shelf::{Footprint, Hold};
 pub(crate) use writer::{Sink, write, write_empty};
 
 /// How checkpoints are made, and when.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointOptions {
     /// How they are kept.
     pub compression: Compression,

@@ -1,0 +1,179 @@
+//! `todana log`: an update log as text, and as it grows.
+
+use crate::{Failure, moment, tsv};
+use clap::{Args, ValueEnum};
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use todana::disk::SystemDisk;
+use todana::update_log::{Change, Entry, Follower, Position, segments};
+use todana_core::Attributes;
+
+pub(crate) const AFTER_HELP: &str = "\
+A line a change, its columns with tabs between them:
+  position  time  origin  operation  key  attributes  value
+origin is the id of the server that first made the change. The operations are
+put, retag (new attributes, the same value), remove, clear, plan-clear and lost.
+Attributes: size=BYTES of the value, flags=, expiry=UNIX-SECONDS, span=SECONDS
+of a sliding expiry, version=, stale, token-out, at=UNIX-SECONDS of a planned
+clear, bytes= of what is lost; - for none. Key and value are escaped as in a
+dump: \\\\ \\t \\n \\r \\xHH. A value that is cut short ends in \\...
+
+Nothing is locked: a server may be writing to it. With --follow it goes on as
+the log grows, until it is stopped; what is not on disk yet may be shown.
+
+Examples:
+  todana log /var/lib/todana --since 2026-11-21T14:00:00Z
+  todana log /var/lib/todana --follow --values none
+  todana log /var/lib/todana --segments";
+
+/// How often it looks for more.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Bytes of a value that are shown in short.
+const SHORT: usize = 40;
+
+/// What `log` is told.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The data directory, a backup, or a directory of log segments
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// From this position on
+    #[arg(long, value_name = "POSITION")]
+    from: Option<u64>,
+    /// Changes of this time and later ones: RFC 3339 or Unix seconds
+    #[arg(long, value_name = "TIME", value_parser = moment::parse)]
+    since: Option<u64>,
+    /// Up to the changes of this time
+    #[arg(long, value_name = "TIME", value_parser = moment::parse)]
+    until: Option<u64>,
+    /// How much of the values is shown
+    #[arg(long, default_value = "short", value_name = "HOW")]
+    values: Values,
+    /// Go on as the log grows
+    #[arg(long, conflicts_with = "segments")]
+    follow: bool,
+    /// List the segments: file, first position, bytes, when it was made, how often the database had been opened
+    #[arg(long)]
+    segments: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Values {
+    /// Nothing
+    None,
+    /// Their first 40 bytes
+    Short,
+    /// All
+    Whole,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let within = arguments.directory.join("log");
+    let log = if within.is_dir() { within } else { arguments.directory.clone() };
+    if arguments.segments {
+        return list(&log);
+    }
+    let stdout = io::stdout().lock();
+    // Whoever watches sees each line at once.
+    let is_watched = stdout.is_terminal();
+    let mut out = BufWriter::with_capacity(1 << 16, stdout);
+    let from = arguments.from.map(Position);
+    let mut follower = Follower::open(Arc::new(SystemDisk), &log, from, arguments.since)?;
+    let own =
+        todana::update_log::segments(&SystemDisk, &log)?.first().map_or(0, |one| one.identity.server_id);
+    loop {
+        let mut outcome = Ok(());
+        let is_over = !follower.read_on(&mut |position, time_ms, entry| {
+            if arguments.until.is_some_and(|until| time_ms > until) {
+                return ControlFlow::Break(());
+            }
+            // Marks tell whole seconds.
+            if arguments.since.is_some_and(|since| time_ms / 1000 < since / 1000) {
+                return ControlFlow::Continue(());
+            }
+            outcome = put(&mut out, position, time_ms, own, entry, arguments.values);
+            if is_watched && outcome.is_ok() {
+                outcome = out.flush();
+            }
+            if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        outcome?;
+        if let Some((from, to)) = follower.take_gap() {
+            eprintln!("todana: the log from position {} to {} has been removed", from.0, to.0);
+        }
+        out.flush()?;
+        if is_over || !arguments.follow {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn list(log: &Path) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    for segment in segments(&SystemDisk, log)? {
+        let name = segment.path.file_name().unwrap_or_default().to_string_lossy();
+        let made = moment::text(segment.made_ms);
+        writeln!(out, "{name}\t{}\t{}\t{made}\t{}", segment.start.0, segment.len, segment.openings)?;
+    }
+    Ok(())
+}
+
+/// Writes a line, unless it is a mark, which only tells the time.
+fn put(
+    out: &mut impl Write,
+    position: Position,
+    time_ms: u64,
+    own: u32,
+    entry: &Entry<'_>,
+    values: Values,
+) -> io::Result<()> {
+    let none = Attributes::default();
+    let (operation, key, attributes, value) = match &entry.change {
+        Change::Mark { .. } => return Ok(()),
+        Change::Put { key, record } => ("put", Some(*key), record.attributes, Some(record.value)),
+        Change::Retag { key, attributes } => ("retag", Some(*key), *attributes, None),
+        Change::Remove { key } => ("remove", Some(*key), none, None),
+        Change::Clear => ("clear", None, none, None),
+        Change::PlanClear { .. } => ("plan-clear", None, none, None),
+        Change::Lost { .. } => ("lost", None, none, None),
+    };
+    let (position, time, origin) = (position.0, moment::text(time_ms), entry.origin.unwrap_or(own));
+    write!(out, "{position}\t{time}\t{origin}\t{operation}\t")?;
+    tsv::escape(out, key.unwrap_or_default())?;
+    out.write_all(b"\t")?;
+    let mut words = Vec::new();
+    if let Some(value) = value {
+        words.push(format!("size={}", value.len()));
+    }
+    match entry.change {
+        Change::PlanClear { at } => words.push(format!("at={}", at.map_or(0, |at| at.0))),
+        Change::Lost { len } => words.push(format!("bytes={len}")),
+        _ => {}
+    }
+    let Attributes { flags, expiry, version, marks, .. } = attributes;
+    let numbers = [
+        ("flags", Some(u64::from(flags)).filter(|&flags| flags != 0)),
+        ("expiry", expiry.at().map(|at| at.0)),
+        ("span", expiry.span_s().map(u64::from)),
+        ("version", Some(version).filter(|&version| version != 0)),
+    ];
+    words.extend(numbers.iter().filter_map(|(name, number)| number.map(|number| format!("{name}={number}"))));
+    words.extend(marks.stale.then(|| "stale".into()));
+    words.extend(marks.token_out.then(|| "token-out".into()));
+    let words = if words.is_empty() { "-".into() } else { words.join(" ") };
+    write!(out, "{words}\t")?;
+    let value = value.unwrap_or_default();
+    match values {
+        Values::None => {}
+        Values::Short if value.len() > SHORT => {
+            tsv::escape(out, &value[..SHORT])?;
+            out.write_all(b"\\...")?;
+        }
+        Values::Short | Values::Whole => tsv::escape(out, value)?,
+    }
+    out.write_all(b"\n")
+}

@@ -1,0 +1,91 @@
+//! `todana restore`: a data directory from a backup, to its end or to a point in time.
+
+use crate::data::progress;
+use crate::{Failure, moment};
+use clap::Args;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use todana::disk::SystemDisk;
+use todana::update_log::Tail;
+use todana::{Clock, Database, RestoreOptions, SystemClock, seed_of};
+use todana_engine::{MemHash, MemHashOptions};
+
+pub(crate) const AFTER_HELP: &str = "\
+With --log the update log of the same database is read from where the backup's
+ends: of a data directory that no server writes to, or of what is left of one.
+What a server keeps of its log for that is told with --log-keep-size and
+--log-keep-age of `todana serve`.
+
+TIME is RFC 3339 (2026-11-21T14:30:00Z, 2026-11-21T15:30:00+01:00) or Unix
+seconds. Changes of that second are in, later ones are not; `todana log` shows
+the times of all.
+
+The records go through memory, as much as a server takes for them. The data
+directory that is made is a new database; its server is started by
+  todana serve --data-dir TARGET
+
+Examples:
+  todana restore /backup/monday /var/lib/todana
+  todana restore /backup/monday saved --log /var/lib/todana --until 2026-11-21T14:30:00Z";
+
+/// What `restore` is told.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The backup; or a data directory that no server has open
+    backup: PathBuf,
+    /// Where the data directory is to be; made, with those above it. What is there already is not replaced
+    target: PathBuf,
+    /// To this time, instead of to the end
+    #[arg(long, value_name = "TIME", value_parser = moment::parse)]
+    until: Option<u64>,
+    /// Go on in this log of the same database: a data directory, or a directory of log segments
+    #[arg(long, value_name = "DIR")]
+    log: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
+    let Arguments { backup, target, until, log } = arguments;
+    let disk = Arc::new(SystemDisk);
+    let seed = seed_of(disk.clone(), &backup);
+    let engine = MemHash::new(MemHashOptions { seed, ..MemHashOptions::default() })?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let database = Database::new(Box::new(engine), Arc::clone(&clock));
+    let bar = progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}");
+    let options = RestoreOptions { from: backup, log, until_ms: until, target };
+    let restored = todana::restore(disk, &options, &database, clock, &mut |step| {
+        bar.set_length(step.done + step.remaining);
+        bar.set_position(step.done);
+    })?;
+    bar.finish_and_clear();
+    for why in &restored.refused {
+        eprintln!(
+            "todana: a checkpoint is damaged, the one before it and a longer log take its place: {why}"
+        );
+    }
+    if let Tail::Torn { path, offset, len } = &restored.tail {
+        eprintln!(
+            "todana: {} at offset {offset}: {len} bytes of writes that were not finished are left out",
+            path.display()
+        );
+    }
+    if restored.lost > 0 {
+        eprintln!("todana: {} bytes of the log are lost, as a repair has marked", restored.lost);
+    }
+    if let Some(at) = restored.called_off {
+        let at = moment::text(at.0.saturating_mul(1000));
+        eprintln!("todana: a flush was planned for {at}, and had not come by then: it is called off");
+    }
+    let as_of = match restored.time_ms {
+        0 => String::new(),
+        time_ms => format!(", last changed {}", moment::text(time_ms)),
+    };
+    writeln!(
+        std::io::stdout(),
+        "{}: {} records as of position {} of the log{as_of}",
+        options.target.display(),
+        restored.records,
+        restored.position.0,
+    )?;
+    Ok(())
+}

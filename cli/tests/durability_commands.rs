@@ -1,0 +1,325 @@
+//! The commands that work on data directories: each does what its help says, beside a server or without one.
+
+mod running;
+
+use running::{Server, text, todana};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Output, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+fn run(words: &[&str]) -> Output {
+    todana().args(words).output().unwrap()
+}
+
+/// What a command prints, whose exit code must be this.
+fn expect(words: &[&str], code: i32) -> String {
+    let output = run(words);
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Why a command fails with this exit code.
+fn refused(words: &[&str], code: i32) -> String {
+    let output = run(words);
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stdout));
+    text(&output.stderr)
+}
+
+fn start(directory: &str, options: &[&str]) -> Server {
+    let words =
+        [&["--data-dir", directory, "--sync", "always", "-t", "2", "--admin-port", "0"], options].concat();
+    Server::start(&words)
+}
+
+fn stop(mut server: Server) {
+    server.signal("TERM");
+    assert!(server.child.wait().unwrap().success());
+}
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_string()
+    }
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found.sort();
+    found
+}
+
+/// A stopped server's directory, with records a, b and c, and b changed and c removed.
+fn stopped(directory: &str) {
+    let server = start(directory, &[]);
+    for (key, value) in [("a", "1"), ("b", "1"), ("c", "1"), ("b", "2")] {
+        server.expect(&["set", key, value], 0);
+    }
+    server.expect(&["delete", "c"], 0);
+    stop(server);
+}
+
+#[test]
+fn a_stopped_servers_directory_is_backed_up_and_restored_and_served_again() {
+    let folder = Folder::new();
+    let (data, backup, again) = (folder.path("data"), folder.path("backup"), folder.path("again"));
+    stopped(&data);
+    let said = expect(&["backup", &data, &backup], 0);
+    assert!(said.starts_with(&format!("{backup}: the log from 0 to ")), "{said}");
+    let said = expect(&["verify", &backup], 0);
+    assert!(said.starts_with("a backup as of 2"), "{said}");
+    assert!(said.contains("checkpoints: 0 whole"), "{said}");
+    let said = expect(&["restore", &backup, &again], 0);
+    assert!(said.starts_with(&format!("{again}: 2 records as of position ")), "{said}");
+    let server = start(&again, &[]);
+    assert_eq!(server.expect(&["get", "b"], 0), "2");
+    server.expect(&["get", "c"], 1);
+    stop(server);
+    // Once more, of what has a checkpoint now.
+    let said = expect(&["backup", &again, &folder.path("second")], 0);
+    assert!(said.contains("a checkpoint of 2 records"), "{said}");
+    // Neither replaces anything, and a backup is not served.
+    assert!(refused(&["backup", &data, &backup], 2).contains("is there already"));
+    assert!(refused(&["restore", &backup, &again], 2).contains("is there already"));
+    let why = refused(&["serve", "-p", "-1", "--admin-port", "0", "--data-dir", &backup], 3);
+    assert!(why.contains("todana restore"), "{why}");
+    assert!(
+        refused(&["backup", &folder.path("nothing"), &folder.path("x")], 3).contains("is no data directory")
+    );
+    assert!(!Path::new(&folder.path("nothing")).exists());
+}
+
+#[test]
+fn a_directory_in_use_is_read_but_neither_backed_up_nor_restored_nor_repaired_behind_its_servers_back() {
+    let folder = Folder::new();
+    let data = folder.path("data");
+    let server = start(&data, &[]);
+    server.expect(&["set", "a", "1"], 0);
+    assert!(refused(&["backup", &data, &folder.path("b")], 3).contains("give the server's address instead"));
+    assert!(refused(&["restore", &data, &folder.path("r")], 3).contains("make a backup of it first"));
+    assert!(refused(&["repair", &data], 3).contains("stop it first"));
+    assert!(expect(&["verify", &data], 0).contains("log: 2 whole entries"));
+    let line = expect(&["log", &data], 0);
+    let columns: Vec<&str> = line.trim_end_matches('\n').split('\t').collect();
+    assert_eq!(columns[3..], ["put", "a", "size=1", "1"], "{line}");
+    assert_eq!(fs::read_dir(folder.0.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_point_in_time_is_restored_from_a_backup_and_the_log_behind_it() {
+    let folder = Folder::new();
+    let (data, backup) = (folder.path("data"), folder.path("backup"));
+    stopped(&data);
+    expect(&["backup", &data, &backup], 0);
+    let server = start(&data, &[]);
+    server.expect(&["set", "b", "3"], 0);
+    // Another value with each change, until the server's clock has shown the next second.
+    let column = |line: &str, n| line.split('\t').nth(n).unwrap().to_string();
+    let first = column(expect(&["log", &data], 0).lines().last().unwrap(), 1);
+    let mut number = 3;
+    let lines = loop {
+        number += 1;
+        server.expect(&["set", "b", &number.to_string()], 0);
+        let log = expect(&["log", &data, "--since", &first], 0);
+        if column(log.lines().last().unwrap(), 1) != first {
+            break log;
+        }
+    };
+    stop(server);
+    let last = column(lines.lines().last().unwrap(), 1);
+    for (name, until) in [("then", &first), ("end", &last)] {
+        let had = lines.lines().rfind(|line| column(line, 1) == *until).map(|line| column(line, 6)).unwrap();
+        let target = folder.path(name);
+        expect(&["restore", &backup, &target, "--log", &data, "--until", until], 0);
+        let server = start(&target, &[]);
+        assert_eq!(server.expect(&["get", "b"], 0), had, "{until}: {lines}");
+        assert_eq!(server.expect(&["get", "a"], 0), "1");
+        stop(server);
+    }
+    let why = refused(&["restore", &backup, &folder.path("x"), "--until", "yesterday"], 2);
+    assert!(why.contains("neither a Unix time"), "{why}");
+    // Before there was anything.
+    let said = expect(&["restore", &backup, &folder.path("before"), "--until", "1000000000"], 0);
+    assert!(said.contains(": 0 records as of position 0"), "{said}");
+}
+
+#[test]
+fn every_byte_of_a_backup_counts() {
+    let folder = Folder::new();
+    let (data, backup) = (folder.path("data"), folder.path("backup"));
+    stopped(&data);
+    expect(&["backup", &data, &backup], 0);
+    let paths = files(Path::new(&backup));
+    assert_eq!(paths.len(), 4, "{paths:?}");
+    for path in paths.iter().filter(|path| !path.ends_with("lock")) {
+        let bytes = fs::read(path).unwrap();
+        // The library's tests flip every byte; a process for each takes too long.
+        for at in (0..bytes.len()).step_by(41) {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x10;
+            fs::write(path, damaged).unwrap();
+            let said = expect(&["verify", &backup], 1);
+            assert!(said.contains("damaged: ") && said.contains(path.to_str().unwrap()), "{said}");
+            let why = refused(&["restore", &backup, &folder.path("x")], 3);
+            assert!(why.contains(path.to_str().unwrap()), "{why}");
+            assert!(!Path::new(&folder.path("x")).exists());
+        }
+        fs::write(path, bytes).unwrap();
+    }
+    expect(&["verify", &backup], 0);
+}
+
+#[test]
+fn a_damaged_directory_is_refused_with_a_hint_and_repaired_when_told() {
+    let folder = Folder::new();
+    let data = folder.path("data");
+    stopped(&data);
+    let path = files(Path::new(&folder.path("data/log"))).remove(0);
+    let mut bytes = fs::read(&path).unwrap();
+    // In the first change, behind the segment's header and a mark.
+    bytes[64 + 25 + 8..64 + 25 + 12].fill(0xff);
+    fs::write(&path, &bytes).unwrap();
+    let why = refused(&["serve", "-p", "-1", "--admin-port", "0", "--data-dir", &data], 3);
+    assert!(why.contains(path.to_str().unwrap()), "{why}");
+    assert!(why.contains(&format!("`todana repair {data}`")), "{why}");
+    assert!(expect(&["verify", &data], 1).contains("damaged: "));
+    let said = expect(&["repair", &data], 1);
+    let place =
+        format!("{} at offset 89: entries are damaged or missing\n  to be marked as lost", path.display());
+    assert!(said.starts_with(&place), "{said}");
+    assert!(said.ends_with("nothing has been changed; --yes does it\n"), "{said}");
+    assert_eq!(fs::read(&path).unwrap(), bytes);
+    let said = expect(&["repair", &data, "--yes"], 0);
+    assert!(said.ends_with(" is repaired\n"), "{said}");
+    assert_eq!(fs::read(format!("{}.damaged", path.display())).unwrap(), bytes);
+    assert!(expect(&["repair", &data], 0).ends_with("nothing is damaged\n"));
+    assert!(expect(&["log", &data], 0).contains("\tlost\t"));
+    let server = start(&data, &[]);
+    server.expect(&["get", "a"], 1);
+    assert_eq!(server.expect(&["get", "b"], 0), "2");
+}
+
+#[test]
+fn the_log_is_told_in_columns_that_nothing_stored_can_break() {
+    let folder = Folder::new();
+    let data = folder.path("data");
+    let server = start(&data, &["-o", "negative_exptime=sliding", "--log-segment-size", "4k"]);
+    let long = "x".repeat(3_000);
+    server.expect(&["set", "flagged", "tab\there\\", "--flags", "7"], 0);
+    server.expect(&["set", "mortal", "1", "--ttl", "2000000000"], 0);
+    server.expect(&["set", "long", &long], 0);
+    server.expect(&["set", "long", &long], 0);
+    server.expect(&["delete", "mortal"], 0);
+    let told = |options: &[&str]| {
+        let lines = expect(&[&["log", &data], options].concat(), 0);
+        let line = |line: &str| line.splitn(4, '\t').nth(3).unwrap().to_string();
+        lines.lines().map(line).collect::<Vec<String>>()
+    };
+    let short = format!("put\tlong\tsize=3000\t{}\\...", &long[..40]);
+    let lines = [
+        "put\tflagged\tsize=14 flags=7\ttab\\there\\\\".replace("size=14", "size=9"),
+        "put\tmortal\tsize=1 expiry=2000000000\t1".to_string(),
+        short.clone(),
+        short,
+        "remove\tmortal\t-\t".to_string(),
+    ];
+    assert_eq!(told(&[]), lines);
+    assert_eq!(told(&["--values", "none"])[2], "put\tlong\tsize=3000\t");
+    assert_eq!(told(&["--values", "whole"])[2], format!("put\tlong\tsize=3000\t{long}"));
+    // From the position of a line on.
+    let all = expect(&["log", &data], 0);
+    let position = all.lines().nth(3).unwrap().split('\t').next().unwrap();
+    assert_eq!(expect(&["log", &data, "--from", position], 0).lines().count(), 2);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    assert_eq!(told(&["--since", &(now + 1_000).to_string()]), Vec::<String>::new());
+    assert_eq!(told(&["--until", &(now - 1_000).to_string()]), Vec::<String>::new());
+    assert_eq!(told(&["--since", &(now - 1_000).to_string(), "--until", &(now + 1_000).to_string()]), lines);
+    let segments = expect(&["log", &data, "--segments"], 0);
+    assert_eq!(segments.lines().count(), 2, "{segments}");
+    assert!(segments.starts_with("00000000000000000000.log\t0\t"), "{segments}");
+    assert!(refused(&["log", &folder.path("nothing")], 3).contains("cannot read"));
+}
+
+/// Ends what it has started, whatever comes.
+struct Follows(Child);
+
+impl Drop for Follows {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_log_is_followed_while_the_server_writes_and_begins_new_segments() {
+    let folder = Folder::new();
+    let data = folder.path("data");
+    let server = start(&data, &["--log-segment-size", "4k"]);
+    server.expect(&["set", "first", "1"], 0);
+    let mut command = todana();
+    command.args(["log", &data, "--follow", "--values", "none"]).stdout(Stdio::piped());
+    let mut follows = Follows(command.spawn().unwrap());
+    let mut lines = BufReader::new(follows.0.stdout.take().unwrap()).lines();
+    let mut next = || {
+        let line = lines.next().unwrap().unwrap();
+        line.split('\t').nth(4).unwrap().to_string()
+    };
+    assert_eq!(next(), "first");
+    let long = "x".repeat(2_000);
+    for n in 0..10 {
+        server.expect(&["set", &format!("key {n}").replace(' ', "_"), &long], 0);
+        assert_eq!(next(), format!("key_{n}"));
+    }
+    assert!(expect(&["log", &data, "--segments"], 0).lines().count() > 3);
+}
+
+#[test]
+fn how_the_directory_is_kept_can_be_told() {
+    let folder = Folder::new();
+    let data = folder.path("data");
+    let options =
+        ["--log-segment-size", "4k", "--checkpoint-log-size", "8k", "--checkpoint-compression", "none"];
+    let checkpoints = || {
+        fs::read_dir(folder.path("data/checkpoints")).map_or(0, |entries| {
+            entries
+                .filter(|entry| {
+                    entry.as_ref().unwrap().path().extension().is_some_and(|end| end == "checkpoint")
+                })
+                .count()
+        })
+    };
+    let oldest = || {
+        let segments = expect(&["log", &data, "--segments"], 0);
+        segments.lines().next().unwrap().split('\t').nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let server = start(&data, &[&options[..], &["--log-keep-size", "1g"]].concat());
+    let long = "x".repeat(4_000);
+    for round in 1..=3 {
+        // The log grows by more than the checkpoints before it are long.
+        for n in 0..10 * round {
+            server.expect(&["set", &format!("key{}", n % 3), &long], 0);
+        }
+        // The server looks once a second.
+        while checkpoints() < round.min(2) {
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(oldest(), 0, "all is kept");
+    stop(server);
+    let why = refused(&["serve", "--checkpoint-compression", "gzip"], 2);
+    assert!(why.contains("zstd"), "{why}");
+    assert!(refused(&["serve", "--log-segment-size", "1k"], 2).contains("at least 4k"));
+    let shown = expect(&["config", "show", "--", "--log-keep-age", "60"], 0);
+    assert!(shown.contains("log-keep-age = 60"), "{shown}");
+}
