@@ -21,6 +21,9 @@ Examples:
   todana verify /var/lib/todana
   todana verify /backup/monday";
 
+/// However busy the server is, one look of these comes between two checkpoints.
+const LOOKS_MAX: u32 = 10;
+
 /// What `verify` is told.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -30,10 +33,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let first = look(arguments);
-    let is_sound = first.as_ref().is_ok_and(|verified| verified.damages.is_empty());
-    // A server may have removed or finished a file while it was read. What is damaged is so the second time, too.
-    let verified = match if is_sound { first } else { look(arguments) } {
+    let verified = match look_until_sure(arguments) {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             writeln!(std::io::stdout(), "damaged: {error}")?;
             return Err(Failure::miss());
@@ -60,6 +60,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     writeln!(out, "{} bytes read", verified.bytes)?;
     if verified.damages.is_empty() { Ok(()) } else { Err(Failure::miss()) }
+}
+
+/// A server may have removed or finished a file while it was read. What is damaged is so the next time, too.
+fn look_until_sure(arguments: &Arguments) -> Result<Verified, Error> {
+    let what_is_wrong = |outcome: &Result<Verified, Error>| match outcome {
+        Ok(verified) => verified.damages.clone(),
+        Err(error) => vec![error.to_string()],
+    };
+    let mut outcome = look(arguments);
+    for _ in 1..LOOKS_MAX {
+        let before = what_is_wrong(&outcome);
+        if before.is_empty() {
+            break;
+        }
+        outcome = look(arguments);
+        if what_is_wrong(&outcome) == before {
+            break;
+        }
+    }
+    outcome
 }
 
 fn look(arguments: &Arguments) -> Result<Verified, Error> {

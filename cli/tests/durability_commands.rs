@@ -3,10 +3,13 @@
 mod running;
 
 use running::{Server, text, todana};
+use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 fn run(words: &[&str]) -> Output {
@@ -282,6 +285,44 @@ fn a_log_is_followed_while_the_server_writes_and_begins_new_segments() {
         assert_eq!(next(), format!("key_{n}"));
     }
     assert!(expect(&["log", &data, "--segments"], 0).lines().count() > 3);
+}
+
+#[test]
+fn a_directory_is_verified_while_its_server_writes_and_removes_what_it_needs_no_longer() {
+    let folder = Folder::new();
+    let data = folder.path("data");
+    let options = ["--log-segment-size", "4k", "--checkpoint-log-size", "4k"];
+    let server = start(&data, &options);
+    server.expect(&["set", "first", "1"], 0);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stream = TcpStream::connect(&server.address).unwrap();
+            stream.set_nodelay(true).unwrap();
+            let value = "x".repeat(500);
+            let mut reply = [0; 8];
+            while !is_over.load(Ordering::Relaxed) {
+                stream.write_all(format!("set key 0 0 500\r\n{value}\r\n").as_bytes()).unwrap();
+                stream.read_exact(&mut reply).unwrap();
+                assert_eq!(&reply, b"STORED\r\n");
+            }
+        });
+        let mut begins = Vec::new();
+        // Until some of the log has been removed meanwhile.
+        while begins.iter().collect::<BTreeSet<_>>().len() < 3 {
+            let output = run(&["verify", &data]);
+            let said = text(&output.stdout);
+            let is_sound = output.status.code() == Some(0);
+            if !is_sound {
+                is_over.store(true, Ordering::Relaxed);
+            }
+            assert!(is_sound, "{said}{}", text(&output.stderr));
+            let log = said.lines().find(|line| line.starts_with("log: ")).unwrap().to_string();
+            let from = log.split("position ").nth(1).unwrap().split(' ').next().unwrap();
+            begins.push(from.parse::<u64>().unwrap());
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]
