@@ -1,17 +1,22 @@
 //! `todana backup`: a consistent copy of a database, with its place in the update log.
 
-use crate::Failure;
+use crate::client_tls::ClientTls;
 use crate::data::progress;
-use crate::moment;
+use crate::interruption::Interruption;
+use crate::serve::size;
+use crate::source::Source;
+use crate::{Failure, moment, source};
 use clap::Args;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::Write;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use todana::DataDirectory;
 use todana::backup::{BackedUp, Backup, Receiver};
 use todana::disk::SystemDisk;
 use todana::update_log::Tail;
-use todana::{DataDirectory, Progress};
+use todana_client::{Address, Frame};
 use todana_core::ErrorKind;
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -19,7 +24,11 @@ A backup is a directory of its own: a checkpoint, the update log behind it, and
 a list of both with their checksums. It has its name only once all of it is on
 disk and has been read again. What is there already is not replaced.
 
+A server goes on working meanwhile; all that it has acknowledged before the
+command is in the backup, and what is changed until its end may be.
+
 Examples:
+  todana backup 127.0.0.1:11211 /backup/monday --rate 20m
   todana backup /var/lib/todana /backup/monday
   todana verify /backup/monday
   todana restore /backup/monday /var/lib/todana.new";
@@ -27,42 +36,53 @@ Examples:
 /// What `backup` is told.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The data directory, which no server has open
-    #[arg(value_name = "DIR")]
+    /// A server at work, by its address (host:port, todanas://host:port, unix:/path ...), or a data directory that none has open
+    #[arg(value_name = "SERVER|DIR")]
     source: OsString,
     /// Where the backup is to be; made, with those above it
     target: PathBuf,
+    /// Bytes a second at most, from a server; k, m or g behind the number
+    #[arg(long, value_name = "BYTES", value_parser = rate)]
+    rate: Option<NonZeroU64>,
+    #[command(flatten)]
+    tls: ClientTls,
 }
 
-/// What a backup is made of.
-enum Source {
-    /// A data directory of no server.
-    Directory(PathBuf),
-    /// A server at work, by its address.
-    Server(String),
-}
-
-impl Source {
-    /// What is there as a directory is one; what looks like an address else is one.
-    fn of(source: &OsStr) -> Source {
-        let path = PathBuf::from(source);
-        match source.to_str() {
-            Some(text) if text.contains("://") || text.starts_with("unix:") => Source::Server(text.into()),
-            Some(text) if !path.exists() && !text.contains('/') && text.contains(':') => {
-                Source::Server(text.into())
-            }
-            _ => Source::Directory(path),
-        }
-    }
+fn rate(text: &str) -> Result<NonZeroU64, String> {
+    NonZeroU64::new(size(text)?).ok_or_else(|| "0 is no rate".into())
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    match Source::of(&arguments.source) {
+    match Source::of(&arguments.source)? {
+        Source::Directory(_) if arguments.rate.is_some() => {
+            Err(Failure::usage("--rate is for a backup of a server at work"))
+        }
         Source::Directory(directory) => of_directory(&directory, &arguments.target),
-        Source::Server(address) => Err(Failure::usage(format!(
-            "{address}: this program cannot make a backup of a server at work yet"
-        ))),
+        Source::Server(address) => of_server(&address, arguments),
     }
+}
+
+fn of_server(address: &Address, arguments: &Arguments) -> Result<(), Failure> {
+    let mut connection = source::connect(address, &arguments.tls)?;
+    let mut is_begun = false;
+    take(&arguments.target, &mut |bytes, interruption| {
+        if !is_begun {
+            // Not before it is known that there is a place for it.
+            connection.give_up_when(interruption.flag());
+            connection.begin_backup(arguments.rate)?;
+            is_begun = true;
+        }
+        let goes_on = connection.next_frame(|frame| match frame {
+            Frame::Data(data) => {
+                bytes.extend_from_slice(data);
+                true
+            }
+            Frame::Wait => true,
+            Frame::End => false,
+        });
+        interruption.check()?;
+        Ok(goes_on?)
+    })
 }
 
 fn of_directory(directory: &Path, target: &Path) -> Result<(), Failure> {
@@ -88,24 +108,24 @@ fn of_directory(directory: &Path, target: &Path) -> Result<(), Failure> {
             path.display()
         );
     }
-    take(target, &mut |bytes| {
-        let goes_on = backup.next(bytes)?;
-        Ok((goes_on, backup.progress()))
-    })
+    take(target, &mut |bytes, _| Ok(backup.next(bytes)?))
 }
 
-/// Appends some more of a stream, and says whether there may be more and how far it has come.
-pub(crate) type Next<'n> = dyn FnMut(&mut Vec<u8>) -> Result<(bool, Progress), Failure> + 'n;
+type Next<'n> = dyn FnMut(&mut Vec<u8>, &Interruption) -> Result<bool, Failure> + 'n;
 
-/// Writes a backup from a stream.
-pub(crate) fn take(target: &Path, next: &mut Next<'_>) -> Result<(), Failure> {
+/// Writes a backup from a stream: `next` appends some more of it, and says whether there may be more. Nothing stays of one
+/// that is interrupted.
+fn take(target: &Path, next: &mut Next<'_>) -> Result<(), Failure> {
+    let interruption = Interruption::watch()?;
     let mut receiver = Receiver::create(Arc::new(SystemDisk), target)?;
     let bar = bar("writing");
     let mut bytes = Vec::new();
     loop {
         bytes.clear();
-        let (goes_on, progress) = next(&mut bytes)?;
+        let goes_on = next(&mut bytes, &interruption)?;
+        interruption.check()?;
         receiver.take(&bytes)?;
+        let progress = receiver.progress();
         bar.set_length(progress.done + progress.remaining);
         bar.set_position(progress.done);
         if !goes_on {
@@ -141,19 +161,4 @@ fn bar(what: &'static str) -> indicatif::ProgressBar {
     let bar = progress(Some(0), "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}");
     bar.set_message(what);
     bar
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_told_from_directories() {
-        for text in ["todana://host:11211", "todanas://h", "unix:/run/t", "127.0.0.1:11211", "[::1]:11211"] {
-            assert!(matches!(Source::of(OsStr::new(text)), Source::Server(_)), "{text}");
-        }
-        for text in ["/var/lib/todana", "data", "./a:b", "/tmp", "dir/x:1"] {
-            assert!(matches!(Source::of(OsStr::new(text)), Source::Directory(_)), "{text}");
-        }
-    }
 }

@@ -26,6 +26,11 @@ impl Failure {
         Failure { code: 3, message: Some(message.into()) }
     }
 
+    /// A signal has ended it.
+    pub(crate) fn interrupted() -> Failure {
+        Failure { code: crate::interruption::EXIT_CODE, message: Some("interrupted".into()) }
+    }
+
     pub(crate) fn report(self) -> ExitCode {
         if let Some(message) = self.message {
             eprintln!("todana: {message}");

@@ -1,14 +1,19 @@
 //! `todana log`: an update log as text, and as it grows.
 
-use crate::{Failure, moment, tsv};
+use crate::client_tls::ClientTls;
+use crate::source::Source;
+use crate::{Failure, moment, source, tsv};
 use clap::{Args, ValueEnum};
+use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 use todana::disk::SystemDisk;
-use todana::update_log::{Change, Entry, Follower, Position, segments};
+use todana::update_log::{Change, Entries, Entry, Follower, Position, segments};
+use todana_client::{Address, Frame, LogFrom};
 use todana_core::Attributes;
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -22,9 +27,12 @@ clear, bytes= of what is lost; - for none. Key and value are escaped as in a
 dump: \\\\ \\t \\n \\r \\xHH. A value that is cut short ends in \\...
 
 Nothing is locked: a server may be writing to it. With --follow it goes on as
-the log grows, until it is stopped; what is not on disk yet may be shown.
+the log grows, until it is stopped; what is not on disk yet may be shown. A
+server sends what is on disk (with --sync never: what the system has taken).
+Times before the first mark behind POSITION are not known: 1970.
 
 Examples:
+  todana log 127.0.0.1:11211 --from end --follow
   todana log /var/lib/todana --since 2026-11-21T14:00:00Z
   todana log /var/lib/todana --follow --values none
   todana log /var/lib/todana --segments";
@@ -37,12 +45,12 @@ const SHORT: usize = 40;
 /// What `log` is told.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The data directory, a backup, or a directory of log segments
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
-    /// From this position on
+    /// A data directory, a backup, a directory of log segments, or a server by its address (host:port, unix:/path ...)
+    #[arg(value_name = "DIR|SERVER")]
+    source: OsString,
+    /// From this position on; of a server also `end`: only what is changed from now on
     #[arg(long, value_name = "POSITION")]
-    from: Option<u64>,
+    from: Option<From>,
     /// Changes of this time and later ones: RFC 3339 or Unix seconds
     #[arg(long, value_name = "TIME", value_parser = moment::parse)]
     since: Option<u64>,
@@ -58,6 +66,26 @@ pub(crate) struct Arguments {
     /// List the segments: file, first position, bytes, when it was made, how often the database had been opened
     #[arg(long)]
     segments: bool,
+    #[command(flatten)]
+    tls: ClientTls,
+}
+
+/// Where to begin.
+#[derive(Clone, Copy, Debug)]
+enum From {
+    Position(u64),
+    End,
+}
+
+impl FromStr for From {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<From, Self::Err> {
+        match text {
+            "end" => Ok(From::End),
+            text => text.parse().map(From::Position).map_err(|_| "neither a position nor `end`"),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -71,8 +99,77 @@ enum Values {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let within = arguments.directory.join("log");
-    let log = if within.is_dir() { within } else { arguments.directory.clone() };
+    match Source::of(&arguments.source)? {
+        Source::Directory(directory) => of_directory(&directory, arguments),
+        Source::Server(_) if arguments.segments => {
+            Err(Failure::usage("--segments is for a directory, not for a server"))
+        }
+        Source::Server(address) => of_server(&address, arguments),
+    }
+}
+
+/// What a server sends is checked here, entry by entry.
+fn of_server(address: &Address, arguments: &Arguments) -> Result<(), Failure> {
+    let mut connection = source::connect(address, &arguments.tls)?;
+    let from = match arguments.from {
+        None => LogFrom::First,
+        Some(From::Position(position)) => LogFrom::At(position),
+        Some(From::End) => LogFrom::End,
+    };
+    let head = connection.begin_log(from, arguments.follow)?;
+    let mut entries = Entries::new(head.database_id, Position(head.position));
+    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let mut time_ms = 0;
+    loop {
+        let frame = connection.next_frame(|frame| match frame {
+            Frame::Data(data) => {
+                entries.take(data);
+                true
+            }
+            Frame::Wait => true,
+            Frame::End => false,
+        });
+        let goes_on = frame.map_err(|error| {
+            let position = entries.position().0;
+            Failure::trouble(format!("{error}; what stands before position {position} has been shown"))
+        })?;
+        while let Some((position, entry)) = entries.next_entry()? {
+            if let Change::Mark { time_ms: now, .. } = entry.change {
+                time_ms = now;
+            }
+            if !arguments.wants_more(time_ms) {
+                out.flush()?;
+                return Ok(());
+            }
+            if arguments.wants(time_ms) {
+                put(&mut out, position, time_ms, head.server_id, &entry, arguments.values)?;
+            }
+        }
+        // Whoever follows sees each line as it comes.
+        if arguments.follow || !goes_on {
+            out.flush()?;
+        }
+        if !goes_on {
+            return Ok(());
+        }
+    }
+}
+
+impl Arguments {
+    /// Whether changes of this time are to be shown. Marks tell whole seconds.
+    fn wants(&self, time_ms: u64) -> bool {
+        self.since.is_none_or(|since| time_ms / 1000 >= since / 1000)
+    }
+
+    /// Whether changes of this time or later ones are.
+    fn wants_more(&self, time_ms: u64) -> bool {
+        self.until.is_none_or(|until| time_ms <= until)
+    }
+}
+
+fn of_directory(directory: &Path, arguments: &Arguments) -> Result<(), Failure> {
+    let within = directory.join("log");
+    let log = if within.is_dir() { within } else { directory.to_path_buf() };
     if arguments.segments {
         return list(&log);
     }
@@ -80,18 +177,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     // Whoever watches sees each line at once.
     let is_watched = stdout.is_terminal();
     let mut out = BufWriter::with_capacity(1 << 16, stdout);
-    let from = arguments.from.map(Position);
+    let from = match arguments.from {
+        Some(From::End) => return Err(Failure::usage("--from end is for a server, not for a directory")),
+        Some(From::Position(position)) => Some(Position(position)),
+        None => None,
+    };
     let mut follower = Follower::open(Arc::new(SystemDisk), &log, from, arguments.since)?;
     let own =
         todana::update_log::segments(&SystemDisk, &log)?.first().map_or(0, |one| one.identity.server_id);
     loop {
         let mut outcome = Ok(());
         let is_over = !follower.read_on(&mut |position, time_ms, entry| {
-            if arguments.until.is_some_and(|until| time_ms > until) {
+            if !arguments.wants_more(time_ms) {
                 return ControlFlow::Break(());
             }
-            // Marks tell whole seconds.
-            if arguments.since.is_some_and(|since| time_ms / 1000 < since / 1000) {
+            if !arguments.wants(time_ms) {
                 return ControlFlow::Continue(());
             }
             outcome = put(&mut out, position, time_ms, own, entry, arguments.values);

@@ -3,12 +3,14 @@
 
 mod backup;
 mod bench;
+mod checkpoint;
 mod client_tls;
 mod config;
 mod data;
 mod dump;
 mod failure;
 mod generate;
+mod interruption;
 mod layers;
 mod log;
 mod memcached;
@@ -17,6 +19,7 @@ mod password;
 mod repair;
 mod restore;
 mod serve;
+mod source;
 mod tsv;
 mod verify;
 
@@ -60,7 +63,10 @@ enum Command {
     Config(config::Command),
     #[command(flatten)]
     Data(data::Command),
-    /// Make a backup of a data directory
+    /// Have a server make a checkpoint of the data that it keeps
+    #[command(after_help = checkpoint::AFTER_HELP)]
+    Checkpoint(checkpoint::Arguments),
+    /// Make a backup of a server at work, or of a data directory
     #[command(after_help = backup::AFTER_HELP)]
     Backup(backup::Arguments),
     /// Make a data directory of a backup, to its end or to a point in time
@@ -149,6 +155,7 @@ fn run() -> Result<(), Failure> {
         Some(Command::Serve(_)) => serve::run(std::env::args_os()),
         Some(Command::Config(command)) => config::run(&command),
         Some(Command::Data(command)) => data::run(&command),
+        Some(Command::Checkpoint(arguments)) => checkpoint::run(&arguments),
         Some(Command::Backup(arguments)) => backup::run(&arguments),
         Some(Command::Restore(arguments)) => restore::run(arguments),
         Some(Command::Log(arguments)) => log::run(&arguments),

@@ -330,7 +330,7 @@ fn delimiter(text: &str) -> Result<u8, String> {
     }
 }
 
-fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let (digits, unit) = match text.chars().last().map(|last| last.to_ascii_lowercase()) {
         Some('k') => (&text[..text.len() - 1], 1 << 10),

@@ -2,11 +2,15 @@
 
 mod running;
 
-use running::Server;
+use rcgen::{CertificateParams, KeyPair};
+use running::{Server, text, todana};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::process::{Output, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use todana::update_log::{Change, Entries, Position};
 use todana_client::{Connection, Error, Frame, LogFrom, Timeouts};
@@ -48,7 +52,7 @@ impl Raw {
 
     fn ask(&mut self, request: &str) -> String {
         self.send(request.as_bytes());
-        self.line()
+        self.news()
     }
 
     /// The next line that is not `WAIT`.
@@ -393,4 +397,268 @@ fn strangers_hear_nothing_of_it() {
     }
     assert_eq!(raw.ask("set x 0 0 11\r\nuser secret\r\n"), "STORED\r\n");
     assert!(raw.ask("todana checkpoint\r\n").starts_with("CHECKPOINT "));
+}
+
+fn run(words: &[&str]) -> Output {
+    todana().args(words).output().unwrap()
+}
+
+/// Runs a command that is to succeed; what it prints.
+fn done(words: &[&str]) -> String {
+    let output = run(words);
+    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+const WRITERS: usize = 8;
+const KEYS: u64 = 50;
+
+/// What one connection has done to one of its keys, which goes up by [`KEYS`] at each write and is removed at every third.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    acknowledged: u64,
+    asked: u64,
+}
+
+/// What is stored by the write of that number; nothing by the removal.
+fn stored(number: u64) -> Option<u64> {
+    (number > 0 && !(number / KEYS).is_multiple_of(3)).then_some(number)
+}
+
+fn write_on(server: &Server, writer: usize, counts: &Mutex<Vec<Count>>, stops: &AtomicBool, all: &AtomicU64) {
+    let mut raw = Raw::connect(server);
+    let mut number = KEYS;
+    while !stops.load(Ordering::Relaxed) {
+        let key = format!("{writer}:{}", number % KEYS);
+        let count = |set: &dyn Fn(&mut Count)| set(&mut counts.lock().unwrap()[(number % KEYS) as usize]);
+        count(&|count| count.asked = number);
+        match stored(number) {
+            Some(number) => raw.set(&key, number.to_string().as_bytes()),
+            None => assert_eq!(raw.ask(&format!("delete {key}\r\n")), "DELETED\r\n"),
+        }
+        count(&|count| count.acknowledged = number);
+        all.fetch_add(1, Ordering::Relaxed);
+        number += 1;
+    }
+}
+
+#[test]
+fn a_backup_under_load_has_what_was_acknowledged_before_it_and_nothing_that_was_never_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let server = start(&folder.path().join("data"), &["-m", "256"]);
+    fill(&mut Raw::connect(&server), 8);
+    let counts: Vec<Mutex<Vec<Count>>> =
+        (0..WRITERS).map(|_| Mutex::new(vec![Count::default(); KEYS as usize])).collect();
+    let (stops, all) = (AtomicBool::new(false), AtomicU64::new(0));
+    let snapshot =
+        || -> Vec<Vec<Count>> { counts.iter().map(|counts| counts.lock().unwrap().clone()).collect() };
+    let mut ranges = Vec::new();
+    std::thread::scope(|scope| {
+        for (writer, counts) in counts.iter().enumerate() {
+            let (server, stops, all) = (&server, &stops, &all);
+            scope.spawn(move || write_on(server, writer, counts, stops, all));
+        }
+        let _stopping = Stopping(&stops);
+        for backup in 0..3 {
+            // In the middle of work.
+            let until = all.load(Ordering::Relaxed) + 500;
+            while all.load(Ordering::Relaxed) < until {
+                std::thread::yield_now();
+            }
+            let before = snapshot();
+            let target = path(&format!("backup-{backup}"));
+            let told = done(&["backup", &server.address, &target]);
+            assert!(told.starts_with(&format!("{target}: a checkpoint of ")), "{told}");
+            ranges.push((before, snapshot()));
+        }
+    });
+    for (backup, (before, after)) in ranges.iter().enumerate() {
+        let (from, to) = (path(&format!("backup-{backup}")), path(&format!("restored-{backup}")));
+        done(&["verify", &from]);
+        done(&["restore", &from, &to]);
+        let restored = start(Path::new(&to), &["-m", "256"]);
+        let mut raw = Raw::connect(&restored);
+        let mut there = 0;
+        for (writer, (before, after)) in before.iter().zip(after).enumerate() {
+            for (key, (before, after)) in before.iter().zip(after).enumerate() {
+                let line = raw.ask(&format!("get {writer}:{key}\r\n"));
+                let found = line.starts_with("VALUE ").then(|| {
+                    let value = raw.line().trim_end().parse::<u64>().unwrap();
+                    assert_eq!(raw.line(), "END\r\n");
+                    value
+                });
+                there += u64::from(found.is_some());
+                let step = usize::try_from(KEYS).unwrap();
+                let mut allowed = (before.acknowledged..=after.asked).step_by(step).map(stored);
+                assert!(
+                    allowed.any(|allowed| allowed == found),
+                    "backup {backup}, {writer}:{key}: {found:?} of {}..={}",
+                    before.acknowledged,
+                    after.asked
+                );
+            }
+        }
+        assert!(there > 0);
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut value = vec![0; 32 << 10];
+        for number in 0..8 * 32 {
+            random.fill(&mut value);
+            assert_eq!(
+                raw.ask(&format!("get filler:{number}\r\n")),
+                format!("VALUE filler:{number} 0 32768\r\n")
+            );
+            let mut found = vec![0; value.len() + 7];
+            raw.0.read_exact(&mut found).unwrap();
+            assert!(found.starts_with(&value) && found.ends_with(b"\r\nEND\r\n"));
+        }
+    }
+}
+
+/// Writers end, whatever becomes of the test.
+struct Stopping<'s>(&'s AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn an_interrupted_backup_and_one_whose_server_is_killed_leave_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("target");
+    let server = start(&folder.path().join("data"), &[]);
+    fill(&mut Raw::connect(&server), 1);
+    for signal in ["INT", "TERM", "KILL"] {
+        let mut child = todana()
+            .args(["backup", &server.address, target.to_str().unwrap(), "--rate", "1k"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let partial = folder.path().join("target.partial");
+        // Once it has begun a file.
+        while !partial.join("identity").exists() {
+            std::thread::yield_now();
+        }
+        let (pid, code) = match signal {
+            "KILL" => (server.child.id(), 3),
+            _ => (child.id(), 130),
+        };
+        let status =
+            std::process::Command::new("kill").args(["-s", signal, &pid.to_string()]).status().unwrap();
+        assert!(status.success());
+        let mut why = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{signal}: {why}");
+        let expected = if signal == "KILL" { "todana: " } else { "todana: interrupted\n" };
+        assert!(why.starts_with(expected), "{why}");
+        assert!(!target.exists() && !partial.exists());
+    }
+}
+
+#[test]
+fn over_tls_all_of_it_works_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let key = KeyPair::generate().unwrap();
+    let names = ["localhost".to_string(), "127.0.0.1".to_string()];
+    let certificate = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+    std::fs::write(path("server.pem"), certificate.pem() + &key.serialize_pem()).unwrap();
+    let server = start(&folder.path().join("data"), &["--tls-cert", &path("server.pem")]);
+    let address = server.address.as_str();
+    assert!(address.starts_with("todanas://"), "{address}");
+    let ca = path("server.pem");
+    let tls = ["--tls-ca", ca.as_str()];
+    let words = |words: &[&str]| done(&[words, &tls].concat());
+    for number in 0..20 {
+        let value = "v".repeat(10_000);
+        words(&["set", &format!("key:{number}"), &value, "-S", address]);
+    }
+    assert!(words(&["checkpoint", address]).starts_with("a checkpoint of 20 records, "));
+    words(&["backup", address, &path("backup")]);
+    assert_eq!(words(&["log", address]).lines().count(), 20);
+    done(&["restore", &path("backup"), &path("restored")]);
+    let restored = start(&folder.path().join("restored"), &[]);
+    assert_eq!(restored.expect(&["get", "key:19"], 0).trim_end().len(), 10_000);
+}
+
+#[test]
+fn a_log_is_printed_alike_from_a_server_and_from_its_directory() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = start(&data, &["--sync", "always"]);
+    let mut raw = Raw::connect(&server);
+    raw.set("one", b"with a\ttab");
+    raw.set("two", &[b'x'; 100]);
+    assert_eq!(raw.ask("touch two 1000\r\n"), "TOUCHED\r\n");
+    assert_eq!(raw.ask("delete one\r\n"), "DELETED\r\n");
+    assert_eq!(raw.ask("flush_all\r\n"), "OK\r\n");
+    let of_directory = done(&["log", data.to_str().unwrap()]);
+    let operations: Vec<&str> = of_directory.lines().map(|line| line.split('\t').nth(3).unwrap()).collect();
+    assert_eq!(operations, ["put", "put", "retag", "remove", "clear"]);
+    assert_eq!(done(&["log", &server.address]), of_directory);
+    let second = of_directory.lines().nth(1).unwrap();
+    let position = second.split('\t').next().unwrap();
+    let rest = done(&["log", &server.address, "--from", position, "--values", "whole"]);
+    assert_eq!(rest.lines().count(), 4);
+    assert!(rest.lines().next().unwrap().ends_with(&"x".repeat(100)), "{rest}");
+    assert_eq!(done(&["log", &server.address, "--from", "end"]), "");
+    // What is no place between two entries has no entry.
+    let between = (position.parse::<u64>().unwrap() + 1).to_string();
+    let output = run(&["log", &server.address, "--from", &between]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output.stderr).contains(&format!("position {between}: ")), "{}", text(&output.stderr));
+    // A follower hears of what is new until the server ends, and says how far it has come.
+    let mut child = todana()
+        .args(["log", &server.address, "--from", "end", "--follow"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    // It may not have begun yet.
+    let stops = AtomicBool::new(false);
+    let number = std::thread::scope(|scope| {
+        let (server, stops) = (&server, &stops);
+        scope.spawn(move || {
+            let mut raw = Raw::connect(server);
+            while !stops.load(Ordering::Relaxed) {
+                raw.set("three", b"new");
+            }
+        });
+        let _stopping = Stopping(stops);
+        lines.read_line(&mut line).unwrap()
+    });
+    assert!(number > 0 && line.ends_with("\tput\tthree\tsize=3\tnew\n"), "{line}");
+    server.signal("TERM");
+    let mut why = String::new();
+    lines.read_to_string(&mut String::new()).unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut why).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+    assert!(why.contains("the server is stopping; what stands before position "), "{why}");
+}
+
+#[test]
+fn commands_for_servers_refuse_what_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let server = Server::start(&[]);
+    let target = folder.path().join("target").to_str().unwrap().to_string();
+    for (words, code, why) in [
+        (vec!["backup", &server.address, &target], 3, "the server says: SERVER_ERROR no data directory"),
+        (vec!["checkpoint", &server.address], 3, "the server says: SERVER_ERROR no data directory"),
+        (vec!["log", &server.address], 3, "the server says: SERVER_ERROR no data directory"),
+        (vec!["log", &server.address, "--segments"], 2, "--segments is for a directory"),
+        (vec!["log", path, "--from", "end"], 2, "--from end is for a server"),
+        (vec!["backup", path, &target, "--rate", "1m"], 2, "--rate is for a backup of a server"),
+        (vec!["backup", &server.address, &target, "--rate", "0"], 2, "0 is no rate"),
+        (vec!["backup", "127.0.0.1:1", &target], 3, "cannot connect to 127.0.0.1:1"),
+    ] {
+        let output = run(&words);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(why), "{words:?}: {}", text(&output.stderr));
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
