@@ -465,6 +465,8 @@ impl Server {
         place: &DataPlace,
         progress: &mut dyn FnMut(Progress),
     ) -> io::Result<Opened> {
+        // A limit to the size of files is to be an error like others, not the end of the process.
+        signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
         let DataPlace { sync, segment_len, segment_age, checkpoints, .. } = place.clone();
         let log = LogOptions { sync, segment_len, segment_age };
         let options = DataOptions { log, checkpoints };

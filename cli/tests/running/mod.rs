@@ -29,7 +29,11 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(options: &[&str]) -> Server {
-        let mut command = todana();
+        Server::start_as(todana(), options)
+    }
+
+    /// The same of an executable of one's own.
+    pub(crate) fn start_as(mut command: Command, options: &[&str]) -> Server {
         command.arg("serve").args(["-p", "-1"]).args(options).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());

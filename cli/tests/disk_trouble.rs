@@ -1,0 +1,295 @@
+//! A server whose disk is full, or whose directory may not be written: writes are refused and counted, reads go on, nothing that
+//! was acknowledged is lost, and when the trouble is over it is as if it had not been.
+
+mod running;
+
+use running::{Server, text, todana};
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Long enough for any machine: it only ends what would hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+const REFUSED: &str = "SERVER_ERROR cannot write the update log\r\n";
+/// Somebody with no rights of their own.
+const NOBODY: u32 = 65534;
+
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn connect(server: &Server) -> Client {
+        let stream = TcpStream::connect(&server.address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Client(BufReader::new(stream))
+    }
+
+    fn ask(&mut self, request: &[u8]) -> String {
+        self.0.get_mut().write_all(request).unwrap();
+        self.line()
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line
+    }
+
+    fn set(&mut self, key: &str, value: &[u8]) -> String {
+        let head = format!("set {key} 0 0 {}\r\n", value.len());
+        self.ask(&[head.as_bytes(), value, b"\r\n"].concat())
+    }
+
+    fn value(&mut self, key: &str) -> Option<Vec<u8>> {
+        let head = self.ask(format!("get {key}\r\n").as_bytes());
+        if head == "END\r\n" {
+            return None;
+        }
+        let len: usize = head.trim_end().rsplit(' ').next().unwrap().parse().unwrap();
+        let mut value = vec![0; len + b"\r\nEND\r\n".len()];
+        self.0.read_exact(&mut value).unwrap();
+        value.truncate(len);
+        Some(value)
+    }
+
+    fn stat(&mut self, name: &str) -> String {
+        let mut line = self.ask(b"stats\r\n");
+        let mut found = None;
+        while line != "END\r\n" {
+            let pair = line.trim_end().strip_prefix("STAT ").and_then(|pair| pair.split_once(' '));
+            found = pair.filter(|(key, _)| *key == name).map(|(_, value)| value.to_string()).or(found);
+            line = self.line();
+        }
+        found.unwrap_or_else(|| panic!("there is no statistic {name}"))
+    }
+}
+
+/// Asks again and again, until it holds; fails when it never does.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..6_000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("never: {what}");
+}
+
+fn options<'a>(directory: &'a Path, sync: &'a str) -> [&'a str; 8] {
+    ["--data-dir", directory.to_str().unwrap(), "--sync", sync, "-t", "2", "-m", "64"]
+}
+
+/// Writes until it is refused, and looks whether all is as it should be while it is, and after `relieve` has ended the trouble.
+fn trouble_and_relief(server: &Server, value: &[u8], mut relieve: impl FnMut()) {
+    let mut client = Client::connect(server);
+    let mut last = 0;
+    let said = loop {
+        // The same few records again and again: the log grows, the data does not.
+        match client.set(&format!("k{}", last % 8), &[last.to_string().as_bytes(), b" ", value].concat()) {
+            said if said == "STORED\r\n" => last += 1,
+            said => break said,
+        }
+        assert!(last < 10_000, "it is never refused");
+    };
+    assert_eq!(said, REFUSED);
+    assert!(last > 0);
+    let mut client = Client::connect(server);
+    // It may have found room for something smaller in between.
+    eventually("it is known", || client.stat("todana_log_health") == "stuck");
+    let refused_before: u64 = client.stat("todana_log_refusals").parse().unwrap();
+    for request in
+        ["set k 0 0 1\r\nv\r\n", "delete k0\r\n", "incr k0 1\r\n", "touch k0 10\r\n", "flush_all\r\n"]
+    {
+        assert_eq!(client.ask(request.as_bytes()), REFUSED, "{request}");
+    }
+    let refused: u64 = client.stat("todana_log_refusals").parse().unwrap();
+    assert_eq!(refused - refused_before, 5);
+    // Reads go on, with whatever versions they show.
+    let number = |value: Vec<u8>| text(&value).split(' ').next().unwrap().parse::<u32>().unwrap();
+    let key = format!("k{}", (last - 1) % 8);
+    assert_eq!(client.value(&key).map(number), Some(last - 1));
+    assert!(client.ask(format!("mg {key} c\r\n").as_bytes()).starts_with("HD c"));
+    relieve();
+    eventually("it writes again", || client.stat("todana_log_health") == "well");
+    assert_eq!(client.set("after", b"v"), "STORED\r\n");
+    assert_eq!(client.value(&key).map(number), Some(last - 1));
+}
+
+/// What `trouble_and_relief` has left is there after a kill.
+fn is_there_again(mut server: Server, start: impl Fn() -> Server) {
+    let mut client = Client::connect(&server);
+    let all = |client: &mut Client| ["k0", "k1", "k2", "k3", "after"].map(|key| client.value(key));
+    let before = all(&mut client);
+    assert_eq!(before[4].as_deref(), Some(&b"v"[..]));
+    // `--sync always`: a write that is answered takes all before it to the disk.
+    assert_eq!(client.set("last", b"v"), "STORED\r\n");
+    server.child.kill().unwrap();
+    server.child.wait().unwrap();
+    drop(server);
+    let server = start();
+    assert_eq!(all(&mut Client::connect(&server)), before);
+}
+
+fn run(program: &str, words: &[&str]) -> bool {
+    let status = Command::new(program).args(words).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+fn is_root() -> bool {
+    let output = Command::new("id").arg("-u").output();
+    output.is_ok_and(|output| output.stdout == b"0\n")
+}
+
+/// A file system in memory, of so many bytes at most.
+struct Small {
+    folder: tempfile::TempDir,
+}
+
+impl Small {
+    /// `None` where none can be had.
+    fn mount(options: &str) -> Option<Small> {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().to_str().unwrap();
+        run("mount", &["-t", "tmpfs", "-o", options, "tmpfs", place]).then_some(Small { folder })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        run("umount", &["-l", self.folder.path().to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_writes_until_it_has_room_again() {
+    let Some(small) = Small::mount("size=4m") else {
+        eprintln!("skipped: no file system can be mounted here");
+        return;
+    };
+    // Somebody else's, which will go.
+    let ballast = small.path("ballast");
+    fs::write(&ballast, vec![0; 2 << 20]).unwrap();
+    let directory = small.path("data");
+    let start = || Server::start(&options(&directory, "always"));
+    let server = start();
+    trouble_and_relief(&server, &[b'v'; 10_000], || fs::remove_file(&ballast).unwrap());
+    is_there_again(server, start);
+}
+
+#[test]
+fn a_limit_to_the_size_of_files_is_a_full_disk_and_not_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().join("data");
+    let start = || Server::start(&options(&directory, "always"));
+    let server = start();
+    let limit =
+        |limit: &str| run("prlimit", &["--pid", &server.child.id().to_string(), &format!("--fsize={limit}")]);
+    if !limit("1000000:unlimited") {
+        eprintln!("skipped: there is no prlimit here");
+        return;
+    }
+    trouble_and_relief(&server, &[b'v'; 10_000], || assert!(limit("unlimited:unlimited")));
+    is_there_again(server, start);
+}
+
+/// A folder of nobody's, and a server that runs as nobody; `None` where that cannot be.
+fn nobodys() -> Option<(tempfile::TempDir, PathBuf)> {
+    if !is_root() || !run("setpriv", &["--version"]) {
+        eprintln!("skipped: only root can run a server as somebody else, with setpriv");
+        return None;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let directory = folder.path().join("data");
+    fs::create_dir(&directory).unwrap();
+    chown(&directory, Some(NOBODY), Some(NOBODY)).unwrap();
+    // A copy, as the folders above the executable may be nobody's business.
+    let copy = folder.path().join("todana");
+    fs::copy(env!("CARGO_BIN_EXE_todana"), &copy).unwrap();
+    Some((folder, directory))
+}
+
+fn as_nobody(folder: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    let nobody = NOBODY.to_string();
+    command.args(["--reuid", &nobody, "--regid", &nobody, "--clear-groups"]).arg(folder.join("todana"));
+    command.current_dir(folder);
+    command
+}
+
+#[test]
+fn a_directory_that_may_not_be_written_any_more_refuses_writes_until_it_may_again() {
+    let Some((folder, directory)) = nobodys() else { return };
+    let start = || Server::start_as(as_nobody(folder.path()), &options(&directory, "always"));
+    let server = start();
+    // The segment that is written to stays open; the next one cannot be made.
+    let log = directory.join("log");
+    chown(&log, Some(0), Some(0)).unwrap();
+    fs::set_permissions(&log, fs::Permissions::from_mode(0o755)).unwrap();
+    trouble_and_relief(&server, &vec![b'v'; 1_000_000], || chown(&log, Some(NOBODY), Some(NOBODY)).unwrap());
+    is_there_again(server, start);
+}
+
+#[test]
+fn a_directory_that_cannot_be_had_is_named_at_the_start() {
+    let refused = |mut command: Command, directory: &Path| {
+        let words = ["serve", "-p", "-1", "--admin-port", "0", "--data-dir", directory.to_str().unwrap()];
+        let output = command.args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, b"").unwrap();
+    let said = refused(todana(), &file);
+    assert!(said.contains(&file.display().to_string()) && said.contains("Not a directory"), "{said}");
+    if let Some(small) = Small::mount("ro") {
+        let said = refused(todana(), &small.path("data"));
+        assert!(said.contains("/data: Read-only file system"), "{said}");
+    } else {
+        eprintln!("skipped: no file system can be mounted here");
+    }
+    if let Some((folder, directory)) = nobodys() {
+        chown(&directory, Some(0), Some(0)).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
+        let said = refused(as_nobody(folder.path()), &directory);
+        assert!(
+            said.contains(&format!("{}/", directory.display())) && said.contains("Permission denied"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_second_server_on_a_directory_harms_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().join("data");
+    let start = || Server::start(&options(&directory, "always"));
+    let server = start();
+    let mut client = Client::connect(&server);
+    assert_eq!(client.set("before", b"v"), "STORED\r\n");
+    let files = || {
+        let mut names: Vec<_> =
+            fs::read_dir(directory.join("log")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = files();
+    let second =
+        todana().args(["serve", "-p", "-1", "--admin-port", "0"]).args(options(&directory, "never")).output();
+    let second = second.unwrap();
+    assert_eq!(second.status.code(), Some(3));
+    let said = text(&second.stderr);
+    assert!(said.contains(&format!("{} is in use by another process", directory.display())), "{said}");
+    assert_eq!(files(), before);
+    assert_eq!(client.set("after", b"v"), "STORED\r\n");
+    is_there_again(server, start);
+}
