@@ -25,7 +25,6 @@ mod crawler;
 mod exports;
 mod idle;
 mod janitor;
-mod keeping;
 mod listener;
 mod listing;
 mod logging;

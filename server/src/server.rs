@@ -7,7 +7,6 @@ use crate::counters::{ConnectionCounters, WorkerCounters, WorkerSums};
 use crate::crawler::Crawler;
 use crate::exports::Exports;
 use crate::janitor;
-use crate::keeping::Keeping;
 use crate::listener::Listener;
 use crate::login::Logins;
 use crate::observers::Observers;
@@ -41,6 +40,11 @@ use todana_protocol::memcached::{CHUNK_SIZES, Choice, ITEM_OVERHEAD_BYTES};
 
 /// What connections may keep together where there is no memory limit.
 const HELD_MAX: u64 = 1 << 30;
+
+/// How much of the update log may wait for the disk in memory: a share of the memory limit, within these bounds. The disk gets
+/// it in pieces of a quarter of a megabyte at least.
+const BACKLOG_MIN: u64 = 1 << 20;
+const BACKLOG_MAX: u64 = 32 << 20;
 
 /// Beyond so many shards, threads do not meet in one more rarely.
 const SHARDS_FOR_THREADS_MAX: usize = 256;
@@ -131,8 +135,6 @@ pub(crate) struct Shared {
     pub(crate) settling: Arc<Settling>,
     /// Checkpoints, backups and logs under way to clients.
     pub(crate) exports: Arc<Exports>,
-    /// What is known of the data that is kept.
-    pub(crate) keeping: Arc<Keeping>,
     /// What is kept is being read back.
     is_loading: AtomicBool,
     /// It could not be.
@@ -373,7 +375,6 @@ impl Server {
             outside_bytes: AtomicU64::new(0),
             settling: Arc::new(Settling::new(options.threads)),
             exports: Arc::default(),
-            keeping: Arc::default(),
             is_loading: AtomicBool::new(false),
             has_not_loaded: AtomicBool::new(false),
             held_bytes: AtomicU64::new(0),
@@ -468,7 +469,9 @@ impl Server {
         // A limit to the size of files is to be an error like others, not the end of the process.
         signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
         let DataPlace { sync, segment_len, segment_age, checkpoints, .. } = place.clone();
-        let log = LogOptions { sync, segment_len, segment_age };
+        let backlog_max = self.shared.memory_limit_bytes().map_or(BACKLOG_MAX, |limit| limit / 16);
+        let backlog_max = backlog_max.clamp(BACKLOG_MIN, BACKLOG_MAX);
+        let log = LogOptions { sync, segment_len, segment_age, backlog_max };
         let options = DataOptions { log, checkpoints };
         self.claim_data_on(disk)?;
         let directory = Arc::clone(self.data.as_ref().expect("it was claimed above"));
@@ -499,11 +502,11 @@ impl Server {
                 path.display()
             );
         }
-        self.shared.keeping.begins(&directory, opened.checkpoint.as_ref());
-        let keeping = Arc::clone(&self.shared.keeping);
-        let keeper = CheckpointKeeper::start(Arc::clone(&directory), Arc::clone(database), move |made| {
-            keeping.tried(made)
-        });
+        let keeper =
+            CheckpointKeeper::start(Arc::clone(&directory), Arc::clone(database), |made| match made {
+                Ok(made) => tracing::info!(records = made.records, "checkpoint made"),
+                Err(error) => tracing::error!(%error, "no checkpoint could be made; the log grows on"),
+            });
         self.shared.exports.set_directory(&directory);
         self.keeper = Some(keeper.map_err(failed)?);
         Ok(opened)
@@ -625,6 +628,8 @@ impl Server {
         }
         // Their connections are closed. Behind the keeper: they may wait for the checkpoint that it has just called off.
         self.shared.exports.close_unless(&|| patience.is_over());
+        // With patience of its own: what was called off may have used up that.
+        let patience = Patience { since: Instant::now(), handle: &self.shared.handle };
         let closed =
             self.shared.database.log().map_or(Ok(()), |log| log.close_unless(&|| patience.is_over()));
         // Not before, so that it can say meanwhile that the server is stopping.

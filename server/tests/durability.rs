@@ -4,9 +4,10 @@ mod running;
 
 use running::{Client, PATIENCE, Running, eventually, options};
 use std::io::{self, IoSlice, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use todana::disk::{Disk, File, SystemDisk};
 use todana_server::{AdminOptions, DataPlace, Options, Server, Sync};
@@ -194,36 +195,48 @@ fn what_acknowledges_quiet_writes_waits_for_all_of_them() {
     assert_eq!(answer[..2], [0x81, NOOP]);
 }
 
+const FLOOD_VALUE: usize = 60_000;
+
+/// Sends so many writes that are not answered.
+fn flood(client: &Client, sets: usize) -> JoinHandle<()> {
+    let mut stream = client.stream.try_clone().unwrap();
+    std::thread::spawn(move || {
+        let head = format!("set k 0 0 {FLOOD_VALUE} noreply\r\n");
+        let set = [head.as_bytes(), &[b'v'; FLOOD_VALUE], b"\r\n"].concat();
+        (0..sets).for_each(|_| stream.write_all(&set).unwrap());
+    })
+}
+
+/// How much waits for the disk once it is more than that, and does not grow any longer.
+fn settled_backlog(client: &mut Client, least: u64) -> u64 {
+    let mut waiting = || client.stat("todana_log_unsynced_bytes").parse::<u64>().unwrap();
+    eventually("much waits", || waiting() > least);
+    // The one worker has had many turns meanwhile, and nothing has come on.
+    let (mut last, mut alike) = (0, 0);
+    while alike < 100 {
+        let now = waiting();
+        alike = if now == last { alike + 1 } else { 0 };
+        last = now;
+    }
+    last
+}
+
 /// Nothing is said to a client that wants no answers, so nothing else would hold it up.
 #[test]
 fn a_client_without_answers_is_held_up_before_what_waits_for_the_disk_takes_too_much_memory() {
     const MIB: u64 = 1 << 20;
-    const VALUE: usize = 60_000;
-    const SETS: usize = 1_600;
     for sync in [Sync::Always, Sync::Every(Duration::from_secs(1)), Sync::Never] {
         let kept = start(sync);
         let (mut client, mut other) = (kept.server.connect(), kept.server.connect());
         kept.disk.set(Mood::Hangs);
-        let mut stream = client.stream.try_clone().unwrap();
-        let flood = std::thread::spawn(move || {
-            let set = [format!("set k 0 0 {VALUE} noreply\r\n").as_bytes(), &[b'v'; VALUE], b"\r\n"].concat();
-            (0..SETS).for_each(|_| stream.write_all(&set).unwrap());
-        });
-        let mut unwritten = || other.stat("todana_log_unsynced_bytes").parse::<u64>().unwrap();
-        eventually("it is held up", || unwritten() > 32 * MIB);
-        // It has had all the turns that it wanted: the one worker has had many, and nothing has come on.
-        let (mut last, mut alike) = (0, 0);
-        while alike < 100 {
-            let now = unwritten();
-            alike = if now == last { alike + 1 } else { 0 };
-            last = now;
-        }
-        assert!(last < 34 * MIB, "{last} bytes wait, {sync:?}");
+        let flood = flood(&client, 1_600);
+        let waiting = settled_backlog(&mut other, 32 * MIB);
+        assert!(waiting < 34 * MIB, "{waiting} bytes wait, {sync:?}");
         assert!(!flood.is_finished());
         kept.disk.set(Mood::Well);
         flood.join().unwrap();
         client.send(b"get k\r\n");
-        assert_eq!(client.line(), format!("VALUE k 0 {VALUE}\r\n"));
+        assert_eq!(client.line(), format!("VALUE k 0 {FLOOD_VALUE}\r\n"));
     }
 }
 
@@ -327,15 +340,20 @@ fn a_stop_calls_off_what_reads_the_data_back_and_leaves_it_as_it_was() {
         server.handle.stop();
         server.join();
     }
-    let mut server = Server::bind(options()).unwrap();
-    let handle = server.handle();
+    let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
+    let mut server = Server::bind(Options { admin, ..options() }).unwrap();
+    let (handle, pages) = (server.handle(), server.admin_addresses()[0]);
     let mut told = 0;
     let outcome = server.load(&mut |_| {
         told += 1;
+        assert_eq!(page(pages, "/healthz"), "200 loading\n");
+        assert_eq!(page(pages, "/readyz"), "503 loading\n");
+        assert_eq!(metric(pages, "todana_loading"), "1");
         handle.stop();
     });
     assert_eq!(outcome.err().map(|error| error.kind()), Some(io::ErrorKind::Interrupted));
     assert_eq!(told, 1);
+    assert_eq!(page(pages, "/readyz"), "503 stopping\n");
     drop(server);
     let server = Running::start(options());
     let mut client = server.connect();
@@ -343,8 +361,8 @@ fn a_stop_calls_off_what_reads_the_data_back_and_leaves_it_as_it_was() {
     client.expect_value(b"99", &[b'v'; 50_000]);
 }
 
-fn page(server: &Running, path: &str) -> String {
-    let mut stream = TcpStream::connect(server.admin_addresses[0]).unwrap();
+fn page(pages: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(pages).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).unwrap();
     let mut answer = String::new();
@@ -353,8 +371,8 @@ fn page(server: &Running, path: &str) -> String {
     format!("{} {body}", head.split(' ').nth(1).unwrap())
 }
 
-fn metric(server: &Running, name: &str) -> String {
-    let page = page(server, "/metrics/totals");
+fn metric(pages: SocketAddr, name: &str) -> String {
+    let page = page(pages, "/metrics/totals");
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("{name} is missing")).to_string()
 }
@@ -363,14 +381,15 @@ fn metric(server: &Running, name: &str) -> String {
 fn a_full_disk_is_told_everywhere_and_forgotten_when_it_has_room_again() {
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
     let kept = start_with(Sync::Always, Options { admin, ..options() });
+    let pages = kept.server.admin_addresses[0];
     let mut client = kept.server.connect();
     client.set(b"before", b"v");
-    assert_eq!(page(&kept.server, "/readyz"), "200 ready\n");
+    assert_eq!(page(pages, "/readyz"), "200 ready\n");
     assert_eq!(client.stat("todana_sync"), "always");
     assert_eq!(client.stat("todana_log_health"), "well");
     assert_eq!(client.stat("todana_log_unsynced_bytes"), "0");
     assert_eq!(client.stat("todana_log_end"), client.stat("todana_log_synced"));
-    assert_eq!(metric(&kept.server, "todana_log_takes_writes"), "1");
+    assert_eq!(metric(pages, "todana_log_takes_writes"), "1");
     kept.disk.set(Mood::Full);
     // Not known to be on disk: it is told so, where it is the first to be refused by the disk itself.
     client.send(b"set during 0 0 1\r\nv\r\n");
@@ -382,14 +401,45 @@ fn a_full_disk_is_told_everywhere_and_forgotten_when_it_has_room_again() {
         assert_eq!(client.line(), "SERVER_ERROR cannot write the update log\r\n", "{request}");
     }
     client.expect_value(b"before", b"v");
-    assert_eq!(page(&kept.server, "/readyz"), "503 no writes\n");
-    assert_eq!(page(&kept.server, "/healthz"), "200 ok\n");
+    assert_eq!(page(pages, "/readyz"), "503 no writes\n");
+    assert_eq!(page(pages, "/healthz"), "200 ok\n");
     assert_eq!(client.stat("todana_log_health"), "stuck");
     assert_eq!(client.stat("todana_log_refusals"), "4");
-    assert_eq!(metric(&kept.server, "todana_log_refused_writes_total"), "4");
-    assert_eq!(metric(&kept.server, "todana_log_takes_writes"), "0");
+    assert_eq!(metric(pages, "todana_log_refused_writes_total"), "4");
+    assert_eq!(metric(pages, "todana_log_takes_writes"), "0");
     kept.disk.set(Mood::Well);
     eventually("it writes again", || client.stat("todana_log_health") == "well");
     client.set(b"after", b"v");
-    assert_eq!(page(&kept.server, "/readyz"), "200 ready\n");
+    assert_eq!(page(pages, "/readyz"), "200 ready\n");
+}
+
+#[test]
+fn a_server_whose_data_cannot_be_read_is_not_ready_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("identity"), b"not one").unwrap();
+    let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
+    let data = Some(DataPlace { directory: folder.path().into(), sync: Sync::Never });
+    let mut server = Server::bind(Options { port: 0, admin, data, ..options() }).unwrap();
+    let pages = server.admin_addresses()[0];
+    let error = server.load(&mut |_| ()).expect_err("it is damaged").to_string();
+    assert!(error.contains("identity"), "{error}");
+    assert_eq!(page(pages, "/readyz"), "503 no data\n");
+    assert_eq!(page(pages, "/healthz"), "200 ok\n");
+    assert_eq!(metric(pages, "todana_loading"), "0");
+}
+
+#[test]
+fn what_waits_for_the_disk_is_a_small_part_of_the_memory_limit() {
+    const MIB: u64 = 1 << 20;
+    let kept = start_with(Sync::Never, Options { memory_limit_mib: 1024, ..options() });
+    let small = start_with(Sync::Never, Options { memory_limit_mib: 64, ..options() });
+    for (kept, least, most) in [(kept, 32 * MIB, 34 * MIB), (small, 4 * MIB, 6 * MIB)] {
+        let (client, mut other) = (kept.server.connect(), kept.server.connect());
+        kept.disk.set(Mood::Hangs);
+        let flood = flood(&client, 1_600);
+        let waiting = settled_backlog(&mut other, least);
+        assert!(waiting < most, "{waiting}");
+        kept.disk.set(Mood::Well);
+        flood.join().unwrap();
+    }
 }

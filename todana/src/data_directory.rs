@@ -8,7 +8,7 @@ mod verification;
 
 use crate::Database;
 use crate::backup::Manifest;
-use crate::checkpoint::{Checkpoint, CheckpointOptions, Footprint, Hold, Shelf};
+use crate::checkpoint::{Checkpoint, CheckpointOptions, Footprint, History, Hold, Shelf};
 use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::update_log::{
@@ -47,6 +47,7 @@ pub struct DataDirectory {
     shelf: Shelf,
     checkpoints: Mutex<CheckpointOptions>,
     footprint: Mutex<Footprint>,
+    history: Mutex<History>,
     _lock: Box<dyn Send + Sync>,
 }
 
@@ -101,8 +102,9 @@ impl DataDirectory {
         let identity = identity::read_or_make(&*disk, path).map_err(|error| hinted(error, path))?;
         let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
         let (path, checkpoints) = (path.to_path_buf(), Mutex::default());
-        let footprint = Mutex::default();
-        let directory = DataDirectory { disk, path, identity, shelf, checkpoints, footprint, _lock: lock };
+        let (footprint, history) = Default::default();
+        let directory =
+            DataDirectory { disk, path, identity, shelf, checkpoints, footprint, history, _lock: lock };
         directory.remove_partial(&directory.path.join(LOG))?;
         directory.remove_partial(&directory.path.join(CHECKPOINTS))?;
         Ok(directory)
@@ -193,6 +195,8 @@ impl DataDirectory {
         let log = UpdateLog::start(disk, &log, identity, openings, end, clock, options.log)?;
         database.attach(log, openings);
         self.measure(database);
+        let found = checkpoint.clone().map(|found| Checkpoint { took: Duration::ZERO, ..found });
+        self.history.lock().last = found;
         let took = began.elapsed();
         Ok(Opened { checkpoint, refused: brought.refused, entries, end, tail, took })
     }
@@ -207,7 +211,15 @@ impl DataDirectory {
     /// The same; it is called off, with `Closed`, when `stops` becomes true.
     pub fn checkpoint_unless(&self, database: &Database, stops: &AtomicBool) -> Result<Checkpoint> {
         let options = *self.checkpoints.lock();
-        self.shelf.make(database, &options, stops)
+        let made = self.shelf.make(database, &options, stops);
+        self.history.lock().add(&made);
+        self.measure(database);
+        made
+    }
+
+    /// What has become of the checkpoints, whoever asked for them.
+    pub fn history(&self) -> History {
+        self.history.lock().clone()
     }
 
     /// Whether the log has grown enough since the last checkpoint for another one.

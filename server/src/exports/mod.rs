@@ -80,6 +80,11 @@ impl Exports {
         let _ = self.directory.set(Arc::downgrade(directory));
     }
 
+    /// It, while it is open.
+    pub(crate) fn directory(&self) -> Option<Arc<DataDirectory>> {
+        self.directory.get().and_then(Weak::upgrade)
+    }
+
     fn jobs(&self) -> MutexGuard<'_, Vec<Job>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,7 +96,7 @@ impl Exports {
         place: Place,
         database: &Arc<Database>,
     ) -> Result<Receiving, &'static str> {
-        let directory = self.directory.get().and_then(Weak::upgrade).ok_or(NO_DIRECTORY)?;
+        let directory = self.directory().ok_or(NO_DIRECTORY)?;
         let mut jobs = self.jobs();
         self.clear_away(&mut jobs);
         let reads_log = |export: &Export| matches!(export, Export::Log { .. });

@@ -54,7 +54,6 @@ impl CheckpointKeeper {
                 if made.is_err() {
                     pause = RETRY;
                 }
-                directory.measure(&database);
                 report(made);
             }
         };

@@ -20,6 +20,7 @@ mod writer;
 use crate::update_log::Position;
 use std::path::PathBuf;
 use std::time::Duration;
+use todana_core::{ErrorKind, Result};
 
 pub use keeper::CheckpointKeeper;
 pub(crate) use reader::{Failure, Reader, called_off};
@@ -62,6 +63,30 @@ pub enum Compression {
     None,
     /// Compressed by zstd at this level where that makes them smaller.
     Zstd(i32),
+}
+
+/// What has become of the checkpoints since a data directory was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// How many were made.
+    pub made: u64,
+    /// How many could not be made; those that were called off are not among them.
+    pub failed: u64,
+    /// The newest one. Of one that was brought back nobody knows how long it took to make, and that is 0.
+    pub last: Option<Checkpoint>,
+}
+
+impl History {
+    pub(crate) fn add(&mut self, made: &Result<Checkpoint>) {
+        match made {
+            Ok(made) => {
+                self.made += 1;
+                self.last = Some(made.clone());
+            }
+            Err(error) if error.kind() == ErrorKind::Closed => {}
+            Err(_) => self.failed += 1,
+        }
+    }
 }
 
 /// A checkpoint.

@@ -61,6 +61,8 @@ pub struct LogOptions {
     pub segment_len: u64,
     /// So is one that is so old and not empty.
     pub segment_age: Duration,
+    /// So many bytes may wait, in memory, to be written before those who append more have to wait themselves.
+    pub backlog_max: u64,
 }
 
 impl Default for LogOptions {
@@ -69,6 +71,7 @@ impl Default for LogOptions {
             sync: Sync::Every(Duration::from_secs(1)),
             segment_len: 64 << 20,
             segment_age: Duration::from_secs(24 * 60 * 60),
+            backlog_max: 32 << 20,
         }
     }
 }
@@ -84,9 +87,6 @@ pub enum Health {
     /// log is closed.
     Lost(String),
 }
-
-/// So much may wait to be written before those who append more have to wait themselves.
-const BACKLOG_MAX: u64 = 32 << 20;
 
 /// How often those who wait are asked whether they still do.
 const ASK_EVERY: Duration = Duration::from_millis(20);
@@ -106,6 +106,7 @@ pub struct UpdateLog {
 /// What the writer's thread and the others share.
 struct Shared {
     sync: Sync,
+    backlog_max: u64,
     pending: Mutex<Pending>,
     /// There is something to write, or the end has come.
     work: Condvar,
@@ -149,6 +150,7 @@ impl UpdateLog {
     ) -> Result<UpdateLog> {
         let shared = Arc::new(Shared {
             sync: options.sync,
+            backlog_max: options.backlog_max,
             pending: Mutex::new(Pending::new(end)),
             work: Condvar::new(),
             appended: AtomicU64::new(end.0),
@@ -360,7 +362,7 @@ impl Shared {
     }
 
     fn is_crowded(&self) -> bool {
-        self.appended.load(Ordering::Relaxed) > self.written.load(Ordering::Relaxed) + BACKLOG_MAX
+        self.appended.load(Ordering::Relaxed) > self.written.load(Ordering::Relaxed) + self.backlog_max
     }
 
     fn is_overdue(&self) -> bool {
