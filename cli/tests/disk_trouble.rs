@@ -8,6 +8,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -292,4 +293,36 @@ fn a_second_server_on_a_directory_harms_nothing() {
     assert_eq!(files(), before);
     assert_eq!(client.set("after", b"v"), "STORED\r\n");
     is_there_again(server, start);
+}
+
+/// A signal that the one that reads does not come to hear of, as the disk keeps it: the first one waits, the second does not.
+#[test]
+fn the_second_signal_ends_a_server_that_cannot_read_its_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::start(&options(folder.path(), "always"));
+    assert_eq!(Client::connect(&server).set("k", b"v"), "STORED\r\n");
+    server.signal("TERM");
+    assert!(server.child.wait().unwrap().success());
+    // Whoever opens it waits until somebody writes to it.
+    let segment = fs::read_dir(folder.path().join("log")).unwrap().next().unwrap().unwrap().path();
+    fs::remove_file(&segment).unwrap();
+    assert!(run("mkfifo", &[segment.to_str().unwrap()]));
+    let mut command = todana();
+    command.args(["serve", "-v", "-p", "-1", "--admin-port", "-1"]).args(options(folder.path(), "always"));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let pages = said.find_map(|line| Some(line.split_once("http://")?.1.trim_end_matches('/').to_string()));
+    let pages = pages.expect("the address of the pages");
+    eventually("it reads", || {
+        let Ok(mut stream) = TcpStream::connect(&pages) else { return false };
+        let mut answer = String::new();
+        let asked = stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n");
+        asked.and_then(|()| stream.read_to_string(&mut answer)).is_ok() && answer.ends_with("loading\n")
+    });
+    let signal = |id: u32| assert!(run("kill", &["-s", "TERM", &id.to_string()]));
+    signal(child.id());
+    assert!(said.any(|line| line.contains("stopping")));
+    assert_eq!(child.try_wait().unwrap(), None);
+    signal(child.id());
+    assert_eq!(child.wait().unwrap().signal(), Some(15));
 }

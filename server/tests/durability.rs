@@ -131,7 +131,7 @@ impl Disk for MoodyDisk {
 struct Kept {
     server: Running,
     disk: MoodyDisk,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Drop for Kept {
@@ -150,7 +150,7 @@ fn start_with(sync: Sync, options: Options) -> Kept {
     let disk = MoodyDisk::default();
     let data = Some(DataPlace { directory: folder.path().into(), sync });
     let server = Running::start_from(Options { threads: 1, data, ..options }, Arc::new(disk.clone()));
-    Kept { server, disk, _folder: folder }
+    Kept { server, disk, folder }
 }
 
 /// Whether the server has taken up all that has been sent, and has nothing to say to it. It is asked over another
@@ -442,4 +442,55 @@ fn what_waits_for_the_disk_is_a_small_part_of_the_memory_limit() {
         kept.disk.set(Mood::Well);
         flood.join().unwrap();
     }
+}
+
+#[test]
+fn checkpoints_and_files_are_told_as_they_are() {
+    let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
+    let kept = start_with(Sync::Always, Options { admin, ..options() });
+    let pages = kept.server.admin_addresses[0];
+    let mut client = kept.server.connect();
+    for key in ["a", "b", "c"] {
+        client.set(key.as_bytes(), &[b'v'; 1_000]);
+    }
+    for name in ["todana_checkpoints", "todana_checkpoints_made", "todana_last_checkpoint_time"] {
+        assert_eq!(client.stat(name), "0", "{name}");
+    }
+    client.send(b"todana checkpoint\r\n");
+    let line = client.line();
+    let told = |name: &str| {
+        let word = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        word.unwrap_or_else(|| panic!("{line}")).to_string()
+    };
+    let sum = |folder: &str| -> (usize, u64) {
+        let files = std::fs::read_dir(kept.folder.path().join(folder)).unwrap();
+        let lens: Vec<u64> = files.map(|file| file.unwrap().metadata().unwrap().len()).collect();
+        (lens.len(), lens.iter().sum())
+    };
+    let (checkpoints, log) = (sum("checkpoints"), sum("log"));
+    for (statistic, metric_name, expected) in [
+        ("todana_checkpoints", "todana_checkpoints", checkpoints.0.to_string()),
+        ("todana_checkpoint_bytes", "todana_checkpoint_bytes", checkpoints.1.to_string()),
+        ("todana_checkpoints_made", "todana_checkpoints_made_total", "1".into()),
+        ("todana_checkpoints_failed", "todana_checkpoints_failed_total", "0".into()),
+        ("todana_last_checkpoint_bytes", "todana_last_checkpoint_bytes", told("bytes")),
+        ("todana_last_checkpoint_records", "todana_last_checkpoint_records", "3".into()),
+        ("todana_log_segments", "todana_log_segments", log.0.to_string()),
+        ("todana_log_bytes", "todana_log_bytes", log.1.to_string()),
+        ("todana_log_end", "todana_log_appended_bytes_total", told("position")),
+    ] {
+        assert_eq!(client.stat(statistic), expected, "{statistic}");
+        assert_eq!(metric(pages, metric_name), expected, "{metric_name}");
+    }
+    assert_eq!(checkpoints, (1, told("bytes").parse().unwrap()));
+    let made = client.stat("todana_last_checkpoint_time").parse::<u64>().unwrap();
+    assert!(client.stat("time").parse::<u64>().unwrap().abs_diff(made) < 60);
+    // One that cannot be made is counted, and the one before it stays the last.
+    kept.disk.set(Mood::Full);
+    client.send(b"todana checkpoint\r\n");
+    let line = client.line();
+    assert!(line.starts_with("SERVER_ERROR "), "{line}");
+    assert_eq!(client.stat("todana_checkpoints_failed"), "1");
+    assert_eq!(client.stat("todana_checkpoints_made"), "1");
+    assert_eq!(client.stat("todana_last_checkpoint_time"), made.to_string());
 }
