@@ -1,5 +1,5 @@
-//! Opening a data directory: any bytes for an identity, a segment or its entries open or are damaged, which is said with file and
-//! offset; what has been opened opens again, to the same.
+//! Opening a data directory: any bytes for an identity, a segment or its entries, a checkpoint or its blocks open or are damaged,
+//! which is said with file and offset; what has been opened opens again, to the same.
 #![no_main]
 
 #[path = "../../todana/tests/crash_disk/mod.rs"]

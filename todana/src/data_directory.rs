@@ -181,8 +181,9 @@ impl DataDirectory {
         let (end, tail) = (reader.position(), reader.tail().clone());
         if let Some(checkpoint) = checkpoint.as_ref().filter(|checkpoint| end < checkpoint.until) {
             let (name, until) = (checkpoint.path.display(), checkpoint.until.0);
+            let place = reader.place();
             let message =
-                format!("the update log ends at position {}, but {name} needs it to {until}", end.0);
+                format!("{place}: the update log ends at position {}, but {name} needs it to {until}", end.0);
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         self.cut(&tail)?;

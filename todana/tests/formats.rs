@@ -141,7 +141,7 @@ fn a_later_version_is_refused_and_says_so() {
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         // The log is read from the newest checkpoint's position on.
         let whys: Vec<String> = names.iter().map(|name| format!("{name} at offset 0: {WHY}")).collect();
-        assert!(whys.contains(&error.to_string()), "{error}");
+        assert!(whys.iter().any(|why| error.to_string().starts_with(why)), "{error}");
     }
     let (disk, names) = changed(".checkpoint", 92);
     assert_eq!(names.len(), 2);

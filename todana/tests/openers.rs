@@ -35,4 +35,73 @@ proptest! {
         }
         opener::open_any(&bytes);
     }
+
+    /// Blocks that are nearly right, and a log behind them.
+    #[test]
+    fn any_blocks_open_or_are_damaged(
+        damage in 0u8..12,
+        place in any::<[u8; 2]>(),
+        head in (0u8..16, 0u8..64, prop_oneof![Just(0u8), any::<u8>()]),
+        blocks in proptest::collection::vec(block(), 0..6),
+        log in proptest::option::of(proptest::collection::vec((1u8..6, proptest::collection::vec(0u8..4, 0..8)), 0..6)),
+    ) {
+        let mut checkpoint = vec![damage, place[0], place[1], head.0, head.1, head.2];
+        for (shape, records, content) in blocks {
+            checkpoint.extend_from_slice(&[shape, records]);
+            checkpoint.extend_from_slice(&(content.len() as u16).to_le_bytes());
+            checkpoint.extend_from_slice(&content);
+        }
+        let Some(log) = log else {
+            opener::open_any(&[&[5], &checkpoint[..]].concat());
+            return Ok(());
+        };
+        let mut bytes = [&[6], &(checkpoint.len() as u16).to_le_bytes()[..], &checkpoint].concat();
+        bytes.extend_from_slice(&[9, 0, 0]);
+        for (tag, content) in log {
+            bytes.extend_from_slice(&[content.len() as u8 + 1, tag]);
+            bytes.extend_from_slice(&content);
+        }
+        opener::open_any(&bytes);
+    }
+}
+
+/// Shape, number of records, content.
+fn block() -> impl Strategy<Value = (u8, u8, Vec<u8>)> {
+    let (bytes, small) =
+        (proptest::collection::vec(any::<u8>(), 0..40), proptest::collection::vec(0u8..4, 0..40));
+    let content = prop_oneof![bytes, small, rows(), rows(), rows()];
+    let shape = prop_oneof![Just(1u8), Just(9), Just(13), any::<u8>()];
+    let of_any = (shape, 0u8..4, content);
+    // One plain record each, and a long one of a key of 1 and a value of 3 bytes, whole or not.
+    let long = Just((2, 1, b"\0\x01\0\0\0\x03\0\0\0".to_vec()));
+    let piece = proptest::collection::vec(any::<u8>(), 0..5).prop_map(|content| (3, 0, content));
+    prop_oneof![
+        of_any,
+        rows().prop_map(|content| (1, 2, content)),
+        rows().prop_map(|content| (9, 2, content)),
+        long,
+        piece
+    ]
+}
+
+/// Two records in columns, nearly right: numbers, text, attributes.
+fn rows() -> impl Strategy<Value = Vec<u8>> {
+    let form = prop_oneof![Just(0x00u8), Just(0x08), Just(0x80), Just(0x88), any::<u8>()];
+    let tag = prop_oneof![Just(0u8), Just(1), 0u8..64];
+    (form.clone(), form, tag.clone(), tag, proptest::collection::vec(0u8..4, 0..12), 0u8..6).prop_map(
+        |(one, other, tag, other_tag, rest, off)| {
+            let forms = [one, other];
+            let texts = forms
+                .iter()
+                .map(|form| usize::from(form >> 4 == 8) + usize::from(form & 15 == 8))
+                .sum::<usize>();
+            let mut content = vec![(texts as u8).wrapping_add(off / 5), 0, 0, 0];
+            content.extend_from_slice(&[(tag.count_ones() + other_tag.count_ones()) as u8, 0, 0, 0]);
+            content.extend_from_slice(&[forms.iter().filter(|&&form| form >> 4 == 8).count() as u8, 0, 0, 0]);
+            content.extend_from_slice(&[tag, other_tag, one, other]);
+            content.extend_from_slice(&[1; 16][..8 - texts.min(8)]);
+            content.extend_from_slice(&rest);
+            content
+        },
+    )
 }

@@ -96,7 +96,9 @@ impl Reader {
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), Failure> {
         if let Some(Order { seed, groups }) = self.header.order {
-            database.expect(Order { seed, groups: groups.min(self.footer.records) });
+            // Neither is known to be true yet, and what is expected takes memory.
+            let groups = groups.min(self.footer.records).min(self.len());
+            database.expect(Order { seed, groups });
         }
         let outcome = self.read_all(Some(database), progress);
         database.engine().settle();

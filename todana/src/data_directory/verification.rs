@@ -80,13 +80,16 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
     let names = disk.list(&log).map_err(|error| super::cannot("read", &log, &error))?;
     let first = names.iter().filter_map(|name| segment_start(name)).min().unwrap_or_default();
     verified.log = (first, first);
-    if let Err(error) = read_log(&disk, &log, first, identity, &mut verified, progress) {
-        verified.damages.push(error.to_string());
-    } else if let Some((until, name)) = needed.filter(|(until, _)| verified.log.1 < *until) {
-        let (end, name) = (verified.log.1.0, name.display());
-        verified
-            .damages
-            .push(format!("the update log ends at position {end}, but {name} needs it to {}", until.0));
+    match read_log(&disk, &log, first, identity, &mut verified, progress) {
+        Err(error) => verified.damages.push(error.to_string()),
+        Ok(place) => {
+            if let Some((Position(until), name)) = needed.filter(|(until, _)| verified.log.1 < *until) {
+                let (Position(end), name) = (verified.log.1, name.display());
+                let why =
+                    format!("{place}: the update log ends at position {end}, but {name} needs it to {until}");
+                verified.damages.push(why);
+            }
+        }
     }
     if let Some(manifest) = &manifest {
         check_backup(&*disk, path, manifest, &mut verified, progress);
@@ -117,6 +120,7 @@ fn check_backup(
     }
 }
 
+/// Returns where it ends: file and offset.
 fn read_log(
     disk: &Arc<dyn Disk>,
     log: &Path,
@@ -124,7 +128,7 @@ fn read_log(
     identity: crate::update_log::Identity,
     verified: &mut Verified,
     progress: &mut dyn FnMut(u64),
-) -> Result<()> {
+) -> Result<String> {
     const TELL_EVERY: u64 = 1 << 12;
     let before = verified.bytes;
     let mut reader = Reader::open(Arc::clone(disk), log, identity, first)?;
@@ -142,5 +146,5 @@ fn read_log(
     }
     verified.tail = reader.tail().clone();
     progress(verified.bytes);
-    Ok(())
+    Ok(reader.place())
 }

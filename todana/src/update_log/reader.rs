@@ -180,6 +180,16 @@ impl Reader {
         self.position
     }
 
+    /// Where that is, for a message: file and offset.
+    pub(crate) fn place(&self) -> String {
+        match &self.segment {
+            Some(segment) => {
+                format!("{} at offset {}", segment.path.display(), segment.offset_of(self.position))
+            }
+            None => format!("{} at offset 0", self.directory.display()),
+        }
+    }
+
     /// What may not be on disk, although it was read: from this offset of this file on. The system may have failed to write it, and
     /// have told that to a process that is no more. Known at the end.
     pub fn unsure(&self) -> Option<(&Path, u64)> {

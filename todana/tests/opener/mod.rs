@@ -1,21 +1,27 @@
 //! Opens what a fuzzer has thought of, as a data directory.
 //!
-//!     kind(1) | rest        kind mod 4:  0  rest is the identity
+//!     kind(1) | rest        kind mod 8:  0  rest is the identity
 //!                                        1  rest is a segment
 //!                                        2  rest follows a segment's header
-//!                                        3  damage(1) place(2), then contents of entries, each behind its length(1); their
+//!                                        3, 7  damage(1) place(2), then contents of entries, each behind its length(1); their
 //!                                           checksums are right, unless damage says that a bit is flipped or the end cut off
+//!                                        4  rest is a checkpoint
+//!                                        5  damage(1) place(2) head(3), then blocks of a checkpoint, as `blocks` has them; all
+//!                                           checksums are right
+//!                                        6  len(2), so much as for 5, and the rest as for 3, whose place is that of the log behind
 
 use crate::crash_disk::{CrashDisk, Op, State};
 use crate::kept::{DATA, Kept, open, options};
 use std::path::Path;
-use todana::update_log::{Sync, Tail};
+use std::sync::Arc;
+use todana::update_log::{Position, Sync, Tail};
+use todana::{DataDirectory, verify};
 use todana_core::{ErrorKind, Result};
 
 const NOW: u64 = 1_700_000_000;
 const DATABASE_ID: &[u8; 16] = b"0123456789abcdef";
 
-/// It opens or is damaged; what has been opened opens again, to the same.
+/// It opens or is damaged; what has been opened opens again, to the same. Reading all of it tells damage where opening does.
 pub(crate) fn open_any(bytes: &[u8]) {
     let Some((kind, rest)) = bytes.split_first() else { return };
     let mut state = State::default();
@@ -23,18 +29,39 @@ pub(crate) fn open_any(bytes: &[u8]) {
         let path = Path::new(DATA).join(directory);
         state.apply(&Op::MakeDirectory { path }).expect("nothing is in its way");
     }
-    let segment = match kind % 4 {
-        0 => None,
+    let kind = kind % 8;
+    let segment = match kind {
         1 => Some(rest.to_vec()),
         2 => Some([&header()[..], rest].concat()),
-        _ => Some(entries(rest)),
+        3 | 7 => Some(entries(rest)),
+        6 => Some(entries(split(rest).1)),
+        _ => None,
     };
-    let identity = if kind % 4 == 0 { rest.to_vec() } else { identity() };
+    let checkpoint = match kind {
+        4 => Some(rest.to_vec()),
+        5 => Some(blocks(rest)),
+        6 => Some(blocks(split(rest).0)),
+        _ => None,
+    };
+    let identity = if kind == 0 { rest.to_vec() } else { identity() };
     state.put(&Path::new(DATA).join("identity"), identity);
     if let Some(segment) = segment {
         state.put(&Path::new(DATA).join("log/00000000000000000000.log"), segment);
     }
-    let Some(first) = judge(open(&CrashDisk::with(state), NOW, options(Sync::Never))) else { return };
+    if let Some(checkpoint) = checkpoint {
+        state.put(&Path::new(DATA).join("checkpoints/00000000000000000000.checkpoint"), checkpoint);
+    }
+    let disk = CrashDisk::with(state.clone());
+    let verified = verify(Arc::new(disk), Path::new(DATA), &mut |_| ());
+    let Some(first) = judge(open(&CrashDisk::with(state.clone()), NOW, options(Sync::Never))) else {
+        assert!(verified.is_err() || !verified.unwrap().damages.is_empty());
+        return salvage(state);
+    };
+    let refused = &first.opened.refused;
+    assert!(refused.iter().all(|why| why.contains("/data/") && why.contains(" at offset ")), "{refused:?}");
+    let damages = verified.expect("it can be opened").damages;
+    // Which of two damages of one file is told may differ: threads look for them.
+    assert_eq!(damages.len(), refused.len(), "{damages:?} {refused:?}");
     let (records, end) = (first.records(), first.opened.end);
     let state = first.disk.state();
     first.kill();
@@ -43,6 +70,28 @@ pub(crate) fn open_any(bytes: &[u8]) {
     assert_eq!(second.records(), records);
     assert_eq!((second.opened.end, &second.opened.tail), (end, &Tail::Clean));
     second.kill();
+}
+
+/// What is damaged in the log can be saved, or is not known, which is said too.
+fn salvage(state: State) {
+    let disk = CrashDisk::with(state);
+    let Ok(directory) = DataDirectory::open(Arc::new(disk.clone()), Path::new(DATA)) else { return };
+    match directory.salvage_log(Position(0), true) {
+        Ok(_) => {
+            let again = directory.salvage_log(Position(0), false).expect("it was looked through before");
+            assert_eq!(again.findings, []);
+            drop(directory);
+            // A checkpoint may ask for more of the log than there is.
+            judge(open(&disk, NOW, options(Sync::Never))).into_iter().for_each(Kept::kill);
+        }
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
+    }
+}
+
+/// Two inputs, the first behind its length(2).
+fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let Some((len, rest)) = bytes.split_first_chunk::<2>() else { return (b"", b"") };
+    rest.split_at(rest.len().min(u16::from_le_bytes(*len).into()))
 }
 
 fn judge(outcome: Result<Kept>) -> Option<Kept> {
@@ -102,4 +151,84 @@ fn entries(bytes: &[u8]) -> Vec<u8> {
         _ => {}
     }
     segment
+}
+
+/// Whether a bit of `number` is set.
+fn has(number: u8, bit: u8) -> bool {
+    number >> bit & 1 == 1
+}
+
+/// A checkpoint of these blocks: `shape(1) records(1) len(2) content`, each.
+///
+/// shape: bits 0-1 the kind; 2-3: 0 or 1 the content as it is, 2 compressed here, 3 taken for a zstd frame of 4 times the length.
+/// head: the first byte's bits: 0 a version, 1 a planned clear, 2 the engine's own seed, 3 another one; the second byte: a power of
+/// 2, how many buckets; the third: how far the log has to go. damage: 0 cut off at `place`, 1 a bit flipped there, 2 a footer that
+/// tells of more records, 3 of more blocks, 4 of more content; else none.
+fn blocks(bytes: &[u8]) -> Vec<u8> {
+    let Some(([damage, place @ .., head, buckets, until], mut rest)) = bytes.split_first_chunk::<6>() else {
+        return Vec::new();
+    };
+    let place = usize::from(u16::from_le_bytes(*place));
+    let mut file = b"TODANACP\x01\0\0\0\x60\0\0\0".to_vec();
+    file.extend_from_slice(DATABASE_ID);
+    file.extend_from_slice(b"\x07\0\0\0\0\0\0\0");
+    let seed = if has(*head, 2) { 1 } else { 99 };
+    let buckets = if has(*head, 2) || has(*head, 3) { 1 << (buckets % 64) } else { 0 };
+    let numbers = [
+        0,
+        NOW * 1000,
+        if has(*head, 0) { 5 << 32 } else { 0 },
+        if has(*head, 1) { NOW + 10 } else { 0 },
+        if buckets == 0 { 0 } else { seed },
+        buckets,
+    ];
+    numbers.iter().for_each(|number: &u64| file.extend_from_slice(&number.to_le_bytes()));
+    file.extend_from_slice(&[0; 4]);
+    let mut file = with_checksum(file);
+    let header_crc: [u8; 4] = file[92..].try_into().expect("four bytes");
+    let (mut count, mut records_all, mut content_all) = (0u64, 0u64, 0u64);
+    while let Some(([shape, records, len @ ..], behind)) = rest.split_first_chunk::<4>() {
+        let len = usize::from(u16::from_le_bytes(*len));
+        let (content, behind) = behind.split_at(behind.len().min(len));
+        rest = behind;
+        let (method, stored, content_len) = match shape >> 2 & 3 {
+            2 => (1, zstd::bulk::compress(content, 1).expect("anything can be compressed"), content.len()),
+            3 => (1, content.to_vec(), content.len() * 4),
+            _ => (0, content.to_vec(), content.len()),
+        };
+        let mut frame = vec![shape & 3, method, 0, 0];
+        for number in [stored.len(), content_len, usize::from(*records)] {
+            frame.extend_from_slice(&(number as u32).to_le_bytes());
+        }
+        let offset = (file.len() as u64).to_le_bytes();
+        let crc = crc32c::crc32c(&[&header_crc[..], &offset, &frame, &stored].concat());
+        file.extend_from_slice(&[&crc.to_le_bytes()[..], &frame, &stored].concat());
+        count += 1;
+        records_all += u64::from(*records);
+        content_all += content_len as u64;
+    }
+    let lie = |which: u8| if *damage == which { 1 << (place % 64) } else { 0u64 };
+    let mut footer = b"TODANAEC".to_vec();
+    let offset = file.len() as u64;
+    let numbers = [
+        count.wrapping_add(lie(3)),
+        records_all.wrapping_add(lie(2)),
+        offset,
+        u64::from(*until),
+        content_all.wrapping_add(lie(4)),
+    ];
+    numbers.iter().for_each(|number| footer.extend_from_slice(&number.to_le_bytes()));
+    footer.extend_from_slice(&[0; 4]);
+    let crc = crc32c::crc32c(&[&header_crc[..], &footer].concat());
+    file.extend_from_slice(&footer);
+    file.extend_from_slice(&crc.to_le_bytes());
+    match damage {
+        0 => file.truncate(place % file.len()),
+        1 => {
+            let bit = place % (file.len() * 8);
+            file[bit / 8] ^= 1 << (bit % 8);
+        }
+        _ => {}
+    }
+    file
 }
