@@ -226,6 +226,8 @@ impl Shelf {
         for pair in &over[..over.len() - kept] {
             let path = self.log.join(segment_name(pair[0]));
             self.disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
+            // Gone for good before the next one is: else a crash could leave a gap, which looks like a loss.
+            self.disk.sync_directory(&self.log).map_err(|error| cannot("sync", &self.log, &error))?;
         }
         Ok(())
     }
