@@ -13,12 +13,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use todana_core::{Attributes, Error, ErrorKind, LONG_VALUE_LEN, Result, SharedBytes};
+use todana_core::{Attributes, Error, ErrorKind, LONG_VALUE_LEN, Result, SharedBytes, UnixSeconds};
 
 /// A block of records ends when its content has come to this.
 const BLOCK_LEN: usize = 256 << 10;
 /// Records that are looked at between two looks at the clock.
 const GROUP: usize = 256;
+/// A record that expired so recently is written all the same: a touch that looked at the time before that second may be on its
+/// way, and what it tells the log is nothing without the record.
+const LATE_S: u64 = 60;
 /// So long it works at a time.
 const WORK: Duration = Duration::from_millis(1);
 /// And rests no longer than this at a time, however long the disk has kept it.
@@ -70,11 +73,11 @@ pub(crate) fn write(
     loop {
         let mut long = None;
         let mut seen = 0;
-        let now = database.now();
+        let dead_since = UnixSeconds(database.now().0.saturating_sub(LATE_S));
         place = database.engine().scan(place, &mut |key, record| {
             seen += 1;
             let is_long = record.shared.is_some() || key.len() + record.value.len() >= LONG_VALUE_LEN;
-            if !record.attributes.expiry.is_live(now) {
+            if !record.attributes.expiry.is_live(dead_since) {
                 // No reader would see it, and no later entry of the log revives it.
             } else if is_long {
                 let value = record.shared.cloned().unwrap_or_else(|| Arc::new(record.value.to_vec()));
