@@ -338,25 +338,28 @@ def bar_7():
     theirs = RIVAL and Rival(
         f"{SCRATCH}/append", "--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-percentage", 0
     )
-    count, rates = 100_000, ([], [])
+    # The rival's benchmark with two threads looks only four times a second whether it is done; with one it may be what is too slow.
+    count, rates = 200_000, {"ours": [], "theirs, 1 thread": [], "theirs, 2 threads": []}
     for seed in range(ROUNDS):
         words = ["--cold", "--ratio", "0:1", "--keys", 1_000_000, "--value-size", 8, "--requests", count, "--seed", seed]
-        rates[0].append(ours.bench(*words)["servers"][0]["medians"]["throughput"]["value"])
-        if theirs:
-            words = [RIVAL[1], "-h", "127.0.0.1", "-p", theirs.port, "-c", 50, "--threads", 2, "-n", count, "-r", 1_000_000]
-            words += ["-q", "SET", "__rand_int__", "12345678"]
-            words = [str(word) for word in words]
+        rates["ours"].append(ours.bench(*words)["servers"][0]["medians"]["throughput"]["value"])
+        for threads, name in enumerate(list(rates)[1:], 1) if theirs else []:
+            words = [RIVAL[1], "-h", "127.0.0.1", "-p", theirs.port, "-c", 50, "-n", count, "-r", 1_000_000, "-q"]
+            words += ["--threads", threads] if threads > 1 else []
+            words = [str(word) for word in [*words, "SET", "__rand_int__", "12345678"]]
             out = subprocess.run(words, stdout=subprocess.PIPE, timeout=PATIENCE_S, check=True).stdout.decode()
-            rates[1].append(float(re.findall(r"([0-9.]+) requests per second", out)[-1]))
+            rates[name].append(float(re.findall(r"([0-9.]+) requests per second", out)[-1]))
     ours.stop()
-    print("   ours:", *(f"{rate:.0f}" for rate in rates[0]), "theirs:", *(f"{rate:.0f}" for rate in rates[1]))
+    for name, those in rates.items():
+        print(f"   {name}:", *(f"{rate:.0f}" for rate in those))
+    our = median(rates.pop("ours"))
     if not theirs:
-        row("7", "sets a second with --sync always, 50 connections", f"{median(rates[0]):.0f}", "the rival's", None)
+        row("7", "sets a second with --sync always, 50 connections", f"{our:.0f}", "the rival's", None)
         return
     theirs.stop()
-    ratio = median(rates[0]) / median(rates[1])
-    what = f"sets a second, --sync always, 50 connections, {median(rates[0]):.0f}, over the rival's, {median(rates[1]):.0f}"
-    row("7", what, f"{ratio:.2f}", "1.0 or more", ratio >= 1)
+    their = max(median(those) for those in rates.values())
+    what = f"sets a second, --sync always, 50 connections, {our:.0f}, over the rival's, {their:.0f}"
+    row("7", what, f"{our / their:.2f}", "1.0 or more", our >= their)
 
 
 def main():
