@@ -128,6 +128,25 @@ pub struct Store<'a> {
     pub family: Family,
 }
 
+/// A write whose value was not taken, as it is too long or there is no memory for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedStore<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The announced length of the value.
+    pub value_len: usize,
+    /// The client's flags.
+    pub flags: u32,
+    /// What was to be done with what is there.
+    pub mode: StoreMode,
+    /// Only if a version was equal.
+    pub compares: bool,
+    /// The old record goes: memcached drops what the client of a set believes replaced.
+    pub discards: bool,
+    /// Why: `TooLarge` or `OutOfMemory`.
+    pub refusal: Refusal,
+}
+
 /// Remove a record, or empty it, or mark it stale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delete<'a> {
@@ -284,14 +303,8 @@ pub enum Command<'a> {
     Get(Get<'a>),
     /// Write: `Stored`, `NotStored`, `Exists`, `NotFound` or `Refused`.
     Store(Store<'a>),
-    /// A set that the codec refused: the old record goes (memcached drops what the client believes replaced).
-    /// Always answered `Refused` with the same reason.
-    Discard {
-        /// The key.
-        key: &'a [u8],
-        /// Why: `TooLarge` or `OutOfMemory`.
-        refusal: Refusal,
-    },
+    /// A write whose value the codec refused. Always answered `Refused` with the same reason.
+    RefusedStore(RefusedStore<'a>),
     /// Remove: `Deleted`, `NotFound` or `Exists`.
     Delete(Delete<'a>),
     /// Count: `Number`, `NotFound`, `NotStored`, `Exists` or `Refused`.

@@ -320,13 +320,23 @@ pub trait Bounded {
 pub trait Perishable: Send + Sync {
     /// Goes on from `from` (the start: `None`) over at most some `records_max` records: shows the expiry of each that has
     /// one, and removes those for which `is_over` says so. It may be asked twice about one record. Locks are held for some
-    /// tens of records at a time; `is_over` runs under them.
+    /// tens of records at a time; `is_over` runs under them. `aim`: by which it counts them.
     fn sweep(
         &self,
         from: Option<Place>,
         records_max: usize,
+        aim: SweepAim,
         is_over: &mut dyn FnMut(Expiry) -> bool,
     ) -> Result<Swept>;
+}
+
+/// What a sweep is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SweepAim {
+    /// To have nothing about that nobody will be shown: counted as [`SizeClass::swept`].
+    Tidiness,
+    /// Room for a write that has found none: counted as [`SizeClass::reclaimed`], as by an eviction.
+    Room,
 }
 
 /// What one step of a sweep has come to.

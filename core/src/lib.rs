@@ -20,12 +20,12 @@ mod reply;
 
 pub use administration::{ClassSet, Crawler, Export, List, LogStart, Streams};
 pub use command::{
-    Arithmetic, Authenticate, ClockShift, Command, Delete, Direction, Family, Get, Inspect, Needs, Store,
-    StoreMode, Touch, Ttl,
+    Arithmetic, Authenticate, ClockShift, Command, Delete, Direction, Family, Get, Inspect, Needs,
+    RefusedStore, Store, StoreMode, Touch, Ttl,
 };
 pub use engine::{
     Action, Bounded, Buffer, Engine, Index, MemoryLimit, Order, Perishable, Place, SizeClass, Status, Survey,
-    SurveyedClass, Swept, Visitor, WhenFull,
+    SurveyedClass, SweepAim, Swept, Visitor, WhenFull,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use record::{

@@ -14,7 +14,9 @@ use std::collections::HashMap;
 use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::time::Instant;
-use todana_core::{Action, Attributes, Engine, Expiry, MemoryLimit, Record, UnixSeconds, Visitor, WhenFull};
+use todana_core::{
+    Action, Attributes, Engine, Expiry, MemoryLimit, Record, SweepAim, UnixSeconds, Visitor, WhenFull,
+};
 use todana_engine::{MemHash, MemHashOptions};
 
 type BoxMap = HashMap<Box<[u8]>, Box<[u8]>>;
@@ -322,7 +324,8 @@ fn sweep(records: u64) {
         let start = Instant::now();
         loop {
             let step = Instant::now();
-            let swept = perishable.sweep(place, 2048, &mut |expiry| !expiry.is_live(UnixSeconds(50)));
+            let swept = perishable
+                .sweep(place, 2048, SweepAim::Tidiness, &mut |expiry| !expiry.is_live(UnixSeconds(50)));
             let swept = swept.expect("a local engine does not fail");
             worst = worst.max(step.elapsed().as_nanos() as f64);
             (place, removed) = (swept.next, removed + swept.removed);

@@ -1,7 +1,8 @@
 //! What a `MemHash` tells of records that have gone and of those that are there.
 
 use todana_core::{
-    Action, Attributes, Engine, Expiry, MemoryLimit, Record, SizeClass, UnixSeconds, Visitor, WhenFull,
+    Action, Attributes, Engine, Expiry, MemoryLimit, Record, SizeClass, SweepAim, UnixSeconds, Visitor,
+    WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -46,7 +47,7 @@ fn sweep(hash: &MemHash, now: u64) {
     let mut place = None;
     loop {
         let over = &mut |expiry: Expiry| !expiry.is_live(UnixSeconds(now));
-        place = hash.perishable().unwrap().sweep(place, 1000, over).unwrap().next;
+        place = hash.perishable().unwrap().sweep(place, 1000, SweepAim::Tidiness, over).unwrap().next;
         if place.is_none() {
             return;
         }

@@ -1,7 +1,9 @@
 //! The sweep: what is over goes, all else stays as it was, however records lie and whatever happens meanwhile.
 
 use std::collections::BTreeMap;
-use todana_core::{Action, Attributes, Engine, Expiry, Perishable, Place, Record, UnixSeconds, Visitor};
+use todana_core::{
+    Action, Attributes, Engine, Expiry, Perishable, Place, Record, SweepAim, UnixSeconds, Visitor,
+};
 use todana_engine::{MemHash, MemHashOptions};
 
 struct Set<'a>(&'a [u8], Expiry);
@@ -24,7 +26,9 @@ fn sweeper(hash: &MemHash) -> &dyn Perishable {
 fn round(hash: &MemHash, now: u64) -> (u64, u64) {
     let (mut place, mut seen, mut removed) = (None, 0, 0);
     loop {
-        let swept = sweeper(hash).sweep(place, 100, &mut |expiry| !expiry.is_live(UnixSeconds(now))).unwrap();
+        let swept = sweeper(hash)
+            .sweep(place, 100, SweepAim::Tidiness, &mut |expiry| !expiry.is_live(UnixSeconds(now)))
+            .unwrap();
         (seen, removed) = (seen + swept.seen, removed + swept.removed);
         place = swept.next;
         if place.is_none() {
@@ -134,7 +138,8 @@ fn what_slips_through_while_the_hash_grows_goes_in_the_next_round() {
     let mut place: Option<Place> = None;
     let (mut written, mut removed) = (2000u32, 0);
     loop {
-        let swept = sweeper(&hash).sweep(place, 100, &mut |expiry| expiry == at(5)).unwrap();
+        let swept =
+            sweeper(&hash).sweep(place, 100, SweepAim::Tidiness, &mut |expiry| expiry == at(5)).unwrap();
         removed += swept.removed;
         place = swept.next;
         if place.is_none() {
@@ -155,17 +160,18 @@ fn what_slips_through_while_the_hash_grows_goes_in_the_next_round() {
 fn a_step_ends_after_about_what_it_was_given() {
     let hash = hash();
     fill(&hash, &records(20_000));
-    let first = sweeper(&hash).sweep(None, 1, &mut |_| false).unwrap();
+    let first = sweeper(&hash).sweep(None, 1, SweepAim::Tidiness, &mut |_| false).unwrap();
     assert!(first.next.is_some() && first.seen < 1000, "{first:?}");
     // A directory that has emptied is no reason to go on for ever.
     hash.clear(&mut || ()).unwrap();
-    let next = sweeper(&hash).sweep(first.next, 1, &mut |_| false).unwrap();
+    let next = sweeper(&hash).sweep(first.next, 1, SweepAim::Tidiness, &mut |_| false).unwrap();
     assert!(next.seen == 0 && next.removed == 0, "{next:?}");
     assert_eq!(round(&hash, 1 << 50), (0, 0));
 }
 
 #[test]
 fn an_unknown_place_is_the_end() {
-    let swept = sweeper(&hash()).sweep(Some(Place(u64::MAX)), 1000, &mut |_| true).unwrap();
+    let swept =
+        sweeper(&hash()).sweep(Some(Place(u64::MAX)), 1000, SweepAim::Tidiness, &mut |_| true).unwrap();
     assert_eq!((swept.next, swept.seen), (None, 0));
 }

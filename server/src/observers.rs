@@ -9,9 +9,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use todana::{CachedClock, Clock, Database, Round};
-use todana_core::{
-    Command, Delete, Family, Number, Record, Refusal, Reply, Store, StoreMode, Stored, Streams, Ttl,
-};
+use todana_core::{Command, Delete, Family, Number, Record, Refusal, Reply, StoreMode, Stored, Streams, Ttl};
 use todana_engine::EvictionObserver;
 use todana_protocol::memcached::{item_size, put_uri_encoded, size_class};
 
@@ -184,10 +182,13 @@ impl Observers {
         };
         match command {
             Command::Store(store) => {
+                let name = mode_name(store.mode, store.compare.is_some());
                 let value_len = outcome.stored_len.unwrap_or(store.value.len());
-                stored(outcome.status, store_name(store), self.seconds(store.ttl), store.flags, value_len);
+                stored(outcome.status, name, self.seconds(store.ttl), store.flags, value_len);
             }
-            Command::Discard { .. } => stored(outcome.status, "set", 0, 0, 0),
+            Command::RefusedStore(refused) => {
+                stored(outcome.status, mode_name(refused.mode, refused.compares), 0, 0, 0)
+            }
             Command::Arithmetic(arithmetic) if outcome.is_created => {
                 let ttl = arithmetic.vivify.map_or(0, |ttl| self.seconds(ttl));
                 stored("stored", "add", ttl, 0, arithmetic.initial.to_string().len());
@@ -223,13 +224,14 @@ impl EvictionObserver for Observers {
         self.watch_any(Streams::EVICTIONS)
     }
 
-    /// As in memcached, `ttl` is what is left, and -1 for a record that does not expire. `la` is 0 where nobody has asked
-    /// for access times.
-    fn evicted(&self, key: &[u8], record: Record<'_>, has_been_used: bool) {
+    /// As in memcached, `ttl` is what is left, and -1 for a record that does not expire; `fetch` is whether it has been read
+    /// since it was stored, as far as that is known: where nobody has asked for access times, since memory became scarce.
+    /// `la` is 0 then.
+    fn evicted(&self, key: &[u8], record: Record<'_>, is_read: bool) {
         self.tell(Streams::EVICTIONS, |line| {
             let Record { attributes, value, .. } = record;
             let now = self.clock.now();
-            let is_fetched = has_been_used || attributes.access.is_some_and(|access| access.fetched);
+            let is_fetched = is_read || attributes.access.is_some_and(|access| access.fetched);
             let fetch = if is_fetched { "yes" } else { "no" };
             let ttl = attributes.expiry.seconds_left(now).unwrap_or(-1);
             let idle = attributes.access.map_or(0, |access| now.0.saturating_sub(access.at.0));
@@ -329,7 +331,7 @@ fn key_of<'a>(command: &Command<'a>) -> Option<&'a [u8]> {
     match command {
         Command::Get(get) => Some(get.key),
         Command::Store(store) => Some(store.key),
-        Command::Discard { key, .. } => Some(key),
+        Command::RefusedStore(refused) => Some(refused.key),
         Command::Delete(delete) => Some(delete.key),
         Command::Arithmetic(arithmetic) => Some(arithmetic.key),
         Command::Touch(touch) => Some(touch.key),
@@ -338,9 +340,9 @@ fn key_of<'a>(command: &Command<'a>) -> Option<&'a [u8]> {
     }
 }
 
-fn store_name(store: &Store<'_>) -> &'static str {
-    match store.mode {
-        StoreMode::Set if store.compare.is_some() => "cas",
+fn mode_name(mode: StoreMode, compares: bool) -> &'static str {
+    match mode {
+        StoreMode::Set if compares => "cas",
         StoreMode::Set => "set",
         StoreMode::Add => "add",
         StoreMode::Replace => "replace",
@@ -353,8 +355,8 @@ fn name_of(command: &Command<'_>) -> &'static str {
     match command {
         Command::Get(get) if get.counts_as_touch => "gat",
         Command::Get(_) => "get",
-        Command::Store(store) => store_name(store),
-        Command::Discard { .. } => "set",
+        Command::Store(store) => mode_name(store.mode, store.compare.is_some()),
+        Command::RefusedStore(refused) => mode_name(refused.mode, refused.compares),
         Command::Delete(_) => "delete",
         Command::Arithmetic(_) => "arithmetic",
         Command::Touch(_) => "touch",

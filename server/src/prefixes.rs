@@ -51,7 +51,7 @@ impl Prefixes {
                 counts.hits += u64::from(found);
             }),
             Command::Store(store) => self.add(store.key, |counts| counts.sets += 1),
-            Command::Discard { key, .. } => self.add(key, |counts| counts.sets += 1),
+            Command::RefusedStore(refused) => self.add(refused.key, |counts| counts.sets += 1),
             Command::Delete(delete) => self.add(delete.key, |counts| counts.deletes += 1),
             _ => {}
         }

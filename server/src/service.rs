@@ -50,11 +50,11 @@ impl Execute for Service {
     }
 
     fn buffer(&self, len: usize) -> Option<Box<dyn Buffer>> {
-        self.shared.database.buffer(&self.lane, len).ok()
+        self.shared.database.buffer(len).ok()
     }
 
     fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Option<&'b mut [u8]> {
-        self.shared.database.room(&self.lane, buffer, len).ok()
+        self.shared.database.room(buffer, len).ok()
     }
 
     #[inline]

@@ -76,6 +76,53 @@ fn expired_records_are_counted_by_who_removed_them_and_whether_they_were_read() 
     );
 }
 
+/// As memcached 1.6.18 counts them: no storage command at all, but a refusal, and where there is no memory, by class too.
+#[test]
+fn refused_stores_are_counted_as_refused_whatever_the_command_and_the_length() {
+    let (_server, mut client) = start(Options { emulate_full: true, ..options() });
+    let (mut too_large, mut no_memory) = (0, 0);
+    // 62 bytes, 300,057 and 1,500,057 by memcached's rule: the first two of classes 1 and 37.
+    for (len, class) in [(5, Some(1)), (300_000, Some(37)), (1_500_000, None)] {
+        let (text, value) = (format!("k 0 0 {len}"), "v".repeat(len));
+        let mut of_class = 0;
+        for line in [
+            format!("set {text}"),
+            format!("add {text}"),
+            format!("replace {text}"),
+            format!("append {text}"),
+            format!("prepend {text}"),
+            format!("cas {text} 1"),
+            format!("ms k {len}"),
+            format!("ms k {len} ME"),
+            format!("ms k {len} C1"),
+        ] {
+            if class.is_some() {
+                ask(&mut client, &format!("{line}\r\n{value}"), "SERVER_ERROR out of memory storing object");
+                (no_memory, of_class) = (no_memory + 1, of_class + 1);
+            } else {
+                ask(&mut client, &format!("{line}\r\n{value}"), "SERVER_ERROR object too large for cache");
+                too_large += 1;
+            }
+            let stats = numbers(&mut client, "");
+            assert_eq!(
+                (stats["store_too_large"], stats["store_no_memory"]),
+                (too_large, no_memory),
+                "{line}"
+            );
+            assert_eq!((stats["cmd_set"], stats["total_items"], stats["cas_misses"]), (0, 0, 0), "{line}");
+            let items = numbers(&mut client, "items");
+            let all = items.iter().filter(|(name, _)| name.ends_with(":outofmemory"));
+            assert_eq!(all.map(|(_, count)| count).sum::<u64>(), no_memory, "{line}");
+            if let Some(class) = class {
+                assert_eq!(items[&format!("items:{class}:outofmemory")], of_class, "{line}");
+            }
+        }
+    }
+    assert!(
+        numbers(&mut client, "slabs").iter().all(|(name, count)| !name.ends_with(":cmd_set") || *count == 0)
+    );
+}
+
 #[test]
 fn ages_are_seconds_since_the_last_use() {
     let (_server, mut client) = start(options());

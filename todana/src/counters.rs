@@ -40,13 +40,13 @@ macro_rules! counters {
 counters! {
     /// What has happened since the start or the last reset. The names are those of memcached's `stats`.
     Counters, Counts;
-    /// Reads: one for each key.
+    /// Reads: one for each key. Those that give a new time to live count as touches.
     cmd_get,
-    /// Storage commands.
+    /// Storage commands, without those refused for their size or for want of memory.
     cmd_set,
     /// Flushes.
     cmd_flush,
-    /// Touches, `gat` included.
+    /// Touches, `gat` included, and meta reads that gave a new time to live.
     cmd_touch,
     /// Meta commands of any kind.
     cmd_meta,
@@ -54,7 +54,7 @@ counters! {
     get_hits,
     /// Reads that found none.
     get_misses,
-    /// Of those, the ones that met an expired record.
+    /// Commands of any kind that met an expired record.
     get_expired,
     /// Deletes that found a record.
     delete_hits,
@@ -82,9 +82,9 @@ counters! {
     store_too_large,
     /// Stores refused for want of memory.
     store_no_memory,
-    /// Records stored.
+    /// Records stored or made.
     total_items,
-    /// Expired records that a command came upon, or that a write in want of memory looked for.
+    /// Expired records that a command came upon; those that made room are the engine's to count.
     reclaimed,
     /// Changes refused as the update log cannot be written.
     log_refusals,
@@ -95,7 +95,7 @@ counters! {
     ClassCounters, ClassCounts;
     /// Reads that found a record.
     get_hits,
-    /// Storage commands.
+    /// Storage commands, as above.
     cmd_set,
     /// Deletes that found a record.
     delete_hits,
@@ -109,8 +109,8 @@ counters! {
     cas_badval,
     /// Touches that found a record.
     touch_hits,
-    /// Stores refused for want of memory.
-    store_no_memory,
+    /// Records for which there was no memory, whatever the command.
+    out_of_memory,
     /// Expired records that a command came upon, and whose memory was taken back.
     reclaimed,
 }

@@ -151,25 +151,23 @@ impl Database {
     }
 
     /// Memory for a long value that is to be stored ([`Engine::buffer`]); what has expired makes room first.
-    pub fn buffer(&self, lane: &Lane, len: usize) -> Result<Box<dyn Buffer>> {
+    pub fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
         loop {
             let removed = self.sweep.gone();
             match self.engine.buffer(len) {
-                Err(error)
-                    if error.kind() == ErrorKind::Full && self.relieve(lane, self.clock.now(), removed) => {}
+                Err(error) if error.kind() == ErrorKind::Full && self.relieve(self.clock.now(), removed) => {}
                 outcome => return outcome,
             }
         }
     }
 
     /// The next piece of such memory to write to ([`Engine::room`]); what has expired makes room first.
-    pub fn room<'b>(&self, lane: &Lane, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+    pub fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
         loop {
             let removed = self.sweep.gone();
             match self.engine.room(buffer, len) {
                 Ok(_) => break,
-                Err(error)
-                    if error.kind() == ErrorKind::Full && self.relieve(lane, self.clock.now(), removed) => {}
+                Err(error) if error.kind() == ErrorKind::Full && self.relieve(self.clock.now(), removed) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -278,8 +276,8 @@ impl Database {
 
     /// Removes some of what has expired. False if there is none, and there was none either since the sweep had removed
     /// `before` records: what another thread has removed since then has made room, too.
-    fn relieve(&self, lane: &Lane, now: UnixSeconds, before: u64) -> bool {
-        lane.counts.reclaimed.add(self.sweep.relieve(self.engine(), now));
+    fn relieve(&self, now: UnixSeconds, before: u64) -> bool {
+        self.sweep.relieve(self.engine(), now);
         self.sweep.gone() != before
     }
 
@@ -295,13 +293,11 @@ impl Database {
         match command {
             Command::Get(get) => self.get(lane, get, now, reply),
             Command::Store(store) => reply(self.store(lane, store, now)),
-            Command::Discard { key, refusal } => {
-                match refusal {
-                    Refusal::TooLarge => lane.counts.store_too_large.one(),
-                    _ => lane.counts.store_no_memory.one(),
-                }
-                let _ = self.visit(lane, key, now, &mut Remove);
-                reply(Reply::Refused(*refusal));
+            Command::RefusedStore(refused) => {
+                let flags_len = if refused.flags != 0 { 4 } else { 0 };
+                let class = self.classes.of(refused.key.len() + refused.value_len + flags_len);
+                self.refuse_store(lane, refused.key, class, refused.discards, refused.refusal, now);
+                reply(Reply::Refused(refused.refusal));
             }
             Command::Delete(delete) => reply(self.delete(lane, delete, now)),
             Command::Arithmetic(arithmetic) => reply(self.arithmetic(lane, arithmetic, now)),
@@ -395,8 +391,7 @@ impl Database {
         let mut removed = self.sweep.gone();
         let mut outcome = self.engine.visit(key, &mut living);
         // What is expired takes nobody's room.
-        while matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full)
-            && self.relieve(lane, now, removed)
+        while matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full) && self.relieve(now, removed)
         {
             removed = self.sweep.gone();
             outcome = self.engine.visit(key, &mut living);
@@ -406,6 +401,8 @@ impl Database {
         }
         let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
         if met.expired && outcome.is_ok() {
+            // Whatever the command was, as memcached counts.
+            lane.counts.get_expired.one();
             lane.counts.reclaimed.one();
             lane.class(met.class).reclaimed.one();
         }
@@ -443,14 +440,17 @@ impl Database {
         } else {
             self.visit_get(lane, get, now, reply)
         };
-        if outcome == Outcome::Miss || outcome == Outcome::Expired {
+        if outcome == Outcome::Miss {
             reply(Reply::Miss);
         }
-        let found = outcome == Outcome::Hit;
+        // What is made for the caller to fill is found, as memcached counts.
+        let found = matches!(outcome, Outcome::Hit | Outcome::Vivified);
+        lane.counts.total_items.add(u64::from(outcome == Outcome::Vivified));
         if get.family == Family::Meta {
             lane.counts.cmd_meta.one();
         }
-        if get.counts_as_touch || get.touch.is_some() {
+        // As memcached counts: a hit of `mg` with a new time to live is a touch and no get, its miss a get.
+        if get.counts_as_touch || (get.touch.is_some() && found) {
             lane.counts.cmd_touch.one();
             if found {
                 lane.counts.touch_hits.one();
@@ -458,9 +458,8 @@ impl Database {
             } else {
                 lane.counts.touch_misses.one();
             }
-        }
-        // A look that shall not count as an access is none to the hit ratio either.
-        if !get.counts_as_touch && !get.silent {
+        } else if !get.silent {
+            // A look that shall not count as an access is none to the hit ratio either.
             lane.counts.cmd_get.one();
             if found {
                 lane.counts.get_hits.one();
@@ -468,7 +467,6 @@ impl Database {
             } else {
                 lane.counts.get_misses.one();
             }
-            lane.counts.get_expired.add(u64::from(outcome == Outcome::Expired));
         }
     }
 
@@ -482,11 +480,11 @@ impl Database {
     ) -> (Outcome, usize) {
         let mut outcome = Outcome::Miss;
         let mut size = 0;
-        let mut must_visit = false;
+        let (mut must_visit, mut is_expired) = (false, false);
         // A local engine's reads do not fail; one that cannot answer now has no record to show.
         let mut see = |record: Record<'_>| {
             if !record.attributes.expiry.is_live(now) {
-                outcome = Outcome::Expired;
+                is_expired = true;
             } else if let Some(hit) = get::look(get, record, now) {
                 outcome = Outcome::Hit;
                 size = plain_size(get.key, &record);
@@ -503,7 +501,7 @@ impl Database {
         if must_visit {
             return self.visit_get(lane, get, now, reply);
         }
-        if outcome == Outcome::Expired {
+        if is_expired {
             let _ = self.visit(lane, get.key, now, &mut Bury);
         }
         (outcome, self.classes.of(size))
@@ -526,7 +524,7 @@ impl Database {
         let outcome = visitor.outcome;
         self.note([get.touch, get.vivify], now);
         match met {
-            Ok(met) if met.expired && outcome == Outcome::Miss => (Outcome::Expired, met.class),
+            Ok(_) if outcome == Outcome::Vivified => (outcome, self.classes.of(get.key.len())),
             Ok(met) => (outcome, met.class),
             Err(_) => {
                 // What could not be noted on a record does not keep it from being read.
@@ -537,18 +535,20 @@ impl Database {
                         reply(Reply::Hit(get::unchanged(record, now)));
                     }
                 });
-                if !shown {
-                    reply(Reply::Refused(Refusal::OutOfMemory));
+                if shown {
+                    return (outcome, 0);
                 }
-                (outcome, 0)
+                let class = self.classes.of(get.key.len());
+                lane.class(class).out_of_memory.one();
+                reply(Reply::Refused(Refusal::OutOfMemory));
+                (Outcome::Refused, class)
             }
         }
     }
 
     fn store(&self, lane: &Lane, store: &Store<'_>, now: UnixSeconds) -> Reply<'static> {
-        let class = lane.class(self.classes.of(size_of(store.key, store.value, store.flags)));
-        lane.counts.cmd_set.one();
-        class.cmd_set.one();
+        let class_number = self.classes.of(size_of(store.key, store.value, store.flags));
+        let class = lane.class(class_number);
         if store.family == Family::Meta {
             lane.counts.cmd_meta.one();
         }
@@ -573,6 +573,10 @@ impl Database {
                 Reply::Refused(refusal)
             }
         };
+        if !matches!(outcome, Reply::Refused(_)) {
+            lane.counts.cmd_set.one();
+            class.cmd_set.one();
+        }
         match outcome {
             Reply::Stored(_) => {
                 lane.counts.total_items.one();
@@ -585,20 +589,34 @@ impl Database {
             }
             Reply::NotFound => lane.counts.cas_misses.one(),
             Reply::Refused(refusal) => {
-                if refusal == Refusal::TooLarge {
-                    lane.counts.store_too_large.one();
-                } else {
-                    lane.counts.store_no_memory.one();
-                    class.store_no_memory.one();
-                }
                 // What the client believes replaced must not be read again; a compare-and-set has promised nothing.
-                if store.mode == StoreMode::Set && store.compare.is_none() {
-                    let _ = self.visit(lane, store.key, now, &mut Remove);
-                }
+                let discards = store.mode == StoreMode::Set && store.compare.is_none();
+                self.refuse_store(lane, store.key, class_number, discards, refusal, now);
             }
             _ => {}
         }
         outcome
+    }
+
+    /// Counts a store that was refused: as refused alone, as memcached does. Removes the old record if that goes.
+    fn refuse_store(
+        &self,
+        lane: &Lane,
+        key: &[u8],
+        class: usize,
+        discards: bool,
+        refusal: Refusal,
+        now: UnixSeconds,
+    ) {
+        if refusal == Refusal::TooLarge {
+            lane.counts.store_too_large.one();
+        } else {
+            lane.counts.store_no_memory.one();
+            lane.class(class).out_of_memory.one();
+        }
+        if discards {
+            let _ = self.visit(lane, key, now, &mut Remove);
+        }
     }
 
     fn visit_store(&self, lane: &Lane, store: &Store<'_>, now: UnixSeconds) -> Result<(Met, Reply<'static>)> {
@@ -607,7 +625,7 @@ impl Database {
         let store = if store.value.len() < LONG_VALUE_LEN || store.shared.0.is_some() || extends {
             store
         } else {
-            match long_value::gather(self, lane, &[store.value]) {
+            match long_value::gather(self, &[store.value]) {
                 Ok(value) => {
                     copied = value;
                     let (value, shared) = ((*copied).as_ref(), Shared(Some(&copied)));
@@ -636,7 +654,7 @@ impl Database {
             if limit.is_some_and(|limit| both as u64 > limit) {
                 return Err(Error::new(ErrorKind::Full, "no room for the old value and the new one"));
             }
-            let long = match long_value::gather(self, lane, &pieces) {
+            let long = match long_value::gather(self, &pieces) {
                 Ok(made) => LongJoin::Made(seen, made),
                 Err(error) if error.kind() == ErrorKind::Invalid => LongJoin::Forgone,
                 Err(error) => return Err(error),
@@ -657,6 +675,8 @@ impl Database {
             Err(_) => (Reply::Refused(Refusal::OutOfMemory), 0),
         };
         match outcome {
+            // A record that stays, without its value or as stale, is none deleted.
+            Reply::Deleted if delete.mark_stale || delete.drop_value => {}
             Reply::Deleted => {
                 lane.counts.delete_hits.one();
                 lane.class(class).delete_hits.one();
@@ -677,8 +697,11 @@ impl Database {
         let (outcome, class) = match visited {
             Ok(met) => (visitor.outcome, lane.class(met.class)),
             Err(_) => {
-                lane.counts.store_no_memory.one();
-                (Reply::Refused(Refusal::OutOfMemory), lane.class(0))
+                // No store: memcached counts what finds no memory here by class alone.
+                let digits = arithmetic.initial.checked_ilog10().map_or(1, |log| log as usize + 1);
+                let class = lane.class(self.classes.of(arithmetic.key.len() + digits));
+                class.out_of_memory.one();
+                (Reply::Refused(Refusal::OutOfMemory), class)
             }
         };
         let (hits, class_hits, misses) = match arithmetic.direction {
@@ -687,13 +710,13 @@ impl Database {
         };
         match outcome {
             Reply::Number(number) => {
+                // What is made where there was none is neither a hit nor a miss, as memcached counts.
                 if number.created {
-                    misses.one();
+                    lane.counts.total_items.one();
                 } else {
                     hits.one();
                     class_hits.one();
                 }
-                lane.counts.total_items.add(u64::from(number.created));
             }
             Reply::NotFound => misses.one(),
             _ => {}
@@ -736,8 +759,8 @@ impl Database {
 fn is_change(command: &Command<'_>) -> bool {
     match command {
         Command::Get(get) => get.touch.is_some() || get.vivify.is_some(),
+        Command::RefusedStore(refused) => refused.discards,
         Command::Store(_)
-        | Command::Discard { .. }
         | Command::Delete(_)
         | Command::Arithmetic(_)
         | Command::Touch(_)

@@ -12,9 +12,10 @@ use todana_core::{
 pub(crate) enum Outcome {
     Hit,
     Miss,
-    Expired,
     /// A record was made for the caller to fill.
     Vivified,
+    /// There was no memory for it, which has been answered.
+    Refused,
 }
 
 /// True if this read hardly ever changes the record: then a look under the read lock is enough, unless `look` finds

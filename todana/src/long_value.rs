@@ -1,17 +1,17 @@
 //! Long values are copied outside of the engine's locks, piece by piece, into memory of the engine's that it then takes
 //! over as it is.
 
-use crate::{Database, Lane};
+use crate::Database;
 use todana_core::{Record, Result, SharedBytes};
 
 /// The pieces, one behind the other, in memory of the engine's. Fails with `Full` when there is none, with `Invalid` when
 /// the engine has no such memory.
-pub(crate) fn gather(database: &Database, lane: &Lane, pieces: &[&[u8]]) -> Result<SharedBytes> {
+pub(crate) fn gather(database: &Database, pieces: &[&[u8]]) -> Result<SharedBytes> {
     let total = pieces.iter().map(|piece| piece.len()).sum();
-    let mut buffer = database.buffer(lane, total)?;
+    let mut buffer = database.buffer(total)?;
     while buffer.filled() < total {
         let filled = buffer.filled();
-        let room = database.room(lane, &mut *buffer, total - filled)?;
+        let room = database.room(&mut *buffer, total - filled)?;
         copy(pieces, filled, room);
         let len = room.len();
         buffer.advance(len);

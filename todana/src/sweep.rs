@@ -9,7 +9,7 @@ use crate::expiry::{deadline, resolve};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use todana_core::{Engine, Expiry, Place, Ttl, UnixSeconds};
+use todana_core::{Engine, Expiry, Place, SweepAim, Ttl, UnixSeconds};
 
 /// Records looked at between two looks at the clock, some tens of microseconds.
 const STEP_RECORDS: usize = 2048;
@@ -176,7 +176,7 @@ impl Sweep {
             }
             self.begin(&mut state, began);
         }
-        let (removed, seen) = self.work(&mut state, engine, now, WORK, |_| false);
+        let (removed, seen) = self.work(&mut state, engine, SweepAim::Tidiness, now, WORK, |_| false);
         self.removed.fetch_add(removed, Ordering::Relaxed);
         let is_worthwhile = removed * WORTHWHILE > seen;
         state.rests_until = (!is_worthwhile).then(|| began + began.elapsed() * REST);
@@ -190,8 +190,8 @@ impl Sweep {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// For a write that found no room: removes some expired records, if there are any. Returns how many.
-    pub(crate) fn relieve(&self, engine: &dyn Engine, now: UnixSeconds) -> u64 {
+    /// For a write that found no room: removes some expired records, if there are any.
+    pub(crate) fn relieve(&self, engine: &dyn Engine, now: UnixSeconds) {
         let mut state = self.lock();
         let began = Instant::now();
         // What a round in progress has behind it may have expired meanwhile, so perhaps it takes another one.
@@ -203,12 +203,12 @@ impl Sweep {
                 self.begin(&mut state, began);
             }
             let left = RELIEF.saturating_sub(began.elapsed());
-            let (removed, _) = self.work(&mut state, engine, now, left, |removed| removed > 0);
+            let (removed, _) =
+                self.work(&mut state, engine, SweepAim::Room, now, left, |removed| removed > 0);
             if removed > 0 {
-                return removed;
+                return;
             }
         }
-        0
     }
 
     /// The last round that has ended, once.
@@ -249,6 +249,7 @@ impl Sweep {
         &self,
         state: &mut State,
         engine: &dyn Engine,
+        aim: SweepAim,
         now: UnixSeconds,
         time: Duration,
         enough: impl Fn(u64) -> bool,
@@ -258,7 +259,7 @@ impl Sweep {
         while state.running && !enough(removed) && began.elapsed() < time {
             let State { place, earliest, .. } = &mut *state;
             let swept = engine.perishable().map(|perishable| {
-                perishable.sweep(*place, STEP_RECORDS, &mut |expiry| {
+                perishable.sweep(*place, STEP_RECORDS, aim, &mut |expiry| {
                     let is_over = !expiry.is_live(now);
                     if !is_over {
                         *earliest = deadline(expiry).min(*earliest);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use todana::{Clock, Counters, Database, ManualClock};
 use todana_core::{
-    Arithmetic, Command, Delete, Direction, Family, Get, Needs, Refusal, Reply, Store, StoreMode, Touch, Ttl,
-    UnixSeconds,
+    Arithmetic, Command, Delete, Direction, Family, Get, Needs, Refusal, RefusedStore, Reply, Store,
+    StoreMode, Touch, Ttl, UnixSeconds,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -106,14 +106,20 @@ fn compare_and_set_counts_by_outcome() {
 }
 
 #[test]
-fn a_refused_store_counts_and_takes_the_old_record_along() {
+fn a_refused_store_counts_as_refused_alone_and_may_take_the_old_record_along() {
     let (database, _) = database();
+    let refused = |discards, refusal| {
+        let (value_len, flags, mode, compares) = (5_000_000, 0, StoreMode::Set, false);
+        Command::RefusedStore(RefusedStore { key: b"k", value_len, flags, mode, compares, discards, refusal })
+    };
     counted(&database, set(b"k", b"1"));
-    let refused = counted(&database, Command::Discard { key: b"k", refusal: Refusal::TooLarge });
-    assert_eq!(refused, Counters { store_too_large: 1, ..NONE() });
-    let refused = counted(&database, Command::Discard { key: b"k", refusal: Refusal::OutOfMemory });
-    assert_eq!(refused, Counters { store_no_memory: 1, ..NONE() });
-    assert_eq!(counted(&database, get(b"k")).get_misses, 1);
+    for (discards, misses) in [(false, 0), (true, 1)] {
+        let too_large = counted(&database, refused(discards, Refusal::TooLarge));
+        assert_eq!(too_large, Counters { store_too_large: 1, ..NONE() });
+        let no_memory = counted(&database, refused(discards, Refusal::OutOfMemory));
+        assert_eq!(no_memory, Counters { store_no_memory: 1, ..NONE() });
+        assert_eq!(counted(&database, get(b"k")).get_misses, misses);
+    }
 }
 
 #[test]
@@ -123,6 +129,56 @@ fn meta_commands_and_flushes_count_too() {
     assert_eq!(counted(&database, meta), Counters { cmd_meta: 1, cmd_get: 1, get_misses: 1, ..NONE() });
     let flush = Command::Flush { at: Ttl::Never };
     assert_eq!(counted(&database, flush), Counters { cmd_flush: 1, ..NONE() });
+}
+
+#[test]
+fn meta_reads_with_a_time_to_live_count_as_touches_where_they_find_something() {
+    let (database, _) = database();
+    let mg =
+        |key, touch, vivify| Command::Get(Get { key, touch, vivify, family: Family::Meta, ..Get::default() });
+    let ttl = Some(Ttl::Seconds(9));
+    let miss = Counters { cmd_meta: 1, cmd_get: 1, get_misses: 1, ..NONE() };
+    let touched = Counters { cmd_meta: 1, cmd_touch: 1, touch_hits: 1, ..NONE() };
+    assert_eq!(counted(&database, mg(b"k", ttl, None)), miss);
+    // A record that is made for the caller to fill has been found.
+    let made = Counters { cmd_meta: 1, cmd_get: 1, get_hits: 1, total_items: 1, ..NONE() };
+    assert_eq!(counted(&database, mg(b"k", None, ttl)), made);
+    assert_eq!(counted(&database, mg(b"k", ttl, None)), touched);
+    assert_eq!(counted(&database, mg(b"l", ttl, ttl)), Counters { total_items: 1, ..touched });
+}
+
+#[test]
+fn what_is_made_by_counting_is_no_miss_and_what_stays_is_not_deleted() {
+    let (database, _) = database();
+    let meta = Counters { cmd_meta: 1, ..NONE() };
+    let family = Family::Meta;
+    let count = Arithmetic { key: b"n", vivify: Some(Ttl::Never), family, ..Arithmetic::default() };
+    let count = Command::Arithmetic(count);
+    assert_eq!(counted(&database, count), Counters { total_items: 1, ..meta });
+    assert_eq!(counted(&database, count), Counters { incr_hits: 1, ..meta });
+    let delete = Delete { key: b"n", family, ..Delete::default() };
+    for stays in [Delete { mark_stale: true, ..delete }, Delete { drop_value: true, ..delete }] {
+        assert_eq!(counted(&database, Command::Delete(stays)), meta);
+    }
+    assert_eq!(counted(&database, Command::Delete(delete)), Counters { delete_hits: 1, ..meta });
+}
+
+#[test]
+fn whoever_meets_an_expired_record_has_it_counted() {
+    let (database, clock) = database();
+    let brief = Command::Store(Store { key: b"k", ttl: Ttl::Seconds(5), ..Store::default() });
+    for command in [
+        get(b"k"),
+        set(b"k", b"1"),
+        Command::Touch(Touch { key: b"k", ttl: Ttl::Never }),
+        Command::Delete(Delete { key: b"k", ..Delete::default() }),
+        Command::Arithmetic(Arithmetic { key: b"k", ..Arithmetic::default() }),
+    ] {
+        counted(&database, brief);
+        clock.advance(5);
+        let counted = counted(&database, command);
+        assert_eq!((counted.get_expired, counted.reclaimed), (1, 1), "{command:?}");
+    }
 }
 
 #[test]

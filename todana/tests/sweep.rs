@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use todana::{Clock, Database, Lane, ManualClock};
 use todana_core::{
     Arithmetic, Buffer, Command, Engine, Get, MemoryLimit, Perishable, Place, Record, Refusal, Reply, Result,
-    Status, Store, Touch, Ttl, UnixSeconds, Visitor, WhenFull,
+    SizeClass, Status, Store, Touch, Ttl, UnixSeconds, Visitor, WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -87,6 +87,12 @@ fn a_store_that_finds_no_memory_takes_that_of_the_expired() {
     }
     assert!(fresh.abs_diff(held / 2) <= 1, "{fresh} for half of {held}");
     assert_eq!(under.records(), u64::from(fresh) + u64::from(held / 2));
+    // They went for the sake of room: reclaimed, in all and by class, and not swept.
+    let status = under.database.status();
+    let sum = |of: fn(&SizeClass) -> u64| status.classes.iter().map(of).sum::<u64>();
+    assert_eq!(status.reclaimed, u64::from(held - held / 2));
+    assert_eq!((sum(|class| class.reclaimed), sum(|class| class.swept)), (status.reclaimed, 0));
+    assert_eq!((under.database.counters().reclaimed, under.database.sweeps().removed), (0, 0));
 }
 
 /// An engine that is swept by somebody else just after it has refused something.
@@ -174,8 +180,8 @@ fn what_another_thread_sweeps_meanwhile_makes_room_too() {
     };
     let (_database, _lane, set) = full();
     assert!(set("new"));
-    let (database, lane, _set) = full();
-    assert!(database.buffer(&lane, 200_000).is_ok());
+    let (database, _lane, _set) = full();
+    assert!(database.buffer(200_000).is_ok());
 }
 
 #[test]

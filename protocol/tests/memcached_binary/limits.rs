@@ -3,7 +3,7 @@
 use crate::exchange::send_within;
 use crate::packet::{Packet, error, set};
 use std::sync::Arc;
-use todana_core::{Command, Refusal, Reply, SharedBytes};
+use todana_core::{Command, Refusal, RefusedStore, Reply, SharedBytes, StoreMode};
 use todana_protocol::memcached::{Dialect, Limits, LongBlock, Step, encode, item_size};
 
 const ITEM_SIZE_MAX: u64 = 100;
@@ -33,6 +33,12 @@ fn the_size_rule_is_that_of_text() {
     }
 }
 
+/// A set of `key` to 5000 bytes.
+fn refused_set(refusal: Refusal) -> RefusedStore<'static> {
+    let mode = StoreMode::Set;
+    RefusedStore { key: b"key", value_len: 5000, flags: 0, mode, compares: false, discards: true, refusal }
+}
+
 #[test]
 fn a_value_over_the_limit_is_swallowed_and_the_next_packet_served() {
     for opcode in [0x01, 0x02, 0x03, 0x11, 0x12, 0x13, 0x0e, 0x0f, 0x19, 0x1a] {
@@ -43,19 +49,18 @@ fn a_value_over_the_limit_is_swallowed_and_the_next_packet_served() {
         let outcome = send_within(small(), &stream);
         assert_eq!(outcome.replies, [error(opcode, 0x03).response(), Packet::new(0x0a).response()].concat());
         // The client of a set believes its old value gone.
-        let discards = outcome.requests[0].starts_with("Discard");
-        assert_eq!(discards, opcode & 0x0f == 1, "{:#x}: {}", opcode, outcome.requests[0]);
+        let end = format!("discards: {}, refusal: TooLarge }}) ", opcode & 0x0f == 1);
+        let request = &outcome.requests[0];
+        assert!(request.starts_with("RefusedStore") && request.contains(&end), "{opcode:#x}: {request}");
     }
 }
 
 #[test]
 fn a_set_over_the_limit_discards_whatever_version_it_names() {
     let outcome = send_within(small(), &set("key", [b'v'; 200]).cas(7).request());
-    assert!(
-        outcome.requests[0].starts_with("Discard { key: [107, 101, 121], refusal: TooLarge }"),
-        "{:?}",
-        outcome.requests
-    );
+    let expected = RefusedStore { value_len: 200, compares: true, ..refused_set(Refusal::TooLarge) };
+    let expected = format!("{:?} ", Command::RefusedStore(expected));
+    assert!(outcome.requests[0].starts_with(&expected), "{:?}", outcome.requests);
 }
 
 #[test]
@@ -68,7 +73,13 @@ fn a_value_over_the_limit_is_refused_when_its_key_is_there_and_never_kept() {
     let Step::Request { consumed, request } = step else { panic!("{step:?}") };
     assert_eq!(
         (consumed, request.command),
-        (head.len(), Command::Discard { key: b"key", refusal: Refusal::TooLarge })
+        (
+            head.len(),
+            Command::RefusedStore(RefusedStore {
+                value_len: (1 << 30) - (8 + 3),
+                ..refused_set(Refusal::TooLarge)
+            })
+        )
     );
     let mut left = (1 << 30) - (8 + 3);
     let piece = vec![0x80; 1 << 20];
@@ -117,12 +128,13 @@ fn a_forbidden_flush_is_refused_loud_and_quiet() {
 #[test]
 fn a_value_that_outgrows_what_may_be_kept_is_refused_and_the_rest_dropped() {
     let limits = Limits { unfinished_len_max: 1000, ..Limits::default() };
-    let out_of_memory = Command::Faulty { message: "Out of memory" };
-    let discard = Command::Discard { key: b"key", refusal: Refusal::OutOfMemory };
+    let set_refused = refused_set(Refusal::OutOfMemory);
+    let refused = |mode| Command::RefusedStore(RefusedStore { mode, discards: false, ..set_refused });
+    let discard = Command::RefusedStore(set_refused);
     for (packet, command) in [
         (set("key", vec![b'v'; 5000]), discard),
-        (Packet::new(0x12).u32(0).u32(0).key("key").value(vec![b'v'; 5000]), out_of_memory),
-        (Packet::new(0x0e).key("key").value(vec![b'v'; 5000]), out_of_memory),
+        (Packet::new(0x12).u32(0).u32(0).key("key").value(vec![b'v'; 5000]), refused(StoreMode::Add)),
+        (Packet::new(0x0e).key("key").value(vec![b'v'; 5000]), refused(StoreMode::Append)),
     ] {
         let (mut dialect, mut scratch, mut out) = (Dialect::default(), Vec::new(), Vec::new());
         let bytes = packet.request();
@@ -148,13 +160,14 @@ fn a_value_that_outgrows_what_may_be_kept_is_refused_and_the_rest_dropped() {
 #[test]
 fn a_long_value_is_announced_and_stored_or_refused_by_how_it_fared() {
     let limits = Limits { long_block_len: 5000, ..Limits::default() };
-    let out_of_memory = Command::Faulty { message: "Out of memory" };
-    let discard = Command::Discard { key: b"key", refusal: Refusal::OutOfMemory };
+    let set_refused = refused_set(Refusal::OutOfMemory);
+    let refused = |mode| Command::RefusedStore(RefusedStore { mode, discards: false, ..set_refused });
+    let discard = Command::RefusedStore(set_refused);
     let value: SharedBytes = Arc::new(vec![b'v'; 5000]);
     for (packet, command) in [
         (set("key", vec![b'v'; 5000]), discard),
-        (Packet::new(0x12).u32(0).u32(0).key("key").value(vec![b'v'; 5000]), out_of_memory),
-        (Packet::new(0x19).key("key").value(vec![b'v'; 5000]), out_of_memory),
+        (Packet::new(0x12).u32(0).u32(0).key("key").value(vec![b'v'; 5000]), refused(StoreMode::Add)),
+        (Packet::new(0x19).key("key").value(vec![b'v'; 5000]), refused(StoreMode::Append)),
     ] {
         let (mut dialect, mut scratch) = (Dialect::default(), Vec::new());
         let bytes = packet.request();

@@ -172,7 +172,7 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
             let stored = Stored { version, value_len: store.value.len() as u64 };
             reply(by_key(store.key, Reply::Stored(stored)));
         }
-        Command::Discard { refusal, .. } => reply(Reply::Refused(refusal)),
+        Command::RefusedStore(refused) => reply(Reply::Refused(refused.refusal)),
         Command::Delete(delete) => reply(by_key(delete.key, Reply::Deleted)),
         Command::Arithmetic(arithmetic) => {
             let version = if arithmetic.needs.version { 42 } else { 0 };

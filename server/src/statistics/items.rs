@@ -26,7 +26,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
         put("evicted", held.evictions);
         put("evicted_nonzero", held.evictions_with_expiry);
         put("evicted_time", held.evicted_idle_s);
-        put("outofmemory", happened.store_no_memory);
+        put("outofmemory", happened.out_of_memory);
         put("tailrepairs", 0);
         put("reclaimed", held.reclaimed + happened.reclaimed);
         put("expired_unfetched", held.expired_unfetched);
@@ -50,7 +50,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
 fn has_something(class: &Class) -> bool {
     let (held, happened) = (class.held, class.happened);
     let gone = held.evictions + held.reclaimed + held.swept + held.expired_unfetched;
-    held.records + gone + happened.store_no_memory + happened.reclaimed > 0
+    held.records + gone + happened.out_of_memory + happened.reclaimed > 0
 }
 
 /// As much of `all` as `part` is of a sample.

@@ -13,7 +13,7 @@ use super::{Cause, Shard, whole};
 use crate::arena::Handle;
 use crate::mem_hash::evict::Leaving;
 use crate::mem_hash::record::{self, Body, Elsewhere, Entry};
-use todana_core::{Expiry, Perishable, Place, Result, Swept};
+use todana_core::{Expiry, Perishable, Place, Result, SweepAim, Swept};
 
 /// Buckets looked at under one lock: some 500 records, a few microseconds.
 const BUCKETS_LOOKED_AT: usize = 64;
@@ -82,6 +82,7 @@ impl Shard {
     fn clean(
         &mut self,
         bucket: usize,
+        cause: Cause,
         is_over: &mut dyn FnMut(Expiry) -> bool,
         leaving: &mut Vec<Leaving>,
     ) -> u64 {
@@ -107,7 +108,7 @@ impl Shard {
             return 0;
         }
         for leaving in leaving.iter() {
-            self.count_leaving(leaving, Cause::Swept);
+            self.count_leaving(leaving, cause);
             self.forget(leaving);
         }
         self.keep_in_shape();
@@ -120,11 +121,16 @@ impl Perishable for MemHash {
         &self,
         from: Option<Place>,
         records_max: usize,
+        aim: SweepAim,
         is_over: &mut dyn FnMut(Expiry) -> bool,
     ) -> Result<Swept> {
         let from = from.map_or(u64::MAX >> (64 - BUCKET_BITS), |place| place.0);
         let (mut shard, mut below) =
             ((from >> BUCKET_BITS) as usize, (from & ((1 << BUCKET_BITS) - 1)) as usize);
+        let cause = match aim {
+            SweepAim::Tidiness => Cause::Swept,
+            SweepAim::Room => Cause::Displaced,
+        };
         let mut swept = Swept::default();
         let mut leaving = Vec::new();
         let mut buckets = 0;
@@ -144,7 +150,8 @@ impl Perishable for MemHash {
                         // From the top down, like the pass as a whole.
                         let bit = 63 - to_clean.leading_zeros();
                         to_clean &= !(1 << bit);
-                        swept.removed += shard.clean(looked.down_to + bit as usize, is_over, &mut leaving);
+                        let bucket = looked.down_to + bit as usize;
+                        swept.removed += shard.clean(bucket, cause, is_over, &mut leaving);
                     }
                 });
             }

@@ -7,7 +7,8 @@ use super::status::Status;
 use crate::memcached::item_size;
 use crate::memcached::server::{Form, Head, KEY_LEN_MAX, Limits, LongBlock, Request, Step};
 use todana_core::{
-    Arithmetic, Authenticate, Command, Delete, Direction, Get, Needs, Refusal, Shared, Store, StoreMode, Ttl,
+    Arithmetic, Authenticate, Command, Delete, Direction, Get, Needs, Refusal, RefusedStore, Shared, Store,
+    StoreMode, Ttl,
 };
 
 /// The longest body that is even dropped; a longer one closes the connection.
@@ -140,14 +141,14 @@ fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Pac
         Verb::Mechanisms | Verb::Authenticate { .. } if !limits.sasl => {
             return packet.fault(place, 0, Status::UnknownCommand);
         }
-        Verb::Store(_) | Verb::Append(_) => {
+        Verb::Store(mode) | Verb::Append(mode) => {
             // Whether a value is wanted at all shows in what stands before it.
             if packet.unread.len() < packet.value_at() {
                 return packet.need(packet.value_at());
             }
             let value_len = packet.value_len();
             if item_size(header.key_len as u64, value_len as u64, packet.flags()) > limits.item_size_max {
-                return refused(place, packet, operation, Refusal::TooLarge);
+                return refused(place, packet, mode, Refusal::TooLarge);
             }
             match packet.block {
                 None if value_len >= limits.long_block_len => {
@@ -159,7 +160,7 @@ fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Pac
                     };
                 }
                 Some(LongBlock::Refused { .. }) => {
-                    return refused(place, packet, operation, Refusal::OutOfMemory);
+                    return refused(place, packet, mode, Refusal::OutOfMemory);
                 }
                 _ => {}
             }
@@ -168,7 +169,7 @@ fn packet<'a>(place: &mut Place, limits: &Limits, is_admitted: bool, packet: Pac
                 && packet.unread.len() > limits.unfinished_len_max
                 && packet.unread.len() < HEADER_LEN + header.body_len
             {
-                return refused(place, packet, operation, Refusal::OutOfMemory);
+                return refused(place, packet, mode, Refusal::OutOfMemory);
             }
         }
         Verb::Authenticate { .. }
@@ -309,8 +310,7 @@ fn arithmetic<'a>(packet: &Packet<'a>, direction: Direction, is_quiet: bool) -> 
 
 /// A value that is not taken. The client of a set believes its old value gone; the others have promised nothing.
 #[cold]
-fn refused<'a>(place: &mut Place, packet: Packet<'a>, operation: Operation, refusal: Refusal) -> Step<'a> {
-    let status = if refusal == Refusal::TooLarge { Status::TooLarge } else { Status::OutOfMemory };
+fn refused<'a>(place: &mut Place, packet: Packet<'a>, mode: StoreMode, refusal: Refusal) -> Step<'a> {
     let seen = packet.value_at() - HEADER_LEN;
     let received = match packet.block {
         Some(LongBlock::Refused { received }) => received.min(packet.header.body_len - seen),
@@ -318,17 +318,17 @@ fn refused<'a>(place: &mut Place, packet: Packet<'a>, operation: Operation, refu
         None => 0,
     };
     let left = packet.header.body_len - seen - received;
-    if !matches!(operation.verb, Verb::Store(StoreMode::Set)) {
-        let step = packet.fault(place, seen, status);
-        *place = Place::Swallow { left };
-        return step;
-    }
     *place = Place::Swallow { left };
-    packet.request(
-        packet.value_at(),
-        Command::Discard { key: packet.key(), refusal },
-        packet.form(Answer::Plain),
-    )
+    let refused = RefusedStore {
+        key: packet.key(),
+        value_len: packet.value_len(),
+        flags: packet.flags(),
+        mode,
+        compares: packet.compare().is_some(),
+        discards: mode == StoreMode::Set,
+        refusal,
+    };
+    packet.request(packet.value_at(), Command::RefusedStore(refused), packet.form(Answer::Plain))
 }
 
 impl<'a> Packet<'a> {

@@ -8,7 +8,8 @@ use super::words::Words;
 use super::{BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Step, number};
 use crate::memcached::item_size;
 use todana_core::{
-    Arithmetic, Command, Delete, Direction, Family, Get, Inspect, Needs, Refusal, Shared, Store, StoreMode,
+    Arithmetic, Command, Delete, Direction, Family, Get, Inspect, Needs, Refusal, RefusedStore, Shared,
+    Store, StoreMode,
 };
 
 /// Decodes one meta command; `words` are those behind its name.
@@ -106,17 +107,28 @@ fn request<'a>(
         Verb::Store => {
             let mode = store_mode(&flags)?;
             check_opaque()?;
+            let refused = |refusal, discards| {
+                let (flags, compares) = (flags.client_flags, flags.has(b'C'));
+                Command::RefusedStore(RefusedStore {
+                    key,
+                    value_len,
+                    flags,
+                    mode,
+                    compares,
+                    discards,
+                    refusal,
+                })
+            };
             if item_size(key.len() as u64, value_len as u64, flags.client_flags) > limits.item_size_max {
-                let discard = Command::Discard { key, refusal: Refusal::TooLarge };
-                return Ok(frame.without_block(dialect, value_len, discard, form));
+                let refused = refused(Refusal::TooLarge, true);
+                return Ok(frame.without_block(dialect, value_len, refused, form));
             }
             let (value, shared) = match frame.block(dialect, limits, value_len) {
-                Block::Refused { message } if mode == StoreMode::Set && !flags.has(b'C') => {
-                    let discard = Command::Discard { key, refusal: Refusal::OutOfMemory };
-                    let form = form.refused_by(message);
-                    return Ok(frame.without_block(dialect, value_len, discard, form));
+                Block::Refused { message } => {
+                    let discards = mode == StoreMode::Set && !flags.has(b'C');
+                    let (refused, form) = (refused(Refusal::OutOfMemory, discards), form.refused_by(message));
+                    return Ok(frame.without_block(dialect, value_len, refused, form));
                 }
-                Block::Refused { message } => return Err(message),
                 Block::Whole(value, shared) => (value, shared),
                 Block::Partial(step) => return Ok(step),
                 Block::Unterminated => return Ok(bad_chunk(frame, value_len, Form::LINE)),

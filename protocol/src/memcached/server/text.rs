@@ -3,13 +3,11 @@
 use super::form::{Form, Shape, ValueForm, Verb};
 use super::frame::{Block, Frame, line_body};
 use super::words::{Words, ends_in_noreply, last_word, word_len};
-use super::{
-    BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Mode, Request, Step, TOO_LARGE, administration, meta, number,
-};
+use super::{BAD_FORMAT, Dialect, KEY_LEN_MAX, Limits, Mode, Request, Step, administration, meta, number};
 use crate::memcached::item_size;
 use todana_core::{
-    Arithmetic, ClockShift, Command, Delete, Direction, Family, Get, Needs, Refusal, Store, StoreMode, Touch,
-    Ttl,
+    Arithmetic, ClockShift, Command, Delete, Direction, Family, Get, Needs, Refusal, RefusedStore, Store,
+    StoreMode, Touch, Ttl,
 };
 
 /// The shortest line that is looked at, its end included.
@@ -203,19 +201,17 @@ fn store<'a>(
         return frame.without_block(dialect, value_len, Command::Faulty { message: BAD_FORMAT }, form);
     }
     // The client of a plain set believes its old value gone; the others have promised nothing.
-    let refused = |refusal, message| {
-        if mode == StoreMode::Set && !is_cas {
-            Command::Discard { key, refusal }
-        } else {
-            Command::Faulty { message }
-        }
+    let discards = mode == StoreMode::Set && !is_cas;
+    let refused = |refusal| {
+        let compares = is_cas;
+        Command::RefusedStore(RefusedStore { key, value_len, flags, mode, compares, discards, refusal })
     };
     if item_size(key.len() as u64, value_len as u64, flags) > limits.item_size_max {
-        return frame.without_block(dialect, value_len, refused(Refusal::TooLarge, TOO_LARGE), form);
+        return frame.without_block(dialect, value_len, refused(Refusal::TooLarge), form);
     }
     let (value, shared) = match frame.block(dialect, limits, value_len) {
         Block::Refused { message } => {
-            let refused = refused(Refusal::OutOfMemory, message);
+            let refused = refused(Refusal::OutOfMemory);
             return frame.without_block(dialect, value_len, refused, form.refused_by(message));
         }
         Block::Whole(value, shared) => (value, shared),
