@@ -13,7 +13,7 @@
 
 use super::key::Key;
 use super::queue::{Ghosts, Mark, Tail, marked, put_tail, tail_len};
-use super::record::{self, Body, END, Elsewhere, STUB_LEN};
+use super::record::{self, Body, END, Elsewhere, Entry, STUB_LEN};
 use super::shard::{Cause, Shard, Spot, low_hash};
 use super::uses::Use;
 use crate::arena::{Arena, Effort, Handle, Kind, Need, NoRoom};
@@ -31,11 +31,9 @@ pub trait EvictionObserver: std::fmt::Debug + Send + Sync {
     /// Whether it wants to hear now. It is asked before each eviction, so this is to cost next to nothing.
     fn is_listening(&self) -> bool;
 
-    /// A record goes. `has_been_used` is what eviction itself takes for true: that the record has been read since memory
-    /// became scarce, or that its key had gone lately and come back (known by a few bits of its hash, so one newcomer in
-    /// some twenty is taken for another key). Runs under a lock of the engine's: it must be brief and must not call the
-    /// engine.
-    fn evicted(&self, key: &[u8], record: Record<'_>, has_been_used: bool);
+    /// A record goes. `is_read`: it has been read since its value was stored, and since memory became scarce; reads before
+    /// that leave no trace. Runs under a lock of the engine's: it must be brief and must not call the engine.
+    fn evicted(&self, key: &[u8], record: Record<'_>, is_read: bool);
 }
 
 /// What a shard knows of its evictions.
@@ -140,7 +138,7 @@ impl Evictor {
             }
             let mut passed = slots.remove(at);
             pass(passed, takes_small);
-            passed.mark = if takes_small { Mark::new(0, true) } else { Mark::new(uses - 1, true) };
+            passed.mark = passed.mark.passed(if takes_small { 0 } else { uses - 1 });
             slots.push(passed);
         }
     }
@@ -153,12 +151,15 @@ impl Shard {
         self.records_max != u64::MAX || self.budget.notes_uses()
     }
 
-    /// Enters that the record of this key has been used.
-    pub(super) fn enter_use(&mut self, key: &Key<'_>) {
+    /// Enters that the record of this key has been used; `stores`: by being given another value, which nobody has read.
+    pub(super) fn enter_use(&mut self, key: &Key<'_>, stores: bool) {
         let bucket = self.directory.bucket_of(key.hash);
         let spot = self.find(self.directory.get(bucket), key);
         if let Some(of) = self.use_at(bucket, &spot) {
             self.enter(of);
+        }
+        if let (true, Spot::Here(Entry { at, .. }) | Spot::Elsewhere { at, .. }) = (stores, spot) {
+            self.mark_stored(bucket, at);
         }
     }
 
@@ -217,7 +218,8 @@ impl Shard {
             }
             Tail::Plain => {
                 self.gather(handle);
-                self.evictor.slots[index].mark = Mark::new(1, false);
+                let mark = &mut self.evictor.slots[index].mark;
+                *mark = mark.used().unwrap_or(*mark);
                 let _ = self.rewrite(bucket, Some(Ghosts::default()), None);
             }
         }
@@ -332,6 +334,23 @@ impl Shard {
             None => Mark::default(),
         };
         self.rewrite(bucket, Some(ghosts), Some((bytes, mark)))
+    }
+
+    /// Notes that nobody has read the record at `at`.
+    fn mark_stored(&mut self, bucket: usize, at: usize) {
+        let handle = self.directory.get(bucket);
+        let bytes = self.arena.bytes(handle);
+        let (mut index, mut here) = (0, 0);
+        while here < at {
+            here = record::next(bytes, here);
+            index += 1;
+        }
+        let end = record::end(bytes, at);
+        let tail = Tail::read(bytes, end);
+        if let Tail::Queue { .. } = tail {
+            let (at, byte) = marked(bytes, end, index, tail.mark(index).stored());
+            self.arena.write(handle, at, &[byte]);
+        }
     }
 
     /// Removes the record at `at` of a bucket that remembers uses.
@@ -460,8 +479,8 @@ impl Shard {
             return;
         };
         for slot in slots {
-            let is_main = slot.mark.is_main();
-            self.view_at(handle, slot.at as usize, &mut |key, record| observer.evicted(key, record, is_main));
+            let is_read = slot.mark.is_read();
+            self.view_at(handle, slot.at as usize, &mut |key, record| observer.evicted(key, record, is_read));
         }
     }
 

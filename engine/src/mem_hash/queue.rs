@@ -3,7 +3,7 @@
 //! ```text
 //! tail = 0xF0                                        nothing is remembered
 //!      | 0xF8 | 0xC0 + records | 8 ghosts | marks    two marks a byte, the first in the lower half
-//! mark = uses since it was last passed over (0 to 3), bit 2: it is in the main queue
+//! mark = uses since it was last passed over (0 to 3), bit 2: it is in the main queue, bit 3: it has been read
 //! ghost = 7 bits of the hash of a key that was evicted, bit 0: it was in the main queue; 0: none
 //! ```
 //!
@@ -25,7 +25,10 @@ pub(super) struct Mark(u8);
 impl Mark {
     const USES_MAX: u8 = 3;
     const MAIN: u8 = 4;
+    const READ: u8 = 8;
+    const ALL: u8 = 15;
 
+    /// Not read yet: the uses of a newcomer may be those of its key.
     pub(super) fn new(uses: u8, is_main: bool) -> Mark {
         Mark(uses.min(Self::USES_MAX) | if is_main { Self::MAIN } else { 0 })
     }
@@ -38,9 +41,24 @@ impl Mark {
         self.0 & Self::MAIN != 0
     }
 
-    /// Once more used; `None` if it has been as often as can be remembered.
+    /// Whether it has been read since it was stored; eviction does not ask for that, but whoever watches it does.
+    pub(super) fn is_read(self) -> bool {
+        self.0 & Self::READ != 0
+    }
+
+    /// Read once more; `None` if it has been as often as can be remembered.
     pub(super) fn used(self) -> Option<Mark> {
-        (self.uses() < Self::USES_MAX).then_some(Mark(self.0 + 1))
+        (self.uses() < Self::USES_MAX).then_some(Mark((self.0 + 1) | Self::READ))
+    }
+
+    /// In the main queue from now on, with so many uses left.
+    pub(super) fn passed(self, uses: u8) -> Mark {
+        Mark(Mark::new(uses, true).0 | self.0 & Self::READ)
+    }
+
+    /// The record has another value now.
+    pub(super) fn stored(self) -> Mark {
+        Mark(self.0 & !Self::READ)
     }
 }
 
@@ -111,7 +129,7 @@ impl<'a> Tail<'a> {
     pub(super) fn mark(self, index: usize) -> Mark {
         match self {
             Tail::Plain => Mark::default(),
-            Tail::Queue { marks, .. } => Mark(marks[index / 2] >> (index % 2 * 4) & 7),
+            Tail::Queue { marks, .. } => Mark(marks[index / 2] >> (index % 2 * 4) & Mark::ALL),
         }
     }
 }
@@ -125,7 +143,7 @@ pub(super) fn tail_len(records: usize) -> usize {
 pub(super) fn marked(bytes: &[u8], end: usize, index: usize, mark: Mark) -> (usize, u8) {
     let at = end + MARKS_AT + index / 2;
     let shift = index % 2 * 4;
-    (at, bytes[at] & !(7 << shift) | mark.0 << shift)
+    (at, bytes[at] & !(Mark::ALL << shift) | mark.0 << shift)
 }
 
 /// Ends a bucket: with the marks of its records, or with nothing if they are too many to count.
@@ -183,6 +201,17 @@ mod tests {
             assert_eq!((mark.uses(), mark.is_main()), (uses, true));
         }
         assert_eq!(mark.used(), None);
+    }
+
+    #[test]
+    fn a_record_is_known_to_be_read_until_another_value_is_stored() {
+        let returned = Mark::new(1, false);
+        assert!(!returned.is_read());
+        let read = returned.used().unwrap();
+        assert_eq!((read.uses(), read.is_main(), read.is_read()), (2, false, true));
+        let passed = read.passed(0);
+        assert_eq!((passed.uses(), passed.is_main(), passed.is_read()), (0, true, true));
+        assert_eq!(passed.stored(), Mark::new(0, true));
     }
 
     #[test]

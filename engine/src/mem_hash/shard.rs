@@ -352,13 +352,14 @@ impl Shard {
         let spot = self.find(handle, key);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
-        let mut is_use = false;
+        let (mut is_use, mut stores) = (false, false);
         let mut comes_to = (Happening::Nothing, None);
         let outcome = self.plan(key, handle, &spot, visitor, &mut scratch).and_then(|plan| {
             let mut spot = spot;
             comes_to = self.foresee(handle, &spot, &plan);
             if self.notes_uses() {
                 is_use = !matches!((&spot, &plan), (Spot::Nowhere { .. }, _) | (_, Plan::Remove));
+                stores = matches!(plan, Plan::Put { need: Need::Growth, .. } | Plan::PutHuge(_));
                 let is_newcomer = !is_use && matches!(plan, Plan::Put { .. } | Plan::PutHuge(_));
                 if is_newcomer && !room_was_made && self.make_way() {
                     spot = self.find(self.directory.get(bucket), key);
@@ -367,7 +368,7 @@ impl Shard {
             self.carry_out(plan, key, bucket, spot, visitor, &mut scratch)
         });
         if is_use && outcome.is_ok() {
-            self.enter_use(key);
+            self.enter_use(key, stores);
         }
         // One long record must not leave a long buffer behind.
         if scratch.capacity() > 2 * BUCKET_RECORD_MAX {
