@@ -220,6 +220,9 @@ fn soak(length: Duration, seed: u64) -> Result<(), Ending> {
         settle(&node, &mut own, (node.name == "tls").then_some(&*shared))?;
     }
     println!("{}", gauge.table());
+    if let Some(excess) = gauge.excess() {
+        return Err(Ending::Failed(excess));
+    }
     for (name, drift) in gauge.drifts() {
         if length >= MEMORY_MIN && drift > MEMORY_GROWTH {
             return Err(Ending::Failed(format!(

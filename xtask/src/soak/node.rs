@@ -58,6 +58,8 @@ pub(super) struct Node {
     pub(super) fullness: Fullness,
     /// Takes `flush_all` from us.
     pub(super) is_flushed: bool,
+    /// Limit of the memory of its process.
+    pub(super) memory_mib: f64,
     /// Limit of an item's size.
     pub(super) item_max: usize,
     /// Read by whoever has a request under way, written by whoever moves the clock.
@@ -77,6 +79,12 @@ pub(super) struct Plan<'a> {
     pub(super) item_max: usize,
     /// For its log, and its port file.
     pub(super) folder: &'a Path,
+}
+
+/// What `-m` says.
+fn memory_mib(words: &[String]) -> f64 {
+    let value = words.iter().skip_while(|word| *word != "-m").nth(1);
+    value.and_then(|value| value.parse().ok()).unwrap_or(f64::INFINITY)
 }
 
 impl Node {
@@ -106,6 +114,7 @@ impl Node {
         // Made first, so that it is stopped whatever happens.
         let mut node = Node {
             name: plan.name,
+            memory_mib: memory_mib(&plan.words),
             child: Mutex::new(child),
             pid,
             places: Vec::new(),
