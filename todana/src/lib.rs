@@ -44,6 +44,7 @@ mod delete;
 pub mod disk;
 mod expiry;
 mod figures;
+mod file_header;
 mod flush;
 mod get;
 mod inspect;

@@ -2,6 +2,7 @@
 
 use crate::data_directory::{CHECKPOINTS, LOG, cannot};
 use crate::disk::Disk;
+use crate::file_header::{Format, eight, four, identity};
 use crate::update_log::{Identity, Position, segment_name};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,8 +11,8 @@ use todana_core::{Error, ErrorKind, Result};
 /// The name of the file that makes a directory a backup.
 pub const BACKUP: &str = "backup";
 
-const MAGIC: &[u8; 8] = b"TODANABK";
-const VERSION: u32 = 1;
+const FORMAT: Format<HEADER_LEN> =
+    Format { magic: *b"TODANABK", version: 1, what: "list of a backup's files" };
 const HEADER_LEN: usize = 72;
 pub(super) const FILE_LEN: usize = 24;
 /// It is sent as one piece.
@@ -166,12 +167,7 @@ impl Manifest {
         if self.files.len() > FILES_MAX {
             return None;
         }
-        let mut bytes = vec![0; HEADER_LEN];
-        bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[12..16].copy_from_slice(&(HEADER_LEN as u32).to_le_bytes());
-        bytes[16..32].copy_from_slice(&self.identity.database_id);
-        bytes[32..36].copy_from_slice(&self.identity.server_id.to_le_bytes());
+        let mut bytes = FORMAT.begin(&self.identity).to_vec();
         bytes[36..40].copy_from_slice(&(self.files.len() as u32).to_le_bytes());
         let numbers = [self.start.0, self.end.0, self.made_ms, self.records];
         for (number, into) in numbers.into_iter().zip(bytes[40..].chunks_exact_mut(8)) {
@@ -184,8 +180,8 @@ impl Manifest {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> std::result::Result<Manifest, String> {
-        if bytes.get(..8) != Some(MAGIC) {
-            return Err("this is no list of a backup's files".into());
+        if bytes.get(..8) != Some(&FORMAT.magic) {
+            return Err(format!("this is no {}", FORMAT.what));
         }
         let Some((content, crc)) = bytes.split_last_chunk::<4>().filter(|(rest, _)| rest.len() >= HEADER_LEN)
         else {
@@ -194,9 +190,7 @@ impl Manifest {
         if crc32c::crc32c(content).to_le_bytes() != *crc {
             return Err("the checksum differs".into());
         }
-        if four(content, 8) != VERSION {
-            return Err(format!("format version {}; this program knows version {VERSION}", four(content, 8)));
-        }
+        FORMAT.check_version(content)?;
         let malformed = || "it is not one of version 1".to_string();
         let (header, files) = content.split_at(HEADER_LEN);
         if four(header, 12) as usize != HEADER_LEN
@@ -211,9 +205,8 @@ impl Manifest {
         if !files.iter().zip(befores).all(|(file, before)| file.follows(before)) {
             return Err(malformed());
         }
-        let database_id = header[16..32].try_into().expect("sixteen bytes");
         Ok(Manifest {
-            identity: Identity { server_id: four(header, 32), database_id },
+            identity: identity(header),
             start: Position(eight(header, 40)),
             end: Position(eight(header, 48)),
             made_ms: eight(header, 56),
@@ -237,14 +230,6 @@ fn sum(disk: &dyn Disk, path: &Path, progress: &mut dyn FnMut(u64)) -> io::Resul
         len += got as u64;
         progress(len);
     }
-}
-
-fn four(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
-}
-
-fn eight(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
 #[cfg(test)]

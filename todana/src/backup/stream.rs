@@ -1,5 +1,6 @@
 //! What goes over the wire: header and pieces (docs/format/backup.md, section 3).
 
+use crate::file_header::{Format, eight, sealed};
 use crate::update_log::{Identity, Position};
 
 pub(super) const HEADER_LEN: usize = 64;
@@ -7,8 +8,7 @@ pub(super) const FRAME_LEN: usize = 12;
 /// The longest content of a piece.
 pub(super) const CONTENT_LEN_MAX: usize = 1 << 20;
 
-const MAGIC: &[u8; 8] = b"TODANABS";
-const VERSION: u32 = 1;
+const FORMAT: Format<HEADER_LEN> = Format { magic: *b"TODANABS", version: 1, what: "backup" };
 
 /// How a stream begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,38 +30,16 @@ pub(super) enum Kind {
 impl Header {
     /// The CRC in its last four bytes is what the first piece's begins with.
     pub(super) fn encode(&self) -> [u8; HEADER_LEN] {
-        let mut bytes = [0; HEADER_LEN];
-        bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[12..16].copy_from_slice(&(HEADER_LEN as u32).to_le_bytes());
-        bytes[16..32].copy_from_slice(&self.identity.database_id);
-        bytes[32..36].copy_from_slice(&self.identity.server_id.to_le_bytes());
+        let mut bytes = FORMAT.begin(&self.identity);
         bytes[40..48].copy_from_slice(&self.start.0.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.likely.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[..60]);
-        bytes[60..].copy_from_slice(&crc.to_le_bytes());
-        bytes
+        sealed(bytes)
     }
 
     /// Says what is wrong with it otherwise.
     pub(super) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
-        let four = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        let eight = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        if &bytes[..8] != MAGIC {
-            return Err("this is no backup".into());
-        }
-        if crc32c::crc32c(&bytes[..60]) != four(60) {
-            return Err("the checksum of the header differs".into());
-        }
-        if four(8) != VERSION {
-            return Err(format!("format version {}; this program knows version {VERSION}", four(8)));
-        }
-        if four(12) as usize != HEADER_LEN || four(36) != 0 || four(56) != 0 {
-            return Err("the header is not one of version 1".into());
-        }
-        let database_id = bytes[16..32].try_into().expect("sixteen bytes");
-        let identity = Identity { server_id: four(32), database_id };
-        Ok(Header { identity, start: Position(eight(40)), likely: eight(48) })
+        let identity = FORMAT.check(bytes, &[36, 56])?;
+        Ok(Header { identity, start: Position(eight(bytes, 40)), likely: eight(bytes, 48) })
     }
 }
 

@@ -1,5 +1,6 @@
 //! What stands around the records of a checkpoint: header, block frames, footer (docs/format/checkpoint.md).
 
+use crate::file_header::{Format, eight, four, sealed};
 use crate::update_log::{Identity, Position};
 use todana_core::{Order, UnixSeconds};
 
@@ -9,9 +10,8 @@ pub(crate) const FOOTER_LEN: usize = 56;
 /// The longest content of a block.
 pub(crate) const CONTENT_LEN_MAX: usize = 1 << 20;
 
-const MAGIC: &[u8; 8] = b"TODANACP";
+const FORMAT: Format<HEADER_LEN> = Format { magic: *b"TODANACP", version: 1, what: "checkpoint" };
 const END_MAGIC: &[u8; 8] = b"TODANAEC";
-const VERSION: u32 = 1;
 
 /// How a checkpoint begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +29,7 @@ pub(crate) struct Header {
 
 impl Header {
     pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
-        let mut bytes = [0; HEADER_LEN];
-        bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[12..16].copy_from_slice(&(HEADER_LEN as u32).to_le_bytes());
-        bytes[16..32].copy_from_slice(&self.identity.database_id);
-        bytes[32..36].copy_from_slice(&self.identity.server_id.to_le_bytes());
+        let mut bytes = FORMAT.begin(&self.identity);
         bytes[40..48].copy_from_slice(&self.start.0.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.made_ms.to_le_bytes());
         bytes[56..64].copy_from_slice(&self.version.to_le_bytes());
@@ -43,28 +38,13 @@ impl Header {
             bytes[72..80].copy_from_slice(&order.seed.to_le_bytes());
             bytes[80..88].copy_from_slice(&order.groups.to_le_bytes());
         }
-        let crc = crc32c::crc32c(&bytes[..92]);
-        bytes[92..].copy_from_slice(&crc.to_le_bytes());
-        bytes
+        sealed(bytes)
     }
 
     /// Says what is wrong with it otherwise.
     pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
-        if &bytes[..8] != MAGIC {
-            return Err("this is no checkpoint".into());
-        }
-        if crc32c::crc32c(&bytes[..92]) != four(bytes, 92) {
-            return Err("the checksum of the header differs".into());
-        }
-        if four(bytes, 8) != VERSION {
-            return Err(format!("format version {}; this program knows version {VERSION}", four(bytes, 8)));
-        }
-        if four(bytes, 12) as usize != HEADER_LEN || four(bytes, 36) != 0 || four(bytes, 88) != 0 {
-            return Err("the header is not one of version 1".into());
-        }
-        let database_id = bytes[16..32].try_into().expect("sixteen bytes");
         Ok(Header {
-            identity: Identity { server_id: four(bytes, 32), database_id },
+            identity: FORMAT.check(bytes, &[36, 88])?,
             start: Position(eight(bytes, 40)),
             made_ms: eight(bytes, 48),
             version: eight(bytes, 56),
@@ -193,14 +173,6 @@ impl Footer {
             content_len: eight(bytes, 40),
         })
     }
-}
-
-fn four(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
-}
-
-fn eight(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
 #[cfg(test)]

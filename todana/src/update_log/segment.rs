@@ -2,6 +2,7 @@
 
 use super::entry::Position;
 use crate::disk::Disk;
+use crate::file_header::{Format, eight, four, sealed};
 use std::path::Path;
 
 /// Who a database is; its files name it, so that files of two databases are never mixed.
@@ -22,8 +23,8 @@ impl Identity {
 }
 
 pub(crate) const HEADER_LEN: usize = 64;
-const MAGIC: &[u8; 8] = b"TODANALG";
-const VERSION: u32 = 1;
+const FORMAT: Format<HEADER_LEN> =
+    Format { magic: *b"TODANALG", version: 1, what: "segment of an update log" };
 
 /// What stands at the beginning of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,39 +38,18 @@ pub(crate) struct Header {
 
 impl Header {
     pub(crate) fn encode(&self) -> [u8; HEADER_LEN] {
-        let mut bytes = [0; HEADER_LEN];
-        bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[12..16].copy_from_slice(&(HEADER_LEN as u32).to_le_bytes());
-        bytes[16..32].copy_from_slice(&self.identity.database_id);
-        bytes[32..36].copy_from_slice(&self.identity.server_id.to_le_bytes());
+        let mut bytes = FORMAT.begin(&self.identity);
         bytes[36..40].copy_from_slice(&self.openings.to_le_bytes());
         bytes[40..48].copy_from_slice(&self.start.0.to_le_bytes());
         bytes[48..56].copy_from_slice(&self.made_ms.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[..60]);
-        bytes[60..].copy_from_slice(&crc.to_le_bytes());
-        bytes
+        sealed(bytes)
     }
 
     /// Says what is wrong with it otherwise.
     pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
-        let four = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        let eight = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        if &bytes[..8] != MAGIC {
-            return Err("this is no segment of an update log".into());
-        }
-        if crc32c::crc32c(&bytes[..60]) != four(60) {
-            return Err("the checksum of the header differs".into());
-        }
-        if four(8) != VERSION {
-            return Err(format!("format version {}; this program knows version {VERSION}", four(8)));
-        }
-        if four(12) as usize != HEADER_LEN || four(56) != 0 {
-            return Err("the header is not one of version 1".into());
-        }
-        let database_id = bytes[16..32].try_into().expect("sixteen bytes");
-        let identity = Identity { server_id: four(32), database_id };
-        Ok(Header { identity, openings: four(36), start: Position(eight(40)), made_ms: eight(48) })
+        let identity = FORMAT.check(bytes, &[56])?;
+        let (openings, start) = (four(bytes, 36), Position(eight(bytes, 40)));
+        Ok(Header { identity, openings, start, made_ms: eight(bytes, 48) })
     }
 }
 

@@ -1,0 +1,76 @@
+//! How the headers of our files and streams begin and end, whatever stands between (docs/format/).
+//!
+//! ```text
+//! magic (8) | version (4) | length of the header (4) | database id (16) | server id (4) | ... | crc32c of all before it (4)
+//! ```
+
+use crate::update_log::Identity;
+
+/// What a header of `LEN` bytes begins with.
+pub(crate) struct Format<const LEN: usize> {
+    pub(crate) magic: [u8; 8],
+    pub(crate) version: u32,
+    /// What it is the header of, for messages.
+    pub(crate) what: &'static str,
+}
+
+impl<const LEN: usize> Format<LEN> {
+    /// A header that begins so; the rest of it is zero.
+    pub(crate) fn begin(&self, identity: &Identity) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        bytes[..8].copy_from_slice(&self.magic);
+        bytes[8..12].copy_from_slice(&self.version.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(LEN as u32).to_le_bytes());
+        bytes[16..32].copy_from_slice(&identity.database_id);
+        bytes[32..36].copy_from_slice(&identity.server_id.to_le_bytes());
+        bytes
+    }
+
+    /// Whose the header is, if it is whole and begins so; what is wrong with it otherwise. `zeros`: where four bytes without a
+    /// meaning stand.
+    pub(crate) fn check(&self, bytes: &[u8; LEN], zeros: &[usize]) -> Result<Identity, String> {
+        let Format { magic, version, what } = self;
+        if bytes[..8] != *magic {
+            return Err(format!("this is no {what}"));
+        }
+        if crc32c::crc32c(&bytes[..LEN - 4]) != four(bytes, LEN - 4) {
+            return Err("the checksum of the header differs".into());
+        }
+        self.check_version(bytes)?;
+        if four(bytes, 12) as usize != LEN || zeros.iter().any(|&at| four(bytes, at) != 0) {
+            return Err(format!("the header is not one of version {version}"));
+        }
+        Ok(identity(bytes))
+    }
+
+    /// Whether a header of at least twelve bytes is of this version.
+    pub(crate) fn check_version(&self, bytes: &[u8]) -> Result<(), String> {
+        match (four(bytes, 8), self.version) {
+            (found, known) if found == known => Ok(()),
+            (found, known) => Err(format!("format version {found}; this program knows version {known}")),
+        }
+    }
+}
+
+/// The header with its checksum at the end.
+pub(crate) fn sealed<const LEN: usize>(mut bytes: [u8; LEN]) -> [u8; LEN] {
+    let crc = crc32c::crc32c(&bytes[..LEN - 4]);
+    bytes[LEN - 4..].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Whose a header of at least 36 bytes is.
+pub(crate) fn identity(bytes: &[u8]) -> Identity {
+    let database_id = bytes[16..32].try_into().expect("sixteen bytes");
+    Identity { server_id: four(bytes, 32), database_id }
+}
+
+/// The number in four bytes.
+pub(crate) fn four(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+/// The number in eight bytes.
+pub(crate) fn eight(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
