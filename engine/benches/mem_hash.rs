@@ -9,6 +9,9 @@
 //!
 //! Run: `cargo bench -p todana-engine --bench mem_hash -- QUESTION [RECORDS]`; all questions without arguments.
 
+#[path = "../tests/visitor/mod.rs"]
+mod visitor;
+
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -18,24 +21,9 @@ use todana_core::{
     Action, Attributes, Engine, Expiry, MemoryLimit, Record, SweepAim, UnixSeconds, Visitor, WhenFull,
 };
 use todana_engine::{MemHash, MemHashOptions};
+use visitor::{Remove, Set};
 
 type BoxMap = HashMap<Box<[u8]>, Box<[u8]>>;
-
-struct Set<'v>(&'v [u8]);
-
-impl Visitor for Set<'_> {
-    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
-        Action::Put(Record::new(self.0, Attributes::default()))
-    }
-}
-
-struct Remove;
-
-impl Visitor for Remove {
-    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
-        Action::Remove
-    }
-}
 
 /// Resident bytes of this process.
 fn resident() -> u64 {

@@ -1,25 +1,12 @@
 //! A capacity by count, for simulations: what is held, what goes, what is refused.
 
+mod visitor;
+
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use todana_core::{Action, Attributes, Engine, ErrorKind, Record, Visitor};
+use todana_core::{Engine, ErrorKind, Record};
 use todana_engine::{MemHash, MemHashOptions};
-
-struct Set<'a>(&'a [u8]);
-
-impl Visitor for Set<'_> {
-    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
-        Action::Put(Record::new(self.0, Attributes::default()))
-    }
-}
-
-struct Remove;
-
-impl Visitor for Remove {
-    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
-        Action::Remove
-    }
-}
+use visitor::{Remove, Set};
 
 fn hash(shards: usize, capacity: u64) -> MemHash {
     let options = MemHashOptions {

@@ -1,25 +1,12 @@
 //! Records that come in the order of another hash's scan go where they would have gone anyway.
 
+mod visitor;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use todana_core::{Action, Attributes, Engine, Order, Record, Visitor};
+use todana_core::{Engine, Order};
 use todana_engine::{MemHash, MemHashOptions};
-
-struct Set<'v>(&'v [u8]);
-
-impl Visitor for Set<'_> {
-    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
-        Action::Put(Record::new(self.0, Attributes::default()))
-    }
-}
-
-struct Remove;
-
-impl Visitor for Remove {
-    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
-        Action::Remove
-    }
-}
+use visitor::{Remove, Set};
 
 fn hash(shards: usize, seed: u64) -> MemHash {
     let (shards, seed) = (Some(shards), Some(seed));

@@ -46,6 +46,23 @@ fn address(node: &Node) -> io::Result<SocketAddr> {
     found.ok_or_else(|| io::Error::other("a server without a TCP address"))
 }
 
+/// Many connections at once, all of which are answered in the end.
+fn served_storm(node: &Node) -> io::Result<()> {
+    let address = address(node)?;
+    let mut streams: Vec<TcpStream> = (0..STORM).map(|_| tcp(address)).collect::<io::Result<_>>()?;
+    for stream in &mut streams {
+        stream.write_all(b"version\r\n")?;
+    }
+    for mut stream in streams {
+        let mut answer = [0; 16];
+        stream.read_exact(&mut answer)?;
+        if &answer != b"VERSION 1.6.45\r\n" {
+            return wrong(format!("version was answered {}", answer.escape_ascii()));
+        }
+    }
+    Ok(())
+}
+
 /// A reset instead of an end.
 fn reset(stream: TcpStream) -> io::Result<()> {
     SockRef::from(&stream).set_linger(Some(Duration::ZERO))
@@ -246,20 +263,9 @@ impl Faults {
         Ok("storm against a server that refuses")
     }
 
-    /// The same against a server that lets them wait: all are answered in the end.
+    /// The same against a server that lets them wait.
     fn waiting_storm(&self) -> Done {
-        let address = address(&self.waiting)?;
-        let mut streams: Vec<TcpStream> = (0..STORM).map(|_| tcp(address)).collect::<io::Result<_>>()?;
-        for stream in &mut streams {
-            stream.write_all(b"version\r\n")?;
-        }
-        for mut stream in streams {
-            let mut answer = [0; 16];
-            stream.read_exact(&mut answer)?;
-            if &answer != b"VERSION 1.6.45\r\n" {
-                return wrong(format!("version was answered {}", answer.escape_ascii()));
-            }
-        }
+        served_storm(&self.waiting)?;
         Ok("storm against a server that lets wait")
     }
 
@@ -284,18 +290,7 @@ impl Faults {
 
     /// No descriptors are left; who came too late is served when others have gone.
     fn exhaustion(&self) -> Done {
-        let address = address(&self.poor)?;
-        let mut streams: Vec<TcpStream> = (0..STORM).map(|_| tcp(address)).collect::<io::Result<_>>()?;
-        for stream in &mut streams {
-            stream.write_all(b"version\r\n")?;
-        }
-        for mut stream in streams {
-            let mut answer = [0; 16];
-            stream.read_exact(&mut answer)?;
-            if &answer != b"VERSION 1.6.45\r\n" {
-                return wrong(format!("version was answered {}", answer.escape_ascii()));
-            }
-        }
+        served_storm(&self.poor)?;
         Ok("no descriptors left")
     }
 
