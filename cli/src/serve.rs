@@ -107,7 +107,8 @@ pub(crate) struct Arguments {
     /// Give out no tickets by which clients resume a session
     #[arg(long, env = "TODANA_TLS_NO_RESUMPTION", help_heading = TLS)]
     tls_no_resumption: bool,
-    /// Let clients in by SASL PLAIN only, over the binary protocol, with the users of --password-file
+    /// Let in only who logs in with a password of --password-file: by SASL PLAIN over the binary protocol, as with -Y over
+    /// the text protocol
     #[arg(short = 'S', long, env = "TODANA_ENABLE_SASL", help_heading = NETWORK)]
     enable_sasl: bool,
     /// Users for -S: lines that `todana password` writes
@@ -381,6 +382,19 @@ pub(crate) fn effective(words: impl IntoIterator<Item = OsString>) -> Result<Eff
             None => Failure::usage(what),
         }
     })?;
+    if options.data.is_none()
+        && let Some((_, value, origin)) = origins.iter().find(|(name, ..)| name == "sync")
+    {
+        // The default may stand in a file that `config show` has printed.
+        let is_wish = *origin == "flag" || sync(value) != Ok(SYNC_DEFAULT);
+        if is_wish {
+            let place = said.iter().find(|said| said.name == "sync" && *origin != "flag");
+            let place = place.map_or("--sync", |said| &said.place);
+            return Err(Failure::usage(format!(
+                "{place}: nothing is kept, and synced, without --data-dir DIR"
+            )));
+        }
+    }
     Ok(Effective { options, log_format, origins })
 }
 
@@ -510,12 +524,12 @@ fn authentication(
     tokens: Option<PathBuf>,
 ) -> Result<Authentication, String> {
     match (sasl, passwords, tokens) {
-        (true, Some(path), None) => Ok(Authentication::Sasl(path)),
+        (true, Some(path), None) => Ok(Authentication::Passwords(path)),
         (false, None, Some(path)) => Ok(Authentication::Text(path)),
         (false, None, None) => Ok(Authentication::None),
-        (_, _, Some(_)) => Err("clients log in by SASL (-S) or by text (-Y), not by both".into()),
-        (true, None, None) => Err("SASL (-S) needs a file of users (--password-file)".into()),
-        (false, Some(_), None) => Err("--password-file is of use only with SASL (-S)".into()),
+        (_, _, Some(_)) => Err("clients log in by the users of one file, of -S or of -Y, not of both".into()),
+        (true, None, None) => Err("logins (-S) need a file of users (--password-file)".into()),
+        (false, Some(_), None) => Err("--password-file is of use only with -S".into()),
     }
 }
 

@@ -122,11 +122,11 @@ fn passwords_that_cannot_be_are_refused() {
 #[test]
 fn half_of_a_login_is_not_an_open_server() {
     for (words, message) in [
-        (&["-S"][..], "SASL (-S) needs a file of users (--password-file)"),
-        (&["--password-file", "/x"], "--password-file is of use only with SASL (-S)"),
+        (&["-S"][..], "logins (-S) need a file of users (--password-file)"),
+        (&["--password-file", "/x"], "--password-file is of use only with -S"),
         (
             &["-S", "--password-file", "/x", "-Y", "/x"],
-            "clients log in by SASL (-S) or by text (-Y), not by both",
+            "clients log in by the users of one file, of -S or of -Y, not of both",
         ),
     ] {
         let output = todana().arg("serve").args(["-p", "-1"]).args(words).output().unwrap();

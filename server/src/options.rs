@@ -19,6 +19,9 @@ pub enum Authentication {
     /// By SASL PLAIN over the binary protocol, which is then the only one. The file has lines `user:password`, the
     /// password hashed as by [`password_line`](crate::password_line), or plain.
     Sasl(PathBuf),
+    /// By a password of the same file, over either protocol: SASL PLAIN over the binary one, a token `user password` over the
+    /// text one.
+    Passwords(PathBuf),
     /// By a token over the text protocol, which is then the only one. The file has up to eight lines `user:password`.
     Text(PathBuf),
 }
@@ -223,8 +226,10 @@ impl Options {
         if self.udp_reply_max > MESSAGE_LEN_MAX {
             return wrong("a reply over UDP may be at most 87m (--udp-reply-max)");
         }
-        if self.udp_port.is_some() && matches!(self.authentication, Authentication::Text(_)) {
-            return wrong("nobody can log in over UDP: give either -U or -Y");
+        if self.udp_port.is_some()
+            && matches!(self.authentication, Authentication::Text(_) | Authentication::Passwords(_))
+        {
+            return wrong("nobody can log in over UDP: give either -U or -Y or -S");
         }
         if self.udp_port.is_some() && self.tls.is_some() {
             return wrong("there is no TLS over UDP: give either -U or a certificate");

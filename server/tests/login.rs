@@ -204,3 +204,36 @@ fn a_token_and_what_follows_it_may_come_in_one_piece() {
     client.expect(b"CLIENT_ERROR unauthenticated\r\nSTORED\r\nSTORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
     client.expect(b"END\r\nSTORED\r\nSTORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
 }
+
+/// `Passwords`: whoever speaks text says by a token what others say by SASL, and is checked by the same hashes.
+#[test]
+fn one_file_lets_both_dialects_in() {
+    let (_folder, path) = users(&format!("alice:{CHEAP}\nbob:plain\n"));
+    let authentication = Authentication::Passwords(path);
+    let server = Running::start(Options { authentication, threads: 2, ..options() });
+    let token = |user: &str, password: &str| {
+        let token = format!("{user} {password}");
+        format!("set x 0 0 {}\r\n{token}\r\n", token.len()).into_bytes()
+    };
+    // One after another: the second time the password is known without a slow check.
+    for _ in 0..2 {
+        let mut text = server.connect();
+        text.send(&[&b"get k\r\n"[..], &token("alice", "wrong"), &token("nobody", "x")].concat());
+        text.expect(
+            b"CLIENT_ERROR unauthenticated\r\nCLIENT_ERROR authentication failure\r\n\
+              CLIENT_ERROR authentication failure\r\n",
+        );
+        // What comes behind a login in the same packet waits for its outcome.
+        text.send(&[&token("alice", "secret")[..], b"set k 0 0 1\r\nv\r\nget k\r\n"].concat());
+        text.expect(b"STORED\r\nSTORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
+    }
+    let mut binary = server.connect();
+    binary.send(&[login("bob", "plain"), packet(0x0a, b"", b"")].concat());
+    binary.expect(&admitted());
+    binary.expect(&response(0x0a, 0, b""));
+    // Neither does the other's login open it.
+    let mut stranger = server.connect();
+    stranger.send(&packet(0x00, b"k", b""));
+    stranger.expect(&response(0x00, 0x20, b"Auth failure."));
+    assert_eq!(stranger.rest(), b"");
+}

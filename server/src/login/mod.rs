@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! tokens     names and passwords for the text dialect (-Y)
-//! passwords  names and hashed passwords for SASL (-S)
+//! passwords  names and hashed passwords for SASL, and for tokens beside it (-S)
 //! password   one hashed password
 //! digest     what is compared in the place of passwords
 //! verifier   slow checks, on a thread of their own
@@ -63,6 +63,8 @@ pub(crate) enum Logins {
 pub(crate) struct Sasl {
     path: PathBuf,
     passwords: RwLock<Arc<Passwords>>,
+    /// Those who speak the text dialect may log in too.
+    takes_tokens: bool,
     verifier: Verifier,
 }
 
@@ -99,9 +101,11 @@ impl Logins {
         let wrong = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
         Ok(match authentication {
             Authentication::None => Logins::Off,
-            Authentication::Sasl(path) => {
+            Authentication::Sasl(path) | Authentication::Passwords(path) => {
                 let passwords = RwLock::new(Arc::new(Passwords::read(path).map_err(wrong)?));
-                Logins::Sasl(Box::new(Sasl { path: path.clone(), passwords, verifier: Verifier::default() }))
+                let takes_tokens = matches!(authentication, Authentication::Passwords(_));
+                let (path, verifier) = (path.clone(), Verifier::default());
+                Logins::Sasl(Box::new(Sasl { path, passwords, takes_tokens, verifier }))
             }
             Authentication::Text(path) => {
                 let tokens = RwLock::new(Arc::new(Tokens::read(path).map_err(wrong)?));
@@ -129,6 +133,9 @@ impl Logins {
     pub(crate) fn limits(&self, protocol: Choice) -> Limits {
         match self {
             Logins::Off => Limits { choice: protocol, ..Limits::default() },
+            Logins::Sasl(sasl) if sasl.takes_tokens => {
+                Limits { choice: protocol, sasl: true, text_login: true, ..Limits::default() }
+            }
             Logins::Sasl(_) => Limits { choice: Choice::Binary, sasl: true, ..Limits::default() },
             Logins::Text { .. } => Limits { choice: Choice::Text, text_login: true, ..Limits::default() },
         }
@@ -197,7 +204,12 @@ impl Sasl {
             };
         }
         let has_begun = std::mem::take(&mut login.has_begun);
-        if message.continues {
+        // The text dialect knows no mechanisms.
+        let token = message.token().filter(|_| self.takes_tokens && message.mechanism.is_empty());
+        let token = token.filter(|_| !message.continues);
+        if token.is_some() {
+            // It has all that is needed.
+        } else if message.continues {
             if !has_begun {
                 return Outcome::Refused;
             }
@@ -207,7 +219,7 @@ impl Sasl {
             login.has_begun = true;
             return Outcome::Challenge;
         }
-        let Some((user, password)) = message.plain() else { return Outcome::Refused };
+        let Some((user, password)) = token.or_else(|| message.plain()) else { return Outcome::Refused };
         match self.passwords.read().unwrap_or_else(PoisonError::into_inner).glance(user, password) {
             Glance::Known => return Outcome::Admitted,
             Glance::Unknown => return Outcome::Refused,

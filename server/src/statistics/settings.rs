@@ -41,10 +41,11 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
             Choice::Binary => "binary",
         },
     );
-    w.put("auth_enabled_sasl", yes_no(matches!(options.authentication, Authentication::Sasl(_))));
+    let has_sasl = matches!(options.authentication, Authentication::Sasl(_) | Authentication::Passwords(_));
+    w.put("auth_enabled_sasl", yes_no(has_sasl));
     match &options.authentication {
         // Each statistic is one line of three words.
-        Authentication::Text(path) => {
+        Authentication::Text(path) | Authentication::Passwords(path) => {
             w.put("auth_enabled_ascii", path.display().to_string().replace(char::is_whitespace, "?"));
         }
         _ => w.put("auth_enabled_ascii", "no"),
