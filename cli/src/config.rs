@@ -30,7 +30,8 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
             for (name, value, origin) in &effective.origins {
                 let plain = value.parse::<i64>().is_ok() || value == "true" || value == "false";
                 let written = if plain { value.clone() } else { format!("{value:?}") };
-                let comment = if value.is_empty() { "# " } else { "" };
+                // A file cannot name another one.
+                let comment = if value.is_empty() || name == "config" { "# " } else { "" };
                 writeln!(out, "{:<40} # {origin}", format!("{comment}{name} = {written}"))?;
             }
             Ok(())

@@ -139,6 +139,13 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
         let hint = format!("the server's options come behind `serve`: todana serve {}", words.join(" "));
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
     }
+    // What `--pid $(pidof NAME)` becomes where there are several.
+    let is_number = |word: &String| word.bytes().all(|byte| byte.is_ascii_digit());
+    let mut behind_pid = words.iter().skip_while(|word| *word != "--pid").skip(1);
+    if behind_pid.by_ref().take(2).filter(|word| is_number(word)).count() == 2 {
+        let hint = "--pid takes one process id";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
+    }
     error
 }
 

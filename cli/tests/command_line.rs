@@ -5,7 +5,7 @@ mod running;
 use running::{Server, banner, text, todana};
 use std::io::{BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 /// Subcommands that completions and manual pages must know.
 const COMMANDS: [&str; 16] = [
@@ -371,6 +371,59 @@ fn the_help_of_serve_shows_options_and_variables_also_where_one_is_wrong() {
     assert!(help.contains("[env: TODANA_PORT=]") && help.contains("[env: TODANA_THREADS=many]"), "{help}");
     let output = todana().args(["help", "serve"]).env("TODANA_THREADS", "many").output().unwrap();
     assert_eq!(text(&output.stdout), help);
+}
+
+#[test]
+fn what_config_show_prints_of_a_file_is_a_file_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (folder.path().join("first.toml"), folder.path().join("second.toml"));
+    std::fs::write(&first, "threads = 3\n").unwrap();
+    let show = |file: &Path| {
+        let output =
+            todana().args(["config", "show", "--", "--config", file.to_str().unwrap()]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let shown = show(&first);
+    assert!(shown.lines().any(|line| line.starts_with("# config = ") && line.ends_with("# flag")), "{shown}");
+    std::fs::write(&second, &shown).unwrap();
+    assert!(show(&second).lines().any(|line| line.starts_with("threads = 3 ") && line.ends_with("# file")));
+}
+
+#[test]
+fn to_sync_what_is_not_kept_is_wrong_usage() {
+    let told = |command: &mut Command| {
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        text(&output.stderr)
+    };
+    let what = "nothing is kept, and synced, without --data-dir DIR";
+    assert_eq!(told(todana().args(["serve", "--sync", "1000"])), format!("todana: --sync: {what}\n"));
+    let by_environment = told(todana().arg("serve").env("TODANA_SYNC", "always"));
+    assert_eq!(by_environment, format!("todana: TODANA_SYNC: {what}\n"));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("todana.toml");
+    std::fs::write(&file, "sync = \"never\"\n").unwrap();
+    let by_file = told(todana().args(["config", "check", file.to_str().unwrap()]));
+    assert_eq!(by_file, format!("todana: {}, line 1: {what}\n", file.display()));
+}
+
+#[test]
+fn several_process_ids_are_told_from_a_server() {
+    let told = |words: &[&str]| {
+        let output = todana().args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        text(&output.stderr)
+    };
+    let second = told(&["bench", "--pid", "12", "345"]);
+    assert_eq!(second, "todana: 345 is no server; if it is another process id: --pid takes one\n");
+    assert_eq!(told(&["bench", "replay", "zipf", "345", "--pid", "12"]), second);
+    let third = told(&["bench", "--pid", "12", "345", "678"]);
+    assert!(third.contains("--pid takes one process id"), "{third}");
+    for list in ["12 345", "12,345"] {
+        let error = told(&["bench", "--pid", list]);
+        assert!(error.contains("there are several; one is measured"), "{error}");
+    }
 }
 
 #[test]

@@ -127,10 +127,10 @@ pub(crate) struct Arguments {
     #[arg(long)]
     rounds: Option<usize>,
     /// Process id of the server: shows its CPU time per request and its memory
-    #[arg(long)]
+    #[arg(long, value_parser = process::one)]
     pid: Option<u32>,
     /// Process id of the second server
-    #[arg(long, requires = "vs")]
+    #[arg(long, requires = "vs", value_parser = process::one)]
     vs_pid: Option<u32>,
     /// Write the results as JSON; - is standard output
     #[arg(long, value_name = "FILE")]
@@ -241,6 +241,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(Command::Replay(arguments)) => return replay::run(arguments),
         None => {}
     }
+    process::misplaced(arguments.named.as_ref(), arguments.pid).map_err(Failure::usage)?;
     let workload = arguments.workload().map_err(Failure::usage)?;
     let servers: Vec<&Address> = [arguments.first_server()].into_iter().chain(&arguments.vs).collect();
     let tls = arguments.server.tls.load(&servers)?;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::time::Duration;
+use todana_client::Address;
 
 /// Linux tells user space of ticks of a hundredth of a second, whatever its own are.
 const TICK: Duration = Duration::from_millis(10);
@@ -24,6 +25,26 @@ impl CpuTime {
             user: self.user.saturating_sub(before.user),
             system: self.system.saturating_sub(before.system),
         }
+    }
+}
+
+/// The number of one process, as an option has it.
+pub(crate) fn one(text: &str) -> Result<u32, String> {
+    let several = text.split([' ', ',', '\n']).filter(|part| !part.is_empty()).count() > 1;
+    match text.trim().parse() {
+        Ok(pid) => Ok(pid),
+        Err(_) if several => Err("there are several; one is measured".into()),
+        Err(_) => Err("not the number of a process".into()),
+    }
+}
+
+/// Whether the server that was named is the second of several process ids, as `--pid $(pidof NAME)` gives them.
+pub(crate) fn misplaced(named: Option<&Address>, pid: Option<u32>) -> Result<(), String> {
+    match (named, pid) {
+        (Some(Address::Tcp(host, _)), Some(_)) if host.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Err(format!("{host} is no server; if it is another process id: --pid takes one"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -71,7 +71,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     window: u16,
     /// Process id of the server: shows its memory
-    #[arg(long)]
+    #[arg(long, value_parser = process::one)]
     pid: Option<u32>,
     /// Only tell how many requests and keys there are
     #[arg(long)]
@@ -92,6 +92,7 @@ struct Counts {
 
 /// Replays the trace. Fails when it cannot be read, when the server cannot be reached, and on a value that was not set.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    process::misplaced(arguments.named.as_ref(), arguments.pid).map_err(Failure::usage)?;
     let requests = arguments.read()?;
     let copies = u64::from(arguments.copies);
     let mut results = json!({

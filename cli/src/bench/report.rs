@@ -11,6 +11,10 @@ use std::time::Duration;
 const PERCENTILES: [(&str, f64); 5] =
     [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9), ("p99.99", 99.99)];
 
+/// Less CPU time than this in a round is not told for each request: it is counted in ticks of 10 ms, and what the server
+/// does besides weighs as much.
+const CPU_MIN: Duration = Duration::from_millis(100);
+
 /// One round on one server.
 #[derive(Clone, Debug)]
 pub(crate) struct Round {
@@ -58,9 +62,10 @@ impl Round {
         self.latencies.value_at_percentile(percentile) as f64 / 1000.0
     }
 
-    /// CPU time of the server for a request, in microseconds.
+    /// CPU time of the server for a request, in microseconds; `None` where there was too little to tell.
     fn cpu_us(&self, part: fn(&CpuTime) -> Duration) -> Option<f64> {
-        self.cpu.map(|cpu| part(&cpu).as_secs_f64() * 1e6 / self.requests().max(1) as f64)
+        let cpu = self.cpu.filter(|cpu| cpu.total >= CPU_MIN)?;
+        Some(part(&cpu).as_secs_f64() * 1e6 / self.requests().max(1) as f64)
     }
 
     fn json(&self) -> Value {
@@ -220,6 +225,15 @@ impl Report {
                 "{name}: {requests} requests in {} round{plural}, {errors} errors",
                 rounds.len()
             );
+            let least = rounds.iter().filter_map(|round| round.cpu).map(|cpu| cpu.total).min();
+            if let Some(least) = least.filter(|least| *least < CPU_MIN) {
+                let _ = writeln!(
+                    out,
+                    "{name}: {} ms of server CPU in a round are too little to tell; {} ms will do (--requests)",
+                    least.as_millis(),
+                    CPU_MIN.as_millis()
+                );
+            }
             if let Some(first) = rounds.iter().find_map(|round| round.first_error.as_ref()) {
                 let _ = writeln!(out, "{name}: the first error was: {first}");
             }
@@ -275,7 +289,7 @@ mod tests {
         let mut first = vec![round(100, 50_000), round(125, 60_000), round(200, 70_000)];
         for round in &mut first {
             let millis = Duration::from_millis;
-            round.cpu = Some(CpuTime { total: millis(5), user: millis(2), system: millis(3) });
+            round.cpu = Some(CpuTime { total: millis(500), user: millis(200), system: millis(300) });
             round.resident = Some(12_345_678);
         }
         first[2].errors = 1;
@@ -291,9 +305,9 @@ latency p99.9, us                   60.03 ±16.7%          120.1           0.500
 latency p99.99, us                  60.03 ±16.7%          120.1           0.500
 latency max, us                     60.03 ±16.7%          120.1           0.500
 hits, %                             50.00 ±0.0%           50.00           1.000
-server CPU, us/req                   5.00 ±0.0%               -
-server CPU, user, us/req             2.00 ±0.0%               -
-server CPU, system, us/req           3.00 ±0.0%               -
+server CPU, us/req                  500.0 ±0.0%               -
+server CPU, user, us/req            200.0 ±0.0%               -
+server CPU, system, us/req          300.0 ±0.0%               -
 server VmRSS, MB                    12.35 ±0.0%               -
 a:1: 3000 requests in 3 rounds, 1 errors
 a:1: the first error was: SERVER_ERROR out of memory
@@ -301,6 +315,25 @@ b:2: 1000 requests in 1 round, 0 errors
 ";
         assert_eq!(report.table(), expected);
         assert_eq!(report.errors(), 1);
+    }
+
+    #[test]
+    fn a_little_cpu_time_is_not_told_for_each_request() {
+        let mut rounds = vec![round(100, 50_000); 2];
+        for (round, millis) in rounds.iter_mut().zip([700, 20]) {
+            let total = Duration::from_millis(millis);
+            round.cpu = Some(CpuTime { total, user: total, system: Duration::ZERO });
+        }
+        let report = Report { work: json!({}), servers: vec![("a:1".into(), rounds)] };
+        let table = report.table();
+        assert!(!table.contains("us/req"), "{table}");
+        let told =
+            "a:1: 20 ms of server CPU in a round are too little to tell; 100 ms will do (--requests)\n";
+        assert!(table.contains(told), "{table}");
+        let json: Value = serde_json::from_str(&report.json().unwrap()).unwrap();
+        let figures = json["servers"][0]["rounds"].as_array().unwrap();
+        let told: Vec<&Value> = figures.iter().map(|round| &round["server_cpu_us_per_request"]).collect();
+        assert_eq!(told, [&json!(700.0), &Value::Null]);
     }
 
     #[test]
