@@ -1,5 +1,6 @@
 //! Commands on the records of a running server.
 
+use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
 use crate::dump::dump;
 use crate::{Failure, tsv};
@@ -12,7 +13,7 @@ use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-use todana_client::{Address, Connection, Error, Item, Outcome, Store, Timeouts, Verb, needs_base64};
+use todana_client::{Connection, Destination, Error, Item, Outcome, Store, Timeouts, Verb, needs_base64};
 
 /// Requests that `load` sends ahead of their replies.
 const AHEAD: usize = 512;
@@ -21,17 +22,37 @@ const SEND_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Args)]
 pub(crate) struct Server {
-    /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path
-    #[arg(short = 'S', long = "server", env = "TODANA_SERVER", default_value = "127.0.0.1:11211")]
-    pub(crate) address: Address,
+    /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path; user:password@ may stand
+    /// before a host behind ://
+    // Its value may hold a password.
+    #[arg(
+        short = 'S',
+        long = "server",
+        env = "TODANA_SERVER",
+        hide_env_values = true,
+        default_value = "127.0.0.1:11211"
+    )]
+    pub(crate) destination: Destination,
+    #[command(flatten)]
+    pub(crate) login: ClientLogin,
     #[command(flatten)]
     pub(crate) tls: ClientTls,
 }
 
 impl Server {
     pub(crate) fn connect(&self) -> Result<Connection, Failure> {
-        let tls = self.tls.load(&[&self.address])?;
-        Ok(Connection::open_with(&self.address, Timeouts::default(), tls.as_ref())?)
+        self.connect_to(&self.destination)
+    }
+
+    /// The same to another server.
+    pub(crate) fn connect_to(&self, destination: &Destination) -> Result<Connection, Failure> {
+        let tls = self.tls.load(&[&destination.address])?;
+        let login = self.login.at(destination)?;
+        let mut connection = Connection::open_with(&destination.address, Timeouts::default(), tls.as_ref())?;
+        if let Some(login) = login {
+            connection.log_in(&login)?;
+        }
+        Ok(connection)
     }
 }
 
@@ -213,7 +234,12 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
             done(server.connect()?.simple(&line)?)
         }
         Command::Ping { server } => {
-            writeln!(io::stdout(), "{} answers: version {}", server.address, server.connect()?.version()?)?;
+            writeln!(
+                io::stdout(),
+                "{} answers: version {}",
+                server.destination,
+                server.connect()?.version()?
+            )?;
             Ok(())
         }
         Command::Load { file, server } => load(&mut server.connect()?, file),

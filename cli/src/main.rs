@@ -4,6 +4,7 @@
 mod backup;
 mod bench;
 mod checkpoint;
+mod client_login;
 mod client_tls;
 mod config;
 mod data;
@@ -40,7 +41,9 @@ Try it:
   todana set hello world
   todana get hello
 
--S HOST:PORT, or TODANA_SERVER in the environment, names another server.
+-S HOST:PORT, or TODANA_SERVER in the environment, names another server. Where
+it wants a login: --user NAME --password-file FILE, or TODANA_USER and
+TODANA_PASSWORD in the environment, or todana://USER:PASSWORD@HOST:PORT.
 
 Exit codes: 0 done, 1 no such record or not stored, 2 wrong usage,
 3 the server cannot be reached or refuses.";
@@ -62,7 +65,7 @@ enum Command {
     #[command(subcommand)]
     Config(config::Command),
     #[command(flatten)]
-    Data(data::Command),
+    Data(Box<data::Command>),
     /// Have a server make a checkpoint of the data that it keeps
     #[command(after_help = checkpoint::AFTER_HELP)]
     Checkpoint(checkpoint::Arguments),

@@ -78,9 +78,8 @@ fn a_place_that_cannot_be_had_ends_the_start() {
     for daemon in [&[][..], &["-d"]] {
         let (code, message) = refused(&[&["-e", "/dev/null/memory"], daemon].concat());
         assert_eq!(code, Some(134));
-        let wanted =
-            "failed to open the memory file /dev/null/memory (-e): cannot make /dev/null/memory.todana: ";
-        assert!(message.starts_with(wanted), "{message}");
+        let wanted = "failed to open the memory file /dev/null/memory (-e): cannot ";
+        assert!(message.starts_with(wanted) && message.contains(" /dev/null/memory.todana"), "{message}");
     }
     let (code, message) = refused(&["-e", ""]);
     assert_eq!((code, &*message), (Some(134), "failed to open the memory file: -e names none\n"));

@@ -22,6 +22,12 @@ pub enum Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidAddress(String);
 
+impl InvalidAddress {
+    pub(crate) fn new(text: &str) -> InvalidAddress {
+        InvalidAddress(text.to_string())
+    }
+}
+
 impl fmt::Display for InvalidAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -59,7 +65,7 @@ impl FromStr for Address {
                 _ => (rest, ""),
             }
         };
-        if host.is_empty() || host.contains(['/', ' ']) {
+        if host.is_empty() || host.contains(['/', ' ', '@']) {
             return Err(invalid());
         }
         let port = if port.is_empty() { DEFAULT_PORT } else { port.parse().map_err(|_| invalid())? };
@@ -104,7 +110,7 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Address>().map(|address| address.to_string()).as_deref(), Ok(written));
         }
-        for text in ["", ":1", "h:x", "h:70000", "unix:", "[::1", "[::1]x", "http://h"] {
+        for text in ["", ":1", "h:x", "h:70000", "unix:", "[::1", "[::1]x", "http://h", "a@h", "a:b@h"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
     }

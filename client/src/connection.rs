@@ -7,7 +7,7 @@ pub use any_key::{Found, needs_base64};
 pub use export::{Frame, LogFrom, LogHead, Made};
 
 use crate::socket::Socket;
-use crate::{Address, Error, Fetch, Store, Timeouts, Tls};
+use crate::{Address, Error, Fetch, Login, Store, Timeouts, Tls};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,8 @@ const VALUE_LEN_MAX: usize = 1 << 30;
 /// More statistics than this no server has.
 const STATISTICS_MAX: usize = 1 << 20;
 const READ: usize = 64 << 10;
+/// How a server of TLS begins to say that it was not spoken to in TLS.
+const TLS_ALERT: [u8; 2] = [0x15, 0x03];
 
 /// A record that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +63,8 @@ pub struct Connection {
     output: Vec<u8>,
     input: Vec<u8>,
     at: usize,
+    /// What the server is where it may speak TLS, until it has answered in the clear.
+    may_be_tls: Option<String>,
     /// Which reply belongs to which request is no longer known.
     is_lost: bool,
     /// Whoever waits for a reply gives up when this becomes true.
@@ -81,14 +85,17 @@ impl Connection {
     /// Connects; to an address of TLS by these files, or by the authorities that the system trusts.
     pub fn open_with(address: &Address, timeouts: Timeouts, tls: Option<&Tls>) -> Result<Connection, Error> {
         let socket = Socket::open(address, timeouts, tls).map_err(|error| cannot_connect(address, &error))?;
-        Ok(Connection {
-            socket,
-            output: Vec::new(),
-            input: Vec::new(),
-            at: 0,
-            is_lost: false,
-            gives_up: None,
-        })
+        let may_be_tls = matches!(address, Address::Tcp(..)).then(|| format!("todanas://{address}"));
+        let (output, input) = Default::default();
+        Ok(Connection { socket, output, input, at: 0, may_be_tls, is_lost: false, gives_up: None })
+    }
+
+    /// Logs in, if the server wants that; to be called before anything else. Fails with `Refused` where it does not know the
+    /// user by that password.
+    pub fn log_in(&mut self, login: &Login) -> Result<(), Error> {
+        self.talk(|connection| login.say(&mut connection.socket))?;
+        self.may_be_tls = None;
+        Ok(())
     }
 
     /// Runs what talks to the server. What fails between a request and the end of its reply leaves bytes behind that the
@@ -118,7 +125,13 @@ impl Connection {
         self.talk(|connection| {
             loop {
                 let unread = &connection.input[connection.at..];
+                let is_tls = connection.may_be_tls.is_some() && unread.starts_with(&TLS_ALERT);
+                if is_tls && let Some(server) = &connection.may_be_tls {
+                    let error = format!("the server speaks TLS: its address is {server}");
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, error).into());
+                }
                 if let Some((len, response)) = client::decode(unread, VALUE_LEN_MAX)? {
+                    connection.may_be_tls = None;
                     let outcome = match response {
                         Response::Refused(refusal) => Err(Error::Refused(refusal.into())),
                         response => see(response),
@@ -136,7 +149,15 @@ impl Connection {
                 connection.input.resize(held + READ, 0);
                 let outcome = connection.receive(held);
                 connection.input.truncate(held + *outcome.as_ref().unwrap_or(&0));
-                outcome?;
+                outcome.map_err(|error| match (&connection.may_be_tls, error.kind()) {
+                    (Some(server), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+                        io::Error::new(
+                            error.kind(),
+                            format!("{error} without a word; with TLS it is {server}"),
+                        )
+                    }
+                    _ => error,
+                })?;
             }
         })
     }
@@ -316,8 +337,26 @@ impl Connection {
 pub fn cannot_connect(address: &Address, error: &io::Error) -> io::Error {
     let nobody = matches!(error.kind(), io::ErrorKind::ConnectionRefused)
         || matches!((address, error.kind()), (Address::Unix(_), io::ErrorKind::NotFound));
-    let hint = if nobody { "; is the server running?" } else { "" };
-    io::Error::new(error.kind(), format!("cannot connect to {address}: {error}{hint}"))
+    let text = error.to_string();
+    let hint = match (address, error.kind()) {
+        _ if nobody => "; is the server running?".to_string(),
+        // An authority of the same name that is another one.
+        (Address::Tls(..), _) if text.contains("UnknownIssuer") || text.contains("BadSignature") => {
+            "; --tls-ca FILE names its authority, or its own certificate".into()
+        }
+        // What it said was no TLS, or nothing.
+        (
+            Address::Tls(host, port),
+            io::ErrorKind::InvalidData
+            | io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::TimedOut,
+        ) if !text.contains("certificate") => {
+            format!("; without TLS it is {}", Address::Tcp(host.clone(), *port))
+        }
+        _ => String::new(),
+    };
+    io::Error::new(error.kind(), format!("cannot connect to {address}: {text}{hint}"))
 }
 
 fn unexpected(response: Response<'_>) -> Error {

@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! address      host:port, todana://host:port, todanas://host:port (TLS), unix:/path
+//! destination  an address, and who one is there
+//! login        saying that, by memcached's token
 //! socket       a blocking stream with timeouts, in the clear or over tls
 //! connection   requests and their replies over it, in the text dialect (in meta where text cannot carry a key)
 //! ```
@@ -11,7 +13,9 @@
 
 mod address;
 mod connection;
+mod destination;
 mod error;
+mod login;
 mod socket;
 mod tls;
 
@@ -19,7 +23,9 @@ pub use address::{Address, InvalidAddress};
 pub use connection::{
     Connection, Found, Frame, Item, LogFrom, LogHead, Made, Outcome, cannot_connect, needs_base64,
 };
+pub use destination::Destination;
 pub use error::{Error, Refusal};
+pub use login::{InvalidLogin, Login};
 pub use socket::Timeouts;
 pub use tls::{Tls, TlsFiles, TlsStream};
 pub use todana_protocol::memcached::client::{Fetch, Invalid, RefusalKind, Store, Verb};

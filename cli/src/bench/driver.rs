@@ -16,8 +16,20 @@ use std::io::{self, Read, Write};
 use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use todana_client::{Address, Tls, TlsStream, cannot_connect};
+use todana_client::{Address, Login, Tls, TlsStream, cannot_connect};
 use todana_protocol::memcached::client::{self, Response};
+
+/// A server that is driven.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) address: Address,
+    /// How to speak TLS, if the address wants that.
+    pub(crate) tls: Option<Tls>,
+    /// Who one is there.
+    pub(crate) login: Option<Login>,
+    /// Its process.
+    pub(crate) pid: Option<u32>,
+}
 
 /// How a round is driven.
 #[derive(Clone, Copy, Debug)]
@@ -50,24 +62,32 @@ enum Socket {
 
 impl Socket {
     /// Connects, waiting for it: a bench with half its connections would be another bench.
-    fn open(address: &Address, tls: Option<&Tls>) -> io::Result<Socket> {
+    fn open(target: &Target) -> Result<Socket, todana_client::Error> {
+        let Target { address, tls, login, .. } = target;
+        let failed = |error| cannot_connect(address, &error);
         Ok(match address {
             Address::Unix(path) => {
-                let stream = std::os::unix::net::UnixStream::connect(path)?;
+                let mut stream = std::os::unix::net::UnixStream::connect(path).map_err(failed)?;
+                stream.set_read_timeout(Some(CONNECT))?;
+                say(login.as_ref(), &mut stream)?;
                 stream.set_nonblocking(true)?;
                 Socket::Unix(UnixStream::from_std(stream))
             }
             Address::Tcp(host, port) => {
-                let stream = connect(host, *port)?;
+                let mut stream = connect(host, *port).map_err(failed)?;
+                stream.set_read_timeout(Some(CONNECT))?;
+                say(login.as_ref(), &mut stream)?;
                 stream.set_nonblocking(true)?;
                 Socket::Tcp(TcpStream::from_std(stream))
             }
             Address::Tls(host, port) => {
-                let tls =
-                    tls.ok_or_else(|| io::Error::other("there is nothing to check its certificate by"))?;
-                let stream = connect(host, *port)?;
+                let tls = tls
+                    .as_ref()
+                    .ok_or_else(|| io::Error::other("there is nothing to check its certificate by"))?;
+                let stream = connect(host, *port).map_err(failed)?;
                 stream.set_read_timeout(Some(CONNECT))?;
-                let mut stream = tls.connect(host, stream)?;
+                let mut stream = tls.connect(host, stream).map_err(failed)?;
+                say(login.as_ref(), &mut stream)?;
                 stream.socket().set_nonblocking(true)?;
                 Socket::Tls(Box::new(stream.map(TcpStream::from_std)))
             }
@@ -114,6 +134,10 @@ impl Socket {
             Socket::Unix(stream) => poll.registry().register(stream, token, interest),
         }
     }
+}
+
+fn say(login: Option<&Login>, stream: &mut (impl Read + Write)) -> Result<(), todana_client::Error> {
+    login.map_or(Ok(()), |login| login.say(stream))
 }
 
 fn connect(host: &str, port: u16) -> io::Result<std::net::TcpStream> {
@@ -200,14 +224,13 @@ impl Common<'_> {
 
 /// Runs one round. `load` stores every key once, in order, instead of the random mix.
 pub(crate) fn run(
-    server: &Address,
-    tls: Option<&Tls>,
-    pid: Option<u32>,
+    target: &Target,
     workload: &Workload,
     plan: &Plan,
     load: bool,
     title: &str,
 ) -> Result<Round, Box<dyn Error>> {
+    let (server, pid) = (&target.address, target.pid);
     let common = Common {
         workload,
         plan,
@@ -217,7 +240,7 @@ pub(crate) fn run(
     };
     let mut groups: Vec<Vec<Connection>> = (0..plan.threads).map(|_| Vec::new()).collect();
     for number in 0..plan.connections as u64 {
-        let socket = Socket::open(server, tls).map_err(|error| cannot_connect(server, &error))?;
+        let socket = Socket::open(target)?;
         let part = |n: u64| (u128::from(workload.keys) * u128::from(n) / plan.connections as u128) as u64;
         let source = if load {
             Source::Keys(part(number) + 1..=part(number + 1))
@@ -543,16 +566,20 @@ mod tests {
         }
     }
 
+    fn target(server: &Address) -> Target {
+        Target { address: server.clone(), tls: None, login: None, pid: None }
+    }
+
     fn store(server: &Address, workload: &Workload) {
         let plan = Plan { requests: KEYS, ..PLAN };
-        let round = run(server, None, None, workload, &plan, true, "").unwrap();
+        let round = run(&target(server), workload, &plan, true, "").unwrap();
         assert_eq!((round.sets, round.gets, round.errors), (KEYS, 0, 0));
     }
 
     fn measure(manner: Manner, protocol: Protocol, plan: &Plan) -> Result<Round, String> {
         let (server, workload) = (toy_server::start(manner), workload(protocol));
         store(&server, &workload);
-        run(&server, None, None, &workload, plan, false, "").map_err(|error| error.to_string())
+        run(&target(&server), &workload, plan, false, "").map_err(|error| error.to_string())
     }
 
     #[test]
@@ -573,7 +600,7 @@ mod tests {
     fn what_was_never_stored_is_missed() {
         let (server, workload) = (toy_server::start(Manner::Good), workload(Protocol::Text));
         let only_gets = Workload { ratio: "1:0".parse().unwrap(), ..workload };
-        let round = run(&server, None, None, &only_gets, &PLAN, false, "").unwrap();
+        let round = run(&target(&server), &only_gets, &PLAN, false, "").unwrap();
         assert_eq!((round.gets, round.hits, round.errors), (1000, 0, 0));
     }
 
@@ -636,8 +663,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let failure = run(&address.parse().unwrap(), None, None, &workload(Protocol::Text), &PLAN, false, "")
-            .unwrap_err();
+        let failure =
+            run(&target(&address.parse().unwrap()), &workload(Protocol::Text), &PLAN, false, "").unwrap_err();
         assert!(failure.to_string().starts_with(&format!("cannot connect to {address}: ")), "{failure}");
     }
 }

@@ -27,7 +27,7 @@ use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use todana_client::{Address, Tls};
+use todana_client::{Address, Destination};
 use todana_protocol::memcached::client;
 use workload::{Distribution, KeyShape, Ratio, ValueKind, ValueSize, Workload};
 
@@ -65,7 +65,7 @@ pub(crate) struct Arguments {
     command: Option<Command>,
     /// The server: host:port, todana://host:port, todanas://host:port (TLS); counts before -S
     #[arg(value_name = "SERVER")]
-    named: Option<Address>,
+    named: Option<Destination>,
     #[command(flatten)]
     server: Server,
     /// Connections in all
@@ -122,7 +122,7 @@ pub(crate) struct Arguments {
     seed: u64,
     /// A second server for the same work, in turn with the first
     #[arg(long, value_name = "SERVER")]
-    vs: Option<Address>,
+    vs: Option<Destination>,
     /// Rounds for each server; figures are medians over them [default: 1, with --vs 5]
     #[arg(long)]
     rounds: Option<usize>,
@@ -147,7 +147,7 @@ enum Command {
     Trace(trace::Arguments),
     /// Replay recorded requests on a live server: a get each, and on a miss a set
     #[command(after_help = replay::AFTER_HELP)]
-    Replay(replay::Arguments),
+    Replay(Box<replay::Arguments>),
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -167,8 +167,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl Arguments {
-    fn first_server(&self) -> &Address {
-        self.named.as_ref().unwrap_or(&self.server.address)
+    fn first_server(&self) -> &Destination {
+        self.named.as_ref().unwrap_or(&self.server.destination)
     }
 
     fn workload(&self) -> Result<Workload, String> {
@@ -243,14 +243,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     process::misplaced(arguments.named.as_ref(), arguments.pid).map_err(Failure::usage)?;
     let workload = arguments.workload().map_err(Failure::usage)?;
-    let servers: Vec<&Address> = [arguments.first_server()].into_iter().chain(&arguments.vs).collect();
-    let tls = arguments.server.tls.load(&servers)?;
-    measure(arguments, &workload, tls.as_ref()).map_err(Failure::from)
+    let mut named = vec![(arguments.first_server(), arguments.pid)];
+    named.extend(arguments.vs.as_ref().map(|server| (server, arguments.vs_pid)));
+    let addresses: Vec<&Address> = named.iter().map(|(server, _)| &server.address).collect();
+    let tls = arguments.server.tls.load(&addresses)?;
+    let mut servers = Vec::new();
+    for (destination, pid) in named {
+        let login = arguments.server.login.at(destination)?;
+        let address = destination.address.clone();
+        servers.push(driver::Target { address, tls: tls.clone(), login, pid });
+    }
+    measure(arguments, &workload, &servers).map_err(Failure::from)
 }
 
-fn measure(arguments: &Arguments, workload: &Workload, tls: Option<&Tls>) -> Result<(), Box<dyn Error>> {
-    let mut servers = vec![(arguments.first_server(), arguments.pid)];
-    servers.extend(arguments.vs.as_ref().map(|server| (server, arguments.vs_pid)));
+fn measure(
+    arguments: &Arguments,
+    workload: &Workload,
+    servers: &[driver::Target],
+) -> Result<(), Box<dyn Error>> {
     let plan = driver::Plan {
         connections: arguments.connections,
         threads: arguments.threads.min(arguments.connections),
@@ -266,9 +276,9 @@ fn measure(arguments: &Arguments, workload: &Workload, tls: Option<&Tls>) -> Res
     };
     let mut rounds: Vec<Vec<Round>> = vec![Vec::new(); servers.len()];
     if arguments.load_only || !arguments.cold {
-        for (index, (server, pid)) in servers.iter().enumerate() {
-            let round =
-                driver::run(server, tls, *pid, workload, &load, true, &format!("storing on {server}"))?;
+        for (index, target) in servers.iter().enumerate() {
+            let server = &target.address;
+            let round = driver::run(target, workload, &load, true, &format!("storing on {server}"))?;
             if arguments.load_only {
                 rounds[index].push(round);
             } else if let Some(error) = round.first_error {
@@ -280,15 +290,15 @@ fn measure(arguments: &Arguments, workload: &Workload, tls: Option<&Tls>) -> Res
     }
     if !arguments.load_only {
         for number in 1..=arguments.rounds() {
-            for (index, (server, pid)) in servers.iter().enumerate() {
-                let title = format!("round {number} on {server}");
-                rounds[index].push(driver::run(server, tls, *pid, workload, &plan, false, &title)?);
+            for (index, target) in servers.iter().enumerate() {
+                let title = format!("round {number} on {}", target.address);
+                rounds[index].push(driver::run(target, workload, &plan, false, &title)?);
             }
         }
     }
     let report = Report {
         work: arguments.work(),
-        servers: servers.iter().map(|(server, _)| server.to_string()).zip(rounds).collect(),
+        servers: servers.iter().map(|target| target.address.to_string()).zip(rounds).collect(),
     };
     if arguments.json.as_deref() == Some(Path::new("-")) {
         write!(std::io::stdout(), "{}", report.json()?)?;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::time::Duration;
-use todana_client::Address;
+use todana_client::{Address, Destination};
 
 /// Linux tells user space of ticks of a hundredth of a second, whatever its own are.
 const TICK: Duration = Duration::from_millis(10);
@@ -39,8 +39,8 @@ pub(crate) fn one(text: &str) -> Result<u32, String> {
 }
 
 /// Whether the server that was named is the second of several process ids, as `--pid $(pidof NAME)` gives them.
-pub(crate) fn misplaced(named: Option<&Address>, pid: Option<u32>) -> Result<(), String> {
-    match (named, pid) {
+pub(crate) fn misplaced(named: Option<&Destination>, pid: Option<u32>) -> Result<(), String> {
+    match (named.map(|named| &named.address), pid) {
         (Some(Address::Tcp(host, _)), Some(_)) if host.bytes().all(|byte| byte.is_ascii_digit()) => {
             Err(format!("{host} is no server; if it is another process id: --pid takes one"))
         }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
-use todana_client::{Address, Connection, Error, Outcome, Store, Timeouts, Verb};
+use todana_client::{Connection, Destination, Error, Outcome, Store, Verb};
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     trace: String,
     /// The server; counts before -S
     #[arg(value_name = "SERVER")]
-    named: Option<Address>,
+    named: Option<Destination>,
     #[command(flatten)]
     server: Server,
     /// Replay only the first so many requests of a file, or draw so many
@@ -105,9 +105,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         "window": arguments.window,
     });
     if !arguments.dry_run {
-        let address = arguments.named.as_ref().unwrap_or(&arguments.server.address);
-        let tls = arguments.server.tls.load(&[address])?;
-        let connection = Connection::open_with(address, Timeouts::default(), tls.as_ref())?;
+        let destination = arguments.named.as_ref().unwrap_or(&arguments.server.destination);
+        let connection = arguments.server.connect_to(destination)?;
         let mut replay = Replay::new(connection, arguments.key_size.into(), arguments.value_size as usize);
         let began = Instant::now();
         let counts = replay.run(&requests, arguments.copies, arguments.window.into())?;
