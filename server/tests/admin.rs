@@ -252,7 +252,7 @@ fn flushes_and_evictions_are_counted() {
 #[test]
 fn docs_list_exactly_the_names_that_there_are() {
     let folder = tempfile::tempdir().unwrap();
-    let data = Some(DataPlace { directory: folder.path().into(), sync: Sync::Never });
+    let data = Some(DataPlace::new(folder.path().into(), Sync::Never));
     let server = Running::start(Options { memory_limit_mib: 64, admin: pages(), data, ..options() });
     requests(&server);
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md")).unwrap();

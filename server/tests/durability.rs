@@ -148,7 +148,7 @@ fn start(sync: Sync) -> Kept {
 fn start_with(sync: Sync, options: Options) -> Kept {
     let folder = tempfile::tempdir().unwrap();
     let disk = MoodyDisk::default();
-    let data = Some(DataPlace { directory: folder.path().into(), sync });
+    let data = Some(DataPlace::new(folder.path().into(), sync));
     let server = Running::start_from(Options { threads: 1, data, ..options }, Arc::new(disk.clone()));
     Kept { server, disk, folder }
 }
@@ -329,7 +329,7 @@ fn a_stop_ends_although_the_disk_hangs_and_says_what_may_be_lost() {
 #[test]
 fn a_stop_calls_off_what_reads_the_data_back_and_leaves_it_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
-    let data = Some(DataPlace { directory: folder.path().into(), sync: Sync::Never });
+    let data = Some(DataPlace::new(folder.path().into(), Sync::Never));
     let options = || Options { data: data.clone(), port: 0, threads: 1, ..options() };
     {
         let mut server = Running::start(options());
@@ -418,7 +418,7 @@ fn a_server_whose_data_cannot_be_read_is_not_ready_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("identity"), b"not one").unwrap();
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
-    let data = Some(DataPlace { directory: folder.path().into(), sync: Sync::Never });
+    let data = Some(DataPlace::new(folder.path().into(), Sync::Never));
     let mut server = Server::bind(Options { port: 0, admin, data, ..options() }).unwrap();
     let pages = server.admin_addresses()[0];
     let error = server.load(&mut |_| ()).expect_err("it is damaged").to_string();
