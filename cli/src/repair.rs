@@ -49,7 +49,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             true => finding.what.clone(),
             false => format!("{place} at offset {}: {}", finding.offset, finding.what),
         };
-        writeln!(out, "{what}\n  {}{}", if *yes { "" } else { "to be " }, remedy.remedy)?;
+        let tense = if *yes { "" } else { "to be " };
+        writeln!(out, "{what}\n  {tense}{}", remedy.remedy)?;
     }
     let lost: u64 = repaired.remedies.iter().map(|remedy| remedy.finding.lost).sum();
     writeln!(
@@ -59,6 +60,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     )?;
     match (repaired.remedies.is_empty(), yes) {
         (true, _) => writeln!(out, "nothing is damaged")?,
+        (false, true) if repaired.unmended > 0 => {
+            writeln!(out, "{} of that cannot be mended here", repaired.unmended)?;
+            return Err(Failure::miss());
+        }
         (false, true) => writeln!(out, "{} is repaired", directory.display())?,
         (false, false) => {
             writeln!(out, "nothing has been changed; --yes does it")?;

@@ -13,7 +13,8 @@ use todana_engine::{MemHash, MemHashOptions};
 
 pub(crate) const AFTER_HELP: &str = "\
 With --log the update log of the same database is read from where the backup's
-ends: of a data directory that no server writes to, or of what is left of one.
+ends: of a data directory, also while a server is at work on it, or of what is
+left of one.
 What a server keeps of its log for that is told with --log-keep-size and
 --log-keep-age of `todana serve`.
 

@@ -236,6 +236,23 @@ fn without_any_checkpoint_what_the_log_tells_is_saved() {
 }
 
 #[test]
+fn checkpoints_that_lack_their_log_are_not_given_up_for_nothing() {
+    let folder = folder();
+    let data = folder.path().join("data");
+    closed(&data);
+    let before = named(&data, ".checkpoint");
+    assert_eq!(before.len(), 2);
+    for path in named(&data, ".log") {
+        fs::remove_file(path).unwrap();
+    }
+    let found = repair(disk(), &data, true).unwrap();
+    assert_eq!((found.checkpoints, found.whole, found.unmended), (0, 2, 2), "{found:?}");
+    assert_eq!(named(&data, ".checkpoint"), before);
+    assert_eq!(named(&data, ".damaged"), Vec::<PathBuf>::new());
+    assert!(opens(&data).unwrap_err().contains("does not go back"));
+}
+
+#[test]
 fn a_directory_in_use_is_not_repaired_and_nothing_is_made_of_none() {
     let folder = folder();
     let data = folder.path().join("data");

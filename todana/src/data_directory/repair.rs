@@ -27,8 +27,12 @@ pub struct Repair {
     pub remedies: Vec<Remedy>,
     /// Checkpoints that are whole and can be used.
     pub checkpoints: u64,
+    /// Checkpoints that are whole, whether they can be used or not.
+    pub whole: u64,
     /// Entries of the log that can be read.
     pub entries: u64,
+    /// Findings that nothing can be done about here.
+    pub unmended: u64,
 }
 
 /// Lists what is damaged in a data directory and what is to be done about it; does so where it `repairs`. Fails with `Busy` if a server
@@ -79,7 +83,7 @@ pub fn repair(disk: Arc<dyn Disk>, path: &Path, repairs: bool) -> Result<Repair>
     let end = log_end(&disk, &log, identity, first);
     let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), log, identity);
     repair.look_at_checkpoints(&*disk, &shelf, path, end, first, repairs)?;
-    if repair.checkpoints == 0
+    if repair.whole == 0
         && let Some(first) = first.filter(|&first| first > Position(0))
     {
         let what = "there is no whole checkpoint, and the log does not go back to the beginning".into();
@@ -110,29 +114,49 @@ impl Repair {
         first: Option<Position>,
         repairs: bool,
     ) -> Result<()> {
+        let (mut damaged, mut lacking) = (Vec::new(), Vec::new());
         for start in shelf.list()? {
-            let file = shelf.path_of(start);
             let outcome = shelf.open(start).map_err(Failure::Damaged).and_then(|reader| {
                 reader.verify(&mut |_| ())?;
                 Ok(reader.footer.until)
             });
-            let what = match outcome {
-                Ok(until)
-                    if end.is_none_or(|end| until <= end) && first.is_none_or(|first| first <= start) =>
-                {
+            // A log that cannot be read to its end before it is repaired is taken to go far enough.
+            let is_reached = |until: Position| end.map_or(first.is_some(), |end| until <= end);
+            match outcome {
+                Ok(until) if is_reached(until) && first.is_some_and(|first| first <= start) => {
                     self.checkpoints += 1;
-                    continue;
                 }
                 Ok(until) => {
-                    format!("it needs the log from position {} to {}, which is not there", start.0, until.0)
+                    let (from, to) = (start.0, until.0);
+                    lacking.push((
+                        start,
+                        format!("it needs the log from position {from} to {to}, which is not there"),
+                    ));
                 }
-                Err(Failure::Damaged(what)) => what,
+                Err(Failure::Damaged(what)) => damaged.push((start, what)),
                 Err(Failure::Refused(error)) => return Err(error),
+            }
+        }
+        self.whole = self.checkpoints + lacking.len() as u64;
+        // What is whole is not given up for nothing.
+        let has_older = self.checkpoints > 0 || lacking.is_empty();
+        for (start, what) in
+            damaged.into_iter().chain(if has_older { lacking.split_off(0) } else { Vec::new() })
+        {
+            let file = shelf.path_of(start);
+            let remedy = match self.whole {
+                0 => "set aside",
+                _ => "set aside; another one and more of the log take its place",
             };
-            self.find(file.clone(), 0, what, "set aside; an older one and more of the log take its place");
+            self.find(file.clone(), 0, what, remedy);
             if repairs {
                 set_aside(disk, &path.join(CHECKPOINTS), &file)?;
             }
+        }
+        for (start, what) in lacking {
+            let remedy = "left as it is: the log has to come from another copy of the directory";
+            self.find(shelf.path_of(start), 0, what, remedy);
+            self.unmended += 1;
         }
         Ok(())
     }
