@@ -10,10 +10,11 @@ use crash_disk::{CrashDisk, Dice, State};
 use kept::{DATA, Kept, Records, open, open_with, options};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use todana::backup::{Backup, Receiver};
 use todana::checkpoint::{CheckpointOptions, Compression};
 use todana::update_log::{Sync, Tail};
-use todana::{DataOptions, verify};
-use todana_core::{Command, Delete, ErrorKind, Needs, Store, Ttl};
+use todana::{DataDirectory, DataOptions, verify};
+use todana_core::{Command, Delete, Error, ErrorKind, Needs, Store, Ttl};
 
 const NOW: u64 = 1_700_000_000;
 const WAYS: [Compression; 2] = [Compression::None, Compression::Zstd(1)];
@@ -238,4 +239,64 @@ fn no_flipped_bit_of_a_large_checkpoint_goes_unseen() {
         assert_eq!(damages(&disk).len(), sound);
         eprintln!("{compression:?}: {flips} flipped bits in {} bytes", bytes.len());
     }
+}
+
+/// Takes a stream on a disk of its own.
+fn receive(stream: &[u8]) -> Result<CrashDisk, Error> {
+    let disk = CrashDisk::new();
+    let mut receiver = Receiver::create(Arc::new(disk.clone()), Path::new(DATA))?;
+    stream.chunks(1 << 16).try_for_each(|bytes| receiver.take(bytes))?;
+    receiver.finish(&mut |_| ())?;
+    Ok(disk)
+}
+
+#[test]
+fn no_flipped_bit_of_a_large_backup_goes_unseen() {
+    let is_full = std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full");
+    let flips = if is_full { 10_000u32 } else { 300 };
+    let set = Set::large(Compression::Zstd(1));
+    let mut stream = Vec::new();
+    {
+        let disk = CrashDisk::with(set.state.clone());
+        let directory = DataDirectory::open(Arc::new(disk), Path::new(DATA)).unwrap();
+        let mut backup = Backup::of_rest(&directory, &mut |_| ()).unwrap();
+        while backup.next(&mut stream).unwrap() {}
+    }
+    let mut dice = Dice::new(13);
+    let disk = receive(&stream).unwrap();
+    let files: Vec<(PathBuf, usize)> = disk
+        .state()
+        .files()
+        .into_iter()
+        .filter(|(_, bytes)| !bytes.is_empty())
+        .map(|(path, bytes)| (path, bytes.len()))
+        .collect();
+    let len: usize = files.iter().map(|(_, len)| len).sum();
+    assert!(len > 1_000_000 && damages(&disk).is_empty());
+    for n in 0..flips {
+        let bit = dice.roll(stream.len() as u64 * 8) as usize;
+        // Any that is noticed late has been written meanwhile, which takes its time.
+        if n % 4 == 0 {
+            stream[bit / 8] ^= 1 << (bit % 8);
+            let error = receive(&stream).err().unwrap_or_else(|| panic!("bit {bit} of the stream"));
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "bit {bit} of the stream: {error}");
+            stream[bit / 8] ^= 1 << (bit % 8);
+        }
+        let mut at = dice.roll(len as u64) as usize;
+        let (path, _) = files
+            .iter()
+            .find(|(_, len)| {
+                let is_here = at < *len;
+                at -= if is_here { 0 } else { *len };
+                is_here
+            })
+            .unwrap();
+        let bit = at * 8 + dice.roll(8) as usize;
+        disk.damage(|state| state.flip(path, bit));
+        let verified = verify(Arc::new(disk.clone()), Path::new(DATA), &mut |_| ());
+        assert!(verified.is_err() || !verified.unwrap().damages.is_empty(), "bit {bit} of {path:?}");
+        disk.damage(|state| state.flip(path, bit));
+    }
+    assert_eq!(damages(&disk), [""; 0]);
+    eprintln!("{flips} flipped bits in a backup of {len} bytes, {} in its stream", flips.div_ceil(4));
 }
