@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, Sync, Tail};
@@ -166,6 +166,32 @@ fn always_settles_when_it_is_on_disk_and_intervals_at_once() {
     assert!(log.is_settled(opening.lane.logged()) && log.synced() < opening.lane.logged());
     log.sync_to(opening.lane.logged()).unwrap();
     assert!(log.synced() >= opening.lane.logged());
+}
+
+/// One sync is for all who are likely to come back, and does not depend on it that they do.
+#[test]
+fn who_wrote_together_with_others_that_are_gone_is_settled_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let opening = open(folder.path(), 1, Sync::Always);
+    let (opening, log) = (&opening, opening.database.log().unwrap());
+    for together in [8, 1, 3, 1] {
+        let all = Barrier::new(together);
+        std::thread::scope(|scope| {
+            for key in 0..together {
+                let all = &all;
+                scope.spawn(move || {
+                    let lane = opening.database.lane();
+                    for _ in 0..20 {
+                        all.wait();
+                        let store = Store { key: &key.to_le_bytes(), value: b"v", ..Store::default() };
+                        opening.database.execute(&lane, &Command::Store(store), &mut |_| ());
+                        log.wait(lane.logged()).unwrap();
+                        assert!(log.synced() >= lane.logged());
+                    }
+                });
+            }
+        });
+    }
 }
 
 #[test]

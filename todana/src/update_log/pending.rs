@@ -21,6 +21,10 @@ pub(crate) struct Pending {
     pub(crate) ends: bool,
     /// When the first of the entries came.
     pub(crate) since: Option<Instant>,
+    /// How many there are, marks aside.
+    pub(crate) entries: u64,
+    /// The writer waits, for a bounded time, until there are so many; 0: it does not.
+    pub(crate) wanted: u64,
     /// The time that the last mark told.
     marked_ms: u64,
 }
@@ -50,6 +54,8 @@ impl Pending {
             rotates: false,
             ends: false,
             since: None,
+            entries: 0,
+            wanted: 0,
             marked_ms: 0,
         }
     }
@@ -60,7 +66,8 @@ impl Pending {
 
     /// Whether what has just been appended is worth waking the writer for.
     pub(crate) fn wakes_writer(&self, is_first: bool) -> bool {
-        is_first || self.batch.len >= WORTH_WRITING
+        let is_enough = if self.wanted > 0 { self.entries == self.wanted } else { is_first };
+        is_enough || self.is_worth_writing()
     }
 
     pub(crate) fn is_worth_writing(&self) -> bool {
@@ -77,6 +84,7 @@ impl Pending {
             self.batch.push(&Entry { origin: None, change });
         }
         self.batch.push(entry);
+        self.entries += 1;
         self.batch.end()
     }
 
@@ -91,7 +99,7 @@ impl Pending {
     /// What there is, for the writer. `spare`: a batch that has been written, whose memory is used again.
     pub(crate) fn take(&mut self, mut spare: Batch) -> Batch {
         spare.clear(self.batch.end());
-        self.since = None;
+        (self.since, self.entries, self.wanted) = (None, 0, 0);
         std::mem::replace(&mut self.batch, spare)
     }
 }
@@ -181,5 +189,27 @@ fn seal_entries(
         bytes[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
         position.0 += (FRAME_LEN + size as usize) as u64;
         at = end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_writer_is_woken_by_the_first_entry_or_by_as_many_as_it_waits_for() {
+        let mut pending = Pending::new(Position(0));
+        let mut append = |wanted: Option<u64>| {
+            if let Some(wanted) = wanted {
+                pending.take(Batch::default());
+                pending.wanted = wanted;
+            }
+            let is_first = pending.is_empty();
+            pending.append(1_000, &Entry { origin: None, change: Change::Remove { key: b"k" } });
+            pending.wakes_writer(is_first)
+        };
+        assert_eq!([append(Some(0)), append(None)], [true, false]);
+        assert_eq!([append(Some(1)), append(None)], [true, false]);
+        assert_eq!([append(Some(3)), append(None), append(None), append(None)], [false, false, true, false]);
     }
 }
