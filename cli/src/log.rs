@@ -149,8 +149,14 @@ fn of_server(address: &Address, arguments: &Arguments) -> Result<(), Failure> {
         if arguments.follow || !goes_on {
             out.flush()?;
         }
-        if !goes_on {
+        if !goes_on && entries.is_empty() {
             return Ok(());
+        }
+        if !goes_on {
+            let position = entries.position().0;
+            return Err(Failure::trouble(format!(
+                "the update log at position {position}: the entry is cut off"
+            )));
         }
     }
 }

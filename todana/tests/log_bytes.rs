@@ -146,6 +146,16 @@ fn entries_of_another_database_of_another_place_and_with_a_flipped_bit_are_none(
     let mut bytes = Vec::new();
     directory.log_bytes(None).unwrap().read(until, usize::MAX, &mut bytes).unwrap();
     let id = directory.identity().database_id;
+    // A mark of 25 bytes, and the record.
+    let places: Vec<u64> = (0..=until.0)
+        .filter(|&at| {
+            let mut bytes = directory.log_bytes(Some(Position(at))).unwrap();
+            let is_between = bytes.is_between_entries(until).unwrap();
+            assert_eq!(bytes.position(), Position(at));
+            is_between
+        })
+        .collect();
+    assert_eq!(places, [0, 25, until.0]);
     let is_whole = |id, from, bytes: &[u8]| {
         let mut entries = Entries::new(id, from);
         entries.take(bytes);

@@ -95,6 +95,10 @@ fn log(
     };
     let mut bytes = directory.log_bytes(from)?;
     let (position, identity) = (bytes.position().0, bytes.identity());
+    if from.is_some() && !bytes.is_between_entries(end)? {
+        let message = format!("position {position} of the update log is not between two entries");
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
     let database_id: String = identity.database_id.iter().map(|byte| format!("{byte:02x}")).collect();
     let server_id = identity.server_id;
     let head = format!("LOG position={position} database={database_id} server={server_id}\r\n");

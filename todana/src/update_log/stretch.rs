@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
 
+/// Read at once where nobody else says how much.
+const PIECE: usize = 64 << 10;
+
 /// Reads a log from a position on, beside whoever writes it. What has not been read yet is kept as long as this is there.
 pub struct LogBytes {
     disk: Arc<dyn Disk>,
@@ -33,7 +36,8 @@ struct Segment {
 
 impl LogBytes {
     /// From a position between two entries, `None` for as far back as the log goes. Fails with `Invalid` if it does not go back so
-    /// far, with `Unavailable` if it cannot be read. Whether the position is one between two entries is not looked at.
+    /// far, with `Unavailable` if it cannot be read. Whether the position is one between two entries
+    /// [`is_between_entries`](Self::is_between_entries) tells.
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
         directory: &Path,
@@ -70,6 +74,42 @@ impl LogBytes {
     /// it can be read, to `into`: at most `len_max` bytes, perhaps fewer. Nothing is there only at `until`. Fails with `Unavailable` if the log
     /// cannot be read, with `Corrupt` if it ends before.
     pub fn read(&mut self, until: Position, len_max: usize, into: &mut Vec<u8>) -> Result<()> {
+        self.read_on(until, len_max, into)?;
+        self.hold.advance(self.position);
+        Ok(())
+    }
+
+    /// Whether a whole entry begins at the position, or the log ends there, at `until`. Reads all of that entry, piece by piece.
+    pub fn is_between_entries(&mut self, until: Position) -> Result<bool> {
+        let position = self.position;
+        let outcome = self.is_followed_by_entry(until);
+        (self.position, self.segment) = (position, None);
+        Ok(position == until || outcome?)
+    }
+
+    fn is_followed_by_entry(&mut self, until: Position) -> Result<bool> {
+        let position = self.position;
+        let mut bytes = Vec::new();
+        while bytes.len() < FRAME_LEN && self.position < until {
+            self.read_on(until, FRAME_LEN - bytes.len(), &mut bytes)?;
+        }
+        let Some(frame) = bytes.first_chunk::<FRAME_LEN>() else { return Ok(false) };
+        let size = u32::from_le_bytes(frame[..4].try_into().expect("four bytes"));
+        let crc = u32::from_le_bytes(frame[4..].try_into().expect("four bytes"));
+        let end = Position(self.position.0.saturating_add(size.into()));
+        if size == 0 || end > until {
+            return Ok(false);
+        }
+        let mut found = entry::crc_of_frame(self.identity.seed(), position, size);
+        while self.position < end {
+            bytes.clear();
+            self.read_on(end, PIECE, &mut bytes)?;
+            found = crc32c::crc32c_append(found, &bytes);
+        }
+        Ok(found == crc)
+    }
+
+    fn read_on(&mut self, until: Position, len_max: usize, into: &mut Vec<u8>) -> Result<()> {
         if self.position >= until {
             return Ok(());
         }
@@ -95,7 +135,6 @@ impl LogBytes {
             outcome.map_err(|error| unreadable(&segment.path, &error))?;
             if got > 0 {
                 self.position.0 += got as u64;
-                self.hold.advance(self.position);
                 return Ok(());
             }
             if opened {
