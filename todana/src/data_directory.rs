@@ -82,7 +82,12 @@ impl DataDirectory {
     /// Opens a directory and locks it, or makes a new one. Fails with `Busy` if another process has it, with `Corrupt` if it
     /// is damaged, with `Unavailable` if it cannot be read or made.
     pub fn open(disk: Arc<dyn Disk>, path: &Path) -> Result<DataDirectory> {
-        if Manifest::read(&*disk, path)?.is_some() {
+        // What else is wrong shows further on.
+        let is_backup = match Manifest::read(&*disk, path) {
+            Ok(manifest) => manifest.is_some(),
+            Err(error) => error.kind() == ErrorKind::Corrupt,
+        };
+        if is_backup {
             let message =
                 format!("{} is a backup: make a data directory of it with `todana restore`", path.display());
             return Err(Error::new(ErrorKind::Invalid, message));
