@@ -42,7 +42,7 @@ pub struct RestoreOptions {
 /// What has been restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// Records that have not expired.
+    /// Records in the new checkpoint; some that have only just expired may be among them.
     pub records: u64,
     /// The state is that as of this position of the old log.
     pub position: Position,
