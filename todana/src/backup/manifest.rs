@@ -116,7 +116,10 @@ impl Manifest {
         let path = directory.join(BACKUP);
         let file = match disk.open(&path, false) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            // A file in the place of the directory is for whoever wants to make one to tell.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
             Err(error) => return Err(cannot("read", &path, &error)),
         };
         let len = file.len().map_err(|error| cannot("read", &path, &error))?;
