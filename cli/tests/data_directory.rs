@@ -139,12 +139,18 @@ fn kill_again_and_again(sync: &str, may_lose: Duration) {
             }
             *writes = Writes { begun: found, ..Writes::default() };
         }
+        if kill % 50 == 0 || kill == kills {
+            println!(
+                "--sync {sync}: {kill} kills, {acknowledged} writes acknowledged, {missing} of them missing, over {} ms at most",
+                longest.as_millis(),
+            );
+        }
         if kill == kills {
             break;
         }
         let clients: Vec<Client> = (0..CONNECTIONS).map(|_| Client::connect(&server)).collect();
         // In the middle of work, at another place each time.
-        let (wanted, written) = (random.u64(200..12_000), AtomicU64::new(0));
+        let (wanted, written) = (random.u64(200..4_000), AtomicU64::new(0));
         let (sender, enough) = mpsc::channel();
         let has_written = move || {
             if written.fetch_add(1, Ordering::Relaxed) + 1 == wanted {
@@ -160,10 +166,6 @@ fn kill_again_and_again(sync: &str, may_lose: Duration) {
             server.child.kill().unwrap();
         });
     }
-    println!(
-        "--sync {sync}: {kills} kills, {acknowledged} writes acknowledged, {missing} of them missing, over {} ms at most",
-        longest.as_millis(),
-    );
     assert!(acknowledged > 0);
 }
 

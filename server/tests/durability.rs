@@ -4,7 +4,7 @@ mod running;
 
 use running::{Client, PATIENCE, Running, eventually, options};
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -307,14 +307,20 @@ fn no_refusal_is_written_into_a_list_that_has_begun() {
 
 #[test]
 fn a_stop_ends_although_the_disk_hangs_and_says_what_may_be_lost() {
-    let mut kept = start(Sync::Always);
+    let mut kept = start_with(Sync::Always, Options { udp_port: Some(0), ..options() });
     let (mut client, mut other) = (kept.server.connect(), kept.server.connect());
     kept.disk.set(Mood::Hangs);
+    // One whose worker goes on meanwhile, and one whose thread waits for the disk itself.
     client.send(b"set k 0 0 1\r\nv\r\n");
-    eventually("it is there", || {
-        other.send(b"get k\r\n");
-        other.line() != "END\r\n" && other.take(8) == b"v\r\nEND\r\n"[..8]
-    });
+    let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let datagram = [&[0, 1, 0, 0, 0, 1, 0, 0][..], b"set u 0 0 1\r\nv\r\n"].concat();
+    datagrams.send_to(&datagram, kept.server.udp_addresses[0]).unwrap();
+    for key in ["k", "u"] {
+        eventually("it is there", || {
+            other.send(format!("get {key}\r\n").as_bytes());
+            other.line() != "END\r\n" && other.take(8) == b"v\r\nEND\r\n"[..8]
+        });
+    }
     // The second time it shall end at once.
     kept.server.handle.stop();
     kept.server.handle.stop();
