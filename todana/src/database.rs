@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use todana_core::{
     Action, Arithmetic, Buffer, Command, Delete, Direction, Engine, Error, ErrorKind, Family, Get, Inspect,
     Inspection, LONG_VALUE_LEN, Order, Place, Record, Refusal, Reply, Result, Shared, Status, Store,
-    StoreMode, Touch, Ttl, UnixSeconds, Visitor,
+    StoreMode, Touch, Ttl, UnixSeconds, Visitor, WhenFull,
 };
 
 /// How often a long append is tried outside of the lock before it is made under it, for whoever is always too late.
@@ -362,6 +362,12 @@ impl Database {
         ttls.into_iter().flatten().for_each(|ttl| self.sweep.note(ttl, now));
     }
 
+    /// Whether records may be evicted, of which the log is not told.
+    fn forgets(&self) -> bool {
+        let limit = self.engine.bounded().map(|bounded| bounded.limit());
+        limit.is_some_and(|limit| limit.bytes.is_some() && limit.when_full == WhenFull::Evict)
+    }
+
     /// Visits with expiry in between.
     fn visit(&self, lane: &Lane, key: &[u8], now: UnixSeconds, visitor: &mut dyn Visitor) -> Result<Met> {
         self.visit_telling(self.log.get(), true, lane, key, now, visitor)
@@ -387,7 +393,8 @@ impl Database {
         if self.emulates_full {
             return self.visit_full(lane, key, now, visitor);
         }
-        let mut living = Living::new(visitor, key, now, log);
+        let forgets = || self.forgets();
+        let mut living = Living::new(visitor, key, now, log, &forgets);
         let mut removed = self.sweep.gone();
         let mut outcome = self.engine.visit(key, &mut living);
         // What is expired takes nobody's room.
@@ -419,7 +426,8 @@ impl Database {
         visitor: &mut dyn Visitor,
     ) -> Result<Met> {
         let mut full = NoRoom { inner: visitor, refused: false };
-        let mut living = Living::new(&mut full, key, now, self.log.get());
+        let forgets = || self.forgets();
+        let mut living = Living::new(&mut full, key, now, self.log.get(), &forgets);
         let outcome = self.engine.visit(key, &mut living);
         if let Some(end) = living.logged {
             lane.has_logged(end);

@@ -15,7 +15,8 @@ impl Visitor for DeleteVisitor<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         let Some(old) = old else {
             self.outcome = Reply::NotFound;
-            return Action::Keep;
+            // Nothing is removed by this, but the update log may have to be told.
+            return Action::Remove;
         };
         let delete = self.delete;
         if delete.compare.is_some_and(|wanted| !equals(old.attributes.version, wanted)) {

@@ -34,6 +34,8 @@ pub(crate) struct Living<'v> {
     /// It is removed, and `inner` did nothing.
     buries: bool,
     log: Option<&'v UpdateLog>,
+    /// Whether records go without the log being told.
+    forgets: &'v dyn Fn() -> bool,
     /// What the log is told if the visit goes through.
     tells: Tells,
     /// Behind what the log was told.
@@ -60,9 +62,21 @@ impl<'v> Living<'v> {
         key: &'v [u8],
         now: UnixSeconds,
         log: Option<&'v UpdateLog>,
+        forgets: &'v dyn Fn() -> bool,
     ) -> Self {
         let (tells, logged) = (Tells::Nothing, None);
-        Living { inner, now, key, met_expired: false, met_size: 0, buries: false, log, tells, logged }
+        Living {
+            inner,
+            now,
+            key,
+            met_expired: false,
+            met_size: 0,
+            buries: false,
+            log,
+            forgets,
+            tells,
+            logged,
+        }
     }
 }
 
@@ -73,7 +87,12 @@ impl Visitor for Living<'_> {
         self.buries = false;
         if !self.met_expired {
             let action = self.inner.visit(old);
-            if self.log.is_some() {
+            if let Some(log) = self.log {
+                // It may have been evicted. Whoever is told that it is not there shall not meet it after a restart, so
+                // the log is told too; here, while the record's lock is held, as nothing will be applied.
+                if old.is_none() && matches!(action, Action::Remove) && (self.forgets)() {
+                    self.logged = Some(log.append(&Change::Remove { key: self.key }));
+                }
                 self.tells = match action {
                     Action::Put(_) => Tells::Put,
                     Action::Retag(new) if old.is_some_and(|old| !are_alike(old.attributes, new)) => {

@@ -534,3 +534,22 @@ fn one_is_made_when_the_log_has_grown_enough() {
     assert_eq!(made.records, 1);
     assert!(!opening.directory.is_checkpoint_due(&opening.database));
 }
+
+/// Evictions are not in the log; what a client was told is not there any longer stays away all the same.
+#[test]
+fn what_was_evicted_and_then_deleted_does_not_come_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let tight = MemoryLimit { bytes: Some(4 << 20), when_full: WhenFull::Evict };
+    let opening = try_open(folder.path(), 1_000, &DataOptions::default(), tight).unwrap();
+    let value = [b'v'; 200];
+    for n in 0..40_000u32 {
+        opening.set(&n.to_le_bytes(), &value);
+    }
+    assert!(opening.records().len() < 30_000);
+    for n in 0..39_999u32 {
+        opening.run(Command::Delete(Delete { key: &n.to_le_bytes(), ..Delete::default() }));
+    }
+    drop(opening);
+    let records = open(folder.path()).records();
+    assert_eq!(records.into_keys().collect::<Vec<_>>(), [39_999u32.to_le_bytes()]);
+}
