@@ -553,3 +553,153 @@ fn what_was_evicted_and_then_deleted_does_not_come_back() {
     let records = open(folder.path()).records();
     assert_eq!(records.into_keys().collect::<Vec<_>>(), [39_999u32.to_le_bytes()]);
 }
+
+/// Writes of all kinds by three threads, for keys that they share; returns when they have done so many each.
+fn write_at_random(opening: &Opening, seed: u64, commands: u64, mut each: impl FnMut(u64)) {
+    let lane = opening.database.lane();
+    let mut dice = seed;
+    for n in 0..commands {
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let roll = dice >> 33;
+        // It grows for a while, and shrinks.
+        let removes = roll % 16 < if (n / 4_000).is_multiple_of(2) { 3 } else { 13 };
+        let key = (roll % 5_003).to_string().into_bytes();
+        let value = match dice >> 50 & 127 {
+            0 => vec![n as u8; 70_000],
+            1..16 => vec![n as u8; 1_500],
+            _ => (dice >> 40).to_string().into_bytes(),
+        };
+        let ttl = match roll >> 20 & 3 {
+            0 => Ttl::Seconds(1 + (n % 20) as u32),
+            1 => Ttl::Sliding(5),
+            _ => Ttl::Never,
+        };
+        let store = Store { key: &key, value: &value, ttl, flags: n as u32, ..Store::default() };
+        let command = match roll >> 24 & 15 {
+            _ if removes => Command::Delete(Delete { key: &key, ..Delete::default() }),
+            0 => Command::Touch(Touch { key: &key, ttl }),
+            1 => Command::Store(Store { mode: StoreMode::Append, value: b"+", ..store }),
+            2 => Command::Get(Get {
+                key: &key,
+                needs: Needs { version: true, ..Needs::default() },
+                ..Get::default()
+            }),
+            _ => Command::Store(store),
+        };
+        opening.database.execute(&lane, &command, &mut |_| ());
+        each(n);
+    }
+}
+
+/// Round after round on one directory, with checkpoints, expiry, flushes and the sweep beside the writers.
+#[test]
+fn whatever_happens_beside_checkpoints_comes_back_as_it_was() {
+    const WRITERS: u64 = 3;
+    let folder = tempfile::tempdir().unwrap();
+    let mut now = 1_000;
+    for round in 0..6u64 {
+        let opening = open_at(folder.path(), now);
+        let stops = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|writer| {
+                    let opening = &opening;
+                    scope.spawn(move || {
+                        write_at_random(opening, round * WRITERS + writer, 16_000, |n| match n % 4_000 {
+                            500 if writer == 0 => opening.clock.advance(1),
+                            2_500 if writer == 0 && n > 8_000 => {
+                                opening.run(Command::Flush { at: Ttl::Expired });
+                            }
+                            3_500 if writer == 1 => {
+                                opening.run(Command::Flush { at: Ttl::Seconds(2) });
+                            }
+                            _ => {}
+                        });
+                    })
+                })
+                .collect();
+            let (opening, stops) = (&opening, &stops);
+            scope.spawn(move || {
+                while !stops.load(Ordering::Relaxed) {
+                    opening.database.maintain();
+                    std::thread::yield_now();
+                }
+            });
+            while !writers.iter().all(|writer| writer.is_finished()) {
+                opening.checkpoint();
+            }
+            stops.store(true, Ordering::Relaxed);
+        });
+        opening.run(Command::Noop);
+        now = opening.database.now().0;
+        let live = |opening: &Opening| {
+            let mut records = opening.records();
+            records.retain(|_, (_, attributes)| attributes.expiry.is_live(UnixSeconds(now)));
+            for (_, attributes) in records.values_mut() {
+                attributes.access = None;
+            }
+            records
+        };
+        let records = live(&opening);
+        drop(opening);
+        let after = open_at(folder.path(), now);
+        assert!(after.opened.checkpoint.is_some() && after.opened.refused.is_empty(), "{:?}", after.opened);
+        assert!(live(&after) == records, "round {round}");
+    }
+}
+
+/// Where records are evicted beside it all, those that are left come back, and nothing that was replaced or deleted does.
+#[test]
+fn what_is_left_by_evictions_beside_checkpoints_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let tight = MemoryLimit { bytes: Some(4 << 20), when_full: WhenFull::Evict };
+    for round in 0..3u32 {
+        let opening = try_open(folder.path(), 1_000, &options(Compression::Zstd(1)), tight).unwrap();
+        let written: Records = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..2u32)
+                .map(|writer| {
+                    let opening = &opening;
+                    scope.spawn(move || {
+                        let lane = opening.database.lane();
+                        let mut model = Records::new();
+                        for n in 0..40_000u32 {
+                            let key =
+                                format!("{writer}:{}", n.wrapping_mul(2_654_435_761) % 30_011).into_bytes();
+                            if n % 5 == 4 {
+                                let delete = Delete { key: &key, ..Delete::default() };
+                                opening.database.execute(&lane, &Command::Delete(delete), &mut |_| ());
+                                model.remove(&key);
+                            } else {
+                                let (value, flags) = (vec![b'v'; 150 + n as usize % 50], round * 100_000 + n);
+                                let store = Store { key: &key, value: &value, flags, ..Store::default() };
+                                opening.database.execute(&lane, &Command::Store(store), &mut |_| ());
+                                model.insert(key, (value, Attributes { flags, ..Attributes::default() }));
+                            }
+                        }
+                        model
+                    })
+                })
+                .collect();
+            while !writers.iter().all(|writer| writer.is_finished()) {
+                opening.checkpoint();
+            }
+            writers.into_iter().flat_map(|writer| writer.join().unwrap()).collect()
+        });
+        let plain = |opening: &Opening| {
+            let mut records = opening.records();
+            records.values_mut().for_each(|(_, attributes)| attributes.access = None);
+            records
+        };
+        let left = plain(&opening);
+        assert!(left.len() > 1_000 && left.len() < written.len());
+        drop(opening);
+        let after = plain(&open(folder.path()));
+        for (key, record) in &left {
+            assert_eq!(after.get(key), Some(record), "{}", key.escape_ascii());
+        }
+        // Earlier rounds wrote the same keys, all of them anew in each.
+        for (key, record) in &after {
+            assert_eq!(written.get(key), Some(record), "{}", key.escape_ascii());
+        }
+    }
+}
