@@ -8,13 +8,13 @@ import re
 import shutil
 import signal
 import socket
-import statistics
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from statistics import median
 
 TODANA = sys.argv[1]
 BARS = sys.argv[2:] or ["4", "5", "6", "7", "9"]
@@ -126,10 +126,6 @@ class Rival:
     def stop(self, how=signal.SIGTERM):
         self.connection.close()
         stop(self.child, how)
-
-
-def median(values):
-    return statistics.median(values)
 
 
 def resident(pid):
@@ -245,7 +241,9 @@ def bar_5(directory):
             server = Rival(rdb)
             theirs.append(server.took)
             server.stop(signal.SIGKILL)
-    print("   ours:", *(f"{took:.2f}" for took in ours), "theirs:", *(f"{took:.2f}" for took in theirs))
+    for name, tooks in [("ours", ours), ("theirs", theirs)]:
+        if tooks:
+            print(f"   {name}:", *(f"{took:.2f}" for took in tooks))
     took = median(ours)
     row("5", f"restart: {RECORDS} records in a checkpoint, {TAIL} in the log", f"{took:.2f} s", "4 s", took <= 4)
     if RIVAL:
@@ -350,7 +348,7 @@ def bar_7():
             out = subprocess.run(words, stdout=subprocess.PIPE, timeout=PATIENCE_S, check=True).stdout.decode()
             rates[name].append(float(re.findall(r"([0-9.]+) requests per second", out)[-1]))
     ours.stop()
-    for name, those in rates.items():
+    for name, those in rates.items() if theirs else []:
         print(f"   {name}:", *(f"{rate:.0f}" for rate in those))
     our = median(rates.pop("ours"))
     if not theirs:
@@ -381,6 +379,8 @@ def main():
         print(f"| {bar} | {what} | {figure} | {limit}{'' if holds is not False else ', **missed**'} |")
 
 
+# So that what was started is stopped when the time is over, too.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("the time is over"))
 try:
     main()
 finally:
