@@ -453,7 +453,9 @@ impl Database {
         }
         // What is made for the caller to fill is found, as memcached counts.
         let found = matches!(outcome, Outcome::Hit | Outcome::Vivified);
-        lane.counts.total_items.add(u64::from(outcome == Outcome::Vivified));
+        if outcome == Outcome::Vivified {
+            lane.counts.total_items.one();
+        }
         if get.family == Family::Meta {
             lane.counts.cmd_meta.one();
         }
