@@ -294,7 +294,7 @@ const BY_CLASS: [ClassMetric; 29] = [
     of_items(
         "memcached_slab_items_outofmemory_total",
         Counter,
-        "Stores refused for want of memory.",
+        "Records for which there was no memory, whatever the command.",
         "outofmemory",
     ),
     of_items("memcached_slab_items_tailrepairs_total", Counter, "memcached's repairs.", "tailrepairs"),
@@ -354,7 +354,7 @@ const OWN: [Metric; 9] = [
     plain(
         "todana_get_expired_total",
         Counter,
-        "Reads that met an expired record; misses too.",
+        "Commands of any kind that met an expired record; to a read that is a miss, too.",
         &[(&[], "get_expired")],
     ),
     plain("todana_meta_commands_total", Counter, "Meta commands of any kind.", &[(&[], "cmd_meta")]),
