@@ -150,7 +150,9 @@ impl Connection {
                 let outcome = connection.receive(held);
                 connection.input.truncate(held + *outcome.as_ref().unwrap_or(&0));
                 outcome.map_err(|error| match (&connection.may_be_tls, error.kind()) {
-                    (Some(server), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+                    (Some(server), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
+                        if held == 0 =>
+                    {
                         io::Error::new(
                             error.kind(),
                             format!("{error} without a word; with TLS it is {server}"),
