@@ -1,5 +1,6 @@
 //! `todana backup`: a consistent copy of a database, with its place in the update log.
 
+use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
 use crate::data::progress;
 use crate::interruption::Interruption;
@@ -16,7 +17,7 @@ use todana::DataDirectory;
 use todana::backup::{BackedUp, Backup, Receiver};
 use todana::disk::SystemDisk;
 use todana::update_log::Tail;
-use todana_client::{Address, Frame};
+use todana_client::{Destination, Frame};
 use todana_core::ErrorKind;
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -45,6 +46,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "BYTES", value_parser = rate)]
     rate: Option<NonZeroU64>,
     #[command(flatten)]
+    login: ClientLogin,
+    #[command(flatten)]
     tls: ClientTls,
 }
 
@@ -58,12 +61,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             Err(Failure::usage("--rate is for a backup of a server at work"))
         }
         Source::Directory(directory) => of_directory(&directory, &arguments.target),
-        Source::Server(address) => of_server(&address, arguments),
+        Source::Server(server) => of_server(&server, arguments),
     }
 }
 
-fn of_server(address: &Address, arguments: &Arguments) -> Result<(), Failure> {
-    let mut connection = source::connect(address, &arguments.tls)?;
+fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure> {
+    let mut connection = source::connect(server, &arguments.login, &arguments.tls)?;
     let mut is_begun = false;
     take(&arguments.target, &mut |bytes, interruption| {
         if !is_begun {

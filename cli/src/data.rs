@@ -3,7 +3,7 @@
 use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
 use crate::dump::dump;
-use crate::{Failure, tsv};
+use crate::{Failure, source, tsv};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -13,7 +13,7 @@ use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-use todana_client::{Connection, Destination, Error, Item, Outcome, Store, Timeouts, Verb, needs_base64};
+use todana_client::{Connection, Destination, Error, Item, Outcome, Store, Verb, needs_base64};
 
 /// Requests that `load` sends ahead of their replies.
 const AHEAD: usize = 512;
@@ -46,13 +46,7 @@ impl Server {
 
     /// The same to another server.
     pub(crate) fn connect_to(&self, destination: &Destination) -> Result<Connection, Failure> {
-        let tls = self.tls.load(&[&destination.address])?;
-        let login = self.login.at(destination)?;
-        let mut connection = Connection::open_with(&destination.address, Timeouts::default(), tls.as_ref())?;
-        if let Some(login) = login {
-            connection.log_in(&login)?;
-        }
-        Ok(connection)
+        source::connect(destination, &self.login, &self.tls)
     }
 }
 

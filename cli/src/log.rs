@@ -1,5 +1,6 @@
 //! `todana log`: an update log as text, and as it grows.
 
+use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
 use crate::source::Source;
 use crate::{Failure, moment, source, tsv};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use todana::disk::SystemDisk;
 use todana::update_log::{Change, Entries, Entry, Follower, Position, segments};
-use todana_client::{Address, Frame, LogFrom};
+use todana_client::{Destination, Frame, LogFrom};
 use todana_core::Attributes;
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -67,6 +68,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     segments: bool,
     #[command(flatten)]
+    login: ClientLogin,
+    #[command(flatten)]
     tls: ClientTls,
 }
 
@@ -104,13 +107,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Source::Server(_) if arguments.segments => {
             Err(Failure::usage("--segments is for a directory, not for a server"))
         }
-        Source::Server(address) => of_server(&address, arguments),
+        Source::Server(server) => of_server(&server, arguments),
     }
 }
 
 /// What a server sends is checked here, entry by entry.
-fn of_server(address: &Address, arguments: &Arguments) -> Result<(), Failure> {
-    let mut connection = source::connect(address, &arguments.tls)?;
+fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure> {
+    let mut connection = source::connect(server, &arguments.login, &arguments.tls)?;
     let from = match arguments.from {
         None => LogFrom::First,
         Some(From::Position(position)) => LogFrom::At(position),

@@ -1,10 +1,11 @@
 //! Where data is taken from: a directory of no server, or a server at work.
 
 use crate::Failure;
+use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
 use std::ffi::OsStr;
 use std::path::PathBuf;
-use todana_client::{Address, Connection, Timeouts};
+use todana_client::{Connection, Destination, Timeouts};
 
 /// What a word of the command line names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +13,7 @@ pub(crate) enum Source {
     /// A directory.
     Directory(PathBuf),
     /// A server at work.
-    Server(Address),
+    Server(Destination),
 }
 
 impl Source {
@@ -32,10 +33,19 @@ impl Source {
     }
 }
 
-/// Connects to a server at work.
-pub(crate) fn connect(address: &Address, tls: &ClientTls) -> Result<Connection, Failure> {
-    let tls = tls.load(&[address])?;
-    Ok(Connection::open_with(address, Timeouts::default(), tls.as_ref())?)
+/// Connects to a server at work, and logs in if it wants that.
+pub(crate) fn connect(
+    destination: &Destination,
+    login: &ClientLogin,
+    tls: &ClientTls,
+) -> Result<Connection, Failure> {
+    let tls = tls.load(&[&destination.address])?;
+    let login = login.at(destination)?;
+    let mut connection = Connection::open_with(&destination.address, Timeouts::default(), tls.as_ref())?;
+    if let Some(login) = login {
+        connection.log_in(&login)?;
+    }
+    Ok(connection)
 }
 
 #[cfg(test)]
@@ -45,7 +55,14 @@ mod tests {
     #[test]
     fn addresses_are_told_from_directories() {
         let of = |text: &str| Source::of(OsStr::new(text)).ok();
-        for text in ["todana://host:11211", "todanas://h", "unix:/run/t", "127.0.0.1:11211", "[::1]:11211"] {
+        for text in [
+            "todana://host:11211",
+            "todana://a:b@h",
+            "todanas://h",
+            "unix:/run/t",
+            "127.0.0.1:11211",
+            "[::1]:11211",
+        ] {
             assert!(matches!(of(text), Some(Source::Server(_))), "{text}");
         }
         for text in ["/var/lib/todana", "data", "./a:b", "/tmp", "dir/x:1"] {

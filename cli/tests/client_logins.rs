@@ -107,6 +107,25 @@ fn a_name_and_a_password_are_said_in_three_ways() {
     }
 }
 
+#[test]
+fn a_backup_and_a_checkpoint_want_the_login_too() {
+    let folder = users();
+    let data = folder.path().join("data").display().to_string();
+    let tokens = folder.path().join("tokens").display().to_string();
+    let server = Server::start(&["--data-dir", &data, "-Y", &tokens]);
+    let backup = folder.path().join("backup").display().to_string();
+    done(&run(&server.address, &["set", "k", "v"], &ALICE));
+    for words in [&["checkpoint"][..], &["backup", &server.address, &backup], &["log", &server.address]] {
+        assert!(trouble(&run(&server.address, words, &[])).contains("--user NAME"), "{words:?}");
+    }
+    done(&run(&server.address, &["checkpoint"], &ALICE));
+    let url = format!("todana://alice:two%20words@{}", server.address);
+    done(&run(&url, &["checkpoint"], &[]));
+    done(&run(&server.address, &["backup", &server.address, &backup], &ALICE));
+    assert!(Path::new(&backup).is_dir());
+    assert!(!done(&run(&server.address, &["log", &url], &[])).is_empty());
+}
+
 /// Nothing is stored there, least of all the password.
 #[test]
 fn a_server_that_wants_no_login_is_not_told_the_password() {
