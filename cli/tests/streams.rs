@@ -397,6 +397,17 @@ fn strangers_hear_nothing_of_it() {
     }
     assert_eq!(raw.ask("set x 0 0 11\r\nuser secret\r\n"), "STORED\r\n");
     assert!(raw.ask("todana checkpoint\r\n").starts_with("CHECKPOINT "));
+    // The commands log in.
+    let known = format!("todana://user:secret@{}", server.address);
+    let target = folder.path().join("target").to_str().unwrap().to_string();
+    raw.set("key", b"value");
+    assert!(done(&["checkpoint", &known]).starts_with("a checkpoint of 1 records, "));
+    assert!(done(&["log", &known]).ends_with("\tput\tkey\tsize=5\tvalue\n"));
+    done(&["backup", &known, &target]);
+    for words in [vec!["checkpoint", &server.address], vec!["log", &server.address]] {
+        let output = run(&words);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(3), String::new()), "{words:?}");
+    }
 }
 
 fn run(words: &[&str]) -> Output {

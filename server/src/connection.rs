@@ -240,6 +240,7 @@ impl Connection {
     pub(crate) fn show(&mut self, now: u64) {
         let state = match (&self.pending, self.input_len()) {
             _ if self.watches => State::Watching,
+            _ if self.export.is_some() => State::Sending,
             (Some(_), _) => State::Sending,
             (None, 0) if self.upload.is_none() => State::Waiting,
             (None, _) => State::Receiving,

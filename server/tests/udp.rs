@@ -207,6 +207,17 @@ fn a_list_of_all_keys_is_not_for_udp() {
 }
 
 #[test]
+fn nothing_that_is_kept_on_disk_is_sent_over_it() {
+    let server = start(options());
+    let peer = Peer::of(&server);
+    for request in ["checkpoint", "backup", "log first follow"] {
+        peer.send(format!("\0\x01\0\0\0\x01\0\0todana {request}\r\n").as_bytes());
+        peer.expect(b"\0\x01\0\0\0\x01\0\0ERROR\r\n");
+    }
+    peer.expect_nothing();
+}
+
+#[test]
 fn nobody_can_log_in_over_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("users");

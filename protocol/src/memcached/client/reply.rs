@@ -218,6 +218,8 @@ mod tests {
             (b"STORED\r\n", Response::Line(b"STORED")),
             (b"OK\r\n", Response::Line(b"OK")),
             (b"12 \r\n", Response::Number(12)),
+            (b"DATA 3\r\na\r\n\r\n", Response::Data(b"a\r\n")),
+            (b"DATA 0\r\n\r\n", Response::Data(b"")),
             (b"STAT a b c\r\n", Response::Statistic { name: b"a", value: b"b c" }),
             (b"HD\r\n", meta(b"HD", b"", None)),
             (b"HD s1 t-1\r\n", meta(b"HD", b"s1 t-1", None)),
@@ -252,6 +254,9 @@ mod tests {
             b"VALUE k 0 -1\r\n",
             b"VALUE k 4294967296 1\r\na\r\n",
             b"VALUE k 0 1001\r\n",
+            b"DATA \r\n",
+            b"DATA 1001\r\n",
+            b"DATA 3\r\nabcde",
             b"VA x\r\n",
             b"99999999999999999999\r\n",
             &[b'a'; LINE_LEN_MAX],
@@ -279,7 +284,7 @@ mod tests {
         fn garbage_never_panics_and_never_goes_beyond_its_input(
             bytes in proptest::collection::vec(prop_oneof![
                 any::<u8>(), Just(b' '), Just(b'\r'), Just(b'\n'), b'0'..=b'9'], 0..200),
-            prefix in prop_oneof![Just(""), Just("VALUE "), Just("VA "), Just("STAT ")],
+            prefix in prop_oneof![Just(""), Just("VALUE "), Just("VA "), Just("DATA "), Just("STAT ")],
         ) {
             let input = [prefix.as_bytes(), &bytes].concat();
             if let Ok(Some((len, _))) = decode(&input, 1 << 20) {
