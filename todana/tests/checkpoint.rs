@@ -490,7 +490,9 @@ fn a_checkpoint_that_does_not_fit_in_memory_is_refused_where_nothing_may_go() {
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     let opening = try_open(folder.path(), 1_000, &options, limit(WhenFull::Evict)).unwrap();
     let status = opening.database.engine().status();
-    assert!(status.records > 1_000 && status.committed_bytes <= 4 << 20, "{status:?}");
+    // Those who load at once may each take a page when there is room for one.
+    let most = (4 << 20) + (64 << 10);
+    assert!(status.records > 1_000 && status.committed_bytes <= most, "{status:?}");
 }
 
 #[test]
