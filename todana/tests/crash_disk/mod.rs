@@ -146,8 +146,7 @@ impl State {
             Op::Rename { from, to } => {
                 let node = *self.names.get(from).ok_or(ErrorKind::NotFound)?;
                 assert_eq!(from.parent(), to.parent(), "a rename stays within its directory");
-                self.names.remove(from);
-                self.names.insert(to.clone(), node);
+                rename(&mut self.names, from, to);
                 let made = Some((to.clone(), node));
                 let naming = Naming { directory: parent(to), removed: Some(from.clone()), made };
                 self.unsynced_names.push(naming);
@@ -320,8 +319,21 @@ impl State {
     }
 }
 
+/// A directory takes along what is in it; names in it that are not synced by then stay behind in a crash.
+fn rename(names: &mut BTreeMap<PathBuf, Node>, from: &Path, to: &Path) {
+    let inside: Vec<PathBuf> = names.keys().filter(|path| path.starts_with(from)).cloned().collect();
+    for path in inside {
+        let node = names.remove(&path).expect("it was found");
+        let rest = path.strip_prefix(from).expect("it begins so");
+        names.insert(if rest == Path::new("") { to.to_path_buf() } else { to.join(rest) }, node);
+    }
+}
+
 impl Naming {
     fn make(&self, names: &mut BTreeMap<PathBuf, Node>) {
+        if let (Some(from), Some((to, Node::Directory))) = (&self.removed, &self.made) {
+            return rename(names, from, to);
+        }
         if let Some(removed) = &self.removed {
             names.remove(removed);
         }
