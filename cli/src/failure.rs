@@ -33,6 +33,10 @@ impl Failure {
 
     pub(crate) fn report(self) -> ExitCode {
         if let Some(message) = self.message {
+            // It may repeat what a server has said, which is not to steer the terminal.
+            let is_safe = |letter: &char| !letter.is_control() || *letter == '\n';
+            let message: String =
+                message.chars().map(|letter| if is_safe(&letter) { letter } else { '\u{FFFD}' }).collect();
             eprintln!("todana: {message}");
         }
         ExitCode::from(self.code)

@@ -142,6 +142,14 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
         let hint = format!("the server's options come behind `serve`: todana serve {}", words.join(" "));
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![hint.into()]));
     }
+    // A password in a URL is not repeated.
+    if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue)
+        && let Some((scheme, rest)) = value.split_once("://")
+        && let Some((_, place)) = rest.rsplit_once('@')
+    {
+        let shown = format!("{scheme}://...@{place}");
+        error.insert(ContextKind::InvalidValue, ContextValue::String(shown));
+    }
     // What `--pid $(pidof NAME)` becomes where there are several.
     let is_number = |word: &String| word.bytes().all(|byte| byte.is_ascii_digit());
     let mut behind_pid = words.iter().skip_while(|word| *word != "--pid").skip(1);

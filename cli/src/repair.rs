@@ -2,9 +2,10 @@
 
 use crate::Failure;
 use clap::Args;
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use todana::Repair;
 use todana::disk::SystemDisk;
 use todana_core::ErrorKind;
 
@@ -40,6 +41,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         ErrorKind::Busy => Failure::trouble(format!("{error}; stop it first")),
         _ => error.into(),
     })?;
+    let told = tell(&repaired, directory, *yes);
+    if !repaired.remedies.is_empty() && (!yes || repaired.unmended > 0) {
+        // Whoever reads no further is told by the exit code all the same.
+        return Err(Failure::miss());
+    }
+    Ok(told?)
+}
+
+fn tell(repaired: &Repair, directory: &Path, yes: bool) -> io::Result<()> {
     let mut out = std::io::stdout().lock();
     for remedy in &repaired.remedies {
         let finding = &remedy.finding;
@@ -49,7 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             true => finding.what.clone(),
             false => format!("{place} at offset {}: {}", finding.offset, finding.what),
         };
-        let tense = if *yes { "" } else { "to be " };
+        let tense = if yes { "" } else { "to be " };
         writeln!(out, "{what}\n  {tense}{}", remedy.remedy)?;
     }
     let lost: u64 = repaired.remedies.iter().map(|remedy| remedy.finding.lost).sum();
@@ -59,16 +69,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         repaired.checkpoints, repaired.entries
     )?;
     match (repaired.remedies.is_empty(), yes) {
-        (true, _) => writeln!(out, "nothing is damaged")?,
+        (true, _) => writeln!(out, "nothing is damaged"),
         (false, true) if repaired.unmended > 0 => {
-            writeln!(out, "{} of that cannot be mended here", repaired.unmended)?;
-            return Err(Failure::miss());
+            writeln!(out, "{} of that cannot be mended here", repaired.unmended)
         }
-        (false, true) => writeln!(out, "{} is repaired", directory.display())?,
-        (false, false) => {
-            writeln!(out, "nothing has been changed; --yes does it")?;
-            return Err(Failure::miss());
-        }
+        (false, true) => writeln!(out, "{} is repaired", directory.display()),
+        (false, false) => writeln!(out, "nothing has been changed; --yes does it"),
     }
-    Ok(())
 }

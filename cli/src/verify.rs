@@ -3,7 +3,7 @@
 use crate::data::progress;
 use crate::{Failure, moment};
 use clap::Args;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use todana::disk::SystemDisk;
@@ -35,11 +35,20 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let verified = match look_until_sure(arguments) {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
-            writeln!(std::io::stdout(), "damaged: {error}")?;
+            // Whoever reads no further is told by the exit code all the same.
+            let _ = writeln!(std::io::stdout(), "damaged: {error}");
             return Err(Failure::miss());
         }
         verified => verified?,
     };
+    let told = tell(&verified);
+    if !verified.damages.is_empty() {
+        return Err(Failure::miss());
+    }
+    Ok(told?)
+}
+
+fn tell(verified: &Verified) -> io::Result<()> {
     let mut out = std::io::stdout().lock();
     if let Some(backup) = &verified.backup {
         writeln!(out, "a backup as of {}", moment::text(backup.made_ms))?;
@@ -58,8 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     for damage in &verified.damages {
         writeln!(out, "damaged: {damage}")?;
     }
-    writeln!(out, "{} bytes read", verified.bytes)?;
-    if verified.damages.is_empty() { Ok(()) } else { Err(Failure::miss()) }
+    writeln!(out, "{} bytes read", verified.bytes)
 }
 
 /// A server may have removed or finished a file while it was read. What is damaged is so the next time, too.

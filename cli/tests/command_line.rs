@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Subcommands that completions and manual pages must know.
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 22] = [
     "serve",
     "config",
     "get",
@@ -22,6 +22,12 @@ const COMMANDS: [&str; 16] = [
     "ping",
     "load",
     "dump",
+    "checkpoint",
+    "backup",
+    "restore",
+    "log",
+    "verify",
+    "repair",
     "bench",
     "completions",
     "man",
@@ -580,5 +586,18 @@ fn a_bench_gives_its_results_as_json_without_errors() {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let results: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(results["servers"][0]["server"], server.address);
+    }
+}
+
+#[test]
+fn a_password_in_an_address_that_cannot_be_read_is_not_repeated() {
+    let wrong = "todana://a:s3cret%@h";
+    for words in
+        [vec!["checkpoint", wrong], vec!["get", "-S", wrong, "k"], vec!["bench", wrong], vec!["log", wrong]]
+    {
+        let output = todana().args(&words).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("todana://...@h") && !said.contains("s3cret"), "{words:?}: {said}");
     }
 }

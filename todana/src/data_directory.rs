@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-use todana_core::{Error, ErrorKind, Result};
+use todana_core::{Bounded, Error, ErrorKind, Expiry, MemoryLimit, Result, SweepAim, UnixSeconds, WhenFull};
 
 pub use repair::{Remedy, Repair, repair};
 pub(crate) use target::Target;
@@ -165,6 +165,7 @@ impl DataDirectory {
         *self.checkpoints.lock() = options.checkpoints;
         let log = self.path.join(LOG);
         let open = |from| Reader::open(Arc::clone(&self.disk), &log, self.identity, from);
+        let allowance = Allowance::of(database);
         let mut log_len: Option<(Position, u64)> = None;
         let brought = self.shelf.bring_back(database, &mut |start, done, len| {
             let (_, ahead) = *log_len
@@ -179,10 +180,16 @@ impl DataDirectory {
             .map_err(|error| also(error, &brought.refused))?;
         let start = reader.position();
         let checkpoint_len = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.len);
+        if let Some(allowance) = &allowance {
+            allowance.extend(reader.remaining());
+        }
         let entries = replay::replay(database, &mut reader, &mut |reader| {
             let done = checkpoint_len + reader.position().0 - start.0;
             progress(Progress { remaining: reader.remaining(), done })
         })?;
+        if let Some(allowance) = allowance {
+            allowance.end(database, clock.now())?;
+        }
         let (end, tail) = (reader.position(), reader.tail().clone());
         if let Some(checkpoint) = checkpoint.as_ref().filter(|checkpoint| end < checkpoint.until) {
             let (name, until) = (checkpoint.path.display(), checkpoint.until.0);
@@ -308,6 +315,74 @@ pub fn seed_of(disk: Arc<dyn Disk>, path: &Path) -> Option<u64> {
     let mut starts = shelf.list().ok()?.into_iter();
     let newest = starts.find_map(|start| shelf.open(start).ok())?;
     newest.header.order.map(|order| order.seed)
+}
+
+/// A higher memory limit while the data is read, where nothing may be evicted: records may lie less close than they did, and what
+/// has expired since, or what another thread is about to remove, takes room that it did not take when the log was written.
+struct Allowance<'d> {
+    bounded: &'d dyn Bounded,
+    limit: MemoryLimit,
+    bytes: u64,
+}
+
+impl Allowance<'_> {
+    fn of(database: &Database) -> Option<Allowance<'_>> {
+        let bounded = database.engine().bounded()?;
+        let limit = bounded.limit();
+        let bytes = limit.bytes.filter(|_| limit.when_full == WhenFull::Refuse)?;
+        let allowance = Allowance { bounded, limit, bytes };
+        allowance.extend(0);
+        Some(allowance)
+    }
+
+    /// The most that what is read may take in the end, so that a server that was full can be started again. It then has no room
+    /// for more until something has gone.
+    fn most(&self) -> u64 {
+        const PAGES: u64 = 1 << 20;
+        self.bytes.saturating_add(self.bytes / 8).saturating_add(PAGES)
+    }
+
+    /// A log of so many bytes is read now.
+    fn extend(&self, log_len: u64) {
+        let bytes = self.most().saturating_add(log_len).saturating_add(log_len / 4);
+        self.bounded.set_limit(MemoryLimit { bytes: Some(bytes), ..self.limit });
+    }
+
+    /// The limit holds again; fails with `Full` if what has not expired takes much more.
+    fn end(self, database: &Database, now: UnixSeconds) -> Result<()> {
+        const RECORDS: usize = 1 << 12;
+        // A step moves at most so much.
+        const STEP: u64 = 64 << 10;
+        let engine = database.engine();
+        let excess = || engine.status().committed_bytes.saturating_sub(self.limit.bytes.unwrap_or(u64::MAX));
+        if excess() > 0
+            && let Some(perishable) = engine.perishable()
+        {
+            let mut place = None;
+            loop {
+                let is_over = &mut |expiry: Expiry| !expiry.is_live(now);
+                place = perishable.sweep(place, RECORDS, SweepAim::Tidiness, is_over)?.next;
+                if place.is_none() {
+                    break;
+                }
+            }
+        }
+        let mut steps = engine.status().committed_bytes / STEP + 64;
+        while excess() > 0 && steps > 0 && engine.maintain() {
+            steps -= 1;
+        }
+        if engine.status().committed_bytes > self.most() {
+            let message = format!("the data needs {} bytes more than the memory limit leaves", excess());
+            return Err(Error::new(ErrorKind::Full, message));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Allowance<'_> {
+    fn drop(&mut self) {
+        self.bounded.set_limit(self.limit);
+    }
 }
 
 /// Writes what stands in a file from an offset on once more, and syncs it: the system may have failed to write it, and take it for

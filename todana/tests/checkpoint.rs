@@ -705,3 +705,31 @@ fn what_is_left_by_evictions_beside_checkpoints_comes_back() {
         }
     }
 }
+
+#[test]
+fn where_nothing_may_go_what_has_expired_since_keeps_nobody_from_opening() {
+    let folder = tempfile::tempdir().unwrap();
+    let limit = MemoryLimit { bytes: Some(4 << 20), when_full: WhenFull::Refuse };
+    let options = DataOptions::default();
+    let opening = try_open(folder.path(), 1_000, &options, limit).unwrap();
+    for round in 0..8u64 {
+        opening.clock.advance(100);
+        for n in 0..8_000u32 {
+            let key = [&round.to_le_bytes()[..], &n.to_le_bytes()].concat();
+            let ttl = Ttl::Seconds(50);
+            let answer = opening.run(Command::Store(Store {
+                key: &key,
+                value: &[b'v'; 200],
+                ttl,
+                ..Store::default()
+            }));
+            assert!(answer.starts_with("Stored"), "round {round}, {n}: {answer}");
+        }
+    }
+    drop(opening);
+    let opening = try_open(folder.path(), 1_810, &options, limit).unwrap();
+    assert!(opening.opened.entries >= 64_000);
+    assert_eq!(opening.database.engine().bounded().unwrap().limit(), limit);
+    let key = [&7u64.to_le_bytes()[..], &5u32.to_le_bytes()].concat();
+    assert_eq!(opening.records()[&key].0, [b'v'; 200]);
+}

@@ -100,7 +100,7 @@ impl Exports {
         let mut jobs = self.jobs();
         self.clear_away(&mut jobs);
         let reads_log = |export: &Export| matches!(export, Export::Log { .. });
-        let is_like = |job: &&Job| reads_log(&job.export) == reads_log(&export) && !job.pipe.is_over();
+        let is_like = |job: &&Job| reads_log(&job.export) == reads_log(&export) && !job.pipe.is_done();
         let most = if reads_log(&export) { LOGS_MAX } else { BACKUPS_MAX };
         if jobs.iter().filter(is_like).count() >= most {
             return Err(BUSY);
@@ -137,13 +137,19 @@ impl Exports {
             return;
         }
         let mut jobs = self.jobs();
+        let mut cut_off = 0;
         for job in jobs.iter() {
             if job.pipe.look(QUIET_LOOKS_MAX) && !job.pipe.is_left() {
-                tracing::warn!("a receiver of an export is cut off: it takes nothing");
+                cut_off += 1;
                 job.pipe.leave();
             }
         }
         self.clear_away(&mut jobs);
+        // The log waits for nobody who waits for whoever reads what is told.
+        drop(jobs);
+        for _ in 0..cut_off {
+            tracing::warn!("a receiver of an export is cut off: it takes nothing");
+        }
     }
 
     fn clear_away(&self, jobs: &mut Vec<Job>) {

@@ -121,11 +121,6 @@ impl Pipe {
         &self.is_left
     }
 
-    /// Nothing goes in any more.
-    pub(super) fn is_over(&self) -> bool {
-        self.state().is_over
-    }
-
     /// Nothing will ever be taken from it again.
     pub(super) fn is_done(&self) -> bool {
         let state = self.state();

@@ -132,7 +132,7 @@ impl Manifest {
 
     pub(crate) fn backed_up(&self) -> BackedUp {
         let Manifest { start, end, made_ms, records, .. } = *self;
-        let len = self.files.iter().map(|file| file.len).sum();
+        let len = self.files.iter().fold(0, |sum: u64, file| sum.saturating_add(file.len));
         BackedUp { start, end, made_ms, records, files: self.files.len(), len }
     }
 

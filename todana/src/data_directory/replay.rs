@@ -46,13 +46,7 @@ pub(crate) fn replay(
             let (sender, receiver) = sync_channel(QUEUE);
             let (done, spares) = sync_channel(QUEUE + 2);
             let failed = &failed;
-            workers.push(scope.spawn(move || {
-                let trouble = make_all(database, &receiver, &done);
-                if trouble.is_some() {
-                    failed.store(true, Ordering::Relaxed);
-                }
-                trouble
-            }));
+            workers.push(scope.spawn(move || make_all(database, &receiver, &done, failed)));
             lanes.push(Lane { batch: Batch::default(), sender, spares, away: 0 });
         }
         let outcome = share_out(database, reader, &mut lanes, &failed, progress);
@@ -193,12 +187,21 @@ struct Trouble {
     error: Error,
 }
 
-/// One thread: makes changes until there are no more. After one that fails, the others are only counted as done.
-fn make_all(database: &Database, batches: &Receiver<Batch>, done: &SyncSender<Batch>) -> Option<Trouble> {
+/// One thread: makes changes until there are no more. After one that fails, which it says at once, the others are only counted as
+/// done.
+fn make_all(
+    database: &Database,
+    batches: &Receiver<Batch>,
+    done: &SyncSender<Batch>,
+    failed: &AtomicBool,
+) -> Option<Trouble> {
     let mut trouble = None;
     while let Ok(mut batch) = batches.recv() {
         if trouble.is_none() {
             trouble = make(database, &batch).err();
+            if trouble.is_some() {
+                failed.store(true, Ordering::Relaxed);
+            }
         }
         batch.bytes.clear();
         batch.entries.clear();

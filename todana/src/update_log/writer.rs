@@ -216,6 +216,8 @@ impl Writer {
         if self.end == self.start {
             return Ok(());
         }
+        // Of a write that failed nothing stays behind the end: in a segment that is not the last it would be damage.
+        self.file.set_len(HEADER_LEN as u64 + (self.end.0 - self.start.0)).map_err(Failure::Stuck)?;
         // The next one must not be there before this one is.
         self.file.sync().map_err(Failure::Lost)?;
         self.publish();
