@@ -57,7 +57,11 @@ impl From<todana_client::Error> for Failure {
     fn from(error: todana_client::Error) -> Self {
         match error {
             todana_client::Error::Invalid(_) => Failure::usage(error.to_string()),
-            todana_client::Error::Refused(refusal) if refusal.line == "CLIENT_ERROR unauthenticated" => {
+            // The second is what a store is taken for where a login is expected.
+            todana_client::Error::Refused(refusal)
+                if refusal.line == "CLIENT_ERROR unauthenticated"
+                    || refusal.line == "CLIENT_ERROR bad authentication token format" =>
+            {
                 Failure::trouble(
                     "the server wants a login: --user NAME and --password-file FILE (or TODANA_USER and TODANA_PASSWORD)",
                 )

@@ -77,6 +77,17 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
         let at = moment::text(at.0.saturating_mul(1000));
         eprintln!("todana: a flush was planned for {at}, and had not come by then: it is called off");
     }
+    if restored.ends_before {
+        let more = if options.log.is_some() {
+            ""
+        } else {
+            "; --log DIR goes on in the log of the directory it was made of"
+        };
+        eprintln!(
+            "todana: what there is ends before --until: a change made behind {} is not in it{more}",
+            moment::text(restored.time_ms)
+        );
+    }
     let as_of = match restored.time_ms {
         0 => String::new(),
         time_ms => format!(", last changed {}", moment::text(time_ms)),

@@ -54,6 +54,9 @@ pub struct Restored {
     pub lost: u64,
     /// Checkpoints that were passed over because they are damaged: file, offset and why.
     pub refused: Vec<String>,
+    /// A time was asked for, and the log ends without anything later: what was changed between its end and that time, if anything,
+    /// is not in it.
+    pub ends_before: bool,
     /// How the log ended; `Clean` if it was not read to its end.
     pub tail: Tail,
     /// A clear of everything that was planned as of then, and whose time has come since: it is called off.
@@ -199,6 +202,7 @@ impl Source {
             match self.bring_back_from(database, &beginning, stop, progress) {
                 Ok(mut restored) => {
                     restored.refused = refused;
+                    restored.ends_before = until_ms.is_some() && stop == Position(u64::MAX);
                     return Ok(restored);
                 }
                 Err(Failure::Refused(error)) => return Err(error),
@@ -270,6 +274,7 @@ impl Source {
             entries,
             lost,
             refused: Vec::new(),
+            ends_before: false,
             tail: walked.tail,
             called_off: None,
         })
