@@ -2,7 +2,7 @@
 
 mod running;
 
-use running::{Server, todana};
+use running::{PATIENCE, Server, todana};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -11,17 +11,12 @@ use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 const CONNECTIONS: usize = 50;
-/// Long enough for any machine: it only ends what would hang.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Client(BufReader<TcpStream>);
 
 impl Client {
     fn connect(server: &Server) -> Client {
-        let stream = TcpStream::connect(&server.address).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Client(BufReader::new(stream))
+        Client(server.talk())
     }
 
     /// The line that answers; `None` when the server is gone.

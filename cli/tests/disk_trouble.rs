@@ -13,8 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Long enough for any machine: it only ends what would hang.
-const PATIENCE: Duration = Duration::from_secs(60);
 const REFUSED: &str = "SERVER_ERROR cannot write the update log\r\n";
 /// Somebody with no rights of their own.
 const NOBODY: u32 = 65534;
@@ -23,10 +21,7 @@ struct Client(BufReader<TcpStream>);
 
 impl Client {
     fn connect(server: &Server) -> Client {
-        let stream = TcpStream::connect(&server.address).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Client(BufReader::new(stream))
+        Client(server.talk())
     }
 
     fn ask(&mut self, request: &[u8]) -> String {

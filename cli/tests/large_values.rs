@@ -7,8 +7,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Long enough for any machine: it only ends what would hang.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// What `-m 64` may take at its peak: the limit, and what comes and goes between two measurements, which are further apart
 /// on a machine that is busy.
 const PEAK_MIB: u64 = 72;
@@ -17,11 +15,7 @@ struct Client(BufReader<TcpStream>);
 
 impl Client {
     fn connect(server: &Server) -> Client {
-        let stream = TcpStream::connect(&server.address).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        Client(BufReader::new(stream))
+        Client(server.talk())
     }
 
     fn send(&mut self, bytes: &[u8]) {

@@ -3,7 +3,7 @@
 mod running;
 
 use rcgen::{CertificateParams, KeyPair};
-use running::{Server, text, todana};
+use running::{PATIENCE, Server, text, todana};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,12 +11,8 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 use todana::update_log::{Change, Entries, Position};
 use todana_client::{Connection, Error, Frame, LogFrom, Timeouts};
-
-/// Long enough for any machine: it only ends what would hang.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn start(folder: &Path, options: &[&str]) -> Server {
     let mut all = vec!["--data-dir", folder.to_str().unwrap(), "-t", "2"];
@@ -34,10 +30,7 @@ struct Raw(BufReader<TcpStream>);
 
 impl Raw {
     fn connect(server: &Server) -> Raw {
-        let stream = TcpStream::connect(&server.address).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Raw(BufReader::new(stream))
+        Raw(server.talk())
     }
 
     fn send(&mut self, bytes: &[u8]) {

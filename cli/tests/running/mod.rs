@@ -4,7 +4,12 @@
 #![allow(dead_code)]
 
 use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::Duration;
+
+/// Long enough for any machine: it only ends what would hang.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The executable, with nothing of the caller's environment that it would read.
 pub(crate) fn todana() -> Command {
@@ -51,6 +56,15 @@ impl Server {
         let output = self.run(words);
         assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
         text(&output.stdout)
+    }
+
+    /// A connection for a test that speaks for itself.
+    pub(crate) fn talk(&self) -> BufReader<TcpStream> {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        BufReader::new(stream)
     }
 
     pub(crate) fn signal(&self, name: &str) {
