@@ -1,5 +1,6 @@
 //! The data directory: opening it brings a database back and keeps it from then on (docs/format/data-directory.md).
 
+mod allowance;
 mod identity;
 mod repair;
 mod replay;
@@ -14,6 +15,7 @@ use crate::disk::Disk;
 use crate::update_log::{
     Identity, LogBytes, LogOptions, Position, Reader, Salvage, Tail, UpdateLog, salvage,
 };
+use allowance::Allowance;
 use parking_lot::Mutex;
 use std::io::{self, IoSlice};
 use std::ops::ControlFlow;
@@ -21,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-use todana_core::{Bounded, Error, ErrorKind, Expiry, MemoryLimit, Result, SweepAim, UnixSeconds, WhenFull};
+use todana_core::{Error, ErrorKind, Result};
 
 pub use repair::{Remedy, Repair, repair};
 pub(crate) use target::Target;
@@ -315,74 +317,6 @@ pub fn seed_of(disk: Arc<dyn Disk>, path: &Path) -> Option<u64> {
     let mut starts = shelf.list().ok()?.into_iter();
     let newest = starts.find_map(|start| shelf.open(start).ok())?;
     newest.header.order.map(|order| order.seed)
-}
-
-/// A higher memory limit while the data is read, where nothing may be evicted: records may lie less close than they did, and what
-/// has expired since, or what another thread is about to remove, takes room that it did not take when the log was written.
-struct Allowance<'d> {
-    bounded: &'d dyn Bounded,
-    limit: MemoryLimit,
-    bytes: u64,
-}
-
-impl Allowance<'_> {
-    fn of(database: &Database) -> Option<Allowance<'_>> {
-        let bounded = database.engine().bounded()?;
-        let limit = bounded.limit();
-        let bytes = limit.bytes.filter(|_| limit.when_full == WhenFull::Refuse)?;
-        let allowance = Allowance { bounded, limit, bytes };
-        allowance.extend(0);
-        Some(allowance)
-    }
-
-    /// The most that what is read may take in the end, so that a server that was full can be started again. It then has no room
-    /// for more until something has gone.
-    fn most(&self) -> u64 {
-        const PAGES: u64 = 1 << 20;
-        self.bytes.saturating_add(self.bytes / 8).saturating_add(PAGES)
-    }
-
-    /// A log of so many bytes is read now.
-    fn extend(&self, log_len: u64) {
-        let bytes = self.most().saturating_add(log_len).saturating_add(log_len / 4);
-        self.bounded.set_limit(MemoryLimit { bytes: Some(bytes), ..self.limit });
-    }
-
-    /// The limit holds again; fails with `Full` if what has not expired takes much more.
-    fn end(self, database: &Database, now: UnixSeconds) -> Result<()> {
-        const RECORDS: usize = 1 << 12;
-        // A step moves at most so much.
-        const STEP: u64 = 64 << 10;
-        let engine = database.engine();
-        let excess = || engine.status().committed_bytes.saturating_sub(self.limit.bytes.unwrap_or(u64::MAX));
-        if excess() > 0
-            && let Some(perishable) = engine.perishable()
-        {
-            let mut place = None;
-            loop {
-                let is_over = &mut |expiry: Expiry| !expiry.is_live(now);
-                place = perishable.sweep(place, RECORDS, SweepAim::Tidiness, is_over)?.next;
-                if place.is_none() {
-                    break;
-                }
-            }
-        }
-        let mut steps = engine.status().committed_bytes / STEP + 64;
-        while excess() > 0 && steps > 0 && engine.maintain() {
-            steps -= 1;
-        }
-        if engine.status().committed_bytes > self.most() {
-            let message = format!("the data needs {} bytes more than the memory limit leaves", excess());
-            return Err(Error::new(ErrorKind::Full, message));
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Allowance<'_> {
-    fn drop(&mut self) {
-        self.bounded.set_limit(self.limit);
-    }
 }
 
 /// Writes what stands in a file from an offset on once more, and syncs it: the system may have failed to write it, and take it for
