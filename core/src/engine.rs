@@ -1,8 +1,9 @@
 //! What an engine offers: look at a record, visit it, walk over all of them.
 
-use crate::{Attributes, Error, ErrorKind, Expiry, Record, Result, SharedBytes, UnixSeconds};
+use crate::{Attributes, Error, ErrorKind, Expiry, Ordered, Record, Result, SharedBytes, UnixSeconds};
 use std::any::Any;
 use std::ops::{AddAssign, ControlFlow};
+use std::sync::Arc;
 
 /// What a visitor wants done with the record it was shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,8 +36,23 @@ pub trait Visitor {
 }
 
 /// A place in a scan, between two calls. Opaque to all but the engine that gave it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(pub u64);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In an order of the engine's own.
+    Number(u64),
+    /// Behind this key, or at it.
+    Key(Arc<[u8]>),
+}
+
+impl Place {
+    /// The number; 0 for a place of an engine that goes by keys.
+    pub fn number(&self) -> u64 {
+        match self {
+            Place::Number(number) => *number,
+            Place::Key(_) => 0,
+        }
+    }
+}
 
 /// What decides over the order of an engine's scans. Whoever keeps records in that order can give them back to an engine of
 /// the same kind much faster than in any other.
@@ -252,6 +268,11 @@ pub trait Engine: Send + Sync {
         None
     }
 
+    /// The power to go from one key to the next.
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        None
+    }
+
     /// The power to find records by their expiry in a cheap pass.
     fn perishable(&self) -> Option<&dyn Perishable> {
         None
@@ -340,7 +361,7 @@ pub enum SweepAim {
 }
 
 /// What one step of a sweep has come to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Where to go on; `None` when all records have been passed.
     pub next: Option<Place>,

@@ -15,6 +15,7 @@ mod command;
 pub mod decimal;
 mod engine;
 mod error;
+mod ordered;
 mod record;
 mod reply;
 
@@ -28,6 +29,7 @@ pub use engine::{
     SurveyedClass, SweepAim, Swept, Visitor, WhenFull,
 };
 pub use error::{Error, ErrorKind, Result};
+pub use ordered::Ordered;
 pub use record::{
     Access, Attributes, Expiry, LONG_VALUE_LEN, Marks, Record, Shared, SharedBytes, UnixSeconds,
 };

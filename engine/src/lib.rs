@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod arena;
+pub mod disk;
 mod mem_hash;
 mod raw;
 

@@ -171,7 +171,8 @@ fn a_step_ends_after_about_what_it_was_given() {
 
 #[test]
 fn an_unknown_place_is_the_end() {
-    let swept =
-        sweeper(&hash()).sweep(Some(Place(u64::MAX)), 1000, SweepAim::Tidiness, &mut |_| true).unwrap();
+    let swept = sweeper(&hash())
+        .sweep(Some(Place::Number(u64::MAX)), 1000, SweepAim::Tidiness, &mut |_| true)
+        .unwrap();
     assert_eq!((swept.next, swept.seen), (None, 0));
 }

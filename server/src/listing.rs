@@ -45,7 +45,7 @@ impl Listing {
         }
         let (form, walk) = (self.form, &mut self.walk);
         let mut seen = 0;
-        let next = self.shared.database.list(self.place, &mut |key, inspection| {
+        let next = self.shared.database.list(self.place.take(), &mut |key, inspection| {
             seen += 1;
             let goes_on = walk.meet(key, inspection, &form, output);
             if goes_on && seen < PIECE_RECORDS && output.len() < OUTPUT_MAX {

@@ -41,7 +41,6 @@ mod counters;
 mod data_directory;
 mod database;
 mod delete;
-pub mod disk;
 mod expiry;
 mod figures;
 mod file_header;
@@ -55,6 +54,8 @@ mod sweep;
 mod touch;
 pub mod update_log;
 mod versions;
+
+pub use todana_engine::disk;
 
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
 pub use counters::{ClassCounters, Counters, Lane};

@@ -259,7 +259,7 @@ impl Sweep {
         while state.running && !enough(removed) && began.elapsed() < time {
             let State { place, earliest, .. } = &mut *state;
             let swept = engine.perishable().map(|perishable| {
-                perishable.sweep(*place, STEP_RECORDS, aim, &mut |expiry| {
+                perishable.sweep(place.take(), STEP_RECORDS, aim, &mut |expiry| {
                     let is_over = !expiry.is_live(now);
                     if !is_over {
                         *earliest = deadline(expiry).min(*earliest);
@@ -270,11 +270,12 @@ impl Sweep {
             // An engine that cannot be swept, or not now: nothing is lost but memory.
             let swept = swept.and_then(Result::ok).unwrap_or_default();
             (removed, seen) = (removed + swept.removed, seen + swept.seen);
-            state.place = swept.next;
             state.seen += swept.seen;
             state.removed += swept.removed;
             self.gone.fetch_add(swept.removed, Ordering::Release);
-            if swept.next.is_none() {
+            let is_over = swept.next.is_none();
+            state.place = swept.next;
+            if is_over {
                 state.running = false;
                 state.finish();
                 self.is_running.store(false, Ordering::Relaxed);

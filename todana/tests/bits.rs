@@ -3,6 +3,7 @@
 //!
 //! The test command takes some places of the large set; `TODANA_CRASH=full` takes 10,000.
 
+#[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 

@@ -7,6 +7,7 @@
 //!
 //! The test command takes one moment in several. `cargo xtask crash` takes all, in more ways.
 
+#[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 

@@ -1,6 +1,7 @@
 //! A damaged log is never served: opening it fails and names file and offset, or, where it cannot be told from what a crash
 //! leaves, gives what there was at some earlier moment, and says what was cut off.
 
+#[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 

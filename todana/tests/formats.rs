@@ -5,6 +5,7 @@
 //!
 //!     cargo test -p todana --test formats -- --ignored
 
+#[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 

@@ -4,6 +4,7 @@
 //!
 //! The seed of a failure is printed with it. `TODANA_CRASH=full` tries many more.
 
+#[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 

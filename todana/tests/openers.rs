@@ -1,5 +1,6 @@
 //! The short form of the fuzz target `data_directory`.
 
+#[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 mod opener;

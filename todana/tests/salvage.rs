@@ -1,5 +1,6 @@
 //! A damaged log is looked through without being touched, and saved when told: everything but what is gone comes back.
 
+#[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 

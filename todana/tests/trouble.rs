@@ -1,5 +1,6 @@
 //! What becomes of the log when the disk is full, fails, hangs or may not be written.
 
+#[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 mod kept;
 

@@ -354,12 +354,12 @@ impl Engine for MemHash {
         from: Option<Place>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<Place>> {
-        let mut place = from.map_or(0, |place| place.0);
+        let mut place = from.map_or(0, |place| place.number());
         loop {
             let (next, flow) = self.scan_bucket(place, see);
             match next {
                 None => return Ok(None),
-                Some(next) if flow.is_break() => return Ok(Some(Place(next))),
+                Some(next) if flow.is_break() => return Ok(Some(Place::Number(next))),
                 Some(next) => place = next,
             }
         }

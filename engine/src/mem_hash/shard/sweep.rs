@@ -124,7 +124,7 @@ impl Perishable for MemHash {
         aim: SweepAim,
         is_over: &mut dyn FnMut(Expiry) -> bool,
     ) -> Result<Swept> {
-        let from = from.map_or(u64::MAX >> (64 - BUCKET_BITS), |place| place.0);
+        let from = from.map_or(u64::MAX >> (64 - BUCKET_BITS), |place| place.number());
         let (mut shard, mut below) =
             ((from >> BUCKET_BITS) as usize, (from & ((1 << BUCKET_BITS) - 1)) as usize);
         let cause = match aim {
@@ -162,7 +162,7 @@ impl Perishable for MemHash {
             }
         }
         if shard < self.shards.len() {
-            swept.next = Some(Place((shard as u64) << BUCKET_BITS | below as u64));
+            swept.next = Some(Place::Number((shard as u64) << BUCKET_BITS | below as u64));
         }
         Ok(swept)
     }

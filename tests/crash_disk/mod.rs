@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use todana::disk::{Disk, File};
+use todana_engine::disk::{Disk, File};
 
 const BLOCK: usize = 512;
 
