@@ -10,3 +10,4 @@ mod mem_hash;
 mod raw;
 
 pub use mem_hash::{EvictionObserver, MemHash, MemHashOptions};
+pub use raw::release_start_up_memory;

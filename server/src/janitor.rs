@@ -11,8 +11,12 @@ const TICK: Duration = Duration::from_millis(100);
 /// Housekeeping takes at most so much of a tick.
 const WORK: Duration = Duration::from_millis(25);
 
+/// So long after the start, what was needed for it is not needed any more.
+const SETTLED_TICKS: u64 = 10;
+
 /// Runs until the server stops.
 pub(crate) fn run(shared: &Shared) {
+    let mut has_settled = false;
     while shared.stopping() == Stopping::No {
         shared.clock.tick();
         let start = Instant::now();
@@ -21,6 +25,11 @@ pub(crate) fn run(shared: &Shared) {
         while shared.database.maintain() && start.elapsed() < WORK {}
         if let Some(round) = shared.database.take_sweep_round() {
             shared.observers.tell_swept(&round);
+        }
+        if !has_settled && tick >= SETTLED_TICKS && !shared.is_loading() {
+            has_settled = true;
+            let released = todana_engine::release_start_up_memory();
+            tracing::debug!(released, "gave back the memory that only the start needed");
         }
         shared.measure_memory();
         // Woken early when the server stops.
