@@ -248,6 +248,7 @@ fn put(
         Change::Remove { key } => ("remove", Some(*key), none, None),
         Change::Clear => ("clear", None, none, None),
         Change::PlanClear { .. } => ("plan-clear", None, none, None),
+        Change::Transaction(_) => ("transaction", None, none, None),
         Change::Lost { .. } => ("lost", None, none, None),
     };
     let (position, time, origin) = (position.0, moment::text(time_ms), entry.origin.unwrap_or(own));
@@ -261,6 +262,7 @@ fn put(
     match entry.change {
         Change::PlanClear { at } => words.push(format!("at={}", at.map_or(0, |at| at.0))),
         Change::Lost { len } => words.push(format!("bytes={len}")),
+        Change::Transaction(changes) => words.push(format!("changes={}", changes.iter().count())),
         _ => {}
     }
     let Attributes { flags, expiry, version, marks, .. } = attributes;
@@ -284,5 +286,12 @@ fn put(
         }
         Values::Short | Values::Whole => tsv::escape(out, value)?,
     }
-    out.write_all(b"\n")
+    out.write_all(b"\n")?;
+    // What was made as one is told one by one as well, so that whoever reads puts and removes misses none.
+    if let Change::Transaction(changes) = entry.change {
+        for change in changes.iter() {
+            put(out, Position(position), time_ms, own, &Entry { change, ..*entry }, values)?;
+        }
+    }
+    Ok(())
 }

@@ -15,6 +15,7 @@ use crate::long_value;
 use crate::store::{LongJoin, StoreVisitor};
 use crate::sweep::{Round, Sweep, Sweeps};
 use crate::touch::TouchVisitor;
+use crate::transaction::{Gate, Space};
 use crate::update_log::{Change, Position, UpdateLog};
 use crate::versions::Versions;
 use std::ops::ControlFlow;
@@ -40,6 +41,7 @@ pub struct Database {
     classes: SizeClasses,
     figures: Figures,
     emulates_full: bool,
+    gate: Gate,
     /// Set once, when what is kept has been restored.
     log: OnceLock<UpdateLog>,
 }
@@ -65,6 +67,7 @@ impl Database {
             classes,
             figures: Figures::default(),
             emulates_full: false,
+            gate: Gate::default(),
             log: OnceLock::new(),
         };
         database.tell_time();
@@ -183,9 +186,14 @@ impl Database {
     /// Carries out a planned flush whose time has come.
     #[inline]
     fn flush_if_due(&self, now: UnixSeconds) {
-        self.flush.carry_out_if_due(now, self.engine(), &|change| {
-            self.tell(change);
-        });
+        if self.flush.is_due(now) {
+            // While a transaction is open it waits for a later command.
+            self.gate.unless_closed(|| {
+                self.flush.carry_out_if_due(now, self.engine(), &|change| {
+                    self.tell(change);
+                });
+            });
+        }
     }
 
     /// Does what a log or a checkpoint tells, without telling the log. A record that has expired since is stored all the same: a
@@ -211,6 +219,7 @@ impl Database {
                 self.flush.restore(at);
                 Ok(())
             }
+            Change::Transaction(changes) => changes.iter().try_for_each(|change| self.replay(&change)),
             Change::Mark { .. } | Change::Lost { .. } => Ok(()),
         }
     }
@@ -224,6 +233,25 @@ impl Database {
             let end = log.end();
             Some(Stand { end, planned_clear, version: self.versions.made() })
         })
+    }
+
+    /// The end of the log, which has been told of whatever the engine has.
+    pub(crate) fn log_end(&self, log: &UpdateLog) -> Position {
+        self.gate.between_commits(|| log.end())
+    }
+
+    /// A visit of a commit's.
+    pub(crate) fn visit_past_gate(&self, key: &[u8], visitor: &mut Replay<'_>) -> Result<()> {
+        if let Action::Put(record) = visitor.0 {
+            self.sweep.note_expiry(record.attributes.expiry);
+        }
+        loop {
+            let removed = self.sweep.gone();
+            match self.engine.visit(key, visitor) {
+                Err(error) if error.kind() == ErrorKind::Full && self.relieve(self.clock.now(), removed) => {}
+                outcome => return outcome,
+            }
+        }
     }
 
     /// The records of a checkpoint will come in this order.
@@ -261,11 +289,13 @@ impl Database {
     }
 
     fn plan_flush(&self, lane: &Lane, at: Ttl, now: UnixSeconds) -> Result<()> {
-        self.flush.plan(at, now, self.engine(), &|change| {
-            if let Some(end) = self.tell(change) {
-                lane.has_logged(end);
-            }
-        })
+        self.gate.while_open(|| {
+            self.flush.plan(at, now, self.engine(), &|change| {
+                if let Some(end) = self.tell(change) {
+                    lane.has_logged(end);
+                }
+            })
+        })?
     }
 
     /// Whether this is a change, and the log could not be told of it.
@@ -290,19 +320,62 @@ impl Database {
             lane.counts.log_refusals.one();
             return reply(Reply::Refused(Refusal::LogUnwritable));
         }
+        self.run(self.space(), lane, command, now, reply);
+    }
+
+    /// What everybody reads and writes, as long as no transaction has it otherwise.
+    #[inline]
+    fn space(&self) -> Space<'_> {
+        Space { engine: &*self.engine, log: self.log.get(), gate: Some(&self.gate) }
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Runs a visitor on a record in a space. What is expired is not shown to it.
+    pub(crate) fn visit_in(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        key: &[u8],
+        visitor: &mut dyn Visitor,
+    ) -> Result<()> {
+        self.visit(space, lane, key, self.clock.now(), visitor).map(|_| ())
+    }
+
+    /// Runs a visitor on a record, atomically; what is expired is not shown to it. Fails as [`Engine::visit`] does, and with
+    /// `Unavailable` if the update log cannot be written.
+    pub fn visit_record(&self, lane: &Lane, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        self.flush_if_due(self.clock.now());
+        if self.log.get().is_some_and(|log| !log.takes_changes()) {
+            return Err(Error::new(ErrorKind::Unavailable, "the update log cannot be written"));
+        }
+        self.visit_in(self.space(), lane, key, visitor)
+    }
+
+    /// Runs a command in a space.
+    pub(crate) fn run(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        command: &Command<'_>,
+        now: UnixSeconds,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) {
         match command {
-            Command::Get(get) => self.get(lane, get, now, reply),
-            Command::Store(store) => reply(self.store(lane, store, now)),
+            Command::Get(get) => self.get(space, lane, get, now, reply),
+            Command::Store(store) => reply(self.store(space, lane, store, now)),
             Command::RefusedStore(refused) => {
                 let flags_len = if refused.flags != 0 { 4 } else { 0 };
                 let class = self.classes.of(refused.key.len() + refused.value_len + flags_len);
-                self.refuse_store(lane, refused.key, class, refused.discards, refused.refusal, now);
+                self.refuse_store(space, lane, (refused.key, class), refused.discards, refused.refusal, now);
                 reply(Reply::Refused(refused.refusal));
             }
-            Command::Delete(delete) => reply(self.delete(lane, delete, now)),
-            Command::Arithmetic(arithmetic) => reply(self.arithmetic(lane, arithmetic, now)),
-            Command::Touch(touch) => reply(self.touch(lane, touch, now)),
-            Command::Inspect(inspect) => reply(self.inspect(lane, inspect, now)),
+            Command::Delete(delete) => reply(self.delete(space, lane, delete, now)),
+            Command::Arithmetic(arithmetic) => reply(self.arithmetic(space, lane, arithmetic, now)),
+            Command::Touch(touch) => reply(self.touch(space, lane, touch, now)),
+            Command::Inspect(inspect) => reply(self.inspect(space, lane, inspect, now)),
             Command::Flush { at } => {
                 lane.counts.cmd_flush.one();
                 reply(match self.plan_flush(lane, *at, now) {
@@ -331,18 +404,27 @@ impl Database {
 
     /// Shows the live records from `from` (the start: `None`) on, until `see` breaks; returns where to go on, `None` at
     /// the end. What [`Engine::scan`] promises holds here too.
+    pub fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        let now = self.clock.now();
+        self.flush_if_due(now);
+        self.engine.scan(from, &mut |key, record| {
+            if record.attributes.expiry.is_live(now) { see(key, record) } else { ControlFlow::Continue(()) }
+        })
+    }
+
+    /// The same for what is known of records besides their values.
     pub fn list(
         &self,
         from: Option<Place>,
         see: &mut dyn FnMut(&[u8], Inspection) -> ControlFlow<()>,
     ) -> Result<Option<Place>> {
         let now = self.clock.now();
-        self.flush_if_due(now);
-        self.engine.scan(from, &mut |key, record| {
+        self.scan(from, &mut |key, record| {
             let attributes = record.attributes;
-            if !attributes.expiry.is_live(now) {
-                return ControlFlow::Continue(());
-            }
             let inspection = Inspection {
                 expiry: attributes.expiry,
                 access: attributes.access,
@@ -369,41 +451,58 @@ impl Database {
     }
 
     /// Visits with expiry in between.
-    fn visit(&self, lane: &Lane, key: &[u8], now: UnixSeconds, visitor: &mut dyn Visitor) -> Result<Met> {
-        self.visit_telling(self.log.get(), true, lane, key, now, visitor)
+    fn visit(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        key: &[u8],
+        now: UnixSeconds,
+        visitor: &mut dyn Visitor,
+    ) -> Result<Met> {
+        self.visit_telling(space, Worth::Change, lane, key, now, visitor)
     }
 
     /// The log, for what reads note on records (a version shown, a sliding expiry moved). Nothing waits for it to be on disk, for
     /// it may be lost: a record without its version meets no compare-and-set that was made for another state of it, and no
     /// version is made a second time ([`Versions::begin_anew`]). Nor shall it pile up before a log that cannot be written.
-    fn log_for_notes(&self) -> Option<&UpdateLog> {
-        self.log.get().filter(|log| log.takes_changes() && !log.is_crowded())
+    fn for_notes<'s>(&self, space: Space<'s>) -> Space<'s> {
+        Space { log: space.log.filter(|log| log.takes_changes() && !log.is_crowded()), ..space }
     }
 
-    /// `awaited`: what is answered is not to leave before the log has come on.
+    /// Fails with `Busy` where a transaction is open and it is not worth waiting.
     fn visit_telling(
         &self,
-        log: Option<&UpdateLog>,
-        awaited: bool,
+        space: Space<'_>,
+        worth: Worth,
         lane: &Lane,
         key: &[u8],
         now: UnixSeconds,
         visitor: &mut dyn Visitor,
     ) -> Result<Met> {
         if self.emulates_full {
-            return self.visit_full(lane, key, now, visitor);
+            return self.visit_full(space, lane, key, now, visitor);
         }
         let forgets = || self.forgets();
-        let mut living = Living::new(visitor, key, now, log, &forgets);
+        let mut living = Living::new(visitor, key, now, space, &forgets);
         let mut removed = self.sweep.gone();
-        let mut outcome = self.engine.visit(key, &mut living);
-        // What is expired takes nobody's room.
-        while matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full) && self.relieve(now, removed)
-        {
-            removed = self.sweep.gone();
-            outcome = self.engine.visit(key, &mut living);
-        }
-        if let Some(end) = living.logged.filter(|_| awaited) {
+        let outcome = loop {
+            let outcome = space.engine.visit(key, &mut living);
+            if living.turned_away {
+                if worth == Worth::Note {
+                    return Err(Error::new(ErrorKind::Busy, "a transaction is open"));
+                }
+                space.wait()?;
+                continue;
+            }
+            // What is expired takes nobody's room.
+            if matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full) && self.relieve(now, removed)
+            {
+                removed = self.sweep.gone();
+                continue;
+            }
+            break outcome;
+        };
+        if let Some(end) = living.logged.filter(|_| worth == Worth::Change) {
             lane.has_logged(end);
         }
         let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
@@ -420,6 +519,7 @@ impl Database {
     #[cold]
     fn visit_full(
         &self,
+        space: Space<'_>,
         lane: &Lane,
         key: &[u8],
         now: UnixSeconds,
@@ -427,8 +527,12 @@ impl Database {
     ) -> Result<Met> {
         let mut full = NoRoom { inner: visitor, refused: false };
         let forgets = || self.forgets();
-        let mut living = Living::new(&mut full, key, now, self.log.get(), &forgets);
-        let outcome = self.engine.visit(key, &mut living);
+        let mut living = Living::new(&mut full, key, now, space, &forgets);
+        let mut outcome = space.engine.visit(key, &mut living);
+        while living.turned_away {
+            space.wait()?;
+            outcome = space.engine.visit(key, &mut living);
+        }
         if let Some(end) = living.logged {
             lane.has_logged(end);
         }
@@ -439,14 +543,21 @@ impl Database {
         outcome.map(|()| met)
     }
 
-    fn get(&self, lane: &Lane, get: &Get<'_>, now: UnixSeconds, reply: &mut dyn FnMut(Reply<'_>)) {
+    fn get(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        get: &Get<'_>,
+        now: UnixSeconds,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) {
         if get.needs.access {
             self.tracking.ask(now);
         }
         let (outcome, class) = if get::only_looks(get) && (get.silent || !self.tracking.is_on(now)) {
-            self.look(lane, get, now, reply)
+            self.look(space, lane, get, now, reply)
         } else {
-            self.visit_get(lane, get, now, reply)
+            self.visit_get(space, lane, get, now, reply)
         };
         if outcome == Outcome::Miss {
             reply(Reply::Miss);
@@ -483,6 +594,7 @@ impl Database {
     #[inline]
     fn look(
         &self,
+        space: Space<'_>,
         lane: &Lane,
         get: &Get<'_>,
         now: UnixSeconds,
@@ -492,7 +604,7 @@ impl Database {
         let mut size = 0;
         let (mut must_visit, mut is_expired) = (false, false);
         // A local engine's reads do not fail; one that cannot answer now has no record to show.
-        let mut see = |record: Record<'_>| {
+        let see = |record: Record<'_>| {
             if !record.attributes.expiry.is_live(now) {
                 is_expired = true;
             } else if let Some(hit) = get::look(get, record, now) {
@@ -503,22 +615,19 @@ impl Database {
                 must_visit = true;
             }
         };
-        let _ = if get.silent {
-            self.engine.peek(get.key, &mut see)
-        } else {
-            self.engine.view(get.key, &mut see)
-        };
+        let _ = space.look(get.key, !get.silent, see);
         if must_visit {
-            return self.visit_get(lane, get, now, reply);
+            return self.visit_get(space, lane, get, now, reply);
         }
-        if is_expired {
-            let _ = self.visit(lane, get.key, now, &mut Bury);
+        if is_expired && !space.is_closed() {
+            let _ = self.visit(space, lane, get.key, now, &mut Bury);
         }
         (outcome, self.classes.of(size))
     }
 
     fn visit_get(
         &self,
+        space: Space<'_>,
         lane: &Lane,
         get: &Get<'_>,
         now: UnixSeconds,
@@ -529,18 +638,25 @@ impl Database {
             self.tracking.is_on(now) && self.engine.bounded().is_some_and(|bounded| bounded.is_tight());
         let mut visitor = GetVisitor::new(get, now, &self.tracking, &self.versions, reply, is_tight);
         let is_change = get.touch.is_some() || get.vivify.is_some();
-        let log = if is_change { self.log.get() } else { self.log_for_notes() };
-        let met = self.visit_telling(log, is_change, lane, get.key, now, &mut visitor);
+        // A version that is shown must be the record's; all else that is noted can do without.
+        let worth = match get.needs.version {
+            _ if is_change => Worth::Change,
+            true => Worth::Answer,
+            false => Worth::Note,
+        };
+        let noting = if is_change { space } else { self.for_notes(space) };
+        let met = self.visit_telling(noting, worth, lane, get.key, now, &mut visitor);
         let outcome = visitor.outcome;
         self.note([get.touch, get.vivify], now);
         match met {
             Ok(_) if outcome == Outcome::Vivified => (outcome, self.classes.of(get.key.len())),
             Ok(met) => (outcome, met.class),
-            Err(_) => {
+            Err(error) => {
                 // What could not be noted on a record does not keep it from being read.
+                let may_show = outcome == Outcome::Hit || error.kind() == ErrorKind::Busy;
                 let mut shown = false;
-                let _ = self.engine.view(get.key, &mut |record| {
-                    shown = outcome == Outcome::Hit && record.attributes.expiry.is_live(now);
+                let _ = space.look(get.key, true, |record| {
+                    shown = may_show && record.attributes.expiry.is_live(now);
                     if shown {
                         reply(Reply::Hit(get::unchanged(record, now)));
                     }
@@ -556,7 +672,7 @@ impl Database {
         }
     }
 
-    fn store(&self, lane: &Lane, store: &Store<'_>, now: UnixSeconds) -> Reply<'static> {
+    fn store(&self, space: Space<'_>, lane: &Lane, store: &Store<'_>, now: UnixSeconds) -> Reply<'static> {
         let class_number = self.classes.of(size_of(store.key, store.value, store.flags));
         let class = lane.class(class_number);
         if store.family == Family::Meta {
@@ -566,7 +682,7 @@ impl Database {
         let visited = if self.emulates_full {
             Err(Error::new(ErrorKind::Full, "memory is taken to be full"))
         } else {
-            self.visit_store(lane, store, now)
+            self.visit_store(space, lane, store, now)
         };
         self.note([Some(store.ttl), store.vivify], now);
         let mut met_class = 0;
@@ -601,7 +717,7 @@ impl Database {
             Reply::Refused(refusal) => {
                 // What the client believes replaced must not be read again; a compare-and-set has promised nothing.
                 let discards = store.mode == StoreMode::Set && store.compare.is_none();
-                self.refuse_store(lane, store.key, class_number, discards, refusal, now);
+                self.refuse_store(space, lane, (store.key, class_number), discards, refusal, now);
             }
             _ => {}
         }
@@ -611,9 +727,9 @@ impl Database {
     /// Counts a store that was refused: as refused alone, as memcached does. Removes the old record if that goes.
     fn refuse_store(
         &self,
+        space: Space<'_>,
         lane: &Lane,
-        key: &[u8],
-        class: usize,
+        (key, class): (&[u8], usize),
         discards: bool,
         refusal: Refusal,
         now: UnixSeconds,
@@ -625,11 +741,17 @@ impl Database {
             lane.class(class).out_of_memory.one();
         }
         if discards {
-            let _ = self.visit(lane, key, now, &mut Remove);
+            let _ = self.visit(space, lane, key, now, &mut Remove);
         }
     }
 
-    fn visit_store(&self, lane: &Lane, store: &Store<'_>, now: UnixSeconds) -> Result<(Met, Reply<'static>)> {
+    fn visit_store(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        store: &Store<'_>,
+        now: UnixSeconds,
+    ) -> Result<(Met, Reply<'static>)> {
         let extends = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
         let (copied, with_copy);
         let store = if store.value.len() < LONG_VALUE_LEN || store.shared.0.is_some() || extends {
@@ -650,7 +772,7 @@ impl Database {
         let mut visitor = StoreVisitor::new(store, now, &self.tracking, &self.versions);
         let mut tries = 0;
         loop {
-            let met = self.visit(lane, store.key, now, &mut visitor)?;
+            let met = self.visit(space, lane, store.key, now, &mut visitor)?;
             let Some(seen) = visitor.take_wanted() else { return Ok((met, visitor.outcome)) };
             tries += 1;
             if tries > JOINS_APART {
@@ -673,12 +795,12 @@ impl Database {
         }
     }
 
-    fn delete(&self, lane: &Lane, delete: &Delete<'_>, now: UnixSeconds) -> Reply<'static> {
+    fn delete(&self, space: Space<'_>, lane: &Lane, delete: &Delete<'_>, now: UnixSeconds) -> Reply<'static> {
         if delete.family == Family::Meta {
             lane.counts.cmd_meta.one();
         }
         let mut visitor = DeleteVisitor { delete, now, versions: &self.versions, outcome: Reply::NotFound };
-        let visited = self.visit(lane, delete.key, now, &mut visitor);
+        let visited = self.visit(space, lane, delete.key, now, &mut visitor);
         self.note([delete.ttl, None], now);
         let (outcome, class) = match visited {
             Ok(met) => (visitor.outcome, met.class),
@@ -697,12 +819,18 @@ impl Database {
         outcome
     }
 
-    fn arithmetic(&self, lane: &Lane, arithmetic: &Arithmetic<'_>, now: UnixSeconds) -> Reply<'static> {
+    fn arithmetic(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        arithmetic: &Arithmetic<'_>,
+        now: UnixSeconds,
+    ) -> Reply<'static> {
         if arithmetic.family == Family::Meta {
             lane.counts.cmd_meta.one();
         }
         let mut visitor = ArithmeticVisitor::new(arithmetic, now, &self.tracking, &self.versions);
-        let visited = self.visit(lane, arithmetic.key, now, &mut visitor);
+        let visited = self.visit(space, lane, arithmetic.key, now, &mut visitor);
         self.note([arithmetic.touch, arithmetic.vivify], now);
         let (outcome, class) = match visited {
             Ok(met) => (visitor.outcome, lane.class(met.class)),
@@ -734,10 +862,10 @@ impl Database {
         outcome
     }
 
-    fn touch(&self, lane: &Lane, touch: &Touch<'_>, now: UnixSeconds) -> Reply<'static> {
+    fn touch(&self, space: Space<'_>, lane: &Lane, touch: &Touch<'_>, now: UnixSeconds) -> Reply<'static> {
         lane.counts.cmd_touch.one();
         let mut visitor = TouchVisitor { touch, now, tracking: &self.tracking, found: false };
-        let visited = self.visit(lane, touch.key, now, &mut visitor);
+        let visited = self.visit(space, lane, touch.key, now, &mut visitor);
         self.note([Some(touch.ttl), None], now);
         match visited {
             Ok(met) if visitor.found => {
@@ -753,11 +881,17 @@ impl Database {
         }
     }
 
-    fn inspect(&self, lane: &Lane, inspect: &Inspect<'_>, now: UnixSeconds) -> Reply<'static> {
+    fn inspect(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        inspect: &Inspect<'_>,
+        now: UnixSeconds,
+    ) -> Reply<'static> {
         lane.counts.cmd_meta.one();
         self.tracking.ask(now);
         let mut visitor = InspectVisitor { inspect, now, versions: &self.versions, outcome: Reply::Miss };
-        match self.visit_telling(self.log_for_notes(), false, lane, inspect.key, now, &mut visitor) {
+        match self.visit_telling(self.for_notes(space), Worth::Answer, lane, inspect.key, now, &mut visitor) {
             Ok(_) => visitor.outcome,
             Err(_) => Reply::Refused(Refusal::OutOfMemory),
         }
@@ -797,6 +931,17 @@ impl Visitor for NoRoom<'_> {
     }
 }
 
+/// How much depends on a visit.
+#[derive(Clone, Copy, PartialEq)]
+enum Worth {
+    /// What is answered is not to leave before the log has come on.
+    Change,
+    /// The answer needs it.
+    Answer,
+    /// The answer can do without.
+    Note,
+}
+
 /// What a visit came upon.
 #[derive(Clone, Copy)]
 struct Met {
@@ -814,7 +959,7 @@ pub(crate) struct Stand {
 }
 
 /// Does as it was told before.
-struct Replay<'r>(Action<'r>);
+pub(crate) struct Replay<'r>(pub(crate) Action<'r>);
 
 impl Visitor for Replay<'_> {
     fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {

@@ -2,7 +2,8 @@
 //! what they have changed.
 
 use crate::classes::plain_size;
-use crate::update_log::{Change, Position, UpdateLog};
+use crate::transaction::Space;
+use crate::update_log::{Change, Position};
 use todana_core::{Action, Attributes, Expiry, Record, Ttl, UnixSeconds, Visitor};
 
 /// When a record with this time to live dies.
@@ -33,7 +34,9 @@ pub(crate) struct Living<'v> {
     pub(crate) met_size: usize,
     /// It is removed, and `inner` did nothing.
     buries: bool,
-    log: Option<&'v UpdateLog>,
+    space: Space<'v>,
+    /// A transaction is open, and nothing was done.
+    pub(crate) turned_away: bool,
     /// Whether records go without the log being told.
     forgets: &'v dyn Fn() -> bool,
     /// What the log is told if the visit goes through.
@@ -61,7 +64,7 @@ impl<'v> Living<'v> {
         inner: &'v mut dyn Visitor,
         key: &'v [u8],
         now: UnixSeconds,
-        log: Option<&'v UpdateLog>,
+        space: Space<'v>,
         forgets: &'v dyn Fn() -> bool,
     ) -> Self {
         let (tells, logged) = (Tells::Nothing, None);
@@ -72,7 +75,8 @@ impl<'v> Living<'v> {
             met_expired: false,
             met_size: 0,
             buries: false,
-            log,
+            space,
+            turned_away: false,
             forgets,
             tells,
             logged,
@@ -85,9 +89,13 @@ impl Visitor for Living<'_> {
         self.met_size = old.map_or(0, |old| plain_size(self.key, &old));
         self.met_expired = old.is_some_and(|old| !old.attributes.expiry.is_live(self.now));
         self.buries = false;
+        self.turned_away = self.space.is_closed();
+        if self.turned_away {
+            return Action::Keep;
+        }
         if !self.met_expired {
             let action = self.inner.visit(old);
-            if let Some(log) = self.log {
+            if let Some(log) = self.space.log {
                 // It may have been evicted. Whoever is told that it is not there shall not meet it after a restart, so
                 // the log is told too; here, while the record's lock is held, as nothing will be applied.
                 if old.is_none() && matches!(action, Action::Remove) && (self.forgets)() {
@@ -118,7 +126,7 @@ impl Visitor for Living<'_> {
         if self.buries {
             return;
         }
-        if let Some(log) = self.log {
+        if let Some(log) = self.space.log {
             let key = self.key;
             let change = match (self.tells, now) {
                 (Tells::Put, Some(record)) => Some(Change::Put { key, record }),

@@ -62,10 +62,15 @@ impl Flush {
         Some(self.last.load(Ordering::Relaxed)).filter(|&last| last != NONE).map(UnixSeconds)
     }
 
+    #[inline]
+    pub(crate) fn is_due(&self, now: UnixSeconds) -> bool {
+        now.0 >= self.at.load(Ordering::Acquire)
+    }
+
     /// Carries out a flush whose time has come, before anything else is answered.
     #[inline]
     pub(crate) fn carry_out_if_due(&self, now: UnixSeconds, engine: &dyn Engine, log: &dyn Fn(Change<'_>)) {
-        if now.0 >= self.at.load(Ordering::Acquire) {
+        if self.is_due(now) {
             self.carry_out(now, engine, log);
         }
     }

@@ -40,6 +40,7 @@ mod clock;
 mod counters;
 mod data_directory;
 mod database;
+mod db;
 mod delete;
 mod expiry;
 mod figures;
@@ -48,10 +49,12 @@ mod flush;
 mod get;
 mod inspect;
 mod long_value;
+mod records;
 mod restoration;
 mod store;
 mod sweep;
 mod touch;
+mod transaction;
 pub mod update_log;
 mod versions;
 
@@ -63,5 +66,11 @@ pub use data_directory::{
     DataDirectory, DataOptions, Opened, Progress, Remedy, Repair, Verified, repair, seed_of, verify,
 };
 pub use database::Database;
+pub use db::{Db, DbOptions, Kind, Name, Tuning};
+pub use records::{Compared, OwnedRecord, Records, Update};
 pub use restoration::{RestoreOptions, Restored, restore};
 pub use sweep::{Round, Sweeps};
+pub use todana_core::{
+    Action, Error, ErrorKind, Expiry, Record, Result, Ttl, UnixSeconds, Visitor, WhenFull,
+};
+pub use transaction::Transaction;

@@ -121,15 +121,7 @@ Rss:                   8 kB
         let told: Vec<_> = regions(SMAPS)
             .iter()
             .map(|r| {
-                (
-                    r.start,
-                    r.end,
-                    r.access.clone(),
-                    r.is_of_file,
-                    r.resident_kib,
-                    r.anonymous_kib,
-                    r.is_locked,
-                )
+                (r.start, r.end, r.access.clone(), r.is_of_file, r.resident_kib, r.anonymous_kib, r.is_locked)
             })
             .collect();
         assert_eq!(

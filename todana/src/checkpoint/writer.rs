@@ -105,7 +105,7 @@ pub(crate) fn write(
         }
         pace.rest();
     }
-    let until = log.end();
+    let until = database.log_end(log);
     log.sync_to(until)?;
     let footer = blocks.finish(until)?;
     Ok(Written { header, footer })

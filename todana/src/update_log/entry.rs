@@ -16,6 +16,7 @@ const REMOVE: u8 = 3;
 const CLEAR: u8 = 4;
 const PLAN: u8 = 5;
 const LOST: u8 = 6;
+const TRANSACTION: u8 = 7;
 const KIND: u8 = 0x07;
 
 const FLAGS: u8 = 0x08;
@@ -68,11 +69,67 @@ pub enum Change<'a> {
         /// On disk up to here.
         synced: Position,
     },
+    /// Several records are changed, all of them or none.
+    Transaction(Changes<'a>),
     /// Changes stood here that were damaged; a repair has put this in their place.
     Lost {
         /// Bytes of it, behind the frame and the tag.
         len: u64,
     },
+}
+
+/// Puts and removals that were made together, as the log keeps them: for each its length (varint) and its content.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Changes<'a>(&'a [u8]);
+
+impl<'a> Changes<'a> {
+    /// In order.
+    pub fn iter(&self) -> impl Iterator<Item = Change<'a>> + use<'a> {
+        let mut rest = Rest(self.0);
+        std::iter::from_fn(move || next_change(&mut rest))
+    }
+
+    /// `None` if they are not of this format.
+    fn checked(bytes: &'a [u8]) -> Option<Changes<'a>> {
+        let mut rest = Rest(bytes);
+        while !rest.0.is_empty() {
+            next_change(&mut rest)?;
+        }
+        Some(Changes(bytes))
+    }
+}
+
+fn next_change<'a>(rest: &mut Rest<'a>) -> Option<Change<'a>> {
+    let len = usize::try_from(rest.varint()?).ok()?;
+    let entry = decode_plain(rest.take(len)?)?;
+    let fits = entry.origin.is_none() && matches!(entry.change, Change::Put { .. } | Change::Remove { .. });
+    fits.then_some(entry.change)
+}
+
+/// Gathers changes that are to be told together.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    bytes: Vec<u8>,
+    one: Vec<u8>,
+}
+
+impl Gathered {
+    /// Adds a put or a removal. False if the log takes no more in one piece.
+    pub(crate) fn push(&mut self, change: Change<'_>) -> bool {
+        self.one.clear();
+        encode(&Entry { origin: None, change }, false, &mut self.one);
+        let content = &self.one[FRAME_LEN..];
+        if self.bytes.len() + content.len() + 16 > CONTENT_LEN_MAX as usize {
+            return false;
+        }
+        put_varint(content.len() as u64, &mut self.bytes);
+        self.bytes.extend_from_slice(content);
+        true
+    }
+
+    pub(crate) fn change(&self) -> Change<'_> {
+        Change::Transaction(Changes(&self.bytes))
+    }
 }
 
 /// A change and where it first happened.
@@ -110,6 +167,10 @@ pub(crate) fn encode(entry: &Entry<'_>, value_apart: bool, out: &mut Vec<u8>) {
             out.push(MARK);
             out.extend_from_slice(&time_ms.to_le_bytes());
             out.extend_from_slice(&synced.0.to_le_bytes());
+        }
+        Change::Transaction(changes) => {
+            head(TRANSACTION, entry.origin, None, &Attributes::default(), out);
+            out.extend_from_slice(changes.0);
         }
         Change::Lost { len } => {
             out.push(LOST);
@@ -172,6 +233,21 @@ pub(crate) fn crc_of_frame(seed: u32, position: Position, size: u32) -> u32 {
 
 /// The content of an entry. `None` if it is not of this format, whatever its CRC says.
 pub(crate) fn decode(content: &[u8]) -> Option<Entry<'_>> {
+    if content.first().is_none_or(|tag| tag & KIND != TRANSACTION) {
+        return decode_plain(content);
+    }
+    let mut rest = Rest(content);
+    let tag = rest.byte()?;
+    let more = if tag & MORE != 0 { rest.byte()? } else { 0 };
+    if tag & !(KIND | MORE) != 0 || more != (if tag & MORE != 0 { ORIGIN } else { 0 }) {
+        return None;
+    }
+    let origin = if more & ORIGIN != 0 { Some(rest.varint()?.try_into().ok()?) } else { None };
+    Some(Entry { origin, change: Change::Transaction(Changes::checked(rest.0)?) })
+}
+
+/// The content of an entry that is no transaction.
+fn decode_plain(content: &[u8]) -> Option<Entry<'_>> {
     let mut rest = Rest(content);
     let tag = rest.byte()?;
     let kind = tag & KIND;
@@ -306,6 +382,10 @@ mod tests {
         assert_eq!(content(&own(Change::PlanClear { at: Some(UnixSeconds(128)) })), b"\x05\x80\x01");
         assert_eq!(content(&own(Change::PlanClear { at: None })), b"\x05\x00");
         assert_eq!(content(&own(Change::Lost { len: 2 })), b"\x06\0\0");
+        let mut gathered = Gathered::default();
+        assert!(gathered.push(Change::Put { key: b"hello", record }));
+        assert!(gathered.push(Change::Remove { key: b"k" }));
+        assert_eq!(content(&own(gathered.change())), b"\x07\x0c\x01\x05helloworld\x03\x03\x01k");
         assert_eq!(
             content(&own(Change::Mark { time_ms: 1, synced: Position(2) })),
             b"\x00\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0"
@@ -334,7 +414,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_encoded_is_decoded(
-            kind in 0..6,
+            kind in 0..7,
             origin in proptest::option::of(any::<u32>()),
             key in proptest::collection::vec(any::<u8>(), 0..200),
             value in proptest::collection::vec(any::<u8>(), 0..200),
@@ -342,17 +422,26 @@ mod tests {
             number in any::<u64>(),
         ) {
             let (key, record) = (&key[..], Record::new(&value, attributes));
+            let mut gathered = Gathered::default();
+            let has_room = gathered.push(Change::Remove { key: &value })
+                && gathered.push(Change::Put { key, record });
+            prop_assert!(has_room);
             let (change, origin) = match kind {
                 0 => (Change::Put { key, record }, origin),
                 1 => (Change::Retag { key, attributes }, origin),
                 2 => (Change::Remove { key }, origin),
                 3 => (Change::Clear, origin),
+                6 => (gathered.change(), origin),
                 4 => (Change::PlanClear { at: nonzero(number).map(UnixSeconds) }, origin),
                 _ => (Change::Mark { time_ms: number, synced: Position(!number) }, None),
             };
             let entry = Entry { origin, change };
             let bytes = content(&entry);
             prop_assert_eq!(decode(&bytes), Some(entry));
+            if let Change::Transaction(changes) = entry.change {
+                let told: Vec<_> = changes.iter().collect();
+                prop_assert_eq!(told, [Change::Remove { key: &value }, Change::Put { key, record }]);
+            }
         }
 
         /// One form for each entry: what is decoded from any bytes is encoded as the same bytes.

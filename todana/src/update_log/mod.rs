@@ -30,8 +30,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 
-pub use entry::{Change, Entry, Position};
-pub(crate) use entry::{Rest, decode, put_varint};
+pub use entry::{Change, Changes, Entry, Position};
+pub(crate) use entry::{Gathered, Rest, decode, put_varint};
 pub use follower::{Follower, See, SegmentInfo, segments};
 pub use reader::{Finding, Reader, Salvage, Tail, salvage};
 pub use segment::Identity;

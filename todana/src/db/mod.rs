@@ -1,0 +1,190 @@
+//! A database for a program of one's own: opened by name, kept in order by a thread of its own.
+
+mod housekeeper;
+mod name;
+mod options;
+
+use crate::data_directory::DataDirectory;
+use crate::update_log::Position;
+use crate::{Database, Lane, Records, Transaction};
+use housekeeper::Housekeeper;
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use thread_local::ThreadLocal;
+use todana_core::{Command, Place, Record, Reply, Result, Status, Ttl, Visitor};
+
+pub use name::{Kind, Name, Tuning};
+pub use options::DbOptions;
+
+/// An open database. Clones are the same one; it is closed when the last of them is dropped.
+///
+/// ```
+/// use todana::{Db, Records};
+///
+/// let db = Db::open("mem:hash")?;
+/// db.set(b"hello", b"world")?;
+/// assert_eq!(db.get(b"hello")?, Some(b"world".to_vec()));
+/// # Ok::<(), todana::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Db(Arc<Inner>);
+
+struct Inner {
+    /// Ends first.
+    housekeeper: Option<Housekeeper>,
+    database: Arc<Database>,
+    lanes: ThreadLocal<Arc<Lane>>,
+    directory: Option<Arc<DataDirectory>>,
+    name: Name,
+}
+
+impl fmt::Debug for Db {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Db").field(&self.0.name.to_string()).finish()
+    }
+}
+
+impl Db {
+    /// Opens a database by its name: `mem:hash`, and what else [`Name`] tells. Fails with `Invalid` for a name that says nothing, and as
+    /// [`DbOptions::open`] does.
+    pub fn open(name: &str) -> Result<Db> {
+        DbOptions::default().open(name)
+    }
+
+    /// The name that it was opened by.
+    pub fn name(&self) -> &Name {
+        &self.0.name
+    }
+
+    /// The database, for commands and statistics.
+    pub fn database(&self) -> &Database {
+        &self.0.database
+    }
+
+    /// What the engine holds.
+    pub fn status(&self) -> Status {
+        self.0.database.status()
+    }
+
+    /// How many records there are, expired ones that nobody has met yet included. Costs no scan.
+    pub fn count(&self) -> u64 {
+        self.status().records
+    }
+
+    /// Begins a transaction, once no other one is open. Fails with `Busy` if this thread has one open already.
+    ///
+    /// ```
+    /// # use todana::{Db, Records};
+    /// let db = Db::open("mem:hash")?;
+    /// let transaction = db.begin()?;
+    /// transaction.set(b"from", b"10")?;
+    /// transaction.set(b"to", b"90")?;
+    /// assert_eq!(db.get(b"to")?, None);
+    /// transaction.commit()?;
+    /// assert_eq!(db.get(b"to")?, Some(b"90".to_vec()));
+    ///
+    /// let transaction = db.begin()?;
+    /// transaction.remove(b"to")?;
+    /// transaction.abort();
+    /// assert_eq!(db.get(b"to")?, Some(b"90".to_vec()));
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn begin(&self) -> Result<Transaction<'_>> {
+        self.0.database.begin(self.lane())
+    }
+
+    /// Removes all records.
+    pub fn clear(&self) -> Result<()> {
+        let flush = Command::Flush { at: Ttl::Never };
+        self.execute(&flush, &mut |_| ())
+    }
+
+    /// Shows every live record, in no order unless the engine keeps one, until `see` breaks. A record that is there throughout is
+    /// shown at least once, whatever is written meanwhile. `see` may run under a lock of the engine: it must not call the
+    /// database.
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use todana::{Db, Records};
+    /// # let db = Db::open("mem:hash")?;
+    /// db.set(b"a", b"1")?;
+    /// db.set(b"b", b"2")?;
+    /// let mut sum = 0;
+    /// db.for_each(&mut |_, record| {
+    ///     sum += u32::from(record.value[0] - b'0');
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// assert_eq!(sum, 3);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn for_each(&self, see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>) -> Result<()> {
+        let mut place: Option<Place> = None;
+        let mut flow = ControlFlow::Continue(());
+        loop {
+            place = self.0.database.scan(place.take(), &mut |key, record| {
+                flow = see(key, record);
+                flow
+            })?;
+            if place.is_none() || flow.is_break() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns once all that was written so far is on disk, where it is kept there. Fails with `Unavailable` if that cannot be
+    /// brought about.
+    pub fn sync(&self) -> Result<()> {
+        match self.0.database.log() {
+            Some(log) => log.sync_to(log.end()),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a checkpoint, where it is kept on disk: the next opening needs no more of the log than what comes after.
+    pub fn checkpoint(&self) -> Result<()> {
+        match &self.0.directory {
+            Some(directory) => directory.checkpoint(&self.0.database).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    fn lane(&self) -> &Lane {
+        self.0.lanes.get_or(|| self.0.database.lane())
+    }
+
+    /// What this thread has written counts as made before the call returns.
+    fn settle(&self, before: Position) -> Result<()> {
+        let lane = self.lane();
+        match self.0.database.log() {
+            Some(log) if lane.logged() != before => log.wait(lane.logged()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Records for Db {
+    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+        let lane = self.lane();
+        let before = lane.logged();
+        self.0.database.execute(lane, command, reply);
+        self.settle(before)
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        let lane = self.lane();
+        let before = lane.logged();
+        self.0.database.visit_record(lane, key, visitor)?;
+        self.settle(before)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.housekeeper = None;
+        if let Some(log) = self.database.log() {
+            // Whoever wants to know that it is on disk has called `sync`.
+            let _ = log.close();
+        }
+    }
+}

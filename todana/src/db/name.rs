@@ -1,0 +1,271 @@
+//! Names of databases: what kind it is, where it lies, and how it is tuned.
+//!
+//! ```text
+//! [ALIAS=]DATABASE[#WORD=VALUE]...
+//!
+//! mem:hash   mem:tree                   in memory
+//! PATH.hash  PATH.tree                  on disk
+//! : - *      % +                        in memory, Kyoto Cabinet's and Tokyo Cabinet's names
+//! PATH.kch PATH.kcd PATH.tch PATH.tcf   on disk, without an order
+//! PATH.kct PATH.kcf PATH.tcb            on disk, in order
+//! ```
+
+use std::fmt;
+use std::path::PathBuf;
+use todana_core::{Error, ErrorKind, Result};
+
+/// What keeps the records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// In memory, the smallest.
+    MemHash,
+    /// In memory, in the order of the keys.
+    MemTree,
+    /// On disk, for more than memory holds.
+    DiskHash,
+    /// On disk, in the order of the keys.
+    DiskTree,
+}
+
+impl Kind {
+    /// The plain name: `mem:hash`, `mem:tree`, `disk:hash`, `disk:tree`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::MemHash => "mem:hash",
+            Kind::MemTree => "mem:tree",
+            Kind::DiskHash => "disk:hash",
+            Kind::DiskTree => "disk:tree",
+        }
+    }
+}
+
+/// How a database is tuned by its name. What Kyoto's and Tokyo's names say besides has no meaning here: it is accepted, and told in
+/// [`Name::notes`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// At most so many records (`capcnt`, `ktcapcnt`, `capnum`): others go for new ones.
+    pub records_max: Option<u64>,
+    /// At most so many bytes of memory, index and slack included (`capsiz`, `ktcapsiz`): others go for new ones.
+    pub bytes_max: Option<u64>,
+    /// Values are compressed (`opts=c`, `zcomp=`, Tokyo's `opts=d`, `opts=t`, `ktopts`).
+    pub compress: bool,
+    /// Nothing is written (`mode=r`).
+    pub read_only: bool,
+    /// What is there is removed when it is opened (`mode` with `t`).
+    pub truncate: bool,
+    /// It is not made where there is none (`mode` with `w` and without `c`).
+    pub must_exist: bool,
+}
+
+/// The name of a database, taken apart.
+///
+/// ```
+/// use todana::{Kind, Name};
+///
+/// let name = Name::parse("carts=/var/lib/carts.kct#bnum=1000000#opts=c")?;
+/// assert_eq!((name.kind, name.alias.as_deref()), (Kind::DiskTree, Some("carts")));
+/// assert_eq!(name.path.as_deref(), Some(std::path::Path::new("/var/lib/carts.kct")));
+/// assert!(name.tuning.compress);
+/// assert_eq!(name.notes, ["bnum=1000000 has no meaning here"]);
+/// assert!(Name::parse("carts.txt").is_err());
+/// # Ok::<(), todana::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// What it is called among several.
+    pub alias: Option<String>,
+    /// What keeps the records.
+    pub kind: Kind,
+    /// Where they lie, for a database on disk.
+    pub path: Option<PathBuf>,
+    /// How it is tuned.
+    pub tuning: Tuning,
+    /// What was accepted and has no meaning here.
+    pub notes: Vec<String>,
+    text: String,
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Name {
+    /// Takes a name apart. Fails with `Invalid` for one that says no kind, and for tuning that asks for what is not done here and would
+    /// change what the database means.
+    pub fn parse(text: &str) -> Result<Name> {
+        let mut words = text.split('#');
+        let first = words.next().unwrap_or_default();
+        let (alias, database) = match first.split_once('=') {
+            Some((alias, database)) if is_alias(alias) => (Some(alias.to_owned()), database),
+            _ => (None, first),
+        };
+        let (mut kind, path) = kind_of(database).ok_or_else(|| unknown(text, database))?;
+        let (mut tuning, mut notes) = (Tuning::default(), Vec::new());
+        for word in words.filter(|word| !word.is_empty()) {
+            match word.split_once('=') {
+                Some((key, value)) => tune(text, key, value, &mut kind, &mut tuning, &mut notes)?,
+                None => notes.push(format!("{word} has no meaning here")),
+            }
+        }
+        Ok(Name { alias, kind, path, tuning, notes, text: text.into() })
+    }
+
+    /// What it is called among several: its alias, else the name without tuning.
+    pub fn label(&self) -> &str {
+        self.alias.as_deref().unwrap_or_else(|| self.text.split('#').next().unwrap_or_default())
+    }
+}
+
+/// So that `a=b.hash` in a folder named `x=y` can still be written as `./a=b.hash`.
+fn is_alias(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+}
+
+fn kind_of(database: &str) -> Option<(Kind, Option<PathBuf>)> {
+    let kind = match database {
+        "mem:hash" | ":" | "-" | "*" => return Some((Kind::MemHash, None)),
+        "mem:tree" | "%" | "+" => return Some((Kind::MemTree, None)),
+        _ => match database.rsplit_once('.')? {
+            (stem, _) if stem.is_empty() || stem.ends_with('/') => return None,
+            (_, "hash" | "kch" | "kcd" | "tch" | "tcf") => Kind::DiskHash,
+            (_, "tree" | "kct" | "kcf" | "tcb") => Kind::DiskTree,
+            _ => return None,
+        },
+    };
+    Some((kind, Some(PathBuf::from(database))))
+}
+
+fn tune(
+    text: &str,
+    key: &str,
+    value: &str,
+    kind: &mut Kind,
+    tuning: &mut Tuning,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    let number = || {
+        size(value).ok_or_else(|| {
+            let message = format!("database \"{text}\": {key}={value} is no number");
+            Error::new(ErrorKind::Invalid, message)
+        })
+    };
+    match key {
+        "type" => {
+            let named = match value {
+                ":" | "-" | "*" | "%" | "+" => kind_of(value),
+                "kch" | "kcd" | "kct" | "kcf" => kind_of(&format!("x.{value}")),
+                _ => None,
+            };
+            let Some((named, _)) = named else {
+                let message = format!("database \"{text}\": there is no type {value}");
+                return Err(Error::new(ErrorKind::Invalid, message));
+            };
+            *kind = named;
+        }
+        "capcnt" | "ktcapcnt" | "capnum" => tuning.records_max = Some(number()?).filter(|&max| max > 0),
+        "capsiz" | "ktcapsiz" => tuning.bytes_max = Some(number()?).filter(|&max| max > 0),
+        "opts" => tuning.compress |= value.contains(['c', 'd', 't']),
+        "zcomp" => tuning.compress = true,
+        "mode" => {
+            let asks = |letter| value.contains(letter);
+            tuning.read_only = asks('r') && !asks('w');
+            tuning.must_exist = !asks('c');
+            tuning.truncate = asks('t');
+        }
+        // An order of the keys other than that of their bytes is not kept here, and pretending would be worse than refusing.
+        "rcomp" if value != "lex" => {
+            let message =
+                format!("database \"{text}\": keys are kept in the order of their bytes, not rcomp={value}");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        "rcomp" => {}
+        "erase" => tuning.truncate |= value == "true",
+        _ => notes.push(format!("{key}={value} has no meaning here")),
+    }
+    Ok(())
+}
+
+/// A number, perhaps with Kyoto's suffix for a multiple: k, m, g, t by 1024.
+fn size(text: &str) -> Option<u64> {
+    let shift = match text.bytes().last()?.to_ascii_lowercase() {
+        b'k' => 10,
+        b'm' => 20,
+        b'g' => 30,
+        b't' => 40,
+        _ => return text.parse().ok(),
+    };
+    text[..text.len() - 1].parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+fn unknown(text: &str, database: &str) -> Error {
+    let message = if database.ends_with(".tct") {
+        format!("database \"{text}\": table databases are not there yet")
+    } else {
+        format!(
+            "database \"{text}\": a name is mem:hash, mem:tree, PATH.hash or PATH.tree, or one of Kyoto \
+             Cabinet's or Tokyo Cabinet's"
+        )
+    };
+    Error::new(ErrorKind::Invalid, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_of_the_originals_says_its_kind() {
+        for (names, kind) in [
+            (&["mem:hash", ":", "-", "*"][..], Kind::MemHash),
+            (&["mem:tree", "%", "+"], Kind::MemTree),
+            (&["a.hash", "/b/a.kch", "a.kcd", "a.tch", "a.tcf"], Kind::DiskHash),
+            (&["a.tree", "./a.kct", "a.kcf", "a.tcb"], Kind::DiskTree),
+        ] {
+            for name in names {
+                let parsed = Name::parse(name).unwrap();
+                assert_eq!((parsed.kind, parsed.to_string().as_str()), (kind, *name));
+                let is_path = name.contains('.');
+                assert_eq!(parsed.path, is_path.then(|| PathBuf::from(name)));
+            }
+        }
+    }
+
+    #[test]
+    fn tuning_that_means_something_is_taken_and_the_rest_is_noted() {
+        let name = Name::parse("*#bnum=10000#capcnt=5k#capsiz=64m#opts=ls#msiz=1g").unwrap();
+        let tuning = Tuning { records_max: Some(5120), bytes_max: Some(64 << 20), ..Tuning::default() };
+        assert_eq!(name.tuning, tuning);
+        assert_eq!(name.notes, ["bnum=10000 has no meaning here", "msiz=1g has no meaning here"]);
+        assert_eq!(Name::parse("*#capnum=0").unwrap().tuning, Tuning::default());
+        assert!(Name::parse("%#opts=c#zcomp=zlib").unwrap().tuning.compress);
+        assert_eq!(Name::parse("x.kch#type=%").unwrap().kind, Kind::MemTree);
+        let read = Name::parse("x.kch#mode=r").unwrap().tuning;
+        assert!(read.read_only && read.must_exist && !read.truncate);
+        let fresh = Name::parse("x.kch#mode=wct").unwrap().tuning;
+        assert!(!fresh.read_only && !fresh.must_exist && fresh.truncate);
+    }
+
+    #[test]
+    fn what_says_nothing_is_refused_and_the_message_says_what_would() {
+        for name in
+            ["", "x", "x.txt", ".hash", "dir/.tree", "x.kch#capcnt=many", "%#rcomp=dec", "x.kch#type=z"]
+        {
+            let error = Name::parse(name).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().starts_with(&format!("database \"{name}\": ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_alias_is_a_plain_word() {
+        let name = Name::parse("sessions=%#capcnt=10").unwrap();
+        assert_eq!(
+            (name.alias.as_deref(), name.label(), name.kind),
+            (Some("sessions"), "sessions", Kind::MemTree)
+        );
+        let path = Name::parse("./a=b.hash").unwrap();
+        assert_eq!((path.alias.as_deref(), path.label()), (None, "./a=b.hash"));
+    }
+}

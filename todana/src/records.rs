@@ -1,0 +1,457 @@
+//! What can be done with the records of a database, in a program's own words: on the database and within a transaction alike.
+
+use crate::transaction::Transaction;
+use todana_core::{
+    Action, Attributes, Command, Delete, Error, ErrorKind, Expiry, Get, Needs, Record, Refusal, Reply,
+    Result, Store, StoreMode, Touch, Ttl, Visitor,
+};
+
+/// A record of one's own: a value and what rides with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnedRecord {
+    /// The value.
+    pub value: Vec<u8>,
+    /// The client's flags.
+    pub flags: u32,
+    /// When it dies.
+    pub expiry: Expiry,
+    /// The version, where it was asked for; else the one that was shown last, 0 if none was.
+    pub version: u64,
+}
+
+impl OwnedRecord {
+    fn of(record: Record<'_>) -> OwnedRecord {
+        let Attributes { flags, expiry, version, .. } = record.attributes;
+        OwnedRecord { value: record.value.to_vec(), flags, expiry, version }
+    }
+}
+
+/// What a compare-and-set has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compared {
+    /// It was still the same, and is replaced.
+    Stored,
+    /// Somebody has changed it since.
+    Changed,
+    /// It is not there.
+    Missing,
+}
+
+/// What [`Records::update`] shall do with a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// Leave it.
+    Keep,
+    /// Give it this value; flags and expiry stay.
+    Value(Vec<u8>),
+    /// Replace it, flags and expiry included.
+    Record(OwnedRecord),
+    /// Remove it.
+    Remove,
+}
+
+/// What can be done with records, on a [`Db`](crate::Db) and within a [`Transaction`] alike.
+///
+/// Expired records are not there. Keys and values are any bytes. All methods fail with `Full` where there is no room and nothing
+/// may be evicted, with `Invalid` for keys and values longer than any engine takes, and writes with `Unavailable` where the database is
+/// kept on disk and the disk cannot be written.
+///
+/// ```
+/// use todana::{Db, Records};
+///
+/// fn visits(records: &impl Records) -> todana::Result<i64> {
+///     records.increment(b"visits", 1, Some(0))
+/// }
+///
+/// let db = Db::open("mem:hash")?;
+/// assert_eq!(visits(&db)?, 0);
+/// let transaction = db.begin()?;
+/// assert_eq!((visits(&transaction)?, visits(&transaction)?), (1, 2));
+/// assert_eq!(db.get(b"visits")?.as_deref(), Some(&b"0"[..]));
+/// transaction.commit()?;
+/// assert_eq!(db.get(b"visits")?.as_deref(), Some(&b"2"[..]));
+/// # Ok::<(), todana::Error>(())
+/// ```
+pub trait Records {
+    /// Runs a command; `reply` is called once, perhaps under a lock of the engine: it shall not call the database.
+    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()>;
+
+    /// Runs a visitor on a record, atomically; it sees no expired record. The only way in which anything is written.
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()>;
+
+    /// The value of a record.
+    ///
+    /// ```
+    /// # use todana::{Db, Records};
+    /// let db = Db::open("mem:hash")?;
+    /// assert_eq!(db.get(b"hello")?, None);
+    /// db.set(b"hello", b"world")?;
+    /// assert_eq!(db.get(b"hello")?, Some(b"world".to_vec()));
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut value = None;
+        self.view(key, &mut |record| value = Some(record.value.to_vec()))?;
+        Ok(value)
+    }
+
+    /// Shows a record where it lies, without a copy; returns whether there is one. `see` may run under a lock of the engine: it must be
+    /// brief and must not call the database.
+    ///
+    /// ```
+    /// # use todana::{Db, Records};
+    /// # let db = Db::open("mem:hash")?;
+    /// db.set(b"hello", b"world")?;
+    /// let mut len = 0;
+    /// assert!(db.view(b"hello", &mut |record| len = record.value.len())?);
+    /// assert_eq!(len, 5);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        let mut found = false;
+        self.execute(&Command::Get(Get { key, ..Get::default() }), &mut |reply| {
+            if let Reply::Hit(hit) = reply {
+                found = true;
+                see(hit.record);
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// A record with its attributes and a version, by which [`compare_and_set`](Records::compare_and_set) tells whether it has
+    /// changed. The first time costs a write, as a version is made only when it is asked for.
+    ///
+    /// ```
+    /// # use todana::{Compared, Db, Records};
+    /// # let db = Db::open("mem:hash")?;
+    /// db.set(b"stock", b"3")?;
+    /// let seen = db.get_record(b"stock")?.expect("it was just set");
+    /// db.set(b"stock", b"2")?;
+    /// assert_eq!(db.compare_and_set(b"stock", b"9", seen.version)?, Compared::Changed);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn get_record(&self, key: &[u8]) -> Result<Option<OwnedRecord>> {
+        let needs = Needs { version: true, access: false };
+        let mut found = None;
+        self.execute(&Command::Get(Get { key, needs, ..Get::default() }), &mut |reply| {
+            if let Reply::Hit(hit) = reply {
+                found = Some(OwnedRecord::of(hit.record));
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// Whether there is such a record. Does not count as a use of it.
+    fn contains(&self, key: &[u8]) -> Result<bool> {
+        let mut found = false;
+        let look = Get { key, silent: true, ..Get::default() };
+        self.execute(&Command::Get(look), &mut |reply| found = matches!(reply, Reply::Hit(_)))?;
+        Ok(found)
+    }
+
+    /// Stores a record, whatever was there; it stays until it is removed.
+    fn set(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.set_with(key, value, Ttl::Never, 0)
+    }
+
+    /// Stores a record with a time to live and flags.
+    ///
+    /// ```
+    /// # use todana::{Db, Records, Ttl};
+    /// # let db = Db::open("mem:hash")?;
+    /// db.set_with(b"session:7", b"{}", Ttl::Sliding(900), 0)?;
+    /// assert!(db.contains(b"session:7")?);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn set_with(&self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32) -> Result<()> {
+        store(self, &Store { key, value, ttl, flags, ..Store::default() }).map(|_| ())
+    }
+
+    /// Stores a record if there is none; returns whether it did.
+    fn add(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        store(self, &Store { key, value, mode: StoreMode::Add, ..Store::default() })
+    }
+
+    /// Replaces a record if there is one, flags and expiry included; returns whether there was.
+    fn replace(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        store(self, &Store { key, value, mode: StoreMode::Replace, ..Store::default() })
+    }
+
+    /// Puts a piece behind a value; makes the record if there is none.
+    ///
+    /// ```
+    /// # use todana::{Db, Records};
+    /// # let db = Db::open("mem:hash")?;
+    /// db.append(b"line", b"Hello, ")?;
+    /// db.append(b"line", b"world")?;
+    /// assert_eq!(db.get(b"line")?, Some(b"Hello, world".to_vec()));
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn append(&self, key: &[u8], piece: &[u8]) -> Result<()> {
+        let vivify = Some(Ttl::Never);
+        let append = Store { key, value: piece, mode: StoreMode::Append, vivify, ..Store::default() };
+        store(self, &append).map(|_| ())
+    }
+
+    /// Puts a piece before a value; makes the record if there is none.
+    fn prepend(&self, key: &[u8], piece: &[u8]) -> Result<()> {
+        let vivify = Some(Ttl::Never);
+        let prepend = Store { key, value: piece, mode: StoreMode::Prepend, vivify, ..Store::default() };
+        store(self, &prepend).map(|_| ())
+    }
+
+    /// Adds to a decimal number, which may be negative, and returns the sum. Where there is none it is `initial`, to which nothing is
+    /// added; without that it fails with `Invalid`, as it does for what is no number or when the sum leaves the range of 64 bits.
+    fn increment(&self, key: &[u8], delta: i64, initial: Option<i64>) -> Result<i64> {
+        let mut sum = Sum { delta, initial, outcome: Err(Wrong::Missing), text: String::new() };
+        self.visit(key, &mut sum)?;
+        sum.outcome.map_err(|wrong| {
+            let key = key.escape_ascii();
+            let message = match wrong {
+                Wrong::Missing => format!("there is no record \"{key}\" to add to"),
+                Wrong::NoNumber => format!("the value of \"{key}\" is no number of 64 bits"),
+                Wrong::Range => format!("the sum at \"{key}\" leaves the range of 64 bits"),
+            };
+            Error::new(ErrorKind::Invalid, message)
+        })
+    }
+
+    /// Replaces a record if it is still of this version ([`get_record`](Records::get_record)).
+    fn compare_and_set(&self, key: &[u8], value: &[u8], version: u64) -> Result<Compared> {
+        let mut outcome = Err(unexpected());
+        let cas = Store { key, value, compare: Some(version), ..Store::default() };
+        self.execute(&Command::Store(cas), &mut |reply| {
+            outcome = match reply {
+                Reply::Stored(_) => Ok(Compared::Stored),
+                Reply::Exists => Ok(Compared::Changed),
+                Reply::NotFound => Ok(Compared::Missing),
+                other => Err(refused(other)),
+            };
+        })?;
+        outcome
+    }
+
+    /// Puts `new` (`None`: nothing) in the place of a record if its value is `old` (`None`: if there is none); returns
+    /// whether it was. Flags and expiry stay.
+    ///
+    /// ```
+    /// # use todana::{Db, Records};
+    /// # let db = Db::open("mem:hash")?;
+    /// assert!(db.compare_and_swap(b"lock", None, Some(b"mine"))?);
+    /// assert!(!db.compare_and_swap(b"lock", None, Some(b"theirs"))?);
+    /// assert!(db.compare_and_swap(b"lock", Some(b"mine"), None)?);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn compare_and_swap(&self, key: &[u8], old: Option<&[u8]>, new: Option<&[u8]>) -> Result<bool> {
+        let mut swap = Swap { old, new, is_equal: false };
+        self.visit(key, &mut swap)?;
+        Ok(swap.is_equal)
+    }
+
+    /// Removes a record; returns whether there was one.
+    fn remove(&self, key: &[u8]) -> Result<bool> {
+        let mut outcome = Err(unexpected());
+        self.execute(&Command::Delete(Delete { key, ..Delete::default() }), &mut |reply| {
+            outcome = match reply {
+                Reply::Deleted => Ok(true),
+                Reply::NotFound => Ok(false),
+                other => Err(refused(other)),
+            };
+        })?;
+        outcome
+    }
+
+    /// Removes a record and returns its value.
+    ///
+    /// ```
+    /// # use todana::{Db, Records};
+    /// # let db = Db::open("mem:hash")?;
+    /// db.set(b"job:1", b"sweep")?;
+    /// assert_eq!(db.seize(b"job:1")?, Some(b"sweep".to_vec()));
+    /// assert_eq!(db.seize(b"job:1")?, None);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn seize(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut seize = Seize(None);
+        self.visit(key, &mut seize)?;
+        Ok(seize.0)
+    }
+
+    /// Gives a record a new time to live; returns whether there is one.
+    fn touch(&self, key: &[u8], ttl: Ttl) -> Result<bool> {
+        let mut outcome = Err(unexpected());
+        self.execute(&Command::Touch(Touch { key, ttl }), &mut |reply| {
+            outcome = match reply {
+                Reply::Touched => Ok(true),
+                Reply::NotFound => Ok(false),
+                other => Err(refused(other)),
+            };
+        })?;
+        outcome
+    }
+
+    /// Runs `update` on a record and does as it says, atomically: nobody changes the record in between. `update` may run more than once,
+    /// under a lock of the engine: it must be brief and must not call the database.
+    ///
+    /// ```
+    /// # use todana::{Db, Records, Update};
+    /// # let db = Db::open("mem:hash")?;
+    /// db.set(b"name", b"ada")?;
+    /// db.update(b"name", &mut |record| match record {
+    ///     Some(record) => Update::Value(record.value.to_ascii_uppercase()),
+    ///     None => Update::Keep,
+    /// })?;
+    /// assert_eq!(db.get(b"name")?, Some(b"ADA".to_vec()));
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn update(&self, key: &[u8], update: &mut dyn FnMut(Option<Record<'_>>) -> Update) -> Result<()> {
+        self.visit(key, &mut Updater { update, new: OwnedRecord::default() })
+    }
+
+    /// The values of several records, in the order of the keys.
+    fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        keys.iter().map(|key| self.get(key)).collect()
+    }
+
+    /// Stores several records, one after the other. Within a transaction they are stored as one.
+    fn set_many(&self, records: &[(&[u8], &[u8])]) -> Result<()> {
+        records.iter().try_for_each(|(key, value)| self.set(key, value))
+    }
+
+    /// Removes several records, one after the other; returns how many there were.
+    fn remove_many(&self, keys: &[&[u8]]) -> Result<usize> {
+        keys.iter().try_fold(0, |count, key| Ok(count + usize::from(self.remove(key)?)))
+    }
+}
+
+impl Records for Transaction<'_> {
+    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+        self.run(command, reply);
+        Ok(())
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        self.visit_record(key, visitor)
+    }
+}
+
+/// Whether it was stored; not that the condition did not hold.
+fn store(records: &(impl Records + ?Sized), store: &Store<'_>) -> Result<bool> {
+    let mut outcome = Err(unexpected());
+    records.execute(&Command::Store(*store), &mut |reply| {
+        outcome = match reply {
+            Reply::Stored(_) => Ok(true),
+            Reply::NotStored | Reply::NotFound => Ok(false),
+            other => Err(refused(other)),
+        };
+    })?;
+    outcome
+}
+
+fn refused(reply: Reply<'_>) -> Error {
+    match reply {
+        Reply::Refused(Refusal::TooLarge) => {
+            Error::new(ErrorKind::Invalid, "key or value is longer than the engine takes")
+        }
+        Reply::Refused(Refusal::OutOfMemory) => {
+            Error::new(ErrorKind::Full, "there is no room for the record")
+        }
+        Reply::Refused(Refusal::LogUnwritable) => {
+            Error::new(ErrorKind::Unavailable, "the update log cannot be written")
+        }
+        _ => unexpected(),
+    }
+}
+
+fn unexpected() -> Error {
+    Error::new(ErrorKind::Invalid, "the command cannot be answered here")
+}
+
+/// Why a sum could not be made.
+#[derive(Clone, Copy)]
+enum Wrong {
+    Missing,
+    NoNumber,
+    Range,
+}
+
+struct Sum {
+    delta: i64,
+    initial: Option<i64>,
+    outcome: std::result::Result<i64, Wrong>,
+    text: String,
+}
+
+impl Visitor for Sum {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        self.outcome = match (old, self.initial) {
+            (None, None) => Err(Wrong::Missing),
+            (None, Some(initial)) => Ok(initial),
+            (Some(record), _) => {
+                let text = std::str::from_utf8(record.value).unwrap_or_default();
+                match text.parse::<i64>() {
+                    Ok(number) => number.checked_add(self.delta).ok_or(Wrong::Range),
+                    Err(_) => Err(Wrong::NoNumber),
+                }
+            }
+        };
+        let Ok(sum) = self.outcome else { return Action::Keep };
+        self.text = sum.to_string();
+        Action::Put(Record::new(self.text.as_bytes(), kept(old)))
+    }
+}
+
+/// The attributes of a record that gets a new value: a version that was shown is not that of the new one.
+fn kept(old: Option<Record<'_>>) -> Attributes {
+    Attributes { version: 0, ..old.map(|old| old.attributes).unwrap_or_default() }
+}
+
+struct Swap<'s> {
+    old: Option<&'s [u8]>,
+    new: Option<&'s [u8]>,
+    is_equal: bool,
+}
+
+impl Visitor for Swap<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        self.is_equal = old.map(|record| record.value) == self.old;
+        match self.new {
+            _ if !self.is_equal => Action::Keep,
+            Some(new) => Action::Put(Record::new(new, kept(old))),
+            None => Action::Remove,
+        }
+    }
+}
+
+struct Seize(Option<Vec<u8>>);
+
+impl Visitor for Seize {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        self.0 = old.map(|record| record.value.to_vec());
+        Action::Remove
+    }
+}
+
+struct Updater<'u> {
+    update: &'u mut dyn FnMut(Option<Record<'_>>) -> Update,
+    new: OwnedRecord,
+}
+
+impl Visitor for Updater<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        let attributes = match (self.update)(old) {
+            Update::Keep => return Action::Keep,
+            Update::Remove => return Action::Remove,
+            Update::Value(value) => {
+                self.new.value = value;
+                kept(old)
+            }
+            Update::Record(record) => {
+                self.new = record;
+                let OwnedRecord { flags, expiry, .. } = self.new;
+                Attributes { flags, expiry, ..Attributes::default() }
+            }
+        };
+        Action::Put(Record::new(&self.new.value, attributes))
+    }
+}

@@ -1,0 +1,141 @@
+//! Who may write: everybody, or the one transaction that is open.
+//!
+//! A transaction closes the gate; other writers wait before it. They look at it while they hold the lock of their record, and whatever
+//! the transaction reads it reads under the same locks, afterwards: so a write that was on its way when the gate was closed is seen by the
+//! transaction as a whole, or has not happened yet and waits. While nobody has a transaction this costs a load.
+//!
+//! A commit changes record by record. Until it is through, everybody reads what it replaces from the shield, a copy of
+//! that; they look, too, while they hold the lock of the record. So others see all of a commit or nothing.
+
+use super::layer::Layer;
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ThreadId;
+use todana_core::{Error, ErrorKind, Result};
+
+#[derive(Default)]
+pub(crate) struct Gate {
+    closed: AtomicBool,
+    shielded: AtomicBool,
+    /// Whose transaction is open.
+    owner: Mutex<Option<ThreadId>>,
+    opened: Condvar,
+    shield: RwLock<Option<Arc<Layer>>>,
+    /// Held by a commit from its first change to its entry in the log.
+    committing: Mutex<()>,
+}
+
+impl Gate {
+    /// Whether a writer has to wait. To be asked under the lock of the record.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        // What is behind the record's lock is in order by that lock.
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Whether records have to be read by way of the shield. To be asked under the lock of the record.
+    #[inline]
+    pub(crate) fn is_shielded(&self) -> bool {
+        self.shielded.load(Ordering::Relaxed)
+    }
+
+    /// Waits until others may write. Fails with `Busy` if it is this thread's own transaction that keeps it waiting.
+    #[cold]
+    pub(crate) fn wait(&self) -> Result<()> {
+        let mut owner = self.owner.lock();
+        while let Some(thread) = *owner {
+            refuse_own(thread)?;
+            self.opened.wait(&mut owner);
+        }
+        Ok(())
+    }
+
+    /// Closes the gate, once no other transaction has it closed.
+    pub(super) fn close(&self) -> Result<()> {
+        let mut owner = self.owner.lock();
+        while let Some(thread) = *owner {
+            refuse_own(thread)?;
+            self.opened.wait(&mut owner);
+        }
+        *owner = Some(std::thread::current().id());
+        self.closed.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// The same, unless another one has it closed; false then.
+    pub(super) fn try_close(&self) -> bool {
+        let mut owner = self.owner.lock();
+        if owner.is_some() {
+            return false;
+        }
+        *owner = Some(std::thread::current().id());
+        self.closed.store(true, Ordering::SeqCst);
+        true
+    }
+
+    pub(super) fn open(&self) {
+        let mut owner = self.owner.lock();
+        self.closed.store(false, Ordering::SeqCst);
+        *owner = None;
+        self.opened.notify_all();
+    }
+
+    /// What is done before this is dropped is one commit.
+    pub(super) fn begin_commit(&self) -> MutexGuard<'_, ()> {
+        self.committing.lock()
+    }
+
+    /// Runs while no commit is under way: the log has been told of whatever the engine has.
+    pub(crate) fn between_commits<T>(&self, run: impl FnOnce() -> T) -> T {
+        let _none = self.committing.lock();
+        run()
+    }
+
+    /// From now on the records of this layer are read from it.
+    pub(super) fn raise(&self, shield: Layer) {
+        *self.shield.write() = Some(Arc::new(shield));
+        self.shielded.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on records are read from the engine again.
+    pub(super) fn lower(&self) {
+        self.shielded.store(false, Ordering::SeqCst);
+        *self.shield.write() = None;
+    }
+
+    /// What a commit on its way replaces, if there is one.
+    #[cold]
+    pub(super) fn shield(&self) -> Option<Arc<Layer>> {
+        self.shield.read().clone()
+    }
+
+    /// Runs unless a transaction is open, and keeps others from being opened meanwhile.
+    #[cold]
+    pub(crate) fn unless_closed(&self, run: impl FnOnce()) {
+        let owner = self.owner.lock();
+        if owner.is_none() {
+            run();
+        }
+    }
+
+    /// Runs while no transaction is open, and keeps others from being opened meanwhile.
+    pub(crate) fn while_open<T>(&self, run: impl FnOnce() -> T) -> Result<T> {
+        let mut owner = self.owner.lock();
+        while let Some(thread) = *owner {
+            refuse_own(thread)?;
+            self.opened.wait(&mut owner);
+        }
+        Ok(run())
+    }
+}
+
+fn refuse_own(owner: ThreadId) -> Result<()> {
+    if owner == std::thread::current().id() {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            "this thread has a transaction open: write through it, or end it first",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,262 @@
+//! A layer of changes above an engine that does not have them: what a transaction has done so far, and what a commit that is on its
+//! way has replaced.
+
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use todana_core::{
+    Action, Attributes, Bounded, Buffer, Engine, Error, ErrorKind, Ordered, Place, Record, Result,
+    SharedBytes, Status, Visitor,
+};
+
+/// A record of one's own.
+#[derive(Clone)]
+pub(super) struct Owned {
+    attributes: Attributes,
+    value: Value,
+}
+
+/// Long values are shared with the engine.
+#[derive(Clone)]
+enum Value {
+    Short(Box<[u8]>),
+    Long(SharedBytes),
+}
+
+impl Owned {
+    pub(super) fn of(record: Record<'_>) -> Owned {
+        let value = match record.shared {
+            Some(shared) => Value::Long(Arc::clone(shared)),
+            None => Value::Short(record.value.into()),
+        };
+        Owned { attributes: record.attributes, value }
+    }
+
+    pub(super) fn record(&self) -> Record<'_> {
+        match &self.value {
+            Value::Short(value) => Record::new(value, self.attributes),
+            Value::Long(value) => {
+                Record { value: (**value).as_ref(), shared: Some(value), attributes: self.attributes }
+            }
+        }
+    }
+}
+
+/// Records by key; `None` for one that is not there.
+#[derive(Default)]
+pub(super) struct Layer(RwLock<BTreeMap<Box<[u8]>, Option<Owned>>>);
+
+impl Layer {
+    pub(super) fn over<'l>(&'l self, base: &'l dyn Engine) -> Layered<'l> {
+        Layered { layer: self, base }
+    }
+
+    pub(super) fn put(&self, key: &[u8], record: Option<Owned>) {
+        self.0.write().insert(key.into(), record);
+    }
+
+    /// In the order of their keys.
+    pub(super) fn into_changes(self) -> BTreeMap<Box<[u8]>, Option<Owned>> {
+        self.0.into_inner()
+    }
+}
+
+/// An engine as it is with a layer upon it. Only the layer is ever written to.
+pub(super) struct Layered<'l> {
+    layer: &'l Layer,
+    base: &'l dyn Engine,
+}
+
+impl Layered<'_> {
+    fn look(
+        &self,
+        key: &[u8],
+        see: &mut dyn FnMut(Record<'_>),
+        below: impl FnOnce(&mut dyn FnMut(Record<'_>)) -> Result<bool>,
+    ) -> Result<bool> {
+        let records = self.layer.0.read();
+        match records.get(key) {
+            Some(Some(record)) => {
+                see(record.record());
+                Ok(true)
+            }
+            Some(None) => Ok(false),
+            None => {
+                drop(records);
+                below(see)
+            }
+        }
+    }
+}
+
+/// What a visitor that has been shown a record wants, in a form that outlives the record.
+enum Outcome {
+    Keep,
+    Put(Owned),
+    Remove,
+}
+
+fn outcome(visitor: &mut dyn Visitor, old: Option<Record<'_>>) -> Outcome {
+    match visitor.visit(old) {
+        Action::Keep => Outcome::Keep,
+        Action::Put(record) => Outcome::Put(Owned::of(record)),
+        Action::Retag(attributes) => match old {
+            Some(old) => Outcome::Put(Owned::of(Record { attributes, ..old })),
+            None => Outcome::Keep,
+        },
+        Action::Remove if old.is_some() => Outcome::Remove,
+        Action::Remove => Outcome::Keep,
+    }
+}
+
+impl Engine for Layered<'_> {
+    fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        self.look(key, see, |see| self.base.view(key, see))
+    }
+
+    fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        self.look(key, see, |see| self.base.peek(key, see))
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        let mut records = self.layer.0.write();
+        let outcome = match records.get(key) {
+            Some(old) => outcome(visitor, old.as_ref().map(Owned::record)),
+            None => {
+                let mut found = None;
+                self.base.view(key, &mut |record| found = Some(outcome(visitor, Some(record))))?;
+                found.unwrap_or_else(|| outcome(visitor, None))
+            }
+        };
+        let new = match outcome {
+            Outcome::Keep => return Ok(()),
+            Outcome::Put(record) => Some(record),
+            Outcome::Remove => None,
+        };
+        visitor.applied(new.as_ref().map(Owned::record));
+        records.insert(key.into(), new);
+        Ok(())
+    }
+
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        // First what lies below and is not covered, then the layer, whose places are keys.
+        let from = match from {
+            Some(Place::Key(key)) => key,
+            place => {
+                let next = self.base.scan(place, &mut |key, record| {
+                    if self.layer.0.read().contains_key(key) {
+                        return ControlFlow::Continue(());
+                    }
+                    see(key, record)
+                })?;
+                if let Some(next) = next {
+                    return Ok(Some(next));
+                }
+                Arc::default()
+            }
+        };
+        let records = self.layer.0.read();
+        let mut flow = ControlFlow::Continue(());
+        for (key, record) in records.range::<[u8], _>((Bound::Included(&*from), Bound::Unbounded)) {
+            if flow.is_break() {
+                return Ok(Some(Place::Key((&**key).into())));
+            }
+            if let Some(record) = record {
+                flow = see(key, record.record());
+            }
+        }
+        Ok(None)
+    }
+
+    fn clear(&self, _: &mut dyn FnMut()) -> Result<()> {
+        Err(Error::new(ErrorKind::Invalid, "a transaction cannot remove everything at once"))
+    }
+
+    fn status(&self) -> Status {
+        self.base.status()
+    }
+
+    fn bounded(&self) -> Option<&dyn Bounded> {
+        self.base.bounded()
+    }
+
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        self.base.ordered().map(|_| self as &dyn Ordered)
+    }
+
+    fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+        self.base.buffer(len)
+    }
+
+    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+        self.base.room(buffer, len)
+    }
+}
+
+impl Layered<'_> {
+    /// Merges what lies below, as `walk` shows it, with what lies above, in the same order.
+    fn merge<'r>(
+        above: impl Iterator<Item = (&'r Box<[u8]>, &'r Option<Owned>)>,
+        is_before: impl Fn(&[u8], &[u8]) -> bool,
+        walk: impl FnOnce(&mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>) -> Result<()>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut above = above.peekable();
+        let mut show = |key: &[u8], record: Option<Record<'_>>| match record {
+            Some(record) => see(key, record),
+            None => ControlFlow::Continue(()),
+        };
+        let mut has_broken = false;
+        walk(&mut |key, record| {
+            while let Some((upper, record)) = above.next_if(|(upper, _)| is_before(upper, key)) {
+                if show(upper, record.as_ref().map(Owned::record)).is_break() {
+                    has_broken = true;
+                    return ControlFlow::Break(());
+                }
+            }
+            let flow = match above.next_if(|(upper, _)| &***upper == key) {
+                Some((upper, record)) => show(upper, record.as_ref().map(Owned::record)),
+                None => show(key, Some(record)),
+            };
+            has_broken = flow.is_break();
+            flow
+        })?;
+        while !has_broken && let Some((key, record)) = above.next() {
+            has_broken = show(key, record.as_ref().map(Owned::record)).is_break();
+        }
+        Ok(())
+    }
+}
+
+impl Ordered for Layered<'_> {
+    fn ascend(
+        &self,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let Some(base) = self.base.ordered() else { return Err(unordered()) };
+        let records = self.layer.0.read();
+        let above = records.range::<[u8], _>((from, Bound::Unbounded));
+        Self::merge(above, |one, other| one < other, |see| base.ascend(from, see), see)
+    }
+
+    fn descend(
+        &self,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let Some(base) = self.base.ordered() else { return Err(unordered()) };
+        let records = self.layer.0.read();
+        let above = records.range::<[u8], _>((Bound::Unbounded, from)).rev();
+        Self::merge(above, |one, other| one > other, |see| base.descend(from, see), see)
+    }
+}
+
+fn unordered() -> Error {
+    Error::new(ErrorKind::Invalid, "this engine keeps no order")
+}

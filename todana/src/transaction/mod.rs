@@ -1,0 +1,250 @@
+//! Transactions over a whole database.
+//!
+//! ```text
+//! begin --> the gate is closed: who else writes waits, who reads goes on
+//!           commands of the transaction --> a layer of its own, above the engine
+//! commit -> what it replaces is copied to the shield, from which everybody reads it now
+//!           the layer --record by record--> the engine
+//!           the log is told of all of it in one entry
+//!           the shield is lowered: everybody sees all of it; the gate is opened
+//! ```
+//!
+//! One transaction at a time: with that, and with what it has read standing still, transactions are serializable. A crash leaves all of
+//! a transaction in the log or nothing.
+
+mod gate;
+mod layer;
+
+use crate::counters::Lane;
+use crate::update_log::{Change, Gathered, Position, UpdateLog};
+use crate::{Database, database::Replay};
+use layer::{Layer, Owned};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use todana_core::{Action, Command, Engine, Error, ErrorKind, Record, Reply, Result, Visitor};
+
+pub(crate) use gate::Gate;
+
+/// Where a command reads and writes: the engine, or a transaction's view of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Space<'s> {
+    pub(crate) engine: &'s dyn Engine,
+    pub(crate) log: Option<&'s UpdateLog>,
+    /// Who keeps it waiting; `None` within a transaction.
+    pub(crate) gate: Option<&'s Gate>,
+}
+
+impl Space<'_> {
+    /// Whether a write has to wait. To be asked under the record's lock.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.gate.is_some_and(Gate::is_closed)
+    }
+
+    #[inline]
+    fn is_shielded(&self) -> bool {
+        self.gate.is_some_and(Gate::is_shielded)
+    }
+
+    /// Waits until writes may go on.
+    pub(crate) fn wait(&self) -> Result<()> {
+        self.gate.map_or(Ok(()), Gate::wait)
+    }
+
+    /// Shows a record as it is for this space; returns whether there is one. `counts`: as a use of it.
+    #[inline]
+    pub(crate) fn look(&self, key: &[u8], counts: bool, mut see: impl FnMut(Record<'_>)) -> Result<bool> {
+        loop {
+            let mut is_replaced = false;
+            let mut see_unless_replaced = |record: Record<'_>| {
+                is_replaced = self.is_shielded();
+                if !is_replaced {
+                    see(record);
+                }
+            };
+            let found = if counts {
+                self.engine.view(key, &mut see_unless_replaced)
+            } else {
+                self.engine.peek(key, &mut see_unless_replaced)
+            };
+            if !is_replaced && (matches!(found, Ok(true)) || !self.is_shielded()) {
+                return found;
+            }
+            // Else the commit has come to its end.
+            if let Some(shield) = self.gate.and_then(Gate::shield) {
+                return shield.over(self.engine).view(key, &mut see);
+            }
+        }
+    }
+}
+
+/// A transaction: what is done through it becomes visible, and outlives a crash, as a whole when it is committed, or not at all. It is
+/// aborted when it is dropped.
+///
+/// While it is open, others read the database as it was before, and wait before they write. One thread has it from
+/// beginning to end, and fails with `Busy` if it writes to the database past it.
+pub struct Transaction<'d> {
+    database: &'d Database,
+    lane: &'d Lane,
+    layer: Layer,
+    is_open: bool,
+    /// The thread is its owner.
+    _stays: PhantomData<*const ()>,
+}
+
+impl fmt::Debug for Transaction<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transaction").finish_non_exhaustive()
+    }
+}
+
+impl Database {
+    /// Begins a transaction, once no other one is open; what it does is counted in this lane. Fails with `Busy` if this thread has
+    /// one open already.
+    pub fn begin<'d>(&'d self, lane: &'d Lane) -> Result<Transaction<'d>> {
+        self.gate().close()?;
+        Ok(Transaction::new(self, lane))
+    }
+
+    /// The same without waiting: `None` if there is another one.
+    pub fn try_begin<'d>(&'d self, lane: &'d Lane) -> Option<Transaction<'d>> {
+        self.gate().try_close().then(|| Transaction::new(self, lane))
+    }
+}
+
+impl<'d> Transaction<'d> {
+    fn new(database: &'d Database, lane: &'d Lane) -> Transaction<'d> {
+        Transaction { database, lane, layer: Layer::default(), is_open: true, _stays: PhantomData }
+    }
+
+    /// The database that it changes.
+    pub fn database(&self) -> &'d Database {
+        self.database
+    }
+
+    /// Runs a command as [`Database::execute`] does. One that would remove everything at once is answered `Unknown`.
+    pub fn run(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
+        if matches!(command, Command::Flush { .. }) {
+            return reply(Reply::Unknown);
+        }
+        self.within(|space| self.database.run(space, self.lane, command, self.database.now(), reply));
+    }
+
+    /// Runs a visitor on a record as this transaction sees it.
+    pub(crate) fn visit_record(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        self.within(|space| self.database.visit_in(space, self.lane, key, visitor))
+    }
+
+    /// Runs with the space of this transaction.
+    pub(crate) fn within<T>(&self, run: impl FnOnce(Space<'_>) -> T) -> T {
+        let engine = self.layer.over(self.database.engine());
+        run(Space { engine: &engine, log: None, gate: None })
+    }
+
+    /// Makes all changes, or none: fails with `Full` if there is no room for them, with `Unavailable` if the update log cannot be
+    /// written, with `Invalid` if they are more than one entry of it holds (1 GiB). Others see the state before until they are
+    /// made. Returns once they count as made by the log's options, as with any other write ([`UpdateLog::wait`]).
+    pub fn commit(mut self) -> Result<()> {
+        let changes = std::mem::take(&mut self.layer).into_changes();
+        let outcome = if changes.is_empty() { Ok(None) } else { self.apply(&changes) };
+        let (database, lane) = (self.database, self.lane);
+        // Others may go on while the disk is waited for.
+        drop(self);
+        match (outcome?, database.log()) {
+            (Some(end), Some(log)) => {
+                lane.has_logged(end);
+                log.wait(end)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Leaves everything as it was. So does dropping it.
+    pub fn abort(self) {}
+
+    fn apply(&self, changes: &BTreeMap<Box<[u8]>, Option<Owned>>) -> Result<Option<Position>> {
+        let database = self.database;
+        let log = database.log();
+        if log.is_some_and(|log| !log.takes_changes()) {
+            return Err(Error::new(ErrorKind::Unavailable, "the update log cannot be written"));
+        }
+        let mut gathered = Gathered::default();
+        for (key, record) in changes.iter().filter(|_| log.is_some()) {
+            if !gathered.push(change(key, record.as_ref())) {
+                return Err(Error::new(ErrorKind::Invalid, "more changes than one transaction can make"));
+            }
+        }
+        let _committing = database.gate().begin_commit();
+        let (shield, undo) = (Layer::default(), self.replaced(changes)?);
+        undo.iter().for_each(|(key, record)| shield.put(key, record.clone()));
+        database.gate().raise(shield);
+        let lowers = Lowers(database.gate());
+        if let Err(error) = make(database, changes.iter().map(|(key, record)| (&**key, record.as_ref()))) {
+            // What was there fits again, unless others have taken the room since, as memory that evicts may have them; then it is
+            // as if it had been evicted. The log is told, as a checkpoint may have met what was undone.
+            for (key, record) in &undo {
+                let _ = make(database, [(&**key, record.as_ref())]);
+                if let Some(log) = log {
+                    log.append(&change(key, record.as_ref()));
+                }
+            }
+            return Err(error);
+        }
+        let end = log.map(|log| log.append(&gathered.change()));
+        drop(lowers);
+        Ok(end)
+    }
+
+    /// The records that these changes replace.
+    fn replaced(&self, changes: &BTreeMap<Box<[u8]>, Option<Owned>>) -> Result<Records> {
+        let mut replaced = Vec::with_capacity(changes.len());
+        for key in changes.keys() {
+            let mut old = None;
+            self.database.engine().peek(key, &mut |record| old = Some(Owned::of(record)))?;
+            replaced.push((key.clone(), old));
+        }
+        Ok(replaced)
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        if std::mem::take(&mut self.is_open) {
+            self.database.gate().open();
+        }
+    }
+}
+
+/// By key; `None` for one that is not there.
+type Records = Vec<(Box<[u8]>, Option<Owned>)>;
+
+/// Lowers the shield, whatever happens.
+struct Lowers<'g>(&'g Gate);
+
+impl Drop for Lowers<'_> {
+    fn drop(&mut self) {
+        self.0.lower();
+    }
+}
+
+fn change<'c>(key: &'c [u8], record: Option<&'c Owned>) -> Change<'c> {
+    match record {
+        Some(record) => Change::Put { key, record: record.record() },
+        None => Change::Remove { key },
+    }
+}
+
+fn make<'c>(
+    database: &Database,
+    changes: impl IntoIterator<Item = (&'c [u8], Option<&'c Owned>)>,
+) -> Result<()> {
+    for (key, record) in changes {
+        let action = match record {
+            Some(record) => Action::Put(record.record()),
+            None => Action::Remove,
+        };
+        database.visit_past_gate(key, &mut Replay(action))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,281 @@
+//! Transactions: all or nothing, for readers beside them, after failures, and after a restart.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use todana::disk::SystemDisk;
+use todana::update_log::{Change, Follower, Position, Sync};
+use todana::{
+    CachedClock, Clock, DataDirectory, DataOptions, Database, Db, DbOptions, ErrorKind, Records, Ttl,
+    WhenFull,
+};
+use todana_core::{Engine, MemoryLimit};
+use todana_engine::{MemHash, MemHashOptions};
+
+fn db() -> Db {
+    Db::open("mem:hash").unwrap()
+}
+
+fn text(db: &impl Records, key: &[u8]) -> Option<String> {
+    db.get(key).unwrap().map(|value| String::from_utf8(value).unwrap())
+}
+
+#[test]
+fn others_see_nothing_of_a_transaction_until_it_is_committed_and_all_of_it_then() {
+    let db = db();
+    db.set_many(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]).unwrap();
+    let transaction = db.begin().unwrap();
+    transaction.set(b"a", b"10").unwrap();
+    assert!(transaction.remove(b"b").unwrap());
+    assert!(!transaction.remove(b"b").unwrap());
+    assert!(transaction.add(b"b2", b"new").unwrap());
+    assert!(!transaction.add(b"c", b"x").unwrap());
+    transaction.append(b"c", b"0").unwrap();
+    assert_eq!(transaction.increment(b"a", -3, None).unwrap(), 7);
+    let inside = [b"a".as_slice(), b"b", b"b2", b"c"].map(|key| text(&transaction, key));
+    assert_eq!(inside, [Some("7".into()), None, Some("new".into()), Some("30".into())]);
+    let outside = [b"a".as_slice(), b"b", b"b2", b"c"].map(|key| text(&db, key));
+    assert_eq!(outside, [Some("1".into()), Some("2".into()), None, Some("3".into())]);
+    transaction.commit().unwrap();
+    assert_eq!([b"a".as_slice(), b"b", b"b2", b"c"].map(|key| text(&db, key)), inside);
+}
+
+#[test]
+fn what_is_aborted_or_dropped_has_never_been() {
+    let db = db();
+    db.set(b"a", b"1").unwrap();
+    let transaction = db.begin().unwrap();
+    transaction.set(b"a", b"2").unwrap();
+    transaction.abort();
+    let transaction = db.begin().unwrap();
+    transaction.remove(b"a").unwrap();
+    drop(transaction);
+    assert_eq!(text(&db, b"a").as_deref(), Some("1"));
+    // The gate is open again.
+    db.set(b"a", b"3").unwrap();
+    assert_eq!(text(&db, b"a").as_deref(), Some("3"));
+}
+
+#[test]
+fn who_has_a_transaction_is_told_so_rather_than_left_to_wait_for_oneself() {
+    let db = db();
+    db.set(b"a", b"1").unwrap();
+    let transaction = db.begin().unwrap();
+    assert_eq!(db.begin().unwrap_err().kind(), ErrorKind::Busy);
+    assert!(db.database().try_begin(&db.database().lane()).is_none());
+    let mut update = |_: Option<todana::Record<'_>>| todana::Update::Remove;
+    assert_eq!(db.update(b"a", &mut update).unwrap_err().kind(), ErrorKind::Busy);
+    assert!(db.set(b"a", b"2").is_err());
+    transaction.commit().unwrap();
+    assert_eq!(text(&db, b"a").as_deref(), Some("1"));
+}
+
+#[test]
+fn a_writer_waits_for_the_transaction_and_comes_behind_it() {
+    let db = db();
+    db.set(b"count", b"0").unwrap();
+    let transaction = db.begin().unwrap();
+    let has_written = Arc::new(AtomicBool::new(false));
+    let other = {
+        let (db, has_written) = (db.clone(), Arc::clone(&has_written));
+        thread::spawn(move || {
+            db.increment(b"count", 1, None).unwrap();
+            has_written.store(true, Ordering::SeqCst);
+        })
+    };
+    for _ in 0..1000 {
+        transaction.increment(b"count", 10, None).unwrap();
+    }
+    assert!(!has_written.load(Ordering::SeqCst));
+    transaction.commit().unwrap();
+    other.join().unwrap();
+    assert_eq!(text(&db, b"count").as_deref(), Some("10001"));
+}
+
+/// Accounts among which transactions move money while others move it by single writes of their own, and readers look: no
+/// unit is ever lost or made, and no reader sees half of a transaction.
+#[test]
+fn transactions_are_serializable_and_readers_never_see_half_of_one() {
+    const ACCOUNTS: u64 = 16;
+    let db = db();
+    let key = |account: u64| format!("account {account}").into_bytes();
+    for account in 0..ACCOUNTS {
+        db.set(&key(account), b"100").unwrap();
+    }
+    // Each commit gives a pair of records the same number.
+    db.set_many(&[(b"left", b"0"), (b"right", b"0")]).unwrap();
+    let ends = AtomicBool::new(false);
+    let seen = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let movers: Vec<_> = (0..3u64)
+            .map(|mover| {
+                let (db, key) = (&db, &key);
+                scope.spawn(move || {
+                    for step in 0..500u64 {
+                        let (from, to) = ((step * 7 + mover) % ACCOUNTS, (step * 11 + 3) % ACCOUNTS);
+                        let transaction = db.begin().unwrap();
+                        let has: i64 = text(&transaction, &key(from)).unwrap().parse().unwrap();
+                        let amount = has.min(5);
+                        transaction.increment(&key(from), -amount, None).unwrap();
+                        transaction.increment(&key(to), amount, None).unwrap();
+                        let number = transaction.increment(b"left", 1, None).unwrap();
+                        // They lie between the two in the order in which a commit makes its changes.
+                        for between in 0..100u8 {
+                            transaction.set(&[b'm', between], &[between]).unwrap();
+                        }
+                        transaction.set(b"right", number.to_string().as_bytes()).unwrap();
+                        if step % 5 == 4 {
+                            transaction.abort();
+                        } else {
+                            transaction.commit().unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            // Written past transactions, one record at a time.
+            while !ends.load(Ordering::Relaxed) {
+                db.increment(b"beside", 1, Some(1)).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                // What was read later is never older.
+                let left: u64 = text(&db, b"left").unwrap().parse().unwrap();
+                let right: u64 = text(&db, b"right").unwrap().parse().unwrap();
+                assert!(right >= left, "{left} and then {right}");
+                let right: u64 = text(&db, b"right").unwrap().parse().unwrap();
+                let left: u64 = text(&db, b"left").unwrap().parse().unwrap();
+                assert!(left >= right, "{right} and then {left}");
+                seen.fetch_max(left, Ordering::Relaxed);
+            }
+        });
+        movers.into_iter().for_each(|mover| mover.join().unwrap());
+        ends.store(true, Ordering::Relaxed);
+    });
+    let sum: u64 =
+        (0..ACCOUNTS).map(|account| text(&db, &key(account)).unwrap().parse::<u64>().unwrap()).sum();
+    assert_eq!(sum, ACCOUNTS * 100);
+    // Four of five were committed.
+    assert_eq!(text(&db, b"left").as_deref(), Some("1200"));
+    assert!(seen.load(Ordering::Relaxed) <= 1200);
+}
+
+#[test]
+fn what_has_no_room_leaves_everything_as_it_was() {
+    let options = DbOptions::default().memory_max(4 << 20).when_full(WhenFull::Refuse);
+    let db = options.open("mem:hash").unwrap();
+    let value = vec![b'v'; 1000];
+    for number in 0..1000u32 {
+        db.set(format!("old {number}").as_bytes(), &value).unwrap();
+    }
+    let transaction = db.begin().unwrap();
+    for number in 0..1000u32 {
+        transaction.remove(format!("old {number}").as_bytes()).unwrap();
+    }
+    // Sorted before what is removed, so that the room is not there yet.
+    for number in 0..8000u32 {
+        transaction.set(format!("new {number}").as_bytes(), &value).unwrap();
+    }
+    assert_eq!(transaction.commit().unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(db.count(), 1000);
+    for number in 0..1000u32 {
+        assert_eq!(db.get(format!("old {number}").as_bytes()).unwrap().as_ref(), Some(&value));
+    }
+}
+
+#[test]
+fn a_flush_waits_and_a_transaction_cannot_make_one() {
+    let db = db();
+    db.set(b"a", b"1").unwrap();
+    let transaction = db.begin().unwrap();
+    let flush = todana_core::Command::Flush { at: Ttl::Never };
+    let mut answer = None;
+    transaction.run(&flush, &mut |reply| answer = Some(format!("{reply:?}")));
+    assert_eq!(answer.as_deref(), Some("Unknown"));
+    let other = {
+        let db = db.clone();
+        thread::spawn(move || db.clear().unwrap())
+    };
+    assert_eq!(text(&transaction, b"a").as_deref(), Some("1"));
+    transaction.commit().unwrap();
+    other.join().unwrap();
+    assert_eq!(db.count(), 0);
+}
+
+#[test]
+fn a_restart_brings_back_what_was_committed_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = DbOptions::default().data_dir(folder.path());
+    let db = options.open("mem:hash").unwrap();
+    db.set_with(b"kept", b"1", Ttl::Never, 7).unwrap();
+    let transaction = db.begin().unwrap();
+    transaction.set_with(b"expiring", b"2", Ttl::Seconds(1000), 9).unwrap();
+    transaction.set(b"long", &vec![b'l'; 100_000]).unwrap();
+    transaction.remove(b"kept").unwrap();
+    transaction.commit().unwrap();
+    let transaction = db.begin().unwrap();
+    transaction.set(b"aborted", b"3").unwrap();
+    transaction.abort();
+    let before = db.get_record(b"expiring").unwrap();
+    drop(db);
+    let db = options.open("mem:hash").unwrap();
+    assert_eq!(db.count(), 2);
+    assert_eq!(db.get_record(b"expiring").unwrap(), before);
+    assert_eq!(db.get(b"long").unwrap(), Some(vec![b'l'; 100_000]));
+    assert_eq!((text(&db, b"kept"), text(&db, b"aborted")), (None, None));
+}
+
+#[test]
+fn the_log_tells_a_transaction_as_one_entry() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Arc::new(CachedClock::new()) as Arc<dyn Clock>;
+    let engine = MemHash::new(MemHashOptions::default()).unwrap();
+    let database = Database::new(Box::new(engine), Arc::clone(&clock));
+    let directory = DataDirectory::open(Arc::new(SystemDisk), folder.path()).unwrap();
+    let mut options = DataOptions::default();
+    options.log.sync = Sync::Always;
+    directory.restore(&database, clock, &options, &mut |_| ()).unwrap();
+    let lane = database.lane();
+    let transaction = database.begin(&lane).unwrap();
+    transaction.set(b"b", b"2").unwrap();
+    transaction.set(b"a", b"1").unwrap();
+    transaction.remove(b"c").unwrap();
+    transaction.commit().unwrap();
+    let end = database.log().unwrap().end();
+    assert_eq!(database.log().unwrap().synced(), end);
+    let mut follower =
+        Follower::open(Arc::new(SystemDisk), &folder.path().join("log"), Some(Position(0)), None).unwrap();
+    let mut told = Vec::new();
+    follower
+        .read_on(&mut |_, _, entry| {
+            match entry.change {
+                Change::Mark { .. } => {}
+                Change::Transaction(changes) => {
+                    told.push(changes.iter().map(|change| format!("{change:?}")).collect())
+                }
+                change => told.push(vec![format!("{change:?}")]),
+            }
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+    let lines = told.concat();
+    assert_eq!((told.len(), lines.len()), (1, 2), "{told:?}");
+    assert!(lines[0].starts_with("Put { key: [97]") && lines[1].starts_with("Put { key: [98]"), "{lines:?}");
+}
+
+/// The memory limit is the engine's; a layer above it takes none of it.
+#[test]
+fn an_engine_without_room_still_takes_part_in_transactions_that_only_remove() {
+    let engine = MemHash::new(MemHashOptions::default()).unwrap();
+    engine.bounded().unwrap().set_limit(MemoryLimit { bytes: Some(1), when_full: WhenFull::Refuse });
+    let database = Database::new(Box::new(engine), Arc::new(CachedClock::new()));
+    let lane = database.lane();
+    let transaction = database.begin(&lane).unwrap();
+    transaction.set(b"a", b"1").unwrap();
+    assert_eq!(transaction.commit().unwrap_err().kind(), ErrorKind::Full);
+    let transaction = database.begin(&lane).unwrap();
+    assert!(!transaction.remove(b"a").unwrap());
+    transaction.commit().unwrap();
+}
