@@ -2,7 +2,7 @@
 //! which is said with file and offset; what has been opened opens again, to the same.
 #![no_main]
 
-#[path = "../../todana/tests/crash_disk/mod.rs"]
+#[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 #[path = "../../todana/tests/kept/mod.rs"]
 mod kept;

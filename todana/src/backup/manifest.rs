@@ -15,8 +15,8 @@ const FORMAT: Format<HEADER_LEN> =
     Format { magic: *b"TODANABK", version: 1, what: "list of a backup's files" };
 const HEADER_LEN: usize = 72;
 pub(super) const FILE_LEN: usize = 24;
-/// It is sent as one piece.
-const FILES_MAX: usize = 40_000;
+/// So many files a backup has at most: its list is sent as one piece.
+pub(super) const FILES_MAX: usize = 40_000;
 /// Read at once.
 const READ: usize = 256 << 10;
 
@@ -147,8 +147,12 @@ impl Manifest {
         let mut damages = Vec::new();
         for listed in &self.files {
             let path = listed.path(directory);
+            // What has been read, not what the list says that there is: that may be any number.
             let before = done;
-            let mut told = |read| progress(before + read);
+            let mut told = |read| {
+                done = before + read;
+                progress(done);
+            };
             match sum(disk, &path, &mut told) {
                 Ok((len, _)) if len != listed.len => {
                     let what = format!("at offset {len}: the file ends here; the backup has {}", listed.len);
@@ -160,7 +164,6 @@ impl Manifest {
                 Ok(_) => {}
                 Err(error) => damages.push((path, format!("at offset 0: it cannot be read: {error}"))),
             }
-            done += listed.len;
         }
         damages
     }
@@ -208,14 +211,17 @@ impl Manifest {
         if !files.iter().zip(befores).all(|(file, before)| file.follows(before)) {
             return Err(malformed());
         }
-        Ok(Manifest {
+        let manifest = Manifest {
             identity: identity(header),
             start: Position(eight(header, 40)),
             end: Position(eight(header, 48)),
             made_ms: eight(header, 56),
             records: eight(header, 64),
             files,
-        })
+        };
+        let checkpoint = manifest.files.iter().find(|file| file.kind == Kind::Checkpoint);
+        let begins_there = manifest.start == checkpoint.map_or(Position(0), |file| file.position);
+        (begins_there && manifest.start <= manifest.end).then_some(manifest).ok_or_else(malformed)
     }
 }
 
@@ -284,6 +290,19 @@ mod tests {
     }
 
     #[test]
+    fn lengths_that_no_files_have_are_told_as_damage() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut manifest = manifest();
+        manifest.files.iter_mut().for_each(|file| file.len = u64::MAX);
+        std::fs::write(folder.path().join("identity"), [7; 36]).unwrap();
+        let mut read = Vec::new();
+        let damages = manifest.check(&crate::disk::SystemDisk, folder.path(), &mut |done| read.push(done));
+        assert_eq!((damages.len(), read), (4, vec![36]));
+        assert!(damages[0].1.contains("at offset 36: the file ends here"), "{damages:?}");
+        assert_eq!(manifest.backed_up().len, u64::MAX);
+    }
+
+    #[test]
     fn files_stand_in_one_order_only() {
         for (first, second) in [(0, 1), (1, 2), (2, 3)] {
             let mut swapped = manifest();
@@ -293,5 +312,16 @@ mod tests {
         let mut twice = manifest();
         twice.files[2] = twice.files[1];
         assert!(Manifest::decode(&twice.encode().unwrap()).is_err());
+    }
+
+    #[test]
+    fn it_starts_where_its_checkpoint_does_and_not_behind_its_end() {
+        let refused = |manifest: Manifest| Manifest::decode(&manifest.encode().unwrap()).is_err();
+        assert!(refused(Manifest { start: Position(0), ..manifest() }));
+        assert!(refused(Manifest { end: Position(0x0101), ..manifest() }));
+        let mut without = manifest();
+        without.files.remove(1);
+        assert!(refused(without.clone()));
+        assert!(!refused(Manifest { start: Position(0), ..without }));
     }
 }

@@ -1,6 +1,6 @@
 //! The receiving side: a stream as a directory.
 
-use super::manifest::{BACKUP, BackedUp, FILE_LEN, Listed, Manifest};
+use super::manifest::{BACKUP, BackedUp, FILE_LEN, FILES_MAX, Listed, Manifest};
 use super::stream::{self, FRAME_LEN, HEADER_LEN, Header};
 use crate::data_directory::{CHECKPOINTS, LOG, Target, cannot, verify};
 use crate::disk::{Disk, File};
@@ -138,6 +138,9 @@ impl Receiver {
         let listed = listed
             .filter(|listed| self.file.is_none() && listed.follows(self.files.last()) && listed.crc == 0);
         let listed = listed.ok_or_else(|| self.wrong("a file that has no place here"))?;
+        if self.files.len() == FILES_MAX {
+            return Err(self.wrong(&format!("more than {FILES_MAX} files, which no backup has")));
+        }
         let path = listed.path(self.target.partial());
         let file = self.disk.create(&path).map_err(|error| cannot("make", &path, &error))?;
         self.file = Some(Incoming { path, file, listed, len: 0, synced: 0 });

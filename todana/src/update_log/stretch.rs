@@ -231,8 +231,14 @@ impl Entries {
             return Err(wrong());
         }
         let entry = entry::decode(content).ok_or_else(wrong)?;
-        self.at += FRAME_LEN + content.len();
-        self.position.0 += (FRAME_LEN + content.len()) as u64;
+        let len = FRAME_LEN + content.len();
+        // Whoever sends them says where they begin.
+        let end = position.0.checked_add(len as u64).ok_or_else(|| {
+            let message = format!("the update log at position {}: no log is so long", position.0);
+            Error::new(ErrorKind::Corrupt, message)
+        })?;
+        self.at += len;
+        self.position = Position(end);
         Ok(Some((position, entry)))
     }
 

@@ -9,6 +9,7 @@
 //!                                        5  damage(1) place(2) head(3), then blocks of a checkpoint, as `blocks` has them; all
 //!                                           checksums are right
 //!                                        6  len(2), so much as for 5, and the rest as for 3, whose place is that of the log behind
+#![allow(dead_code)] // Each test uses its part.
 
 use crate::crash_disk::{CrashDisk, Op, State};
 use crate::kept::{DATA, Kept, open, options};
@@ -18,8 +19,8 @@ use todana::update_log::{Position, Sync, Tail};
 use todana::{DataDirectory, verify};
 use todana_core::{ErrorKind, Result};
 
-const NOW: u64 = 1_700_000_000;
-const DATABASE_ID: &[u8; 16] = b"0123456789abcdef";
+pub(crate) const NOW: u64 = 1_700_000_000;
+pub(crate) const DATABASE_ID: &[u8; 16] = b"0123456789abcdef";
 
 /// It opens or is damaged; what has been opened opens again, to the same. Reading all of it tells damage where opening does.
 pub(crate) fn open_any(bytes: &[u8]) {
@@ -89,7 +90,7 @@ fn salvage(state: State) {
 }
 
 /// Two inputs, the first behind its length(2).
-fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
+pub(crate) fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
     let Some((len, rest)) = bytes.split_first_chunk::<2>() else { return (b"", b"") };
     rest.split_at(rest.len().min(u16::from_le_bytes(*len).into()))
 }
@@ -108,13 +109,13 @@ fn judge(outcome: Result<Kept>) -> Option<Kept> {
     }
 }
 
-fn identity() -> Vec<u8> {
+pub(crate) fn identity() -> Vec<u8> {
     let mut bytes = b"TODANAID\x01\0\0\0\x07\0\0\0".to_vec();
     bytes.extend_from_slice(DATABASE_ID);
     with_checksum(bytes)
 }
 
-fn header() -> Vec<u8> {
+pub(crate) fn header() -> Vec<u8> {
     let mut bytes = b"TODANALG\x01\0\0\0\x40\0\0\0".to_vec();
     bytes.extend_from_slice(DATABASE_ID);
     bytes.extend_from_slice(b"\x07\0\0\0\x01\0\0\0");
@@ -122,13 +123,13 @@ fn header() -> Vec<u8> {
     with_checksum(bytes)
 }
 
-fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
+pub(crate) fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
     let crc = crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
     bytes
 }
 
-fn entries(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn entries(bytes: &[u8]) -> Vec<u8> {
     let Some(([damage, place @ ..], mut rest)) = bytes.split_first_chunk::<3>() else { return header() };
     let mut segment = header();
     while let Some((len, behind)) = rest.split_first() {
@@ -164,7 +165,7 @@ fn has(number: u8, bit: u8) -> bool {
 /// head: the first byte's bits: 0 a version, 1 a planned clear, 2 the engine's own seed, 3 another one; the second byte: a power of
 /// 2, how many buckets; the third: how far the log has to go. damage: 0 cut off at `place`, 1 a bit flipped there, 2 a footer that
 /// tells of more records, 3 of more blocks, 4 of more content; else none.
-fn blocks(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn blocks(bytes: &[u8]) -> Vec<u8> {
     let Some(([damage, place @ .., head, buckets, until], mut rest)) = bytes.split_first_chunk::<6>() else {
         return Vec::new();
     };

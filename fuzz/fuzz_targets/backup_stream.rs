@@ -1,0 +1,16 @@
+//! Receiving a backup: any bytes for its stream, its pieces or its list are received as a whole backup, which verifies and is
+//! restored, or are refused, and nothing stays of them.
+#![no_main]
+
+#[path = "../../tests/crash_disk/mod.rs"]
+mod crash_disk;
+#[path = "../../todana/tests/incoming/mod.rs"]
+mod incoming;
+#[path = "../../todana/tests/kept/mod.rs"]
+mod kept;
+#[path = "../../todana/tests/opener/mod.rs"]
+mod opener;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    incoming::receive_any(bytes);
+});

@@ -1,0 +1,14 @@
+//! The update log as bytes from elsewhere: in whatever portions they come, the same entries are shown, those that the log's own reader
+//! shows of a file.
+#![no_main]
+
+#[path = "../../tests/crash_disk/mod.rs"]
+mod crash_disk;
+#[path = "../../todana/tests/incoming/mod.rs"]
+mod incoming;
+#[path = "../../todana/tests/kept/mod.rs"]
+mod kept;
+#[path = "../../todana/tests/opener/mod.rs"]
+mod opener;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| incoming::take_apart_any(bytes));

@@ -1,0 +1,362 @@
+//! Takes what a fuzzer has thought of, as a backup that comes in, as one on disk, and as the bytes of an update log.
+//!
+//!     kind(1) | rest        kind mod 4:  0  rest is a backup's stream
+//!                                        1  rest follows a stream's header
+//!                                        2  damage(1) place(2) start(1), then pieces, as `stream` has them; all checksums are right
+//!                                        3  form(1) len(2), so much of a segment as `entries` has it, and the file `backup`, as
+//!                                           `list` has it: a backup on disk
+//!
+//! The bytes of a log have a form of their own: [`take_apart_any`].
+
+use crate::crash_disk::{CrashDisk, Op, State};
+use crate::opener::{DATABASE_ID, NOW, blocks, entries, header, identity, split, with_checksum};
+use std::path::Path;
+use std::sync::Arc;
+use todana::backup::{BACKUP, BackedUp, Receiver};
+use todana::update_log::{Entries, Identity, Position, Reader};
+use todana::{Clock, DataDirectory, Database, ManualClock, RestoreOptions, restore, verify};
+use todana_core::{ErrorKind, Result, UnixSeconds};
+use todana_engine::{MemHash, MemHashOptions};
+
+pub(crate) const TARGET: &str = "/backup";
+
+/// It is received as a whole backup, which can be verified and restored, or it is refused and nothing stays; in whatever pieces it
+/// comes. True if it was received.
+pub(crate) fn receive_any(bytes: &[u8]) -> bool {
+    let Some((kind, rest)) = bytes.split_first() else { return false };
+    let stream = match kind % 4 {
+        0 => rest.to_vec(),
+        1 => [&stream_header(0)[..], rest].concat(),
+        2 => stream(rest),
+        _ => {
+            verify_any(rest);
+            return false;
+        }
+    };
+    let (outcome, state) = received(&stream, stream.len().max(1));
+    let mut portion = 1 + usize::from(kind >> 2);
+    portion = portion.max(stream.len() / 500);
+    let (in_portions, the_same_state) = received(&stream, portion);
+    match (outcome, in_portions) {
+        (Ok(backed_up), Ok(the_same)) => {
+            assert_eq!(backed_up, the_same);
+            assert_eq!(state.files(), the_same_state.files());
+            whole(&CrashDisk::with(state), &backed_up);
+            true
+        }
+        (Err(error), Err(the_same)) => {
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            assert_eq!(error.to_string(), the_same.to_string());
+            assert!(state.files().is_empty() && the_same_state.files().is_empty(), "{error}");
+            false
+        }
+        (one, other) => panic!("{one:?} in one piece, {other:?} in portions of {portion}"),
+    }
+}
+
+/// Receives a stream, so many bytes at once.
+fn received(stream: &[u8], portion: usize) -> (Result<BackedUp>, State) {
+    let disk = CrashDisk::new();
+    let mut receiver = Receiver::create(Arc::new(disk.clone()), Path::new(TARGET)).expect("nothing is there");
+    let outcome = stream.chunks(portion).try_for_each(|bytes| receiver.take(bytes));
+    let outcome = match outcome {
+        Ok(()) => receiver.finish(&mut |_| ()),
+        Err(error) => {
+            let again = receiver.take(b"x").expect_err("it has failed");
+            assert_eq!(again.kind(), ErrorKind::Closed);
+            drop(receiver);
+            Err(error)
+        }
+    };
+    (outcome, disk.state())
+}
+
+/// What has been taken for a whole backup is one.
+fn whole(disk: &CrashDisk, backed_up: &BackedUp) {
+    let verified = verify(Arc::new(disk.clone()), Path::new(TARGET), &mut |_| ()).expect("it was received");
+    assert_eq!((verified.damages, verified.backup.as_ref()), (vec![], Some(backed_up)));
+    assert_eq!(verified.log.1, backed_up.end);
+    not_served(disk);
+    match restored(disk) {
+        Ok(_) => assert!(disk.state().files().contains_key(Path::new("/restored/identity"))),
+        // A stream may come without the log that its checkpoint needs.
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            assert!(!disk.state().files().keys().any(|path| path.starts_with("/restored")), "{error}");
+        }
+    }
+}
+
+fn not_served(disk: &CrashDisk) {
+    let refused =
+        DataDirectory::open(Arc::new(disk.clone()), Path::new(TARGET)).err().expect("it is a backup");
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+}
+
+fn restored(disk: &CrashDisk) -> Result<u64> {
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(UnixSeconds(NOW)));
+    let options = MemHashOptions { shards: Some(1), seed: Some(1), ..MemHashOptions::default() };
+    let engine = MemHash::new(options).expect("there is room");
+    let database = Database::new(Box::new(engine), Arc::clone(&clock));
+    let options =
+        RestoreOptions { from: TARGET.into(), target: "/restored".into(), ..RestoreOptions::default() };
+    Ok(restore(Arc::new(disk.clone()), &options, &database, clock, &mut |_| ())?.records)
+}
+
+/// A backup on disk whose list is anything: it is whole, or what is wrong is said.
+fn verify_any(bytes: &[u8]) {
+    let Some((form, rest)) = bytes.split_first() else { return };
+    let (segment, rest) = split(rest);
+    let mut state = State::default();
+    for directory in ["log", "checkpoints"] {
+        let path = Path::new(TARGET).join(directory);
+        state.apply(&Op::MakeDirectory { path }).expect("nothing is in its way");
+    }
+    let segment = entries(segment);
+    state.put(&Path::new(TARGET).join(BACKUP), list(*form, rest, &segment));
+    state.put(&Path::new(TARGET).join("identity"), identity());
+    state.put(&Path::new(TARGET).join("log/00000000000000000000.log"), segment);
+    let disk = CrashDisk::with(state);
+    let verified =
+        verify(Arc::new(disk.clone()), Path::new(TARGET), &mut |_| ()).expect("it has an identity");
+    not_served(&disk);
+    let damages = &verified.damages;
+    assert!(damages.iter().all(|damage| damage.contains(TARGET)), "{damages:?}");
+    // A list that cannot be read tells of no backup.
+    assert!(verified.backup.is_some() || !damages.is_empty());
+    match restored(&disk) {
+        // What is more than the list says does not matter, nor does where it says the log ends.
+        Ok(_) => {}
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
+    }
+}
+
+/// The file `backup`; form: 0 as it is, 1 behind a right beginning, 2 that with a right checksum, else header and files are right, and
+/// so are numbers of theirs that `place(1) byte(1)` pairs do not change.
+fn list(form: u8, bytes: &[u8], segment: &[u8]) -> Vec<u8> {
+    if form == 0 {
+        return bytes.to_vec();
+    }
+    let mut list = beginning(b"TODANABK", 72);
+    match form {
+        1 => return [&list[..], bytes].concat(),
+        2 => list.extend_from_slice(bytes),
+        _ => {
+            list.extend_from_slice(&[2, 0, 0, 0]);
+            for number in [0, (segment.len() as u64).saturating_sub(64), NOW * 1000, 0] {
+                list.extend_from_slice(&number.to_le_bytes());
+            }
+            list.extend_from_slice(&listed(1, 0, &identity()));
+            list.extend_from_slice(&listed(3, 0, segment));
+            for change in bytes.chunks_exact(2) {
+                let place = usize::from(change[0]) % list.len();
+                list[place] = change[1];
+            }
+        }
+    }
+    with_checksum(list)
+}
+
+/// What a list says of a file.
+pub(crate) fn listed(kind: u8, position: u64, bytes: &[u8]) -> [u8; 24] {
+    let mut listed = [0; 24];
+    listed[0] = kind;
+    listed[4..8].copy_from_slice(&crc32c::crc32c(bytes).to_le_bytes());
+    listed[8..16].copy_from_slice(&position.to_le_bytes());
+    listed[16..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+    listed
+}
+
+/// The first 36 bytes of what has a header.
+fn beginning(magic: &[u8; 8], len: u32) -> Vec<u8> {
+    let mut bytes = magic.to_vec();
+    bytes.extend_from_slice(&1u32.to_le_bytes());
+    bytes.extend_from_slice(&len.to_le_bytes());
+    bytes.extend_from_slice(DATABASE_ID);
+    bytes.extend_from_slice(&7u32.to_le_bytes());
+    bytes
+}
+
+fn stream_header(start: u64) -> Vec<u8> {
+    let mut bytes = beginning(b"TODANABS", 64);
+    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(&start.to_le_bytes());
+    bytes.extend_from_slice(&[0; 12]);
+    with_checksum(bytes)
+}
+
+/// A stream of these pieces: `shape(1) len(2) content`, each.
+///
+/// shape mod 8: 0 the right identity; 1 the segment at 0, of these entries; 2 a checkpoint at 0, of these blocks; 3 a file: kind(1)
+/// position(8), its bytes; 4 a file is announced, as these 24 bytes say; 5 bytes; 6 a piece: kind(1), content; 7 the end, as these
+/// bytes say. Bit 3: what follows a file's announcement comes in two pieces. A right end follows, if none has come.
+/// damage: 0 cut off at `place`, 1 a bit flipped there, 2 no end, 3 an end that tells something else at `place`, 4 something behind the
+/// end; else none.
+fn stream(bytes: &[u8]) -> Vec<u8> {
+    let Some(([damage, place @ .., start], mut rest)) = bytes.split_first_chunk::<4>() else {
+        return Vec::new();
+    };
+    let place = usize::from(u16::from_le_bytes(*place));
+    let mut stream = Pieces::begin((*start).into());
+    let (mut files, mut end) = (Vec::new(), u64::from(*start));
+    while let Some(([shape, len @ ..], behind)) = rest.split_first_chunk::<3>() {
+        let (content, behind) = behind.split_at(behind.len().min(u16::from_le_bytes(*len).into()));
+        rest = behind;
+        let mut file = |kind: u8, position: u64, bytes: &[u8]| {
+            let mut file = listed(kind, position, bytes);
+            files.push(file);
+            file[4..8].fill(0);
+            stream.put(1, &file);
+            let middle = if shape & 8 != 0 { bytes.len() / 2 } else { 0 };
+            for part in [&bytes[..middle], &bytes[middle..]] {
+                part.chunks(1 << 20).for_each(|part| stream.put(2, part));
+            }
+        };
+        match shape % 8 {
+            0 => file(1, 0, &identity()),
+            1 => {
+                let segment = entries(content);
+                end = (segment.len() as u64).saturating_sub(header().len() as u64);
+                file(3, 0, &segment);
+            }
+            2 => file(2, 0, &blocks(content)),
+            3 => {
+                let Some(([kind, position @ ..], bytes)) = content.split_first_chunk::<9>() else { continue };
+                file(*kind, u64::from_le_bytes(*position), bytes);
+            }
+            4 => stream.put(1, content),
+            5 => stream.put(2, content),
+            6 => {
+                let Some((kind, content)) = content.split_first() else { continue };
+                stream.put(*kind, content);
+            }
+            _ => stream.put(3, content),
+        }
+    }
+    let mut list = beginning(b"TODANABK", 72);
+    list.extend_from_slice(&(files.len() as u32).to_le_bytes());
+    for number in [u64::from(*start), end, NOW * 1000, 0] {
+        list.extend_from_slice(&number.to_le_bytes());
+    }
+    files.iter().for_each(|file| list.extend_from_slice(file));
+    if *damage == 3 {
+        let place = place % list.len();
+        list[place] ^= 1;
+    }
+    if *damage != 2 {
+        stream.put(3, &with_checksum(list));
+    }
+    let mut stream = stream.bytes;
+    match damage {
+        0 => stream.truncate(place % stream.len()),
+        1 => {
+            let bit = place % (stream.len() * 8);
+            stream[bit / 8] ^= 1 << (bit % 8);
+        }
+        4 => stream.push(place as u8),
+        _ => {}
+    }
+    stream
+}
+
+/// A stream whose checksums are right.
+pub(crate) struct Pieces {
+    pub(crate) bytes: Vec<u8>,
+    crc: [u8; 4],
+}
+
+impl Pieces {
+    pub(crate) fn begin(start: u64) -> Pieces {
+        let bytes = stream_header(start);
+        let crc = *bytes.last_chunk().expect("it ends in four bytes");
+        Pieces { bytes, crc }
+    }
+
+    pub(crate) fn put(&mut self, kind: u8, content: &[u8]) {
+        let mut piece = vec![kind, 0, 0, 0];
+        piece.extend_from_slice(&(content.len() as u32).to_le_bytes());
+        piece.extend_from_slice(content);
+        self.crc = crc32c::crc32c(&[&self.crc[..], &piece].concat()).to_le_bytes();
+        self.bytes.extend_from_slice(&self.crc);
+        self.bytes.extend_from_slice(&piece);
+    }
+}
+
+/// An entry as it was shown: where, and what it says.
+type Shown = (Position, String);
+
+/// The bytes of a log that come from elsewhere: `kind(1) position(8) | rest`. kind mod 2: 0 rest is those bytes; 1 rest is contents of
+/// entries, each behind its length(1), all checksums are right. In whatever portions they come, the same entries are shown, those that the
+/// log's own reader shows of a file.
+pub(crate) fn take_apart_any(bytes: &[u8]) {
+    let Some(([kind, from @ ..], rest)) = bytes.split_first_chunk::<9>() else { return };
+    let from = Position(u64::from_le_bytes(*from));
+    let bytes = if kind % 2 == 0 { rest.to_vec() } else { framed(from, rest) };
+    let (shown, end) = taken_apart(from, &bytes, bytes.len().max(1));
+    let portion = (1 + usize::from(kind >> 1)).max(bytes.len() / 500);
+    assert_eq!(taken_apart(from, &bytes, portion), (shown.clone(), end.clone()));
+    // The reader takes no file, header and all, that ends behind the last position there is.
+    if from.0.checked_add((header().len() + bytes.len()) as u64).is_none() {
+        return;
+    }
+    let mut state = State::default();
+    state.apply(&Op::MakeDirectory { path: "/log".into() }).expect("nothing is in its way");
+    let mut segment = header();
+    segment[40..48].copy_from_slice(&from.0.to_le_bytes());
+    segment.truncate(60);
+    state.put(
+        &Path::new("/log").join(format!("{:020}.log", from.0)),
+        [with_checksum(segment), bytes].concat(),
+    );
+    let identity = Identity { server_id: 7, database_id: *DATABASE_ID };
+    let disk = Arc::new(CrashDisk::with(state));
+    let mut reader = Reader::open(disk, Path::new("/log"), identity, from).expect("its segment begins there");
+    let mut read = Vec::new();
+    while let Ok(Some((position, entry))) = reader.next_entry() {
+        read.push((position, format!("{entry:?}")));
+    }
+    assert_eq!(shown, read, "{end}");
+}
+
+/// The entries, and how they end.
+fn taken_apart(from: Position, bytes: &[u8], portion: usize) -> (Vec<Shown>, String) {
+    let mut entries = Entries::new(*DATABASE_ID, from);
+    let mut shown = Vec::new();
+    for bytes in bytes.chunks(portion) {
+        entries.take(bytes);
+        loop {
+            let before = entries.position();
+            match entries.next_entry() {
+                Ok(Some((position, entry))) => {
+                    assert_eq!(position, before);
+                    shown.push((position, format!("{entry:?}")));
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Corrupt);
+                    assert!(error.to_string().contains(&format!("position {}", before.0)), "{error}");
+                    assert_eq!(entries.next_entry().map(|_| ()), Err(error.clone()));
+                    return (shown, error.to_string());
+                }
+            }
+            assert!(entries.position() > before);
+        }
+    }
+    (shown, format!("{:?}, {}", entries.position(), entries.is_empty()))
+}
+
+/// Entries of these contents, from a position on.
+pub(crate) fn framed(from: Position, mut contents: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while let Some((len, behind)) = contents.split_first() {
+        let (content, behind) = behind.split_at(behind.len().min((*len).into()));
+        contents = behind;
+        let size = (content.len() as u32).to_le_bytes();
+        let position = from.0.wrapping_add(bytes.len() as u64).to_le_bytes();
+        let crc = crc32c::crc32c(&[&DATABASE_ID[..], &position, &size, content].concat());
+        bytes.extend_from_slice(&size);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        bytes.extend_from_slice(content);
+    }
+    bytes
+}

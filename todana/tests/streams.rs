@@ -1,0 +1,140 @@
+//! The short forms of the fuzz targets `backup_stream` and `log_stream`.
+
+#[path = "../../tests/crash_disk/mod.rs"]
+mod crash_disk;
+mod incoming;
+mod kept;
+mod opener;
+
+use crash_disk::CrashDisk;
+use incoming::Pieces;
+use proptest::prelude::*;
+use std::path::Path;
+use std::sync::Arc;
+use todana::backup::Receiver;
+use todana::update_log::{Entries, Position};
+use todana_core::ErrorKind;
+
+/// The seeds of a target, by their names.
+fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds").join(target);
+    let seeds = std::fs::read_dir(seeds).unwrap().map(|seed| seed.unwrap());
+    seeds.map(|seed| (seed.file_name().into_string().unwrap(), std::fs::read(seed.path()).unwrap())).collect()
+}
+
+#[test]
+fn seeds_are_received_or_refused() {
+    let mut received: Vec<String> = seeds("backup_stream")
+        .into_iter()
+        .filter(|(_, seed)| incoming::receive_any(seed))
+        .map(|(name, _)| name)
+        .collect();
+    received.sort();
+    assert_eq!(
+        received,
+        [
+            "checkpoint_without_a_log",
+            "identity_alone",
+            "identity_and_log",
+            "in_two_pieces_and_portions",
+            "with_a_checkpoint"
+        ]
+    );
+}
+
+#[test]
+fn seeds_are_taken_apart() {
+    let seeds = seeds("log_stream");
+    assert!(seeds.len() > 10);
+    seeds.iter().for_each(|(_, seed)| incoming::take_apart_any(seed));
+}
+
+/// Each file takes room in memory and a place on the disk, however little is in it.
+#[test]
+fn a_stream_of_more_files_than_any_backup_has_is_refused() {
+    let disk = CrashDisk::new();
+    let mut receiver = Receiver::create(Arc::new(disk.clone()), Path::new(incoming::TARGET)).unwrap();
+    let mut stream = Pieces::begin(0);
+    let announce = |stream: &mut Pieces, kind: u8, position: u64| {
+        let mut file = incoming::listed(kind, position, b"");
+        file[4..8].fill(0);
+        stream.put(1, &file);
+    };
+    announce(&mut stream, 1, 0);
+    (1..40_000).for_each(|position| announce(&mut stream, 3, position));
+    receiver.take(&stream.bytes).unwrap();
+    assert_eq!(disk.state().files().len(), 40_000);
+    let len = stream.bytes.len();
+    announce(&mut stream, 3, 40_000);
+    let error = receiver.take(&stream.bytes[len..]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("more than 40000 files"), "{error}");
+    drop(receiver);
+    assert!(disk.state().files().is_empty());
+}
+
+/// Whoever sends the log says where it begins.
+#[test]
+fn an_entry_beyond_the_last_position_is_an_error() {
+    for (from, entries_len) in [(u64::MAX - 9, 1), (u64::MAX - 8, 0), (u64::MAX - 18, 2)] {
+        let mut entries = Entries::new(*opener::DATABASE_ID, Position(from));
+        entries.take(&incoming::framed(Position(from), b"\x01\x04\x01\x04\x01\x04"));
+        for _ in 0..entries_len {
+            assert!(entries.next_entry().unwrap().is_some());
+        }
+        let (position, error) = (entries.position().0, entries.next_entry().unwrap_err());
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().ends_with(&format!("position {position}: no log is so long")), "{error}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_stream_is_received_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        incoming::receive_any(&bytes);
+    }
+
+    /// Pieces that are nearly right.
+    #[test]
+    fn any_pieces_are_received_or_refused(
+        head in (0u8..64, 0u8..9, any::<[u8; 2]>(), 0u8..2),
+        pieces in proptest::collection::vec((0u8..16, proptest::collection::vec(0u8..4, 0..30)), 0..4),
+    ) {
+        let (kind, damage, place, start) = head;
+        let mut bytes = vec![kind * 4 + 2, damage, place[0], place[1], start, 0, 0, 0];
+        for (shape, content) in pieces {
+            bytes.extend_from_slice(&[shape, content.len() as u8, 0]);
+            bytes.extend_from_slice(&content);
+        }
+        incoming::receive_any(&bytes);
+    }
+
+    /// A backup's list with a few wrong numbers.
+    #[test]
+    fn any_list_is_right_or_told(
+        form in 0u8..6,
+        changes in proptest::collection::vec(any::<[u8; 2]>(), 0..6),
+    ) {
+        let segment = [3, 0, 0, 3, 1, 1, b'k'];
+        let mut bytes = vec![3, form, segment.len() as u8, 0];
+        bytes.extend_from_slice(&segment);
+        bytes.extend(changes.as_flattened());
+        incoming::receive_any(&bytes);
+    }
+
+    #[test]
+    fn any_bytes_are_taken_apart(
+        kind in any::<u8>(),
+        from in prop_oneof![Just(0u64), any::<u64>(), u64::MAX - 60..=u64::MAX],
+        contents in proptest::collection::vec((0u8..8, proptest::collection::vec(0u8..4, 0..12)), 0..8),
+    ) {
+        let mut bytes = vec![kind];
+        bytes.extend_from_slice(&from.to_le_bytes());
+        for (tag, content) in contents {
+            bytes.push(content.len() as u8 + 1);
+            bytes.push(tag);
+            bytes.extend_from_slice(&content);
+        }
+        incoming::take_apart_any(&bytes);
+    }
+}
