@@ -122,6 +122,15 @@ impl Connection {
 
     /// Waits for the next reply and hands it to `see`.
     fn response<T>(&mut self, see: impl FnOnce(Response<'_>) -> Result<T, Error>) -> Result<T, Error> {
+        self.response_within(VALUE_LEN_MAX, see)
+    }
+
+    /// The same; a value or data of more bytes than this is taken for no reply, before memory is.
+    fn response_within<T>(
+        &mut self,
+        value_len_max: usize,
+        see: impl FnOnce(Response<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         self.talk(|connection| {
             loop {
                 let unread = &connection.input[connection.at..];
@@ -130,7 +139,7 @@ impl Connection {
                     let error = format!("the server speaks TLS: its address is {server}");
                     return Err(io::Error::new(io::ErrorKind::InvalidData, error).into());
                 }
-                if let Some((len, response)) = client::decode(unread, VALUE_LEN_MAX)? {
+                if let Some((len, response)) = client::decode(unread, value_len_max)? {
                     connection.may_be_tls = None;
                     let outcome = match response {
                         Response::Refused(refusal) => Err(Error::Refused(refusal.into())),

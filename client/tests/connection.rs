@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use todana_client::{
-    Address, Connection, Error, Fetch, Found, Item, Outcome, Refusal, RefusalKind, Store, Timeouts, Verb,
-    needs_base64,
+    Address, Connection, Error, Fetch, Found, Frame, Item, LogFrom, LogHead, Outcome, Refusal, RefusalKind,
+    Store, Timeouts, Verb, needs_base64,
 };
 
 /// What the server awaits, and what it answers: in pieces, or not at all.
@@ -344,6 +344,37 @@ fn what_is_no_answer_is_shown_and_ends_the_connection() {
             assert_eq!(error, "an earlier request failed on this connection; open another one");
         });
     }
+}
+
+#[test]
+fn frames_of_an_export_are_bounded() {
+    const FULL: &[u8] = &[b'x'; 65_536];
+    let script: &[Turn] = &[
+        (b"todana backup\r\n", &[b"WAIT\r\nDATA 65536\r\n", FULL, b"\r\nEND\r\n"]),
+        // Nobody waits for the rest of it.
+        (
+            b"todana log first\r\n",
+            &[b"LOG position=5 database=", &[b'0'; 32], b" server=7\r\nDATA 65537\r\n"],
+        ),
+    ];
+    with_script(script, |connection| {
+        connection.begin_backup(None).unwrap();
+        let mut seen = Vec::new();
+        while seen.last() != Some(&None) {
+            let see = |frame: Frame<'_>| match frame {
+                Frame::Data(data) => Some(data.len()),
+                Frame::Wait => Some(0),
+                Frame::End => None,
+            };
+            seen.push(connection.next_frame(see).unwrap());
+        }
+        assert_eq!(seen, [Some(0), Some(65_536), None]);
+        let head = LogHead { position: 5, database_id: [0; 16], server_id: 7 };
+        assert_eq!(connection.begin_log(LogFrom::First, false).unwrap(), head);
+        let error = connection.next_frame(|_| ()).unwrap_err().to_string();
+        assert_eq!(error, "the server sends a frame of 65537 bytes, and they have at most 65536");
+        assert!(connection.version().is_err());
+    });
 }
 
 #[test]

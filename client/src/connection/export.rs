@@ -3,9 +3,13 @@
 use super::{Connection, unexpected};
 use crate::Error;
 use std::fmt;
+use std::io;
 use std::num::NonZeroU64;
 use std::str::FromStr;
 use todana_protocol::memcached::client::Response;
+
+/// What one frame carries at most.
+const FRAME_LEN_MAX: usize = 65_536;
 
 /// A checkpoint that a server has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,20 +99,35 @@ impl Connection {
         Ok(LogHead { position, database_id: id.to_be_bytes(), server_id })
     }
 
-    /// Shows the next part of what was asked for.
+    /// Shows the next part of what was asked for. A frame of more than 65,536 bytes is refused before it is taken.
     pub fn next_frame<T>(&mut self, see: impl FnOnce(Frame<'_>) -> T) -> Result<T, Error> {
-        self.response(|response| match response {
+        self.response_within(FRAME_LEN_MAX, |response| match response {
             Response::Data(bytes) => Ok(see(Frame::Data(bytes))),
             Response::Line(b"WAIT") => Ok(see(Frame::Wait)),
             Response::Line(b"END") => Ok(see(Frame::End)),
             other => Err(unexpected(other)),
         })
+        .map_err(|error| match self.frame_too_long() {
+            Some(len) if matches!(error, Error::Malformed) => {
+                let error =
+                    format!("the server sends a frame of {len} bytes, and they have at most {FRAME_LEN_MAX}");
+                io::Error::new(io::ErrorKind::InvalidData, error).into()
+            }
+            _ => error,
+        })
+    }
+
+    /// The length of the frame that comes next, as its line says, if it is more than a frame has.
+    fn frame_too_long(&self) -> Option<u64> {
+        let line = self.input.get(self.at..)?.split(|&byte| byte == b'\r').next()?;
+        let len = std::str::from_utf8(line.strip_prefix(b"DATA ")?).ok()?.parse().ok()?;
+        (len > FRAME_LEN_MAX as u64).then_some(len)
     }
 
     /// The words of the line that begins with this one.
     fn head(&mut self, word: &[u8]) -> Result<Fields, Error> {
         loop {
-            let found = self.response(|response| match response {
+            let found = self.response_within(FRAME_LEN_MAX, |response| match response {
                 Response::Line(b"WAIT") => Ok(None),
                 Response::Line(line) if line.split(|&byte| byte == b' ').next() == Some(word) => {
                     Ok(Some(String::from_utf8_lossy(line).into_owned()))
