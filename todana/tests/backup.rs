@@ -225,3 +225,24 @@ fn a_backup_keeps_the_log_that_it_needs_until_it_is_over() {
     let left = files(&folder.path().join("data/log")).len();
     assert!(left <= 3, "{left} segments are left");
 }
+
+/// Each file is as its list says, but they are not all of one database.
+#[test]
+fn a_backup_with_the_identity_of_another_database_is_told() {
+    let folder = folder();
+    let (_kept, stream) = small(folder.path());
+    let target = folder.path().join("backup");
+    receive(&stream, &target).unwrap();
+    let mut list = fs::read(target.join("backup")).unwrap();
+    list[32] ^= 1;
+    let end = list.len() - 4;
+    let crc = crc32c::crc32c(&list[..end]);
+    list[end..].copy_from_slice(&crc.to_le_bytes());
+    fs::write(target.join("backup"), list).unwrap();
+    let damages = verify(disk(), &target, &mut |_| ()).unwrap().damages;
+    let name = target.join("identity").display().to_string();
+    assert_eq!(
+        damages,
+        [format!("{name} at offset 0: it is the identity of another database than the backup's")]
+    );
+}

@@ -1,6 +1,6 @@
 //! The file `backup`: what a backup is, and the checksums of its files (docs/format/backup.md, section 2).
 
-use crate::data_directory::{CHECKPOINTS, LOG, cannot};
+use crate::data_directory::{CHECKPOINTS, LOG, cannot, read_identity};
 use crate::disk::Disk;
 use crate::file_header::{Format, eight, four, identity};
 use crate::update_log::{Identity, Position, segment_name};
@@ -165,6 +165,11 @@ impl Manifest {
                 Err(error) => damages.push((path, format!("at offset 0: it cannot be read: {error}"))),
             }
         }
+        // One that cannot be read has been told of by now.
+        if read_identity(disk, directory).is_ok_and(|identity| identity != self.identity) {
+            let what = "at offset 0: it is the identity of another database than the backup's";
+            damages.push((directory.join("identity"), what.into()));
+        }
         damages
     }
 
@@ -221,7 +226,9 @@ impl Manifest {
         };
         let checkpoint = manifest.files.iter().find(|file| file.kind == Kind::Checkpoint);
         let begins_there = manifest.start == checkpoint.map_or(Position(0), |file| file.position);
-        (begins_there && manifest.start <= manifest.end).then_some(manifest).ok_or_else(malformed)
+        // The first one is the identity.
+        let is_sound = begins_there && manifest.start <= manifest.end && !manifest.files.is_empty();
+        is_sound.then_some(manifest).ok_or_else(malformed)
     }
 }
 
@@ -323,5 +330,6 @@ mod tests {
         without.files.remove(1);
         assert!(refused(without.clone()));
         assert!(!refused(Manifest { start: Position(0), ..without }));
+        assert!(refused(Manifest { start: Position(0), files: Vec::new(), ..manifest() }));
     }
 }

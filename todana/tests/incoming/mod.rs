@@ -7,6 +7,7 @@
 //!                                           `list` has it: a backup on disk
 //!
 //! The bytes of a log have a form of their own: [`take_apart_any`].
+#![allow(dead_code)] // Each test uses its part.
 
 use crate::crash_disk::{CrashDisk, Op, State};
 use crate::opener::{DATABASE_ID, NOW, blocks, entries, header, identity, split, with_checksum};
