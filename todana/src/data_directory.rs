@@ -50,8 +50,11 @@ pub struct DataDirectory {
     checkpoints: Mutex<CheckpointOptions>,
     footprint: Mutex<Footprint>,
     history: Mutex<History>,
-    _lock: Box<dyn Send + Sync>,
+    _lock: Lock,
 }
+
+/// Nobody else has a directory open as long as this is there.
+pub(crate) type Lock = Arc<dyn Send + Sync>;
 
 /// What opening a data directory has found.
 #[derive(Clone, Debug)]
@@ -84,27 +87,18 @@ impl DataDirectory {
     /// Opens a directory and locks it, or makes a new one. Fails with `Busy` if another process has it, with `Corrupt` if it
     /// is damaged, with `Unavailable` if it cannot be read or made.
     pub fn open(disk: Arc<dyn Disk>, path: &Path) -> Result<DataDirectory> {
-        // What else is wrong shows further on.
-        let is_backup = match Manifest::read(&*disk, path) {
-            Ok(manifest) => manifest.is_some(),
-            Err(error) => error.kind() == ErrorKind::Corrupt,
-        };
-        if is_backup {
-            let message =
-                format!("{} is a backup: make a data directory of it with `todana restore`", path.display());
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
-        for directory in [path.to_path_buf(), path.join(LOG), path.join(CHECKPOINTS)] {
+        refuse_backup(&*disk, path)?;
+        disk.make_directory(path).map_err(|error| cannot("make", path, &error))?;
+        let lock = lock(&*disk, path)?;
+        DataDirectory::open_locked(disk, path, lock)
+    }
+
+    /// Opens a directory that is there, and of which the lock is held.
+    pub(crate) fn open_locked(disk: Arc<dyn Disk>, path: &Path, lock: Lock) -> Result<DataDirectory> {
+        for directory in [path.join(LOG), path.join(CHECKPOINTS)] {
             disk.make_directory(&directory).map_err(|error| cannot("make", &directory, &error))?;
         }
-        let lock_path = path.join("lock");
-        let lock = disk.lock(&lock_path).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => {
-                Error::new(ErrorKind::Busy, format!("{} is in use by another process", path.display()))
-            }
-            _ => cannot("lock", &lock_path, &error),
-        })?;
-        // Whatever was made above is there before anything lies in it.
+        // Whatever was made is there before anything lies in it.
         disk.sync_directory(path).map_err(|error| cannot("sync", path, &error))?;
         let identity = identity::read_or_make(&*disk, path).map_err(|error| hinted(error, path))?;
         let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
@@ -356,6 +350,33 @@ pub(crate) fn sync_above(disk: &dyn Disk, directory: &Path) -> Result<()> {
         {
             return Err(cannot("sync", above, &error));
         }
+    }
+    Ok(())
+}
+
+/// Locks a directory that is there. Fails with `Busy` if another process has it.
+pub(crate) fn lock(disk: &dyn Disk, path: &Path) -> Result<Lock> {
+    let lock_path = path.join("lock");
+    let lock = disk.lock(&lock_path).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            Error::new(ErrorKind::Busy, format!("{} is in use by another process", path.display()))
+        }
+        _ => cannot("lock", &lock_path, &error),
+    })?;
+    Ok(Arc::new(lock))
+}
+
+/// A backup is no data directory, though it is laid out as one: fails with `Invalid`.
+fn refuse_backup(disk: &dyn Disk, path: &Path) -> Result<()> {
+    // What else is wrong shows further on.
+    let is_backup = match Manifest::read(disk, path) {
+        Ok(manifest) => manifest.is_some(),
+        Err(error) => error.kind() == ErrorKind::Corrupt,
+    };
+    if is_backup {
+        let message =
+            format!("{} is a backup: make a data directory of it with `todana restore`", path.display());
+        return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(())
 }

@@ -74,7 +74,7 @@ pub fn restore(
     clock: Arc<dyn Clock>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Restored> {
-    let mut target = Target::create(Arc::clone(&disk), &options.target)?;
+    let target = Target::create(Arc::clone(&disk), &options.target)?;
     let source = Source::open(Arc::clone(&disk), options, progress)?;
     let mut restored = source.bring_back(database, options.until_ms, progress)?;
     // Versions that were shown after that time are not made again.
@@ -83,8 +83,7 @@ pub fn restore(
     database.resume(planned, u64::from(openings) << 32);
     restored.called_off = settle_clear(database, planned, options.until_ms)?;
     drop(source);
-    target.unlock();
-    let directory = DataDirectory::open(Arc::clone(&disk), target.partial())?;
+    let directory = DataDirectory::open_locked(Arc::clone(&disk), target.partial(), target.lock())?;
     let checkpoints = CheckpointOptions { rests: 0, ..CheckpointOptions::default() };
     let kept = DataOptions { checkpoints, ..DataOptions::default() };
     directory.restore(database, clock, &kept, &mut |_| ())?;

@@ -35,11 +35,17 @@ pub trait Disk: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// Whether this name is a symbolic link, wherever that leads; false if there is nothing. A file system that has none says so.
+    fn is_link(&self, path: &Path) -> io::Result<bool> {
+        let _ = path;
+        Ok(false)
+    }
+
     /// Returns once the names in a directory are on disk.
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
 
-    /// Locks a file, made if need be, for this process; fails with `WouldBlock` if another one has it. The lock ends when
-    /// it is dropped, or with the process.
+    /// Locks a file, made if need be, for this process; fails with `WouldBlock` if another one has it. The file that has been locked is
+    /// the one that has this name then. The lock ends when it is dropped, or with the process.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>>;
 }
 

@@ -3,7 +3,7 @@
 use super::{Disk, File};
 use std::fs::{self, OpenOptions, TryLockError};
 use std::io::{self, IoSlice, Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 /// The machine's own file system. Files are made readable by their owner alone: they hold what users stored.
@@ -46,13 +46,36 @@ impl Disk for SystemDisk {
         fs::File::open(directory)?.sync_all()
     }
 
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
-        let file = owners_own().create(true).truncate(false).read(true).write(true).open(path)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Box::new(file)),
-            Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
-            Err(TryLockError::Error(error)) => Err(error),
+    fn is_link(&self, path: &Path) -> io::Result<bool> {
+        match fs::symlink_metadata(path) {
+            Ok(metadata) => Ok(metadata.is_symlink()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
         }
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        loop {
+            let file = owners_own().create(true).truncate(false).read(true).write(true).open(path)?;
+            match file.try_lock() {
+                Ok(()) if has_name(&file, path)? => return Ok(Box::new(file)),
+                // Whoever had it has removed it or taken it elsewhere since it was opened: somebody else can lock another file of
+                // this name.
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Whether this is the file that has this name.
+fn has_name(file: &fs::File, path: &Path) -> io::Result<bool> {
+    let place = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    match fs::metadata(path) {
+        Ok(found) => Ok(place(found) == place(file.metadata()?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

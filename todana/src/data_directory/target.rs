@@ -1,6 +1,6 @@
 //! A directory that is being made: it gets its name only once it is whole and on disk.
 
-use super::{CHECKPOINTS, LOG, cannot};
+use super::{CHECKPOINTS, LOG, Lock, cannot};
 use crate::backup::BACKUP;
 use crate::disk::Disk;
 use std::io;
@@ -13,41 +13,25 @@ pub(crate) struct Target {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     partial: PathBuf,
-    lock: Option<Box<dyn Send + Sync>>,
+    lock: Lock,
     is_finished: bool,
 }
 
 impl Target {
-    /// Fails with `Invalid` if there is anything but an empty directory at the path, with `Busy` if another process makes the
-    /// same one. What one that was killed has left is removed.
+    /// Fails with `Invalid` if there is anything but an empty directory at the path, or a symbolic link in the way, with `Busy` if
+    /// another process makes the same one. What one that was killed has left is removed.
     pub(crate) fn create(disk: Arc<dyn Disk>, path: &Path) -> Result<Target> {
         let nameless =
             || Error::new(ErrorKind::Invalid, format!("{} names no directory to make", path.display()));
         let mut name = path.file_name().ok_or_else(nameless)?.to_os_string();
         name.push(".partial");
         let partial = path.with_file_name(name);
-        let is_taken = match disk.list(path) {
-            Ok(names) => !names.is_empty(),
-            Err(error) => match error.kind() {
-                io::ErrorKind::NotFound => false,
-                io::ErrorKind::NotADirectory => true,
-                _ => return Err(cannot("read", path, &error)),
-            },
-        };
-        if is_taken {
-            let message = format!("{} is there already; it is not replaced", path.display());
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
-        disk.make_directory(&partial).map_err(|error| cannot("make", &partial, &error))?;
-        let lock_path = partial.join("lock");
-        let lock = disk.lock(&lock_path).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => {
-                Error::new(ErrorKind::Busy, format!("another process is making {}", path.display()))
-            }
-            _ => cannot("lock", &lock_path, &error),
-        })?;
+        refuse_taken(&*disk, path)?;
+        let lock = lock_partial(&*disk, path, &partial)?;
         let path = path.to_path_buf();
-        let target = Target { disk, path, partial, lock: Some(lock), is_finished: false };
+        let target = Target { disk, path, partial, lock, is_finished: false };
+        // Whoever held the lock before may have finished it meanwhile.
+        refuse_taken(&*target.disk, &target.path)?;
         target.empty()?;
         Ok(target)
     }
@@ -57,9 +41,10 @@ impl Target {
         &self.partial
     }
 
-    /// Lets go of the lock, for whoever opens it as a data directory and takes it itself.
-    pub(crate) fn unlock(&mut self) {
-        self.lock = None;
+    /// The lock, for whoever opens it as a data directory. It is held until it has its name, or is removed, all the same: there is no
+    /// moment at which somebody else could take it for what a killed process has left.
+    pub(crate) fn lock(&self) -> Lock {
+        Arc::clone(&self.lock)
     }
 
     /// Gives it its name. All that is in it has been synced.
@@ -82,6 +67,7 @@ impl Target {
     }
 
     fn remove_files(&self, directory: &Path, is_ours: &dyn Fn(&str) -> bool) -> Result<()> {
+        refuse_link(&*self.disk, directory)?;
         let names = match self.disk.list(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             names => names.map_err(|error| cannot("read", directory, &error))?,
@@ -99,12 +85,62 @@ impl Drop for Target {
         if self.is_finished {
             return;
         }
-        // Best effort: its name says that it is not whole, and the next one of the same name removes it.
+        // Best effort: its name says that it is not whole, and the next one of the same name removes it. The lock's file goes
+        // last: once it has, the next one may make what is removed here.
         let _ = self.empty();
-        let _ = self.disk.remove(&self.partial.join("lock"));
         for part in [LOG, CHECKPOINTS] {
             let _ = self.disk.remove_directory(&self.partial.join(part));
         }
+        let _ = self.disk.remove(&self.partial.join("lock"));
         let _ = self.disk.remove_directory(&self.partial);
     }
+}
+
+/// Makes the directory, and locks it before anything else is done in it.
+fn lock_partial(disk: &dyn Disk, path: &Path, partial: &Path) -> Result<Lock> {
+    // So often it may be removed or get its name in between.
+    const TRIES: u32 = 10;
+    let lock_path = partial.join("lock");
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        refuse_link(disk, partial)?;
+        disk.make_directory(partial).map_err(|error| cannot("make", partial, &error))?;
+        refuse_link(disk, &lock_path)?;
+        match disk.lock(&lock_path) {
+            Ok(lock) => return Ok(Arc::new(lock)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && tries < TRIES => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let message = format!("another process is making {}", path.display());
+                return Err(Error::new(ErrorKind::Busy, message));
+            }
+            Err(error) => return Err(cannot("lock", &lock_path, &error)),
+        }
+    }
+}
+
+fn refuse_taken(disk: &dyn Disk, path: &Path) -> Result<()> {
+    refuse_link(disk, path)?;
+    let is_taken = match disk.list(path) {
+        Ok(names) => !names.is_empty(),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound => false,
+            io::ErrorKind::NotADirectory => true,
+            _ => return Err(cannot("read", path, &error)),
+        },
+    };
+    if is_taken {
+        let message = format!("{} is there already; it is not replaced", path.display());
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    Ok(())
+}
+
+/// Nothing is written or removed where a link leads: whoever made it may mean us to do so elsewhere.
+fn refuse_link(disk: &dyn Disk, path: &Path) -> Result<()> {
+    if disk.is_link(path).map_err(|error| cannot("read", path, &error))? {
+        let message = format!("{} is a symbolic link; it is not followed", path.display());
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    Ok(())
 }

@@ -59,6 +59,10 @@ impl Disk for Unsynced {
         SystemDisk.remove_directory(directory)
     }
 
+    fn is_link(&self, path: &Path) -> io::Result<bool> {
+        SystemDisk.is_link(path)
+    }
+
     fn sync_directory(&self, _: &Path) -> io::Result<()> {
         Ok(())
     }

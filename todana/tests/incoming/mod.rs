@@ -16,7 +16,7 @@ use std::sync::Arc;
 use todana::backup::{BACKUP, BackedUp, Receiver};
 use todana::update_log::{Entries, Identity, Position, Reader};
 use todana::{Clock, DataDirectory, Database, ManualClock, RestoreOptions, restore, verify};
-use todana_core::{ErrorKind, Result, UnixSeconds};
+use todana_core::{Error, ErrorKind, Result, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
 
 pub(crate) const TARGET: &str = "/backup";
@@ -47,7 +47,9 @@ pub(crate) fn receive_any(bytes: &[u8]) -> bool {
         }
         (Err(error), Err(the_same)) => {
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-            assert_eq!(error.to_string(), the_same.to_string());
+            // Which of two damages of one file is told may differ: threads look for them.
+            let told = |error: &Error| error.to_string().split(" at offset ").next().map(String::from);
+            assert_eq!(told(&error), told(&the_same));
             assert!(state.files().is_empty() && the_same_state.files().is_empty(), "{error}");
             false
         }
