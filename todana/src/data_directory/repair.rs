@@ -35,36 +35,45 @@ pub struct Repair {
     pub unmended: u64,
 }
 
-/// Lists what is damaged in a data directory and what is to be done about it; does so where it `repairs`. Fails with `Busy` if a server
-/// has the directory open, with `Invalid` if it is a backup, and with `Corrupt` where nothing can be done.
+/// Lists what is damaged in a data directory and what is to be done about it; does so where it `repairs`, and changes nothing on disk
+/// otherwise. Fails with `Busy` if a server has the directory open, with `Invalid` if it is a backup, and with `Corrupt` where
+/// nothing can be done.
 pub fn repair(disk: Arc<dyn Disk>, path: &Path, repairs: bool) -> Result<Repair> {
+    // Its identity is not to be written anew either: its list has the checksum of the one it had.
+    super::refuse_backup(&*disk, path)?;
     let mut repair = Repair::default();
     let log = path.join(LOG);
-    let found = identity::read(&*disk, path);
-    let identity = match found {
-        Ok(Some(identity)) => identity,
+    let file = path.join("identity");
+    let found = match identity::read(&*disk, path) {
         Err(error) if error.kind() != ErrorKind::Corrupt => return Err(error),
+        found => found,
+    };
+    let (identity, is_lost) = match &found {
+        Ok(Some(identity)) => (*identity, false),
         found => {
-            let error = found.err();
-            let what = error.as_ref().map_or_else(|| "it is missing".into(), ToString::to_string);
+            let error = found.as_ref().err();
             let known = known_identity(&disk, path);
-            let known = known.ok_or_else(|| error.clone().unwrap_or_else(|| super::missing(path)))?;
-            let file = path.join("identity");
+            let known = known.ok_or_else(|| error.cloned().unwrap_or_else(|| super::missing(path)))?;
+            let what = error.map_or_else(|| "it is missing".into(), ToString::to_string);
             repair.find(file.clone(), 0, what, "written anew, as the other files tell it");
-            if repairs {
-                if error.is_some() {
-                    set_aside(&*disk, path, &file)?;
-                }
-                identity::write(&*disk, path, known)?;
-            }
-            known
+            (known, true)
         }
     };
-    // Held from here on. A damaged identity that is not to be mended now is no reason to let a server in meanwhile, but its
-    // file cannot be opened by it either.
-    let _directory = match repairs || repair.remedies.is_empty() {
-        true => Some(DataDirectory::open(Arc::clone(&disk), path)?),
+    // Held to the end. A server makes the file that it locks, so where there is none nobody has the directory open.
+    let lock = match repairs || is_there(&*disk, &path.join("lock"))? {
+        true => Some(super::lock(&*disk, path)?),
         false => None,
+    };
+    if repairs && is_lost {
+        if found.is_err() {
+            set_aside(&*disk, path, &file)?;
+        }
+        identity::write(&*disk, path, identity)?;
+    }
+    // Opening it makes what is missing and removes what was begun and not finished.
+    let _directory = match &lock {
+        Some(lock) if repairs => Some(DataDirectory::open_locked(Arc::clone(&disk), path, Arc::clone(lock))?),
+        _ => None,
     };
     let first = first_segment(&*disk, &log)?;
     let salvaged = match first {
@@ -115,7 +124,8 @@ impl Repair {
         repairs: bool,
     ) -> Result<()> {
         let (mut damaged, mut lacking) = (Vec::new(), Vec::new());
-        for start in shelf.list()? {
+        let has_any = !names(disk, &path.join(CHECKPOINTS))?.is_empty();
+        for start in if has_any { shelf.list()? } else { Vec::new() } {
             let outcome = shelf.open(start).map_err(Failure::Damaged).and_then(|reader| {
                 reader.verify(&mut |_| ())?;
                 Ok(reader.footer.until)
@@ -170,8 +180,23 @@ fn known_identity(disk: &Arc<dyn Disk>, path: &Path) -> Option<Identity> {
 }
 
 fn first_segment(disk: &dyn Disk, log: &Path) -> Result<Option<Position>> {
-    let names = disk.list(log).map_err(|error| cannot("read", log, &error))?;
-    Ok(names.iter().filter_map(|name| segment_start(name)).min())
+    Ok(names(disk, log)?.iter().filter_map(|name| segment_start(name)).min())
+}
+
+/// The names in a directory; none if it is missing, which is not made without being told to.
+fn names(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
+    match disk.list(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        names => names.map_err(|error| cannot("read", directory, &error)),
+    }
+}
+
+fn is_there(disk: &dyn Disk, file: &Path) -> Result<bool> {
+    match disk.open(file, false) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(cannot("read", file, &error)),
+    }
 }
 
 /// `None` if that is not known before it is repaired.
