@@ -74,21 +74,36 @@ pub(crate) fn put(
     out.write_all(b"\n")
 }
 
+/// Writes bytes such that no control character is among them, neither of ASCII nor of the second set that UTF-8 has, U+0080 to U+009F:
+/// terminals obey both.
 pub(crate) fn escape(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    let is_plain = |byte: u8| byte >= b' ' && byte != b'\\' && byte != 0x7F && byte != SECOND_SET;
     let mut rest = bytes;
-    while let Some(at) = rest.iter().position(|&byte| byte < b' ' || byte == b'\\' || byte == 0x7F) {
+    while let Some(at) = rest.iter().position(|&byte| !is_plain(byte)) {
         out.write_all(&rest[..at])?;
+        let behind = rest.get(at + 1).copied();
+        let mut len = 1;
         match rest[at] {
             b'\\' => out.write_all(b"\\\\")?,
             b'\t' => out.write_all(b"\\t")?,
             b'\n' => out.write_all(b"\\n")?,
             b'\r' => out.write_all(b"\\r")?,
+            SECOND_SET => match behind {
+                Some(byte @ 0x80..=0x9F) => {
+                    write!(out, "\\x{SECOND_SET:02x}\\x{byte:02x}")?;
+                    len = 2;
+                }
+                _ => out.write_all(&[SECOND_SET])?,
+            },
             byte => write!(out, "\\x{byte:02x}")?,
         }
-        rest = &rest[at + 1..];
+        rest = &rest[at + len..];
     }
     out.write_all(rest)
 }
+
+/// What the control characters of the second set begin with in UTF-8; others do, too.
+const SECOND_SET: u8 = 0xC2;
 
 fn unescape(text: &[u8]) -> Result<Vec<u8>, &'static str> {
     let mut bytes = Vec::with_capacity(text.len());
@@ -137,6 +152,28 @@ mod tests {
     }
 
     #[test]
+    fn no_control_character_is_written_and_all_come_back() {
+        let escaped = |bytes: &[u8]| {
+            let mut out = Vec::new();
+            escape(&mut out, bytes).unwrap();
+            assert_eq!(unescape(&out).unwrap(), bytes);
+            out
+        };
+        for character in (0..=0x2FFu32).filter_map(char::from_u32) {
+            let text = format!("a{character}b");
+            let written = String::from_utf8(escaped(text.as_bytes())).unwrap();
+            assert!(!written.chars().any(char::is_control), "{character:?}: {written:?}");
+            let is_escaped = character.is_control() || character == '\\';
+            assert_eq!(written != text, is_escaped, "{character:?}: {written:?}");
+        }
+        assert_eq!(escaped("\u{9b}2J".as_bytes()), b"\\xc2\\x9b2J");
+        // Behind what is no character, and in the midst of one.
+        assert_eq!(escaped(b"\xe2\xc2\x9b"), b"\xe2\\xc2\\x9b");
+        assert_eq!(escaped(b"\xc2\xc2\x80\xc2"), b"\xc2\\xc2\\x80\xc2");
+        assert_eq!(escaped("\u{29b} \u{a0}".as_bytes()), "\u{29b} \u{a0}".as_bytes());
+    }
+
+    #[test]
     fn faulty_lines_say_what_is_wrong() {
         for (text, part) in [
             ("key", "no tab"),
@@ -178,6 +215,6 @@ mod tests {
             assert_eq!(parse(text.as_bytes()), Ok(line), "{text:?}");
             seen += 1;
         }
-        assert_eq!(seen, 5);
+        assert_eq!(seen, 6);
     }
 }
