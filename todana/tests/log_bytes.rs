@@ -1,19 +1,24 @@
 //! The update log as bytes, read while it is written.
 
+use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use todana::disk::SystemDisk;
-use todana::update_log::{Change, Entries, LogOptions, Position, Reader, Sync};
+use todana::disk::{Disk, File, SystemDisk};
+use todana::update_log::{Change, Entries, LogBytes, LogOptions, Position, Reader, Sync, segments};
 use todana::{DataDirectory, DataOptions, Database, SystemClock};
 use todana_core::{Command, ErrorKind, Store};
 use todana_engine::{MemHash, MemHashOptions};
 
 fn open(folder: &Path, sync: Sync) -> (DataDirectory, Database) {
+    open_on(Arc::new(SystemDisk), folder, sync)
+}
+
+fn open_on(disk: Arc<dyn Disk>, folder: &Path, sync: Sync) -> (DataDirectory, Database) {
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
     let database = Database::new(Box::new(engine), Arc::new(SystemClock));
-    let directory = DataDirectory::open(Arc::new(SystemDisk), folder).unwrap();
+    let directory = DataDirectory::open(disk, folder).unwrap();
     // Many segments.
     let log = LogOptions { sync, segment_len: 4096, ..LogOptions::default() };
     let options = DataOptions { log, ..DataOptions::default() };
@@ -170,4 +175,134 @@ fn entries_of_another_database_of_another_place_and_with_a_flipped_bit_are_none(
         damaged[bit / 8] ^= 1 << (bit % 8);
         assert!(!is_whole(id, Position(0), &damaged), "bit {bit}");
     }
+}
+
+/// What is done before a file of the log is opened or removed, once.
+type Hook = Box<dyn FnOnce(&Path) + Send>;
+
+/// The machine's disk, with a moment in which something else happens.
+#[derive(Default)]
+struct Interrupted {
+    opens: Mutex<Option<Hook>>,
+    removes: Mutex<Option<Hook>>,
+}
+
+impl Interrupted {
+    fn happens(hook: &Mutex<Option<Hook>>, path: &Path) {
+        if path.extension().is_some_and(|extension| extension == "log") {
+            let hook = hook.lock().unwrap().take();
+            hook.into_iter().for_each(|hook| hook(path));
+        }
+    }
+}
+
+impl Disk for Interrupted {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        SystemDisk.create(path)
+    }
+
+    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
+        Interrupted::happens(&self.opens, path);
+        SystemDisk.open(path, writable)
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        SystemDisk.list(directory)
+    }
+
+    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+        SystemDisk.make_directory(directory)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        SystemDisk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        Interrupted::happens(&self.removes, path);
+        SystemDisk.remove(path)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        SystemDisk.sync_directory(directory)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + std::marker::Sync>> {
+        SystemDisk.lock(path)
+    }
+}
+
+/// Reads all that can be read.
+fn drained(bytes: &mut LogBytes, until: Position) -> u64 {
+    let (from, mut all) = (bytes.position(), Vec::new());
+    while bytes.position() < until {
+        bytes.read(until, usize::MAX, &mut all).unwrap();
+    }
+    let mut entries = Entries::new(bytes.identity().database_id, from);
+    entries.take(&all);
+    while entries.next_entry().unwrap().is_some() {}
+    assert!(entries.is_empty());
+    all.len() as u64
+}
+
+#[test]
+fn a_segment_that_is_removed_while_a_reader_begins_is_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Arc::new(Interrupted::default());
+    let (directory, database) = open_on(disk.clone(), folder.path(), Sync::Always);
+    let log = database.log().unwrap();
+    for number in 0..40 {
+        set(&database, &format!("key:{number}"), &[7; 1000]);
+        log.wait(log.end()).unwrap();
+    }
+    let until = log.readable();
+    let first = || segments(&SystemDisk, &folder.path().join("log")).unwrap()[0].start;
+    let vanish =
+        || *disk.opens.lock().unwrap() = Some(Box::new(|path: &Path| std::fs::remove_file(path).unwrap()));
+    for _ in 0..2 {
+        let gone = first();
+        vanish();
+        let mut bytes = directory.log_bytes(None).unwrap();
+        assert!(gone < first());
+        assert_eq!(bytes.position(), first());
+        assert_eq!(drained(&mut bytes, until), until.0 - first().0);
+    }
+    let gone = first();
+    vanish();
+    let error = directory.log_bytes(Some(gone)).map(|_| ()).unwrap_err();
+    let expected = format!("the update log does not go back to position {}, only to {}", gone.0, first().0);
+    assert_eq!((error.kind(), error.to_string()), (ErrorKind::Invalid, expected));
+}
+
+#[test]
+fn nothing_more_is_removed_once_a_reader_has_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = Arc::new(Interrupted::default());
+    let (directory, database) = open_on(disk.clone(), folder.path(), Sync::Always);
+    let directory = Arc::new(directory);
+    let log = database.log().unwrap();
+    let write = || {
+        for number in 0..40 {
+            set(&database, &format!("key:{number}"), &[7; 1000]);
+            log.wait(log.end()).unwrap();
+        }
+    };
+    write();
+    directory.checkpoint(&database).unwrap();
+    write();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let its_own = Arc::clone(&directory);
+    let begin = move |_: &Path| sender.send(its_own.log_bytes(None).unwrap()).unwrap();
+    *disk.removes.lock().unwrap() = Some(Box::new(begin));
+    // The log of the first checkpoint is not needed any more, and is removed segment by segment.
+    directory.checkpoint(&database).unwrap();
+    let mut bytes = receiver.try_recv().expect("something was removed");
+    let (from, until) = (bytes.position(), log.readable());
+    assert_eq!(from, Position(0));
+    assert_eq!(drained(&mut bytes, until), until.0);
+    drop(bytes);
+    // Nobody reads it any longer.
+    write();
+    directory.checkpoint(&database).unwrap();
+    assert!(directory.log_bytes(None).unwrap().position() > Position(0));
 }

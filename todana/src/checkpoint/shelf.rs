@@ -224,6 +224,10 @@ impl Shelf {
         };
         let kept = over.iter().rev().take_while(|pair| is_kept(pair)).count();
         for pair in &over[..over.len() - kept] {
+            // Somebody may have begun to read it since.
+            if pair[1] > self.holds.first() {
+                break;
+            }
             let path = self.log.join(segment_name(pair[0]));
             self.disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
             // Gone for good before the next one is: else a crash could leave a gap, which looks like a loss.

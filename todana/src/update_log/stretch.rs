@@ -15,6 +15,8 @@ use todana_core::{Error, ErrorKind, Result};
 
 /// Read at once where nobody else says how much.
 const PIECE: usize = 64 << 10;
+/// So often a segment that has just been removed is passed over for the next one.
+const TRIES: u32 = 16;
 
 /// Reads a log from a position on, beside whoever writes it. What has not been read yet is kept as long as this is there.
 pub struct LogBytes {
@@ -26,9 +28,10 @@ pub struct LogBytes {
     hold: Hold,
 }
 
+#[derive(Clone)]
 struct Segment {
     path: PathBuf,
-    file: Box<dyn File>,
+    file: Arc<dyn File>,
     start: Position,
     /// Where the next one begins, if there was one when this one was opened.
     next: Option<Position>,
@@ -48,14 +51,31 @@ impl LogBytes {
         let directory = directory.to_path_buf();
         let position = from.unwrap_or_default();
         let mut bytes = LogBytes { disk, directory, identity, position, segment: None, hold };
-        let starts = bytes.starts()?;
-        let first = starts.first().copied().unwrap_or_default();
-        if from.is_some() && position < first {
-            let message =
-                format!("the update log does not go back to position {}, only to {}", position.0, first.0);
-            return Err(Error::new(ErrorKind::Invalid, message));
+        let mut tries = 0;
+        loop {
+            let starts = bytes.starts()?;
+            let first = starts.first().copied().unwrap_or_default();
+            if from.is_some() && position < first {
+                let message = format!(
+                    "the update log does not go back to position {}, only to {}",
+                    position.0, first.0
+                );
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
+            bytes.position = position.max(first);
+            if starts.is_empty() {
+                break;
+            }
+            // Whoever removes segments may have looked at the holds before there was this one, and be about to remove one of those
+            // just found. It looks again before each, so what has been opened now, and all behind it, stays.
+            tries += 1;
+            match bytes.segment_at(bytes.position) {
+                Ok(segment) => bytes.segment = Some(segment),
+                Err(Missing::Removed(_)) if tries < TRIES => continue,
+                Err(missing) => return Err(missing.into()),
+            }
+            break;
         }
-        bytes.position = position.max(first);
         bytes.hold.advance(bytes.position);
         Ok(bytes)
     }
@@ -81,9 +101,9 @@ impl LogBytes {
 
     /// Whether a whole entry begins at the position, or the log ends there, at `until`. Reads all of that entry, piece by piece.
     pub fn is_between_entries(&mut self, until: Position) -> Result<bool> {
-        let position = self.position;
+        let (position, segment) = (self.position, self.segment.clone());
         let outcome = self.is_followed_by_entry(until);
-        (self.position, self.segment) = (position, None);
+        (self.position, self.segment) = (position, segment);
         Ok(position == until || outcome?)
     }
 
@@ -153,16 +173,19 @@ impl LogBytes {
         Ok(starts)
     }
 
-    fn segment_at(&self, position: Position) -> Result<Segment> {
+    fn segment_at(&self, position: Position) -> std::result::Result<Segment, Missing> {
         let starts = self.starts()?;
         let index = starts.partition_point(|&start| start <= position).checked_sub(1);
         let Some(index) = index else {
             let message = format!("the update log does not go back to position {}", position.0);
-            return Err(Error::new(ErrorKind::Invalid, message));
+            return Err(Error::new(ErrorKind::Invalid, message).into());
         };
         let start = starts[index];
         let path = self.directory.join(name_of(start));
-        let file = self.disk.open(&path, false).map_err(|error| unreadable(&path, &error))?;
+        let file = self.disk.open(&path, false).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Missing::Removed(unreadable(&path, &error)),
+            _ => Missing::Unreadable(unreadable(&path, &error)),
+        })?;
         let mut header = [0; HEADER_LEN];
         file.read_at(0, &mut header).map_err(|error| unreadable(&path, &error))?;
         let is_its_own = Header::decode(&header).is_ok_and(|header| {
@@ -173,9 +196,31 @@ impl LogBytes {
                 "{} at offset 0: this is not the segment of this log that begins there",
                 path.display()
             );
-            return Err(Error::new(ErrorKind::Corrupt, message));
+            return Err(Error::new(ErrorKind::Corrupt, message).into());
         }
-        Ok(Segment { path, file, start, next: starts.get(index + 1).copied() })
+        let (file, next) = (Arc::from(file), starts.get(index + 1).copied());
+        Ok(Segment { path, file, start, next })
+    }
+}
+
+/// Why there is no segment to read.
+enum Missing {
+    /// It was there, and has been removed since.
+    Removed(Error),
+    Unreadable(Error),
+}
+
+impl From<Error> for Missing {
+    fn from(error: Error) -> Self {
+        Missing::Unreadable(error)
+    }
+}
+
+impl From<Missing> for Error {
+    fn from(missing: Missing) -> Self {
+        match missing {
+            Missing::Removed(error) | Missing::Unreadable(error) => error,
+        }
     }
 }
 
