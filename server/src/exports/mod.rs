@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Always true: no worker waits for an export; a receiver that is slow slows its own thread alone, and when it is gone, or takes
-//! nothing for minutes, the thread ends and what it held of the log is let go; there are only so many at once.
+//! nothing for minutes, or is so slow that far too much of the log is kept for it, the thread ends and what it held of the log is let go;
+//! there are only so many at once.
 
 mod pace;
 mod pipe;
@@ -30,11 +31,15 @@ const LOOK_EVERY: u64 = 30;
 /// So many of those without anything taken, five minutes, and a receiver is cut off: the log must not grow for its sake.
 const QUIET_LOOKS_MAX: u32 = 100;
 
+/// Bytes of the log that may be on disk for the sake of one receiver alone; more, where the checkpoints take more.
+const HELD_MAX: u64 = 1 << 30;
+
 /// How often it is asked whether an end has been waited for long enough.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
 const NO_DIRECTORY: &str = "SERVER_ERROR no data directory: the server was started without --data-dir";
 const BUSY: &str = "SERVER_ERROR busy";
+const TOO_SLOW: &str = "SERVER_ERROR too slow: too much of the update log is kept for this alone\r\n";
 const NO_THREAD: &str = "SERVER_ERROR no thread can be started";
 
 /// All exports of a server.
@@ -136,6 +141,9 @@ impl Exports {
         if self.count.load(Ordering::Relaxed) == 0 || !tick.is_multiple_of(LOOK_EVERY) {
             return;
         }
+        // Known without the disk.
+        let on_disk = self.directory().map_or(0, |directory| directory.footprint().checkpoint_bytes);
+        self.end_slow(on_disk.max(HELD_MAX));
         let mut jobs = self.jobs();
         let mut cut_off = 0;
         for job in jobs.iter() {
@@ -149,6 +157,20 @@ impl Exports {
         drop(jobs);
         for _ in 0..cut_off {
             tracing::warn!("a receiver of an export is cut off: it takes nothing");
+        }
+    }
+
+    /// Ends those that keep more of the log than this from being removed.
+    fn end_slow(&self, held_max: u64) {
+        let is_slow = |job: &&Job| !job.pipe.is_stopped() && job.pipe.held_len() > held_max;
+        // They are told of outside the lock.
+        let slow: Vec<Arc<Pipe>> =
+            self.jobs().iter().filter(is_slow).map(|job| Arc::clone(&job.pipe)).collect();
+        for pipe in slow {
+            pipe.cut_short(TOO_SLOW.into());
+            tracing::warn!(
+                "an export is ended: more than {held_max} bytes of the update log are kept for it alone"
+            );
         }
     }
 
@@ -171,5 +193,84 @@ impl Exports {
                 tracing::error!("the thread of an export ended by a panic");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::num::NonZeroU64;
+    use std::sync::atomic::AtomicBool;
+    use todana::update_log::{LogOptions, Sync};
+    use todana::{DataOptions, SystemClock};
+    use todana_core::{Command, LogStart, Store};
+    use todana_engine::{MemHash, MemHashOptions};
+
+    const TOO_MUCH: u64 = 10_000;
+
+    fn place() -> Place {
+        let poll = mio::Poll::new().unwrap();
+        let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
+        Place { worker: 0, index: 0, descriptor: -1, waker }
+    }
+
+    /// Writes what exceeds that, and has checkpoints made that need nothing of it.
+    fn write(directory: &DataDirectory, database: &Database) {
+        let log = database.log().unwrap();
+        for _ in 0..3 {
+            let store = Store { key: b"key", value: &[7; TOO_MUCH as usize], ..Store::default() };
+            database.execute(&database.lane(), &Command::Store(store), &mut |_| ());
+            log.wait(log.end()).unwrap();
+            directory.checkpoint_unless(database, &AtomicBool::new(false)).unwrap();
+        }
+    }
+
+    #[test]
+    fn who_is_so_slow_that_too_much_of_the_log_is_kept_for_it_is_ended_and_told_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let database =
+            Database::new(Box::new(MemHash::new(MemHashOptions::default()).unwrap()), Arc::new(SystemClock));
+        let directory =
+            Arc::new(DataDirectory::open(Arc::new(todana::disk::SystemDisk), folder.path()).unwrap());
+        let log = LogOptions { sync: Sync::Always, ..LogOptions::default() };
+        let options = DataOptions { log, ..DataOptions::default() };
+        directory.restore(&database, Arc::new(SystemClock), &options, &mut |_| ()).unwrap();
+        let database = Arc::new(database);
+        let exports = Exports::default();
+        exports.set_directory(&directory);
+        write(&directory, &database);
+        let slow = [
+            Export::Backup { rate: NonZeroU64::new(1) },
+            // Nobody takes what it sends, once that is more than the pipe holds.
+            Export::Log { from: LogStart::End, follows: true },
+        ];
+        for export in slow {
+            let receiving = exports.start(export, place(), &database).unwrap();
+            let mut output = Output::default();
+            while output.is_empty() {
+                receiving.take(&mut output, 1);
+                std::thread::yield_now();
+            }
+            while !receiving.0.is_stopped() {
+                write(&directory, &database);
+                exports.came_on();
+                // What it may keep it keeps.
+                exports.end_slow(u64::MAX);
+                assert!(!receiving.0.is_stopped());
+                exports.end_slow(TOO_MUCH);
+            }
+            let mut sent = Vec::new();
+            while !receiving.take(&mut output, usize::MAX) {}
+            output.write_to(&mut sent).unwrap();
+            assert!(sent.ends_with(TOO_SLOW.as_bytes()), "{}", sent.escape_ascii());
+            // Its thread lets go of it, although its receiver is still there.
+            while receiving.0.held_len() > 0 {
+                std::thread::yield_now();
+            }
+            write(&directory, &database);
+            let end = database.log().unwrap().end().0;
+            assert!(end - directory.log_bytes(None).unwrap().position().0 < 3 * TOO_MUCH);
+        }
+        exports.close_unless(&|| false);
     }
 }

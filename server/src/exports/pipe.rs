@@ -4,8 +4,9 @@ use crate::output::Output;
 use crate::watchers::Place;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+use todana::checkpoint::Held;
 use todana_protocol::memcached::Sink;
 
 /// What waits in it at most, unless a single frame is longer.
@@ -21,6 +22,10 @@ pub(super) struct Pipe {
     changed: Condvar,
     /// Nobody takes any more.
     is_left: AtomicBool,
+    /// Whoever fills it need not go on: nobody takes any more, or the last frame is in.
+    is_stopped: AtomicBool,
+    /// What of the log is kept for it.
+    held: OnceLock<Held>,
 }
 
 #[derive(Default)]
@@ -48,20 +53,27 @@ pub(super) enum Taken {
 
 impl Pipe {
     pub(super) fn new(place: Place) -> Pipe {
-        Pipe { place, state: Mutex::default(), changed: Condvar::new(), is_left: AtomicBool::new(false) }
+        Pipe {
+            place,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            is_left: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
+            held: OnceLock::new(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a frame in, once there is room; false if nobody takes any more.
+    /// Puts a frame in, once there is room; false if it has been stopped.
     pub(super) fn put(&self, frame: Vec<u8>) -> bool {
         let mut state = self.state();
-        while state.len > 0 && state.len + frame.len() > PIPE_MAX && !self.is_left() {
+        while state.len > 0 && state.len + frame.len() > PIPE_MAX && !self.is_stopped() {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        if self.is_left() {
+        if self.is_stopped() {
             return false;
         }
         self.push(&mut state, frame);
@@ -105,6 +117,7 @@ impl Pipe {
     /// Nobody takes any more: whoever fills it hears of it.
     pub(super) fn leave(&self) {
         self.is_left.store(true, Ordering::Relaxed);
+        self.is_stopped.store(true, Ordering::Relaxed);
         // Whoever is between its look and its wait holds this lock.
         let mut state = self.state();
         state.frames = VecDeque::new();
@@ -116,9 +129,37 @@ impl Pipe {
         self.is_left.load(Ordering::Relaxed)
     }
 
-    /// True as soon as nobody takes any more, for those who look at it from time to time.
-    pub(super) fn left_flag(&self) -> &AtomicBool {
-        &self.is_left
+    /// Puts the last frame in, in place of all that have not left yet, and has whoever fills it stop.
+    pub(super) fn cut_short(&self, frame: Vec<u8>) {
+        // Whoever is between its look and its wait, or puts something in, holds this lock.
+        let mut state = self.state();
+        self.is_stopped.store(true, Ordering::Relaxed);
+        if !state.is_over {
+            state.frames = VecDeque::new();
+            state.len = 0;
+            state.is_over = true;
+            self.push(&mut state, frame);
+        }
+        self.changed.notify_all();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
+    /// True as soon as whoever fills it need not go on, for those who look at it from time to time.
+    pub(super) fn stop_flag(&self) -> &AtomicBool {
+        &self.is_stopped
+    }
+
+    /// From now on this is kept for it.
+    pub(super) fn keeps(&self, held: Held) {
+        let _ = self.held.set(held);
+    }
+
+    /// Bytes of the log that are on disk for its sake alone; 0 once it is over.
+    pub(super) fn held_len(&self) -> u64 {
+        self.held.get().map_or(0, Held::len_bytes)
     }
 
     /// Nothing will ever be taken from it again.
@@ -138,20 +179,20 @@ impl Pipe {
         self.changed.notify_all();
     }
 
-    /// Waits for news, at most so long; false if nobody takes any more.
+    /// Waits for news, at most so long; false if it has been stopped.
     pub(super) fn wait_for_news(&self, timeout: Duration) -> bool {
-        let waits = |state: &mut State| !state.nudged && !self.is_left();
+        let waits = |state: &mut State| !state.nudged && !self.is_stopped();
         let waited = self.changed.wait_timeout_while(self.state(), timeout, waits);
         waited.unwrap_or_else(PoisonError::into_inner).0.nudged = false;
-        !self.is_left()
+        !self.is_stopped()
     }
 
-    /// Waits so long; false if nobody takes any more.
+    /// Waits so long; false if it has been stopped.
     pub(super) fn rest(&self, time: Duration) -> bool {
         let state = self.state();
-        let waits = |_: &mut State| !self.is_left();
+        let waits = |_: &mut State| !self.is_stopped();
         let _rested = self.changed.wait_timeout_while(state, time, waits);
-        !self.is_left()
+        !self.is_stopped()
     }
 
     /// Says that it is still there, where nothing else has been said since the last look. True if what is in it has been left
@@ -219,6 +260,29 @@ mod tests {
         // No more than what was taken and what had room.
         assert!((40..=44).contains(&put), "{put}");
         assert!(!pipe.put(b"x".to_vec()) && !pipe.wait_for_news(Duration::MAX) && !pipe.rest(Duration::MAX));
+    }
+
+    #[test]
+    fn what_is_cut_short_ends_with_why_and_who_fills_it_puts_nothing_behind_that() {
+        let pipe = pipe();
+        assert!(pipe.put(vec![b'x'; PIPE_MAX]));
+        let filler = {
+            let pipe = Arc::clone(&pipe);
+            std::thread::spawn(move || {
+                assert!(!pipe.put(b"one more".to_vec()));
+                pipe.end(b"another end".to_vec());
+            })
+        };
+        pipe.cut_short(b"why".to_vec());
+        filler.join().unwrap();
+        assert!(pipe.is_stopped() && !pipe.is_left() && !pipe.wait_for_news(Duration::MAX));
+        assert_eq!(taken(&pipe, PIPE_MAX), (b"why".to_vec(), Taken::All));
+        assert!(pipe.is_done());
+        // Where all of it is in already nothing is cut.
+        let pipe = self::pipe();
+        pipe.end(b"all".to_vec());
+        pipe.cut_short(b"why".to_vec());
+        assert_eq!(taken(&pipe, 100), (b"all".to_vec(), Taken::All));
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(super) fn run(export: Export, directory: Arc<DataDirectory>, database: &Arc<
     drop(directory);
     let last = outcome.unwrap_or_else(|error| {
         // What is asked for in vain is between the client and us; what cannot be done is for whoever looks after the server.
-        if !pipe.is_left() && error.kind() != ErrorKind::Invalid {
+        if !pipe.is_stopped() && error.kind() != ErrorKind::Invalid {
             tracing::warn!(%error, "an export has failed");
         }
         let line: String = error.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -47,7 +47,7 @@ impl Drop for Ending<'_> {
 }
 
 fn checkpoint(directory: &DataDirectory, database: &Database, pipe: &Pipe) -> Result<Vec<u8>> {
-    let made = directory.checkpoint_unless(database, pipe.left_flag())?;
+    let made = directory.checkpoint_unless(database, pipe.stop_flag())?;
     tracing::info!(records = made.records, "checkpoint made, as a client asked for it");
     let (position, records, len, ms) = (made.start.0, made.records, made.len, made.took.as_millis());
     Ok(format!("CHECKPOINT position={position} records={records} bytes={len} ms={ms}\r\n").into_bytes())
@@ -59,7 +59,8 @@ fn backup(
     pipe: &Pipe,
     rate: Option<NonZeroU64>,
 ) -> Result<Vec<u8>> {
-    let mut backup = Backup::start(directory, database, pipe.left_flag())?;
+    let mut backup = Backup::start(directory, database, pipe.stop_flag())?;
+    pipe.keeps(backup.held());
     let mut flow = Flow { pipe, pace: rate.map(Pace::new), born: Instant::now() };
     let mut piece = Vec::new();
     while backup.next(&mut piece)? {
@@ -94,6 +95,7 @@ fn log(
         LogStart::End => Some(end),
     };
     let mut bytes = directory.log_bytes(from)?;
+    pipe.keeps(bytes.held());
     let (position, identity) = (bytes.position().0, bytes.identity());
     if from.is_some() && !bytes.is_between_entries(end)? {
         let message = format!("position {position} of the update log is not between two entries");

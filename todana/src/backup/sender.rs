@@ -2,7 +2,7 @@
 
 use super::manifest::{Kind, Listed, Manifest};
 use super::stream::{self, Header};
-use crate::checkpoint::{Failure, Hold};
+use crate::checkpoint::{Failure, Held, Hold};
 use crate::data_directory::{LOG, cannot};
 use crate::disk::{Disk, File};
 use crate::update_log::{
@@ -43,7 +43,7 @@ pub struct Backup {
     done: u64,
     likely: u64,
     bytes: Vec<u8>,
-    _hold: Hold,
+    hold: Hold,
 }
 
 enum Stage {
@@ -149,7 +149,7 @@ impl Backup {
             done: 0,
             likely: 0,
             bytes: Vec::new(),
-            _hold: hold,
+            hold,
         }
     }
 
@@ -199,6 +199,11 @@ impl Backup {
     /// Bytes of files that have been sent, and those that are likely to follow.
     pub fn progress(&self) -> crate::Progress {
         crate::Progress { done: self.done, remaining: self.likely.saturating_sub(self.done) }
+    }
+
+    /// How much of the log is on disk for the sake of this alone.
+    pub fn held(&self) -> Held {
+        self.hold.held()
     }
 
     /// The checkpoint's records.

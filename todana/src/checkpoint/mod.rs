@@ -25,7 +25,7 @@ use todana_core::{ErrorKind, Result};
 pub use keeper::CheckpointKeeper;
 pub(crate) use reader::{Failure, Reader, called_off};
 pub(crate) use shelf::Shelf;
-pub use shelf::{Footprint, Hold};
+pub use shelf::{Footprint, Held, Hold};
 pub(crate) use writer::{Sink, write, write_empty};
 
 /// How checkpoints are made, and when.

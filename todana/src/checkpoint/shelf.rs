@@ -205,10 +205,10 @@ impl Shelf {
                 self.disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
             }
         }
-        self.remove_log(oldest.min(self.holds.first()), options, now_ms)
+        self.remove_log(oldest, options, now_ms)
     }
 
-    /// Removes the segments that end at or before a position, but those that the options keep.
+    /// Removes the segments that end at or before a position, but those that the options keep, or somebody who still reads them.
     fn remove_log(&self, position: Position, options: &CheckpointOptions, now_ms: u64) -> Result<()> {
         let names = self.disk.list(&self.log).map_err(|error| cannot("read", &self.log, &error))?;
         let mut starts: Vec<Position> = names.iter().filter_map(|name| segment_start(name)).collect();
@@ -223,8 +223,12 @@ impl Shelf {
                 && (age_max_ms == u64::MAX || age_ms() <= age_max_ms)
         };
         let kept = over.iter().rev().take_while(|pair| is_kept(pair)).count();
-        for pair in &over[..over.len() - kept] {
-            // Somebody may have begun to read it since.
+        let unneeded = &over[..over.len() - kept];
+        if let Some(pair) = unneeded.last() {
+            self.holds.free_until(pair[1]);
+        }
+        for pair in unneeded {
+            // Asked before each: somebody may have begun to read it since.
             if pair[1] > self.holds.first() {
                 break;
             }
@@ -284,18 +288,33 @@ impl Sink for FileSink {
 
 /// What of the log somebody still reads.
 #[derive(Default)]
-pub(crate) struct Holds(Mutex<(u64, BTreeMap<u64, Position>)>);
+pub(crate) struct Holds(Mutex<Readers>);
+
+#[derive(Default)]
+struct Readers {
+    last: u64,
+    /// From where each of them needs it.
+    positions: BTreeMap<u64, Position>,
+    /// Up to here nobody else needs it.
+    free: Position,
+}
 
 impl Holds {
     fn add(&self, from: Position) -> u64 {
-        let (last, holds) = &mut *self.0.lock();
-        *last += 1;
-        holds.insert(*last, from);
-        *last
+        let mut readers = self.0.lock();
+        readers.last += 1;
+        let number = readers.last;
+        readers.positions.insert(number, from);
+        number
     }
 
     fn first(&self) -> Position {
-        self.0.lock().1.values().copied().min().unwrap_or(Position(u64::MAX))
+        self.0.lock().positions.values().copied().min().unwrap_or(Position(u64::MAX))
+    }
+
+    fn free_until(&self, position: Position) {
+        let mut readers = self.0.lock();
+        readers.free = readers.free.max(position);
     }
 }
 
@@ -306,16 +325,38 @@ pub struct Hold {
     number: u64,
 }
 
+/// How much of the update log is on disk for the sake of one reader alone.
+#[derive(Clone)]
+pub struct Held {
+    holds: Arc<Holds>,
+    number: u64,
+}
+
 impl Hold {
     /// What lies before this position is not needed any longer.
     pub fn advance(&self, position: Position) {
-        self.holds.0.lock().1.insert(self.number, position);
+        self.holds.0.lock().positions.insert(self.number, position);
+    }
+
+    /// For whoever wants to know what this costs.
+    pub fn held(&self) -> Held {
+        Held { holds: Arc::clone(&self.holds), number: self.number }
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.holds.0.lock().1.remove(&self.number);
+        self.holds.0.lock().positions.remove(&self.number);
+    }
+}
+
+impl Held {
+    /// Bytes of entries that the last checkpoint would have removed if they were not held; 0 once they are not. Others may hold the
+    /// same ones.
+    pub fn len_bytes(&self) -> u64 {
+        let readers = self.holds.0.lock();
+        let from = readers.positions.get(&self.number);
+        from.map_or(0, |from| readers.free.0.saturating_sub(from.0))
     }
 }
 

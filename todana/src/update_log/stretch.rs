@@ -6,7 +6,7 @@
 
 use super::entry::{self, CONTENT_LEN_MAX, Entry, FRAME_LEN, Position};
 use super::segment::{HEADER_LEN, Header, Identity, name_of, start_of};
-use crate::checkpoint::Hold;
+use crate::checkpoint::{Held, Hold};
 use crate::disk::{Disk, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -83,6 +83,11 @@ impl LogBytes {
     /// Of the next byte.
     pub fn position(&self) -> Position {
         self.position
+    }
+
+    /// How much of the log is on disk for the sake of this alone.
+    pub fn held(&self) -> Held {
+        self.hold.held()
     }
 
     /// Who the database is: whoever takes the bytes apart needs to know.
