@@ -273,7 +273,8 @@ impl DataDirectory {
         &self.disk
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 

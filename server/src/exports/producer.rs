@@ -3,6 +3,7 @@
 use super::pace::Pace;
 use super::pipe::Pipe;
 use std::num::NonZeroU64;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana::backup::Backup;
@@ -19,6 +20,7 @@ const END: &[u8] = b"END\r\n";
 /// Runs an export to its end.
 pub(super) fn run(export: Export, directory: Arc<DataDirectory>, database: &Arc<Database>, pipe: &Arc<Pipe>) {
     let _ending = Ending(pipe);
+    let place = directory.path().to_path_buf();
     let outcome = match export {
         Export::Checkpoint => checkpoint(&directory, database, pipe),
         Export::Backup { rate } => backup(&directory, database, pipe, rate),
@@ -31,10 +33,26 @@ pub(super) fn run(export: Export, directory: Arc<DataDirectory>, database: &Arc<
         if !pipe.is_stopped() && error.kind() != ErrorKind::Invalid {
             tracing::warn!(%error, "an export has failed");
         }
-        let line: String = error.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        format!("SERVER_ERROR {line}\r\n").into_bytes()
+        format!("SERVER_ERROR {}\r\n", for_clients(&error.to_string(), &place)).into_bytes()
     });
     pipe.end(last);
+}
+
+/// An error as those are told it who need not know where the server keeps its files: their names within the data directory stay, on one
+/// line.
+fn for_clients(error: &str, directory: &Path) -> String {
+    let name = directory.display().to_string();
+    let mut text = error.replace(&format!("{name}/"), "");
+    // A name that does not begin at the root tells nothing, and may be that of anything.
+    if directory.is_absolute() {
+        text = text.replace(&name, "the data directory");
+    }
+    let is_elsewhere =
+        text.split(|c: char| !c.is_alphanumeric() && c != '/' && c != '.').any(|word| word.starts_with('/'));
+    if is_elsewhere {
+        return "its files cannot be read or written; the server's own messages say more".into();
+    }
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Nobody waits for a thread that has ended by a panic.
@@ -164,5 +182,38 @@ impl Flow<'_> {
 
     fn put(&self, frame: Vec<u8>) -> Result<()> {
         if self.pipe.put(frame) { Ok(()) } else { Err(gone()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_client_is_told_where_the_servers_files_are() {
+        let directory = Path::new("/srv/some where/data");
+        for (error, told) in [
+            (
+                "cannot read /srv/some where/data/log/7.log: No such file",
+                "cannot read log/7.log: No such file",
+            ),
+            ("/srv/some where/data/log/7.log at offset 3: bad", "log/7.log at offset 3: bad"),
+            ("cannot sync /srv/some where/data: full", "cannot sync the data directory: full"),
+            ("the log ends\r\nhere", "the log ends  here"),
+            ("2 / 3 of it", "its files cannot be read or written; the server's own messages say more"),
+            ("cannot read /etc/x", "its files cannot be read or written; the server's own messages say more"),
+            ("(/etc/x)", "its files cannot be read or written; the server's own messages say more"),
+        ] {
+            assert_eq!(for_clients(error, directory), told);
+        }
+        // One that is not named from the root on.
+        assert_eq!(
+            for_clients("no data: cannot read data/log/7.log", Path::new("data")),
+            "no data: cannot read log/7.log"
+        );
+        assert_eq!(
+            for_clients("cannot read ../data/log/7.log", Path::new("../data")),
+            "cannot read log/7.log"
+        );
     }
 }
