@@ -1,12 +1,10 @@
 //! `todana backup`: a consistent copy of a database, with its place in the update log.
 
-use crate::client_login::ClientLogin;
-use crate::client_tls::ClientTls;
 use crate::data::progress;
 use crate::interruption::Interruption;
 use crate::serve::size;
-use crate::source::Source;
-use crate::{Failure, moment, source};
+use crate::source::{ServerOptions, Source, expect_source};
+use crate::{Failure, moment};
 use clap::Args;
 use std::ffi::OsString;
 use std::io::Write;
@@ -28,27 +26,31 @@ disk and has been read again. What is there already is not replaced.
 A server goes on working meanwhile; all that it has acknowledged before the
 command is in the backup, and what is changed until its end may be.
 
+HOST:PORT is a server, and so is what has :// in it or begins with unix: or [;
+everything else is a directory. ./HOST:PORT is a directory of such a name.
+
 Examples:
   todana backup 127.0.0.1:11211 /backup/monday --rate 20m
+  todana backup -S todanas://cache:11211 --tls-ca ca.pem /backup/monday
   todana backup /var/lib/todana /backup/monday
   todana verify /backup/monday
   todana restore /backup/monday /var/lib/todana.new";
 
 /// What `backup` is told.
 #[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
 pub(crate) struct Arguments {
-    /// A server at work, by its address (host:port, todanas://host:port, unix:/path ...), or a data directory that none has open
+    /// A server at work, by its address (host:port, todanas://host:port, unix:/path ...) or by -S, or a data directory that
+    /// none has open
     #[arg(value_name = "SERVER|DIR")]
-    source: OsString,
+    source: Option<OsString>,
     /// Where the backup is to be; made, with those above it
     target: PathBuf,
     /// Bytes a second at most, from a server; k, m or g behind the number
     #[arg(long, value_name = "BYTES", value_parser = rate)]
     rate: Option<NonZeroU64>,
     #[command(flatten)]
-    login: ClientLogin,
-    #[command(flatten)]
-    tls: ClientTls,
+    server: ServerOptions,
 }
 
 fn rate(text: &str) -> Result<NonZeroU64, String> {
@@ -56,7 +58,7 @@ fn rate(text: &str) -> Result<NonZeroU64, String> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    match Source::of(&arguments.source)? {
+    match Source::of(arguments.source.as_deref(), &arguments.server, "SERVER|DIR")? {
         Source::Directory(_) if arguments.rate.is_some() => {
             Err(Failure::usage("--rate is for a backup of a server at work"))
         }
@@ -66,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure> {
-    let mut connection = source::connect(server, &arguments.login, &arguments.tls)?;
+    let mut connection = arguments.server.connect(server)?;
     let mut is_begun = false;
     take(&arguments.target, &mut |bytes, interruption| {
         if !is_begun {
@@ -89,6 +91,7 @@ fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure>
 }
 
 fn of_directory(directory: &Path, target: &Path) -> Result<(), Failure> {
+    expect_source(directory, "backup")?;
     let opened = DataDirectory::open_existing(Arc::new(SystemDisk), directory);
     let opened = opened.map_err(|error| match error.kind() {
         ErrorKind::Busy => Failure::trouble(format!(

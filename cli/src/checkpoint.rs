@@ -1,10 +1,9 @@
 //! `todana checkpoint`: a checkpoint, now.
 
-use crate::client_login::ClientLogin;
-use crate::client_tls::ClientTls;
+use crate::Failure;
 use crate::data::progress;
 use crate::interruption::Interruption;
-use crate::{Failure, source};
+use crate::source::ServerOptions;
 use clap::Args;
 use std::io::Write;
 use std::time::Duration;
@@ -17,27 +16,29 @@ that is made now makes the next start quick. Ctrl-C calls it off.
 Example:
   todana checkpoint 127.0.0.1:11211";
 
+/// As that of the data commands.
+const DEFAULT_SERVER: &str = "127.0.0.1:11211";
+
 /// What `checkpoint` is told.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path
-    // Its value may hold a password.
-    #[arg(
-        value_name = "SERVER",
-        env = "TODANA_SERVER",
-        hide_env_values = true,
-        default_value = "127.0.0.1:11211"
-    )]
-    server: Destination,
+    /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path; or -S [default: that of
+    /// TODANA_SERVER, or 127.0.0.1:11211]
+    #[arg(value_name = "SERVER")]
+    place: Option<Destination>,
     #[command(flatten)]
-    login: ClientLogin,
-    #[command(flatten)]
-    tls: ClientTls,
+    server: ServerOptions,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let interruption = Interruption::watch()?;
-    let mut connection = source::connect(&arguments.server, &arguments.login, &arguments.tls)?;
+    let Arguments { place, server } = arguments;
+    let named = server.named(place.is_some())?;
+    let destination = match named.or_else(|| place.clone()) {
+        Some(destination) => destination,
+        None => DEFAULT_SERVER.parse().map_err(|error| Failure::usage(format!("{error}")))?,
+    };
+    let mut connection = server.connect(&destination)?;
     connection.give_up_when(interruption.flag());
     let bar = progress(None, "{spinner} the server makes a checkpoint {elapsed}");
     bar.enable_steady_tick(Duration::from_millis(100));

@@ -1,10 +1,9 @@
 //! `todana log`: an update log as text, and as it grows.
 
-use crate::client_login::ClientLogin;
-use crate::client_tls::ClientTls;
-use crate::source::Source;
-use crate::{Failure, moment, source, tsv};
+use crate::source::{ServerOptions, Source, expect_source};
+use crate::{Failure, moment, tsv};
 use clap::{Args, ValueEnum};
+use std::cmp::Ordering;
 use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::ops::ControlFlow;
@@ -32,6 +31,9 @@ the log grows, until it is stopped; what is not on disk yet may be shown. A
 server sends what is on disk (with --sync never: what the system has taken).
 Times before the first mark behind POSITION are not known: 1970.
 
+HOST:PORT is a server, and so is what has :// in it or begins with unix: or [;
+everything else is a directory. ./HOST:PORT is a directory of such a name.
+
 Examples:
   todana log 127.0.0.1:11211 --from end --follow
   todana log /var/lib/todana --since 2026-11-21T14:00:00Z
@@ -46,10 +48,11 @@ const SHORT: usize = 40;
 /// What `log` is told.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// A data directory, a backup, a directory of log segments, or a server by its address (host:port, unix:/path ...)
+    /// A data directory, a backup, a directory of log segments, or a server by its address (host:port, unix:/path ...) or
+    /// by -S
     #[arg(value_name = "DIR|SERVER")]
-    source: OsString,
-    /// From this position on; of a server also `end`: only what is changed from now on
+    source: Option<OsString>,
+    /// From this position on, that of a line; or from the `end`: with --follow what is changed from now on
     #[arg(long, value_name = "POSITION")]
     from: Option<From>,
     /// Changes of this time and later ones: RFC 3339 or Unix seconds
@@ -68,9 +71,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     segments: bool,
     #[command(flatten)]
-    login: ClientLogin,
-    #[command(flatten)]
-    tls: ClientTls,
+    server: ServerOptions,
 }
 
 /// Where to begin.
@@ -102,7 +103,7 @@ enum Values {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    match Source::of(&arguments.source)? {
+    match Source::of(arguments.source.as_deref(), &arguments.server, "DIR|SERVER")? {
         Source::Directory(directory) => of_directory(&directory, arguments),
         Source::Server(_) if arguments.segments => {
             Err(Failure::usage("--segments is for a directory, not for a server"))
@@ -113,7 +114,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// What a server sends is checked here, entry by entry.
 fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure> {
-    let mut connection = source::connect(server, &arguments.login, &arguments.tls)?;
+    let mut connection = arguments.server.connect(server)?;
     let from = match arguments.from {
         None => LogFrom::First,
         Some(From::Position(position)) => LogFrom::At(position),
@@ -177,6 +178,7 @@ impl Arguments {
 }
 
 fn of_directory(directory: &Path, arguments: &Arguments) -> Result<(), Failure> {
+    expect_source(directory, "log")?;
     let within = directory.join("log");
     let log = if within.is_dir() { within } else { directory.to_path_buf() };
     if arguments.segments {
@@ -186,17 +188,35 @@ fn of_directory(directory: &Path, arguments: &Arguments) -> Result<(), Failure> 
     // Whoever watches sees each line at once.
     let is_watched = stdout.is_terminal();
     let mut out = BufWriter::with_capacity(1 << 16, stdout);
-    let from = match arguments.from {
-        Some(From::End) => return Err(Failure::usage("--from end is for a server, not for a directory")),
+    let segments = segments(&SystemDisk, &log)?;
+    let own = segments.first().map_or(0, |one| one.identity.server_id);
+    let mut from = match arguments.from {
+        Some(From::End) => segments.last().map(|last| last.start),
         Some(From::Position(position)) => Some(Position(position)),
         None => None,
     };
     let mut follower = Follower::open(Arc::new(SystemDisk), &log, from, arguments.since)?;
-    let own =
-        todana::update_log::segments(&SystemDisk, &log)?.first().map_or(0, |one| one.identity.server_id);
+    match from {
+        Some(_) if matches!(arguments.from, Some(From::End)) => {
+            follower.read_on(&mut |_, _, _| ControlFlow::Continue(()))?;
+            from = None;
+        }
+        Some(from) if from < follower.position() => {
+            let (from, oldest) = (from.0, follower.position().0);
+            let what = format!("the update log does not go back to position {from}, only to {oldest}");
+            return Err(Failure::trouble(what));
+        }
+        _ => {}
+    }
     loop {
         let mut outcome = Ok(());
         let is_over = !follower.read_on(&mut |position, time_ms, entry| {
+            // As of a server: what is taken for a place in the log is one, or whoever goes on there misses something.
+            if let Some(from) = from.take_if(|from| *from != position) {
+                outcome = Err(not_between(from));
+                return ControlFlow::Break(());
+            }
+            from = None;
             if !arguments.wants_more(time_ms) {
                 return ControlFlow::Break(());
             }
@@ -210,6 +230,17 @@ fn of_directory(directory: &Path, arguments: &Arguments) -> Result<(), Failure> 
             if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         outcome?;
+        // Nothing stands behind it yet, or it is no place at all.
+        if let Some(from) = from.take() {
+            let end = follower.position();
+            match from.cmp(&end) {
+                Ordering::Less => return Err(not_between(from).into()),
+                Ordering::Equal => {}
+                Ordering::Greater => {
+                    return Err(Failure::trouble(format!("the update log ends at position {}", end.0)));
+                }
+            }
+        }
         if let Some((from, to)) = follower.take_gap() {
             eprintln!("todana: the log from position {} to {} has been removed", from.0, to.0);
         }
@@ -219,6 +250,10 @@ fn of_directory(directory: &Path, arguments: &Arguments) -> Result<(), Failure> 
         }
         std::thread::sleep(LOOK_EVERY);
     }
+}
+
+fn not_between(position: Position) -> io::Error {
+    io::Error::other(format!("position {} of the update log is not between two entries", position.0))
 }
 
 fn list(log: &Path) -> Result<(), Failure> {

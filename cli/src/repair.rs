@@ -1,6 +1,7 @@
 //! `todana repair`: what can be saved of a damaged data directory, and saving it when told.
 
 use crate::Failure;
+use crate::source::expect_directory;
 use clap::Args;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -36,6 +37,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Arguments { directory, yes } = arguments;
+    expect_directory(directory, "repair")?;
     let repaired = todana::repair(Arc::new(SystemDisk), directory, *yes);
     let repaired = repaired.map_err(|error| match error.kind() {
         ErrorKind::Busy => Failure::trouble(format!("{error}; stop it first")),

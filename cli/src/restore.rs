@@ -1,6 +1,7 @@
 //! `todana restore`: a data directory from a backup, to its end or to a point in time.
 
 use crate::data::progress;
+use crate::source::expect_directory;
 use crate::{Failure, moment};
 use clap::Args;
 use std::io::Write;
@@ -47,6 +48,10 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { backup, target, until, log } = arguments;
+    expect_directory(&backup, "restore")?;
+    if let Some(log) = &log {
+        expect_directory(log, "--log")?;
+    }
     let disk = Arc::new(SystemDisk);
     let seed = seed_of(disk.clone(), &backup);
     let engine = MemHash::new(MemHashOptions { seed, ..MemHashOptions::default() })?;

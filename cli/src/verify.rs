@@ -1,6 +1,7 @@
 //! `todana verify`: reads all of a data directory or a backup and checks every checksum.
 
 use crate::data::progress;
+use crate::source::expect_directory;
 use crate::{Failure, moment};
 use clap::Args;
 use std::io::{self, Write};
@@ -33,6 +34,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    expect_directory(&arguments.directory, "verify")?;
     let verified = match look_until_sure(arguments) {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             // Whoever reads no further is told by the exit code all the same.

@@ -1,0 +1,198 @@
+//! What somebody meets who does not know the program yet: each word that was not understood is told what is wrong with it.
+
+mod running;
+
+use running::{Server, text, todana};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn run(words: &[&str]) -> Output {
+    todana().args(words).output().unwrap()
+}
+
+/// What a command prints, whose exit code must be this.
+fn expect(words: &[&str], code: i32) -> String {
+    let output = run(words);
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Why a command fails with this exit code.
+fn refused(words: &[&str], code: i32) -> String {
+    let output = run(words);
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stdout));
+    text(&output.stderr)
+}
+
+fn start(options: &[&str]) -> Server {
+    Server::start(&[&["-t", "2", "--admin-port", "0"], options].concat())
+}
+
+/// A server that keeps its data, of which writes are on disk before they are answered.
+fn keep(directory: &str, options: &[&str]) -> Server {
+    start(&[&["--data-dir", directory, "--sync", "always"], options].concat())
+}
+
+fn stop(mut server: Server) {
+    server.signal("TERM");
+    assert!(server.child.wait().unwrap().success());
+}
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_string()
+    }
+}
+
+/// A stopped server's directory with records a and b in a checkpoint, and c behind it.
+fn stopped(directory: &str) {
+    let server = keep(directory, &[]);
+    server.expect(&["set", "a", "1"], 0);
+    server.expect(&["set", "b", "22"], 0);
+    server.expect(&["checkpoint"], 0);
+    server.expect(&["set", "c", "333"], 0);
+    stop(server);
+}
+
+#[test]
+fn what_is_no_directory_is_told_by_what_it_is() {
+    let folder = Folder::new();
+    let (gone, file) = (folder.path("gone"), folder.path("file"));
+    fs::write(&file, "x").unwrap();
+    let (data, target) = (folder.path("data"), folder.path("target"));
+    stopped(&data);
+    let commands: [(&str, &[&str], &[&str]); 6] = [
+        ("verify", &["verify"], &[]),
+        ("repair", &["repair"], &[]),
+        ("restore", &["restore"], &[&target]),
+        ("--log", &["restore", &data, &target, "--log"], &[]),
+        ("log", &["log"], &[]),
+        ("backup", &["backup"], &[&target]),
+    ];
+    for (what, before, behind) in commands {
+        let why = |word: &str, code| refused(&[before, &[word], behind].concat(), code);
+        assert_eq!(why(&gone, 3), format!("todana: {gone} does not exist\n"), "{what}");
+        assert_eq!(why(&file, 3), format!("todana: {file} is a file; {what} wants a directory\n"));
+        let below = format!("{file}/data");
+        assert_eq!(why(&below, 3), format!("todana: {below} does not exist: {file} is a file\n"));
+        if !["log", "backup"].contains(&what) {
+            for word in ["127.0.0.1:11211", "todanas://host", "unix:/run/todana.sock", "[::1]:5"] {
+                let expected = format!(
+                    "todana: {word} looks like a server; {what} wants a directory: the server's --data-dir, or a backup of it\n"
+                );
+                assert_eq!(why(word, 2), expected);
+            }
+        } else {
+            let expected = "todana: nowhere does not exist; a server is named with its port: nowhere:11211\n";
+            assert_eq!(why("nowhere", 3), expected);
+        }
+        assert!(!fs::exists(&target).unwrap());
+    }
+}
+
+#[test]
+fn a_server_is_named_in_the_same_words_by_every_command() {
+    let folder = Folder::new();
+    let server = keep(&folder.path("data"), &[]);
+    let address = server.address.as_str();
+    server.expect(&["set", "a", "1"], 0);
+    for word in ["-S", "--server"] {
+        assert!(expect(&["checkpoint", word, address], 0).starts_with("a checkpoint of 1 records"));
+        assert!(expect(&["log", word, address, "--values", "none"], 0).contains("\tput\ta\t"));
+        let target = folder.path(&format!("backup{word}"));
+        assert!(expect(&["backup", word, address, &target], 0).starts_with(&target));
+    }
+    // So does the variable, where no word names a place.
+    server.expect(&["checkpoint"], 0);
+    assert!(server.expect(&["log"], 0).contains("\tput\ta\t"));
+    server.expect(&["backup", &folder.path("by variable")], 0);
+    let data = folder.path("data");
+    assert!(server.expect(&["log", &data], 0).contains("\tput\ta\t"));
+    // Where and to what is not guessed.
+    for words in [&["checkpoint"][..], &["log"], &["backup", &folder.path("x")]] {
+        let both = [&words[..1], &["-S", address, address], &words[1..]].concat();
+        assert!(refused(&both, 2).contains("which one?"), "{words:?}");
+    }
+    assert!(refused(&["log"], 2).contains("name a server with -S"));
+    assert!(refused(&["backup", &folder.path("x")], 2).contains("name a server with -S"));
+    assert!(!fs::exists(folder.path("x")).unwrap());
+}
+
+#[test]
+fn a_directory_that_is_named_as_a_server_is_read_only_when_that_is_said() {
+    let folder = Folder::new();
+    stopped(&folder.path("localhost:11211"));
+    let at_home = |words: &[&str]| todana().args(words).current_dir(folder.0.path()).output().unwrap();
+    let unsure = at_home(&["backup", "localhost:11211", "target"]);
+    assert_eq!(unsure.status.code(), Some(2));
+    let why = text(&unsure.stderr);
+    assert!(why.contains("todana://localhost:11211 is the server, ./localhost:11211 the directory"), "{why}");
+    assert!(at_home(&["backup", "./localhost:11211", "target"]).status.success());
+    assert!(text(&at_home(&["log", "./localhost:11211"]).stdout).contains("\tput\tc\t"));
+}
+
+#[test]
+fn a_place_in_the_log_is_taken_as_strictly_of_a_directory_as_of_a_server() {
+    let folder = Folder::new();
+    let data = folder.path("data");
+    let server = keep(&data, &[]);
+    for key in ["a", "b", "c"] {
+        server.expect(&["set", key, "1"], 0);
+        server.expect(&["checkpoint"], 0);
+    }
+    let places = [server.address.as_str(), &data];
+    let segments = expect(&["log", &data, "--segments"], 0);
+    let oldest: u64 = segments.split('\t').nth(1).unwrap().parse().unwrap();
+    assert!(oldest > 0);
+    let said = expect(&["log", &data], 0);
+    let last: u64 = said.lines().last().unwrap().split('\t').next().unwrap().parse().unwrap();
+    for place in places {
+        let why = |from: u64| refused(&["log", place, "--from", &from.to_string()], 3);
+        for from in [0, 1, oldest - 1] {
+            let expected = format!("the update log does not go back to position {from}, only to {oldest}\n");
+            assert!(why(from).ends_with(&expected), "{place}: {}", why(from));
+        }
+        let between = format!("position {} of the update log is not between two entries\n", last + 1);
+        assert!(why(last + 1).ends_with(&between), "{place}");
+        assert!(why(1 << 40).contains("the update log ends at position "), "{place}");
+        let lines = |from: &str| expect(&["log", place, "--from", from], 0).lines().count();
+        assert_eq!(lines(&oldest.to_string()), said.lines().count());
+        assert_eq!(lines(&last.to_string()), 1);
+        assert_eq!(lines("end"), 0);
+    }
+}
+
+#[test]
+fn whoever_follows_from_the_end_of_a_directory_sees_only_what_comes_now() {
+    let folder = Folder::new();
+    let data = folder.path("data");
+    let server = keep(&data, &[]);
+    server.expect(&["set", "before", "1"], 0);
+    let mut command = todana();
+    command.args(["log", &data, "--from", "end", "--follow"]).stdout(Stdio::piped());
+    let mut follows = command.spawn().unwrap();
+    let mut line = String::new();
+    let is_seen = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // When it has begun to follow is not known.
+        scope.spawn(|| {
+            while !is_seen.load(Ordering::Relaxed) {
+                server.expect(&["set", "after", "1"], 0);
+            }
+        });
+        let read = BufReader::new(follows.stdout.take().unwrap()).read_line(&mut line);
+        is_seen.store(true, Ordering::Relaxed);
+        let _ = follows.kill();
+        let _ = follows.wait();
+        read.unwrap();
+    });
+    assert_eq!(line.split('\t').nth(4), Some("after"), "{line}");
+}
