@@ -15,6 +15,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use todana::update_log::Position;
 use todana_server::{
     AdminOptions, Authentication, CheckpointOptions, Choice, Compression, DataPlace, LogFormat, Opened,
     Options, Sync, TlsOptions, init_logging,
@@ -141,12 +142,12 @@ pub(crate) struct Arguments {
     log_segment_age: u64,
     /// Keep at most so much of the update log that no checkpoint needs any longer, to restore a backup to a point in time
     /// [default: nothing, unless there is --log-keep-age]
-    #[arg(long, env = "TODANA_LOG_KEEP_SIZE", default_value = "0", hide_default_value = true, value_parser = size, value_name = "SIZE", help_heading = DATA)]
-    log_keep_size: u64,
-    /// And nothing of it that is older than so many seconds when a checkpoint is made [default: however old, if there is
-    /// --log-keep-size]
-    #[arg(long, env = "TODANA_LOG_KEEP_AGE", default_value = "0", hide_default_value = true, value_parser = number::<u64>, value_name = "SECONDS", help_heading = DATA)]
-    log_keep_age: u64,
+    #[arg(long, env = "TODANA_LOG_KEEP_SIZE", value_parser = size, value_name = "SIZE", help_heading = DATA)]
+    log_keep_size: Option<u64>,
+    /// And nothing of it that is older than so many seconds, 1 or more, when a checkpoint is made [default: however old, if
+    /// there is --log-keep-size]
+    #[arg(long, env = "TODANA_LOG_KEEP_AGE", value_parser = seconds, value_name = "SECONDS", help_heading = DATA)]
+    log_keep_age: Option<u64>,
     /// Make a checkpoint when the update log has grown since the last one by this and by that one's size
     #[arg(long, env = "TODANA_CHECKPOINT_LOG_SIZE", default_value = "64m", value_parser = size, value_name = "SIZE", help_heading = DATA)]
     checkpoint_log_size: u64,
@@ -382,20 +383,33 @@ pub(crate) fn effective(words: impl IntoIterator<Item = OsString>) -> Result<Eff
             None => Failure::usage(what),
         }
     })?;
-    if options.data.is_none()
-        && let Some((_, value, origin)) = origins.iter().find(|(name, ..)| name == "sync")
-    {
-        // The default may stand in a file that `config show` has printed.
-        let is_wish = *origin == "flag" || sync(value) != Ok(SYNC_DEFAULT);
-        if is_wish {
-            let place = said.iter().find(|said| said.name == "sync" && *origin != "flag");
-            let place = place.map_or("--sync", |said| &said.place);
-            return Err(Failure::usage(format!(
-                "{place}: nothing is kept, and synced, without --data-dir DIR"
-            )));
-        }
+    if options.data.is_none() {
+        nothing_is_kept(&origins, &said)?;
     }
     Ok(Effective { options, log_format, origins })
+}
+
+/// Fails if something is said of how data is kept, where none is.
+fn nothing_is_kept(origins: &[(String, String, &'static str)], said: &[Said]) -> Result<(), Failure> {
+    let command = serve_command();
+    for (name, value, origin) in origins {
+        let argument = command.get_arguments().find(|argument| argument.get_long() == Some(name));
+        let Some(argument) = argument.filter(|argument| argument.get_help_heading() == Some(DATA)) else {
+            continue;
+        };
+        // The default may stand in a file that `config show` has printed.
+        let is_default = match argument.get_default_values() {
+            [default] => default.to_str() == Some(value.trim()),
+            _ => value.is_empty(),
+        };
+        if name == "data-dir" || *origin == "default" || (is_default && *origin != "flag") {
+            continue;
+        }
+        let place = said.iter().find(|said| said.name == *name && *origin != "flag");
+        let place = place.map_or_else(|| format!("--{name}"), |said| said.place.clone());
+        return Err(Failure::usage(format!("{place}: nothing is kept without --data-dir DIR")));
+    }
+    Ok(())
 }
 
 fn usage(error: clap::Error) -> Failure {
@@ -471,12 +485,9 @@ impl Arguments {
 
     fn data(&self) -> Option<DataPlace> {
         // What is not said does not limit the other, and where nothing is said nothing is kept.
-        let (log_kept_len, log_kept_age) = match (self.log_keep_size, self.log_keep_age) {
-            (0, 0) => (0, Duration::MAX),
-            (0, age) => (u64::MAX, Duration::from_secs(age)),
-            (size, 0) => (size, Duration::MAX),
-            (size, age) => (size, Duration::from_secs(age)),
-        };
+        let all = if self.log_keep_age.is_some() { u64::MAX } else { 0 };
+        let log_kept_len = self.log_keep_size.unwrap_or(all);
+        let log_kept_age = self.log_keep_age.map_or(Duration::MAX, Duration::from_secs);
         let checkpoints = CheckpointOptions {
             compression: self.checkpoint_compression,
             log_len_min: self.checkpoint_log_size,
@@ -599,16 +610,26 @@ fn promise(sync: Sync) -> String {
 
 /// What was read back.
 fn found(opened: &Opened) -> String {
-    let records = opened.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.records);
-    let (changes, seconds) = (opened.entries, opened.took.as_secs_f64());
-    format!("{records} records of a checkpoint and {changes} entries of the log read in {seconds:.1} s")
+    if opened.checkpoint.is_none() && opened.end == Position(0) {
+        return "nothing was there, a new database begins".into();
+    }
+    let checkpoint = match &opened.checkpoint {
+        Some(checkpoint) => format!("a checkpoint of {} records, ", checkpoint.records),
+        None => String::new(),
+    };
+    let (entries, seconds) = (opened.entries, opened.took.as_secs_f64());
+    format!("read back: {checkpoint}{entries} entries of the log, in {seconds:.1} s")
 }
 
-/// The three lines at the start: what it is, where it listens, how to try it.
+/// The three lines at the start: what it is, where it listens, how to try it. Where data is kept a fourth tells what was there.
 struct Banner {
     is_unix: bool,
     /// What clients can check the server by.
     certificate: Option<PathBuf>,
+    /// They must show one themselves.
+    wants_certificate: bool,
+    wants_login: bool,
+    is_binary: bool,
     memory: String,
     threads: usize,
     data: Option<DataPlace>,
@@ -625,6 +646,9 @@ impl Banner {
         Banner {
             is_unix: options.unix_socket.is_some(),
             certificate,
+            wants_certificate: options.tls.as_ref().is_some_and(|tls| tls.verify_mode >= 2),
+            wants_login: options.authentication != Authentication::None,
+            is_binary: options.protocol == Choice::Binary,
             memory,
             threads: options.threads,
             data: options.data.clone(),
@@ -632,37 +656,48 @@ impl Banner {
     }
 
     fn print(&self, listening_on: &[String], admin: &[SocketAddr], opened: Option<&Opened>) {
-        let persistence = match (&self.data, opened) {
+        let persistence = if self.data.is_some() { "on" } else { "off (--data-dir DIR)" };
+        let data = match (&self.data, opened) {
             (Some(place), Some(opened)) => {
-                format!(
-                    "persistence: {} ({}), {}",
-                    place.directory.display(),
-                    promise(place.sync),
-                    found(opened)
-                )
+                format!("data: {}: {}; {}\n", place.directory.display(), found(opened), promise(place.sync))
             }
-            _ => "persistence: off (--data-dir DIR)".to_string(),
+            _ => String::new(),
         };
-        let place = listening_on.first().map_or("", String::as_str);
-        // A relative path looks like the name of a host.
-        let mut server = if self.is_unix { format!("unix:{place}") } else { place.to_string() };
-        if let (true, Some(certificate)) = (place.starts_with("todanas://"), &self.certificate) {
-            server = format!("{server} --tls-ca {}", certificate.display());
-        }
         let metrics =
             admin.first().map_or_else(String::new, |place| format!(", metrics: http://{place}/metrics"));
         let text = format!(
-            "todana {}: memcached's protocol, {}, {} threads, {persistence}{metrics}\n\
+            "todana {}: memcached's protocol, {}, {} threads, persistence: {persistence}{metrics}\n\
              listening on {}\n\
-             try: todana set hello world -S {server} && todana get hello -S {server}\n",
+             try: {}\n{data}",
             env!("CARGO_PKG_VERSION"),
             self.memory,
             self.threads,
             listening_on.join(", "),
+            self.example(listening_on.first().map_or("", String::as_str)),
         );
         // A closed standard output (daemons) is no reason not to serve.
         let mut out = std::io::stdout();
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+
+    /// How to try it at this place. What only the client knows is in capitals.
+    fn example(&self, place: &str) -> String {
+        if self.is_binary {
+            return "a client of the binary protocol; the commands of todana itself speak the text protocol"
+                .into();
+        }
+        // A relative path looks like the name of a host.
+        let mut server = if self.is_unix { format!("unix:{place}") } else { place.to_string() };
+        if let (true, Some(certificate)) = (place.starts_with("todanas://"), &self.certificate) {
+            server = format!("{server} --tls-ca {}", certificate.display());
+            if self.wants_certificate {
+                server += " --tls-cert CERTIFICATE --tls-key KEY";
+            }
+        }
+        if self.wants_login {
+            server += " --user NAME --password-file FILE";
+        }
+        format!("todana set hello world -S {server} && todana get hello -S {server}")
     }
 }
 
@@ -692,6 +727,7 @@ mod tests {
         assert_eq!(kept("--log-keep-size 1g"), (1 << 30, Duration::MAX));
         assert_eq!(kept("--log-keep-age 60"), (u64::MAX, Duration::from_secs(60)));
         assert_eq!(kept("--log-keep-size 1k --log-keep-age 60"), (1 << 10, Duration::from_secs(60)));
+        assert_eq!(kept("--log-keep-size 0 --log-keep-age 60"), (0, Duration::from_secs(60)));
     }
 
     #[test]

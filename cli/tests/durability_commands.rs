@@ -359,6 +359,6 @@ fn how_the_directory_is_kept_can_be_told() {
     let why = refused(&["serve", "--checkpoint-compression", "gzip"], 2);
     assert!(why.contains("zstd"), "{why}");
     assert!(refused(&["serve", "--log-segment-size", "1k"], 2).contains("at least 4k"));
-    let shown = expect(&["config", "show", "--", "--log-keep-age", "60"], 0);
+    let shown = expect(&["config", "show", "--", "--log-keep-age", "60", "--data-dir", &data], 0);
     assert!(shown.contains("log-keep-age = 60"), "{shown}");
 }

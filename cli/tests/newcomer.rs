@@ -196,3 +196,107 @@ fn whoever_follows_from_the_end_of_a_directory_sees_only_what_comes_now() {
     });
     assert_eq!(line.split('\t').nth(4), Some("after"), "{line}");
 }
+
+/// What a banner proposes, with what only the client knows.
+fn tried(server: &Server, known: &[(&str, &str)]) -> Vec<Vec<String>> {
+    let example = server.banner[2].trim_end().strip_prefix("try: ").unwrap();
+    let word = |word: &str| {
+        let found = known.iter().find(|(name, _)| *name == word);
+        found.map_or(word, |(_, value)| value).to_string()
+    };
+    let words = |line: &str| line.strip_prefix("todana ").unwrap().split(' ').map(word).collect();
+    example.split(" && ").map(words).collect()
+}
+
+#[test]
+fn the_banners_example_works_where_a_login_is_wanted() {
+    let folder = Folder::new();
+    let (users, tokens, password) = (folder.path("users"), folder.path("tokens"), folder.path("password"));
+    fs::write(&users, "alice:s3cret\n").unwrap();
+    fs::write(&tokens, "alice:s3cret\n").unwrap();
+    fs::write(&password, "s3cret\n").unwrap();
+    for options in [&["-S", "--password-file", &users][..], &["-Y", &tokens]] {
+        let server = start(options);
+        let lines = tried(&server, &[("NAME", "alice"), ("FILE", &password)]);
+        for (line, expected) in lines.iter().zip(["", "world"]) {
+            let words: Vec<&str> = line.iter().map(String::as_str).collect();
+            assert_eq!(expect(&words, 0), expected, "{options:?}: {line:?}");
+        }
+        assert_eq!(lines.len(), 2);
+    }
+    // Whoever speaks binary only is not told to speak text.
+    let server = start(&["-B", "binary"]);
+    assert!(server.banner[2].starts_with("try: a client of the binary protocol; "), "{:?}", server.banner);
+}
+
+#[test]
+fn the_banner_tells_a_new_directory_from_one_that_was_read_back() {
+    let folder = Folder::new();
+    let data = folder.path("data");
+    let begun = |options: &[&str]| {
+        let mut server = keep(&data, options);
+        assert!(server.banner[0].contains(", persistence: on"), "{:?}", server.banner);
+        let mut line = String::new();
+        server.stdout.read_line(&mut line).unwrap();
+        (server, line)
+    };
+    let (server, line) = begun(&[]);
+    let expected = format!(
+        "data: {data}: nothing was there, a new database begins; --sync always: writes are on disk before they are answered\n"
+    );
+    assert_eq!(line, expected);
+    server.expect(&["set", "a", "1"], 0);
+    stop(server);
+    let (server, line) = begun(&[]);
+    assert!(
+        line.starts_with(&format!("data: {data}: read back: ")) && !line.contains("checkpoint"),
+        "{line}"
+    );
+    server.expect(&["checkpoint"], 0);
+    stop(server);
+    let (_server, line) = begun(&["--sync", "250"]);
+    assert!(line.starts_with(&format!("data: {data}: read back: a checkpoint of 1 records, ")), "{line}");
+    assert!(
+        line.ends_with("; --sync 250: writes are on disk within 250 ms, which is what a crash can lose\n")
+    );
+}
+
+#[test]
+fn how_data_is_kept_is_not_said_in_vain() {
+    let folder = Folder::new();
+    let options = [
+        ("sync", "5"),
+        ("log-segment-size", "1m"),
+        ("log-segment-age", "60"),
+        ("log-keep-size", "1g"),
+        ("log-keep-age", "60"),
+        ("checkpoint-log-size", "1m"),
+        ("checkpoint-compression", "none"),
+    ];
+    let file = folder.path("todana.toml");
+    for (name, value) in options {
+        let nothing = "nothing is kept without --data-dir DIR";
+        let flag = format!("--{name}");
+        assert_eq!(
+            refused(&["config", "show", "--", &flag, value], 2),
+            format!("todana: {flag}: {nothing}\n")
+        );
+        expect(&["config", "show", "--", &flag, value, "--data-dir", "d"], 0);
+        let variable = format!("TODANA_{}", name.to_uppercase().replace('-', "_"));
+        let output = todana().args(["config", "show"]).env(&variable, value).output().unwrap();
+        assert_eq!(text(&output.stderr), format!("todana: {variable}: {nothing}\n"));
+        fs::write(&file, format!("{name} = {value:?}\n")).unwrap();
+        assert_eq!(refused(&["config", "check", &file], 2), format!("todana: {file}, line 1: {nothing}\n"));
+        fs::write(&file, format!("{name} = {value:?}\ndata-dir = \"d\"\n")).unwrap();
+        expect(&["config", "check", &file], 0);
+    }
+    // What `config show` prints is a file that says the same, and what is not limited is no number.
+    let shown = expect(&["config", "show"], 0);
+    assert!(shown.contains("# log-keep-age = \"\" "), "{shown}");
+    fs::write(&file, shown).unwrap();
+    expect(&["config", "check", &file], 0);
+    assert!(
+        refused(&["config", "show", "--", "--data-dir", "d", "--log-keep-age", "0"], 2)
+            .contains("at least 1")
+    );
+}

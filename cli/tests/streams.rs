@@ -658,7 +658,7 @@ fn commands_for_servers_refuse_what_is_none() {
         (vec!["checkpoint", &server.address], 3, "the server says: SERVER_ERROR no data directory"),
         (vec!["log", &server.address], 3, "the server says: SERVER_ERROR no data directory"),
         (vec!["log", &server.address, "--segments"], 2, "--segments is for a directory"),
-        (vec!["log", path, "--from", "end"], 2, "--from end is for a server"),
+        (vec!["log", path, "--from", "end"], 3, "has no update log"),
         (vec!["backup", path, &target, "--rate", "1m"], 2, "--rate is for a backup of a server"),
         (vec!["backup", &server.address, &target, "--rate", "0"], 2, "0 is no rate"),
         (vec!["backup", "127.0.0.1:1", &target], 3, "cannot connect to 127.0.0.1:1"),
