@@ -1,10 +1,11 @@
 //! `todana backup`: a consistent copy of a database, with its place in the update log.
 
+use crate::Failure;
+use crate::amount::amount;
 use crate::data::progress;
 use crate::interruption::Interruption;
 use crate::serve::size;
 use crate::source::{ServerOptions, Source, expect_source};
-use crate::{Failure, moment};
 use clap::Args;
 use std::ffi::OsString;
 use std::io::Write;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use todana::DataDirectory;
 use todana::backup::{BackedUp, Backup, Receiver};
 use todana::disk::SystemDisk;
+use todana::moment;
 use todana::update_log::Tail;
 use todana_client::{Destination, Frame};
 use todana_core::ErrorKind;
@@ -150,7 +152,7 @@ fn report(backed_up: &BackedUp, target: &Path) -> Result<(), Failure> {
     let BackedUp { start, end, made_ms, records, len, .. } = backed_up;
     let checkpoint = match records {
         0 => String::new(),
-        records => format!("a checkpoint of {records} records, "),
+        _ => format!("a checkpoint of {}, ", amount(*records, "record")),
     };
     writeln!(
         std::io::stdout(),

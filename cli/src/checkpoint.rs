@@ -1,6 +1,7 @@
 //! `todana checkpoint`: a checkpoint, now.
 
 use crate::Failure;
+use crate::amount::amount;
 use crate::data::progress;
 use crate::interruption::Interruption;
 use crate::source::ServerOptions;
@@ -49,7 +50,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let took_s = took_ms as f64 / 1000.0;
     writeln!(
         std::io::stdout(),
-        "a checkpoint of {records} records, {len} bytes, in {took_s:.1} s; the log is needed from {position} on"
+        "a checkpoint of {}, {len} bytes, in {took_s:.1} s; the log is needed from {position} on",
+        amount(records, "record")
     )?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `todana log`: an update log as text, and as it grows.
 
 use crate::source::{ServerOptions, Source, expect_source};
-use crate::{Failure, moment, tsv};
+use crate::{Failure, tsv};
 use clap::{Args, ValueEnum};
 use std::cmp::Ordering;
 use std::ffi::OsString;
@@ -12,6 +12,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 use todana::disk::SystemDisk;
+use todana::moment;
 use todana::update_log::{Change, Entries, Entry, Follower, Position, segments};
 use todana_client::{Destination, Frame, LogFrom};
 use todana_core::Attributes;

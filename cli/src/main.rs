@@ -1,6 +1,7 @@
 //! `todana`: the server and its tools in one executable.
 #![forbid(unsafe_code)]
 
+mod amount;
 mod backup;
 mod bench;
 mod checkpoint;
@@ -15,7 +16,6 @@ mod interruption;
 mod layers;
 mod log;
 mod memcached;
-mod moment;
 mod password;
 mod repair;
 mod restore;

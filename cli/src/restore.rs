@@ -1,13 +1,15 @@
 //! `todana restore`: a data directory from a backup, to its end or to a point in time.
 
+use crate::Failure;
+use crate::amount::amount;
 use crate::data::progress;
 use crate::source::expect_directory;
-use crate::{Failure, moment};
 use clap::Args;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use todana::disk::SystemDisk;
+use todana::moment;
 use todana::update_log::Tail;
 use todana::{Clock, Database, RestoreOptions, SystemClock, seed_of};
 use todana_engine::{MemHash, MemHashOptions};
@@ -99,9 +101,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     };
     writeln!(
         std::io::stdout(),
-        "{}: {} records as of position {} of the log{as_of}",
+        "{}: {} as of position {} of the log{as_of}",
         options.target.display(),
-        restored.records,
+        amount(restored.records, "record"),
         restored.position.0,
     )?;
     Ok(())

@@ -3,6 +3,7 @@
 //! One table makes all of them: the fields of [`Arguments`]. A field `conn_limit` is the flag `--conn-limit`, the
 //! variable `TODANA_CONN_LIMIT` and the key `conn-limit` of the file; `layers` puts them in their order.
 
+use crate::amount::amount;
 use crate::layers::{self, Said};
 use crate::{Arguments as All, Failure, HELP_WIDTH_MAX, data};
 use clap::error::ErrorKind;
@@ -614,11 +615,11 @@ fn found(opened: &Opened) -> String {
         return "nothing was there, a new database begins".into();
     }
     let checkpoint = match &opened.checkpoint {
-        Some(checkpoint) => format!("a checkpoint of {} records, ", checkpoint.records),
+        Some(checkpoint) => format!("a checkpoint of {}, ", amount(checkpoint.records, "record")),
         None => String::new(),
     };
     let (entries, seconds) = (opened.entries, opened.took.as_secs_f64());
-    format!("read back: {checkpoint}{entries} entries of the log, in {seconds:.1} s")
+    format!("read back: {checkpoint}{} of the log, in {seconds:.1} s", amount(entries, "entry"))
 }
 
 /// The three lines at the start: what it is, where it listens, how to try it. Where data is kept a fourth tells what was there.

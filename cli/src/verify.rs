@@ -1,15 +1,17 @@
 //! `todana verify`: reads all of a data directory or a backup and checks every checksum.
 
+use crate::Failure;
+use crate::amount::amount;
 use crate::data::progress;
 use crate::source::expect_directory;
-use crate::{Failure, moment};
 use clap::Args;
+use std::cmp::Ordering;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::disk::SystemDisk;
 use todana::update_log::Tail;
-use todana::{Verified, verify};
+use todana::{Newest, Verified, moment, verify};
 use todana_core::{Error, ErrorKind};
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -43,33 +45,75 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         verified => verified?,
     };
-    let told = tell(&verified);
+    let told = tell(&verified, &arguments.directory);
     if !verified.damages.is_empty() {
         return Err(Failure::miss());
     }
     Ok(told?)
 }
 
-fn tell(verified: &Verified) -> io::Result<()> {
+fn tell(verified: &Verified, directory: &Path) -> io::Result<()> {
     let mut out = std::io::stdout().lock();
     if let Some(backup) = &verified.backup {
         writeln!(out, "a backup as of {}", moment::text(backup.made_ms))?;
     }
-    writeln!(out, "checkpoints: {} whole, of {} records", verified.checkpoints, verified.records)?;
+    let Verified { checkpoint_bytes, log_bytes, .. } = verified;
+    let torn = if let Tail::Torn { len, .. } = verified.tail { len } else { 0 };
+    write!(out, "checkpoints: {} whole, {checkpoint_bytes} bytes", verified.checkpoints)?;
+    if let Some(Newest { records, made_ms, .. }) = &verified.newest {
+        let (which, made) =
+            (if verified.checkpoints > 1 { "the newest" } else { "it" }, moment::text(*made_ms));
+        write!(out, "; {which} has {}, as of {made}", amount(*records, "record"))?;
+    }
     let (from, to) = verified.log;
-    writeln!(out, "log: {} whole entries, from position {} to {}", verified.entries, from.0, to.0)?;
+    let entries = match verified.entries {
+        0 => "no entries".to_string(),
+        entries => {
+            let (changes, entries) = (amount(verified.changes, "change"), amount(entries, "entry"));
+            format!("{changes} among {entries} (the others tell the time)")
+        }
+    };
+    let segments = amount(verified.segments, "segment");
+    writeln!(out, "\nlog: {segments}, {log_bytes} bytes; {entries}, from position {} to {}", from.0, to.0)?;
+    if verified.lost > 0 {
+        writeln!(out, "{} bytes of changes are lost, as a repair has marked", verified.lost)?;
+    }
     if let Tail::Torn { path, offset, len } = &verified.tail {
-        writeln!(
-            out,
-            "{} at offset {offset}: {len} bytes that are no whole entry; a server is writing them, or has been \
-             stopped at it, and cuts them off when it is started",
-            path.display()
-        )?;
+        let why = match verified.backup {
+            Some(_) => "",
+            None => {
+                "; a server is writing them, or has been stopped at it, and cuts them off when it is started"
+            }
+        };
+        writeln!(out, "{} at offset {offset}: {len} bytes that are no whole entry{why}", path.display())?;
     }
     for damage in &verified.damages {
         writeln!(out, "damaged: {damage}")?;
+        if let Some(substitute) = substitute(damage, verified, directory) {
+            writeln!(out, "  {substitute}")?;
+        }
     }
-    writeln!(out, "{} bytes read", verified.bytes)
+    writeln!(out, "{} bytes of checkpoints and log are whole", checkpoint_bytes + log_bytes - torn)?;
+    if !verified.damages.is_empty() {
+        let directory = directory.display();
+        writeln!(out, "`todana repair {directory}` shows what can be saved")?;
+    }
+    Ok(())
+}
+
+/// What the server does about a damaged checkpoint, as long as it starts at all.
+fn substitute(damage: &str, verified: &Verified, directory: &Path) -> Option<String> {
+    let checkpoints = format!("{}/", directory.join("checkpoints").display());
+    let starts =
+        verified.backup.is_none() && verified.damages.iter().all(|damage| damage.starts_with(&checkpoints));
+    let newest = &verified.newest.as_ref().filter(|_| starts)?.path;
+    let (name, newest) =
+        (damage.strip_prefix(&checkpoints)?.split(' ').next()?, newest.file_name()?.to_str()?);
+    // Their names are their positions, all of one length.
+    Some(match name.cmp(newest) {
+        Ordering::Less => format!("an older one: the server starts with {newest} and does not need it"),
+        _ => format!("the server starts with {newest}, an older one, and more of the log"),
+    })
 }
 
 /// A server may have removed or finished a file while it was read. What is damaged is so the next time, too.

@@ -110,7 +110,7 @@ fn a_directory_in_use_is_read_but_neither_backed_up_nor_restored_nor_repaired_be
     assert!(refused(&["backup", &data, &folder.path("b")], 3).contains("give the server's address instead"));
     assert!(refused(&["restore", &data, &folder.path("r")], 3).contains("make a backup of it first"));
     assert!(refused(&["repair", &data], 3).contains("stop it first"));
-    assert!(expect(&["verify", &data], 0).contains("log: 2 whole entries"));
+    assert!(expect(&["verify", &data], 0).contains("; 1 change among 2 entries ("));
     let line = expect(&["log", &data], 0);
     let columns: Vec<&str> = line.trim_end_matches('\n').split('\t').collect();
     assert_eq!(columns[3..], ["put", "a", "size=1", "1"], "{line}");

@@ -105,7 +105,7 @@ fn a_server_is_named_in_the_same_words_by_every_command() {
     let address = server.address.as_str();
     server.expect(&["set", "a", "1"], 0);
     for word in ["-S", "--server"] {
-        assert!(expect(&["checkpoint", word, address], 0).starts_with("a checkpoint of 1 records"));
+        assert!(expect(&["checkpoint", word, address], 0).starts_with("a checkpoint of 1 record"));
         assert!(expect(&["log", word, address, "--values", "none"], 0).contains("\tput\ta\t"));
         let target = folder.path(&format!("backup{word}"));
         assert!(expect(&["backup", word, address, &target], 0).starts_with(&target));
@@ -255,7 +255,7 @@ fn the_banner_tells_a_new_directory_from_one_that_was_read_back() {
     server.expect(&["checkpoint"], 0);
     stop(server);
     let (_server, line) = begun(&["--sync", "250"]);
-    assert!(line.starts_with(&format!("data: {data}: read back: a checkpoint of 1 records, ")), "{line}");
+    assert!(line.starts_with(&format!("data: {data}: read back: a checkpoint of 1 record, ")), "{line}");
     assert!(
         line.ends_with("; --sync 250: writes are on disk within 250 ms, which is what a crash can lose\n")
     );
@@ -299,4 +299,119 @@ fn how_data_is_kept_is_not_said_in_vain() {
         refused(&["config", "show", "--", "--data-dir", "d", "--log-keep-age", "0"], 2)
             .contains("at least 1")
     );
+}
+
+fn damage(path: &str, at: u64) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[at as usize] ^= 0x10;
+    fs::write(path, bytes).unwrap();
+}
+
+/// The files of a part of a data directory, in order.
+fn files(directory: &str, part: &str) -> Vec<String> {
+    let entries = fs::read_dir(format!("{directory}/{part}")).unwrap();
+    let mut files: Vec<String> =
+        entries.map(|entry| entry.unwrap().path().to_str().unwrap().to_string()).collect();
+    files.sort();
+    files
+}
+
+fn name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap()
+}
+
+#[test]
+fn what_verify_counts_are_the_files_bytes_and_the_changes_that_log_shows() {
+    let folder = Folder::new();
+    let data = folder.path("data");
+    let server = keep(&data, &[]);
+    for key in ["a", "b"] {
+        server.expect(&["set", key, "1"], 0);
+        server.expect(&["checkpoint"], 0);
+    }
+    server.expect(&["set", "c", "1"], 0);
+    server.expect(&["delete", "a"], 0);
+    stop(server);
+    let bytes = |part| files(&data, part).iter().map(|path| fs::metadata(path).unwrap().len()).sum::<u64>();
+    let (checkpoints, log) = (bytes("checkpoints"), bytes("log"));
+    let said = expect(&["verify", &data], 0);
+    let lines: Vec<&str> = said.lines().collect();
+    let first = format!("checkpoints: 2 whole, {checkpoints} bytes; the newest has 2 records, as of 2");
+    assert!(lines[0].starts_with(&first), "{said}");
+    let changes = expect(&["log", &data], 0).lines().count();
+    let second =
+        format!("log: {} segments, {log} bytes; {changes} changes among ", files(&data, "log").len());
+    assert!(lines[1].starts_with(&second), "{said}");
+    assert_eq!(lines[2..], [format!("{} bytes of checkpoints and log are whole", checkpoints + log)]);
+}
+
+#[test]
+fn a_damaged_checkpoint_that_nothing_needs_is_told_as_such() {
+    let folder = Folder::new();
+    let (data, other) = (folder.path("data"), folder.path("other"));
+    for directory in [&data, &other] {
+        stopped(directory);
+        let server = keep(directory, &[]);
+        server.expect(&["checkpoint"], 0);
+        stop(server);
+    }
+    let [older, newer] = files(&data, "checkpoints").try_into().unwrap();
+    damage(&older, 100);
+    let said = expect(&["verify", &data], 1);
+    let note = format!("\n  an older one: the server starts with {} and does not need it\n", name(&newer));
+    assert!(said.contains(&note), "{said}");
+    assert!(said.ends_with(&format!("\n`todana repair {data}` shows what can be saved\n")), "{said}");
+    let [older, newer] = files(&other, "checkpoints").try_into().unwrap();
+    damage(&newer, 100);
+    let said = expect(&["verify", &other], 1);
+    let note = format!("\n  the server starts with {}, an older one, and more of the log\n", name(&older));
+    assert!(said.contains(&note), "{said}");
+    let server = keep(&other, &[]);
+    assert_eq!(server.expect(&["get", "c"], 0), "333");
+    // Where the server does not start nothing is promised.
+    damage(&files(&data, "log")[0], 70);
+    let said = expect(&["verify", &data], 1);
+    assert!(!said.contains("the server starts"), "{said}");
+}
+
+#[test]
+fn a_lost_identity_is_damage_to_every_command_and_the_rest_is_looked_at() {
+    let folder = Folder::new();
+    let data = folder.path("data");
+    stopped(&data);
+    fs::remove_file(format!("{data}/identity")).unwrap();
+    let what = format!("{data}/identity at offset 0: it is missing");
+    let said = expect(&["verify", &data], 1);
+    assert!(said.starts_with("checkpoints: 1 whole, "), "{said}");
+    assert!(said.contains(&format!("\ndamaged: {what}\n")), "{said}");
+    assert!(expect(&["repair", &data], 1).starts_with(&what));
+    let target = folder.path("target");
+    for words in
+        [&["backup", &data, &target][..], &["restore", &data, &target], &["serve", "--data-dir", &data]]
+    {
+        let why = refused(words, 3);
+        assert_eq!(why, format!("todana: {what}; `todana repair {data}` shows what can be saved\n"));
+    }
+    expect(&["repair", &data, "--yes"], 0);
+    expect(&["verify", &data], 0);
+    // What never was one is none.
+    let other = folder.path("other");
+    fs::create_dir(&other).unwrap();
+    for command in ["verify", "repair"] {
+        assert_eq!(refused(&[command, &other], 3), format!("todana: {other} is no data directory\n"));
+    }
+}
+
+#[test]
+fn how_far_back_a_restore_can_go_is_told_as_it_can_be_asked_for() {
+    let folder = Folder::new();
+    let (data, backup, target) = (folder.path("data"), folder.path("backup"), folder.path("target"));
+    let server = keep(&data, &[]);
+    server.expect(&["set", "a", "1"], 0);
+    server.expect(&["backup", &backup], 0);
+    stop(server);
+    let why = refused(&["restore", &backup, &target, "--until", "2001-01-01T00:00:00Z"], 2);
+    let (before, time) = why.trim_end().split_once(" is of ").unwrap();
+    assert_eq!(before, format!("todana: {backup} does not go back to that time; its checkpoint"));
+    expect(&["restore", &backup, &target, "--until", time], 0);
 }

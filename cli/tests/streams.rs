@@ -394,7 +394,7 @@ fn strangers_hear_nothing_of_it() {
     let known = format!("todana://user:secret@{}", server.address);
     let target = folder.path().join("target").to_str().unwrap().to_string();
     raw.set("key", b"value");
-    assert!(done(&["checkpoint", &known]).starts_with("a checkpoint of 1 records, "));
+    assert!(done(&["checkpoint", &known]).starts_with("a checkpoint of 1 record, "));
     assert!(done(&["log", &known]).ends_with("\tput\tkey\tsize=5\tvalue\n"));
     done(&["backup", &known, &target]);
     for words in [vec!["checkpoint", &server.address], vec!["log", &server.address]] {

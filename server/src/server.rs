@@ -496,6 +496,9 @@ impl Server {
                 "a checkpoint is damaged, the one before it and a longer log take its place: {why}"
             );
         }
+        for why in &opened.spare {
+            tracing::warn!("a checkpoint is damaged, an older one that is not needed now: {why}");
+        }
         if let Tail::Torn { path, offset, len } = &opened.tail {
             tracing::warn!(
                 "{} at offset {offset}: {len} bytes of writes that were not finished are cut off",

@@ -161,7 +161,7 @@ fn load(records: u64, folder: &Path) {
             "{compression:10?} {:.2} s, {:.2} s of processor, to verify {:.1} MB",
             began.elapsed().as_secs_f64(),
             processor_s() - processor_before,
-            mb(verified.bytes)
+            mb(verified.checkpoint_bytes + verified.log_bytes)
         );
     }
 }

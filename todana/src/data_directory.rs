@@ -27,7 +27,7 @@ use todana_core::{Error, ErrorKind, Result};
 
 pub use repair::{Remedy, Repair, repair};
 pub(crate) use target::Target;
-pub use verification::{Verified, verify};
+pub use verification::{Newest, Verified, verify};
 
 pub(crate) const LOG: &str = "log";
 pub(crate) const CHECKPOINTS: &str = "checkpoints";
@@ -64,6 +64,8 @@ pub struct Opened {
     /// Newer ones that were not, because they are damaged: file, offset and why. The older one and more of the log have
     /// given the same state.
     pub refused: Vec<String>,
+    /// Older ones that are damaged where it was looked at: nothing needs them as long as that one is whole.
+    pub spare: Vec<String>,
     /// Entries of the log that were read again.
     pub entries: u64,
     /// Where the log ended, and where it goes on.
@@ -207,7 +209,7 @@ impl DataDirectory {
         let found = checkpoint.clone().map(|found| Checkpoint { took: Duration::ZERO, ..found });
         self.history.lock().last = found;
         let took = began.elapsed();
-        Ok(Opened { checkpoint, refused: brought.refused, entries, end, tail, took })
+        Ok(Opened { checkpoint, refused: brought.refused, spare: brought.spare, entries, end, tail, took })
     }
 
     /// Makes a checkpoint of the database that was restored from here, while it goes on working; removes those before the
@@ -395,11 +397,9 @@ fn hinted(error: Error, path: &Path) -> Error {
 
 /// Who the database of a directory is; fails if it is none.
 pub(crate) fn read_identity(disk: &dyn Disk, path: &Path) -> Result<Identity> {
-    identity::read(disk, path)?.ok_or_else(|| missing(path))
-}
-
-fn missing(path: &Path) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("{} is no data directory", path.display()))
+    let found =
+        identity::read(disk, path).and_then(|found| found.ok_or_else(|| identity::missing(disk, path)));
+    found.map_err(|error| hinted(error, path))
 }
 
 pub(crate) fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {

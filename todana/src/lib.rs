@@ -50,6 +50,7 @@ mod get;
 mod inspect;
 mod long_value;
 mod records;
+pub mod moment;
 mod restoration;
 mod store;
 mod sweep;
@@ -63,7 +64,7 @@ pub use todana_engine::disk;
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
 pub use counters::{ClassCounters, Counters, Lane};
 pub use data_directory::{
-    DataDirectory, DataOptions, Opened, Progress, Remedy, Repair, Verified, repair, seed_of, verify,
+    DataDirectory, DataOptions, Newest, Opened, Progress, Remedy, Repair, Verified, repair, seed_of, verify,
 };
 pub use database::Database;
 pub use db::{Db, DbOptions, Kind, Name, Tuning};

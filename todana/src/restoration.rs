@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::data_directory::{CHECKPOINTS, LOG, Target, cannot, read_identity};
 use crate::disk::Disk;
 use crate::update_log::{Change, Entry, Identity, Position, Reader, Tail, openings_of, segment_start};
-use crate::{DataDirectory, DataOptions, Database, Progress};
+use crate::{DataDirectory, DataOptions, Database, Progress, moment};
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -213,9 +213,8 @@ impl Source {
         }
         let name = self.path.display();
         if let Some(made_ms) = earliest_ms {
-            let made = made_ms / 1000;
-            let message =
-                format!("{name} does not go back to that time; its checkpoint is of Unix time {made}");
+            let made = moment::text(made_ms);
+            let message = format!("{name} does not go back to that time; its checkpoint is of {made}");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let why = refused.iter().map(|why| format!("; {why}")).collect::<String>();

@@ -395,6 +395,19 @@ fn a_checkpoint_that_is_cut_off_or_goes_on_is_not_used() {
 }
 
 #[test]
+fn an_older_checkpoint_that_is_damaged_is_none_whose_place_was_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let records = two_checkpoints(folder.path(), Compression::None);
+    let [older, newest] = checkpoints(folder.path()).try_into().unwrap();
+    std::fs::write(&older, b"TODANA").unwrap();
+    let after = open(folder.path());
+    assert_eq!(after.opened.refused, [""; 0]);
+    assert!(after.opened.spare.len() == 1 && after.opened.spare[0].starts_with(older.to_str().unwrap()));
+    assert_eq!(after.opened.checkpoint.as_ref().unwrap().path, newest);
+    assert!(after.records() == records);
+}
+
+#[test]
 fn blocks_that_are_exchanged_or_missing_are_noticed() {
     let folder = tempfile::tempdir().unwrap();
     let limit = MemHashOptions::default().limit;
@@ -417,7 +430,8 @@ fn blocks_that_are_exchanged_or_missing_are_noticed() {
         assert_eq!((verified.damages.len(), verified.checkpoints), (1, 0), "{verified:?}");
     }
     std::fs::write(&path, &whole).unwrap();
-    assert_eq!(verify(Arc::new(SystemDisk), folder.path(), &mut |_| ()).unwrap().records, 3);
+    let verified = verify(Arc::new(SystemDisk), folder.path(), &mut |_| ()).unwrap();
+    assert_eq!(verified.newest.map(|newest| (newest.path, newest.records)), Some((path, 3)));
 }
 
 #[test]

@@ -56,6 +56,8 @@ pub(crate) struct BroughtBack {
     pub(crate) checkpoint: Option<Checkpoint>,
     /// Newer ones that are not whole, and why.
     pub(crate) refused: Vec<String>,
+    /// Older ones that are not, as far as they were looked at, and why.
+    pub(crate) spare: Vec<String>,
 }
 
 impl Shelf {
@@ -96,7 +98,8 @@ impl Shelf {
             let reader = match self.open(start) {
                 Ok(reader) => reader,
                 Err(why) => {
-                    brought.refused.push(why);
+                    let is_older = brought.checkpoint.is_some();
+                    if is_older { &mut brought.spare } else { &mut brought.refused }.push(why);
                     continue;
                 }
             };

@@ -2,7 +2,7 @@
 
 use super::{CHECKPOINTS, LOG, cannot};
 use crate::disk::Disk;
-use crate::update_log::Identity;
+use crate::update_log::{Identity, segments};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, IoSlice};
 use std::path::Path;
@@ -35,13 +35,29 @@ pub(super) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Identity>
         .map_err(|why| Error::new(ErrorKind::Corrupt, format!("{} at offset 0: {why}", path.display())))
 }
 
+/// Who the database is by what its segments say; `None` if they say nothing, or not all the same.
+pub(super) fn by_segments(disk: &dyn Disk, directory: &Path) -> Option<Identity> {
+    let found = segments(disk, &directory.join(LOG)).ok()?;
+    let first = found.first()?.identity;
+    found.iter().all(|segment| segment.identity == first).then_some(first)
+}
+
+/// Why there is no identity: the directory holds no database, or it has lost the file.
+pub(super) fn missing(disk: &dyn Disk, directory: &Path) -> Error {
+    let has_files = |part| disk.list(&directory.join(part)).is_ok_and(|names| !names.is_empty());
+    if [LOG, CHECKPOINTS].into_iter().any(has_files) {
+        let path = directory.join("identity");
+        return Error::new(ErrorKind::Corrupt, format!("{} at offset 0: it is missing", path.display()));
+    }
+    Error::new(ErrorKind::Unavailable, format!("{} is no data directory", directory.display()))
+}
+
 fn make(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
     // Logs without the identity that they name are not a new directory.
     for part in [LOG, CHECKPOINTS] {
         let path = directory.join(part);
         if !disk.list(&path).map_err(|error| cannot("read", &path, &error))?.is_empty() {
-            let message = format!("{} is not empty, but there is no file `identity`", path.display());
-            return Err(Error::new(ErrorKind::Corrupt, message));
+            return Err(missing(disk, directory));
         }
     }
     // The directory may be new, and so may those above it.

@@ -5,7 +5,7 @@
 use super::{CHECKPOINTS, DataDirectory, LOG, cannot, identity};
 use crate::checkpoint::{Failure, Shelf, write_empty};
 use crate::disk::Disk;
-use crate::update_log::{Finding, Identity, Position, Reader, Salvage, salvage, segment_start, segments};
+use crate::update_log::{Finding, Identity, Position, Reader, Salvage, salvage, segment_start};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,8 +52,9 @@ pub fn repair(disk: Arc<dyn Disk>, path: &Path, repairs: bool) -> Result<Repair>
         Ok(Some(identity)) => (*identity, false),
         found => {
             let error = found.as_ref().err();
-            let known = known_identity(&disk, path);
-            let known = known.ok_or_else(|| error.cloned().unwrap_or_else(|| super::missing(path)))?;
+            let known = identity::by_segments(&*disk, path);
+            let known =
+                known.ok_or_else(|| error.cloned().unwrap_or_else(|| identity::missing(&*disk, path)))?;
             let what = error.map_or_else(|| "it is missing".into(), ToString::to_string);
             repair.find(file.clone(), 0, what, "written anew, as the other files tell it");
             (known, true)
@@ -170,13 +171,6 @@ impl Repair {
         }
         Ok(())
     }
-}
-
-/// As segments and checkpoints tell it.
-fn known_identity(disk: &Arc<dyn Disk>, path: &Path) -> Option<Identity> {
-    let found = segments(&**disk, &path.join(LOG)).ok()?;
-    let first = found.first()?.identity;
-    found.iter().all(|segment| segment.identity == first).then_some(first)
 }
 
 fn first_segment(disk: &dyn Disk, log: &Path) -> Result<Option<Position>> {

@@ -1,33 +1,52 @@
 //! Reading all that a data directory holds, and checking every checksum. Nothing is changed by it.
 
-use super::{CHECKPOINTS, LOG, read_identity};
+use super::{CHECKPOINTS, LOG, identity};
 use crate::backup::{BackedUp, Manifest};
 use crate::checkpoint::{Failure, Shelf};
 use crate::disk::Disk;
-use crate::update_log::{Position, Reader, Tail, segment_start};
-use std::path::Path;
+use crate::update_log::{Change, Position, Reader, SEGMENT_HEADER_LEN, Tail, segment_start};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{ErrorKind, Result};
 
 /// What was found in a data directory.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Verified {
     /// Whole checkpoints.
     pub checkpoints: u64,
-    /// Records in them.
-    pub records: u64,
+    /// Their bytes.
+    pub checkpoint_bytes: u64,
+    /// The newest of them.
+    pub newest: Option<Newest>,
+    /// Segments of the log, as far as it could be read.
+    pub segments: u64,
+    /// Their bytes.
+    pub log_bytes: u64,
     /// Whole entries of the log.
     pub entries: u64,
+    /// Those of them that are changes; the others tell the time, or what is lost.
+    pub changes: u64,
+    /// Bytes of changes that a repair has marked as lost.
+    pub lost: u64,
     /// Where the log begins, and where its whole entries end.
     pub log: (Position, Position),
     /// What stands behind that.
     pub tail: Tail,
-    /// Bytes read.
-    pub bytes: u64,
     /// What the directory is a backup of, if it is one.
     pub backup: Option<BackedUp>,
     /// What is wrong: file, offset and why, each.
     pub damages: Vec<String>,
+}
+
+/// The newest whole checkpoint of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Newest {
+    /// Its file.
+    pub path: PathBuf,
+    /// How many records it has.
+    pub records: u64,
+    /// When it was begun, Unix time in milliseconds.
+    pub made_ms: u64,
 }
 
 /// Reads a whole data directory and checks every checksum; `progress` is told the bytes read so far, now and then. What is
@@ -43,17 +62,19 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
         }
         manifest => manifest?,
     };
-    let identity = read_identity(&*disk, path)?;
-    let mut verified = Verified {
-        checkpoints: 0,
-        records: 0,
-        entries: 0,
-        log: Default::default(),
-        tail: Tail::Clean,
-        bytes: 0,
-        backup: manifest.as_ref().map(Manifest::backed_up),
-        damages,
+    let found = identity::read(&*disk, path);
+    let identity = match found.and_then(|found| found.ok_or_else(|| identity::missing(&*disk, path))) {
+        // The rest can be looked at all the same, if it says itself whose it is.
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            let known = identity::by_segments(&*disk, path).ok_or_else(|| error.clone())?;
+            damages.push(error.to_string());
+            known
+        }
+        found => found?,
     };
+    let backup = manifest.as_ref().map(Manifest::backed_up);
+    let mut verified = Verified { backup, damages, ..Verified::default() };
+    let mut done = 0;
     let log = path.join(LOG);
     let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), log.clone(), identity);
     let mut needed = None;
@@ -65,22 +86,40 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
                 continue;
             }
         };
-        let before = verified.bytes;
-        match reader.verify(&mut |done| progress(before + done)) {
+        match reader.verify(&mut |read| progress(done + read)) {
             Ok(()) => {
                 verified.checkpoints += 1;
-                verified.records += reader.footer.records;
+                verified.checkpoint_bytes += reader.len();
+                verified.newest.get_or_insert_with(|| Newest {
+                    path: shelf.path_of(start),
+                    records: reader.footer.records,
+                    made_ms: reader.header.made_ms,
+                });
                 needed = needed.max(Some((reader.footer.until, shelf.path_of(start))));
             }
             Err(Failure::Damaged(why)) => verified.damages.push(why),
             Err(Failure::Refused(error)) => return Err(error),
         }
-        verified.bytes += reader.len();
+        done += reader.len();
     }
-    let names = disk.list(&log).map_err(|error| super::cannot("read", &log, &error))?;
-    let first = names.iter().filter_map(|name| segment_start(name)).min().unwrap_or_default();
+    let starts = || segment_starts(&*disk, &log);
+    let mut first = starts()?.first().copied().unwrap_or_default();
+    let mut opened = Reader::open(Arc::clone(&disk), &log, identity, first);
+    // A server may have removed it meanwhile, and does so one after the other; one goes on behind them.
+    while opened.is_err()
+        && let Some(now) = starts()?.first().copied().filter(|&now| now > first)
+    {
+        first = now;
+        opened = Reader::open(Arc::clone(&disk), &log, identity, first);
+    }
     verified.log = (first, first);
-    match read_log(&disk, &log, first, identity, &mut verified, progress) {
+    let read = opened.and_then(|reader| read_log(reader, &mut verified, &mut |read| progress(done + read)));
+    let (first, end) = verified.log;
+    let torn = if let Tail::Torn { len, .. } = verified.tail { len } else { 0 };
+    verified.segments = starts()?.iter().filter(|&&start| first <= start && start <= end).count() as u64;
+    verified.log_bytes = verified.segments * SEGMENT_HEADER_LEN as u64 + (end.0 - first.0) + torn;
+    done += verified.log_bytes;
+    match read {
         Err(error) => verified.damages.push(error.to_string()),
         Ok(place) => {
             if let Some((Position(until), name)) = needed.filter(|(until, _)| verified.log.1 < *until) {
@@ -92,7 +131,7 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
         }
     }
     if let Some(manifest) = &manifest {
-        check_backup(&*disk, path, manifest, &mut verified, progress);
+        check_backup(&*disk, path, manifest, &mut verified, &mut |read| progress(done + read));
     }
     Ok(verified)
 }
@@ -105,8 +144,7 @@ fn check_backup(
     verified: &mut Verified,
     progress: &mut dyn FnMut(u64),
 ) {
-    let before = verified.bytes;
-    for (path, what) in manifest.check(disk, path, &mut |done| progress(before + done)) {
+    for (path, what) in manifest.check(disk, path, progress) {
         let name = path.display().to_string();
         // What has been found already is told with a better place.
         if !verified.damages.iter().any(|damage| damage.starts_with(&name)) {
@@ -120,31 +158,35 @@ fn check_backup(
     }
 }
 
-/// Returns where it ends: file and offset.
-fn read_log(
-    disk: &Arc<dyn Disk>,
-    log: &Path,
-    first: Position,
-    identity: crate::update_log::Identity,
-    verified: &mut Verified,
-    progress: &mut dyn FnMut(u64),
-) -> Result<String> {
+/// Where the segments begin, in order.
+fn segment_starts(disk: &dyn Disk, log: &Path) -> Result<Vec<Position>> {
+    let names = disk.list(log).map_err(|error| super::cannot("read", log, &error))?;
+    let mut starts: Vec<Position> = names.iter().filter_map(|name| segment_start(name)).collect();
+    starts.sort_unstable();
+    Ok(starts)
+}
+
+/// Reads the log from where it begins; returns where it ends, file and offset.
+fn read_log(mut reader: Reader, verified: &mut Verified, progress: &mut dyn FnMut(u64)) -> Result<String> {
     const TELL_EVERY: u64 = 1 << 12;
-    let before = verified.bytes;
-    let mut reader = Reader::open(Arc::clone(disk), log, identity, first)?;
+    let (first, _) = verified.log;
     loop {
-        let more = reader.next_entry().map(|entry| entry.is_some());
+        let found = reader.next_entry().map(|entry| {
+            entry.map(|(_, entry)| match entry.change {
+                Change::Mark { .. } => (0, 0),
+                Change::Lost { len } => (0, len),
+                _ => (1, 0),
+            })
+        });
         verified.log.1 = reader.position();
-        verified.bytes = before + reader.position().0 - first.0;
-        if !more? {
-            break;
-        }
+        let Some((changes, lost)) = found? else { break };
         verified.entries += 1;
+        verified.changes += changes;
+        verified.lost += lost;
         if verified.entries.is_multiple_of(TELL_EVERY) {
-            progress(verified.bytes);
+            progress(reader.position().0 - first.0);
         }
     }
     verified.tail = reader.tail().clone();
-    progress(verified.bytes);
     Ok(reader.place())
 }

@@ -18,9 +18,10 @@ pub use salvage::{Finding, Salvage, salvage};
 const WINDOW: usize = 256 << 10;
 
 /// How the log ends.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tail {
     /// Behind a whole entry.
+    #[default]
     Clean,
     /// In what a crash has left of a write that nobody was told was on disk.
     Torn {

@@ -58,7 +58,7 @@ pub(crate) fn open_any(bytes: &[u8]) {
         assert!(verified.is_err() || !verified.unwrap().damages.is_empty());
         return salvage(state);
     };
-    let refused = &first.opened.refused;
+    let refused = [&first.opened.refused[..], &first.opened.spare].concat();
     assert!(refused.iter().all(|why| why.contains("/data/") && why.contains(" at offset ")), "{refused:?}");
     let damages = verified.expect("it can be opened").damages;
     // Which of two damages of one file is told may differ: threads look for them.

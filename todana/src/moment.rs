@@ -1,9 +1,9 @@
-//! Times as people write them: RFC 3339, or Unix seconds.
+//! Times as people write them: RFC 3339, or Unix seconds. What a message shows is what an option takes.
 
 const MS_A_DAY: i64 = 86_400_000;
 
 /// Unix time in milliseconds as RFC 3339, in UTC; without fractions where there are none.
-pub(crate) fn text(unix_ms: u64) -> String {
+pub fn text(unix_ms: u64) -> String {
     let unix_ms = i64::try_from(unix_ms).unwrap_or(i64::MAX);
     let (day, ms) = (unix_ms.div_euclid(MS_A_DAY), unix_ms.rem_euclid(MS_A_DAY));
     let (year, month, day) = date_of(day);
@@ -12,8 +12,8 @@ pub(crate) fn text(unix_ms: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}{fraction}Z")
 }
 
-/// Unix time in milliseconds; of RFC 3339 with its offset, or of Unix seconds.
-pub(crate) fn parse(text: &str) -> Result<u64, String> {
+/// Unix time in milliseconds; of RFC 3339 with its offset, or of Unix seconds. The error says what a time looks like.
+pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         let seconds = text.parse::<u64>().ok().and_then(|seconds| seconds.checked_mul(1000));
