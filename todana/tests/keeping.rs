@@ -136,9 +136,14 @@ fn a_log_is_read_from_any_number_and_from_a_time() {
 
 /// A closed directory of two checkpoints and some log.
 fn closed(data: &Path) -> usize {
+    closed_of(data, 4)
+}
+
+/// The same, with so many changes before, between and behind the checkpoints.
+fn closed_of(data: &Path, changes: usize) -> usize {
     let kept = open(data, 150);
     for round in 0..3 {
-        for n in 0..4 {
+        for n in 0..changes {
             kept.set(&format!("key {round} {n}"), "value");
             kept.settle();
         }
@@ -236,20 +241,74 @@ fn without_any_checkpoint_what_the_log_tells_is_saved() {
 }
 
 #[test]
-fn checkpoints_that_lack_their_log_are_not_given_up_for_nothing() {
+fn a_checkpoint_whose_log_is_gone_is_saved_alone() {
     let folder = folder();
     let data = folder.path().join("data");
-    closed(&data);
+    let had = closed(&data);
     let before = named(&data, ".checkpoint");
     assert_eq!(before.len(), 2);
     for path in named(&data, ".log") {
         fs::remove_file(path).unwrap();
     }
+    let found = repair(disk(), &data, false).unwrap();
+    assert_eq!((found.checkpoints, found.whole, found.unmended), (1, 2, 0), "{found:?}");
+    assert_eq!((&found.remedies[0].finding.path, found.remedies[0].finding.lost), (&before[1], 0));
+    let remedy = &found.remedies[0].remedy;
+    assert!(remedy.starts_with("saved, with 8 records as of 2") && remedy.contains("alone"), "{remedy}");
+    assert_eq!(repair(disk(), &data, true).unwrap(), found);
+    assert_eq!(named(&data, ".checkpoint"), before[1..]);
+    assert_eq!(repair(disk(), &data, false).unwrap().remedies, vec![]);
+    assert_eq!(verify(disk(), &data, &mut |_| ()).unwrap().damages, Vec::<String>::new());
+    // All but what the last four changes have made.
+    assert_eq!(opens(&data), Ok(had - 4));
+    let kept = open(&data, 150);
+    kept.set("later", "1");
+    kept.settle();
+    drop(kept);
+    assert_eq!(opens(&data), Ok(had - 3));
+}
+
+#[test]
+fn a_checkpoint_behind_the_end_of_its_log_is_saved_rather_than_an_older_one() {
+    let folder = folder();
+    let data = folder.path().join("data");
+    let had = closed_of(&data, 12);
+    let newest: u64 = named(&data, ".checkpoint")[1].file_stem().unwrap().to_str().unwrap().parse().unwrap();
+    let start = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap();
+    let mut logs = named(&data, ".log");
+    // With them goes the last one before the checkpoint.
+    let at = logs.iter().position(|path| start(path) == newest).unwrap();
+    for path in logs.drain(at - 1..) {
+        fs::remove_file(path).unwrap();
+    }
+    assert!(!logs.is_empty());
+    let found = repair(disk(), &data, false).unwrap();
+    assert_eq!(repair(disk(), &data, true).unwrap(), found);
+    assert_eq!(repair(disk(), &data, false).unwrap().remedies, vec![]);
+    assert_eq!(verify(disk(), &data, &mut |_| ()).unwrap().damages, Vec::<String>::new());
+    assert_eq!(opens(&data), Ok(had - 12));
+}
+
+#[test]
+fn a_gap_between_a_checkpoint_and_its_log_is_marked_as_lost() {
+    let folder = folder();
+    let data = folder.path().join("data");
+    let had = closed_of(&data, 12);
+    let start = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap();
+    let newest = start(&named(&data, ".checkpoint")[1]);
+    // What stands right behind the newest checkpoint, and all before it.
+    let logs = named(&data, ".log");
+    let next = logs.iter().map(start).find(|&start| start > newest).unwrap();
+    for path in logs.iter().filter(|path| start(path) < next) {
+        fs::remove_file(path).unwrap();
+    }
     let found = repair(disk(), &data, true).unwrap();
-    assert_eq!((found.checkpoints, found.whole, found.unmended), (0, 2, 2), "{found:?}");
-    assert_eq!(named(&data, ".checkpoint"), before);
-    assert_eq!(named(&data, ".damaged"), Vec::<PathBuf>::new());
-    assert!(opens(&data).unwrap_err().contains("does not go back"));
+    assert_eq!((found.remedies[0].finding.lost, found.unmended), (next - newest, 0), "{found:?}");
+    assert_eq!(repair(disk(), &data, false).unwrap().remedies, vec![]);
+    let verified = verify(disk(), &data, &mut |_| ()).unwrap();
+    assert_eq!((verified.damages, verified.lost > 0), (vec![], true));
+    let left = opens(&data).unwrap();
+    assert!((had - 11..had).contains(&left), "{left} of {had}");
 }
 
 #[test]

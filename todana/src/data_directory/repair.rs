@@ -5,11 +5,17 @@
 use super::{CHECKPOINTS, DataDirectory, LOG, cannot, identity};
 use crate::checkpoint::{Failure, Shelf, write_empty};
 use crate::disk::Disk;
-use crate::update_log::{Finding, Identity, Position, Reader, Salvage, salvage, segment_start};
+use crate::moment;
+use crate::update_log::{
+    Finding, Identity, Position, Reader, Salvage, begin_anew, openings_of, salvage, segment_start,
+};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{ErrorKind, Result};
+
+/// Where the log is gone the database is taken to have been opened so often since as nobody has.
+const OPENINGS_UNKNOWN: u32 = 1 << 16;
 
 /// Something damaged, and what is done about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +98,8 @@ pub fn repair(disk: Arc<dyn Disk>, path: &Path, repairs: bool) -> Result<Repair>
     // Where the log would end: as it is if it can be read, to its last entry otherwise.
     let end = log_end(&disk, &log, identity, first);
     let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), log, identity);
-    repair.look_at_checkpoints(&*disk, &shelf, path, end, first, repairs)?;
+    let found = Log { path: path.join(LOG), identity, first, end };
+    repair.look_at_checkpoints(&*disk, &shelf, path, &found, repairs)?;
     if repair.whole == 0
         && let Some(first) = first.filter(|&first| first > Position(0))
     {
@@ -120,56 +127,145 @@ impl Repair {
         disk: &dyn Disk,
         shelf: &Shelf,
         path: &Path,
-        end: Option<Position>,
-        first: Option<Position>,
+        log: &Log,
         repairs: bool,
     ) -> Result<()> {
         let (mut damaged, mut lacking) = (Vec::new(), Vec::new());
+        // The newest one that can be used.
+        let mut used = None;
         let has_any = !names(disk, &path.join(CHECKPOINTS))?.is_empty();
         for start in if has_any { shelf.list()? } else { Vec::new() } {
             let outcome = shelf.open(start).map_err(Failure::Damaged).and_then(|reader| {
                 reader.verify(&mut |_| ())?;
-                Ok(reader.footer.until)
+                let (header, footer) = (&reader.header, &reader.footer);
+                let (made_ms, version) = (header.made_ms, header.version);
+                Ok(Lacking { start, until: footer.until, records: footer.records, made_ms, version })
             });
-            // A log that cannot be read to its end before it is repaired is taken to go far enough.
-            let is_reached = |until: Position| end.map_or(first.is_some(), |end| until <= end);
             match outcome {
-                Ok(until) if is_reached(until) && first.is_some_and(|first| first <= start) => {
+                Ok(one) if log.has(one.start, one.until) => {
                     self.checkpoints += 1;
+                    used = used.or(Some(start));
                 }
-                Ok(until) => {
-                    let (from, to) = (start.0, until.0);
-                    lacking.push((
-                        start,
-                        format!("it needs the log from position {from} to {to}, which is not there"),
-                    ));
-                }
+                Ok(one) => lacking.push(one),
                 Err(Failure::Damaged(what)) => damaged.push((start, what)),
                 Err(Failure::Refused(error)) => return Err(error),
             }
         }
         self.whole = self.checkpoints + lacking.len() as u64;
+        // One that needs nothing of the log knows more than an older one and a log that ends before it.
+        let alone = |one: &Lacking| {
+            log.can_begin_at(one) && (used.is_none() || (one.until == one.start && used < Some(one.start)))
+        };
+        if let Some(at) = lacking.iter().position(alone) {
+            let one = lacking.remove(at);
+            self.save_alone(disk, shelf, log, &one, repairs)?;
+            used = Some(one.start);
+            self.checkpoints += 1;
+        }
         // What is whole is not given up for nothing.
-        let has_older = self.checkpoints > 0 || lacking.is_empty();
-        for (start, what) in
-            damaged.into_iter().chain(if has_older { lacking.split_off(0) } else { Vec::new() })
-        {
+        if used.is_some() {
+            damaged.extend(lacking.drain(..).map(|one| (one.start, one.what())));
+        }
+        for (start, what) in damaged {
             let file = shelf.path_of(start);
-            let remedy = match self.whole {
-                0 => "set aside",
-                _ => "set aside; another one and more of the log take its place",
+            let remedy = match used {
+                None => "set aside",
+                Some(used) if start < used => "set aside; a newer one is whole, and nothing needs this one",
+                Some(_) => "set aside; an older one and more of the log take its place",
             };
             self.find(file.clone(), 0, what, remedy);
             if repairs {
                 set_aside(disk, &path.join(CHECKPOINTS), &file)?;
             }
         }
-        for (start, what) in lacking {
+        for one in lacking {
             let remedy = "left as it is: the log has to come from another copy of the directory";
-            self.find(shelf.path_of(start), 0, what, remedy);
+            self.find(shelf.path_of(one.start), 0, one.what(), remedy);
             self.unmended += 1;
         }
         Ok(())
+    }
+
+    /// Has the log begin anew where a checkpoint needs it to.
+    fn save_alone(
+        &mut self,
+        disk: &dyn Disk,
+        shelf: &Shelf,
+        log: &Log,
+        one: &Lacking,
+        repairs: bool,
+    ) -> Result<()> {
+        let next = log.first.filter(|&first| first > one.start).unwrap_or(one.until);
+        let (file, made, from) = (shelf.path_of(one.start), moment::text(one.made_ms), one.start.0);
+        let what = format!("{} at offset 0: the log from its position {from} on is missing", file.display());
+        let (records, lost) = (one.records, next.0 - from);
+        let rest = match (log.first == Some(next), lost) {
+            (true, _) => format!(
+                "and what the log tells from position {} on; {lost} bytes between are marked as lost",
+                next.0
+            ),
+            (false, 0) => {
+                "alone: nothing that it has is lost, what was changed after that is, if anything was"
+                    .to_string()
+            }
+            (false, lost) => format!(
+                "alone; {lost} bytes of changes while it was made are marked as lost, and what was changed after that is, if anything was"
+            ),
+        };
+        let remedy = format!("saved, with {records} records as of {made}, {rest}");
+        self.remedies.push(Remedy { finding: Finding { path: file, offset: 0, what, lost }, remedy });
+        if !repairs {
+            return Ok(());
+        }
+        // How often it was opened since is not known, and versions that were shown then are not to be made again.
+        let known = ((one.version >> 32) as u32).max(openings_of(disk, &log.path));
+        let openings = known.saturating_add(OPENINGS_UNKNOWN);
+        begin_anew(disk, &log.path, log.identity, openings, (one.start, next))
+            .map_err(|error| cannot("write", &log.path, &error))?;
+        // What stands before it ends too early.
+        let first = log.first.map_or(one.start, |first| first.min(one.start));
+        salvage(disk, &log.path, log.identity, first, true)?;
+        Ok(())
+    }
+}
+
+/// The log of a damaged directory.
+struct Log {
+    path: PathBuf,
+    identity: Identity,
+    first: Option<Position>,
+    /// Where its entries end; `None` if that is not known before it is repaired.
+    end: Option<Position>,
+}
+
+impl Log {
+    /// A log that cannot be read to its end before it is repaired is taken to go far enough.
+    fn has(&self, from: Position, to: Position) -> bool {
+        self.first.is_some_and(|first| first <= from && self.end.is_none_or(|end| to <= end))
+    }
+
+    /// Whether there is nothing of it where a checkpoint begins, and all that it needs where it goes on, if it does.
+    fn can_begin_at(&self, one: &Lacking) -> bool {
+        match self.first {
+            Some(first) if first > one.start => self.end.is_none_or(|end| one.until <= end),
+            Some(_) => self.end.is_some_and(|end| end < one.start),
+            None => true,
+        }
+    }
+}
+
+/// A checkpoint that is whole and lacks its log.
+struct Lacking {
+    start: Position,
+    until: Position,
+    records: u64,
+    made_ms: u64,
+    version: u64,
+}
+
+impl Lacking {
+    fn what(&self) -> String {
+        format!("it needs the log from position {} to {}, which is not there", self.start.0, self.until.0)
     }
 }
 

@@ -33,6 +33,7 @@ use todana_core::{Error, ErrorKind, Result};
 pub use entry::{Change, Changes, Entry, Position};
 pub(crate) use entry::{Gathered, Rest, decode, put_varint};
 pub use follower::{Follower, See, SegmentInfo, segments};
+pub(crate) use reader::begin_anew;
 pub use reader::{Finding, Reader, Salvage, Tail, salvage};
 pub use segment::Identity;
 pub(crate) use segment::{

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
 
+pub(crate) use salvage::begin_anew;
 pub use salvage::{Finding, Salvage, salvage};
 
 /// Read at once, unless an entry is longer.

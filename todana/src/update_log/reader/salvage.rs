@@ -260,32 +260,58 @@ impl Segment {
                     file.write_at(end, &mut [IoSlice::new(bytes)])?;
                     end += bytes.len() as u64;
                 }
-                Piece::Lost(lost) => self.write_lost(*lost, &*file, &mut end)?,
+                Piece::Lost(lost) => write_lost(self.seed, self.start, *lost, &*file, &mut end)?,
             }
         }
         file.sync()?;
         disk.rename(&partial, &directory.join(name))?;
         disk.sync_directory(directory)
     }
+}
 
-    /// Entries that say that so many bytes are lost.
-    fn write_lost(&self, mut lost: u64, to: &dyn File, end: &mut u64) -> io::Result<()> {
-        while lost > 0 {
-            // What is left over must have room for an entry.
-            let len = if lost > PIECE + SHORTEST { PIECE } else { lost };
-            let mut bytes = Vec::new();
-            let change = Change::Lost { len: len - SHORTEST };
-            entry::encode(&Entry { origin: None, change }, false, &mut bytes);
-            let position = Position(self.start.0 + *end - HEADER_LEN as u64);
-            let frame = entry::crc_of_frame(self.seed, position, (len - FRAME_LEN as u64) as u32);
-            let crc = crc32c::crc32c_append(frame, &bytes[FRAME_LEN..]);
-            bytes[4..8].copy_from_slice(&crc.to_le_bytes());
-            to.write_at(*end, &mut [IoSlice::new(&bytes)])?;
-            *end += len;
-            lost -= len;
-        }
-        Ok(())
+/// Writes the log's first segment, or one behind a gap, where a log is missing: it begins at a position, and what it had before another
+/// one is marked as lost. `openings`: how often the database has been opened at most.
+pub(crate) fn begin_anew(
+    disk: &dyn Disk,
+    directory: &Path,
+    identity: Identity,
+    openings: u32,
+    (start, next): (Position, Position),
+) -> io::Result<()> {
+    let name = name_of(start);
+    let partial = directory.join(format!("{name}.partial"));
+    if let Err(error) = disk.remove(&partial)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
     }
+    let file = disk.create(&partial)?;
+    let header = Header { identity, openings, start, made_ms: 0 };
+    file.write_at(0, &mut [IoSlice::new(&header.encode())])?;
+    let mut end = HEADER_LEN as u64;
+    write_lost(identity.seed(), start, next.0 - start.0, &*file, &mut end)?;
+    file.sync()?;
+    disk.rename(&partial, &directory.join(name))?;
+    disk.sync_directory(directory)
+}
+
+/// Entries that say that so many bytes are lost, into the segment that begins at `start`.
+fn write_lost(seed: u32, start: Position, mut lost: u64, to: &dyn File, end: &mut u64) -> io::Result<()> {
+    while lost > 0 {
+        // What is left over must have room for an entry.
+        let len = if lost > PIECE + SHORTEST { PIECE } else { lost };
+        let mut bytes = Vec::new();
+        let change = Change::Lost { len: len - SHORTEST };
+        entry::encode(&Entry { origin: None, change }, false, &mut bytes);
+        let position = Position(start.0 + *end - HEADER_LEN as u64);
+        let frame = entry::crc_of_frame(seed, position, (len - FRAME_LEN as u64) as u32);
+        let crc = crc32c::crc32c_append(frame, &bytes[FRAME_LEN..]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        to.write_at(*end, &mut [IoSlice::new(&bytes)])?;
+        *end += len;
+        lost -= len;
+    }
+    Ok(())
 }
 
 /// A file of this name, with a number behind it if there is one already.
