@@ -1,6 +1,7 @@
 //! `todana repair`: what can be saved of a damaged data directory, and saving it when told.
 
 use crate::Failure;
+use crate::amount::amount;
 use crate::source::expect_directory;
 use clap::Args;
 use std::io::{self, Write};
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::Repair;
 use todana::disk::SystemDisk;
+use todana::update_log::Finding;
 use todana_core::ErrorKind;
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -16,6 +18,9 @@ what takes their place, with .damaged behind their names.
 
 A torn end of the log, as a crash leaves it, is no damage: the server cuts it
 off when it is started.
+
+A backup is not repaired: `todana restore --damaged` makes a data directory of
+what is whole in it.
 
 Exit codes: 0 nothing is damaged, or all is mended; 1 there is damage;
 3 it cannot be read, or a server has it open.
@@ -30,7 +35,7 @@ pub(crate) struct Arguments {
     /// The data directory, which no server has open
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Do it
+    /// Mend what is damaged, instead of only telling of it
     #[arg(long)]
     yes: bool,
 }
@@ -41,6 +46,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let repaired = todana::repair(Arc::new(SystemDisk), directory, *yes);
     let repaired = repaired.map_err(|error| match error.kind() {
         ErrorKind::Busy => Failure::trouble(format!("{error}; stop it first")),
+        // That it is a backup is all that can be.
+        ErrorKind::Invalid => {
+            let directory = directory.display();
+            Failure::usage(format!(
+                "{directory} is a backup, and stays as it is: `todana verify {directory}` tells whether it is damaged, \
+                 `todana restore --damaged {directory} TARGET` makes a data directory of what is whole"
+            ))
+        }
         _ => error.into(),
     })?;
     let told = tell(&repaired, directory, *yes);
@@ -54,28 +67,35 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn tell(repaired: &Repair, directory: &Path, yes: bool) -> io::Result<()> {
     let mut out = std::io::stdout().lock();
     for remedy in &repaired.remedies {
-        let finding = &remedy.finding;
-        let place = finding.path.display().to_string();
-        // Some say it themselves, with a better offset.
-        let what = match finding.what.starts_with(&place) {
-            true => finding.what.clone(),
-            false => format!("{place} at offset {}: {}", finding.offset, finding.what),
-        };
         let tense = if yes { "" } else { "to be " };
-        writeln!(out, "{what}\n  {tense}{}", remedy.remedy)?;
+        writeln!(out, "{}\n  {tense}{}", finding(&remedy.finding), remedy.remedy)?;
     }
     let lost: u64 = repaired.remedies.iter().map(|remedy| remedy.finding.lost).sum();
     writeln!(
         out,
-        "{} checkpoints are whole, {} entries of the log can be read, {lost} bytes of entries are lost",
-        repaired.checkpoints, repaired.entries
+        "{} whole, {} of the log can be read, {lost} bytes of entries are lost",
+        amount(repaired.checkpoints, "checkpoint"),
+        amount(repaired.entries, "entry")
     )?;
-    match (repaired.remedies.is_empty(), yes) {
-        (true, _) => writeln!(out, "nothing is damaged"),
-        (false, true) if repaired.unmended > 0 => {
-            writeln!(out, "{} of that cannot be mended here", repaired.unmended)
+    let found = repaired.remedies.len() as u64;
+    match (found, yes, repaired.unmended) {
+        (0, ..) => writeln!(out, "nothing is damaged"),
+        (_, true, 0) => writeln!(out, "{} is repaired", directory.display()),
+        (_, true, left) => writeln!(out, "{left} of that cannot be mended here"),
+        (_, false, 0) => writeln!(out, "nothing has been changed; --yes does it"),
+        (_, false, left) if left == found => {
+            writeln!(out, "nothing has been changed, and nothing of that can be mended here")
         }
-        (false, true) => writeln!(out, "{} is repaired", directory.display()),
-        (false, false) => writeln!(out, "nothing has been changed; --yes does it"),
+        (_, false, left) => writeln!(out, "nothing has been changed; --yes does it, but for {left} of that"),
+    }
+}
+
+/// What is damaged, with its place.
+pub(crate) fn finding(finding: &Finding) -> String {
+    let place = finding.path.display().to_string();
+    // Some say it themselves, with a better offset.
+    match finding.what.starts_with(&place) {
+        true => finding.what.clone(),
+        false => format!("{place} at offset {}: {}", finding.offset, finding.what),
     }
 }

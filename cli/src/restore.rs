@@ -1,9 +1,9 @@
 //! `todana restore`: a data directory from a backup, to its end or to a point in time.
 
-use crate::Failure;
 use crate::amount::amount;
 use crate::data::progress;
 use crate::source::expect_directory;
+use crate::{Failure, repair};
 use clap::Args;
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,7 +11,8 @@ use std::sync::Arc;
 use todana::disk::SystemDisk;
 use todana::moment;
 use todana::update_log::Tail;
-use todana::{Clock, Database, RestoreOptions, SystemClock, seed_of};
+use todana::{Clock, Database, Progress, RestoreOptions, SystemClock, restore_damaged, seed_of, verify};
+use todana_core::ErrorKind;
 use todana_engine::{MemHash, MemHashOptions};
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -25,13 +26,18 @@ TIME is RFC 3339 (2026-11-21T14:30:00Z, 2026-11-21T15:30:00+01:00) or Unix
 seconds. Changes of that second are in, later ones are not; `todana log` shows
 the times of all.
 
+What is damaged is refused, and nothing is made of it. With --damaged what is
+whole is restored all the same, and what is lost is told; --until and --log work
+as ever. The backup stays as it is; beside TARGET as much room is needed again.
+
 The records go through memory, as much as a server takes for them. The data
 directory that is made is a new database; its server is started by
   todana serve --data-dir TARGET
 
 Examples:
   todana restore /backup/monday /var/lib/todana
-  todana restore /backup/monday saved --log /var/lib/todana --until 2026-11-21T14:30:00Z";
+  todana restore /backup/monday saved --log /var/lib/todana --until 2026-11-21T14:30:00Z
+  todana restore --damaged /backup/monday saved";
 
 /// What `restore` is told.
 #[derive(Debug, Args)]
@@ -46,10 +52,13 @@ pub(crate) struct Arguments {
     /// Go on in this log of the same database: a data directory, or a directory of log segments
     #[arg(long, value_name = "DIR")]
     log: Option<PathBuf>,
+    /// Restore what is whole where the backup is damaged
+    #[arg(long)]
+    damaged: bool,
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { backup, target, until, log } = arguments;
+    let Arguments { backup, target, until, log, damaged } = arguments;
     expect_directory(&backup, "restore")?;
     if let Some(log) = &log {
         expect_directory(log, "--log")?;
@@ -61,10 +70,34 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     let database = Database::new(Box::new(engine), Arc::clone(&clock));
     let bar = progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}");
     let options = RestoreOptions { from: backup, log, until_ms: until, target };
-    let restored = todana::restore(disk, &options, &database, clock, &mut |step| {
+    let mut progress = |step: Progress| {
         bar.set_length(step.done + step.remaining);
         bar.set_position(step.done);
-    })?;
+    };
+    let restored = if damaged {
+        // Its list may know of more than can be seen in what is there.
+        let damages =
+            verify(disk.clone(), &options.from, &mut |_| ()).map_or(Vec::new(), |seen| seen.damages);
+        let (repaired, restored) = restore_damaged(disk, &options, &database, clock, &mut progress)?;
+        for remedy in &repaired.remedies {
+            eprintln!("todana: {}: {}", repair::finding(&remedy.finding), remedy.remedy);
+        }
+        let is_told = |damage: &&String| {
+            let mut paths = repaired.remedies.iter().map(|remedy| remedy.finding.path.display().to_string());
+            paths.any(|path| damage.starts_with(&path))
+        };
+        for damage in damages.iter().filter(|damage| !is_told(damage)) {
+            eprintln!("todana: {damage}");
+        }
+        restored
+    } else {
+        todana::restore(disk, &options, &database, clock, &mut progress).map_err(|error| {
+            match error.kind() {
+                ErrorKind::Corrupt => Failure::trouble(format!("{error}; --damaged restores what is whole")),
+                _ => error.into(),
+            }
+        })?
+    };
     bar.finish_and_clear();
     for why in &restored.refused {
         eprintln!(

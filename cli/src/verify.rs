@@ -9,6 +9,7 @@ use std::cmp::Ordering;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use todana::backup::BACKUP;
 use todana::disk::SystemDisk;
 use todana::update_log::Tail;
 use todana::{Newest, Verified, moment, verify};
@@ -95,8 +96,14 @@ fn tell(verified: &Verified, directory: &Path) -> io::Result<()> {
     }
     writeln!(out, "{} bytes of checkpoints and log are whole", checkpoint_bytes + log_bytes - torn)?;
     if !verified.damages.is_empty() {
-        let directory = directory.display();
-        writeln!(out, "`todana repair {directory}` shows what can be saved")?;
+        let shown = directory.display();
+        match directory.join(BACKUP).exists() {
+            true => writeln!(
+                out,
+                "`todana restore --damaged {shown} TARGET` makes a data directory of what is whole"
+            )?,
+            false => writeln!(out, "`todana repair {shown}` shows what can be saved")?,
+        }
     }
     Ok(())
 }

@@ -386,11 +386,10 @@ fn a_lost_identity_is_damage_to_every_command_and_the_rest_is_looked_at() {
     assert!(said.contains(&format!("\ndamaged: {what}\n")), "{said}");
     assert!(expect(&["repair", &data], 1).starts_with(&what));
     let target = folder.path("target");
-    for words in
-        [&["backup", &data, &target][..], &["restore", &data, &target], &["serve", "--data-dir", &data]]
-    {
-        let why = refused(words, 3);
-        assert_eq!(why, format!("todana: {what}; `todana repair {data}` shows what can be saved\n"));
+    let serve = ["serve", "-p", "-1", "--admin-port", "0", "--data-dir", &data];
+    for words in [&["backup", &data, &target][..], &["restore", &data, &target], &serve] {
+        let expected = format!("todana: {what}; `todana repair {data}` shows what can be saved");
+        assert!(refused(words, 3).starts_with(&expected), "{words:?}");
     }
     expect(&["repair", &data, "--yes"], 0);
     expect(&["verify", &data], 0);
@@ -414,4 +413,83 @@ fn how_far_back_a_restore_can_go_is_told_as_it_can_be_asked_for() {
     let (before, time) = why.trim_end().split_once(" is of ").unwrap();
     assert_eq!(before, format!("todana: {backup} does not go back to that time; its checkpoint"));
     expect(&["restore", &backup, &target, "--until", time], 0);
+}
+
+#[test]
+fn a_checkpoint_that_needs_no_log_is_saved_when_the_log_is_gone() {
+    let folder = Folder::new();
+    let data = folder.path("data");
+    let server = keep(&data, &[]);
+    server.expect(&["set", "a", "1"], 0);
+    server.expect(&["checkpoint"], 0);
+    stop(server);
+    for path in files(&data, "log") {
+        fs::remove_file(path).unwrap();
+    }
+    let [checkpoint] = files(&data, "checkpoints").try_into().unwrap();
+    let start: u64 = name(&checkpoint).split('.').next().unwrap().parse().unwrap();
+    let said = expect(&["repair", &data], 1);
+    let found = format!("{checkpoint} at offset 0: the log from its position {start} on is missing\n");
+    assert!(said.starts_with(&format!("{found}  to be saved, with 1 records as of 2")), "{said}");
+    assert!(
+        said.contains(
+            ", alone: nothing that it has is lost, what was changed after that is, if anything was\n"
+        )
+    );
+    assert!(
+        said.ends_with(" 0 bytes of entries are lost\nnothing has been changed; --yes does it\n"),
+        "{said}"
+    );
+    assert!(expect(&["repair", &data, "--yes"], 0).ends_with(&format!("{data} is repaired\n")));
+    expect(&["verify", &data], 0);
+    let server = keep(&data, &[]);
+    assert_eq!(server.expect(&["get", "a"], 0), "1");
+}
+
+#[test]
+fn what_is_whole_in_a_damaged_backup_is_restored_when_told() {
+    let folder = Folder::new();
+    let (data, backup) = (folder.path("data"), folder.path("backup"));
+    stopped(&data);
+    expect(&["backup", &data, &backup], 0);
+    let all = |directory: &str| {
+        let server = keep(directory, &[]);
+        ["a", "b", "c"].map(|key| text(&server.run(&["get", key]).stdout))
+    };
+    // In the log's last change, which is mended; in a checkpoint, in the identity, in the list alone.
+    let last = files(&backup, "log").pop().unwrap();
+    let end = fs::metadata(&last).unwrap().len();
+    let checkpoint = files(&backup, "checkpoints").pop().unwrap();
+    let identity = format!("{backup}/identity");
+    let list = format!("{backup}/backup");
+    for (path, at, had) in [
+        (&last, end - 1, ["1", "22", "333"]),
+        (&checkpoint, 100, ["", "", "333"]),
+        (&identity, 20, ["1", "22", "333"]),
+        (&list, 60, ["1", "22", "333"]),
+    ] {
+        let whole = fs::read(path).unwrap();
+        damage(path, at);
+        let target = folder.path("target");
+        let advice =
+            format!("`todana restore --damaged {backup} TARGET` makes a data directory of what is whole\n");
+        assert!(expect(&["verify", &backup], 1).ends_with(&format!("\n{advice}")), "{path}");
+        assert!(refused(&["repair", &backup], 2).ends_with(&advice), "{path}");
+        assert!(refused(&["restore", &backup, &target], 3).ends_with("; --damaged restores what is whole\n"));
+        let output = run(&["restore", "--damaged", &backup, &target]);
+        let why = text(&output.stderr);
+        assert!(
+            output.status.success() && why.contains(path.as_str()) && !why.contains(".salvage"),
+            "{path}: {why}"
+        );
+        assert_eq!(all(&target), had, "{path}");
+        // Nothing else has been made, and the backup is as it was.
+        assert_eq!(fs::read_dir(folder.0.path()).unwrap().count(), 3);
+        fs::remove_dir_all(target).unwrap();
+        fs::write(path, whole).unwrap();
+        expect(&["verify", &backup], 0);
+    }
+    // Of a whole one it is the same as ever.
+    let output = run(&["restore", "--damaged", &backup, &folder.path("again")]);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
 }

@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 
 pub use repair::{Remedy, Repair, repair};
+pub(crate) use repair::{is_there, repair_locked};
 pub(crate) use target::Target;
 pub use verification::{Newest, Verified, verify};
 

@@ -49,8 +49,9 @@ mod flush;
 mod get;
 mod inspect;
 mod long_value;
-mod records;
 pub mod moment;
+mod records;
+mod rescue;
 mod restoration;
 mod store;
 mod sweep;
@@ -69,6 +70,7 @@ pub use data_directory::{
 pub use database::Database;
 pub use db::{Db, DbOptions, Kind, Name, Tuning};
 pub use records::{Compared, OwnedRecord, Records, Update};
+pub use rescue::restore_damaged;
 pub use restoration::{RestoreOptions, Restored, restore};
 pub use sweep::{Round, Sweeps};
 pub use todana_core::{

@@ -16,7 +16,7 @@
 use crate::backup::Manifest;
 use crate::checkpoint::{CheckpointOptions, Failure, Reader as CheckpointReader, Shelf};
 use crate::clock::Clock;
-use crate::data_directory::{CHECKPOINTS, LOG, Target, cannot, read_identity};
+use crate::data_directory::{CHECKPOINTS, LOG, Lock, Target, cannot, read_identity};
 use crate::disk::Disk;
 use crate::update_log::{Change, Entry, Identity, Position, Reader, Tail, openings_of, segment_start};
 use crate::{DataDirectory, DataOptions, Database, Progress, moment};
@@ -74,8 +74,20 @@ pub fn restore(
     clock: Arc<dyn Clock>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Restored> {
+    restore_from(disk, options, None, database, clock, progress)
+}
+
+/// The same of a directory whose lock may be held already.
+pub(crate) fn restore_from(
+    disk: Arc<dyn Disk>,
+    options: &RestoreOptions,
+    held: Option<Lock>,
+    database: &Database,
+    clock: Arc<dyn Clock>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Restored> {
     let target = Target::create(Arc::clone(&disk), &options.target)?;
-    let source = Source::open(Arc::clone(&disk), options, progress)?;
+    let source = Source::open(Arc::clone(&disk), options, held, progress)?;
     let mut restored = source.bring_back(database, options.until_ms, progress)?;
     // Versions that were shown after that time are not made again.
     let openings = source.logs.iter().map(|log| openings_of(&*disk, log)).max().unwrap_or_default();
@@ -119,7 +131,7 @@ struct Source {
     shelf: Shelf,
     /// Each goes on where the one before it ends.
     logs: Vec<PathBuf>,
-    _lock: Option<Box<dyn Send + Sync>>,
+    _lock: Option<Lock>,
 }
 
 /// What there is to begin with: a checkpoint, or nothing where the log goes back to the beginning.
@@ -133,27 +145,29 @@ impl Source {
     fn open(
         disk: Arc<dyn Disk>,
         options: &RestoreOptions,
+        held: Option<Lock>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Source> {
         let path = options.from.clone();
         let manifest = Manifest::read(&*disk, &path)?;
         let identity = read_identity(&*disk, &path)?;
-        let mut lock = None;
+        let mut lock = held;
         if let Some(manifest) = manifest {
             let len = manifest.backed_up().len;
             let mut told = |done: u64| progress(Progress { done, remaining: len.saturating_sub(done) });
             if let Some((path, what)) = manifest.check(&*disk, &path, &mut told).first() {
                 return Err(Error::new(ErrorKind::Corrupt, format!("{} {what}", path.display())));
             }
-        } else {
+        } else if lock.is_none() {
             let path = path.join("lock");
-            lock = Some(disk.lock(&path).map_err(|error| match error.kind() {
+            let locked = disk.lock(&path).map_err(|error| match error.kind() {
                 io::ErrorKind::WouldBlock => {
                     let message = format!("{} is in use: make a backup of it first", options.from.display());
                     Error::new(ErrorKind::Busy, message)
                 }
                 _ => cannot("lock", &path, &error),
-            })?);
+            })?;
+            lock = Some(Arc::new(locked));
         }
         let mut logs = vec![path.join(LOG)];
         if let Some(more) = &options.log {

@@ -2,7 +2,7 @@
 //!
 //! Nothing is thrown away: what is damaged stays, under its name and `.damaged`.
 
-use super::{CHECKPOINTS, DataDirectory, LOG, cannot, identity};
+use super::{CHECKPOINTS, DataDirectory, LOG, Lock, cannot, identity};
 use crate::checkpoint::{Failure, Shelf, write_empty};
 use crate::disk::Disk;
 use crate::moment;
@@ -47,6 +47,15 @@ pub struct Repair {
 pub fn repair(disk: Arc<dyn Disk>, path: &Path, repairs: bool) -> Result<Repair> {
     // Its identity is not to be written anew either: its list has the checksum of the one it had.
     super::refuse_backup(&*disk, path)?;
+    repair_held(disk, path, None, repairs)
+}
+
+/// Mends a directory of which the lock is held.
+pub(crate) fn repair_locked(disk: Arc<dyn Disk>, path: &Path, lock: Lock) -> Result<Repair> {
+    repair_held(disk, path, Some(lock), true)
+}
+
+fn repair_held(disk: Arc<dyn Disk>, path: &Path, held: Option<Lock>, repairs: bool) -> Result<Repair> {
     let mut repair = Repair::default();
     let log = path.join(LOG);
     let file = path.join("identity");
@@ -67,9 +76,9 @@ pub fn repair(disk: Arc<dyn Disk>, path: &Path, repairs: bool) -> Result<Repair>
         }
     };
     // Held to the end. A server makes the file that it locks, so where there is none nobody has the directory open.
-    let lock = match repairs || is_there(&*disk, &path.join("lock"))? {
-        true => Some(super::lock(&*disk, path)?),
-        false => None,
+    let lock = match held {
+        None if repairs || is_there(&*disk, &path.join("lock"))? => Some(super::lock(&*disk, path)?),
+        held => held,
     };
     if repairs && is_lost {
         if found.is_err() {
@@ -281,7 +290,7 @@ fn names(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
     }
 }
 
-fn is_there(disk: &dyn Disk, file: &Path) -> Result<bool> {
+pub(crate) fn is_there(disk: &dyn Disk, file: &Path) -> Result<bool> {
     match disk.open(file, false) {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

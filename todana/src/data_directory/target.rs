@@ -62,7 +62,8 @@ impl Target {
         for part in [LOG, CHECKPOINTS] {
             self.remove_files(&self.partial.join(part), &|_| true)?;
         }
-        let is_ours = |name: &str| ["identity", "identity.partial", BACKUP].contains(&name);
+        let is_ours =
+            |name: &str| ["identity", "identity.partial", "identity.damaged", BACKUP].contains(&name);
         self.remove_files(&self.partial, &is_ours)
     }
 
