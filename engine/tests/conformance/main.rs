@@ -1,0 +1,71 @@
+//! One suite for all engines: what each must do, by the powers it shows, against a `BTreeMap`.
+//!
+//! An engine is a line below: a name, whether what it holds outlives it, and how it is opened in an empty directory or in
+//! one that it has used before. Those that keep their records are reopened between the operations too.
+
+#[path = "../model/mod.rs"]
+#[allow(dead_code)]
+mod model;
+#[path = "../visitor/mod.rs"]
+mod visitor;
+
+mod clear;
+mod extremes;
+mod limit;
+mod operations;
+mod order;
+mod subject;
+mod sweep;
+mod threads;
+
+use subject::Subject;
+use todana_engine::{MemHash, MemHashOptions};
+
+/// One module of tests for an engine.
+macro_rules! engine {
+    ($name:ident, $subject:expr) => {
+        mod $name {
+            use super::*;
+
+            engine! { @tests $subject;
+                operations: random_operations_agree_with_the_model;
+                operations: growth_and_shrinkage_lose_no_record;
+                operations: a_visitor_is_shown_what_is_there_and_applied_only_if_it_changed_something;
+                order: every_bound_starts_where_it_says_in_both_directions;
+                order: a_walk_ends_where_it_is_told_to;
+                order: a_walk_shows_what_stays_exactly_once_and_in_order_while_others_write;
+                extremes: keys_of_any_length_are_kept_apart_or_refused_before_anything_is_written;
+                extremes: values_of_any_length_come_back_as_they_were;
+                extremes: a_value_can_change_between_all_lengths;
+                extremes: a_buffer_becomes_the_value;
+                extremes: what_is_longer_than_any_engine_takes_is_refused;
+                limit: a_limit_holds_whatever_the_sizes_do;
+                limit: a_limit_that_refuses_forgets_nothing;
+                sweep: a_sweep_removes_what_is_over_and_nothing_else;
+                sweep: a_sweep_shows_every_kind_of_expiry;
+                clear: a_cleared_engine_is_empty_and_takes_records_again;
+                clear: clearing_calls_back_once_while_nobody_can_write;
+                threads: every_key_has_a_history_that_one_thread_could_have_made;
+                threads: a_scan_shows_every_record_that_was_there_throughout;
+            }
+        }
+    };
+    (@tests $subject:expr; $($area:ident: $promise:ident;)*) => {
+        $(#[test] fn $promise() { $area::$promise(&$subject); })*
+    };
+}
+
+engine!(mem_hash, Subject { keeps: false, open: |_| Ok(Box::new(MemHash::new(MemHashOptions::default())?)) });
+engine!(
+    mem_hash_of_one_shard,
+    Subject {
+        keeps: false,
+        open: |_| {
+            Ok(Box::new(MemHash::new(MemHashOptions {
+                seed: Some(7),
+                shards: Some(1),
+                ..Default::default()
+            })?))
+        },
+    }
+);

@@ -1,0 +1,217 @@
+//! Random operations with all attributes and sizes, each outcome compared with that of a `BTreeMap`.
+
+use crate::model::{self, Decided, Decision, Operation, attributes, owned};
+use crate::subject::{Map, Opened, Subject, assert_same, cases, name, put, remove, scan, view};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, TestRunner};
+use std::ops::{Bound, ControlFlow};
+use todana_core::{Attributes, Engine, SweepAim, UnixSeconds};
+
+#[derive(Clone, Debug)]
+enum Step {
+    Do(Operation),
+    /// Closes the engine and opens it again.
+    Reopen,
+    /// Looks without being counted.
+    Peek(Vec<u8>),
+    /// Removes what is over at this second.
+    Sweep(u64),
+    /// Walks so many records from here on, both ways.
+    Walk(Vec<u8>, bool, usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let short = prop_oneof![
+        (0u32..400).prop_map(|n| n.to_string().into_bytes()),
+        (0u32..400).prop_map(|n| format!("user:{n}:profile").into_bytes()),
+        proptest::collection::vec(any::<u8>(), 0..5),
+    ];
+    let others = prop_oneof![
+        2 => Just(Step::Reopen),
+        10 => short.clone().prop_map(Step::Peek),
+        1 => any::<u32>().prop_map(|now| Step::Sweep(now.into())),
+        10 => (short, any::<bool>(), 1usize..100).prop_map(|(key, at, len)| Step::Walk(key, at, len)),
+    ];
+    let others = proptest::collection::vec((any::<prop::sample::Index>(), others), 0..40);
+    (model::operations(1..800), others).prop_map(|(operations, others)| {
+        let mut steps: Vec<Step> = operations.into_iter().map(Step::Do).collect();
+        for (at, step) in others {
+            steps.insert(at.index(steps.len()), step);
+        }
+        steps
+    })
+}
+
+pub(crate) fn random_operations_agree_with_the_model(subject: &Subject) {
+    let config = Config {
+        cases: cases(if subject.keeps { 24 } else { 32 }),
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let outcome = TestRunner::new(config).run(&steps(), |steps| {
+        check(&mut subject.fresh(), &steps);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+}
+
+fn check(engine: &mut Opened, steps: &[Step]) {
+    let mut model = Map::new();
+    for step in steps {
+        match step {
+            Step::Do(operation) => operate(&**engine, operation, &mut model),
+            Step::Reopen => engine.reopen(),
+            Step::Peek(key) => {
+                let mut seen = None;
+                engine.peek(key, &mut |record| seen = Some(owned(record))).unwrap();
+                assert_eq!(seen.as_ref(), model.get(key));
+            }
+            Step::Sweep(now) => sweep(&**engine, *now, &mut model),
+            Step::Walk(key, at, len) => walk(&**engine, key, *at, *len, &model),
+        }
+        if engine.status().records != model.len() as u64 {
+            panic!("{} records counted, {} there, after {step:?}", engine.status().records, model.len());
+        }
+    }
+    assert_same(&scan(&**engine, usize::MAX), &model, "the last scan");
+    engine.reopen();
+    assert_same(&scan(&**engine, 100), &model, "the scan after reopening");
+    assert_eq!(engine.status().records, model.len() as u64);
+}
+
+fn operate(engine: &dyn Engine, operation: &Operation, model: &mut Map) {
+    let (key, decision) = match operation {
+        Operation::Put(key, value, attributes) => (key, Decision::Put(value.clone(), *attributes)),
+        Operation::Retag(key, attributes) => (key, Decision::Retag(*attributes)),
+        Operation::Remove(key) => (key, Decision::Remove),
+        Operation::Keep(key) => (key, Decision::Keep),
+        Operation::View(key) => {
+            assert!(view(engine, key).as_ref() == model.get(key), "{} differs", name(key));
+            return;
+        }
+        Operation::Maintain => {
+            let ends = (0..100_000).any(|_| !engine.maintain());
+            assert!(ends, "housekeeping comes to an end");
+            return;
+        }
+        Operation::Scan => return assert_same(&scan(engine, usize::MAX), model, "a scan"),
+        Operation::ScanInPieces(piece) => {
+            return assert_same(&scan(engine, *piece), model, "a scan in pieces");
+        }
+        Operation::Clear => {
+            engine.clear(&mut || ()).unwrap();
+            model.clear();
+            return;
+        }
+    };
+    let old = model.get(key).cloned();
+    let (new, applies) = match &decision {
+        Decision::Keep => (old.clone(), false),
+        Decision::Put(value, attributes) => (Some((value.clone(), *attributes)), true),
+        Decision::Retag(attributes) => (old.clone().map(|(value, _)| (value, *attributes)), old.is_some()),
+        Decision::Remove => (None, old.is_some()),
+    };
+    let mut visitor = Decided::new(decision);
+    engine.visit(key, &mut visitor).unwrap();
+    assert!(visitor.seen == old, "{} was shown otherwise than it is", name(key));
+    assert!(visitor.applied == applies.then(|| new.clone()), "{} was applied otherwise", name(key));
+    match new {
+        Some(new) => model.insert(key.clone(), new),
+        None => model.remove(key),
+    };
+}
+
+/// A whole round of an engine that can be swept.
+fn sweep(engine: &dyn Engine, now: u64, model: &mut Map) {
+    let Some(perishable) = engine.perishable() else { return };
+    let (mut place, mut removed) = (None, 0);
+    loop {
+        let mut is_over = |expiry: todana_core::Expiry| !expiry.is_live(UnixSeconds(now));
+        let swept = perishable.sweep(place, 50, SweepAim::Tidiness, &mut is_over).unwrap();
+        removed += swept.removed;
+        place = swept.next;
+        if place.is_none() {
+            break;
+        }
+    }
+    let before = model.len();
+    model.retain(|_, (_, attributes)| attributes.expiry.is_live(UnixSeconds(now)));
+    assert_eq!(removed, (before - model.len()) as u64);
+}
+
+fn walk(engine: &dyn Engine, key: &[u8], at: bool, len: usize, model: &Map) {
+    let Some(ordered) = engine.ordered() else { return };
+    let from = if at { Bound::Included(key) } else { Bound::Excluded(key) };
+    let mut found = Vec::new();
+    let mut see = |key: &[u8], record: todana_core::Record<'_>| {
+        found.push((key.to_vec(), owned(record)));
+        if found.len() % len == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    ordered.ascend(from, &mut see).unwrap();
+    let up = std::mem::take(&mut found);
+    let mut see = |key: &[u8], record: todana_core::Record<'_>| {
+        found.push((key.to_vec(), owned(record)));
+        if found.len() % len == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    ordered.descend(from, &mut see).unwrap();
+    let owned = |(key, record): (&Vec<u8>, &(Vec<u8>, Attributes))| (key.clone(), record.clone());
+    let above = model.range::<[u8], _>((from, Bound::Unbounded)).take(len).map(owned).collect::<Vec<_>>();
+    let below =
+        model.range::<[u8], _>((Bound::Unbounded, from)).rev().take(len).map(owned).collect::<Vec<_>>();
+    assert!(up == above, "upwards from {}", name(key));
+    assert!(found == below, "downwards from {}", name(key));
+}
+
+pub(crate) fn growth_and_shrinkage_lose_no_record(subject: &Subject) {
+    let mut engine = subject.fresh();
+    let mut model = Map::new();
+    let count = 1000 * cases(30);
+    for round in 0..3u32 {
+        for n in 0..count {
+            let (key, value) = (format!("key-{}", n * 7919 % count), format!("{}", n * round));
+            put(&*engine, key.as_bytes(), value.as_bytes(), Attributes::default());
+            model.insert(key.into(), (value.into(), Attributes::default()));
+        }
+        assert_same(&scan(&*engine, usize::MAX), &model, "grown");
+        engine.reopen();
+        for n in (0..count).filter(|n| n % 50 != 0) {
+            let key = format!("key-{n}").into_bytes();
+            assert!(remove(&*engine, &key) && model.remove(&key).is_some());
+        }
+        while engine.maintain() {}
+        assert_same(&scan(&*engine, 1000), &model, "shrunk");
+        engine.reopen();
+        assert_eq!(engine.status().records, model.len() as u64);
+    }
+}
+
+pub(crate) fn a_visitor_is_shown_what_is_there_and_applied_only_if_it_changed_something(subject: &Subject) {
+    let mut engine = subject.fresh();
+    let mut runner = TestRunner::deterministic();
+    for n in 0..50 {
+        let given = attributes().new_tree(&mut runner).expect("it makes some").current();
+        let key = format!("record {n}").into_bytes();
+        let absent = |engine: &dyn Engine, decision| {
+            let mut visitor = Decided::new(decision);
+            engine.visit(&key, &mut visitor).unwrap();
+            assert_eq!((visitor.seen, visitor.applied), (None, None));
+            assert_eq!(view(engine, &key), None);
+        };
+        absent(&*engine, Decision::Keep);
+        absent(&*engine, Decision::Remove);
+        absent(&*engine, Decision::Retag(given));
+        put(&*engine, &key, b"value", Attributes::default());
+        let mut visitor = Decided::new(Decision::Retag(given));
+        engine.visit(&key, &mut visitor).unwrap();
+        assert_eq!(visitor.seen, Some((b"value".to_vec(), Attributes::default())));
+        assert_eq!(visitor.applied, Some(Some((b"value".to_vec(), given))));
+        engine.reopen();
+        assert_eq!(view(&*engine, &key), Some((b"value".to_vec(), given)), "attributes are kept");
+        assert!(remove(&*engine, &key));
+        engine.reopen();
+        assert_eq!(view(&*engine, &key), None);
+    }
+}

@@ -1,0 +1,187 @@
+//! Many threads on one engine: what each key has been through must be a history that one thread could have made.
+//!
+//! Every write raises its key's number by one and says who did it. So the numbers of a key as seen by any one reader
+//! never fall, no two writers get the same number, and in the end each key has exactly as many as were given out.
+
+use crate::subject::{Subject, cases};
+use crate::visitor::{Remove, Set};
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use todana_core::{Action, Attributes, Engine, Record, Visitor};
+
+const KEYS: usize = 300;
+const WRITERS: u64 = 4;
+
+/// `writer:number:padding`, the padding so long that records change their places all the time.
+struct Raise {
+    writer: u64,
+    random: fastrand::Rng,
+    value: Vec<u8>,
+    given: u64,
+    applied: bool,
+}
+
+fn number_of(value: &[u8]) -> u64 {
+    let text = std::str::from_utf8(value).expect("values are text");
+    let mut parts = text.split(':');
+    let writer: u64 = parts.next().expect("a writer").parse().expect("a number");
+    let number = parts.next().expect("a number").parse().expect("a number");
+    let padding = parts.next().expect("padding");
+    // A torn or misplaced value would not have this shape.
+    assert!(writer < WRITERS && padding.bytes().all(|byte| byte == b'a' + writer as u8));
+    number
+}
+
+impl Visitor for Raise {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        self.given = old.map_or(0, |old| number_of(old.value)) + 1;
+        self.applied = false;
+        let len = match self.random.u32(0..100) {
+            0 => 70_000,
+            1..5 => 3000,
+            5..20 => 300,
+            _ => self.random.usize(0..60),
+        };
+        let padding = char::from(b'a' + self.writer as u8).to_string().repeat(len);
+        self.value = format!("{}:{}:{padding}", self.writer, self.given).into_bytes();
+        Action::Put(Record::new(&self.value, Attributes::default()))
+    }
+
+    fn applied(&mut self, now: Option<Record<'_>>) {
+        assert!(now.is_some_and(|now| now.value == self.value));
+        self.applied = true;
+    }
+}
+
+fn key(n: usize) -> String {
+    if n.is_multiple_of(2) { format!("{n:08}") } else { format!("key:number:{n}") }
+}
+
+fn number(engine: &dyn Engine, n: usize) -> u64 {
+    let mut seen = 0;
+    engine.view(key(n).as_bytes(), &mut |record| seen = number_of(record.value)).unwrap();
+    seen
+}
+
+pub(crate) fn every_key_has_a_history_that_one_thread_could_have_made(subject: &Subject) {
+    let rounds = cases(20) * 500;
+    let mut opened = subject.fresh();
+    let given: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let engine: &dyn Engine = &*opened;
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let given = &given;
+                scope.spawn(move || {
+                    let mut random = fastrand::Rng::with_seed(writer);
+                    let mut raise =
+                        Raise { writer, random: random.fork(), value: Vec::new(), given: 0, applied: false };
+                    let mut last = vec![0; KEYS];
+                    for _ in 0..rounds {
+                        let n = random.usize(0..KEYS);
+                        engine.visit(key(n).as_bytes(), &mut raise).unwrap();
+                        assert!(raise.applied && raise.given > last[n]);
+                        last[n] = raise.given;
+                        given[n].fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        // Growth and shrinkage of everything around them.
+        let done = &done;
+        scope.spawn(move || {
+            let mut random = fastrand::Rng::with_seed(99);
+            while !done.load(Ordering::Relaxed) {
+                let filler = format!("filler:{}", random.u32(0..20_000));
+                match random.bool() {
+                    true => engine.visit(filler.as_bytes(), &mut Set(b"filler")).unwrap(),
+                    false => engine.visit(filler.as_bytes(), &mut Remove).unwrap(),
+                }
+                if random.u32(0..1000) == 0 {
+                    engine.maintain();
+                }
+            }
+        });
+        for reader in 0..2 {
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(1000 + reader);
+                let mut last = vec![0; KEYS];
+                while !done.load(Ordering::Relaxed) {
+                    let n = random.usize(0..KEYS);
+                    let seen = number(engine, n);
+                    assert!(seen >= last[n], "key {n} went back from {} to {seen}", last[n]);
+                    last[n] = seen;
+                }
+            });
+        }
+        let outcomes: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        for outcome in outcomes {
+            outcome.unwrap();
+        }
+    });
+    for _ in 0..2 {
+        for (n, given) in given.iter().enumerate() {
+            assert_eq!(number(&*opened, n), given.load(Ordering::Relaxed), "key {n}");
+        }
+        opened.reopen();
+    }
+}
+
+pub(crate) fn a_scan_shows_every_record_that_was_there_throughout(subject: &Subject) {
+    let opened = subject.fresh();
+    let engine: &dyn Engine = &*opened;
+    let stays: Vec<String> = (0..2000).map(|n| format!("stays:{n}")).collect();
+    for key in &stays {
+        engine.visit(key.as_bytes(), &mut Set(b"stays")).unwrap();
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // From nothing to many and back, so that all that holds records splits and merges under the scans.
+            while !done.load(Ordering::Relaxed) {
+                for fills in [true, false] {
+                    for n in 0..30_000 {
+                        let key = format!("goes:{n}");
+                        match fills {
+                            true => engine.visit(key.as_bytes(), &mut Set(b"goes")).unwrap(),
+                            false => engine.visit(key.as_bytes(), &mut Remove).unwrap(),
+                        }
+                        if done.load(Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                }
+            }
+        });
+        let missing: Vec<_> = [1, 7, 100, usize::MAX]
+            .repeat(3)
+            .into_iter()
+            .map(|piece| {
+                let seen = seen_in_pieces(engine, piece);
+                stays.iter().filter(|key| !seen.contains(*key)).count()
+            })
+            .collect();
+        done.store(true, Ordering::Relaxed);
+        assert!(missing.iter().all(|&missing| missing == 0), "missing in each scan: {missing:?}");
+    });
+}
+
+fn seen_in_pieces(engine: &dyn Engine, piece: usize) -> HashSet<String> {
+    let (mut seen, mut place) = (HashSet::new(), None);
+    loop {
+        let mut left = piece;
+        place = engine
+            .scan(place, &mut |key, _| {
+                seen.insert(String::from_utf8(key.to_vec()).unwrap());
+                left -= 1;
+                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })
+            .unwrap();
+        if place.is_none() {
+            return seen;
+        }
+    }
+}
