@@ -1,6 +1,8 @@
 //! What an engine offers: look at a record, visit it, walk over all of them.
 
-use crate::{Attributes, Error, ErrorKind, Expiry, Ordered, Record, Result, SharedBytes, UnixSeconds};
+use crate::{
+    Attributes, Checkpointed, Error, ErrorKind, Expiry, Ordered, Record, Result, SharedBytes, UnixSeconds,
+};
 use std::any::Any;
 use std::ops::{AddAssign, ControlFlow};
 use std::sync::Arc;
@@ -270,6 +272,11 @@ pub trait Engine: Send + Sync {
 
     /// The power to go from one key to the next.
     fn ordered(&self) -> Option<&dyn Ordered> {
+        None
+    }
+
+    /// The power to be the checkpoint of an update log.
+    fn checkpointed(&self) -> Option<&dyn Checkpointed> {
         None
     }
 

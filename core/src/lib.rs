@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod administration;
+mod checkpointed;
 mod command;
 pub mod decimal;
 mod engine;
@@ -20,6 +21,7 @@ mod record;
 mod reply;
 
 pub use administration::{ClassSet, Crawler, Export, List, LogStart, Streams};
+pub use checkpointed::Checkpointed;
 pub use command::{
     Arithmetic, Authenticate, ClockShift, Command, Delete, Direction, Family, Get, Inspect, Needs,
     RefusedStore, Store, StoreMode, Touch, Ttl,

@@ -1,13 +1,15 @@
 //! The local engines. They know records and visitors, not commands, clocks, logs or networks.
 //!
 //! `raw` is the only place with `unsafe`: memory mappings and prefetch, under safe types. [`MemHash`] stands on
-//! `arena`, which hands out movable blocks of those mappings.
+//! `arena`, which hands out movable blocks of those mappings; [`DiskTree`] on LMDB.
 #![deny(unsafe_code)]
 
 mod arena;
 pub mod disk;
+mod disk_tree;
 mod mem_hash;
 mod raw;
 
+pub use disk_tree::{DiskTree, DiskTreeOptions};
 pub use mem_hash::{EvictionObserver, MemHash, MemHashOptions};
 pub use raw::release_start_up_memory;

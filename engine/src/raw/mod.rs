@@ -1,9 +1,12 @@
-//! The only module of the workspace with `unsafe`: memory from the system, given back to it, and hints to the processor.
+//! The only module of the workspace with `unsafe`: memory from the system, given back to it, files as memory, and hints to
+//! the processor.
 //! Each file has its entry in SAFETY.md.
 #![allow(unsafe_code)]
 
+mod lmdb;
 mod mapping;
 mod residency;
 
+pub(crate) use lmdb::{Lmdb, Snapshot, Table, Writing};
 pub(crate) use mapping::{Mapping, SYSTEM_PAGE};
 pub use residency::release_start_up_memory;

@@ -19,7 +19,7 @@ mod sweep;
 mod threads;
 
 use subject::Subject;
-use todana_engine::{MemHash, MemHashOptions};
+use todana_engine::{DiskTree, DiskTreeOptions, MemHash, MemHashOptions};
 
 /// One module of tests for an engine.
 macro_rules! engine {
@@ -66,6 +66,25 @@ engine!(
                 shards: Some(1),
                 ..Default::default()
             })?))
+        },
+    }
+);
+engine!(
+    disk_tree,
+    Subject {
+        keeps: true,
+        open: |directory| Ok(Box::new(DiskTree::open(directory, DiskTreeOptions::default())?)),
+    }
+);
+// Most of what it holds is on its way to disk or just there, and the file outgrows its map again and again.
+engine!(
+    disk_tree_of_small_steps,
+    Subject {
+        keeps: true,
+        open: |directory| {
+            let options =
+                DiskTreeOptions { front_bytes: 16 << 10, map_bytes: 256 << 10, ..Default::default() };
+            Ok(Box::new(DiskTree::open(directory, options)?))
         },
     }
 );

@@ -45,6 +45,9 @@ impl Opened {
     /// Closes it and opens it again; nothing, if it does not keep its records.
     pub(crate) fn reopen(&mut self) {
         if self.subject.keeps {
+            if let Some(checkpointed) = self.checkpointed() {
+                checkpointed.checkpoint(checkpointed.mark() + 1).expect("a checkpoint can be made");
+            }
             drop(self.engine.take());
             self.engine =
                 Some((self.subject.open)(self.directory.path()).expect("what was closed can be opened"));

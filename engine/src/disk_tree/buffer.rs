@@ -1,0 +1,64 @@
+//! Memory for a long value on its way in, which then is the value.
+
+use crate::raw::{Mapping, SYSTEM_PAGE};
+use std::any::Any;
+use std::sync::Arc;
+use todana_core::{Buffer, Error, ErrorKind, Result, SharedBytes};
+
+/// A mapping of the value's length: it takes memory as it is filled.
+pub(super) struct TreeBuffer {
+    mapping: Option<Mapping>,
+    len: usize,
+    filled: usize,
+}
+
+impl TreeBuffer {
+    pub(super) fn new(len: usize) -> Result<TreeBuffer> {
+        let mapping = match len {
+            0 => None,
+            _ => Some(Mapping::new(len.next_multiple_of(SYSTEM_PAGE)).map_err(|error| {
+                Error::new(ErrorKind::Full, format!("no memory for a value of {len} bytes: {error}"))
+            })?),
+        };
+        Ok(TreeBuffer { mapping, len, filled: 0 })
+    }
+
+    /// The next bytes to be filled, at most `len`.
+    pub(super) fn room(buffer: &mut dyn Buffer, len: usize) -> Result<&mut [u8]> {
+        let buffer = (buffer as &mut dyn Any)
+            .downcast_mut::<TreeBuffer>()
+            .ok_or_else(|| Error::new(ErrorKind::Invalid, "a buffer of another engine"))?;
+        let end = buffer.len.min(buffer.filled.saturating_add(len));
+        let bytes = buffer.mapping.as_mut().map_or(&mut [][..], Mapping::bytes_mut);
+        Ok(&mut bytes[buffer.filled..end])
+    }
+}
+
+impl Buffer for TreeBuffer {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn filled(&self) -> usize {
+        self.filled
+    }
+
+    fn advance(&mut self, len: usize) {
+        self.filled = self.len.min(self.filled + len);
+    }
+
+    fn into_shared(self: Box<Self>) -> SharedBytes {
+        Arc::new(Value { mapping: self.mapping, len: self.len })
+    }
+}
+
+struct Value {
+    mapping: Option<Mapping>,
+    len: usize,
+}
+
+impl AsRef<[u8]> for Value {
+    fn as_ref(&self) -> &[u8] {
+        self.mapping.as_ref().map_or(&[], |mapping| &mapping.bytes()[..self.len])
+    }
+}

@@ -1,0 +1,363 @@
+//! The front: changes that are not in LMDB yet, in the order of their keys.
+//!
+//! ```text
+//! front = chunks in order; chunk = at most 128 slots in order; slot = first 8 bytes of the key | entry
+//! entry = a record or a removal with its key, in one allocation; long values by reference
+//! ```
+//!
+//! Two flat levels rather than a tree of many: some ten thousand changes are some hundred chunks, and the first bytes of the keys lie
+//! side by side, so that a search touches few cache lines.
+
+use super::record;
+use std::cmp::Ordering;
+use std::ops::Bound;
+use std::sync::Arc;
+use todana_core::{LONG_VALUE_LEN, Record, SharedBytes};
+
+/// A change of one record: what it is now, or that it is gone. Cloning it copies nothing.
+#[derive(Clone)]
+pub(super) enum Entry {
+    /// `key length (4) | 1 for a removal (1) | key | record`
+    Short(Arc<[u8]>),
+    /// A record with a long value.
+    Long(Arc<LongEntry>),
+}
+
+pub(super) struct LongEntry {
+    key: Box<[u8]>,
+    /// The record but for the value.
+    header: Box<[u8]>,
+    value: SharedBytes,
+}
+
+const SHORT_HEADER_LEN: usize = 5;
+/// What an entry takes besides its bytes: its slot, counters, and what the allocator adds.
+const ENTRY_OVERHEAD_BYTES: usize = 64;
+
+impl Entry {
+    /// `scratch` is some memory to build it in.
+    pub(super) fn put(key: &[u8], record: Record<'_>, scratch: &mut Vec<u8>) -> Entry {
+        scratch.clear();
+        if record.value.len() >= LONG_VALUE_LEN {
+            record::encode_header(&record.attributes, scratch);
+            let whole = record.shared.filter(|shared| is_whole(shared, record.value));
+            let value = whole.cloned().unwrap_or_else(|| Arc::new(Vec::from(record.value)));
+            let (key, header) = (key.into(), scratch[..].into());
+            return Entry::Long(Arc::new(LongEntry { key, header, value }));
+        }
+        Entry::begin(key, false, scratch);
+        record::encode_header(&record.attributes, scratch);
+        scratch.extend_from_slice(record.value);
+        Entry::Short(scratch[..].into())
+    }
+
+    pub(super) fn removal(key: &[u8], scratch: &mut Vec<u8>) -> Entry {
+        scratch.clear();
+        Entry::begin(key, true, scratch);
+        Entry::Short(scratch[..].into())
+    }
+
+    fn begin(key: &[u8], removes: bool, scratch: &mut Vec<u8>) {
+        let key_len = u32::try_from(key.len()).expect("keys are bounded");
+        scratch.extend_from_slice(&key_len.to_le_bytes());
+        scratch.push(u8::from(removes));
+        scratch.extend_from_slice(key);
+    }
+
+    #[inline]
+    fn short(bytes: &[u8]) -> (bool, &[u8], &[u8]) {
+        let key_len = u32::from_le_bytes(bytes[..4].try_into().expect("four bytes")) as usize;
+        let (key, record) = bytes[SHORT_HEADER_LEN..].split_at(key_len);
+        (bytes[4] != 0, key, record)
+    }
+
+    #[inline]
+    pub(super) fn key(&self) -> &[u8] {
+        match self {
+            Entry::Short(bytes) => Entry::short(bytes).1,
+            Entry::Long(long) => &long.key,
+        }
+    }
+
+    /// The record; `None` for a removal.
+    #[inline]
+    pub(super) fn record(&self) -> Option<Record<'_>> {
+        match self {
+            Entry::Short(bytes) => match Entry::short(bytes) {
+                (true, ..) => None,
+                (false, _, stored) => Some(record::decode(stored).expect("it was encoded here")),
+            },
+            Entry::Long(long) => {
+                let (attributes, _) = record::decode_header(&long.header).expect("it was encoded here");
+                let value = (*long.value).as_ref();
+                Some(Record { shared: Some(&long.value), ..Record::new(value, attributes) })
+            }
+        }
+    }
+
+    /// The record as it is stored, in two parts; `None` for a removal.
+    pub(super) fn parts(&self) -> Option<[&[u8]; 2]> {
+        match self {
+            Entry::Short(bytes) => match Entry::short(bytes) {
+                (true, ..) => None,
+                (false, _, stored) => Some([stored, &[]]),
+            },
+            Entry::Long(long) => Some([&long.header, (*long.value).as_ref()]),
+        }
+    }
+
+    /// Bytes of the record as it is stored; 0 for a removal.
+    pub(super) fn stored_len(&self) -> usize {
+        self.parts().map_or(0, |parts| parts[0].len() + parts[1].len())
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        (self.key().len() + self.stored_len() + ENTRY_OVERHEAD_BYTES) as u64
+    }
+}
+
+/// True if a value is all of what is shared, and not a part of it.
+fn is_whole(shared: &SharedBytes, value: &[u8]) -> bool {
+    std::ptr::eq((**shared).as_ref(), value)
+}
+
+#[derive(Clone)]
+struct Slot {
+    /// The first bytes of the key, filled up with zeros: where two differ, the keys do in the same way.
+    first: u64,
+    entry: Entry,
+}
+
+#[inline]
+fn first_of(key: &[u8]) -> u64 {
+    match key.first_chunk::<8>() {
+        Some(first) => u64::from_be_bytes(*first),
+        None => {
+            let mut first = [0; 8];
+            first[..key.len()].copy_from_slice(key);
+            u64::from_be_bytes(first)
+        }
+    }
+}
+
+impl Slot {
+    #[inline]
+    fn compare(&self, first: u64, key: &[u8]) -> Ordering {
+        self.first.cmp(&first).then_with(|| self.entry.key().cmp(key))
+    }
+}
+
+/// Two of half the size come of one that has become so large.
+const CHUNK_SLOTS: usize = 128;
+
+/// Changes by key.
+#[derive(Default)]
+pub(super) struct Front {
+    /// None is empty.
+    chunks: Vec<Vec<Slot>>,
+    /// `first` of the first slot of each.
+    firsts: Vec<u64>,
+    bytes: u64,
+}
+
+impl Front {
+    pub(super) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// Bytes of memory that it holds, about.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The chunk in which a key is or would be.
+    #[inline]
+    fn chunk_of(&self, first: u64, key: &[u8]) -> usize {
+        let behind = self.firsts.partition_point(|&other| other < first);
+        // Chunks that begin with the same bytes have to be asked themselves.
+        let alike = self.firsts[behind..].partition_point(|&other| other == first);
+        let within = self.chunks[behind..behind + alike]
+            .partition_point(|chunk| chunk[0].compare(first, key) != Ordering::Greater);
+        (behind + within).saturating_sub(1)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, key: &[u8]) -> Option<&Entry> {
+        if self.chunks.is_empty() {
+            return None;
+        }
+        let first = first_of(key);
+        let chunk = &self.chunks[self.chunk_of(first, key)];
+        let at = chunk.binary_search_by(|slot| slot.compare(first, key)).ok()?;
+        Some(&chunk[at].entry)
+    }
+
+    /// Enters a change, and gives back the one that it takes the place of.
+    pub(super) fn put(&mut self, entry: Entry) -> Option<Entry> {
+        self.bytes += entry.memory_bytes();
+        let first = first_of(entry.key());
+        if self.chunks.is_empty() {
+            self.chunks.push(vec![Slot { first, entry }]);
+            self.firsts.push(first);
+            return None;
+        }
+        let mut index = self.chunk_of(first, entry.key());
+        let mut at = match self.chunks[index].binary_search_by(|slot| slot.compare(first, entry.key())) {
+            Ok(at) => {
+                let old = std::mem::replace(&mut self.chunks[index][at].entry, entry);
+                self.bytes -= old.memory_bytes();
+                return Some(old);
+            }
+            Err(at) => at,
+        };
+        if self.chunks[index].len() >= CHUNK_SLOTS {
+            // What comes in order leaves full chunks behind it.
+            let is_next = at == CHUNK_SLOTS && index + 1 == self.chunks.len();
+            let kept = if is_next { at } else { CHUNK_SLOTS / 2 };
+            let mut new = Vec::with_capacity(CHUNK_SLOTS);
+            new.extend(self.chunks[index].drain(kept..));
+            if at > kept || is_next {
+                (index, at) = (index + 1, at - kept);
+                self.chunks.insert(index, new);
+                self.firsts.insert(index, 0);
+            } else {
+                self.chunks.insert(index + 1, new);
+                self.firsts.insert(index + 1, self.chunks[index + 1][0].first);
+            }
+        }
+        self.chunks[index].insert(at, Slot { first, entry });
+        self.firsts[index] = self.chunks[index][0].first;
+        None
+    }
+
+    /// All changes in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.chunks.iter().flatten().map(|slot| &slot.entry)
+    }
+
+    /// The first changes from a bound on upwards, or downwards, up to `count` of them.
+    pub(super) fn next(&self, from: Bound<&[u8]>, upwards: bool, count: usize, into: &mut Vec<Entry>) {
+        // Where the changes begin that are above the bound, or at it where that belongs to them.
+        let (mut chunk, mut at) = match from {
+            Bound::Unbounded if upwards => (0, 0),
+            Bound::Unbounded => (self.chunks.len(), 0),
+            Bound::Included(key) => self.seek(key, upwards),
+            Bound::Excluded(key) => self.seek(key, !upwards),
+        };
+        for _ in 0..count {
+            if upwards {
+                let Some(slots) = self.chunks.get(chunk) else { return };
+                into.push(slots[at].entry.clone());
+                at += 1;
+                if at == slots.len() {
+                    (chunk, at) = (chunk + 1, 0);
+                }
+            } else {
+                if at == 0 {
+                    if chunk == 0 {
+                        return;
+                    }
+                    chunk -= 1;
+                    at = self.chunks[chunk].len();
+                }
+                at -= 1;
+                into.push(self.chunks[chunk][at].entry.clone());
+            }
+        }
+    }
+
+    /// The place of the first change at a key, if `at_key`, or behind it.
+    fn seek(&self, key: &[u8], at_key: bool) -> (usize, usize) {
+        if self.chunks.is_empty() {
+            return (0, 0);
+        }
+        let first = first_of(key);
+        let chunk = self.chunk_of(first, key);
+        let at = self.chunks[chunk].partition_point(|slot| match slot.compare(first, key) {
+            Ordering::Less => true,
+            Ordering::Equal => !at_key,
+            Ordering::Greater => false,
+        });
+        // Behind the last slot of a chunk is the first one of the next.
+        if at == self.chunks[chunk].len() { (chunk + 1, 0) } else { (chunk, at) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use todana_core::Attributes;
+
+    fn entry(key: &[u8], value: &[u8]) -> Entry {
+        Entry::put(key, Record::new(value, Attributes::default()), &mut Vec::new())
+    }
+
+    fn key() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            (0u32..500).prop_map(|n| format!("{n}").into_bytes()),
+            (0u32..500).prop_map(|n| format!("with the same beginning {n}").into_bytes()),
+            proptest::collection::vec(0u8..2, 0..12),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        #[test]
+        fn agrees_with_a_map(
+            keys in proptest::collection::vec(key(), 0..1500),
+            asked in proptest::collection::vec((key(), 0..3, any::<bool>()), 40),
+        ) {
+            let (mut front, mut model) = (Front::default(), BTreeMap::new());
+            for (n, key) in keys.iter().enumerate() {
+                let value = n.to_string().into_bytes();
+                let old = front.put(entry(key, &value)).map(|old| old.record().unwrap().value.to_vec());
+                prop_assert_eq!(old, model.insert(key.clone(), value));
+            }
+            prop_assert!(front.iter().map(|entry| entry.key()).eq(model.keys().map(|key| &key[..])));
+            let bytes: u64 = front.iter().map(Entry::memory_bytes).sum();
+            prop_assert_eq!(front.bytes(), bytes);
+            for (key, bound, upwards) in &asked {
+                let found = front.get(key).map(|entry| entry.record().unwrap().value.to_vec());
+                prop_assert_eq!(found.as_ref(), model.get(key));
+                let bound = match bound {
+                    0 => Bound::Included(&key[..]),
+                    1 => Bound::Excluded(&key[..]),
+                    _ => Bound::Unbounded,
+                };
+                let mut found = Vec::new();
+                front.next(bound, *upwards, 300, &mut found);
+                let found: Vec<_> = found.iter().map(|entry| entry.key().to_vec()).collect();
+                let expected: Vec<_> = match upwards {
+                    true => model.range::<[u8], _>((bound, Bound::Unbounded)).take(300).map(|at| at.0.clone()).collect(),
+                    false => model.range::<[u8], _>((Bound::Unbounded, bound)).rev().take(300).map(|at| at.0.clone()).collect(),
+                };
+                prop_assert_eq!(found, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn what_comes_in_order_fills_its_chunks() {
+        let mut front = Front::default();
+        for n in 0..1280u32 {
+            front.put(entry(&n.to_be_bytes(), b""));
+        }
+        assert_eq!(front.chunks.len(), 10);
+    }
+
+    #[test]
+    fn a_long_value_is_kept_by_reference() {
+        let shared: SharedBytes = Arc::new(vec![7u8; LONG_VALUE_LEN]);
+        let value = (*shared).as_ref();
+        let record = Record { shared: Some(&shared), ..Record::new(value, Attributes::default()) };
+        let entry = Entry::put(b"key", record, &mut Vec::new());
+        assert_eq!(entry.record().unwrap().value.as_ptr(), value.as_ptr());
+        // A part of what is shared is copied.
+        let larger: SharedBytes = Arc::new(vec![7u8; LONG_VALUE_LEN + 1]);
+        let record = Record { shared: Some(&larger), ..Record::new(value, Attributes::default()) };
+        assert_eq!(Entry::put(b"key", record, &mut Vec::new()).record().unwrap().value, value);
+    }
+}

@@ -1,0 +1,590 @@
+//! The tree on disk: more records than memory holds, in the order of their keys, in LMDB.
+//!
+//! ```text
+//! visit --> active front --(checkpoint: cut)--> frozen front --(one sorted batch)--> LMDB
+//! view, walk look through all three, the newest first
+//! ```
+//!
+//! LMDB reads faster than anything else on disk and writes single records slowly; so changes are gathered in a front in
+//! memory and go to disk in large sorted batches. They are vouched for by the update log of whoever owns the tree, and
+//! LMDB is that log's checkpoint ([`Checkpointed`]): what was not brought there is gone when the tree is closed, and comes back
+//! when the log is read again from the mark.
+//!
+//! Always true: a change is in one of the layers, and the newest layer that knows a key is right about it. Layers change their
+//! places only while no visit, view or stretch of a walk is under way (`layers` is held by all of them), so nobody sees a
+//! change twice or not at all. No lock that a reader or writer needs is held while LMDB writes.
+//!
+//! Locks, in this order: `flushing`, a copy's, `stripes`, `layers`, the active front's or a snapshot's.
+//!
+//! A sweep for expired records is a walk, and none at all if no record has an expiry, which is counted. An index by expiry would
+//! make it cheaper, and every write of a record with one dearer by a second tree of random places; a walk costs some 30
+//! nanoseconds a record that is in memory, and is paced by whoever asks for it.
+
+mod buffer;
+mod front;
+mod pages;
+mod place;
+mod record;
+mod sheaf;
+mod store;
+mod walk;
+
+use buffer::TreeBuffer;
+use front::{Entry, Front};
+use parking_lot::{Mutex, RwLock};
+use std::cell::RefCell;
+use std::ops::{Bound, ControlFlow};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use store::{State, Store, Totals, Trouble};
+use todana_core::{
+    Action, Buffer, Checkpointed, Engine, Error, ErrorKind, Expiry, Ordered, Perishable, Place, Record,
+    Result, Status, SweepAim, Swept, Visitor,
+};
+use walk::{End, See};
+
+/// How a [`DiskTree`] is opened.
+#[derive(Clone, Debug)]
+pub struct DiskTreeOptions {
+    /// A checkpoint is due when the front holds so many bytes of memory. While one is made there may be as many again.
+    /// The more there are, the less a write costs, as more of them go to the same page.
+    pub front_bytes: u64,
+    /// Makes checkpoints of its own, without a new mark, when one is due: in `maintain`, and if twice as much is pending, in
+    /// the write that finds it so. For whoever has no log; whose log must not be overtaken says no, and sees to it that
+    /// writes wait for checkpoints.
+    pub spills: bool,
+    /// Address space to begin with, in bytes. It costs nothing until it is used; where the system gives less, less is taken.
+    /// More is asked for when the file needs it.
+    pub map_bytes: usize,
+}
+
+impl Default for DiskTreeOptions {
+    fn default() -> Self {
+        DiskTreeOptions { front_bytes: 32 << 20, spills: true, map_bytes: 1 << 40 }
+    }
+}
+
+const KEY_LEN_MAX: usize = 1 << 20;
+const VALUE_LEN_MAX: usize = 1 << 30;
+/// LMDB's limit for one value, less what a sheaf adds to a record.
+const SHEAF_LEN_MAX: u64 = (1 << 32) - (1 << 16);
+/// Writes of one key wait for each other; with so many locks, those of different keys hardly do.
+const STRIPES: usize = 64;
+
+/// The tree on disk.
+///
+/// ```
+/// use todana_core::{Action, Attributes, Checkpointed, Engine, Record, Visitor};
+/// use todana_engine::{DiskTree, DiskTreeOptions};
+///
+/// struct Set<'a>(&'a [u8]);
+/// impl Visitor for Set<'_> {
+///     fn visit<'a>(&'a mut self, _old: Option<Record<'a>>) -> Action<'a> {
+///         Action::Put(Record::new(self.0, Attributes::default()))
+///     }
+/// }
+///
+/// # let directory = tempfile::tempdir().unwrap();
+/// # let path = directory.path().join("words.tree");
+/// let tree = DiskTree::open(&path, DiskTreeOptions::default())?;
+/// tree.visit(b"hello", &mut Set(b"world"))?;
+/// tree.checkpoint(17)?;
+/// drop(tree);
+///
+/// let tree = DiskTree::open(&path, DiskTreeOptions::default())?;
+/// assert_eq!(tree.mark(), 17);
+/// assert!(tree.view(b"hello", &mut |record| assert_eq!(record.value, b"world"))?);
+/// # Ok::<(), todana_core::Error>(())
+/// ```
+pub struct DiskTree {
+    stripes: Box<[Mutex<()>]>,
+    layers: RwLock<Layers>,
+    store: Store,
+    /// Held by whoever brings changes to LMDB.
+    flushing: Mutex<()>,
+    totals: Counters,
+    mark: AtomicU64,
+    /// Bytes of both fronts that belong to keys in sheaves.
+    sheaf_bytes: AtomicU64,
+    front_bytes: u64,
+    spills: bool,
+}
+
+/// Where changes are. Read by all who look or write, written when changes go from one to the next.
+struct Layers {
+    active: RwLock<Front>,
+    /// Changes on their way to LMDB; what did not get there waits here for the next batch.
+    frozen: Option<Arc<Front>>,
+    /// What LMDB has is from before a clear, and counts for nothing.
+    wiped: bool,
+}
+
+#[derive(Default)]
+struct Counters {
+    records: AtomicU64,
+    bytes: AtomicU64,
+    perishable: AtomicU64,
+}
+
+impl Counters {
+    fn new(totals: Totals) -> Counters {
+        let Totals { records, bytes, perishable } = totals;
+        Counters { records: records.into(), bytes: bytes.into(), perishable: perishable.into() }
+    }
+
+    fn get(&self) -> Totals {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Totals { records: get(&self.records), bytes: get(&self.bytes), perishable: get(&self.perishable) }
+    }
+
+    fn reset(&self) {
+        for counter in [&self.records, &self.bytes, &self.perishable] {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// One record changes from what `old` says to what `new` says.
+    fn change(&self, old: Totals, new: Totals) {
+        let change = |counter: &AtomicU64, old: u64, new: u64| {
+            if old != new {
+                counter.fetch_add(new.wrapping_sub(old), Ordering::Relaxed);
+            }
+        };
+        change(&self.records, old.records, new.records);
+        change(&self.bytes, old.bytes, new.bytes);
+        change(&self.perishable, old.perishable, new.perishable);
+    }
+}
+
+impl Totals {
+    fn one(key_len: usize, stored_len: usize, expiry: Expiry) -> Totals {
+        let perishable = u64::from(expiry != Expiry::Never);
+        Totals { records: 1, bytes: (key_len + stored_len) as u64, perishable }
+    }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::Invalid, message)
+}
+
+/// Whether a key's record may lie in a sheaf.
+fn in_sheaf(key: &[u8]) -> bool {
+    // One byte less than a place, as that of zeros only is longer by one.
+    key.len() + 1 >= place::PLACE_LEN_MAX
+}
+
+thread_local! {
+    /// Memory to build entries in.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `build` with the thread's scratch memory, which is not kept if it has become large.
+fn with_scratch(build: impl FnOnce(&mut Vec<u8>) -> Entry) -> Entry {
+    SCRATCH.with_borrow_mut(|scratch| {
+        let entry = build(scratch);
+        if scratch.capacity() > 128 << 10 {
+            *scratch = Vec::new();
+        }
+        entry
+    })
+}
+
+impl DiskTree {
+    /// Opens the tree in a directory, or makes one. Fails with `Busy` if it is open elsewhere, with `Corrupt` if it is damaged,
+    /// as far as that can be told without reading all of it, with `Invalid` if it is of a later version.
+    pub fn open(directory: &Path, options: DiskTreeOptions) -> Result<DiskTree> {
+        let (store, state) = Store::open(directory, options.map_bytes)?;
+        let layers = Layers { active: RwLock::default(), frozen: None, wiped: false };
+        Ok(DiskTree {
+            stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+            layers: RwLock::new(layers),
+            store,
+            flushing: Mutex::new(()),
+            totals: Counters::new(state.totals),
+            mark: AtomicU64::new(state.mark),
+            sheaf_bytes: AtomicU64::new(0),
+            front_bytes: options.front_bytes.max(1),
+            spills: options.spills,
+        })
+    }
+
+    /// Reads all of the tree in a directory, which must not be open, and returns how many records it has. Fails with `Corrupt` where
+    /// something does not make sense. LMDB keeps no checksums: a byte that has changed within a value is not found.
+    pub fn check(directory: &Path) -> Result<u64> {
+        store::check(directory).map(|totals| totals.records)
+    }
+
+    /// Bytes of the file. It never shrinks: what is removed makes room for what comes. A [`copy`](Checkpointed::copy) has no such room.
+    pub fn file_bytes(&self) -> u64 {
+        self.store.file_bytes()
+    }
+
+    /// Shows the newest record of a key in any layer.
+    #[inline]
+    fn find<T>(&self, layers: &Layers, key: &[u8], see: impl FnOnce(Option<Record<'_>>) -> T) -> Result<T> {
+        // Cloned, so that the front can be written to while it is shown.
+        let active = layers.active.read().get(key).cloned();
+        let change = active.as_ref().or_else(|| layers.frozen.as_ref().and_then(|frozen| frozen.get(key)));
+        if let Some(change) = change {
+            return Ok(see(change.record()));
+        }
+        if layers.wiped {
+            return Ok(see(None));
+        }
+        self.store.read(|snapshot, _| match self.store.get(snapshot, key)? {
+            None => Ok(see(None)),
+            Some(stored) => {
+                let record = record::decode(stored).ok_or_else(|| walk::unreadable(&self.store))?;
+                Ok(see(Some(record)))
+            }
+        })
+    }
+
+    /// Refuses what could not be brought to LMDB later. `beside`: bytes of what the record would share an LMDB value with.
+    fn admit(key: &[u8], value_len: usize, beside: u64) -> Result<()> {
+        if value_len > VALUE_LEN_MAX {
+            return Err(invalid(format!("a value of {value_len} bytes; at most {VALUE_LEN_MAX} are kept")));
+        }
+        if beside + (key.len() + value_len) as u64 > SHEAF_LEN_MAX {
+            return Err(invalid("records whose keys begin with the same 511 bytes take over 4 GiB".into()));
+        }
+        Ok(())
+    }
+
+    /// A visit, but for what it may have made due.
+    fn change(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        let _alone = self.stripes[rapidhash::v3::rapidhash_v3(key) as usize % STRIPES].lock();
+        let layers = self.layers.read();
+        let beside = match in_sheaf(key) && !layers.wiped {
+            true => self.store.sheaf_len(key)? as u64 + self.sheaf_bytes.load(Ordering::Relaxed),
+            false => 0,
+        };
+        let mut trouble = None;
+        let outcome = self.find(&layers, key, |old| {
+            let before = old.map_or(Totals::default(), |old| {
+                let stored_len = record::header_len(&old.attributes) + old.value.len();
+                Totals::one(key.len(), stored_len, old.attributes.expiry)
+            });
+            let record = match visitor.visit(old) {
+                Action::Keep => return None,
+                Action::Remove => {
+                    return old.map(|_| (with_scratch(|scratch| Entry::removal(key, scratch)), before));
+                }
+                Action::Put(record) => record,
+                Action::Retag(attributes) => Record { attributes, ..old? },
+            };
+            trouble = DiskTree::admit(key, record.value.len(), beside).err();
+            match trouble {
+                Some(_) => None,
+                None => Some((with_scratch(|scratch| Entry::put(key, record, scratch)), before)),
+            }
+        })?;
+        if let Some(error) = trouble {
+            return Err(error);
+        }
+        let Some((entry, before)) = outcome else { return Ok(()) };
+        let now = entry.record();
+        let after = now.map_or(Totals::default(), |now| {
+            Totals::one(key.len(), entry.stored_len(), now.attributes.expiry)
+        });
+        if in_sheaf(key) {
+            self.sheaf_bytes.fetch_add((key.len() + entry.stored_len()) as u64, Ordering::Relaxed);
+        }
+        let replaced = layers.active.write().put(entry.clone());
+        self.totals.change(before, after);
+        visitor.applied(now);
+        drop(replaced);
+        Ok(())
+    }
+
+    fn active_bytes(&self) -> u64 {
+        self.layers.read().active.read().bytes()
+    }
+
+    /// Brings what is due to LMDB, without a new mark.
+    fn spill(&self) -> Result<()> {
+        let _alone = self.flushing.lock();
+        if self.active_bytes() < self.front_bytes {
+            // Somebody else has done it while this one waited.
+            return Ok(());
+        }
+        let mark = self.mark.load(Ordering::Relaxed);
+        self.flush(&mut || mark, &mut |_| Ok(()))
+    }
+
+    /// Brings all changes to LMDB. `flushing` is held.
+    fn flush(&self, cut: &mut dyn FnMut() -> u64, ready: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
+        let (frozen, wiped, state) = {
+            let mut layers = self.layers.write();
+            let active = std::mem::take(layers.active.get_mut());
+            let frozen = match layers.frozen.take() {
+                None => Arc::new(active),
+                // An earlier batch has failed. This one takes its place, so that nothing of it is durable before `ready` says so.
+                Some(mut left) => {
+                    let mut both =
+                        std::mem::take(Arc::get_mut(&mut left).expect("whoever writes it is here"));
+                    active.iter().for_each(|change| drop(both.put(change.clone())));
+                    Arc::new(both)
+                }
+            };
+            layers.frozen = Some(Arc::clone(&frozen));
+            (frozen, layers.wiped, State { mark: cut(), totals: self.totals.get() })
+        };
+        let is_new = !frozen.is_empty() || wiped || state.mark != self.mark.load(Ordering::Relaxed);
+        if is_new {
+            self.write(&frozen, wiped, state, ready)?;
+        } else {
+            ready(state.mark)?;
+        }
+        drop(frozen);
+        let gone = {
+            let mut layers = self.layers.write();
+            self.store.forget_snapshots();
+            self.mark.store(state.mark, Ordering::Relaxed);
+            layers.wiped = false;
+            if self.sheaf_bytes.load(Ordering::Relaxed) != 0 {
+                let changes = layers.active.get_mut().iter().filter(|change| in_sheaf(change.key()));
+                let pending = changes.map(|change| (change.key().len() + change.stored_len()) as u64).sum();
+                self.sheaf_bytes.store(pending, Ordering::Relaxed);
+            }
+            layers.frozen.take()
+        };
+        // Behind the lock, as it takes a while.
+        drop(gone);
+        Ok(())
+    }
+
+    /// Writes a frozen front to LMDB.
+    fn write(
+        &self,
+        frozen: &Front,
+        wiped: bool,
+        state: State,
+        ready: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        loop {
+            match self.store.write(frozen, wiped, state, &mut || ready(state.mark)) {
+                Ok(()) => return Ok(()),
+                Err(Trouble::NoMap) => {
+                    // The map is replaced, so nobody may look through it. A copy is waited for first, without holding up others.
+                    let _no_copy = self.store.without_copies();
+                    let _nobody = self.layers.write();
+                    self.store.grow(frozen.bytes())?;
+                }
+                Err(Trouble::Lmdb(error)) => return Err(self.store.trouble(&error)),
+                Err(Trouble::Error(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// Walks in stretches until `see` breaks.
+    fn walk(&self, from: Bound<&[u8]>, upwards: bool, see: &mut See<'_>) -> Result<End> {
+        let mut end = walk::stretch(&self.layers.read(), &self.store, from, upwards, see)?;
+        while let End::Further(key) = end {
+            end = walk::stretch(&self.layers.read(), &self.store, Bound::Excluded(&key), upwards, see)?;
+        }
+        Ok(end)
+    }
+}
+
+/// A place in a scan is behind a key.
+fn behind(place: &Option<Place>) -> Bound<&[u8]> {
+    match place {
+        Some(Place::Key(key)) => Bound::Excluded(key),
+        _ => Bound::Unbounded,
+    }
+}
+
+impl Engine for DiskTree {
+    fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        let layers = self.layers.read();
+        self.find(&layers, key, |record| {
+            record.is_some_and(|record| {
+                see(record);
+                true
+            })
+        })
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        if key.len() > KEY_LEN_MAX {
+            return Err(invalid(format!("a key of {} bytes; at most {KEY_LEN_MAX} are kept", key.len())));
+        }
+        self.change(key, visitor)?;
+        if self.spills && self.active_bytes() >= 2 * self.front_bytes {
+            self.spill()?;
+        }
+        Ok(())
+    }
+
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        let mut broken_at = None;
+        self.walk(behind(&from), true, &mut |key, record| {
+            let flow = see(key, record);
+            if flow.is_break() {
+                broken_at = Some(Place::Key(key.into()));
+            }
+            flow
+        })?;
+        Ok(broken_at)
+    }
+
+    fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
+        let _alone = self.flushing.lock();
+        let gone = {
+            let mut layers = self.layers.write();
+            let gone = (std::mem::take(layers.active.get_mut()), layers.frozen.take());
+            layers.wiped = true;
+            self.totals.reset();
+            self.sheaf_bytes.store(0, Ordering::Relaxed);
+            cleared();
+            gone
+        };
+        drop(gone);
+        if !self.spills {
+            // The log tells of it, and is not to be overtaken.
+            return Ok(());
+        }
+        let mark = self.mark.load(Ordering::Relaxed);
+        self.flush(&mut || mark, &mut |_| Ok(()))
+    }
+
+    fn status(&self) -> Status {
+        let Totals { records, bytes, .. } = self.totals.get();
+        Status { records, live_bytes: bytes, committed_bytes: self.pending_bytes(), ..Status::default() }
+    }
+
+    fn maintain(&self) -> bool {
+        if self.spills && self.is_due() {
+            // An error shows again where somebody waits for it: in a checkpoint, or the write that finds twice as much.
+            let _ = self.spill();
+        }
+        false
+    }
+
+    fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+        if len > VALUE_LEN_MAX {
+            return Err(invalid(format!("a value of {len} bytes; at most {VALUE_LEN_MAX} are kept")));
+        }
+        Ok(Box::new(TreeBuffer::new(len)?))
+    }
+
+    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+        TreeBuffer::room(buffer, len)
+    }
+
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        Some(self)
+    }
+
+    fn checkpointed(&self) -> Option<&dyn Checkpointed> {
+        Some(self)
+    }
+
+    fn perishable(&self) -> Option<&dyn Perishable> {
+        Some(self)
+    }
+}
+
+impl Ordered for DiskTree {
+    fn ascend(
+        &self,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.walk(from, true, see).map(drop)
+    }
+
+    fn descend(
+        &self,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.walk(from, false, see).map(drop)
+    }
+}
+
+impl Checkpointed for DiskTree {
+    fn mark(&self) -> u64 {
+        self.mark.load(Ordering::Relaxed)
+    }
+
+    fn pending_bytes(&self) -> u64 {
+        let layers = self.layers.read();
+        let frozen = layers.frozen.as_ref().map_or(0, |frozen| frozen.bytes());
+        layers.active.read().bytes() + frozen
+    }
+
+    fn is_due(&self) -> bool {
+        self.active_bytes() >= self.front_bytes
+    }
+
+    fn checkpoint_at(
+        &self,
+        cut: &mut dyn FnMut() -> u64,
+        ready: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        let _alone = self.flushing.lock();
+        self.flush(cut, ready)
+    }
+
+    fn copy(&self, directory: &Path) -> Result<u64> {
+        self.store.copy(directory)
+    }
+}
+
+/// Removes a record if it is still over.
+struct Expire<'o> {
+    is_over: &'o mut dyn FnMut(Expiry) -> bool,
+    removed: bool,
+}
+
+impl Visitor for Expire<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        self.removed = false;
+        let expiry = old.map_or(Expiry::Never, |old| old.attributes.expiry);
+        if expiry != Expiry::Never && (self.is_over)(expiry) { Action::Remove } else { Action::Keep }
+    }
+
+    fn applied(&mut self, _now: Option<Record<'_>>) {
+        self.removed = true;
+    }
+}
+
+impl Perishable for DiskTree {
+    fn sweep(
+        &self,
+        from: Option<Place>,
+        records_max: usize,
+        _aim: SweepAim,
+        is_over: &mut dyn FnMut(Expiry) -> bool,
+    ) -> Result<Swept> {
+        if self.totals.get().perishable == 0 {
+            return Ok(Swept::default());
+        }
+        let mut swept = Swept::default();
+        let mut over: Vec<Box<[u8]>> = Vec::new();
+        self.walk(behind(&from), true, &mut |key, record| {
+            swept.seen += 1;
+            if record.attributes.expiry != Expiry::Never && is_over(record.attributes.expiry) {
+                over.push(key.into());
+            }
+            if swept.seen < records_max as u64 {
+                return ControlFlow::Continue(());
+            }
+            swept.next = Some(Place::Key(key.into()));
+            ControlFlow::Break(())
+        })?;
+        for key in over {
+            let mut expire = Expire { is_over, removed: false };
+            self.visit(&key, &mut expire)?;
+            swept.removed += u64::from(expire.removed);
+        }
+        Ok(swept)
+    }
+}

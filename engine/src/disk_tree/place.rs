@@ -1,0 +1,56 @@
+//! Where a key's record lies in LMDB, which takes keys of 1 to 511 bytes (docs/format/disk-tree.md, section 2).
+//!
+//! A key of zeros only gets one more, so that none is empty; all others are their own place. That keeps the order: keys of
+//! zeros only are before all others, and among themselves in the order of their lengths.
+
+use std::borrow::Cow;
+
+/// The longest key that LMDB takes, and so the length from which on a place leads to a sheaf.
+pub(super) const PLACE_LEN_MAX: usize = 511;
+
+/// The place of a key.
+#[inline]
+pub(super) fn of_key(key: &[u8]) -> Cow<'_, [u8]> {
+    if key.first().is_none_or(|&first| first == 0) && key.iter().all(|&byte| byte == 0) {
+        return Cow::Owned(vec![0; key.len() + 1]);
+    }
+    Cow::Borrowed(key)
+}
+
+/// The key of a place, which is the front of it.
+#[inline]
+pub(super) fn to_key(place: &[u8]) -> &[u8] {
+    if place.first() == Some(&0) && place.iter().all(|&byte| byte == 0) {
+        return &place[..place.len() - 1];
+    }
+    place
+}
+
+/// The LMDB key that a place leads to, and the rest of the place if that is a sheaf.
+#[inline]
+pub(super) fn split(place: &[u8]) -> (&[u8], Option<&[u8]>) {
+    match place.split_at_checked(PLACE_LEN_MAX) {
+        Some((key, rest)) => (key, Some(rest)),
+        None => (place, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key() -> impl Strategy<Value = Vec<u8>> {
+        proptest::collection::vec(prop_oneof![4 => Just(0u8), 1 => 0u8..3, 1 => any::<u8>()], 0..6)
+    }
+
+    proptest! {
+        #[test]
+        fn places_are_in_the_order_of_their_keys(a in key(), b in key()) {
+            prop_assert_eq!(of_key(&a).cmp(&of_key(&b)), a.cmp(&b));
+            let place = of_key(&a);
+            prop_assert_eq!(to_key(&place), &a[..]);
+            prop_assert!(!place.is_empty());
+        }
+    }
+}
