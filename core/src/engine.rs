@@ -1,7 +1,8 @@
 //! What an engine offers: look at a record, visit it, walk over all of them.
 
 use crate::{
-    Attributes, Checkpointed, Error, ErrorKind, Expiry, Ordered, Record, Result, SharedBytes, UnixSeconds,
+    Attributes, Checkpointed, Durable, Error, ErrorKind, Expiry, Ordered, Record, Result, SharedBytes,
+    UnixSeconds,
 };
 use std::any::Any;
 use std::ops::{AddAssign, ControlFlow};
@@ -277,6 +278,11 @@ pub trait Engine: Send + Sync {
 
     /// The power to be the checkpoint of an update log.
     fn checkpointed(&self) -> Option<&dyn Checkpointed> {
+        None
+    }
+
+    /// The power to keep records in files.
+    fn durable(&self) -> Option<&dyn Durable> {
         None
     }
 

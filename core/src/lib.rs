@@ -14,6 +14,7 @@ mod administration;
 mod checkpointed;
 mod command;
 pub mod decimal;
+mod durable;
 mod engine;
 mod error;
 mod ordered;
@@ -26,6 +27,7 @@ pub use command::{
     Arithmetic, Authenticate, ClockShift, Command, Delete, Direction, Family, Get, Inspect, Needs,
     RefusedStore, Store, StoreMode, Touch, Ttl,
 };
+pub use durable::{Durable, Usage};
 pub use engine::{
     Action, Bounded, Buffer, Engine, Index, MemoryLimit, Order, Perishable, Place, SizeClass, Status, Survey,
     SurveyedClass, SweepAim, Swept, Visitor, WhenFull,

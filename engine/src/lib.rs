@@ -6,10 +6,12 @@
 
 mod arena;
 pub mod disk;
+mod disk_hash;
 mod disk_tree;
 mod mem_hash;
 mod raw;
 
+pub use disk_hash::{DiskHash, DiskHashOptions};
 pub use disk_tree::{DiskTree, DiskTreeOptions};
 pub use mem_hash::{EvictionObserver, MemHash, MemHashOptions};
 pub use raw::release_start_up_memory;

@@ -1,0 +1,45 @@
+//! What engines offer whose records outlive the process.
+
+use crate::{Action, Result};
+use std::path::Path;
+
+/// An engine that keeps its records in files of its own, as they are written.
+pub trait Durable: Send + Sync {
+    /// Hands all that was written so far to the system: it then outlives the process, not the machine. Fails with `Full` when
+    /// there is no space; it can be read and is kept in memory then, and the next write, flush or sync tries again.
+    fn flush(&self) -> Result<()>;
+
+    /// Returns once all that was written before the call is on disk. Whoever calls while another thread waits for the disk
+    /// shares the next wait with all others that came meanwhile. After a sync that failed nothing is written any more until
+    /// the engine is opened again: what the disk has kept cannot be known.
+    fn sync(&self) -> Result<()>;
+
+    /// Does all of these or none, also across a crash, and no reader sees some of them without the others per key; of several
+    /// about one key the last counts. Fails with `Invalid` when a key or value, or all of them together, are too long.
+    fn apply(&self, changes: &[(&[u8], Action<'_>)]) -> Result<()>;
+
+    /// Makes a copy of everything in a directory that is not there yet, as of one moment during the call, while work goes
+    /// on. It is on disk when this returns; it is opened as the original is.
+    fn copy(&self, to: &Path) -> Result<()>;
+
+    /// Puts everything on disk, and what makes the next opening fast. Writes fail with `Closed` from here on.
+    fn close(&self) -> Result<()>;
+
+    /// How often the engine has been opened, this time included: whoever numbers things within an opening can make them
+    /// unlike any of another one.
+    fn openings(&self) -> u32;
+
+    /// What it takes on disk.
+    fn usage(&self) -> Usage;
+}
+
+/// What an engine takes on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of the files that hold records.
+    pub bytes: u64,
+    /// Of those, what records take that count.
+    pub live_bytes: u64,
+    /// Files that hold records.
+    pub files: u64,
+}

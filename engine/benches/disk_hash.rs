@@ -1,0 +1,261 @@
+//! Questions to `disk_hash`, each answered in one run:
+//!
+//! - `speed`: CPU time per load, get, miss and update (its compaction included), 8/8 and 16/400 bytes, all of it in the
+//!   system's cache; with the default block cache and without one.
+//! - `space`: bytes of files for each byte that counts, after overwriting everything five times; bytes written for each
+//!   that was asked for.
+//! - `opening`: memory of the index, and seconds to open after a clean close and after a kill.
+//! - `commits`: writes a second that are on disk one by one, by threads.
+//!
+//! Run: `cargo bench -p todana-engine --bench disk_hash -- QUESTION [RECORDS [DIRECTORY]]`; all questions without arguments.
+
+#[path = "../tests/visitor/mod.rs"]
+mod visitor;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use todana_core::{Durable, Engine};
+use todana_engine::{DiskHash, DiskHashOptions};
+use visitor::Set;
+
+/// CPU seconds of this thread.
+fn cpu() -> f64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
+    stat.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).expect("a number of nanoseconds") / 1e9
+}
+
+fn resident() -> f64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<f64>().ok()).expect("a number of pages") * 4096.0
+}
+
+/// The n-th of a fixed stream of arbitrary 64-bit numbers (splitmix64).
+fn arbitrary(n: u64) -> u64 {
+    let mut x = n.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ x >> 31
+}
+
+/// A key of so many digits; all n below 10^8 give different ones.
+fn key(n: u64, digits: usize) -> Vec<u8> {
+    format!("{:0digits$}", n * 61_803_399 % 100_000_000).into_bytes()
+}
+
+struct Shape {
+    name: &'static str,
+    records: u64,
+    digits: usize,
+    value: Vec<u8>,
+}
+
+fn shapes(records: Option<u64>) -> [Shape; 2] {
+    [
+        Shape { name: "8/8", records: records.unwrap_or(2_000_000), digits: 8, value: b"12345678".to_vec() },
+        Shape {
+            name: "16/400",
+            records: records.unwrap_or(2_000_000) / 4,
+            digits: 16,
+            value: vec![b'v'; 400],
+        },
+    ]
+}
+
+fn fresh(directory: &Path) -> PathBuf {
+    let path = directory.join("disk-hash-bench");
+    let _ = std::fs::remove_dir_all(&path);
+    path
+}
+
+/// As whoever owns a database does, in between: a step for each so many writes.
+fn keep_house(hash: &DiskHash, written: u64) {
+    if written.is_multiple_of(256) {
+        hash.maintain();
+    }
+}
+
+fn each(records: u64, work: impl FnOnce()) -> f64 {
+    let start = cpu();
+    work();
+    (cpu() - start) / records as f64 * 1e6
+}
+
+fn speed(records: Option<u64>, directory: &Path) {
+    println!("# speed: CPU microseconds each");
+    for Shape { name, records, digits, value } in shapes(records) {
+        // One behind the other in memory, so that the keys themselves cost nothing.
+        let list = |which: &dyn Fn(u64) -> u64| -> Vec<u8> {
+            (0..records).flat_map(|n| key(which(n), digits)).collect()
+        };
+        let keys = list(&|n| n);
+        let order = list(&|n| arbitrary(n) % records);
+        let misses = list(&|n| records + arbitrary(n) % records);
+        for cache_bytes in [64 << 20, 0, 512 << 20] {
+            let path = fresh(directory);
+            let options = DiskHashOptions { cache_bytes, ..DiskHashOptions::default() };
+            let hash = DiskHash::open(&path, options).expect("it opens");
+            let load = each(records, || {
+                for (written, key) in (0..).zip(keys.chunks_exact(digits)) {
+                    hash.visit(key, &mut Set(&value)).expect("it is stored");
+                    keep_house(&hash, written);
+                }
+            });
+            let mut sum = 0;
+            let mut get = |keys: &[u8]| {
+                for key in keys.chunks_exact(digits) {
+                    hash.view(key, &mut |record| sum += record.value.len()).expect("it is read");
+                }
+            };
+            get(&order);
+            let hit = each(records, || get(&order));
+            let miss = each(records, || get(&misses));
+            assert_eq!(sum, 2 * records as usize * value.len());
+            let mut value = value.clone();
+            let update = each(records, || {
+                for (written, key) in (0..).zip(order.chunks_exact(digits)) {
+                    value[0] = value[0].wrapping_add(1);
+                    hash.visit(key, &mut Set(&value)).expect("it is stored");
+                    keep_house(&hash, written);
+                }
+            });
+            let usage = hash.usage();
+            println!(
+                "{name:7} cache {:3} MiB: load {load:.3} get {hit:.3} miss {miss:.3} update {update:.3}; files / live {:.2}",
+                cache_bytes >> 20,
+                usage.bytes as f64 / usage.live_bytes as f64
+            );
+            drop(hash);
+            let _ = std::fs::remove_dir_all(&path);
+        }
+    }
+}
+
+fn space(records: Option<u64>, directory: &Path) {
+    println!("# space: files / live bytes, and CPU microseconds an update, as everything is overwritten");
+    for Shape { name, records, digits, mut value } in shapes(records) {
+        let path = fresh(directory);
+        let hash = DiskHash::open(&path, DiskHashOptions::default()).expect("it opens");
+        let mut written = 0;
+        for round in 0..6u64 {
+            let mut worst = 0.0f64;
+            let took = each(records, || {
+                for n in 0..records {
+                    value[0] = value[0].wrapping_add(1);
+                    let n = if round == 0 { n } else { arbitrary(round << 40 | n) % records };
+                    hash.visit(&key(n, digits), &mut Set(&value)).expect("it is stored");
+                    written += 1;
+                    keep_house(&hash, written);
+                    if written.is_multiple_of(4096) && round > 0 {
+                        let usage = hash.usage();
+                        worst = worst.max(usage.bytes as f64 / usage.live_bytes as f64);
+                    }
+                }
+            });
+            let usage = hash.usage();
+            println!(
+                "{name:7} round {round}: {took:.3} us; {:.3} now, {worst:.3} at worst; {} files of {:.1} MB",
+                usage.bytes as f64 / usage.live_bytes as f64,
+                usage.files,
+                usage.bytes as f64 / 1e6
+            );
+        }
+        drop(hash);
+        let _ = std::fs::remove_dir_all(&path);
+    }
+}
+
+fn opening(records: Option<u64>, directory: &Path) {
+    let records = records.unwrap_or(10_000_000);
+    println!("# opening: {records} records of 8/8 bytes");
+    let path = fresh(directory);
+    let options = || DiskHashOptions { cache_bytes: 0, ..DiskHashOptions::default() };
+    let before = resident();
+    let hash = DiskHash::open(&path, options()).expect("it opens");
+    for n in 0..records {
+        hash.visit(&key(n, 8), &mut Set(b"12345678")).expect("it is stored");
+        keep_house(&hash, n);
+    }
+    println!(
+        "index {:.2} bytes a record; resident {:.2} bytes a record",
+        hash.status().index.bytes as f64 / records as f64,
+        (resident() - before) / records as f64
+    );
+    hash.sync().expect("it is synced");
+    let killed = path.with_extension("killed");
+    let _ = std::fs::remove_dir_all(&killed);
+    std::fs::create_dir(&killed).expect("a directory");
+    let without = path.with_extension("without");
+    let _ = std::fs::remove_dir_all(&without);
+    std::fs::create_dir(&without).expect("a directory");
+    for entry in std::fs::read_dir(&path).expect("it is there") {
+        let from = entry.expect("an entry").path();
+        std::fs::copy(&from, killed.join(from.file_name().expect("a name"))).expect("it is copied");
+        if from.extension().is_some_and(|ending| ending == "segment") {
+            std::fs::hard_link(&from, without.join(from.file_name().expect("a name"))).expect("a link");
+        }
+    }
+    let start = Instant::now();
+    hash.close().expect("it closes");
+    drop(hash);
+    println!("closed in {:.2} s", start.elapsed().as_secs_f64());
+    for (name, path) in [("after a close", &path), ("after a kill", &killed), ("no index", &without)] {
+        let before = resident();
+        let start = Instant::now();
+        let hash = DiskHash::open(path, options()).expect("it opens");
+        let took = start.elapsed().as_secs_f64();
+        assert_eq!(hash.status().records, records);
+        println!(
+            "{name}: opened in {took:.2} s; index {:.2}, resident {:.2} bytes a record",
+            hash.status().index.bytes as f64 / records as f64,
+            (resident() - before) / records as f64
+        );
+        drop(hash);
+    }
+    for path in [path, killed, without] {
+        let _ = std::fs::remove_dir_all(&path);
+    }
+}
+
+fn commits(_: Option<u64>, directory: &Path) {
+    println!("# commits: writes a second, each on disk before the next one of its thread");
+    for threads in [1, 2, 4, 8, 16] {
+        let path = fresh(directory);
+        let hash = DiskHash::open(&path, DiskHashOptions::default()).expect("it opens");
+        let (done, start) = (AtomicU64::new(0), Instant::now());
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let (hash, done) = (&hash, &done);
+                scope.spawn(move || {
+                    let mut n = 0;
+                    while start.elapsed() < Duration::from_secs(2) {
+                        hash.visit(&key(thread << 20 | n, 16), &mut Set(&[b'v'; 100])).expect("it is stored");
+                        hash.sync().expect("it is synced");
+                        n += 1;
+                    }
+                    done.fetch_add(n, Ordering::Relaxed);
+                });
+            }
+        });
+        println!("{threads:2} threads: {:.0}", done.into_inner() as f64 / start.elapsed().as_secs_f64());
+        drop(hash);
+        let _ = std::fs::remove_dir_all(&path);
+    }
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let question = words.first().map_or("all", String::as_str);
+    let records: Option<u64> = words.get(1).map(|n| n.parse().expect("a number of records"));
+    let directory = words.get(2).map_or_else(std::env::temp_dir, PathBuf::from);
+    for (name, ask) in [
+        ("speed", speed as fn(Option<u64>, &Path)),
+        ("space", space),
+        ("opening", opening),
+        ("commits", commits),
+    ] {
+        if question == name || question == "all" {
+            ask(records, &directory);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Several changes at once: one stretch of the log that counts as a whole or not at all.
+
+use super::DiskHash;
+use super::entry::{self, BATCH};
+use super::page::{Slot, class_of, tag_of};
+use super::scratch::Scratch;
+use super::segment::OFFSET_MAX;
+use super::shard::shard_of;
+use std::collections::HashMap;
+use std::ops::Range;
+use todana_core::{Action, Error, ErrorKind, Expiry, Record, Result};
+
+/// What a batch may take in the log besides its longest entry.
+const BATCH_LEN_MAX: u64 = OFFSET_MAX - (8 << 20);
+
+/// A change as it will be written.
+struct Change<'k> {
+    hash: u64,
+    key: &'k [u8],
+    /// Its entry, but for the CRC.
+    bytes: Range<usize>,
+    /// Where the record is now, and how long its entry is.
+    old: Option<(Slot, usize)>,
+    /// `None`: it is removed.
+    expiry: Option<Expiry>,
+}
+
+impl DiskHash {
+    pub(super) fn apply_batch(&self, changes: &[(&[u8], Action<'_>)]) -> Result<()> {
+        let mut last = HashMap::with_capacity(changes.len());
+        changes.iter().enumerate().for_each(|(index, (key, _))| {
+            last.insert(*key, index);
+        });
+        let wanted = changes.iter().enumerate().filter(|(index, (key, _))| last[key] == *index);
+        let wanted: Vec<(u64, &[u8], Action<'_>)> =
+            wanted.map(|(_, (key, action))| (self.hash(key), *key, *action)).collect();
+        let mut indices: Vec<usize> = wanted.iter().map(|change| shard_of(change.0)).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        let mut shards: Vec<_> = indices.iter().map(|&index| self.alone(index)).collect();
+        let place = |hash| indices.binary_search(&shard_of(hash)).expect("all of them are locked");
+
+        let (mut scratch, mut bytes, mut plan) = (Scratch::take(), Vec::new(), Vec::new());
+        let room = &mut *scratch;
+        for (hash, key, action) in wanted {
+            let found = self.find(&shards[place(hash)], hash, key, &mut room.old)?;
+            let start = bytes.len();
+            let expiry = match (action, &found) {
+                (Action::Keep, _) | (Action::Remove | Action::Retag(_), None) => continue,
+                (Action::Remove, Some(_)) => {
+                    entry::put_remove(&mut bytes, key);
+                    None
+                }
+                (Action::Put(record), _) => {
+                    // Here a shared value is copied, too: the batch is in memory as a whole.
+                    self.encode(key, &Record { shared: None, ..record }, &mut room.new)?;
+                    bytes.extend_from_slice(&room.new);
+                    Some(record.attributes.expiry)
+                }
+                (Action::Retag(attributes), Some(found)) => {
+                    self.encode_retagged(key, &room.old, found, attributes, &mut room.new)?;
+                    bytes.extend_from_slice(&room.new);
+                    Some(attributes.expiry)
+                }
+            };
+            let old = found.map(|found| (found.slot, found.head.len));
+            plan.push(Change { hash, key, bytes: start..bytes.len(), old, expiry });
+        }
+        // The longest last: the others then begin where an index entry can still lead.
+        plan.sort_by_key(|change| change.bytes.len());
+        let lens = || plan.iter().map(|change| entry::padded(change.bytes.len()));
+        let (total, longest) = (lens().sum::<usize>(), lens().next_back().unwrap_or(0));
+        if (total - longest) as u64 > BATCH_LEN_MAX {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("a batch of {total} bytes; at most {BATCH_LEN_MAX} besides its longest record"),
+            ));
+        }
+        if plan.is_empty() {
+            return Ok(());
+        }
+
+        let mut appender = self.log.lock();
+        appender.prepare(total + 16, longest)?;
+        if plan.len() > 1 {
+            let rest = (total as u64).to_le_bytes();
+            appender.append_small(|buffer| entry::put_other(buffer, BATCH, &rest));
+        }
+        let appended: Vec<_> = plan
+            .iter()
+            .map(|change| {
+                appender.append_small(|buffer| buffer.extend_from_slice(&bytes[change.bytes.clone()]))
+            })
+            .collect();
+        let segment = std::sync::Arc::clone(appender.segment());
+        if appender.is_long(total) {
+            // What cannot be written now stays readable, and is written later.
+            let _ = appender.flush();
+        }
+        drop(appender);
+        for (change, appended) in plan.iter().zip(appended) {
+            let shard = &mut shards[place(change.hash)];
+            let old = change.old.map(|(slot, len)| {
+                (shard.slot_at(change.hash, slot.location()).expect("it was found above"), len)
+            });
+            match (change.expiry, old) {
+                (Some(expiry), old) => {
+                    segment.note_expiry(expiry);
+                    let slot = Slot::new(tag_of(change.hash), class_of(appended.len), appended.at);
+                    shard.enter(change.hash, slot, appended.len, old);
+                }
+                (None, Some((index, len))) => {
+                    let removes = &segment.removes;
+                    removes.fetch_add(appended.len as u64, std::sync::atomic::Ordering::Relaxed);
+                    shard.leave(change.hash, index, len);
+                }
+                (None, None) => unreachable!("what was not there is not removed: {:?}", change.key),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,67 @@
+//! A copy of everything while work goes on: segments never change but at the end of the last one, so the files as long as they
+//! are at one moment are the database as of that moment.
+
+use super::DiskHash;
+use super::segment::{Segment, unreadable, unwritable};
+use crate::disk::Disk;
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::Arc;
+use todana_core::{Error, ErrorKind, Result};
+
+const PIECE: usize = 1 << 20;
+
+impl DiskHash {
+    pub(super) fn copy_to(&self, to: &Path) -> Result<()> {
+        let disk = &*self.log.disk;
+        if disk.list(to).is_ok() {
+            return Err(Error::new(ErrorKind::Invalid, format!("{} is there already", to.display())));
+        }
+        self.house.lock().copies += 1;
+        let outcome = self.copy_files(disk, to);
+        self.house.lock().copies -= 1;
+        outcome
+    }
+
+    fn copy_files(&self, disk: &dyn Disk, to: &Path) -> Result<()> {
+        let mut name = to.file_name().unwrap_or_default().to_os_string();
+        name.push(".partial");
+        let partial = to.with_file_name(name);
+        // What is left of one that was broken off.
+        for name in disk.list(&partial).unwrap_or_default() {
+            let path = partial.join(name);
+            disk.remove(&path).map_err(|error| unwritable(&path, &error))?;
+        }
+        disk.make_directory(&partial).map_err(|error| unwritable(&partial, &error))?;
+        let segments = {
+            let mut appender = self.log.lock();
+            appender.flush()?;
+            let segments = self.log.table().0.by_age();
+            segments.into_iter().map(|segment| (segment.len(), segment)).collect::<Vec<_>>()
+        };
+        for (len, segment) in segments {
+            copy_file(disk, &segment, len, &partial)?;
+        }
+        let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        disk.sync_directory(&partial).map_err(|error| unwritable(&partial, &error))?;
+        disk.rename(&partial, to).map_err(|error| unwritable(to, &error))?;
+        disk.sync_directory(parent).map_err(|error| unwritable(parent, &error))
+    }
+}
+
+fn copy_file(disk: &dyn Disk, segment: &Arc<Segment>, len: u64, to: &Path) -> Result<()> {
+    let path = to.join(segment.path.file_name().unwrap_or_default());
+    let file = disk.create(&path).map_err(|error| unwritable(&path, &error))?;
+    let mut piece = vec![0; PIECE.min(len as usize)];
+    let mut at = 0;
+    while at < len {
+        let wanted = PIECE.min((len - at) as usize);
+        if segment.read_at(at, &mut piece[..wanted])? < wanted {
+            return Err(unreadable(&segment.path, &std::io::ErrorKind::UnexpectedEof.into()));
+        }
+        let written = file.write_at(at, &mut [IoSlice::new(&piece[..wanted])]);
+        written.map_err(|error| unwritable(&path, &error))?;
+        at += wanted as u64;
+    }
+    file.sync().map_err(|error| unwritable(&path, &error))
+}

@@ -1,0 +1,357 @@
+//! Entries of the log: their bytes, and what they say (docs/format/disk-hash.md, section 2).
+
+use todana_core::{Access, Attributes, Expiry, Marks, UnixSeconds};
+
+pub(crate) const ALIGN: usize = 8;
+
+pub(crate) const PUT: u8 = 0;
+pub(crate) const REMOVE: u8 = 1;
+pub(crate) const BATCH: u8 = 2;
+pub(crate) const CLEAR: u8 = 3;
+pub(crate) const CENSUS: u8 = 4;
+pub(crate) const DROPPED: u8 = 5;
+pub(crate) const MARK: u8 = 6;
+
+const KIND: u8 = 0x07;
+const HAS_FLAGS: u8 = 0x08;
+const HAS_EXPIRY: u8 = 0x10;
+const SLIDES: u8 = 0x20;
+const HAS_VERSION: u8 = 0x40;
+const HAS_MORE: u8 = 0x80;
+const MORE_STALE: u8 = 0x01;
+const MORE_TOKEN_OUT: u8 = 0x02;
+const MORE_ACCESS: u8 = 0x04;
+const MORE_FETCHED: u8 = 0x08;
+const MORE_COMPRESSED: u8 = 0x10;
+
+/// As many bytes of an entry's beginning tell its length, whatever it is.
+pub(crate) const HEAD_MAX: usize = 64;
+
+/// How a stored value came to be: by which dictionary (0: none), and from how many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Packing {
+    pub(crate) dictionary: u8,
+    pub(crate) plain_len: usize,
+}
+
+/// What an entry says, as far as its beginning tells; offsets are from its beginning.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Head {
+    pub(crate) kind: u8,
+    pub(crate) attributes: Attributes,
+    pub(crate) packing: Option<Packing>,
+    pub(crate) key_at: usize,
+    pub(crate) key_len: usize,
+    pub(crate) value_len: usize,
+    /// With padding.
+    pub(crate) len: usize,
+}
+
+impl Head {
+    pub(crate) fn key<'b>(&self, entry: &'b [u8]) -> &'b [u8] {
+        &entry[self.key_at..self.key_at + self.key_len]
+    }
+
+    pub(crate) fn value<'b>(&self, entry: &'b [u8]) -> &'b [u8] {
+        let at = self.key_at + self.key_len;
+        &entry[at..at + self.value_len]
+    }
+
+    /// The number behind the tag of an entry of a kind that has one there, of at least 16 bytes.
+    pub(crate) fn number(entry: &[u8]) -> u64 {
+        eight(entry, 8)
+    }
+}
+
+pub(crate) fn eight(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+pub(crate) fn four(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+#[inline]
+pub(crate) fn padded(len: usize) -> usize {
+    len.next_multiple_of(ALIGN)
+}
+
+#[inline]
+fn put_varint(mut value: u64, into: &mut Vec<u8>) {
+    while value >= 0x80 {
+        into.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    into.push(value as u8);
+}
+
+struct Cursor<'b> {
+    bytes: &'b [u8],
+    at: usize,
+}
+
+impl Cursor<'_> {
+    #[inline]
+    fn byte(&mut self) -> Option<u8> {
+        let byte = *self.bytes.get(self.at)?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    #[inline]
+    fn varint(&mut self) -> Option<u64> {
+        let byte = self.byte()?;
+        if byte < 0x80 {
+            return Some(u64::from(byte));
+        }
+        let mut value = u64::from(byte & 0x7f);
+        for shift in (7..70).step_by(7) {
+            let byte = self.byte()?;
+            if shift == 63 && byte > 1 {
+                return None;
+            }
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn len(&mut self) -> Option<usize> {
+        // No key or value is longer; sums of some of these do not overflow.
+        self.varint().filter(|&len| len <= u64::from(u32::MAX)).map(|len| len as usize)
+    }
+}
+
+/// Appends the beginning of an entry up to its key, the CRC left open.
+#[inline]
+pub(crate) fn put_head(
+    into: &mut Vec<u8>,
+    key_len: usize,
+    value_len: usize,
+    attributes: &Attributes,
+    packing: Option<Packing>,
+) {
+    if *attributes == Attributes::default() && packing.is_none() {
+        if key_len < 0x80 && value_len < 0x80 {
+            into.extend_from_slice(&[0, 0, 0, 0, PUT, key_len as u8, value_len as u8]);
+        } else {
+            into.extend_from_slice(&[0, 0, 0, 0, PUT]);
+            put_varint(key_len as u64, into);
+            put_varint(value_len as u64, into);
+        }
+        return;
+    }
+    let start = into.len();
+    into.extend_from_slice(&[0, 0, 0, 0, PUT]);
+    put_varint(key_len as u64, into);
+    put_varint(value_len as u64, into);
+    let Attributes { flags, expiry, version, marks, access } = *attributes;
+    let mut more = 0;
+    for (is_set, bit) in [
+        (marks.stale, MORE_STALE),
+        (marks.token_out, MORE_TOKEN_OUT),
+        (access.is_some(), MORE_ACCESS),
+        (access.is_some_and(|access| access.fetched), MORE_FETCHED),
+        (packing.is_some(), MORE_COMPRESSED),
+    ] {
+        more |= if is_set { bit } else { 0 };
+    }
+    let mut tag = PUT;
+    if more != 0 {
+        tag |= HAS_MORE;
+        into.push(more);
+    }
+    if flags != 0 {
+        tag |= HAS_FLAGS;
+        put_varint(flags.into(), into);
+    }
+    match expiry {
+        Expiry::Never => {}
+        Expiry::At(at) => {
+            tag |= HAS_EXPIRY;
+            put_varint(at.0, into);
+        }
+        Expiry::Sliding { at, span_s } => {
+            tag |= HAS_EXPIRY | SLIDES;
+            put_varint(at.0, into);
+            put_varint(span_s.into(), into);
+        }
+    }
+    if version != 0 {
+        tag |= HAS_VERSION;
+        put_varint(version, into);
+    }
+    if let Some(access) = access {
+        put_varint(access.at.0, into);
+    }
+    if let Some(Packing { dictionary, plain_len }) = packing {
+        into.push(dictionary);
+        put_varint(plain_len as u64, into);
+    }
+    into[start + 4] = tag;
+}
+
+/// Appends a remove entry but for its CRC.
+pub(crate) fn put_remove(into: &mut Vec<u8>, key: &[u8]) {
+    into.extend_from_slice(&[0, 0, 0, 0, REMOVE]);
+    put_varint(key.len() as u64, into);
+    into.extend_from_slice(key);
+}
+
+/// Appends an entry of another kind, of these bytes behind the first eight, but for its CRC.
+pub(crate) fn put_other(into: &mut Vec<u8>, kind: u8, rest: &[u8]) {
+    into.extend_from_slice(&[0, 0, 0, 0, kind, 0, 0, 0]);
+    into.extend_from_slice(rest);
+}
+
+/// Pads the entry that began at `start` and is now whole, and sets its CRC. `seed`: of its segment and offset.
+#[inline]
+pub(crate) fn seal(into: &mut Vec<u8>, start: usize, seed: u32) {
+    let len = padded(into.len() - start);
+    // Fewer than eight.
+    into.resize(start + len, 0);
+    let crc = crc32c::crc32c_append(seed, &into[start + 4..]);
+    into[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Whether the CRC of a whole entry is right.
+#[inline]
+pub(crate) fn is_whole(entry: &[u8], seed: u32) -> bool {
+    crc32c::crc32c_append(seed, &entry[4..]) == four(entry, 0)
+}
+
+/// What an entry's first bytes ([`HEAD_MAX`] of them, or all) say; `None` if that is nothing. The rest of it may not be
+/// there, and the CRC has not been looked at.
+#[inline]
+pub(crate) fn parse(bytes: &[u8]) -> Option<Head> {
+    let tag = *bytes.get(4)?;
+    let mut cursor = Cursor { bytes, at: 5 };
+    let mut head = Head {
+        kind: tag & KIND,
+        attributes: Attributes::default(),
+        packing: None,
+        key_at: 0,
+        key_len: 0,
+        value_len: 0,
+        len: 0,
+    };
+    if tag == PUT {
+        head.key_len = cursor.len()?;
+        head.value_len = cursor.len()?;
+    } else {
+        match head.kind {
+            PUT => parse_attributes(tag, &mut cursor, &mut head)?,
+            _ if tag & !KIND != 0 => return None,
+            REMOVE => head.key_len = cursor.len()?,
+            BATCH | DROPPED => head.len = 16,
+            CLEAR => head.len = 8,
+            CENSUS => head.len = 16 + 16 * four(bytes.get(8..12)?, 0) as usize,
+            MARK => head.len = 24,
+            _ => return None,
+        }
+        if head.len != 0 {
+            return Some(head);
+        }
+    }
+    head.key_at = cursor.at;
+    head.len = padded(head.key_at + head.key_len + head.value_len);
+    Some(head)
+}
+
+fn parse_attributes(tag: u8, cursor: &mut Cursor<'_>, head: &mut Head) -> Option<()> {
+    head.key_len = cursor.len()?;
+    head.value_len = cursor.len()?;
+    let more = if tag & HAS_MORE != 0 { cursor.byte()? } else { 0 };
+    let attributes = &mut head.attributes;
+    if tag & HAS_FLAGS != 0 {
+        attributes.flags = u32::try_from(cursor.varint()?).ok()?;
+    }
+    if tag & HAS_EXPIRY != 0 {
+        let at = UnixSeconds(cursor.varint()?);
+        attributes.expiry = if tag & SLIDES != 0 {
+            Expiry::Sliding { at, span_s: u32::try_from(cursor.varint()?).ok()? }
+        } else {
+            Expiry::At(at)
+        };
+    }
+    if tag & HAS_VERSION != 0 {
+        attributes.version = cursor.varint()?;
+    }
+    attributes.marks = Marks { stale: more & MORE_STALE != 0, token_out: more & MORE_TOKEN_OUT != 0 };
+    if more & MORE_ACCESS != 0 {
+        let at = UnixSeconds(cursor.varint()?);
+        attributes.access = Some(Access { at, fetched: more & MORE_FETCHED != 0 });
+    }
+    if more & MORE_COMPRESSED != 0 {
+        let dictionary = cursor.byte()?;
+        head.packing = Some(Packing { dictionary, plain_len: cursor.len()? });
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_record_without_attributes_costs_seven_bytes_and_padding() {
+        let mut bytes = Vec::new();
+        put_head(&mut bytes, 8, 8, &Attributes::default(), None);
+        bytes.extend_from_slice(b"kkkkkkkkvvvvvvvv");
+        seal(&mut bytes, 0, 77);
+        assert_eq!(&bytes[4..], b"\x00\x08\x08kkkkkkkkvvvvvvvv\0");
+        let head = parse(&bytes).unwrap();
+        assert_eq!(
+            (head.key(&bytes), head.value(&bytes), head.len),
+            (&b"kkkkkkkk"[..], &b"vvvvvvvv"[..], 24)
+        );
+        assert!(is_whole(&bytes, 77) && !is_whole(&bytes, 78));
+    }
+
+    #[test]
+    fn attributes_come_back_as_they_were() {
+        let expiries = [
+            Expiry::Never,
+            Expiry::At(UnixSeconds(u64::MAX)),
+            Expiry::Sliding { at: UnixSeconds(300), span_s: u32::MAX },
+        ];
+        for expiry in expiries {
+            for bits in 0..64u32 {
+                let is = |bit: u32| bits >> bit & 1 == 1;
+                let attributes = Attributes {
+                    flags: if is(0) { u32::MAX } else { 0 },
+                    expiry,
+                    version: if is(1) { u64::MAX } else { 0 },
+                    marks: Marks { stale: is(2), token_out: is(3) },
+                    access: is(4).then_some(Access { at: UnixSeconds(u64::MAX), fetched: is(1) }),
+                };
+                let packing = is(5).then_some(Packing { dictionary: 9, plain_len: 1 << 30 });
+                let mut bytes = Vec::new();
+                put_head(&mut bytes, 3, 1000, &attributes, packing);
+                assert!(bytes.len() <= HEAD_MAX);
+                bytes.extend_from_slice(b"key");
+                bytes.resize(bytes.len() + 1000, b'v');
+                seal(&mut bytes, 0, 1);
+                let head = parse(&bytes[..bytes.len().min(HEAD_MAX)]).unwrap();
+                assert_eq!((head.attributes, head.packing, head.len), (attributes, packing, bytes.len()));
+                assert_eq!((head.key(&bytes), head.value(&bytes)), (&b"key"[..], &[b'v'; 1000][..]));
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_an_entry_or_not_one() {
+        let mut random = fastrand::Rng::with_seed(3);
+        for _ in 0..20_000 {
+            let mut bytes: Vec<u8> = (0..random.usize(..100)).map(|_| random.u8(..)).collect();
+            if let Some(tag) = bytes.get_mut(4) {
+                *tag = random.u8(..);
+            }
+            if let Some(head) = parse(&bytes) {
+                assert!(head.len >= 8 && head.len % 8 == 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The checkpoint of the index (docs/format/disk-hash.md, section 4): written a part at a time while work goes on, read at
+//! opening.
+
+use super::DiskHash;
+use super::compaction::Housekeeping;
+use super::entry::{eight, four};
+use super::page::{CLASS_MAX, Location, Page, Slot};
+use super::segment::{HEADER_LEN, Header, Identity, Position, SEGMENTS_MAX, corrupt, unreadable, unwritable};
+use super::shard::{PAGES, SHARDS, Shard};
+use crate::disk::{Disk, File};
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use todana_core::Result;
+
+const MAGIC: &[u8; 8] = b"TODANADX";
+const END_MAGIC: &[u8; 8] = b"TODANAXE";
+const NAME: &str = "index";
+const PARTIAL: &str = "index.partial";
+const PART_HEAD: usize = 32;
+const FOOTER_HEAD: usize = 24;
+const SEGMENT_ENTRY: usize = 24;
+
+/// A checkpoint that is being written.
+pub(super) struct IndexWriter {
+    file: Box<dyn File>,
+    len: u64,
+    seed: u32,
+    next: usize,
+    /// No part is as of a later position.
+    until: Position,
+    appended: u64,
+}
+
+fn put_position(position: Position, into: &mut Vec<u8>) {
+    into.extend_from_slice(&position.number.to_le_bytes());
+    into.extend_from_slice(&position.offset.to_le_bytes());
+}
+
+fn position_at(bytes: &[u8], at: usize) -> Position {
+    Position { number: eight(bytes, at), offset: eight(bytes, at + 8) }
+}
+
+impl IndexWriter {
+    fn write(&mut self, bytes: &[u8], path: &Path) -> Result<()> {
+        let written = self.file.write_at(self.len, &mut [IoSlice::new(bytes)]);
+        written.map_err(|error| unwritable(path, &error))?;
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn seal(&self, index: usize, bytes: &mut [u8]) {
+        let crc = crc32c::crc32c_append(self.seed ^ index as u32, &bytes[4..]);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+impl DiskHash {
+    /// Goes on with the checkpoint of the index, if one is due; true if there is more to do.
+    pub(super) fn index_step(&self, house: &mut Housekeeping) -> Result<bool> {
+        let Some(mut writer) = house.index.take() else {
+            let since = self.log.appended() - house.indexed_bytes;
+            if since < self.checkpoint_bytes {
+                return Ok(false);
+            }
+            let index_bytes: u64 = self.shards.iter().map(|shard| shard.0.read().bytes()).sum();
+            if since < 4 * index_bytes {
+                return Ok(false);
+            }
+            house.index = Some(self.begin_index()?);
+            return Ok(true);
+        };
+        if writer.next < SHARDS {
+            self.write_part(&mut writer)?;
+            house.index = Some(writer);
+            return Ok(true);
+        }
+        let appended = writer.appended;
+        // One that failed is tried again when as much has been written once more.
+        house.indexed_bytes = appended;
+        self.finish_index(writer)?;
+        Ok(false)
+    }
+
+    /// Puts everything on disk and writes the index down.
+    pub(super) fn write_index(&self) -> Result<()> {
+        self.log.sync()?;
+        let mut house = self.house.lock();
+        house.index = None;
+        let mut writer = self.begin_index()?;
+        while writer.next < SHARDS {
+            self.write_part(&mut writer)?;
+        }
+        self.finish_index(writer)
+    }
+
+    fn begin_index(&self) -> Result<IndexWriter> {
+        let path = self.log.directory.join(PARTIAL);
+        let _ = self.log.disk.remove(&path);
+        let file = self.log.disk.create(&path).map_err(|error| unwritable(&path, &error))?;
+        let header = Header {
+            identity: self.log.identity,
+            openings: self.log.openings,
+            number: 0,
+            extra: SHARDS as u32,
+        };
+        let bytes = header.encode(MAGIC);
+        let (seed, until) = (four(&bytes, 60), Position::default());
+        let mut writer = IndexWriter { file, len: 0, seed, next: 0, until, appended: self.log.appended() };
+        writer.write(&bytes, &path)?;
+        Ok(writer)
+    }
+
+    fn write_part(&self, writer: &mut IndexWriter) -> Result<()> {
+        let mut bytes = vec![0; PART_HEAD];
+        {
+            let shard = self.shared(writer.next);
+            let position = self.log.end();
+            writer.until = writer.until.max(position);
+            bytes.reserve(shard.records as usize * 8 + PAGES * 4);
+            let mut count = 0u32;
+            for (slot, &live) in shard.live.iter().enumerate().filter(|(_, live)| **live > 0) {
+                // Bytes count in it, so it is there.
+                let Some(segment) = shard.table.get(slot as u32) else { continue };
+                bytes.extend_from_slice(&segment.number.to_le_bytes());
+                bytes.extend_from_slice(&live.to_le_bytes());
+                bytes.extend_from_slice(&(slot as u32).to_le_bytes());
+                bytes.extend_from_slice(&[0; 4]);
+                count += 1;
+            }
+            bytes[4..8].copy_from_slice(&count.to_le_bytes());
+            bytes[8..16].copy_from_slice(&shard.records.to_le_bytes());
+            bytes[16..24].copy_from_slice(&position.number.to_le_bytes());
+            bytes[24..32].copy_from_slice(&position.offset.to_le_bytes());
+            for page in &shard.pages {
+                bytes.extend_from_slice(&(page.len() as u32).to_le_bytes());
+            }
+            for slot in shard.pages.iter().flat_map(Page::iter) {
+                bytes.extend_from_slice(&slot.0.to_le_bytes());
+            }
+        }
+        writer.seal(writer.next, &mut bytes);
+        writer.write(&bytes, &self.log.directory.join(PARTIAL))?;
+        writer.next += 1;
+        Ok(())
+    }
+
+    fn finish_index(&self, mut writer: IndexWriter) -> Result<()> {
+        // What the parts lead to is on disk before they are.
+        if self.log.synced() < writer.until {
+            self.log.sync()?;
+        }
+        let (table, _) = self.log.table();
+        let segments = table.by_age();
+        let mut bytes = vec![0; 4];
+        bytes.extend_from_slice(&(segments.len() as u32).to_le_bytes());
+        put_position(self.log.synced(), &mut bytes);
+        for segment in &segments {
+            bytes.extend_from_slice(&segment.number.to_le_bytes());
+            bytes.extend_from_slice(&segment.removes.load(Ordering::Relaxed).to_le_bytes());
+            bytes.extend_from_slice(&segment.soonest.load(Ordering::Relaxed).to_le_bytes());
+        }
+        bytes.extend_from_slice(END_MAGIC);
+        writer.seal(SHARDS, &mut bytes);
+        let (partial, path) = (self.log.directory.join(PARTIAL), self.log.directory.join(NAME));
+        writer.write(&bytes, &partial)?;
+        writer.file.sync().map_err(|error| unwritable(&partial, &error))?;
+        drop(writer);
+        self.log.disk.rename(&partial, &path).map_err(|error| unwritable(&path, &error))?;
+        self.log.disk.sync_directory(&self.log.directory).map_err(|error| unwritable(&path, &error))
+    }
+}
+
+/// What a checkpoint tells of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SegmentNote {
+    pub(super) removes: u64,
+    pub(super) soonest: u64,
+}
+
+/// A checkpoint that was read. Slots are those of the segments' table it was read for.
+pub(super) struct Loaded {
+    pub(super) shards: Vec<Shard>,
+    pub(super) positions: Vec<Position>,
+    pub(super) until: Position,
+    pub(super) segments: HashMap<u64, SegmentNote>,
+}
+
+/// Reads the checkpoint, if there is one. `slot_of`: the slot of a segment by its number, if it counts; records of those that do
+/// not are left out, as the log tells what became of them. What is wrong with it is told as text.
+pub(super) fn load(
+    disk: &dyn Disk,
+    directory: &Path,
+    identity: Option<Identity>,
+    slot_of: &dyn Fn(u64) -> Option<u32>,
+) -> std::result::Result<Option<Loaded>, String> {
+    let path = directory.join(NAME);
+    let file = match disk.open(&path, false) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unreadable(&path, &error).to_string()),
+    };
+    let wrong = |offset, what: &str| corrupt(&path, offset, what).to_string();
+    let mut reader = Reader {
+        len: file.len().map_err(|error| unreadable(&path, &error).to_string())?,
+        file: &*file,
+        at: 0,
+    };
+    let header = reader.take(HEADER_LEN).ok_or_else(|| wrong(0, "the header is cut off"))?;
+    let (header, seed) = Header::decode(&header, MAGIC).map_err(|what| wrong(0, &what))?;
+    if identity.is_some_and(|identity| header.identity != identity) || header.extra as usize != SHARDS {
+        return Err(wrong(0, "it is another database's"));
+    }
+    let (mut shards, mut positions) = (Vec::new(), Vec::new());
+    for index in 0..SHARDS {
+        let start = reader.at;
+        let part = reader.part(seed ^ index as u32, |head| {
+            let (segments, records) = (u64::from(four(head, 4)), eight(head, 8));
+            (segments * SEGMENT_ENTRY as u64)
+                .checked_add(PAGES as u64 * 4)?
+                .checked_add(records.checked_mul(8)?)
+        });
+        let part = part.ok_or_else(|| wrong(start, "the checksum of a part differs"))?;
+        let shard = read_shard(&part, slot_of).ok_or_else(|| wrong(start, "a part does not make sense"))?;
+        shards.push(shard);
+        positions.push(position_at(&part, 16));
+    }
+    let start = reader.at;
+    let footer = reader.footer(seed ^ SHARDS as u32);
+    let footer = footer.ok_or_else(|| wrong(start, "the checksum of the end differs"))?;
+    let segments = footer[FOOTER_HEAD..footer.len() - 8]
+        .chunks_exact(SEGMENT_ENTRY)
+        .map(|bytes| (eight(bytes, 0), SegmentNote { removes: eight(bytes, 8), soonest: eight(bytes, 16) }));
+    Ok(Some(Loaded { shards, positions, until: position_at(&footer, 8), segments: segments.collect() }))
+}
+
+struct Reader<'f> {
+    file: &'f dyn File,
+    at: u64,
+    len: u64,
+}
+
+impl Reader<'_> {
+    fn take(&mut self, len: usize) -> Option<Vec<u8>> {
+        if self.len - self.at < len as u64 {
+            return None;
+        }
+        let mut bytes = vec![0; len];
+        let read = self.file.read_at(self.at, &mut bytes).ok()?;
+        self.at += len as u64;
+        (read == len).then_some(bytes)
+    }
+
+    /// A part whose beginning tells how long the rest is; `None` if that is nonsense or the checksum differs.
+    fn part(&mut self, seed: u32, rest_len: impl Fn(&[u8]) -> Option<u64>) -> Option<Vec<u8>> {
+        let start = self.at;
+        let head = self.take(PART_HEAD)?;
+        let rest = rest_len(&head).filter(|&rest| rest <= self.len - self.at)?;
+        self.at = start;
+        let bytes = self.take(PART_HEAD + rest as usize)?;
+        (crc32c::crc32c_append(seed, &bytes[4..]) == four(&bytes, 0)).then_some(bytes)
+    }
+
+    fn footer(&mut self, seed: u32) -> Option<Vec<u8>> {
+        let rest = usize::try_from(self.len - self.at).ok()?;
+        if rest < FOOTER_HEAD + 8 || rest > FOOTER_HEAD + 8 + 2 * SEGMENTS_MAX * SEGMENT_ENTRY {
+            return None;
+        }
+        let bytes = self.take(rest)?;
+        let is_right = crc32c::crc32c_append(seed, &bytes[4..]) == four(&bytes, 0)
+            && bytes.ends_with(END_MAGIC)
+            && rest == FOOTER_HEAD + 8 + four(&bytes, 4) as usize * SEGMENT_ENTRY;
+        is_right.then_some(bytes)
+    }
+}
+
+fn read_shard(part: &[u8], slot_of: &dyn Fn(u64) -> Option<u32>) -> Option<Shard> {
+    let count = four(part, 4) as usize;
+    let mut shard = Shard::new();
+    let mut slots: Vec<Option<u32>> = Vec::new();
+    let (segments, rest) = part[PART_HEAD..].split_at(count * SEGMENT_ENTRY);
+    for bytes in segments.chunks_exact(SEGMENT_ENTRY) {
+        let stored = four(bytes, 16) as usize;
+        if stored >= SEGMENTS_MAX {
+            return None;
+        }
+        if let Some(slot) = slot_of(eight(bytes, 0)) {
+            shard.gain(slot, eight(bytes, 8) as usize);
+            slots.resize(slots.len().max(stored + 1), None);
+            slots[stored] = Some(slot);
+        }
+    }
+    let (counts, mut rest) = rest.split_at(PAGES * 4);
+    let mut sorted = Vec::new();
+    for (index, count) in counts.chunks_exact(4).enumerate() {
+        let len = four(count, 0) as usize * 8;
+        let (page, behind) = rest.split_at_checked(len)?;
+        rest = behind;
+        sorted.clear();
+        for bytes in page.chunks_exact(8) {
+            let stored = Slot(eight(bytes, 0));
+            let at = stored.location();
+            debug_assert!(stored.class() <= CLASS_MAX);
+            if let Some(slot) = slots.get(at.slot as usize).copied().flatten() {
+                sorted.push(Slot::new(stored.tag(), stored.class(), Location { slot, unit: at.unit }));
+            }
+        }
+        if !sorted.is_sorted_by_key(|slot: &Slot| slot.tag()) {
+            return None;
+        }
+        shard.records += sorted.len() as u64;
+        shard.pages[index] = Page::from_sorted(&sorted);
+    }
+    rest.is_empty().then_some(shard)
+}

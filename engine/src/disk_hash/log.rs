@@ -1,0 +1,586 @@
+//! The log: entries are appended to a buffer, written when it is full or somebody asks, and synced for all who wait at once.
+//!
+//! ```text
+//! segments, oldest first | the last one's end in memory (Head)
+//! ```
+//!
+//! Always true: a segment's bytes before `flushed` are in its file, those behind it in the head's buffer; what was appended can be
+//! read. Locks, in the order in which they are taken: a shard's, the head, the table, and none of them during a sync.
+
+use super::cache::Cache;
+use super::entry::{self, HEAD_MAX};
+use super::page::{CLASS_MAX, Location, class_bound};
+use super::segment::{
+    HEADER_LEN, Header, Identity, OFFSET_MAX, Position, SEGMENT_MAGIC, Segment, Table, file_name, unwritable,
+};
+use crate::disk::Disk;
+use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
+use std::io::IoSlice;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use todana_core::{Error, ErrorKind, Result};
+
+/// Segments are this share of the whole, within bounds: small ones waste little in a small database, few are open in a large one.
+const SEGMENT_SHARE: u64 = 24;
+
+/// The last segment, and its end that is not written yet.
+pub(crate) struct Head {
+    pub(crate) segment: Arc<Segment>,
+    buffer: Vec<u8>,
+    /// Where the buffer begins.
+    base: u64,
+    /// The segment is sealed before it gets longer, if it can be.
+    limit: u64,
+    /// The last mark tells that everything before this is on disk.
+    marked: Position,
+    /// Segments that may not be on disk, but for the last one.
+    unsynced: Vec<Arc<Segment>>,
+    /// There are names that may not be on disk.
+    names_unsynced: bool,
+    /// Why nothing can be written any more.
+    trouble: Option<Error>,
+}
+
+struct Synced {
+    /// Everything before this is on disk.
+    until: Position,
+    /// Somebody is at it.
+    is_busy: bool,
+    trouble: Option<Error>,
+}
+
+pub(crate) struct Log {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) directory: PathBuf,
+    pub(crate) identity: Identity,
+    pub(crate) openings: u32,
+    pub(crate) cache: Cache,
+    buffer_len: usize,
+    segment_min: u64,
+    segment_max: u64,
+    head: RwLock<Head>,
+    table: Mutex<Arc<Table>>,
+    /// Counts changes of the table.
+    version: AtomicU64,
+    synced: Mutex<Synced>,
+    wake: Condvar,
+    /// Of all segments.
+    bytes: AtomicU64,
+    /// Appended since the opening, and read at it.
+    appended: AtomicU64,
+}
+
+pub(crate) struct LogOptions {
+    pub(crate) cache_bytes: u64,
+    pub(crate) buffer_len: usize,
+    pub(crate) segment_min: u64,
+    pub(crate) segment_max: u64,
+}
+
+/// An entry that was appended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Appended {
+    pub(crate) at: Location,
+    pub(crate) len: usize,
+}
+
+impl Log {
+    /// A log of these segments, all of them on disk, and a new one behind them.
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        directory: PathBuf,
+        identity: Identity,
+        openings: u32,
+        table: Table,
+        last_number: u64,
+        replayed: u64,
+        options: LogOptions,
+    ) -> Result<Log> {
+        let bytes = table.slots.iter().flatten().map(|segment| segment.len()).sum();
+        let number = last_number + 1;
+        let limit = segment_limit(bytes, &options);
+        let (segment, buffer) = create(&*disk, &directory, identity, openings, &table, number, limit)?;
+        let mut table = table;
+        table.put(Arc::clone(&segment));
+        let until = Position { number, offset: 0 };
+        let head = Head {
+            segment,
+            buffer,
+            base: 0,
+            limit,
+            marked: Position::default(),
+            unsynced: Vec::new(),
+            names_unsynced: true,
+            trouble: None,
+        };
+        Ok(Log {
+            disk,
+            directory,
+            identity,
+            openings,
+            cache: Cache::new(options.cache_bytes),
+            buffer_len: options.buffer_len.max(4096),
+            segment_min: options.segment_min,
+            segment_max: options.segment_max,
+            bytes: AtomicU64::new(bytes + head.segment.len()),
+            appended: AtomicU64::new(replayed),
+            head: RwLock::new(head),
+            table: Mutex::new(Arc::new(table)),
+            version: AtomicU64::new(1),
+            synced: Mutex::new(Synced { until, is_busy: false, trouble: None }),
+            wake: Condvar::new(),
+        })
+    }
+
+    /// Bytes of all segments that count.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes appended since the opening, and read at it.
+    pub(crate) fn appended(&self) -> u64 {
+        self.appended.load(Ordering::Relaxed)
+    }
+
+    /// Garbage that is not worth anything.
+    pub(crate) fn slack(&self) -> u64 {
+        2 * self.segment_min
+    }
+
+    #[inline]
+    fn count(&self, len: usize) {
+        self.bytes.fetch_add(len as u64, Ordering::Relaxed);
+        self.appended.fetch_add(len as u64, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// The table, and how many changes made it.
+    pub(crate) fn table(&self) -> (Arc<Table>, u64) {
+        let table = self.table.lock();
+        (Arc::clone(&table), self.version())
+    }
+
+    /// The end.
+    pub(crate) fn end(&self) -> Position {
+        let head = self.head.read();
+        Position { number: head.segment.number, offset: head.segment.len() }
+    }
+
+    /// Everything before this is on disk.
+    pub(crate) fn synced(&self) -> Position {
+        self.synced.lock().until
+    }
+
+    /// Memory that is neither index nor cache.
+    pub(crate) fn buffer_bytes(&self) -> u64 {
+        self.head.read().buffer.capacity() as u64
+    }
+
+    /// The end, to append several entries with nothing between them.
+    pub(crate) fn lock(&self) -> Appender<'_> {
+        Appender { log: self, head: self.head.write() }
+    }
+
+    /// Hands everything to the system: it then outlives the process.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.lock().flush()
+    }
+
+    /// Returns once everything that was appended before is on disk. Who comes while another one is at it waits for the next
+    /// round, which then is for all who wait. After a sync that failed nothing can be known about what is on disk, so nothing is
+    /// written any more.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let target = self.end();
+        let mut synced = self.synced.lock();
+        loop {
+            if synced.until >= target {
+                return Ok(());
+            }
+            if let Some(trouble) = &synced.trouble {
+                return Err(trouble.clone());
+            }
+            if !synced.is_busy {
+                break;
+            }
+            self.wake.wait(&mut synced);
+        }
+        synced.is_busy = true;
+        drop(synced);
+        let outcome = self.sync_now();
+        let mut synced = self.synced.lock();
+        synced.is_busy = false;
+        let outcome = match outcome {
+            Ok(until) => {
+                synced.until = until;
+                Ok(())
+            }
+            Err((error, is_final)) => {
+                if is_final {
+                    synced.trouble = Some(error.clone());
+                }
+                Err(error)
+            }
+        };
+        drop(synced);
+        self.wake.notify_all();
+        outcome
+    }
+
+    fn sync_now(&self) -> std::result::Result<Position, (Error, bool)> {
+        let mut appender = self.lock();
+        appender.flush().map_err(|error| (error, false))?;
+        let head = &mut *appender.head;
+        let until = Position { number: head.segment.number, offset: head.segment.len() };
+        let mut segments = std::mem::take(&mut head.unsynced);
+        segments.push(Arc::clone(&head.segment));
+        let has_names = std::mem::take(&mut head.names_unsynced);
+        drop(appender);
+        for segment in &segments {
+            segment.file.sync().map_err(|error| (self.fail(&segment.path, &error), true))?;
+        }
+        if has_names {
+            let outcome = self.disk.sync_directory(&self.directory);
+            outcome.map_err(|error| (self.fail(&self.directory, &error), true))?;
+        }
+        Ok(until)
+    }
+
+    fn fail(&self, path: &std::path::Path, error: &std::io::Error) -> Error {
+        let error = Error::new(
+            ErrorKind::Unavailable,
+            format!(
+                "cannot sync {}: {error}; what was written last may be lost, so nothing more is written until it is opened again",
+                path.display()
+            ),
+        );
+        self.head.write().trouble = Some(error.clone());
+        error
+    }
+
+    /// Notes that a name was changed that is to be on disk with the next sync.
+    pub(crate) fn note_name(&self) {
+        self.head.write().names_unsynced = true;
+    }
+
+    /// Shows the entry at a place, whose bytes are right. `scratch` is what it is read to, if it must be.
+    #[inline]
+    pub(crate) fn see<T>(
+        &self,
+        segment: &Segment,
+        unit: u32,
+        class: u32,
+        scratch: &mut Vec<u8>,
+        see: impl FnOnce(&entry::Head, &[u8]) -> T,
+    ) -> Result<T> {
+        let offset = u64::from(unit) * 8;
+        let mut see = Some(see);
+        let mut show = |bytes: &[u8]| {
+            let head = entry::parse(bytes).filter(|head| head.len <= bytes.len())?;
+            let bytes = &bytes[..head.len];
+            if !entry::is_whole(bytes, segment.seed_at(offset)) {
+                return None;
+            }
+            Some(see.take().expect("shown once")(&head, bytes))
+        };
+        if offset >= segment.flushed.load(Ordering::Acquire) {
+            let head = self.head.read();
+            if head.segment.number == segment.number && offset >= head.base {
+                let bytes = &head.buffer[(offset - head.base) as usize..];
+                return show(bytes).ok_or_else(|| segment.corrupt(offset, "the entry in memory is damaged"));
+            }
+        } else if let Some(seen) = self.cache.see(segment, offset, &mut show).flatten() {
+            return Ok(seen);
+        } else if self.cache.admit(segment, offset, class_bound(class).unwrap_or(usize::MAX))
+            && let Some(seen) = self.cache.see(segment, offset, &mut show).flatten()
+        {
+            return Ok(seen);
+        }
+        let len = read(segment, offset, class, scratch)?;
+        show(&scratch[..len]).ok_or_else(|| segment.corrupt(offset, "the checksum of the entry differs"))
+    }
+
+    /// As `see`, with a copy in `scratch`, whose first bytes are the entry then.
+    #[inline]
+    pub(crate) fn fetch(
+        &self,
+        segment: &Segment,
+        unit: u32,
+        class: u32,
+        scratch: &mut Vec<u8>,
+    ) -> Result<entry::Head> {
+        let bound = class_bound(class);
+        if bound.is_none_or(|bound| bound > 4096)
+            && u64::from(unit) * 8 < segment.flushed.load(Ordering::Acquire)
+        {
+            // Not by way of the cache, and without a second copy.
+            return read_entry(segment, unit, class, scratch);
+        }
+        let mut copy = std::mem::take(scratch);
+        let mut read = Vec::new();
+        let outcome = self.see(segment, unit, class, &mut read, |head, bytes| {
+            if copy.len() < bytes.len() {
+                copy.resize(bytes.len().next_multiple_of(256), 0);
+            }
+            copy[..bytes.len()].copy_from_slice(bytes);
+            *head
+        });
+        *scratch = copy;
+        outcome
+    }
+}
+
+/// Reads the bytes of an entry from its file; returns how many there are.
+fn read(segment: &Segment, offset: u64, class: u32, scratch: &mut Vec<u8>) -> Result<usize> {
+    let there = segment.len().saturating_sub(offset);
+    let first = class_bound(class).unwrap_or(HEAD_MAX) as u64;
+    let len = first.min(there) as usize;
+    if scratch.len() < len {
+        scratch.resize(len, 0);
+    }
+    let read = segment.read_at(offset, &mut scratch[..len])?;
+    if class < CLASS_MAX || read < len {
+        return Ok(read);
+    }
+    let whole = entry::parse(&scratch[..read]).map_or(0, |head| head.len);
+    if whole as u64 > there {
+        return Ok(read);
+    }
+    if scratch.len() < whole {
+        scratch.resize(whole, 0);
+    }
+    segment.read_at(offset, &mut scratch[..whole])
+}
+
+/// Reads an entry from its file; its bytes are the first in `scratch` then, and right.
+pub(crate) fn read_entry(
+    segment: &Segment,
+    unit: u32,
+    class: u32,
+    scratch: &mut Vec<u8>,
+) -> Result<entry::Head> {
+    let offset = u64::from(unit) * 8;
+    let len = read(segment, offset, class, scratch)?;
+    let head = entry::parse(&scratch[..len])
+        .filter(|head| head.len <= len && entry::is_whole(&scratch[..head.len], segment.seed_at(offset)));
+    head.ok_or_else(|| segment.corrupt(offset, "the checksum of the entry differs"))
+}
+
+fn segment_limit(bytes: u64, options: &LogOptions) -> u64 {
+    (bytes / SEGMENT_SHARE)
+        .clamp(options.segment_min, options.segment_max.max(options.segment_min))
+        .min(OFFSET_MAX)
+}
+
+/// Makes the file of a segment; returns it and what it begins with, which is not written yet.
+fn create(
+    disk: &dyn Disk,
+    directory: &std::path::Path,
+    identity: Identity,
+    openings: u32,
+    table: &Table,
+    number: u64,
+    limit: u64,
+) -> Result<(Arc<Segment>, Vec<u8>)> {
+    let slot = table.free_slot().ok_or_else(|| {
+        Error::new(ErrorKind::Full, format!("{} holds as many segments as it can", directory.display()))
+    })?;
+    let mut buffer = Vec::new();
+    buffer.extend_from_slice(&Header { identity, openings, number, extra: 0 }.encode(SEGMENT_MAGIC));
+    let seed = entry::four(&buffer, 60);
+    let segments = table.by_age();
+    let mut census = Vec::with_capacity(8 + segments.len() * 16);
+    census.extend_from_slice(&(segments.len() as u32).to_le_bytes());
+    census.extend_from_slice(&[0; 4]);
+    for segment in &segments {
+        census.extend_from_slice(&segment.number.to_le_bytes());
+        census.extend_from_slice(&segment.len().to_le_bytes());
+    }
+    entry::put_other(&mut buffer, entry::CENSUS, &census);
+    entry::seal(&mut buffer, HEADER_LEN, seed ^ (HEADER_LEN / 8) as u32);
+    let path = directory.join(file_name(number));
+    let file = disk.create(&path).map_err(|error| unwritable(&path, &error))?;
+    let segment = Segment::new((number, slot), path, file, seed, limit);
+    segment.len.store(buffer.len() as u64, Ordering::Release);
+    Ok((Arc::new(segment), buffer))
+}
+
+/// The end of the log, to oneself.
+pub(crate) struct Appender<'l> {
+    log: &'l Log,
+    head: RwLockWriteGuard<'l, Head>,
+}
+
+impl Appender<'_> {
+    /// The end.
+    pub(crate) fn end(&self) -> Position {
+        Position { number: self.head.segment.number, offset: self.head.segment.len() }
+    }
+
+    /// Prepares for entries of `len` bytes in all, the last of them `last` bytes long; they will be in one segment. When it
+    /// fails nothing has changed.
+    #[inline]
+    pub(crate) fn prepare(&mut self, len: usize, last: usize) -> Result<()> {
+        if let Some(trouble) = &self.head.trouble {
+            return Err(trouble.clone());
+        }
+        let end = self.head.base + self.head.buffer.len() as u64;
+        // Room for a mark, too.
+        let needed = len as u64 + 64;
+        let is_crowded = end + needed > self.head.limit && end > self.head.segment_start();
+        if is_crowded || end + needed - last as u64 >= OFFSET_MAX {
+            self.roll(needed)?;
+            self.mark();
+        } else if self.head.buffer.len() + len > self.log.buffer_len && !self.head.buffer.is_empty() {
+            self.flush()?;
+        }
+        if self.head.buffer.is_empty() {
+            self.mark();
+        }
+        Ok(())
+    }
+
+    /// Says what is on disk, if more is than was last said.
+    fn mark(&mut self) {
+        let synced = self.log.synced();
+        if synced > self.head.marked {
+            self.head.marked = synced;
+            let mut rest = [0; 16];
+            rest[..8].copy_from_slice(&synced.number.to_le_bytes());
+            rest[8..].copy_from_slice(&synced.offset.to_le_bytes());
+            self.append_small(|buffer| entry::put_other(buffer, entry::MARK, &rest));
+        }
+    }
+
+    /// Appends an entry that `put` writes but for padding and CRC. `prepare` has made room for it.
+    #[inline]
+    pub(crate) fn append_small(&mut self, put: impl FnOnce(&mut Vec<u8>)) -> Appended {
+        let head = &mut *self.head;
+        let start = head.buffer.len();
+        let offset = head.base + start as u64;
+        put(&mut head.buffer);
+        entry::seal(&mut head.buffer, start, head.segment.seed_at(offset));
+        let len = head.buffer.len() - start;
+        head.segment.len.store(offset + len as u64, Ordering::Release);
+        self.log.count(len);
+        Appended { at: Location { slot: head.segment.slot, unit: (offset / 8) as u32 }, len }
+    }
+
+    /// Appends an entry of a beginning and two long parts, by one write of its own. When it fails, nothing was appended.
+    pub(crate) fn append_long(&mut self, beginning: &[u8], key: &[u8], value: &[u8]) -> Result<Appended> {
+        self.flush()?;
+        let offset = self.head.base;
+        let len = entry::padded(beginning.len() + key.len() + value.len());
+        let padding = &[0u8; 8][..len - beginning.len() - key.len() - value.len()];
+        let mut crc = crc32c::crc32c_append(self.head.segment.seed_at(offset), &beginning[4..]);
+        for part in [key, value, padding] {
+            crc = crc32c::crc32c_append(crc, part);
+        }
+        let crc = crc.to_le_bytes();
+        let mut pieces = [&crc[..], &beginning[4..], key, value, padding].map(IoSlice::new);
+        let head = &mut *self.head;
+        let segment = Arc::clone(&head.segment);
+        segment.file.write_at(offset, &mut pieces).map_err(|error| unwritable(&segment.path, &error))?;
+        head.base = offset + len as u64;
+        segment.len.store(head.base, Ordering::Release);
+        segment.flushed.store(head.base, Ordering::Release);
+        self.log.count(len);
+        Ok(Appended { at: Location { slot: segment.slot, unit: (offset / 8) as u32 }, len })
+    }
+
+    /// Whether an entry of this length is better written by itself.
+    #[inline]
+    pub(crate) fn is_long(&self, len: usize) -> bool {
+        len > self.log.buffer_len / 2
+    }
+
+    #[inline]
+    pub(crate) fn segment(&self) -> &Arc<Segment> {
+        &self.head.segment
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        let head = &mut *self.head;
+        if head.buffer.is_empty() {
+            return Ok(());
+        }
+        if let Some(trouble) = &head.trouble {
+            return Err(trouble.clone());
+        }
+        let segment = &head.segment;
+        let mut pieces = [IoSlice::new(&head.buffer)];
+        segment.file.write_at(head.base, &mut pieces).map_err(|error| unwritable(&segment.path, &error))?;
+        head.base += head.buffer.len() as u64;
+        segment.flushed.store(head.base, Ordering::Release);
+        head.buffer.clear();
+        if head.buffer.capacity() > 2 * self.log.buffer_len {
+            head.buffer.shrink_to(self.log.buffer_len);
+        }
+        Ok(())
+    }
+
+    /// Begins a new segment.
+    fn roll(&mut self, needed: u64) -> Result<()> {
+        self.flush()?;
+        let log = self.log;
+        let options = LogOptions {
+            cache_bytes: 0,
+            buffer_len: 0,
+            segment_min: log.segment_min,
+            segment_max: log.segment_max,
+        };
+        let limit = segment_limit(log.bytes(), &options);
+        let mut shared = log.table.lock();
+        let number = self.head.segment.number + 1;
+        let (segment, buffer) = create(
+            &*log.disk,
+            &log.directory,
+            log.identity,
+            log.openings,
+            &shared,
+            number,
+            limit.max(needed),
+        )?;
+        log.bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+        let mut table = Table::clone(&shared);
+        table.put(Arc::clone(&segment));
+        *shared = Arc::new(table);
+        log.version.fetch_add(1, Ordering::Release);
+        drop(shared);
+        let head = &mut *self.head;
+        head.segment.sealed.store(true, Ordering::Release);
+        let old = std::mem::replace(&mut head.segment, segment);
+        head.unsynced.push(old);
+        (head.buffer, head.base, head.limit, head.names_unsynced) = (buffer, 0, limit, true);
+        head.buffer.reserve(log.buffer_len);
+        Ok(())
+    }
+
+    /// Says that a segment counts no more; its file can be removed once that is on disk.
+    pub(crate) fn drop_segment(&mut self, segment: &Segment) -> Result<Position> {
+        self.prepare(16, 0)?;
+        let number = segment.number.to_le_bytes();
+        self.append_small(|buffer| entry::put_other(buffer, entry::DROPPED, &number));
+        let log = self.log;
+        let mut shared = log.table.lock();
+        let mut table = Table::clone(&shared);
+        table.take(segment.slot);
+        *shared = Arc::new(table);
+        log.version.fetch_add(1, Ordering::Release);
+        log.bytes.fetch_sub(segment.len(), Ordering::Relaxed);
+        drop(shared);
+        self.head.unsynced.retain(|other| other.number != segment.number);
+        Ok(self.end())
+    }
+}
+
+impl Head {
+    /// Where the entries behind the census begin, roughly: a segment of nothing else is not given up.
+    fn segment_start(&self) -> u64 {
+        4096
+    }
+}

@@ -1,0 +1,498 @@
+//! The hash on disk: a log of records in segments, and an index in memory that finds each with one read.
+//!
+//! ```text
+//! key -> hash -> shard (lock) -> page -> slot: 21 more bits of the hash, size class, segment, offset
+//!                                          |
+//! segments of the log (docs/format/disk-hash.md): block cache | file | the end that is not written yet
+//! ```
+//!
+//! A write appends a record and turns the index to it; what was there before is garbage until compaction has written the
+//! rest of its segment once more. The index costs about ten bytes a record and holds no keys: a miss is answered by
+//! it alone but once in some thousands, a hit reads one place.
+//!
+//! There are no threads in here. Whoever owns it calls [`Engine::maintain`] again and again: that hands what was written to the
+//! system, compacts, and writes the index down, a bounded step each; and [`Durable::sync`] where a write is to be on disk.
+//!
+//! Always true: of a key's entries the last in the log counts; the index leads to it; an entry that the index leads to lies in a
+//! segment that counts.
+
+mod batch;
+mod cache;
+mod compaction;
+mod copy;
+mod entry;
+mod index_file;
+mod log;
+mod opening;
+mod page;
+mod scratch;
+mod segment;
+mod shard;
+mod sweep;
+mod walk;
+
+use crate::disk::{Disk, SystemDisk};
+use compaction::Housekeeping;
+use entry::Head;
+use log::{Appended, Log};
+use page::{Slot, class_of, tag_of};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use scratch::{Room, Scratch};
+use shard::{PAGES, SHARDS, Shard, page_of, shard_of};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use todana_core::{
+    Action, Durable, Engine, Error, ErrorKind, Index, Perishable, Place, Record, Result, SharedBytes, Status,
+    Usage, Visitor,
+};
+
+const KEY_LEN_MAX: usize = 1 << 28;
+const VALUE_LEN_MAX: usize = 1 << 30;
+
+/// How a [`DiskHash`] is opened.
+#[derive(Clone)]
+pub struct DiskHashOptions {
+    /// The hash seed of a database that is made; `None` takes a random one, as whoever faces strangers should.
+    pub seed: Option<u64>,
+    /// Memory for blocks of the files, so that reads of what is hot need no system call. Taken as it is needed.
+    pub cache_bytes: u64,
+    /// What is written is gathered up to so many bytes before it is handed to the system.
+    pub buffer_bytes: usize,
+    /// Segments are a 24th of the whole, but not shorter than this ...
+    pub segment_bytes_min: u64,
+    /// ... nor longer than this (at most 128 MiB).
+    pub segment_bytes_max: u64,
+    /// Compaction begins when the files are so many times as large as what counts in them: 1.4 is the default. Less costs
+    /// more writing: at 1.4 each byte is written about three times in the long run, at 1.2 about five times.
+    pub space_factor: f64,
+    /// The index is written down when so many bytes have been written since, and as many as the index takes four times over: so
+    /// much is read at an opening after a crash.
+    pub checkpoint_bytes: u64,
+    /// The file system.
+    pub disk: Arc<dyn Disk>,
+}
+
+impl Default for DiskHashOptions {
+    fn default() -> Self {
+        DiskHashOptions {
+            seed: None,
+            cache_bytes: 64 << 20,
+            buffer_bytes: 256 << 10,
+            segment_bytes_min: 1 << 20,
+            segment_bytes_max: 128 << 20,
+            space_factor: 1.4,
+            checkpoint_bytes: 64 << 20,
+            disk: Arc::new(SystemDisk),
+        }
+    }
+}
+
+/// Keeps the locks of neighbouring shards off each other's cache lines.
+#[repr(align(128))]
+struct Padded(RwLock<Shard>);
+
+/// The hash on disk.
+///
+/// ```
+/// use todana_core::{Action, Attributes, Durable, Engine, Record, Visitor};
+/// use todana_engine::{DiskHash, DiskHashOptions};
+///
+/// struct Set<'a>(&'a [u8]);
+/// impl Visitor for Set<'_> {
+///     fn visit<'a>(&'a mut self, _old: Option<Record<'a>>) -> Action<'a> {
+///         Action::Put(Record::new(self.0, Attributes::default()))
+///     }
+/// }
+///
+/// # let directory = std::env::temp_dir().join(format!("todana-doc-{}", std::process::id()));
+/// let hash = DiskHash::open(&directory, DiskHashOptions::default())?;
+/// hash.visit(b"hello", &mut Set(b"world"))?;
+/// hash.sync()?;
+/// drop(hash);
+///
+/// let hash = DiskHash::open(&directory, DiskHashOptions::default())?;
+/// let mut found = Vec::new();
+/// assert!(hash.view(b"hello", &mut |record| found.extend_from_slice(record.value))?);
+/// assert_eq!(found, b"world");
+/// # drop(hash);
+/// # std::fs::remove_dir_all(&directory).unwrap();
+/// # Ok::<(), todana_core::Error>(())
+/// ```
+pub struct DiskHash {
+    shards: Box<[Padded]>,
+    log: Log,
+    secrets: rapidhash::v3::RapidSecrets,
+    house: Mutex<Housekeeping>,
+    is_closed: AtomicBool,
+    space_factor: f64,
+    checkpoint_bytes: u64,
+    notes: Vec<String>,
+    /// Ends with the value.
+    _lock: Box<dyn Send + Sync>,
+}
+
+/// A record that was found: where in its page, the slot there, and what its entry says.
+struct Found {
+    index: usize,
+    slot: Slot,
+    head: Head,
+}
+
+/// The value that a visit stores, until its visitor has been shown it.
+enum Stored {
+    /// In the room's entry.
+    Entry,
+    /// Shared with whoever gave it.
+    Shared(SharedBytes),
+}
+
+impl DiskHash {
+    /// Opens the database in a directory, made if need be. Fails with `Busy` if another process has it open, with `Corrupt` if
+    /// what was on disk has changed since: the message names file and offset.
+    pub fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHash> {
+        opening::open(directory, options)
+    }
+
+    /// What the opening has found that its user should know: a torn tail that was cut off, an index that had to be made anew.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// What housekeeping could not do, and why: compaction has met damage, or the disk is full. `None` while all is well.
+    pub fn trouble(&self) -> Option<Error> {
+        self.house.lock().trouble()
+    }
+
+    #[inline]
+    fn hash(&self, key: &[u8]) -> u64 {
+        rapidhash::v3::rapidhash_v3_seeded(key, &self.secrets)
+    }
+
+    /// A shard that knows the segments there are.
+    #[inline]
+    fn shared(&self, index: usize) -> RwLockReadGuard<'_, Shard> {
+        loop {
+            let shard = self.shards[index].0.read();
+            if shard.version == self.log.version() {
+                return shard;
+            }
+            drop(shard);
+            drop(self.alone(index));
+        }
+    }
+
+    /// The same, to oneself.
+    #[inline]
+    fn alone(&self, index: usize) -> RwLockWriteGuard<'_, Shard> {
+        let mut shard = self.shards[index].0.write();
+        self.refresh(&mut shard);
+        shard
+    }
+
+    #[inline]
+    fn refresh(&self, shard: &mut Shard) {
+        if shard.version != self.log.version() {
+            (shard.table, shard.version) = self.log.table();
+        }
+    }
+
+    /// Finds the record of a key; its entry is in `old` then.
+    fn find(&self, shard: &Shard, hash: u64, key: &[u8], old: &mut Vec<u8>) -> Result<Option<Found>> {
+        let (page, tag) = (&shard.pages[page_of(hash)], tag_of(hash));
+        let mut next = page.first(tag);
+        while let Some(index) = next {
+            let slot = page.get(index);
+            let at = slot.location();
+            let segment = shard.table.get(at.slot).ok_or_else(lost)?;
+            let head = self.log.fetch(segment, at.unit, slot.class(), old)?;
+            if head.kind == entry::PUT && head.key(old) == key {
+                return Ok(Some(Found { index, slot, head }));
+            }
+            next = page.next(tag, index + 1);
+        }
+        Ok(None)
+    }
+
+    /// Shows the entry of a record.
+    #[inline]
+    fn show<T>(&self, head: &Head, entry: &[u8], see: impl FnOnce(Record<'_>) -> T) -> T {
+        see(Record::new(head.value(entry), head.attributes))
+    }
+
+    /// Appends the put of a record, which is in `new` but for CRC and padding, or its beginning and key if the value is shared.
+    fn append_put(&self, new: &[u8], value: Option<&[u8]>) -> Result<(Appended, Arc<segment::Segment>)> {
+        let len = entry::padded(new.len() + value.map_or(0, <[u8]>::len));
+        let mut appender = self.log.lock();
+        appender.prepare(len, len)?;
+        let appended = match value {
+            None if !appender.is_long(len) => appender.append_small(|buffer| buffer.extend_from_slice(new)),
+            value => appender.append_long(new, &[], value.unwrap_or_default())?,
+        };
+        let segment = Arc::clone(appender.segment());
+        Ok((appended, segment))
+    }
+
+    /// Puts the record of a key that is where `found` says; `room.new` is its entry up to and with its value, or up to its key
+    /// if the value is shared.
+    fn put(
+        &self,
+        shard: &mut Shard,
+        hash: u64,
+        new: &[u8],
+        stored: &Stored,
+        expiry: todana_core::Expiry,
+        found: Option<&Found>,
+    ) -> Result<()> {
+        let value = match stored {
+            Stored::Entry => None,
+            Stored::Shared(bytes) => Some((**bytes).as_ref()),
+        };
+        let (appended, segment) = self.append_put(new, value)?;
+        segment.note_expiry(expiry);
+        let slot = Slot::new(tag_of(hash), class_of(appended.len), appended.at);
+        shard.enter(hash, slot, appended.len, found.map(|found| (found.index, found.head.len)));
+        Ok(())
+    }
+
+    fn remove(&self, shard: &mut Shard, hash: u64, key: &[u8], found: &Found) -> Result<()> {
+        let mut appender = self.log.lock();
+        appender.prepare(entry::padded(10 + key.len()), 0)?;
+        let appended = appender.append_small(|buffer| entry::put_remove(buffer, key));
+        appender.segment().removes.fetch_add(appended.len as u64, Ordering::Relaxed);
+        drop(appender);
+        shard.leave(hash, found.index, found.head.len);
+        Ok(())
+    }
+
+    fn refuse_if_closed(&self) -> Result<()> {
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Closed, "the database is closed"));
+        }
+        Ok(())
+    }
+
+    /// The same for a record whose value stays as it is stored.
+    fn encode_retagged(
+        &self,
+        key: &[u8],
+        old: &[u8],
+        found: &Found,
+        attributes: todana_core::Attributes,
+        new: &mut Vec<u8>,
+    ) -> Result<()> {
+        new.clear();
+        let value = found.head.value(old);
+        entry::put_head(new, key.len(), value.len(), &attributes, found.head.packing);
+        new.extend_from_slice(key);
+        new.extend_from_slice(value);
+        Ok(())
+    }
+
+    /// Writes the entry of a record up to its value, or up to its key where the value is better not copied.
+    fn encode(&self, key: &[u8], record: &Record<'_>, new: &mut Vec<u8>) -> Result<Stored> {
+        check_lengths(key, record.value)?;
+        new.clear();
+        entry::put_head(new, key.len(), record.value.len(), &record.attributes, None);
+        new.extend_from_slice(key);
+        if let Some(shared) = record.shared {
+            return Ok(Stored::Shared(Arc::clone(shared)));
+        }
+        new.extend_from_slice(record.value);
+        Ok(Stored::Entry)
+    }
+}
+
+fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
+    if key.len() > KEY_LEN_MAX || value.len() > VALUE_LEN_MAX {
+        let (what, len) = if key.len() > KEY_LEN_MAX { ("key", key.len()) } else { ("value", value.len()) };
+        return Err(Error::new(ErrorKind::Invalid, format!("{what} of {len} bytes is too long")));
+    }
+    Ok(())
+}
+
+/// What cannot be: the index leads to a segment that does not count.
+fn lost() -> Error {
+    Error::new(ErrorKind::Corrupt, "the index leads to a segment that is not there")
+}
+
+impl Engine for DiskHash {
+    #[inline]
+    fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        let hash = self.hash(key);
+        let shard = self.shared(shard_of(hash));
+        let (page, tag) = (&shard.pages[page_of(hash)], tag_of(hash));
+        let mut next = page.first(tag);
+        if next.is_none() {
+            return Ok(false);
+        }
+        let mut scratch = Scratch::take();
+        while let Some(index) = next {
+            let slot = page.get(index);
+            let at = slot.location();
+            let segment = shard.table.get(at.slot).ok_or_else(lost)?;
+            let is_it = self.log.see(segment, at.unit, slot.class(), &mut scratch.old, |head, entry| {
+                let is_it = head.kind == entry::PUT && head.key(entry) == key;
+                if is_it {
+                    self.show(head, entry, &mut *see);
+                }
+                is_it
+            })?;
+            if is_it {
+                return Ok(true);
+            }
+            next = page.next(tag, index + 1);
+        }
+        Ok(false)
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        self.refuse_if_closed()?;
+        let hash = self.hash(key);
+        let mut guard = self.alone(shard_of(hash));
+        let shard = &mut *guard;
+        let mut scratch = Scratch::take();
+        let Room { old, new, .. } = &mut *scratch;
+        let found = self.find(shard, hash, key, old)?;
+        let record = found.as_ref().map(|found| Record::new(found.head.value(old), found.head.attributes));
+        let (stored, attributes) = match visitor.visit(record) {
+            Action::Keep => return Ok(()),
+            Action::Remove => {
+                let Some(found) = found else { return Ok(()) };
+                self.remove(shard, hash, key, &found)?;
+                visitor.applied(None);
+                return Ok(());
+            }
+            Action::Put(record) => (self.encode(key, &record, new)?, record.attributes),
+            Action::Retag(attributes) => {
+                let Some(record) = record else { return Ok(()) };
+                (self.encode(key, &Record { attributes, ..record }, new)?, attributes)
+            }
+        };
+        self.put(shard, hash, new, &stored, attributes.expiry, found.as_ref())?;
+        let now = match &stored {
+            Stored::Entry => {
+                let head = entry::parse(new).expect("it was written here");
+                Record::new(&new[head.key_at + head.key_len..], attributes)
+            }
+            Stored::Shared(shared) => Record { value: (**shared).as_ref(), shared: Some(shared), attributes },
+        };
+        visitor.applied(Some(now));
+        Ok(())
+    }
+
+    /// In the order of the hashes, a page of the index at a time, under its lock.
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        // A place is the first 33 bits of a hash.
+        let from = from.map_or(0, |place| place.number());
+        let mut scratch = Scratch::take();
+        let mut page_index = (from >> 21) as usize;
+        let mut tag_from = from as u32 & ((1 << 21) - 1);
+        while page_index < SHARDS * PAGES {
+            let shard = self.shared(page_index / PAGES);
+            let page = &shard.pages[page_index % PAGES];
+            let mut slots = page.iter().skip_while(|slot| slot.tag() < tag_from).peekable();
+            while let Some(slot) = slots.next() {
+                let at = slot.location();
+                let segment = shard.table.get(at.slot).ok_or_else(lost)?;
+                let head = self.log.fetch(segment, at.unit, slot.class(), &mut scratch.old)?;
+                let entry = &scratch.old[..head.len];
+                let flow = self.show(&head, entry, |record| see(head.key(entry), record));
+                // Records of one place go together, or the second would be lost behind a break.
+                if flow.is_break() && slots.peek().is_none_or(|next| next.tag() != slot.tag()) {
+                    let next = (page_index as u64) << 21 | u64::from(slot.tag());
+                    return Ok(Some(Place::Number(next + 1)));
+                }
+            }
+            (page_index, tag_from) = (page_index + 1, 0);
+        }
+        Ok(None)
+    }
+
+    fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
+        self.refuse_if_closed()?;
+        // All at once: nobody shall write to the one while the other is not cleared yet.
+        let mut shards: Vec<_> = (0..SHARDS).map(|index| self.alone(index)).collect();
+        let mut appender = self.log.lock();
+        appender.prepare(8, 0)?;
+        appender.append_small(|buffer| entry::put_other(buffer, entry::CLEAR, &[]));
+        drop(appender);
+        shards.iter_mut().for_each(|shard| shard.clear());
+        cleared();
+        Ok(())
+    }
+
+    fn status(&self) -> Status {
+        let mut status = Status::default();
+        for shard in &self.shards {
+            let shard = shard.0.read();
+            status.records += shard.records;
+            status.live_bytes += shard.live_bytes();
+            status.index.bytes += shard.bytes();
+        }
+        status.index.buckets = (SHARDS * PAGES) as u64;
+        status.index = Index { is_growing: false, ..status.index };
+        status.committed_bytes = status.index.bytes + self.log.cache.bytes() + self.log.buffer_bytes();
+        status
+    }
+
+    fn maintain(&self) -> bool {
+        self.keep_house()
+    }
+
+    fn durable(&self) -> Option<&dyn Durable> {
+        Some(self)
+    }
+
+    fn perishable(&self) -> Option<&dyn Perishable> {
+        Some(self)
+    }
+}
+
+impl Durable for DiskHash {
+    fn flush(&self) -> Result<()> {
+        self.log.flush()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.log.sync()
+    }
+
+    fn apply(&self, changes: &[(&[u8], Action<'_>)]) -> Result<()> {
+        self.refuse_if_closed()?;
+        self.apply_batch(changes)
+    }
+
+    fn copy(&self, to: &Path) -> Result<()> {
+        self.copy_to(to)
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.is_closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.write_index()
+    }
+
+    fn openings(&self) -> u32 {
+        self.log.openings
+    }
+
+    fn usage(&self) -> Usage {
+        let (table, _) = self.log.table();
+        let live_bytes = self.shards.iter().map(|shard| shard.0.read().live_bytes()).sum();
+        Usage { bytes: self.log.bytes(), live_bytes, files: table.slots.iter().flatten().count() as u64 }
+    }
+}
+
+impl Drop for DiskHash {
+    fn drop(&mut self) {
+        // Nobody is left to hear of a failure; what cannot be written now is a torn tail at worst.
+        let _ = self.close();
+    }
+}

@@ -1,0 +1,548 @@
+//! Opening: what the checkpoint tells of the index, and the log from there on (docs/format/disk-hash.md, section 3).
+//!
+//! An attempt reads everything and changes nothing. If it meets a torn tail, that is cut off and there is another attempt.
+
+use super::compaction::Housekeeping;
+use super::entry::{self, BATCH, CENSUS, CLEAR, DROPPED, Head, PUT, REMOVE};
+use super::index_file;
+use super::log::{Log, LogOptions, read_entry};
+use super::page::{Location, Slot, class_of, tag_of};
+use super::segment::{
+    HEADER_LEN, Header, Identity, OFFSET_MAX, Position, SEGMENT_MAGIC, SEGMENTS_MAX, Segment, Table, corrupt,
+    file_name, number_of, unreadable, unwritable,
+};
+use super::shard::{SHARDS, Shard, page_of, shard_of};
+use super::walk::{furthest_mark, walk};
+use super::{DiskHash, DiskHashOptions, Padded};
+use crate::disk::{Disk, File};
+use parking_lot::{Mutex, RwLock};
+use rapidhash::v3::RapidSecrets;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use todana_core::{Error, ErrorKind, Result};
+
+pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHash> {
+    let disk = Arc::clone(&options.disk);
+    disk.make_directory(directory).map_err(|error| unwritable(directory, &error))?;
+    let lock_path = directory.join("lock");
+    let lock = disk.lock(&lock_path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => Error::new(
+            ErrorKind::Busy,
+            format!("{} is open in another process, or once more in this one", directory.display()),
+        ),
+        _ => unwritable(&lock_path, &error),
+    })?;
+    let mut notes = Vec::new();
+    let found = loop {
+        let attempt = Attempt { disk: &*disk, directory, seed: options.seed, notes: Vec::new() };
+        match attempt.run()? {
+            Outcome::Torn(at) => notes.push(cut(&*disk, directory, at)?),
+            Outcome::Found(found) => break *found,
+        }
+    };
+    notes.extend(found.notes);
+
+    // What was found is on disk before anything is built on it, and what does not count is gone only then.
+    for segment in found.table.slots.iter().flatten().filter(|segment| segment.number >= found.synced.number)
+    {
+        segment.file.sync().map_err(|error| unwritable(&segment.path, &error))?;
+    }
+    disk.sync_directory(directory).map_err(|error| unwritable(directory, &error))?;
+    for path in found.leftovers {
+        // What cannot be removed now is left over next time, too.
+        let _ = disk.remove(&path);
+    }
+    let log_options = LogOptions {
+        cache_bytes: options.cache_bytes,
+        buffer_len: options.buffer_bytes,
+        segment_min: options.segment_bytes_min.clamp(4096, OFFSET_MAX),
+        segment_max: options.segment_bytes_max.clamp(4096, OFFSET_MAX),
+    };
+    let log = Log::new(
+        disk,
+        directory.to_path_buf(),
+        found.identity,
+        found.openings + 1,
+        found.table,
+        found.last,
+        found.replayed,
+        log_options,
+    )?;
+    // So that no two openings ever have one number.
+    log.sync()?;
+    Ok(DiskHash {
+        shards: found.shards.into_iter().map(|shard| Padded(RwLock::new(shard))).collect(),
+        log,
+        secrets: RapidSecrets::seed(found.identity.seed),
+        house: Mutex::new(Housekeeping::default()),
+        is_closed: AtomicBool::new(false),
+        space_factor: options.space_factor.max(1.05),
+        checkpoint_bytes: options.checkpoint_bytes.max(1),
+        notes,
+        _lock: lock,
+    })
+}
+
+/// Takes away what a crash has left behind a position; the segments behind it first, from the last one on, so that at any time
+/// what is there ends at the same place.
+fn cut(disk: &dyn Disk, directory: &Path, at: Position) -> Result<String> {
+    let list = || disk.list(directory).map_err(|error| unreadable(directory, &error));
+    let mut numbers: Vec<u64> = list()?.iter().filter_map(|name| number_of(name)).collect();
+    numbers.sort_unstable();
+    // The bare beginning of a segment is not one.
+    let goes = |number: u64| number > at.number || number == at.number && at.offset <= HEADER_LEN as u64;
+    for number in numbers.into_iter().rev().filter(|&number| goes(number)) {
+        let path = directory.join(file_name(number));
+        disk.remove(&path).map_err(|error| unwritable(&path, &error))?;
+        disk.sync_directory(directory).map_err(|error| unwritable(directory, &error))?;
+    }
+    let path = directory.join(file_name(at.number));
+    if !goes(at.number) {
+        let file = disk.open(&path, true).map_err(|error| unreadable(&path, &error))?;
+        let outcome = file.set_len(at.offset).and_then(|()| file.sync());
+        outcome.map_err(|error| unwritable(&path, &error))?;
+    }
+    Ok(format!("{}, offset {}: a torn tail, as a crash leaves it, was cut off", path.display(), at.offset))
+}
+
+enum Outcome {
+    Torn(Position),
+    Found(Box<Found>),
+}
+
+struct Found {
+    identity: Identity,
+    openings: u32,
+    table: Table,
+    /// The highest number of a segment.
+    last: u64,
+    shards: Vec<Shard>,
+    /// Everything before this was on disk before.
+    synced: Position,
+    leftovers: Vec<PathBuf>,
+    /// Bytes of the log that were read.
+    replayed: u64,
+    notes: Vec<String>,
+}
+
+struct Attempt<'a> {
+    disk: &'a dyn Disk,
+    directory: &'a Path,
+    seed: Option<u64>,
+    notes: Vec<String>,
+}
+
+/// A segment's file, and what its header says.
+struct Opened {
+    path: PathBuf,
+    file: Box<dyn File>,
+    len: u64,
+    header: std::result::Result<(Header, u32), String>,
+}
+
+impl Attempt<'_> {
+    fn run(mut self) -> Result<Outcome> {
+        let names = self.disk.list(self.directory).map_err(|error| unreadable(self.directory, &error))?;
+        let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_of(name)).collect();
+        numbers.sort_unstable();
+        let Some(&last) = numbers.last() else { return self.found_nothing(&names) };
+
+        let opened = self.open_segment(last)?;
+        let (header, seed) = match &opened.header {
+            Ok(header) => *header,
+            Err(what) => return self.judge_header(&opened, last, &numbers, what),
+        };
+        let identity = header.identity;
+        let mut table = Table::default();
+        let segment = self.segment(opened, last, 0, seed);
+        let Some(census) = self.census(&segment)? else {
+            return self.judge(&segment, Position { number: last, offset: 0 }, Some(identity), &numbers);
+        };
+        let mut missing = HashSet::new();
+        let mut short = HashMap::new();
+        for &(number, len) in &census {
+            if numbers.binary_search(&number).is_err() {
+                missing.insert(number);
+                continue;
+            }
+            let opened = self.open_segment(number)?;
+            let (found, seed) = *opened.header.as_ref().map_err(|what| corrupt(&opened.path, 0, what))?;
+            if found.identity != identity || found.number != number {
+                return Err(corrupt(&opened.path, 0, "it is another database's, or has another number"));
+            }
+            if opened.len < len {
+                short.insert(number, opened.len);
+            }
+            let slot = table.free_slot().expect("a census is no longer than the table");
+            let segment = self.segment(opened, number, slot, seed);
+            segment.len.store(len, Ordering::Relaxed);
+            segment.flushed.store(len, Ordering::Relaxed);
+            segment.sealed.store(true, Ordering::Relaxed);
+            table.put(Arc::new(segment));
+        }
+        let slot = table.free_slot().expect("a census leaves room for one more");
+        let segment = Segment { slot, ..segment };
+        segment.sealed.store(true, Ordering::Relaxed);
+        table.put(Arc::new(segment));
+
+        let slots: HashMap<u64, u32> =
+            table.slots.iter().flatten().map(|segment| (segment.number, segment.slot)).collect();
+        let loaded = index_file::load(self.disk, self.directory, Some(identity), &|number| {
+            slots.get(&number).copied()
+        });
+        let loaded = loaded.unwrap_or_else(|what| {
+            self.notes.push(format!("{what}; the whole log was read instead"));
+            None
+        });
+        let mut replay = Replay::new(&table, identity.seed);
+        let (mut synced, mut start) = (Position::default(), Position::default());
+        if let Some(loaded) = loaded {
+            synced = loaded.until;
+            start = loaded.positions.iter().copied().min().unwrap_or_default();
+            let end = Position { number: last, offset: table.get(slot).map_or(0, |segment| segment.len()) };
+            if synced > end {
+                let path = self.directory.join(file_name(synced.number));
+                return Err(corrupt(&path, end.offset, "the log ends before what was on disk"));
+            }
+            for segment in table.slots.iter().flatten() {
+                if let Some(note) = loaded.segments.get(&segment.number) {
+                    segment.removes.store(note.removes, Ordering::Relaxed);
+                    segment.soonest.store(note.soonest, Ordering::Relaxed);
+                }
+            }
+            (replay.shards, replay.positions) = (loaded.shards, loaded.positions);
+        }
+        let mut replayed = 0;
+        for segment in table.by_age() {
+            let there = short.get(&segment.number).copied().unwrap_or(segment.len());
+            if segment.number < start.number {
+                if there < segment.len() {
+                    return Err(segment.corrupt(there, "the segment is cut off"));
+                }
+                continue;
+            }
+            let from = if segment.number == start.number { start.offset } else { 0 };
+            let from = from.max(HEADER_LEN as u64);
+            replayed += there.saturating_sub(from);
+            let end = replay.run(&segment, from, there)?;
+            if end < segment.len() {
+                let at = Position { number: segment.number, offset: end };
+                return self.judge_known(&segment, at, synced, &numbers);
+            }
+        }
+        if let Some(number) = missing.iter().find(|number| !replay.dropped.contains(number)) {
+            let path = self.directory.join(file_name(*number));
+            return Err(corrupt(&path, 0, "the segment is missing"));
+        }
+        let Replay { shards, dropped, .. } = replay;
+        let mut shards = shards;
+        let gone: Vec<u32> = table
+            .slots
+            .iter()
+            .flatten()
+            .filter(|segment| dropped.contains(&segment.number))
+            .map(|segment| segment.slot)
+            .collect();
+        forget(&mut shards, &gone);
+        gone.iter().for_each(|&slot| table.take(slot));
+        let counts = |number: &u64| table.slots.iter().flatten().any(|segment| segment.number == *number);
+        let mut leftovers: Vec<PathBuf> = numbers
+            .iter()
+            .filter(|number| !counts(number))
+            .map(|&number| self.directory.join(file_name(number)))
+            .collect();
+        leftovers.extend(
+            names.iter().filter(|name| name.ends_with(".partial")).map(|name| self.directory.join(name)),
+        );
+        Ok(Outcome::Found(Box::new(Found {
+            identity,
+            openings: header.openings,
+            table,
+            last,
+            shards,
+            synced,
+            leftovers,
+            replayed,
+            notes: self.notes,
+        })))
+    }
+
+    fn found_nothing(self, names: &[String]) -> Result<Outcome> {
+        if names.iter().any(|name| name == "index") {
+            return Err(corrupt(&self.directory.join(file_name(1)), 0, "there is an index, but no segment"));
+        }
+        let seed = self.seed.unwrap_or_else(random);
+        let mut database_id = [0; 16];
+        database_id[..8].copy_from_slice(&random().to_le_bytes());
+        database_id[8..].copy_from_slice(&random().to_le_bytes());
+        Ok(Outcome::Found(Box::new(Found {
+            identity: Identity { database_id, seed },
+            openings: 0,
+            table: Table::default(),
+            last: 0,
+            shards: (0..SHARDS).map(|_| Shard::new()).collect(),
+            synced: Position::default(),
+            leftovers: Vec::new(),
+            replayed: 0,
+            notes: self.notes,
+        })))
+    }
+
+    fn open_segment(&self, number: u64) -> Result<Opened> {
+        let path = self.directory.join(file_name(number));
+        let file = self.disk.open(&path, true).map_err(|error| unreadable(&path, &error))?;
+        let len = file.len().map_err(|error| unreadable(&path, &error))?;
+        let mut bytes = [0; HEADER_LEN];
+        let read = file.read_at(0, &mut bytes).map_err(|error| unreadable(&path, &error))?;
+        let header = Header::decode(&bytes[..read], SEGMENT_MAGIC);
+        Ok(Opened { path, file, len, header })
+    }
+
+    fn segment(&self, opened: Opened, number: u64, slot: u32, seed: u32) -> Segment {
+        let Opened { path, file, len, .. } = opened;
+        let segment = Segment::new((number, slot), path, file, seed, len);
+        segment.len.store(len, Ordering::Relaxed);
+        segment.flushed.store(len, Ordering::Relaxed);
+        segment
+    }
+
+    /// What the first entry of a segment says, if it is whole.
+    fn census(&self, segment: &Segment) -> Result<Option<Vec<(u64, u64)>>> {
+        let mut census = None;
+        walk(segment, HEADER_LEN as u64, segment.len(), &mut |_, head, bytes| {
+            if head.kind == CENSUS && bytes.len() >= head.len {
+                let list = bytes[16..head.len].chunks_exact(16);
+                census = Some(list.map(|each| (entry::eight(each, 0), entry::eight(each, 8))).collect());
+            }
+            Ok(false)
+        })?;
+        let Some(census) = census else { return Ok(None) };
+        let census: Vec<(u64, u64)> = census;
+        let is_sound = census.is_sorted_by(|one, next| one.0 < next.0)
+            && census.last().is_none_or(|last| last.0 < segment.number)
+            && census.len() < SEGMENTS_MAX;
+        if !is_sound {
+            return Err(segment.corrupt(HEADER_LEN as u64, "the census does not make sense"));
+        }
+        Ok(Some(census))
+    }
+
+    /// Whether the last segment's bad header is what a crash leaves.
+    fn judge_header(&self, opened: &Opened, number: u64, numbers: &[u64], what: &str) -> Result<Outcome> {
+        let damage = || Err(corrupt(&opened.path, 0, what));
+        let mut bytes = [0; HEADER_LEN];
+        let read = opened.file.read_at(0, &mut bytes).map_err(|error| unreadable(&opened.path, &error))?;
+        // The header's CRC as it may have been: what is there, what it should be of what is there, or that of a
+        // segment that follows on the one before it.
+        let mut seeds = vec![entry::four(&bytes, 60), crc32c::crc32c(&bytes[..60])];
+        let mut identity = None;
+        if let [.., before, _] = numbers
+            && let Ok((header, _)) = self.open_segment(*before)?.header
+        {
+            identity = Some(header.identity);
+            for openings in [header.openings, header.openings.wrapping_add(1)] {
+                let guess = Header { openings, number, ..header }.encode(SEGMENT_MAGIC);
+                seeds.push(entry::four(&guess, 60));
+            }
+        }
+        for seed in seeds {
+            let segment = self.segment(self.open_segment(number)?, number, 0, seed);
+            if read == HEADER_LEN && self.census(&segment)?.is_some() {
+                return damage();
+            }
+            let mark = furthest_mark(&*segment.file, HEADER_LEN as u64, seed);
+            if mark.map_err(|error| unreadable(&opened.path, &error))?.number >= number {
+                return damage();
+            }
+        }
+        if self.indexed(identity).number >= number {
+            return damage();
+        }
+        Ok(Outcome::Torn(Position { number, offset: 0 }))
+    }
+
+    /// Everything before this is on disk, as the checkpoint tells.
+    fn indexed(&self, identity: Option<Identity>) -> Position {
+        match index_file::load(self.disk, self.directory, identity, &|_| None) {
+            Ok(Some(loaded)) => loaded.until,
+            _ => Position::default(),
+        }
+    }
+
+    fn judge(
+        &self,
+        segment: &Segment,
+        at: Position,
+        identity: Option<Identity>,
+        numbers: &[u64],
+    ) -> Result<Outcome> {
+        self.judge_known(segment, at, self.indexed(identity), numbers)
+    }
+
+    /// Whether a bad entry is damage, or what a crash leaves, where everything before `synced` was on disk.
+    fn judge_known(
+        &self,
+        segment: &Segment,
+        at: Position,
+        synced: Position,
+        numbers: &[u64],
+    ) -> Result<Outcome> {
+        let mut known = synced;
+        let from = at.offset.max(HEADER_LEN as u64);
+        let read = |segment: &Segment, from| {
+            furthest_mark(&*segment.file, from, segment.seed)
+                .map_err(|error| unreadable(&segment.path, &error))
+        };
+        known = known.max(read(segment, from)?);
+        for &number in numbers.iter().filter(|&&number| number > segment.number) {
+            let opened = self.open_segment(number)?;
+            if let Ok((_, seed)) = opened.header {
+                known = known.max(read(&self.segment(opened, number, 0, seed), HEADER_LEN as u64)?);
+            }
+        }
+        if known > at {
+            return Err(segment.corrupt(at.offset, "the entry is damaged, or cut off"));
+        }
+        Ok(Outcome::Torn(at))
+    }
+}
+
+/// Takes the records out of the index that lie in these segments.
+fn forget(shards: &mut [Shard], gone: &[u32]) {
+    if gone.is_empty() {
+        return;
+    }
+    for shard in shards {
+        for page in &mut shard.pages {
+            page.retain(|slot| !gone.contains(&slot.location().slot));
+        }
+        shard.records = shard.pages.iter().map(|page| page.len() as u64).sum();
+        for &slot in gone {
+            if let Some(live) = shard.live.get_mut(slot as usize) {
+                *live = 0;
+            }
+        }
+    }
+}
+
+fn random() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}
+
+/// The index as the log tells it, up to where it has been read.
+struct Replay<'t> {
+    table: &'t Table,
+    secrets: RapidSecrets,
+    shards: Vec<Shard>,
+    /// Each shard has everything before its position.
+    positions: Vec<Position>,
+    dropped: HashSet<u64>,
+    scratch: Vec<u8>,
+}
+
+/// An entry of a batch that is not whole yet.
+struct Waiting {
+    offset: u64,
+    head: Head,
+    key: Vec<u8>,
+}
+
+impl<'t> Replay<'t> {
+    fn new(table: &'t Table, seed: u64) -> Replay<'t> {
+        Replay {
+            table,
+            secrets: RapidSecrets::seed(seed),
+            shards: (0..SHARDS).map(|_| Shard::new()).collect(),
+            positions: vec![Position::default(); SHARDS],
+            dropped: HashSet::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Reads a segment's entries; returns the offset up to which they count.
+    fn run(&mut self, segment: &Segment, from: u64, limit: u64) -> Result<u64> {
+        // Where a batch that is not at its end yet begins, and where it ends.
+        let mut batch: Option<(u64, u64)> = None;
+        let mut waiting: Vec<Waiting> = Vec::new();
+        let mut removes = 0;
+        let end = walk(segment, from, limit, &mut |offset, head, bytes| {
+            let behind = offset + head.len as u64;
+            removes += if head.kind == REMOVE { head.len as u64 } else { 0 };
+            let Some((_, end)) = batch else {
+                if head.kind == BATCH {
+                    let end = behind.checked_add(Head::number(bytes));
+                    batch = Some((offset, end.unwrap_or(u64::MAX)));
+                } else {
+                    self.apply(segment, offset, head, head.key(bytes), bytes)?;
+                }
+                return Ok(true);
+            };
+            if behind > end || !matches!(head.kind, PUT | REMOVE) {
+                return Ok(false);
+            }
+            waiting.push(Waiting { offset, head: *head, key: head.key(bytes).to_vec() });
+            if behind == end {
+                batch = None;
+                for Waiting { offset, head, key } in waiting.drain(..) {
+                    self.apply(segment, offset, &head, &key, &[])?;
+                }
+            }
+            Ok(true)
+        })?;
+        segment.removes.fetch_max(removes, Ordering::Relaxed);
+        Ok(batch.map_or(end, |(start, _)| start))
+    }
+
+    fn apply(&mut self, segment: &Segment, offset: u64, head: &Head, key: &[u8], bytes: &[u8]) -> Result<()> {
+        let position = Position { number: segment.number, offset };
+        match head.kind {
+            PUT | REMOVE => {}
+            DROPPED => {
+                self.dropped.insert(Head::number(bytes));
+                return Ok(());
+            }
+            CLEAR => {
+                let shards = self.shards.iter_mut().zip(&self.positions);
+                shards.filter(|(_, done)| **done <= position).for_each(|(shard, _)| shard.clear());
+                return Ok(());
+            }
+            _ => return Ok(()),
+        }
+        let hash = rapidhash::v3::rapidhash_v3_seeded(key, &self.secrets);
+        if head.kind == PUT {
+            segment.note_expiry(head.attributes.expiry);
+        }
+        if position < self.positions[shard_of(hash)] {
+            return Ok(());
+        }
+        let old = self.find(hash, key)?;
+        let shard = &mut self.shards[shard_of(hash)];
+        if head.kind == PUT {
+            let at = Location { slot: segment.slot, unit: (offset / 8) as u32 };
+            shard.enter(hash, Slot::new(tag_of(hash), class_of(head.len), at), head.len, old);
+        } else if let Some((index, len)) = old {
+            shard.leave(hash, index, len);
+        }
+        Ok(())
+    }
+
+    /// Where the record of a key is in its page, and how long its entry is.
+    fn find(&mut self, hash: u64, key: &[u8]) -> Result<Option<(usize, usize)>> {
+        let (page, tag) = (&self.shards[shard_of(hash)].pages[page_of(hash)], tag_of(hash));
+        let mut next = page.first(tag);
+        while let Some(index) = next {
+            let slot = page.get(index);
+            let at = slot.location();
+            let segment = self.table.get(at.slot).ok_or_else(super::lost)?;
+            let head = read_entry(segment, at.unit, slot.class(), &mut self.scratch)?;
+            if head.key(&self.scratch) == key {
+                return Ok(Some((index, head.len)));
+            }
+            next = page.next(tag, index + 1);
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,312 @@
+//! A page of the index: slots in the order of their hashes, found by interpolation.
+//!
+//! ```text
+//! slot = 21 bits of the hash | 5 bits size class | 14 bits segment slot | 24 bits offset / 8      0: empty
+//! ```
+//!
+//! Linear probing that keeps to the order of the hashes: a hash's home is its share of the table, a slot stands at its home or
+//! behind it with no gap between. So a table grows by one pass over it, a fifth at a time, which keeps it seven tenths full and
+//! more, and a search ends at the first greater hash.
+//!
+//! Always true: nonempty slots ascend by hash, each at its home or behind, without an empty slot between home and it.
+
+/// Where an entry lies: the slot of its segment, and the offset in units of 8 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Location {
+    pub(crate) slot: u32,
+    pub(crate) unit: u32,
+}
+
+pub(crate) const SLOT_BITS: u32 = 14;
+pub(crate) const UNIT_BITS: u32 = 24;
+const CLASS_BITS: u32 = 5;
+const TAG_BITS: u32 = 64 - SLOT_BITS - UNIT_BITS - CLASS_BITS;
+const TAG_SHIFT: u32 = 64 - TAG_BITS;
+/// The size class of all that are longer than any other's bound.
+pub(crate) const CLASS_MAX: u32 = (1 << CLASS_BITS) - 1;
+
+/// No entry of this class is longer; `None` for the last class.
+#[inline]
+pub(crate) fn class_bound(class: u32) -> Option<usize> {
+    if class >= CLASS_MAX {
+        return None;
+    }
+    let power = 32usize << (class / 2);
+    // sqrt(2) to sixteen bits.
+    Some(if class % 2 == 0 { power } else { (power * 92_681) >> 16 & !7 })
+}
+
+/// The class of an entry of this length.
+#[inline]
+pub(crate) fn class_of(len: usize) -> u32 {
+    if len <= 32 {
+        return 0;
+    }
+    // The power of two below, then one of at most two steps.
+    let power = (len - 1).ilog2();
+    let class = ((power - 5) * 2 + 1).min(CLASS_MAX);
+    match class_bound(class) {
+        Some(bound) if len > bound => class + 1,
+        _ => class,
+    }
+}
+
+/// A slot of the table, as it is kept in memory and in the checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot(pub(crate) u64);
+
+impl Slot {
+    #[inline]
+    pub(crate) fn new(tag: u32, class: u32, at: Location) -> Slot {
+        Slot(
+            u64::from(tag) << TAG_SHIFT
+                | u64::from(class) << (SLOT_BITS + UNIT_BITS)
+                | u64::from(at.slot) << UNIT_BITS
+                | u64::from(at.unit),
+        )
+    }
+
+    #[inline]
+    pub(crate) fn tag(self) -> u32 {
+        (self.0 >> TAG_SHIFT) as u32
+    }
+
+    #[inline]
+    pub(crate) fn class(self) -> u32 {
+        (self.0 >> (SLOT_BITS + UNIT_BITS)) as u32 & CLASS_MAX
+    }
+
+    #[inline]
+    pub(crate) fn location(self) -> Location {
+        Location {
+            slot: (self.0 >> UNIT_BITS) as u32 & ((1 << SLOT_BITS) - 1),
+            unit: self.0 as u32 & ((1 << UNIT_BITS) - 1),
+        }
+    }
+}
+
+/// The part of a hash that a page goes by: the 21 bits behind the 12 that chose the page.
+#[inline]
+pub(crate) fn tag_of(hash: u64) -> u32 {
+    (hash << 12 >> TAG_SHIFT) as u32
+}
+
+/// A page.
+#[derive(Default)]
+pub(crate) struct Page {
+    slots: Vec<u64>,
+    /// Homes; there may be slots behind the last of them.
+    homes: u32,
+    count: u32,
+}
+
+impl Page {
+    #[inline]
+    fn home(&self, tag: u32) -> usize {
+        ((u64::from(tag) * u64::from(self.homes)) >> TAG_BITS) as usize
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.slots.capacity() * 8
+    }
+
+    /// The first of the slots with this tag: its index.
+    #[inline]
+    pub(crate) fn first(&self, tag: u32) -> Option<usize> {
+        self.next(tag, self.home(tag))
+    }
+
+    /// The next slot with this tag at or behind an index.
+    #[inline]
+    pub(crate) fn next(&self, tag: u32, from: usize) -> Option<usize> {
+        for (index, &bits) in self.slots.iter().enumerate().skip(from) {
+            let found = Slot(bits).tag();
+            if bits == 0 || found > tag {
+                return None;
+            }
+            if found == tag {
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> Slot {
+        Slot(self.slots[index])
+    }
+
+    /// Puts another slot of the same tag in the place of one.
+    #[inline]
+    pub(crate) fn replace(&mut self, index: usize, slot: Slot) {
+        debug_assert_eq!(Slot(self.slots[index]).tag(), slot.tag());
+        self.slots[index] = slot.0;
+    }
+
+    pub(crate) fn insert(&mut self, slot: Slot) {
+        if u64::from(self.count) * 8 >= u64::from(self.homes) * 7 {
+            self.rebuild((self.homes + self.homes / 5 + 1).max(8));
+        }
+        self.count += 1;
+        let mut index = self.home(slot.tag());
+        while index < self.slots.len()
+            && self.slots[index] != 0
+            && Slot(self.slots[index]).tag() <= slot.tag()
+        {
+            index += 1;
+        }
+        let gap = self.slots[index..].iter().position(|&bits| bits == 0);
+        match gap {
+            Some(gap) => {
+                self.slots.copy_within(index..index + gap, index + 1);
+                self.slots[index] = slot.0;
+            }
+            None => {
+                if self.slots.len() == self.slots.capacity() {
+                    self.slots.reserve_exact(8);
+                }
+                self.slots.insert(index, slot.0);
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, index: usize) {
+        let mut end = index + 1;
+        while end < self.slots.len() && self.slots[end] != 0 && self.home(Slot(self.slots[end]).tag()) < end {
+            end += 1;
+        }
+        self.slots.copy_within(index + 1..end, index);
+        self.slots[end - 1] = 0;
+        self.count -= 1;
+        if self.homes > 8 && self.count < self.homes / 2 {
+            self.rebuild((self.count + self.count * 2 / 5 + 1).max(8));
+        }
+    }
+
+    /// The slots, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.slots.iter().filter(|&&bits| bits != 0).map(|&bits| Slot(bits))
+    }
+
+    /// A page of these, which ascend by tag.
+    pub(crate) fn from_sorted(sorted: &[Slot]) -> Page {
+        let mut page = Page::default();
+        if !sorted.is_empty() {
+            let count = sorted.len() as u32;
+            page.fill((count + count / 4 + 1).max(8), sorted.iter().copied());
+        }
+        page
+    }
+
+    /// Keeps those that are wanted.
+    pub(crate) fn retain(&mut self, mut is_wanted: impl FnMut(Slot) -> bool) {
+        let kept: Vec<Slot> = self.iter().filter(|&slot| is_wanted(slot)).collect();
+        if kept.len() != self.len() {
+            *self = Page::from_sorted(&kept);
+        }
+    }
+
+    fn rebuild(&mut self, homes: u32) {
+        let old = std::mem::take(&mut self.slots);
+        self.fill(homes, old.into_iter().filter(|&bits| bits != 0).map(Slot));
+    }
+
+    fn fill(&mut self, homes: u32, sorted: impl Iterator<Item = Slot>) {
+        let mut slots = Vec::with_capacity(homes as usize + 8);
+        slots.resize(homes as usize, 0);
+        (self.homes, self.count) = (homes, 0);
+        let mut free = 0;
+        for slot in sorted {
+            let index = self.home(slot.tag()).max(free);
+            if index >= slots.len() {
+                if slots.len() == slots.capacity() {
+                    slots.reserve_exact(8);
+                }
+                slots.push(slot.0);
+            } else {
+                slots[index] = slot.0;
+            }
+            free = index + 1;
+            self.count += 1;
+        }
+        self.slots = slots;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_class_bounds_the_lengths_in_it_and_the_one_below_does_not() {
+        for len in (8..300_000).step_by(8) {
+            let class = class_of(len);
+            assert!(class_bound(class).is_none_or(|bound| len <= bound), "{len} in {class}");
+            assert!(class == 0 || class_bound(class - 1).unwrap() < len, "{len} in {class}");
+        }
+        assert_eq!(class_of(usize::MAX / 2), CLASS_MAX);
+        assert_eq!(class_of(1 << 30), CLASS_MAX);
+    }
+
+    #[test]
+    fn a_slot_gives_back_its_parts() {
+        let at = Location { slot: (1 << SLOT_BITS) - 1, unit: (1 << UNIT_BITS) - 2 };
+        let slot = Slot::new((1 << TAG_BITS) - 1, 17, at);
+        assert_eq!((slot.tag(), slot.class(), slot.location()), ((1 << TAG_BITS) - 1, 17, at));
+    }
+
+    fn assert_in_order(page: &Page) {
+        let mut last = None;
+        for (index, &bits) in page.slots.iter().enumerate() {
+            if bits == 0 {
+                continue;
+            }
+            let tag = Slot(bits).tag();
+            assert!(last.is_none_or(|last| last <= tag));
+            assert!(
+                page.home(tag) <= index && page.slots[page.home(tag)..index].iter().all(|&bits| bits != 0)
+            );
+            last = Some(tag);
+        }
+        assert_eq!(page.iter().count(), page.len());
+    }
+
+    #[test]
+    fn a_page_holds_what_a_set_holds_whatever_comes_and_goes() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for spread in [1 << TAG_BITS, 50, 1] {
+            let (mut page, mut model) = (Page::default(), BTreeSet::new());
+            for step in 0..6000u32 {
+                let grows = step < 2500 || (4000..5000).contains(&step);
+                if grows || random.u8(..) < 60 {
+                    let tag = (1 << TAG_BITS) - 1 - random.u32(..spread);
+                    let slot = Slot::new(tag, 3, Location { slot: 1, unit: step + 8 });
+                    page.insert(slot);
+                    model.insert(slot.0);
+                } else if let Some(&bits) = model.iter().nth(random.usize(..model.len().max(1))) {
+                    let mut index = page.first(Slot(bits).tag()).unwrap();
+                    while page.get(index).0 != bits {
+                        index = page.next(Slot(bits).tag(), index + 1).unwrap();
+                    }
+                    page.remove(index);
+                    model.remove(&bits);
+                }
+                if step % 97 == 0 {
+                    assert_in_order(&page);
+                }
+            }
+            assert_eq!(page.iter().map(|slot| slot.0).collect::<BTreeSet<_>>(), model);
+            page.retain(|slot| slot.location().unit % 2 == 0);
+            model.retain(|&bits| Slot(bits).location().unit % 2 == 0);
+            assert_in_order(&page);
+            assert_eq!(page.iter().map(|slot| slot.0).collect::<BTreeSet<_>>(), model);
+        }
+    }
+}

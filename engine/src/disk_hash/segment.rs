@@ -1,0 +1,231 @@
+//! A segment: its header, its file, what is known about it; and the table of those that count.
+
+use super::entry::{eight, four};
+use super::page::SLOT_BITS;
+use crate::disk::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use todana_core::{Error, ErrorKind, Expiry, Result};
+
+pub(crate) const HEADER_LEN: usize = 64;
+pub(crate) const VERSION: u32 = 1;
+/// So many segments can count at a time.
+pub(crate) const SEGMENTS_MAX: usize = 1 << SLOT_BITS;
+/// Entries begin before this offset.
+pub(crate) const OFFSET_MAX: u64 = 8 << super::page::UNIT_BITS;
+/// What is cached of a segment at once.
+pub(crate) const BLOCK_LEN: u64 = 8 << 10;
+
+/// A place in the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Position {
+    pub(crate) number: u64,
+    pub(crate) offset: u64,
+}
+
+/// Whose a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) database_id: [u8; 16],
+    /// What keys are hashed by.
+    pub(crate) seed: u64,
+}
+
+/// What a header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) identity: Identity,
+    pub(crate) openings: u32,
+    pub(crate) number: u64,
+    /// What stands at offset 56.
+    pub(crate) extra: u32,
+}
+
+impl Header {
+    pub(crate) fn encode(&self, magic: &[u8; 8]) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[..8].copy_from_slice(magic);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&(HEADER_LEN as u32).to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.identity.database_id);
+        bytes[36..40].copy_from_slice(&self.openings.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.number.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.identity.seed.to_le_bytes());
+        bytes[56..60].copy_from_slice(&self.extra.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The header, and its CRC; else what is wrong with it.
+    pub(crate) fn decode(bytes: &[u8], magic: &[u8; 8]) -> std::result::Result<(Header, u32), String> {
+        if bytes.len() < HEADER_LEN {
+            return Err("the header is cut off".into());
+        }
+        let crc = four(bytes, 60);
+        if crc32c::crc32c(&bytes[..60]) != crc {
+            return Err("the checksum of the header differs".into());
+        }
+        if bytes[..8] != *magic {
+            return Err("it does not begin as such a file does".into());
+        }
+        if four(bytes, 8) != VERSION {
+            return Err(format!("format version {}; this program knows version {VERSION}", four(bytes, 8)));
+        }
+        if four(bytes, 12) as usize != HEADER_LEN || four(bytes, 32) != 0 {
+            return Err(format!("the header is not one of version {VERSION}"));
+        }
+        let database_id = bytes[16..32].try_into().expect("sixteen bytes");
+        let identity = Identity { database_id, seed: eight(bytes, 48) };
+        let header =
+            Header { identity, openings: four(bytes, 36), number: eight(bytes, 40), extra: four(bytes, 56) };
+        Ok((header, crc))
+    }
+}
+
+pub(crate) const SEGMENT_MAGIC: &[u8; 8] = b"TODANADH";
+
+/// The name of a segment's file.
+pub(crate) fn file_name(number: u64) -> String {
+    format!("{number:010}.segment")
+}
+
+/// The number in a segment's file name.
+pub(crate) fn number_of(name: &str) -> Option<u64> {
+    let number: u64 = name.strip_suffix(".segment")?.parse().ok()?;
+    (number > 0 && file_name(number) == name).then_some(number)
+}
+
+/// A segment.
+pub(crate) struct Segment {
+    pub(crate) number: u64,
+    pub(crate) slot: u32,
+    pub(crate) path: PathBuf,
+    pub(crate) file: Box<dyn File>,
+    /// The CRC of its header, from which those of its entries go on.
+    pub(crate) seed: u32,
+    /// Its end, what is not written yet included.
+    pub(crate) len: AtomicU64,
+    /// Up to here it can be read from the file.
+    pub(crate) flushed: AtomicU64,
+    /// It will not grow any more.
+    pub(crate) sealed: AtomicBool,
+    /// Bytes of remove entries.
+    pub(crate) removes: AtomicU64,
+    /// No record in it expires before this; `u64::MAX`: none does at all.
+    pub(crate) soonest: AtomicU64,
+    /// An entry in it is damaged, so it cannot be compacted.
+    pub(crate) damaged: AtomicBool,
+    /// Where its blocks are cached: the frame's index + 1.
+    pub(crate) blocks: Box<[AtomicU32]>,
+}
+
+impl Segment {
+    pub(crate) fn new(
+        (number, slot): (u64, u32),
+        path: PathBuf,
+        file: Box<dyn File>,
+        seed: u32,
+        capacity: u64,
+    ) -> Segment {
+        Segment {
+            number,
+            slot,
+            path,
+            file,
+            seed,
+            len: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+            sealed: AtomicBool::new(false),
+            removes: AtomicU64::new(0),
+            soonest: AtomicU64::new(u64::MAX),
+            damaged: AtomicBool::new(false),
+            blocks: (0..capacity.min(OFFSET_MAX).div_ceil(BLOCK_LEN)).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn seed_at(&self, offset: u64) -> u32 {
+        self.seed ^ (offset / 8) as u32
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// Notes that a record with this expiry is in it.
+    #[inline]
+    pub(crate) fn note_expiry(&self, expiry: Expiry) {
+        if let Some(at) = expiry.at() {
+            self.soonest.fetch_min(at.0, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn corrupt(&self, offset: u64, what: &str) -> Error {
+        corrupt(&self.path, offset, what)
+    }
+
+    /// Reads up to the buffer's length.
+    pub(crate) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.file.read_at(offset, into).map_err(|error| unreadable(&self.path, &error))
+    }
+}
+
+pub(crate) fn corrupt(path: &Path, offset: u64, what: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("{}, offset {offset}: {what}", path.display()))
+}
+
+pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("cannot read {}: {error}", path.display()))
+}
+
+/// An error of a write: whether there is no room, or it is another matter.
+pub(crate) fn unwritable(path: &Path, error: &std::io::Error) -> Error {
+    use std::io::ErrorKind as Io;
+    let kind = match error.kind() {
+        Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge | Io::WriteZero => ErrorKind::Full,
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind, format!("cannot write {}: {error}", path.display()))
+}
+
+/// The segments that count, by slot.
+#[derive(Clone, Default)]
+pub(crate) struct Table {
+    pub(crate) slots: Vec<Option<Arc<Segment>>>,
+}
+
+impl Table {
+    #[inline]
+    pub(crate) fn get(&self, slot: u32) -> Option<&Arc<Segment>> {
+        self.slots.get(slot as usize)?.as_ref()
+    }
+
+    /// All of them, oldest first.
+    pub(crate) fn by_age(&self) -> Vec<Arc<Segment>> {
+        let mut segments: Vec<Arc<Segment>> = self.slots.iter().flatten().map(Arc::clone).collect();
+        segments.sort_unstable_by_key(|segment| segment.number);
+        segments
+    }
+
+    /// A slot that stands for no segment.
+    pub(crate) fn free_slot(&self) -> Option<u32> {
+        match self.slots.iter().position(Option::is_none) {
+            Some(slot) => Some(slot as u32),
+            None => (self.slots.len() < SEGMENTS_MAX).then_some(self.slots.len() as u32),
+        }
+    }
+
+    pub(crate) fn put(&mut self, segment: Arc<Segment>) {
+        let slot = segment.slot as usize;
+        if self.slots.len() <= slot {
+            self.slots.resize(slot + 1, None);
+        }
+        self.slots[slot] = Some(segment);
+    }
+
+    pub(crate) fn take(&mut self, slot: u32) {
+        self.slots[slot as usize] = None;
+    }
+}

@@ -1,0 +1,105 @@
+//! Going over the records for those that have expired: by segment, and only those segments in which one may have.
+
+use super::entry::PUT;
+use super::page::Location;
+use super::scratch::Scratch;
+use super::segment::{HEADER_LEN, Segment};
+use super::shard::shard_of;
+use super::walk::walk;
+use super::{DiskHash, Found};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use todana_core::{Expiry, Perishable, Place, Result, SweepAim, Swept, UnixSeconds};
+
+/// A place: the segment's number in the upper 32 bits, the offset / 8 in the lower.
+fn place(number: u64, offset: u64) -> Option<Place> {
+    Some(Place::Number(number << 32 | offset / 8))
+}
+
+impl Perishable for DiskHash {
+    /// A segment in which none expires as early as `is_over` wants is not read: it costs nothing, and its records are not
+    /// counted as passed. One that is read costs some tens of nanoseconds for each entry in it.
+    fn sweep(
+        &self,
+        from: Option<Place>,
+        records_max: usize,
+        _aim: SweepAim,
+        is_over: &mut dyn FnMut(Expiry) -> bool,
+    ) -> Result<Swept> {
+        self.refuse_if_closed()?;
+        let from = from.map_or(0, |place| place.number());
+        let (from_number, from_offset) = (from >> 32, (from & u64::from(u32::MAX)) * 8);
+        self.log.flush()?;
+        let mut swept = Swept::default();
+        for segment in self.log.table().0.by_age() {
+            if segment.number < from_number {
+                continue;
+            }
+            let offset = if segment.number == from_number { from_offset } else { 0 };
+            let soonest = segment.soonest.load(Ordering::Relaxed);
+            if soonest == u64::MAX || offset == 0 && !is_over(Expiry::At(UnixSeconds(soonest))) {
+                continue;
+            }
+            let limit = segment.flushed.load(Ordering::Acquire);
+            let end = self.sweep_segment(&segment, offset, limit, records_max, is_over, &mut swept)?;
+            if end < limit {
+                swept.next = place(segment.number, end);
+                return Ok(swept);
+            }
+        }
+        Ok(swept)
+    }
+}
+
+impl DiskHash {
+    fn sweep_segment(
+        &self,
+        segment: &Arc<Segment>,
+        from: u64,
+        limit: u64,
+        records_max: usize,
+        is_over: &mut dyn FnMut(Expiry) -> bool,
+        swept: &mut Swept,
+    ) -> Result<u64> {
+        let mut scratch = Scratch::take();
+        // Removed from the index meanwhile are those of this segment only, so what is left over can be told.
+        let mut soonest = u64::MAX;
+        let start = from.max(HEADER_LEN as u64);
+        let mut stopped = false;
+        let end = walk(segment, start, limit, &mut |at, head, bytes| {
+            if swept.seen >= records_max as u64 {
+                stopped = true;
+                return Ok(false);
+            }
+            if head.kind != PUT {
+                return Ok(true);
+            }
+            swept.seen += 1;
+            let Some(expires) = head.attributes.expiry.at() else { return Ok(true) };
+            let key = head.key(bytes);
+            let hash = self.hash(key);
+            let mut shard = self.alone(shard_of(hash));
+            let here = Location { slot: segment.slot, unit: (at / 8) as u32 };
+            let Some(index) = shard.slot_at(hash, here) else { return Ok(true) };
+            if is_over(head.attributes.expiry) {
+                let slot = shard.pages[super::shard::page_of(hash)].get(index);
+                self.remove(&mut shard, hash, key, &Found { index, slot, head: *head })?;
+                swept.removed += 1;
+            } else {
+                soonest = soonest.min(expires.0);
+            }
+            Ok(true)
+        })?;
+        drop(scratch.old.drain(..0));
+        if end < limit && !stopped {
+            segment.damaged.store(true, Ordering::Relaxed);
+            // The rest of it cannot be told; the others can.
+            return Ok(limit);
+        }
+        // Known for the whole of a segment only if it was passed in one go, and does not grow.
+        if end == limit && start == HEADER_LEN as u64 && segment.sealed.load(Ordering::Acquire) {
+            segment.soonest.store(soonest, Ordering::Relaxed);
+        }
+        Ok(end)
+    }
+}
