@@ -8,8 +8,10 @@ mod arena;
 pub mod disk;
 mod disk_hash;
 mod disk_tree;
+mod huge;
 mod mem_hash;
 mod raw;
+mod record;
 
 pub use disk_hash::{DiskHash, DiskHashOptions};
 pub use disk_tree::{DiskTree, DiskTreeOptions};

@@ -1,12 +1,13 @@
 //! A key as it is looked for: its stored form and its hash, worked out once.
 
+pub(crate) use crate::record::KEY_VARIABLE;
+use crate::record::number_of;
 use todana_core::decimal;
 
 /// How a key is stored: the upper half of a record's header byte.
 ///
 /// 0 to 7: packed decimal in 1 to 8 bytes; 8 to 13: so many plain bytes; 14: plain bytes after their length.
 pub(crate) const KEY_LENS: [u8; 15] = [1, 2, 3, 4, 5, 6, 7, 8, 4, 8, 12, 16, 20, 32, 0];
-pub(crate) const KEY_VARIABLE: u8 = 14;
 
 /// The secrets that keep clients from choosing keys of one bucket.
 #[derive(Clone, Copy, Debug)]
@@ -45,14 +46,6 @@ impl Seeds {
     pub(crate) fn of_stored(&self, form: u8, stored: &[u8]) -> u64 {
         if form < 8 { self.of_number(number_of(stored)) } else { self.of_text(stored) }
     }
-}
-
-/// The number in up to eight bytes, lowest first.
-#[inline]
-pub(crate) fn number_of(stored: &[u8]) -> u64 {
-    let mut word = [0; 8];
-    word[..stored.len()].copy_from_slice(stored);
-    u64::from_le_bytes(word)
 }
 
 /// A key, ready to be looked for.

@@ -17,7 +17,7 @@
 mod classes;
 mod directory;
 mod evict;
-mod huge;
+
 mod key;
 mod queue;
 mod record;
@@ -28,13 +28,12 @@ mod uses;
 pub(crate) use sample::thinner;
 
 use crate::arena::{Budget, NoRoom};
+use crate::huge::{self, TRIES, full};
 use classes::ClassBounds;
 pub use evict::EvictionObserver;
-use huge::{HugeBuffer, Refused};
 use key::{Key, Seeds};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use shard::{Shard, Trouble};
-use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -116,9 +115,6 @@ pub struct MemHash {
 
 /// Eviction frees at least so much at a time, so that it is not for every write.
 const EVICTION_STEP: usize = 8 << 10;
-/// Another thread may take the room that was made, or the record need more than the first thing that lacked room; after
-/// some tries it is fair to say that there is none.
-const TRIES: usize = 16;
 
 impl MemHash {
     /// An empty hash. Fails with `Invalid` for bounds that do not ascend or are too many, too many shards, or a capacity
@@ -441,40 +437,11 @@ impl Engine for MemHash {
     }
 
     fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
-        if len > shard::VALUE_LEN_MAX {
-            return Err(Error::new(ErrorKind::Invalid, format!("value of {len} bytes is too long")));
-        }
-        let is_too_much = len as u64 > self.budget.record_max()
-            || (self.budget.refuses() && !self.budget.fits(len as u64) && !self.close_ranks(len));
-        if is_too_much {
-            return Err(full());
-        }
-        match HugeBuffer::new(len, &self.budget) {
-            Ok(buffer) => Ok(Box::new(buffer)),
-            Err(_) => Err(full()),
-        }
+        huge::open(&self.budget, len, &|bytes| self.close_ranks(bytes))
     }
 
     fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
-        let buffer: &mut dyn Any = buffer;
-        let Some(buffer) = buffer.downcast_mut::<HugeBuffer>().filter(|buffer| buffer.is_of(&self.budget))
-        else {
-            return Err(Error::new(ErrorKind::Invalid, "a buffer of another engine"));
-        };
-        for attempt in 0..TRIES {
-            match buffer.reserve(len) {
-                Ok(()) => return Ok(buffer.reserved()),
-                Err(Refused::NoRoom(NoRoom { bytes })) if self.makes_room(bytes, attempt) => {}
-                Err(Refused::NoRoom(_)) => break,
-                Err(Refused::Share) => {
-                    return Err(Error::new(
-                        ErrorKind::Busy,
-                        "other unfinished values hold their share of memory",
-                    ));
-                }
-            }
-        }
-        Err(full())
+        huge::room(&self.budget, buffer, len, &|bytes, attempt| self.makes_room(bytes, attempt))
     }
 
     fn bounded(&self) -> Option<&dyn Bounded> {
@@ -502,10 +469,6 @@ impl Bounded for MemHash {
     fn set_time(&self, now: UnixSeconds) {
         self.budget.set_time(now);
     }
-}
-
-fn full() -> Error {
-    Error::new(ErrorKind::Full, "memory limit reached")
 }
 
 /// From the standard library's hasher keys, which the system's random source seeds.

@@ -13,13 +13,14 @@ use accounts::Happening;
 use super::classes::{ClassBounds, Classes};
 use super::directory::Directory;
 use super::evict::{EvictionObserver, Evictor, records_in};
-use super::huge::{self, HugeRecord, HugeTable};
 use super::key::{Key, Seeds};
 use super::queue::{Mark, Tail, put_tail};
 use super::record::{self, Body, Elsewhere, Entry, Found, STUB_LEN};
 use super::sample::Sample;
 use super::uses::Uses;
 use crate::arena::{Arena, Budget, Effort, Handle, Kind, Need, NoRoom};
+use crate::huge::{self, HugeRecord, HugeTable};
+use crate::record::{BLOCK_RECORD_MAX, KEY_LEN_MAX, VALUE_LEN_MAX};
 use std::sync::Arc;
 use todana_core::{Action, Attributes, Error, ErrorKind, Expiry, Record, SharedBytes, Visitor};
 
@@ -29,13 +30,8 @@ const BUCKET_BYTES: usize = 168;
 const BUCKET_RECORDS: usize = 4;
 /// Longer records get a block of their own.
 const BUCKET_RECORD_MAX: usize = 1024;
-/// Longer ones yet, a mapping.
-const BLOCK_RECORD_MAX: usize = 64 << 10;
 /// Buckets that one step of housekeeping merges.
 const MERGES_AT_ONCE: usize = 64;
-/// The longest key (DESIGN section 2) and the longest value.
-const KEY_LEN_MAX: usize = 1 << 28;
-pub(super) const VALUE_LEN_MAX: usize = 1 << 30;
 
 /// Why a visit did not come to its end.
 #[derive(Debug)]

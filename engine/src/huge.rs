@@ -3,11 +3,71 @@
 //! A value counts against the budget until the last of them lets go of it, not until its record is gone: readers
 //! that never finish cannot make the process outgrow its limit. One that is still being received counts by what has
 //! come, and becomes the record's value without a copy.
+//!
+//! Both engines in memory keep long values so; what they make room by is their own.
 
 use crate::arena::{Budget, NoRoom};
 use crate::raw::{Mapping, SYSTEM_PAGE};
+use crate::record::VALUE_LEN_MAX;
+use std::any::Any;
 use std::sync::Arc;
-use todana_core::{Attributes, Buffer, Record, SharedBytes};
+use todana_core::{Attributes, Buffer, Error, ErrorKind, Record, Result, SharedBytes};
+
+/// Another thread may take the room that was made, or the record need more than the first thing that lacked room; after
+/// some tries it is fair to say that there is none.
+pub(crate) const TRIES: usize = 16;
+
+pub(crate) fn full() -> Error {
+    Error::new(ErrorKind::Full, "memory limit reached")
+}
+
+/// What an engine answers to [`todana_core::Engine::buffer`]; `close_ranks` packs what it holds until so many bytes would fit.
+pub(crate) fn open(
+    budget: &Arc<Budget>,
+    len: usize,
+    close_ranks: &dyn Fn(usize) -> bool,
+) -> Result<Box<dyn Buffer>> {
+    if len > VALUE_LEN_MAX {
+        return Err(Error::new(ErrorKind::Invalid, format!("value of {len} bytes is too long")));
+    }
+    let is_too_much = len as u64 > budget.record_max()
+        || (budget.refuses() && !budget.fits(len as u64) && !close_ranks(len));
+    if is_too_much {
+        return Err(full());
+    }
+    match HugeBuffer::new(len, budget) {
+        Ok(buffer) => Ok(Box::new(buffer)),
+        Err(_) => Err(full()),
+    }
+}
+
+/// What an engine answers to [`todana_core::Engine::room`]; `makes_room` is given the bytes that are missing and how often it
+/// has been asked before.
+pub(crate) fn room<'b>(
+    budget: &Arc<Budget>,
+    buffer: &'b mut dyn Buffer,
+    len: usize,
+    makes_room: &dyn Fn(usize, usize) -> bool,
+) -> Result<&'b mut [u8]> {
+    let buffer: &mut dyn Any = buffer;
+    let Some(buffer) = buffer.downcast_mut::<HugeBuffer>().filter(|buffer| buffer.is_of(budget)) else {
+        return Err(Error::new(ErrorKind::Invalid, "a buffer of another engine"));
+    };
+    for attempt in 0..TRIES {
+        match buffer.reserve(len) {
+            Ok(()) => return Ok(buffer.reserved()),
+            Err(Refused::NoRoom(NoRoom { bytes })) if makes_room(bytes, attempt) => {}
+            Err(Refused::NoRoom(_)) => break,
+            Err(Refused::Share) => {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    "other unfinished values hold their share of memory",
+                ));
+            }
+        }
+    }
+    Err(full())
+}
 
 /// One huge record.
 pub(crate) struct HugeRecord {
@@ -107,7 +167,7 @@ pub(crate) enum Refused {
 
 impl HugeBuffer {
     /// A buffer for a value of `len` bytes. Nothing is committed yet.
-    pub(crate) fn new(len: usize, budget: &Arc<Budget>) -> Result<HugeBuffer, NoRoom> {
+    fn new(len: usize, budget: &Arc<Budget>) -> std::result::Result<HugeBuffer, NoRoom> {
         let memory = match Mapping::new(len.max(1)) {
             Ok(mut mapping) => {
                 // What has not come must not cost memory.
@@ -134,7 +194,7 @@ impl HugeBuffer {
     }
 
     /// Commits memory for up to `len` more bytes.
-    pub(crate) fn reserve(&mut self, len: usize) -> Result<(), Refused> {
+    pub(crate) fn reserve(&mut self, len: usize) -> std::result::Result<(), Refused> {
         let end = self.value.len.min(self.filled + len);
         let wanted = end.next_multiple_of(SYSTEM_PAGE);
         if wanted > self.value.share.bytes {
@@ -206,7 +266,7 @@ impl Buffer for HugeBuffer {
 }
 
 /// A copy of a large value on memory of its own.
-pub(crate) fn share(value: &[u8], budget: &Arc<Budget>) -> Result<SharedBytes, NoRoom> {
+pub(crate) fn share(value: &[u8], budget: &Arc<Budget>) -> std::result::Result<SharedBytes, NoRoom> {
     let committed = value.len().next_multiple_of(SYSTEM_PAGE);
     if !budget.commit(committed) {
         return Err(NoRoom { bytes: committed });
