@@ -346,12 +346,18 @@ impl HugeTable {
         std::mem::replace(self, HugeTable::new(budget))
     }
 
-    /// Removes a record; its value's memory goes with the last that holds it, this table's hold with `take_gone`.
-    pub(crate) fn remove(&mut self, index: u32) {
+    /// Takes a record out whole.
+    pub(crate) fn take_out(&mut self, index: u32) -> HugeRecord {
         let record = self.records[index as usize].take().expect("a stub leads to its huge record");
         self.bytes -= record.key.len() + (*record.value).as_ref().len();
         self.budget.release(HugeRecord::committed(record.key.len()));
         self.free.push(index);
+        *record
+    }
+
+    /// Removes a record; its value's memory goes with the last that holds it, this table's hold with `take_gone`.
+    pub(crate) fn remove(&mut self, index: u32) {
+        let record = self.take_out(index);
         self.gone.push(record.value);
     }
 }

@@ -1,7 +1,8 @@
 //! The local engines. They know records and visitors, not commands, clocks, logs or networks.
 //!
 //! `raw` is the only place with `unsafe`: memory mappings and prefetch, under safe types. [`MemHash`] stands on
-//! `arena`, which hands out movable blocks of those mappings; [`DiskTree`] on LMDB.
+//! `arena`, which hands out movable blocks of those mappings, and so does [`MemTree`]; [`DiskHash`] stands on files of its own,
+//! [`DiskTree`] on LMDB.
 #![deny(unsafe_code)]
 
 mod arena;
@@ -10,10 +11,12 @@ mod disk_hash;
 mod disk_tree;
 mod huge;
 mod mem_hash;
+mod mem_tree;
 mod raw;
 mod record;
 
 pub use disk_hash::{DiskHash, DiskHashOptions};
 pub use disk_tree::{DiskTree, DiskTreeOptions};
 pub use mem_hash::{EvictionObserver, MemHash, MemHashOptions};
+pub use mem_tree::{MemTree, MemTreeOptions};
 pub use raw::release_start_up_memory;

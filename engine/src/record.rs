@@ -241,6 +241,14 @@ impl Parts {
         }
     }
 
+    /// Writes the length of the value as it stands between header and attributes, if it does.
+    #[inline]
+    pub(crate) fn put_value_len(&self, out: &mut Vec<u8>) {
+        if self.value_form == VALUE_VARIABLE {
+            put_varint(out, self.value.len() as u64);
+        }
+    }
+
     /// What statistics add to the lengths of key and value.
     #[inline]
     pub(crate) fn flags_size(&self) -> usize {

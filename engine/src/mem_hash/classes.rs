@@ -65,6 +65,10 @@ impl Classes {
         class.plain_bytes -= size as u64;
     }
 
+    pub(crate) fn bounds(&self) -> Arc<ClassBounds> {
+        Arc::clone(&self.bounds)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.counts.len()
     }

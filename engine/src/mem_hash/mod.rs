@@ -14,7 +14,7 @@
 //! queue says has been used least (see `evict`). Time is what it was told last, and matters for that alone: a read is shown an
 //! expired record like any other.
 
-mod classes;
+pub(crate) mod classes;
 mod directory;
 mod evict;
 

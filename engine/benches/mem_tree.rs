@@ -1,0 +1,247 @@
+//! Questions to `mem_tree`, each answered in one run beside what it is compared with:
+//!
+//! - `memory`: how many bytes of resident memory does a record cost, loaded in key order and at random?
+//! - `speed`: how long do a set, a get and a range of 100 take, against `MemHash` and the standard library's `BTreeMap`?
+//!
+//! Run: `cargo bench -p todana-engine --bench mem_tree -- QUESTION [RECORDS]`; all questions without arguments.
+
+#[path = "../tests/visitor/mod.rs"]
+#[allow(dead_code, reason = "each uses its part")]
+mod visitor;
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::ops::{Bound, ControlFlow};
+use std::time::Instant;
+use todana_core::Engine;
+use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
+use visitor::Set;
+
+/// Resident bytes of this process.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("a number of pages") * 4096
+}
+
+fn mb(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+/// Eight digits.
+fn decimal(n: u64) -> [u8; 8] {
+    let mut text = [b'0'; 8];
+    let mut rest = n;
+    for byte in text.iter_mut().rev() {
+        *byte = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    text
+}
+
+/// The n-th of a fixed stream of arbitrary 64-bit numbers (splitmix64).
+fn arbitrary(n: u64) -> u64 {
+    let mut x = n.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    x = (x ^ x >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ x >> 31
+}
+
+/// The numbers below `records` in no order: a step that has no divisor in common with them.
+fn scattered(n: u64, records: u64) -> u64 {
+    let mut step = records / 5 * 3 + 1;
+    while gcd(step, records) != 1 {
+        step += 1;
+    }
+    (n as u128 * u128::from(step) % u128::from(records)) as u64
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn memory(records: u64) {
+    println!("# memory: resident bytes after {records} records (MB = 10^6 bytes)");
+    type Make = fn(u64) -> (Vec<u8>, Vec<u8>);
+    let shapes: [(&str, Make, bool); 7] = [
+        ("8-digit key = value", |n| (decimal(n).to_vec(), decimal(n).to_vec()), true),
+        ("the same, at random", |n| (decimal(n).to_vec(), decimal(n).to_vec()), false),
+        ("8-digit key, 8 random bytes", |n| (decimal(n).to_vec(), arbitrary(n).to_le_bytes().to_vec()), true),
+        ("the same, at random", |n| (decimal(n).to_vec(), arbitrary(n).to_le_bytes().to_vec()), false),
+        (
+            "8 random bytes each",
+            |n| (arbitrary(n).to_le_bytes().to_vec(), arbitrary(!n).to_le_bytes().to_vec()),
+            true,
+        ),
+        ("decimal key, 1 byte", |n| (n.to_string().into_bytes(), b"x".to_vec()), true),
+        (
+            "16-byte key, 20-200 bytes",
+            |n| {
+                (
+                    format!("key:{:012x}", arbitrary(n) >> 16).into_bytes(),
+                    vec![b'v'; 20 + (arbitrary(!n) % 181) as usize],
+                )
+            },
+            true,
+        ),
+    ];
+    for (name, make, in_order) in shapes {
+        let before = resident();
+        let tree = MemTree::new(MemTreeOptions::default()).expect("valid options");
+        let records = if name.starts_with("16") { records / 5 } else { records };
+        let mut payload = 0;
+        for n in 0..records {
+            let (key, value) = make(if in_order { n } else { scattered(n, records) });
+            payload += (key.len() + value.len()) as u64;
+            tree.visit(&key, &mut Set(&value)).expect("no limit");
+        }
+        let loaded = resident() - before;
+        while tree.maintain() {}
+        let settled = resident() - before;
+        let status = tree.status();
+        println!(
+            "{name:30} loaded {:7.1} MB, settled {:7.1} MB = {:6.2} B/record; payload {:7.1}, live {:7.1}, committed {:7.1}, index {:.1}",
+            mb(loaded),
+            mb(settled),
+            settled as f64 / records as f64,
+            mb(payload),
+            mb(status.live_bytes),
+            mb(status.committed_bytes),
+            mb(status.index.bytes),
+        );
+        drop(tree);
+    }
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+/// ns for a set of new keys in order, of new keys at random, a get at random, a set of known keys, a range of 100.
+fn speed_of_engine(make: &dyn Fn() -> Box<dyn Engine>, records: u64, order: &[u32]) -> [f64; 5] {
+    let value = |n: u64| arbitrary(n).to_le_bytes();
+    let time = |per: u64, run: &mut dyn FnMut()| {
+        let start = Instant::now();
+        run();
+        start.elapsed().as_nanos() as f64 / per as f64
+    };
+    let mut sum = 0u64;
+    let scattered_tree = make();
+    let at_random = time(records, &mut || {
+        for n in 0..records {
+            let n = scattered(n, records);
+            scattered_tree.visit(&decimal(n), &mut Set(&value(n))).expect("no limit");
+        }
+    });
+    drop(scattered_tree);
+    let engine = make();
+    let in_order = time(records, &mut || {
+        (0..records).for_each(|n| engine.visit(&decimal(n), &mut Set(&value(n))).expect("no limit"));
+    });
+    let get = time(records, &mut || {
+        for &n in order {
+            engine.view(&decimal(n.into()), &mut |record| sum += u64::from(record.value[0])).expect("reads");
+        }
+    });
+    let known = time(records, &mut || {
+        for &n in order {
+            engine.visit(&decimal(n.into()), &mut Set(&value(n.into()))).expect("no limit");
+        }
+    });
+    let ranges = records / 20;
+    let range = engine.ordered().map_or(f64::NAN, |ordered| {
+        time(ranges, &mut || {
+            for &n in &order[..ranges as usize] {
+                let mut left = 100;
+                ordered
+                    .ascend(Bound::Included(&decimal(n.into())), &mut |key, record| {
+                        sum += u64::from(key[0]) + u64::from(record.value[0]);
+                        left -= 1;
+                        if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                    })
+                    .expect("reads");
+            }
+        })
+    });
+    black_box(sum);
+    [in_order, at_random, get, known, range]
+}
+
+fn speed_of_map(records: u64, order: &[u32]) -> [f64; 5] {
+    let value = |n: u64| arbitrary(n).to_le_bytes();
+    let time = |per: u64, run: &mut dyn FnMut()| {
+        let start = Instant::now();
+        run();
+        start.elapsed().as_nanos() as f64 / per as f64
+    };
+    let mut sum = 0u64;
+    let mut map: BTreeMap<Box<[u8]>, Box<[u8]>> = BTreeMap::new();
+    let at_random = time(records, &mut || {
+        for n in 0..records {
+            let n = scattered(n, records);
+            map.insert(decimal(n).into(), value(n).into());
+        }
+    });
+    map.clear();
+    let in_order = time(records, &mut || {
+        (0..records).for_each(|n| drop(map.insert(decimal(n).into(), value(n).into())));
+    });
+    let get = time(records, &mut || {
+        for &n in order {
+            sum += u64::from(map[&decimal(n.into())[..]][0]);
+        }
+    });
+    let known = time(records, &mut || {
+        for &n in order {
+            map.insert(decimal(n.into()).into(), value(n.into()).into());
+        }
+    });
+    let ranges = records / 20;
+    let range = time(ranges, &mut || {
+        for &n in &order[..ranges as usize] {
+            for (key, value) in
+                map.range::<[u8], _>((Bound::Included(&decimal(n.into())[..]), Bound::Unbounded)).take(100)
+            {
+                sum += u64::from(key[0]) + u64::from(value[0]);
+            }
+        }
+    });
+    black_box(sum);
+    [in_order, at_random, get, known, range]
+}
+
+fn speed(records: u64) {
+    println!(
+        "# speed: ns per operation, {records} records of 8 + 8 bytes, one thread, medians of three alternating rounds"
+    );
+    let order: Vec<u32> = (0..records).map(|n| (arbitrary(n) % records) as u32).collect();
+    let tree: &dyn Fn() -> Box<dyn Engine> =
+        &|| Box::new(MemTree::new(MemTreeOptions::default()).expect("valid options"));
+    let hash: &dyn Fn() -> Box<dyn Engine> =
+        &|| Box::new(MemHash::new(MemHashOptions::default()).expect("valid options"));
+    let mut rounds: [Vec<[f64; 5]>; 3] = Default::default();
+    for _ in 0..std::env::var("ROUNDS").ok().and_then(|x| x.parse().ok()).unwrap_or(3) {
+        rounds[0].push(speed_of_engine(tree, records, &order));
+        rounds[1].push(speed_of_engine(hash, records, &order));
+        rounds[2].push(speed_of_map(records, &order));
+    }
+    println!(
+        "{:10} {:>12} {:>14} {:>10} {:>10} {:>14}",
+        "", "set in order", "set at random", "get", "set known", "range of 100"
+    );
+    for (name, rounds) in ["mem_tree", "mem_hash", "BTreeMap"].into_iter().zip(&rounds) {
+        let of = |what: usize| median(rounds.iter().map(|round| round[what]).collect());
+        println!("{name:10} {:12.1} {:14.1} {:10.1} {:10.1} {:14.1}", of(0), of(1), of(2), of(3), of(4));
+    }
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let question = words.first().map_or("all", String::as_str);
+    let records: u64 = words.get(1).map_or(2_000_000, |n| n.parse().expect("a number of records"));
+    for (name, ask) in [("memory", memory as fn(u64)), ("speed", speed)] {
+        if question == name || question == "all" {
+            ask(records);
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! A leaf: records in the order of their keys, in one movable block.
+//!
+//! ```text
+//! leaf   = groups (u8) | prefix_len (u8) | len (u16) | head (u32) ... | start (u16) ... | prefix | record ...
+//! record = as in `crate::record`, its key without the prefix; forms 0 to 13 of a key are so many bytes
+//! stub   = 0xF8 | 0x40 or 0x80, plus 0x01 if cut | key_len (varint) | key | reference (u32)
+//! ```
+//!
+//! `len` is that of the whole leaf. The records stand in groups of some 160 bytes; of each the first four bytes of its first
+//! key are in `head` (big-endian, padded with zeros) and its place, counted from the first record, in `start`. So a search
+//! looks at one or two cache lines, chooses a group, and walks through that.
+//!
+//! Always true: keys ascend strictly, and all begin with the prefix. Of a key above [`STORED_KEY_MAX`] bytes only so many are
+//! here, and the record lies elsewhere with the whole key ("cut"). The first byte is never 0xF0, which is what `arena` knows
+//! free blocks by. Behind a leaf at least eight bytes can be read (an arena's chunks are that much longer).
+
+use crate::record::{
+    Elsewhere, HAS_MORE, KEY_VARIABLE, MORE_BLOCK, MORE_HUGE, PREFIX, Parts, put_varint, u32_at, varint,
+    whole_lens,
+};
+use std::cmp::Ordering;
+use std::ops::Range;
+use todana_core::Attributes;
+
+/// What a leaf keeps of a longer key.
+pub(super) const STORED_KEY_MAX: usize = 500;
+/// A leaf is split when it is longer than this ...
+pub(super) const LEAF_BYTES: usize = 1024;
+/// ... and has at least so many records.
+pub(super) const LEAF_RECORDS: usize = 8;
+const PREFIX_MAX: usize = 255;
+const GROUP_BYTES: usize = 160;
+const HEADER: usize = 4;
+/// Bytes of the header for each group.
+const PER_GROUP: usize = 6;
+const MORE_CUT: u8 = 0x01;
+
+pub(super) const KEY_LENS: [u8; 15] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 0];
+const LENS: [u8; 256] = whole_lens(&KEY_LENS);
+
+/// By how many of eight bytes count, the mask for them in big-endian order.
+const MASKS: [u64; 9] = {
+    let mut masks = [0; 9];
+    let mut len = 1;
+    while len <= 8 {
+        masks[len] = u64::MAX << (64 - 8 * len);
+        len += 1;
+    }
+    masks
+};
+
+/// The first eight bytes, padded with zeros, as a number of the same order.
+#[inline]
+pub(super) fn head_of(bytes: &[u8]) -> u64 {
+    match bytes.first_chunk::<8>() {
+        Some(eight) => u64::from_be_bytes(*eight),
+        None => {
+            let mut eight = [0; 8];
+            eight[..bytes.len()].copy_from_slice(bytes);
+            u64::from_be_bytes(eight)
+        }
+    }
+}
+
+/// How many bytes two texts have in common at their beginning.
+pub(super) fn common_len(one: &[u8], other: &[u8]) -> usize {
+    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+}
+
+/// What a leaf keeps of a key.
+#[inline]
+pub(super) fn stored(key: &[u8]) -> &[u8] {
+    &key[..key.len().min(STORED_KEY_MAX)]
+}
+
+/// A record in a leaf.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) at: usize,
+    pub(super) len: usize,
+    /// Its key without the leaf's prefix.
+    pub(super) key: Range<usize>,
+    pub(super) body: Body,
+}
+
+/// What an entry holds.
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    /// All of it.
+    Whole(Parts),
+    /// A stub. `is_cut`: the key goes on there.
+    Stub { elsewhere: Elsewhere, is_cut: bool },
+}
+
+/// Where a key is in a leaf, or would be.
+#[derive(Clone, Debug)]
+pub(super) struct Spot {
+    group: usize,
+    pub(super) at: usize,
+    pub(super) found: Option<Entry>,
+    /// The key begins with the leaf's prefix.
+    pub(super) shares_prefix: bool,
+}
+
+impl Spot {
+    /// In a leaf that is not there.
+    pub(super) const NOWHERE: Spot = Spot { group: 0, at: 0, found: None, shares_prefix: false };
+}
+
+/// The bytes of a leaf, and at least eight more.
+#[derive(Clone, Copy)]
+pub(super) struct Leaf<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Leaf<'a> {
+    #[inline]
+    pub(super) fn new(bytes: &'a [u8]) -> Leaf<'a> {
+        Leaf { bytes }
+    }
+
+    #[inline]
+    fn u16_at(&self, at: usize) -> usize {
+        usize::from(u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]))
+    }
+
+    #[inline]
+    fn groups(&self) -> usize {
+        usize::from(self.bytes[0])
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.u16_at(2)
+    }
+
+    #[inline]
+    pub(super) fn prefix(&self) -> &'a [u8] {
+        let at = HEADER + self.groups() * PER_GROUP;
+        &self.bytes[at..at + usize::from(self.bytes[1])]
+    }
+
+    /// Where the first record begins.
+    #[inline]
+    pub(super) fn records_at(&self) -> usize {
+        HEADER + self.groups() * PER_GROUP + usize::from(self.bytes[1])
+    }
+
+    /// All its bytes and none behind them.
+    #[inline]
+    pub(super) fn image(&self) -> &'a [u8] {
+        &self.bytes[..self.len()]
+    }
+
+    #[inline]
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    #[inline]
+    fn head(&self, group: usize) -> u32 {
+        u32_at(self.bytes, HEADER + 4 * group)
+    }
+
+    #[inline]
+    fn start(&self, group: usize) -> usize {
+        self.u16_at(HEADER + 4 * self.groups() + 2 * group)
+    }
+
+    /// The record at `at`.
+    #[inline]
+    pub(super) fn entry(&self, at: usize) -> Entry {
+        entry(self.bytes, at)
+    }
+
+    /// Where the record behind the one at `at` begins.
+    #[inline]
+    fn next(&self, at: usize) -> usize {
+        match usize::from(LENS[usize::from(self.bytes[at])]) {
+            0 => at + self.entry(at).len,
+            len => at + len,
+        }
+    }
+
+    /// The places of its records, in order.
+    pub(super) fn places(self) -> impl Iterator<Item = usize> + use<'a> {
+        let end = self.len();
+        let mut at = self.records_at();
+        std::iter::from_fn(move || {
+            let here = at;
+            (here < end).then(|| {
+                at = self.next(here);
+                here
+            })
+        })
+    }
+
+    /// The records, in order.
+    pub(super) fn entries(self) -> impl Iterator<Item = Entry> + use<'a> {
+        self.places().map(move |at| self.entry(at))
+    }
+
+    /// How the key of the record at `at` compares to one that begins with this leaf's prefix. `suffix` is what is stored of
+    /// that behind the prefix and `head` its first eight bytes; `full` is the whole of it, and `text_of` the whole of a key
+    /// that is cut.
+    #[inline]
+    fn compare(
+        &self,
+        at: usize,
+        head: u64,
+        suffix: &[u8],
+        full: &[u8],
+        text_of: &impl Fn(Elsewhere) -> &'a [u8],
+    ) -> Ordering {
+        let header = self.bytes[at];
+        let (key_at, key_len, entry) = if LENS[usize::from(header)] != 0 {
+            (at + 1, usize::from(header >> 4), None)
+        } else {
+            let entry = self.entry(at);
+            (entry.key.start, entry.key.len(), Some(entry))
+        };
+        let eight = self.bytes[key_at..key_at + 8].try_into().expect("eight bytes");
+        let own = u64::from_be_bytes(eight) & MASKS[key_len.min(8)];
+        if own != head {
+            return own.cmp(&head);
+        }
+        if key_len <= 8 || suffix.len() <= 8 {
+            return key_len.cmp(&suffix.len());
+        }
+        let order = self.bytes[key_at + 8..key_at + key_len].cmp(&suffix[8..]);
+        let Some(Entry { body: Body::Stub { elsewhere, is_cut: true }, .. }) = entry else {
+            // One that is not cut, if it is stored as the other is, is the beginning of what the other may have more.
+            return order.then(STORED_KEY_MAX.cmp(&full.len().max(STORED_KEY_MAX)));
+        };
+        order.then_with(|| text_of(elsewhere).cmp(full))
+    }
+
+    /// Looks for a key; `text_of` gives the whole of a key that is cut.
+    #[inline]
+    pub(super) fn seek(&self, key: &[u8], text_of: impl Fn(Elsewhere) -> &'a [u8]) -> Spot {
+        let (stored, prefix) = (stored(key), self.prefix());
+        let Some(suffix) = stored.strip_prefix(prefix) else {
+            let is_before = stored < prefix;
+            let (group, at) =
+                if is_before { (0, self.records_at()) } else { (self.groups() - 1, self.len()) };
+            return Spot { group, at, found: None, shares_prefix: false };
+        };
+        let (groups, records_at) = (self.groups(), self.records_at());
+        let head = head_of(suffix);
+        let group_head = (head >> 32) as u32;
+        let compare = |at| self.compare(at, head, suffix, key, &text_of);
+        let below = (0..groups).take_while(|&group| self.head(group) < group_head).count();
+        let mut group = below.saturating_sub(1);
+        while group + 1 < groups
+            && self.head(group + 1) == group_head
+            && compare(records_at + self.start(group + 1)).is_le()
+        {
+            group += 1;
+        }
+        let mut at = records_at + self.start(group);
+        let end = if group + 1 < groups { records_at + self.start(group + 1) } else { self.len() };
+        while at < end {
+            match compare(at) {
+                Ordering::Less => at = self.next(at),
+                Ordering::Equal => {
+                    return Spot { group, at, found: Some(self.entry(at)), shares_prefix: true };
+                }
+                Ordering::Greater => break,
+            }
+        }
+        Spot { group, at, found: None, shares_prefix: true }
+    }
+
+    /// Writes this leaf with `remove` bytes at the spot, which is that of a key with its prefix, replaced by `insert`: one
+    /// record more, one less, or another in the place of one. Some record must remain.
+    pub(super) fn splice(&self, spot: &Spot, remove: usize, insert: &[u8], new: &mut NewLeaf) {
+        let records_at = self.records_at();
+        let at = spot.at - records_at;
+        new.clear();
+        new.records.extend_from_slice(&self.bytes[records_at..spot.at]);
+        new.records.extend_from_slice(insert);
+        new.records.extend_from_slice(&self.bytes[spot.at + remove..self.len()]);
+        let shift = |start: usize| start + insert.len() - remove;
+        let groups = self.groups();
+        for group in 0..groups {
+            let start = self.start(group);
+            if group < spot.group {
+                new.groups.push((self.head(group), start));
+            } else if group > spot.group {
+                new.groups.push((self.head(group), shift(start)));
+            } else {
+                let old_end =
+                    if group + 1 < groups { self.start(group + 1) } else { self.len() - records_at };
+                let end = shift(old_end);
+                if start == end {
+                    continue;
+                }
+                let head = if start == at { new.head_at(start) } else { self.head(group) };
+                new.groups.push((head, start));
+                if end - start > GROUP_BYTES {
+                    // What comes in order fills one group after the other.
+                    let is_appended = remove == 0 && at + insert.len() == end && end == new.records.len();
+                    let boundary = if is_appended { Some(at) } else { new.middle(start..end) };
+                    if let Some(boundary) = boundary.filter(|&boundary| boundary > start) {
+                        new.groups.push((new.head_at(boundary), boundary));
+                    }
+                }
+            }
+        }
+        new.finish(self.prefix());
+    }
+}
+
+/// The record at `at`.
+#[inline]
+pub(super) fn entry(bytes: &[u8], at: usize) -> Entry {
+    let mut next = at + 1;
+    let mut header = bytes[at];
+    let (mut prefix, mut more) = (0, 0);
+    if header >= PREFIX {
+        prefix = header;
+        if prefix & HAS_MORE != 0 {
+            more = bytes[next];
+            next += 1;
+            if more & (MORE_BLOCK | MORE_HUGE) != 0 {
+                let key_len = varint(bytes, &mut next) as usize;
+                let key = next..next + key_len;
+                let reference = u32_at(bytes, key.end);
+                let elsewhere = if more & MORE_BLOCK != 0 {
+                    Elsewhere::Block(reference)
+                } else {
+                    Elsewhere::Huge(reference)
+                };
+                let body = Body::Stub { elsewhere, is_cut: more & MORE_CUT != 0 };
+                return Entry { at, len: key.end + 4 - at, key, body };
+            }
+        }
+        header = bytes[next];
+        next += 1;
+    }
+    let parts = Parts::read(bytes, prefix, more, header, next, &KEY_LENS);
+    Entry { at, len: parts.value.end - at, key: parts.key.clone(), body: Body::Whole(parts) }
+}
+
+#[inline]
+fn form_of(key_len: usize) -> u8 {
+    if key_len < usize::from(KEY_VARIABLE) { key_len as u8 } else { KEY_VARIABLE }
+}
+
+/// Writes a whole record.
+#[inline]
+pub(super) fn put_record(out: &mut Vec<u8>, key: &[u8], value: &[u8], attributes: &Attributes) {
+    let put_key = |out: &mut Vec<u8>| out.extend_from_slice(key);
+    crate::record::put_record(out, form_of(key.len()), key.len(), put_key, value, attributes);
+}
+
+/// Writes the stub of a record with this key, of which the first `omitted` bytes are the leaf's prefix.
+pub(super) fn put_stub(out: &mut Vec<u8>, key: &[u8], omitted: usize, elsewhere: Elsewhere) {
+    let is_cut = key.len() > STORED_KEY_MAX;
+    put_stub_of(out, [&stored(key)[omitted..], &[]], is_cut, elsewhere);
+}
+
+fn put_stub_of(out: &mut Vec<u8>, key: [&[u8]; 2], is_cut: bool, elsewhere: Elsewhere) {
+    let (more, reference) = match elsewhere {
+        Elsewhere::Block(handle) => (MORE_BLOCK, handle),
+        Elsewhere::Huge(index) => (MORE_HUGE, index),
+    };
+    out.extend_from_slice(&[PREFIX | HAS_MORE, more | if is_cut { MORE_CUT } else { 0 }]);
+    put_varint(out, (key[0].len() + key[1].len()) as u64);
+    out.extend_from_slice(key[0]);
+    out.extend_from_slice(key[1]);
+    out.extend_from_slice(&reference.to_le_bytes());
+}
+
+/// A record that is to be in a new leaf: from an old one, or written for this.
+#[derive(Clone)]
+pub(super) struct Item<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) entry: Entry,
+    /// What its key begins with besides what `bytes` have of it.
+    pub(super) prefix: &'a [u8],
+}
+
+impl Item<'_> {
+    /// What is stored of its key.
+    pub(super) fn key(&self) -> Vec<u8> {
+        [self.prefix, &self.bytes[self.entry.key.clone()]].concat()
+    }
+
+    /// Writes it without the first `omitted` bytes of its key.
+    fn put(&self, out: &mut Vec<u8>, omitted: usize) {
+        let own = &self.bytes[self.entry.key.clone()];
+        let key = match omitted.checked_sub(self.prefix.len()) {
+            Some(more) => [&own[more..], &[]],
+            None => [&self.prefix[omitted..], own],
+        };
+        match &self.entry.body {
+            Body::Stub { elsewhere, is_cut } => put_stub_of(out, key, *is_cut, *elsewhere),
+            Body::Whole(parts) => {
+                if parts.prefix != 0 {
+                    out.push(parts.prefix);
+                    if parts.prefix & HAS_MORE != 0 {
+                        out.push(parts.more);
+                    }
+                }
+                let key_len = key[0].len() + key[1].len();
+                let form = form_of(key_len);
+                out.push(form << 4 | parts.value_form);
+                if form == KEY_VARIABLE {
+                    put_varint(out, key_len as u64);
+                }
+                parts.put_value_len(out);
+                out.extend_from_slice(&self.bytes[parts.attributes_at..parts.key.start]);
+                out.extend_from_slice(key[0]);
+                out.extend_from_slice(key[1]);
+                out.extend_from_slice(&self.bytes[parts.value.clone()]);
+            }
+        }
+    }
+}
+
+/// The bytes of a leaf that is being put together.
+#[derive(Default)]
+pub(super) struct NewLeaf {
+    /// The whole leaf, once it is finished.
+    pub(super) image: Vec<u8>,
+    records: Vec<u8>,
+    groups: Vec<(u32, usize)>,
+}
+
+impl NewLeaf {
+    fn clear(&mut self) {
+        self.image.clear();
+        self.records.clear();
+        self.groups.clear();
+    }
+
+    fn head_at(&self, at: usize) -> u32 {
+        let key = entry(&self.records, at).key;
+        (head_of(&self.records[key]) >> 32) as u32
+    }
+
+    /// The first record that begins in the second half of a range, if there is one.
+    fn middle(&self, range: Range<usize>) -> Option<usize> {
+        let mut at = range.start;
+        while at < range.end {
+            if at >= range.start + range.len() / 2 {
+                return Some(at);
+            }
+            at += entry(&self.records, at).len;
+        }
+        None
+    }
+
+    fn finish(&mut self, prefix: &[u8]) {
+        let len = HEADER + PER_GROUP * self.groups.len() + prefix.len() + self.records.len();
+        self.image.extend_from_slice(&[self.groups.len() as u8, prefix.len() as u8]);
+        self.image.extend_from_slice(&(len as u16).to_le_bytes());
+        for (head, _) in &self.groups {
+            self.image.extend_from_slice(&head.to_le_bytes());
+        }
+        for (_, start) in &self.groups {
+            self.image.extend_from_slice(&(*start as u16).to_le_bytes());
+        }
+        self.image.extend_from_slice(prefix);
+        self.image.extend_from_slice(&self.records);
+    }
+
+    /// A leaf of these records, of which there is at least one.
+    pub(super) fn build(&mut self, items: &[Item<'_>]) {
+        self.clear();
+        let first = items[0].key();
+        let shared = match items {
+            [_] => first.len(),
+            [.., last] => common_len(&first, &last.key()),
+            [] => 0,
+        };
+        let shared = shared.min(PREFIX_MAX);
+        let mut group_at = 0;
+        for item in items {
+            let at = self.records.len();
+            item.put(&mut self.records, shared);
+            if self.groups.is_empty() || self.records.len() - group_at > GROUP_BYTES {
+                let head = self.head_at(at);
+                self.groups.push((head, at));
+                group_at = at;
+            }
+        }
+        self.finish(&first[..shared]);
+    }
+
+    /// Whether a leaf of so many records may be so long.
+    pub(super) fn fits(&self, records: usize) -> bool {
+        self.image.len() <= LEAF_BYTES || records < LEAF_RECORDS
+    }
+}

@@ -1,0 +1,304 @@
+//! The ordered engine in memory: records in the order of their keys, in little more than their own bytes.
+//!
+//! ```text
+//! router    = which segment a key belongs to                 `router`
+//! partition = lock + segments + arena + huge records         `partition`
+//! segment   = some hundred neighbouring leaves               `segment`
+//! leaf      = records in order, in one block of about 1 KiB  `leaf`
+//! ```
+//!
+//! Neighbouring segments may lie in different partitions, so that threads at work on neighbouring keys rarely wait for
+//! one another. A visit takes one look at the router and one lock. A leaf is as long as its records: what is gained by
+//! keeping pages full elsewhere is had here from blocks of many sizes.
+//!
+//! Cost: a lookup is two searches in small sorted arrays and two or three cache misses in the leaf; a write moves a leaf of
+//! some 700 bytes, at times a second one (a split), and once in some ten thousand new records half a segment.
+
+mod leaf;
+mod ordered;
+mod partition;
+mod router;
+mod segment;
+mod separators;
+mod structure;
+
+use crate::arena::{Budget, NoRoom};
+use crate::huge::{self, TRIES, full};
+use crate::mem_hash::classes::ClassBounds;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use partition::{Partition, Trouble};
+use router::{Location, Router};
+use segment::{LEAVES_MAX, Segment};
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use todana_core::{
+    Bounded, Buffer, Engine, Error, ErrorKind, MemoryLimit, Ordered, Place, Record, Result, Status,
+    UnixSeconds, Visitor, WhenFull,
+};
+
+/// How a [`MemTree`] is made.
+#[derive(Clone, Debug)]
+pub struct MemTreeOptions {
+    /// How many partitions, at most 4096; `None` takes 16. Each costs some 50 KiB of part-filled pages; more of them let more
+    /// threads write at once.
+    pub partitions: Option<usize>,
+    /// The memory limit.
+    pub limit: MemoryLimit,
+    /// Upper bounds of the plain sizes (key + value + 4 if flags) by which `status` counts records, ascending, at
+    /// most 255.
+    pub class_bounds: Vec<u32>,
+}
+
+impl Default for MemTreeOptions {
+    fn default() -> Self {
+        MemTreeOptions {
+            partitions: None,
+            limit: MemoryLimit { bytes: None, when_full: WhenFull::Evict },
+            class_bounds: Vec::new(),
+        }
+    }
+}
+
+/// Keeps the locks of neighbouring partitions off each other's cache lines.
+#[repr(align(128))]
+struct Padded(RwLock<Partition>);
+
+/// The ordered engine in memory.
+///
+/// ```
+/// use std::ops::{Bound, ControlFlow};
+/// use todana_core::{Action, Attributes, Engine, Ordered, Record, Visitor};
+/// use todana_engine::{MemTree, MemTreeOptions};
+///
+/// struct Set<'a>(&'a [u8]);
+/// impl Visitor for Set<'_> {
+///     fn visit<'a>(&'a mut self, _old: Option<Record<'a>>) -> Action<'a> {
+///         Action::Put(Record::new(self.0, Attributes::default()))
+///     }
+/// }
+///
+/// let tree = MemTree::new(MemTreeOptions::default())?;
+/// for (city, country) in [("kyoto", "jp"), ("kyiv", "ua"), ("oslo", "no")] {
+///     tree.visit(city.as_bytes(), &mut Set(country.as_bytes()))?;
+/// }
+/// let mut found = Vec::new();
+/// tree.ascend(Bound::Included(b"ky"), &mut |key, _| {
+///     if !key.starts_with(b"ky") {
+///         return ControlFlow::Break(());
+///     }
+///     found.push(key.to_vec());
+///     ControlFlow::Continue(())
+/// })?;
+/// assert_eq!(found, [&b"kyiv"[..], b"kyoto"]);
+/// # Ok::<(), todana_core::Error>(())
+/// ```
+pub struct MemTree {
+    partitions: Box<[Padded]>,
+    router: Router,
+    /// Whoever changes which segments there are holds this, and then the partitions' locks in their order.
+    structure: Mutex<()>,
+    budget: Arc<Budget>,
+    /// The partition that housekeeping turns to next.
+    next_partition: AtomicUsize,
+}
+
+impl MemTree {
+    /// An empty tree. Fails with `Invalid` for bounds that do not ascend or are too many, or too many partitions.
+    pub fn new(options: MemTreeOptions) -> Result<MemTree> {
+        let bounds = options.class_bounds;
+        if bounds.len() > 255 || !bounds.is_sorted() {
+            return Err(Error::new(ErrorKind::Invalid, "class bounds must ascend and be at most 255"));
+        }
+        let count = options.partitions.unwrap_or(16).max(1);
+        if count > 4096 {
+            return Err(Error::new(ErrorKind::Invalid, "more than 4096 partitions"));
+        }
+        let budget = Arc::new(Budget::new(options.limit));
+        let bounds = Arc::new(ClassBounds::new(bounds));
+        let partition = |_| Padded(RwLock::new(Partition::new(Arc::clone(&budget), Arc::clone(&bounds))));
+        let partitions: Box<[Padded]> = (0..count).map(partition).collect();
+        let slot = partitions[0].0.write().add_segment(Segment::empty(Arc::from(&[][..]), None));
+        Ok(MemTree {
+            partitions,
+            router: Router::new(Location { partition: 0, slot }),
+            structure: Mutex::new(()),
+            budget: Arc::clone(&budget),
+            next_partition: AtomicUsize::new(0),
+        })
+    }
+
+    /// The partition that `find` leads to, and the segment in it.
+    #[inline]
+    fn read(&self, find: impl Fn(&Router) -> (Location, u64)) -> (RwLockReadGuard<'_, Partition>, u32) {
+        loop {
+            let (location, epoch) = find(&self.router);
+            let partition = self.partitions[location.partition as usize].0.read();
+            if partition.changed <= epoch {
+                return (partition, location.slot);
+            }
+        }
+    }
+
+    #[inline]
+    fn write(&self, find: impl Fn(&Router) -> (Location, u64)) -> (RwLockWriteGuard<'_, Partition>, u32) {
+        loop {
+            let (location, epoch) = find(&self.router);
+            let partition = self.partitions[location.partition as usize].0.write();
+            if partition.changed <= epoch {
+                return (partition, location.slot);
+            }
+        }
+    }
+
+    /// [`Engine::view`] without `dyn`, for whoever knows the engine.
+    #[inline]
+    fn look<T>(&self, key: &[u8], see: impl FnOnce(Record<'_>) -> T) -> Option<T> {
+        let (partition, slot) = self.read(|router| router.find(key));
+        partition.view(slot, key, see)
+    }
+
+    /// Packs what all partitions hold until `bytes` more would fit. False if that cannot be.
+    fn close_ranks(&self, bytes: usize) -> bool {
+        for partition in &self.partitions {
+            let mut partition = partition.0.write();
+            while !self.budget.fits(bytes as u64) && partition.maintain() {}
+        }
+        self.budget.fits(bytes as u64)
+    }
+
+    /// Makes room for a record that needs `bytes` more, as far as that is allowed and of use.
+    fn makes_room(&self, bytes: usize, attempt: usize) -> bool {
+        let _ = attempt;
+        if self.budget.refuses() {
+            return self.close_ranks(bytes);
+        }
+        false
+    }
+}
+
+impl Engine for MemTree {
+    #[inline]
+    fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        Ok(self.look(key, see).is_some())
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        for attempt in 0..TRIES {
+            let (mut partition, slot) = self.write(|router| router.find(key));
+            let outcome = partition.visit(slot, key, visitor);
+            let gone = partition.huge.take_gone();
+            let is_long = partition.segment(slot).leaves.len() > LEAVES_MAX;
+            drop(partition);
+            drop(gone);
+            if is_long {
+                self.divide(key);
+            }
+            match outcome {
+                Ok(()) => return Ok(()),
+                Err(Trouble::Error(error)) => return Err(error),
+                Err(Trouble::NoRoom(NoRoom { bytes })) => {
+                    if !self.makes_room(bytes, attempt) {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(full())
+    }
+
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        let from = match &from {
+            Some(Place::Key(key)) => Bound::Excluded(&key[..]),
+            _ => Bound::Unbounded,
+        };
+        let mut last = None;
+        self.ascend(from, &mut |key, record| {
+            let flow = see(key, record);
+            if flow.is_break() {
+                last = Some(Place::Key(Arc::from(key)));
+            }
+            flow
+        })?;
+        Ok(last)
+    }
+
+    fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
+        let gone = self.empty(cleared);
+        drop(gone);
+        Ok(())
+    }
+
+    fn status(&self) -> Status {
+        let mut status = Status { committed_bytes: self.budget.committed(), ..Status::default() };
+        for partition in &self.partitions {
+            partition.0.read().add_to(&mut status);
+        }
+        status
+    }
+
+    #[inline]
+    fn prefetch(&self, key: &[u8]) {
+        let (location, epoch) = self.router.find(key);
+        // Whoever writes there brings the lines in anyway.
+        if let Some(partition) = self.partitions[location.partition as usize].0.try_read()
+            && partition.changed <= epoch
+        {
+            partition.prefetch(location.slot, key);
+        }
+    }
+
+    fn maintain(&self) -> bool {
+        for _ in 0..self.partitions.len() {
+            let next = self.next_partition.load(Ordering::Relaxed) % self.partitions.len();
+            if self.partitions[next].0.write().maintain() {
+                return true;
+            }
+            self.next_partition.fetch_add(1, Ordering::Relaxed);
+        }
+        false
+    }
+
+    fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+        huge::open(&self.budget, len, &|bytes| self.close_ranks(bytes))
+    }
+
+    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+        huge::room(&self.budget, buffer, len, &|bytes, attempt| self.makes_room(bytes, attempt))
+    }
+
+    fn bounded(&self) -> Option<&dyn Bounded> {
+        Some(self)
+    }
+
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        Some(self)
+    }
+}
+
+impl Bounded for MemTree {
+    fn set_limit(&self, limit: MemoryLimit) {
+        self.budget.set_limit(limit);
+    }
+
+    fn limit(&self) -> MemoryLimit {
+        self.budget.limit()
+    }
+
+    fn is_tight(&self) -> bool {
+        self.budget.is_tight()
+    }
+
+    fn set_time(&self, now: UnixSeconds) {
+        self.budget.set_time(now);
+    }
+}
+
+const _: fn() = || {
+    fn is_shareable<T: Send + Sync>() {}
+    is_shareable::<MemTree>();
+};

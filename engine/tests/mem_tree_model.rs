@@ -1,0 +1,66 @@
+//! `MemTree` against a `BTreeMap`: random operations with all attributes and all size ranges, and walks both ways.
+
+#[path = "model/tree.rs"]
+mod tree;
+
+use proptest::prelude::*;
+use todana_engine::MemTreeOptions;
+use tree::{Step, check, steps};
+
+/// Fewer cases where each is slow (sanitizers, valgrind) or more for a long run: `TODANA_CASES`.
+fn cases(default: u32) -> u32 {
+    std::env::var("TODANA_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(default)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(48), ..ProptestConfig::default() })]
+
+    #[test]
+    fn agrees_with_the_model(steps in steps(1..1500), partitions in 1usize..5) {
+        check(MemTreeOptions { partitions: Some(partitions), ..Default::default() }, &steps);
+    }
+}
+
+#[test]
+fn grows_shrinks_and_grows_again_without_losing_a_record() {
+    let mut steps = Vec::new();
+    for round in 0..3u32 {
+        // Upwards, downwards, at random.
+        let number = |n: u32| match round {
+            0 => n,
+            1 => 59_999 - n,
+            _ => n.wrapping_mul(7919) % 60_000,
+        };
+        steps.extend(
+            (0..60_000).map(number).map(|n| Step::put(format!("key-{n:05}"), format!("{}", n * round))),
+        );
+        steps.push(Step::Walk);
+        steps.extend(
+            (0..60_000)
+                .map(number)
+                .filter(|n| n % 50 != 0)
+                .map(|n| Step::Remove(format!("key-{n:05}").into())),
+        );
+        steps.push(Step::Maintain);
+        steps.push(Step::Walk);
+    }
+    check(MemTreeOptions { partitions: Some(3), ..Default::default() }, &steps);
+}
+
+#[test]
+fn keys_that_differ_late_keep_their_order() {
+    let mut steps = Vec::new();
+    for n in 0..3000u32 {
+        let long = "k".repeat([3, 490, 499, 500, 501, 700, 2000][n as usize % 7]);
+        steps.push(Step::put(format!("{long}{:04}", n.wrapping_mul(37) % 3000), format!("{n}")));
+        steps.push(Step::put(long, "the key alone"));
+    }
+    steps.push(Step::Walk);
+    for n in (0..3000u32).step_by(3) {
+        let long = "k".repeat([3, 490, 499, 500, 501, 700, 2000][n as usize % 7]);
+        steps.push(Step::Remove(format!("{long}{:04}", n.wrapping_mul(37) % 3000).into()));
+    }
+    steps.push(Step::Maintain);
+    steps.push(Step::Walk);
+    check(MemTreeOptions { partitions: Some(2), ..Default::default() }, &steps);
+}
