@@ -38,6 +38,9 @@ pub trait Checkpointed: Send + Sync {
         self.checkpoint_at(&mut || mark, &mut |_| Ok(()))
     }
 
+    /// Bytes of the files.
+    fn file_bytes(&self) -> u64;
+
     /// Makes a copy of what is on disk, as of one moment, in a directory of its own that can be opened like this one, and
     /// returns its mark. The directory must be empty or not be there. Reads and writes go on meanwhile.
     fn copy(&self, directory: &Path) -> Result<u64>;

@@ -202,6 +202,9 @@ pub trait Engine: Send + Sync {
     /// room (the old record then stays), with `Invalid` when key or value are longer than any engine takes.
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()>;
 
+    /// Returns once every visit that had begun before is over. Waits for as long as the longest of them takes.
+    fn fence(&self);
+
     /// Shows every record from `from` (the start: `None`) on, until `see` breaks or all are done; returns
     /// where to go on, `None` at the end. A record that is there throughout is shown at least once, whatever is
     /// written meanwhile; locks are held only over small groups of records.

@@ -9,7 +9,7 @@ mod verification;
 
 use crate::Database;
 use crate::backup::Manifest;
-use crate::checkpoint::{Checkpoint, CheckpointOptions, Footprint, History, Hold, Shelf};
+use crate::checkpoint::{BroughtBack, Checkpoint, CheckpointOptions, Footprint, History, Hold, Shelf};
 use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::update_log::{
@@ -166,26 +166,41 @@ impl DataDirectory {
         let open = |from| Reader::open(Arc::clone(&self.disk), &log, self.identity, from);
         let allowance = Allowance::of(database);
         let mut log_len: Option<(Position, u64)> = None;
-        let brought = self.shelf.bring_back(database, &mut |start, done, len| {
-            let (_, ahead) = *log_len
-                .take_if(|(from, _)| *from == start)
-                // Whether the log can be read is found out when it is.
-                .get_or_insert_with(|| (start, open(start).map_or(0, |reader| reader.remaining())));
-            log_len = Some((start, ahead));
-            progress(Progress { remaining: len - done + ahead, done })
-        })?;
+        let engine = database.engine().checkpointed();
+        let brought = match engine {
+            // What it had at its mark lies in files of its own.
+            Some(_) => BroughtBack::default(),
+            None => self.shelf.bring_back(database, &mut |start, done, len| {
+                let (_, ahead) = *log_len
+                    .take_if(|(from, _)| *from == start)
+                    // Whether the log can be read is found out when it is.
+                    .get_or_insert_with(|| (start, open(start).map_or(0, |reader| reader.remaining())));
+                log_len = Some((start, ahead));
+                progress(Progress { remaining: len - done + ahead, done })
+            })?,
+        };
         let checkpoint = brought.checkpoint;
-        let mut reader = open(checkpoint.as_ref().map_or(Position(0), |checkpoint| checkpoint.start))
-            .map_err(|error| also(error, &brought.refused))?;
+        let mark = engine.map(|engine| Position(engine.mark()));
+        let from = mark.or(checkpoint.as_ref().map(|checkpoint| checkpoint.start)).unwrap_or_default();
+        let mut reader = open(from).map_err(|error| also(error, &brought.refused))?;
         let start = reader.position();
         let checkpoint_len = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.len);
         if let Some(allowance) = &allowance {
             allowance.extend(reader.remaining());
         }
+        let mut trouble = None;
         let entries = replay::replay(database, &mut reader, &mut |reader| {
+            if let Some(engine) = engine.filter(|engine| engine.is_due())
+                && let Err(error) = engine.checkpoint(engine.mark())
+            {
+                // Else all of the log might not fit into memory. From this mark on it is read again if need be.
+                trouble = Some(error);
+                return ControlFlow::Break(());
+            }
             let done = checkpoint_len + reader.position().0 - start.0;
             progress(Progress { remaining: reader.remaining(), done })
-        })?;
+        });
+        let entries = entries.map_err(|error| trouble.unwrap_or(error))?;
         if let Some(allowance) = allowance {
             allowance.end(database, clock.now())?;
         }
@@ -223,7 +238,10 @@ impl DataDirectory {
     /// The same; it is called off, with `Closed`, when `stops` becomes true.
     pub fn checkpoint_unless(&self, database: &Database, stops: &AtomicBool) -> Result<Checkpoint> {
         let options = *self.checkpoints.lock();
-        let made = self.shelf.make(database, &options, stops);
+        let made = match database.engine().checkpointed() {
+            Some(engine) => self.shelf.settle(database, engine, &self.path, &options),
+            None => self.shelf.make(database, &options, stops),
+        };
         self.history.lock().add(&made);
         self.measure(database);
         made
@@ -236,7 +254,13 @@ impl DataDirectory {
 
     /// Whether the log has grown enough since the last checkpoint for another one.
     pub fn is_checkpoint_due(&self, database: &Database) -> bool {
-        database.log().is_some_and(|log| self.shelf.is_due(log.end(), &self.checkpoints.lock()))
+        let options = *self.checkpoints.lock();
+        database.log().is_some_and(|log| match database.engine().checkpointed() {
+            Some(engine) => {
+                engine.is_due() || log.end().0.saturating_sub(engine.mark()) > options.log_len_min
+            }
+            None => self.shelf.is_due(log.end(), &options),
+        })
     }
 
     /// What is on disk here, as of the last look at it: those who ask do not wait for the disk.

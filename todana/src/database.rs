@@ -8,7 +8,7 @@ use crate::counters::{ClassCounters, Counters, Lane, Lanes};
 use crate::delete::DeleteVisitor;
 use crate::expiry::{Bury, Living};
 use crate::figures::Figures;
-use crate::flush::Flush;
+use crate::flush::{self, Flush};
 use crate::get::{self, GetVisitor, Outcome};
 use crate::inspect::InspectVisitor;
 use crate::long_value;
@@ -16,13 +16,14 @@ use crate::store::{LongJoin, StoreVisitor};
 use crate::sweep::{Round, Sweep, Sweeps};
 use crate::touch::TouchVisitor;
 use crate::transaction::{Gate, Space};
-use crate::update_log::{Change, Position, UpdateLog};
+use crate::update_log::{Change, LogOptions, Position, Sync, UpdateLog};
 use crate::versions::Versions;
+use parking_lot::MutexGuard;
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 use todana_core::{
-    Action, Arithmetic, Buffer, Command, Delete, Direction, Engine, Error, ErrorKind, Family, Get, Inspect,
-    Inspection, LONG_VALUE_LEN, Order, Place, Record, Refusal, Reply, Result, Shared, Status, Store,
+    Action, Arithmetic, Buffer, Command, Delete, Direction, Engine, Error, ErrorKind, Expiry, Family, Get,
+    Inspect, Inspection, LONG_VALUE_LEN, Order, Place, Record, Refusal, Reply, Result, Shared, Status, Store,
     StoreMode, Touch, Ttl, UnixSeconds, Visitor, WhenFull,
 };
 
@@ -41,6 +42,8 @@ pub struct Database {
     classes: SizeClasses,
     figures: Figures,
     emulates_full: bool,
+    /// When changes count as made where the engine keeps them in files of its own.
+    sync: Sync,
     gate: Gate,
     /// Set once, when what is kept has been restored.
     log: OnceLock<UpdateLog>,
@@ -67,6 +70,7 @@ impl Database {
             classes,
             figures: Figures::default(),
             emulates_full: false,
+            sync: LogOptions::default().sync,
             gate: Gate::default(),
             log: OnceLock::new(),
         };
@@ -78,6 +82,27 @@ impl Database {
     pub fn emulate_full(mut self) -> Database {
         self.emulates_full = true;
         self
+    }
+
+    /// When changes count as made where the engine keeps them in files of its own ([`Engine::durable`]): they are not in the update
+    /// log then, which has an option of its own for it. At first, one second.
+    pub fn sync_engine(mut self, sync: Sync) -> Database {
+        self.sync = sync;
+        self
+    }
+
+    /// Returns once what has just been changed counts as made, where the engine keeps it in files of its own. Fails with `Unavailable` if
+    /// it cannot be written.
+    pub(crate) fn settle_engine(&self) -> Result<()> {
+        match (self.engine.durable(), self.sync) {
+            (Some(durable), Sync::Always) => durable.sync(),
+            _ => Ok(()),
+        }
+    }
+
+    /// When changes count as made where the engine keeps them.
+    pub(crate) fn engine_sync(&self) -> Sync {
+        self.sync
     }
 
     /// A new lane of counters; one for each worker thread. It counts on after its worker has ended.
@@ -235,15 +260,24 @@ impl Database {
         })
     }
 
+    /// Keeps commits and clears away until it is dropped: taken before an engine's locks, as those take it.
+    pub(crate) fn stillness(&self) -> Stillness<'_> {
+        Stillness { _no_commit: self.gate.begin_commit(), clear: self.flush.stillness() }
+    }
+
     /// The end of the log, which has been told of whatever the engine has.
     pub(crate) fn log_end(&self, log: &UpdateLog) -> Position {
         self.gate.between_commits(|| log.end())
     }
 
+    pub(crate) fn note_expiry(&self, expiry: Expiry) {
+        self.sweep.note_expiry(expiry);
+    }
+
     /// A visit of a commit's.
     pub(crate) fn visit_past_gate(&self, key: &[u8], visitor: &mut Replay<'_>) -> Result<()> {
         if let Action::Put(record) = visitor.0 {
-            self.sweep.note_expiry(record.attributes.expiry);
+            self.note_expiry(record.attributes.expiry);
         }
         loop {
             let removed = self.sweep.gone();
@@ -900,7 +934,7 @@ impl Database {
 
 /// Whether a command is meant to change something. Reads may note things on records all the same: a version that is shown, a
 /// sliding expiry that moves.
-fn is_change(command: &Command<'_>) -> bool {
+pub(crate) fn is_change(command: &Command<'_>) -> bool {
     match command {
         Command::Get(get) => get.touch.is_some() || get.vivify.is_some(),
         Command::RefusedStore(refused) => refused.discards,
@@ -949,6 +983,23 @@ struct Met {
     expired: bool,
     /// The size class of what was there.
     class: usize,
+}
+
+/// See [`Database::stillness`].
+pub(crate) struct Stillness<'d> {
+    _no_commit: MutexGuard<'d, ()>,
+    clear: flush::Stillness<'d>,
+}
+
+impl Stillness<'_> {
+    /// The end of the log, for an engine that has all of it so far. What else it has told comes behind it once more.
+    pub(crate) fn mark(&self, log: &UpdateLog) -> Position {
+        let (mark, at) = (log.end(), self.clear.planned());
+        if at.is_some() {
+            log.append(&Change::PlanClear { at });
+        }
+        mark
+    }
 }
 
 /// See [`Database::stand`].

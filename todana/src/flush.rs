@@ -1,7 +1,7 @@
 //! The one pending flush: a point in time, replaced by any later flush.
 
 use crate::update_log::Change;
-use std::sync::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::{Engine, Result, Ttl, UnixSeconds};
 
@@ -14,6 +14,18 @@ pub(crate) struct Flush {
     last: AtomicU64,
     /// Held while everything is removed: whoever finds the flush due waits for it.
     clearing: Mutex<()>,
+}
+
+/// See [`Flush::stillness`].
+pub(crate) struct Stillness<'f> {
+    flush: &'f Flush,
+    _clearing: MutexGuard<'f, ()>,
+}
+
+impl Stillness<'_> {
+    pub(crate) fn planned(&self) -> Option<UnixSeconds> {
+        Some(self.flush.at.load(Ordering::Acquire)).filter(|&at| at != NONE).map(UnixSeconds)
+    }
 }
 
 impl Flush {
@@ -51,10 +63,14 @@ impl Flush {
         self.at.store(at.map_or(NONE, |at| at.0), Ordering::Release);
     }
 
+    /// Nothing is cleared, planned or called off until this is dropped.
+    pub(crate) fn stillness(&self) -> Stillness<'_> {
+        Stillness { flush: self, _clearing: self.clearing.lock() }
+    }
+
     /// What is planned, while neither that nor what the log was told of it changes.
     pub(crate) fn hold_still<T>(&self, see: impl FnOnce(Option<UnixSeconds>) -> T) -> T {
-        let _clearing = self.clearing.lock();
-        see(Some(self.at.load(Ordering::Acquire)).filter(|&at| at != NONE).map(UnixSeconds))
+        see(self.stillness().planned())
     }
 
     /// When everything was last flushed, or is going to be.
@@ -109,6 +125,8 @@ mod tests {
             Ok(())
         }
 
+        fn fence(&self) {}
+
         fn scan(
             &self,
             _: Option<Place>,
@@ -131,7 +149,7 @@ mod tests {
     #[test]
     fn each_planned_flush_is_carried_out_once_and_told_in_order() {
         let (flush, engine, told) = (Flush::new(), Clears::default(), Mutex::new(Vec::new()));
-        let log = |change: Change<'_>| told.lock().unwrap().push(format!("{change:?}"));
+        let log = |change: Change<'_>| told.lock().push(format!("{change:?}"));
         let at = UnixSeconds;
         flush.plan(Ttl::At(1_000), at(999), &engine, &log).unwrap();
         assert_eq!(flush.hold_still(|planned| planned), Some(at(1_000)));
@@ -148,6 +166,6 @@ mod tests {
         assert_eq!([clears_at(1_062), clears_at(2_000)], [3, 3]);
         let plan = |at| format!("{:?}", Change::PlanClear { at: Some(UnixSeconds(at)) });
         let clear = || format!("{:?}", Change::Clear);
-        assert_eq!(*told.lock().unwrap(), [plan(1_000), clear(), plan(1_060), clear(), plan(1_121), clear()]);
+        assert_eq!(*told.lock(), [plan(1_000), clear(), plan(1_060), clear(), plan(1_121), clear()]);
     }
 }

@@ -121,6 +121,10 @@ impl Engine for Swept {
         self.or_sweep(self.inner.visit(key, visitor))
     }
 
+    fn fence(&self) {
+        self.inner.fence();
+    }
+
     fn scan(
         &self,
         from: Option<Place>,

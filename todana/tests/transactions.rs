@@ -12,8 +12,15 @@ use todana::{
 use todana_core::{Engine, MemoryLimit};
 use todana_engine::{MemHash, MemHashOptions};
 
-fn db() -> Db {
-    Db::open("mem:hash").unwrap()
+/// Runs a test on a database of each kind, made in a folder of its own.
+fn on_each_kind(test: impl Fn(Db)) {
+    for name in ["mem:hash", "mem:tree", "x.hash", "x.tree"] {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join(name);
+        let name = if name.starts_with("mem") { name } else { place.to_str().unwrap() };
+        eprintln!("{name}");
+        test(Db::open(name).unwrap());
+    }
 }
 
 fn text(db: &impl Records, key: &[u8]) -> Option<String> {
@@ -22,74 +29,78 @@ fn text(db: &impl Records, key: &[u8]) -> Option<String> {
 
 #[test]
 fn others_see_nothing_of_a_transaction_until_it_is_committed_and_all_of_it_then() {
-    let db = db();
-    db.set_many(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]).unwrap();
-    let transaction = db.begin().unwrap();
-    transaction.set(b"a", b"10").unwrap();
-    assert!(transaction.remove(b"b").unwrap());
-    assert!(!transaction.remove(b"b").unwrap());
-    assert!(transaction.add(b"b2", b"new").unwrap());
-    assert!(!transaction.add(b"c", b"x").unwrap());
-    transaction.append(b"c", b"0").unwrap();
-    assert_eq!(transaction.increment(b"a", -3, None).unwrap(), 7);
-    let inside = [b"a".as_slice(), b"b", b"b2", b"c"].map(|key| text(&transaction, key));
-    assert_eq!(inside, [Some("7".into()), None, Some("new".into()), Some("30".into())]);
-    let outside = [b"a".as_slice(), b"b", b"b2", b"c"].map(|key| text(&db, key));
-    assert_eq!(outside, [Some("1".into()), Some("2".into()), None, Some("3".into())]);
-    transaction.commit().unwrap();
-    assert_eq!([b"a".as_slice(), b"b", b"b2", b"c"].map(|key| text(&db, key)), inside);
+    on_each_kind(|db| {
+        db.set_many(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]).unwrap();
+        let transaction = db.begin().unwrap();
+        transaction.set(b"a", b"10").unwrap();
+        assert!(transaction.remove(b"b").unwrap());
+        assert!(!transaction.remove(b"b").unwrap());
+        assert!(transaction.add(b"b2", b"new").unwrap());
+        assert!(!transaction.add(b"c", b"x").unwrap());
+        transaction.append(b"c", b"0").unwrap();
+        assert_eq!(transaction.increment(b"a", -3, None).unwrap(), 7);
+        let inside = [b"a".as_slice(), b"b", b"b2", b"c"].map(|key| text(&transaction, key));
+        assert_eq!(inside, [Some("7".into()), None, Some("new".into()), Some("30".into())]);
+        let outside = [b"a".as_slice(), b"b", b"b2", b"c"].map(|key| text(&db, key));
+        assert_eq!(outside, [Some("1".into()), Some("2".into()), None, Some("3".into())]);
+        transaction.commit().unwrap();
+        assert_eq!([b"a".as_slice(), b"b", b"b2", b"c"].map(|key| text(&db, key)), inside);
+    });
 }
 
 #[test]
 fn what_is_aborted_or_dropped_has_never_been() {
-    let db = db();
-    db.set(b"a", b"1").unwrap();
-    let transaction = db.begin().unwrap();
-    transaction.set(b"a", b"2").unwrap();
-    transaction.abort();
-    let transaction = db.begin().unwrap();
-    transaction.remove(b"a").unwrap();
-    drop(transaction);
-    assert_eq!(text(&db, b"a").as_deref(), Some("1"));
-    // The gate is open again.
-    db.set(b"a", b"3").unwrap();
-    assert_eq!(text(&db, b"a").as_deref(), Some("3"));
+    on_each_kind(|db| {
+        db.set(b"a", b"1").unwrap();
+        let transaction = db.begin().unwrap();
+        transaction.set(b"a", b"2").unwrap();
+        transaction.abort();
+        let transaction = db.begin().unwrap();
+        transaction.remove(b"a").unwrap();
+        drop(transaction);
+        assert_eq!(text(&db, b"a").as_deref(), Some("1"));
+        // The gate is open again.
+        db.set(b"a", b"3").unwrap();
+        assert_eq!(text(&db, b"a").as_deref(), Some("3"));
+    });
 }
 
 #[test]
 fn who_has_a_transaction_is_told_so_rather_than_left_to_wait_for_oneself() {
-    let db = db();
-    db.set(b"a", b"1").unwrap();
-    let transaction = db.begin().unwrap();
-    assert_eq!(db.begin().unwrap_err().kind(), ErrorKind::Busy);
-    assert!(db.database().try_begin(&db.database().lane()).is_none());
-    let mut update = |_: Option<todana::Record<'_>>| todana::Update::Remove;
-    assert_eq!(db.update(b"a", &mut update).unwrap_err().kind(), ErrorKind::Busy);
-    assert!(db.set(b"a", b"2").is_err());
-    transaction.commit().unwrap();
-    assert_eq!(text(&db, b"a").as_deref(), Some("1"));
+    on_each_kind(|db| {
+        db.set(b"a", b"1").unwrap();
+        let transaction = db.begin().unwrap();
+        assert_eq!(db.begin().unwrap_err().kind(), ErrorKind::Busy);
+        assert!(db.database().try_begin(&db.database().lane()).is_none());
+        let mut update = |_: Option<todana::Record<'_>>| todana::Update::Remove;
+        assert_eq!(db.update(b"a", &mut update).unwrap_err().kind(), ErrorKind::Busy);
+        assert!(db.set(b"a", b"2").is_err());
+        transaction.commit().unwrap();
+        assert_eq!(text(&db, b"a").as_deref(), Some("1"));
+    });
 }
 
 #[test]
 fn a_writer_waits_for_the_transaction_and_comes_behind_it() {
-    let db = db();
-    db.set(b"count", b"0").unwrap();
-    let transaction = db.begin().unwrap();
-    let has_written = Arc::new(AtomicBool::new(false));
-    let other = {
-        let (db, has_written) = (db.clone(), Arc::clone(&has_written));
-        thread::spawn(move || {
-            db.increment(b"count", 1, None).unwrap();
-            has_written.store(true, Ordering::SeqCst);
-        })
-    };
-    for _ in 0..1000 {
-        transaction.increment(b"count", 10, None).unwrap();
-    }
-    assert!(!has_written.load(Ordering::SeqCst));
-    transaction.commit().unwrap();
-    other.join().unwrap();
-    assert_eq!(text(&db, b"count").as_deref(), Some("10001"));
+    on_each_kind(|db| {
+        db.set(b"count", b"0").unwrap();
+        let transaction = db.begin().unwrap();
+        let has_written = Arc::new(AtomicBool::new(false));
+        let other = {
+            let (db, has_written) = (db.clone(), Arc::clone(&has_written));
+            thread::spawn(move || {
+                db.increment(b"count", 1, None).unwrap();
+                has_written.store(true, Ordering::SeqCst);
+            })
+        };
+        for _ in 0..1000 {
+            transaction.increment(b"count", 10, None).unwrap();
+        }
+        assert!(!has_written.load(Ordering::SeqCst));
+        transaction.commit().unwrap();
+        other.join().unwrap();
+        assert_eq!(text(&db, b"count").as_deref(), Some("10001"));
+    });
 }
 
 /// Accounts among which transactions move money while others move it by single writes of their own, and readers look: no
@@ -97,69 +108,70 @@ fn a_writer_waits_for_the_transaction_and_comes_behind_it() {
 #[test]
 fn transactions_are_serializable_and_readers_never_see_half_of_one() {
     const ACCOUNTS: u64 = 16;
-    let db = db();
-    let key = |account: u64| format!("account {account}").into_bytes();
-    for account in 0..ACCOUNTS {
-        db.set(&key(account), b"100").unwrap();
-    }
-    // Each commit gives a pair of records the same number.
-    db.set_many(&[(b"left", b"0"), (b"right", b"0")]).unwrap();
-    let ends = AtomicBool::new(false);
-    let seen = AtomicU64::new(0);
-    thread::scope(|scope| {
-        let movers: Vec<_> = (0..3u64)
-            .map(|mover| {
-                let (db, key) = (&db, &key);
-                scope.spawn(move || {
-                    for step in 0..500u64 {
-                        let (from, to) = ((step * 7 + mover) % ACCOUNTS, (step * 11 + 3) % ACCOUNTS);
-                        let transaction = db.begin().unwrap();
-                        let has: i64 = text(&transaction, &key(from)).unwrap().parse().unwrap();
-                        let amount = has.min(5);
-                        transaction.increment(&key(from), -amount, None).unwrap();
-                        transaction.increment(&key(to), amount, None).unwrap();
-                        let number = transaction.increment(b"left", 1, None).unwrap();
-                        // They lie between the two in the order in which a commit makes its changes.
-                        for between in 0..100u8 {
-                            transaction.set(&[b'm', between], &[between]).unwrap();
+    on_each_kind(|db| {
+        let key = |account: u64| format!("account {account}").into_bytes();
+        for account in 0..ACCOUNTS {
+            db.set(&key(account), b"100").unwrap();
+        }
+        // Each commit gives a pair of records the same number.
+        db.set_many(&[(b"left", b"0"), (b"right", b"0")]).unwrap();
+        let ends = AtomicBool::new(false);
+        let seen = AtomicU64::new(0);
+        thread::scope(|scope| {
+            let movers: Vec<_> = (0..3u64)
+                .map(|mover| {
+                    let (db, key) = (&db, &key);
+                    scope.spawn(move || {
+                        for step in 0..500u64 {
+                            let (from, to) = ((step * 7 + mover) % ACCOUNTS, (step * 11 + 3) % ACCOUNTS);
+                            let transaction = db.begin().unwrap();
+                            let has: i64 = text(&transaction, &key(from)).unwrap().parse().unwrap();
+                            let amount = has.min(5);
+                            transaction.increment(&key(from), -amount, None).unwrap();
+                            transaction.increment(&key(to), amount, None).unwrap();
+                            let number = transaction.increment(b"left", 1, None).unwrap();
+                            // They lie between the two in the order in which a commit makes its changes.
+                            for between in 0..100u8 {
+                                transaction.set(&[b'm', between], &[between]).unwrap();
+                            }
+                            transaction.set(b"right", number.to_string().as_bytes()).unwrap();
+                            if step % 5 == 4 {
+                                transaction.abort();
+                            } else {
+                                transaction.commit().unwrap();
+                            }
                         }
-                        transaction.set(b"right", number.to_string().as_bytes()).unwrap();
-                        if step % 5 == 4 {
-                            transaction.abort();
-                        } else {
-                            transaction.commit().unwrap();
-                        }
-                    }
+                    })
                 })
-            })
-            .collect();
-        scope.spawn(|| {
-            // Written past transactions, one record at a time.
-            while !ends.load(Ordering::Relaxed) {
-                db.increment(b"beside", 1, Some(1)).unwrap();
-            }
+                .collect();
+            scope.spawn(|| {
+                // Written past transactions, one record at a time.
+                while !ends.load(Ordering::Relaxed) {
+                    db.increment(b"beside", 1, Some(1)).unwrap();
+                }
+            });
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    // What was read later is never older.
+                    let left: u64 = text(&db, b"left").unwrap().parse().unwrap();
+                    let right: u64 = text(&db, b"right").unwrap().parse().unwrap();
+                    assert!(right >= left, "{left} and then {right}");
+                    let right: u64 = text(&db, b"right").unwrap().parse().unwrap();
+                    let left: u64 = text(&db, b"left").unwrap().parse().unwrap();
+                    assert!(left >= right, "{right} and then {left}");
+                    seen.fetch_max(left, Ordering::Relaxed);
+                }
+            });
+            movers.into_iter().for_each(|mover| mover.join().unwrap());
+            ends.store(true, Ordering::Relaxed);
         });
-        scope.spawn(|| {
-            while !ends.load(Ordering::Relaxed) {
-                // What was read later is never older.
-                let left: u64 = text(&db, b"left").unwrap().parse().unwrap();
-                let right: u64 = text(&db, b"right").unwrap().parse().unwrap();
-                assert!(right >= left, "{left} and then {right}");
-                let right: u64 = text(&db, b"right").unwrap().parse().unwrap();
-                let left: u64 = text(&db, b"left").unwrap().parse().unwrap();
-                assert!(left >= right, "{right} and then {left}");
-                seen.fetch_max(left, Ordering::Relaxed);
-            }
-        });
-        movers.into_iter().for_each(|mover| mover.join().unwrap());
-        ends.store(true, Ordering::Relaxed);
+        let sum: u64 =
+            (0..ACCOUNTS).map(|account| text(&db, &key(account)).unwrap().parse::<u64>().unwrap()).sum();
+        assert_eq!(sum, ACCOUNTS * 100);
+        // Four of five were committed.
+        assert_eq!(text(&db, b"left").as_deref(), Some("1200"));
+        assert!(seen.load(Ordering::Relaxed) <= 1200);
     });
-    let sum: u64 =
-        (0..ACCOUNTS).map(|account| text(&db, &key(account)).unwrap().parse::<u64>().unwrap()).sum();
-    assert_eq!(sum, ACCOUNTS * 100);
-    // Four of five were committed.
-    assert_eq!(text(&db, b"left").as_deref(), Some("1200"));
-    assert!(seen.load(Ordering::Relaxed) <= 1200);
 }
 
 #[test]
@@ -187,44 +199,51 @@ fn what_has_no_room_leaves_everything_as_it_was() {
 
 #[test]
 fn a_flush_waits_and_a_transaction_cannot_make_one() {
-    let db = db();
-    db.set(b"a", b"1").unwrap();
-    let transaction = db.begin().unwrap();
-    let flush = todana_core::Command::Flush { at: Ttl::Never };
-    let mut answer = None;
-    transaction.run(&flush, &mut |reply| answer = Some(format!("{reply:?}")));
-    assert_eq!(answer.as_deref(), Some("Unknown"));
-    let other = {
-        let db = db.clone();
-        thread::spawn(move || db.clear().unwrap())
-    };
-    assert_eq!(text(&transaction, b"a").as_deref(), Some("1"));
-    transaction.commit().unwrap();
-    other.join().unwrap();
-    assert_eq!(db.count(), 0);
+    on_each_kind(|db| {
+        db.set(b"a", b"1").unwrap();
+        let transaction = db.begin().unwrap();
+        let flush = todana_core::Command::Flush { at: Ttl::Never };
+        let mut answer = None;
+        transaction.run(&flush, &mut |reply| answer = Some(format!("{reply:?}")));
+        assert_eq!(answer.as_deref(), Some("Unknown"));
+        let other = {
+            let db = db.clone();
+            thread::spawn(move || db.clear().unwrap())
+        };
+        assert_eq!(text(&transaction, b"a").as_deref(), Some("1"));
+        transaction.commit().unwrap();
+        other.join().unwrap();
+        assert_eq!(db.count(), 0);
+    });
 }
 
 #[test]
 fn a_restart_brings_back_what_was_committed_and_nothing_else() {
-    let folder = tempfile::tempdir().unwrap();
-    let options = DbOptions::default().data_dir(folder.path());
-    let db = options.open("mem:hash").unwrap();
-    db.set_with(b"kept", b"1", Ttl::Never, 7).unwrap();
-    let transaction = db.begin().unwrap();
-    transaction.set_with(b"expiring", b"2", Ttl::Seconds(1000), 9).unwrap();
-    transaction.set(b"long", &vec![b'l'; 100_000]).unwrap();
-    transaction.remove(b"kept").unwrap();
-    transaction.commit().unwrap();
-    let transaction = db.begin().unwrap();
-    transaction.set(b"aborted", b"3").unwrap();
-    transaction.abort();
-    let before = db.get_record(b"expiring").unwrap();
-    drop(db);
-    let db = options.open("mem:hash").unwrap();
-    assert_eq!(db.count(), 2);
-    assert_eq!(db.get_record(b"expiring").unwrap(), before);
-    assert_eq!(db.get(b"long").unwrap(), Some(vec![b'l'; 100_000]));
-    assert_eq!((text(&db, b"kept"), text(&db, b"aborted")), (None, None));
+    for name in ["mem:hash", "mem:tree", "x.hash", "x.tree"] {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join(name);
+        let open = || match name.strip_prefix("mem") {
+            Some(_) => DbOptions::default().data_dir(folder.path()).open(name).unwrap(),
+            None => Db::open(place.to_str().unwrap()).unwrap(),
+        };
+        let db = open();
+        db.set_with(b"kept", b"1", Ttl::Never, 7).unwrap();
+        let transaction = db.begin().unwrap();
+        transaction.set_with(b"expiring", b"2", Ttl::Seconds(1000), 9).unwrap();
+        transaction.set(b"long", &vec![b'l'; 100_000]).unwrap();
+        transaction.remove(b"kept").unwrap();
+        transaction.commit().unwrap();
+        let transaction = db.begin().unwrap();
+        transaction.set(b"aborted", b"3").unwrap();
+        transaction.abort();
+        let before = db.get_record(b"expiring").unwrap();
+        drop(db);
+        let db = open();
+        assert_eq!(db.count(), 2, "{name}");
+        assert_eq!(db.get_record(b"expiring").unwrap(), before);
+        assert_eq!(db.get(b"long").unwrap(), Some(vec![b'l'; 100_000]));
+        assert_eq!((text(&db, b"kept"), text(&db, b"aborted")), (None, None));
+    }
 }
 
 #[test]

@@ -383,6 +383,10 @@ impl Engine for DiskHash {
     }
 
     /// In the order of the hashes, a page of the index at a time, under its lock.
+    fn fence(&self) {
+        self.shards.iter().for_each(|shard| drop(shard.0.write()));
+    }
+
     fn scan(
         &self,
         from: Option<Place>,

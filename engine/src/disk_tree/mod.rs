@@ -215,11 +215,6 @@ impl DiskTree {
         store::check(directory).map(|totals| totals.records)
     }
 
-    /// Bytes of the file. It never shrinks: what is removed makes room for what comes. A [`copy`](Checkpointed::copy) has no such room.
-    pub fn file_bytes(&self) -> u64 {
-        self.store.file_bytes()
-    }
-
     /// Shows the newest record of a key in any layer.
     #[inline]
     fn find<T>(&self, layers: &Layers, key: &[u8], see: impl FnOnce(Option<Record<'_>>) -> T) -> Result<T> {
@@ -418,6 +413,10 @@ impl Engine for DiskTree {
         Ok(())
     }
 
+    fn fence(&self) {
+        self.stripes.iter().for_each(|stripe| drop(stripe.lock()));
+    }
+
     fn scan(
         &self,
         from: Option<Place>,
@@ -531,6 +530,11 @@ impl Checkpointed for DiskTree {
     ) -> Result<()> {
         let _alone = self.flushing.lock();
         self.flush(cut, ready)
+    }
+
+    /// The file never shrinks: what is removed makes room for what comes. A copy has no such room.
+    fn file_bytes(&self) -> u64 {
+        self.store.file_bytes()
     }
 
     fn copy(&self, directory: &Path) -> Result<u64> {

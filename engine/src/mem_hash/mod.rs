@@ -345,6 +345,10 @@ impl Engine for MemHash {
         Err(full())
     }
 
+    fn fence(&self) {
+        self.shards.iter().for_each(|shard| drop(shard.0.write()));
+    }
+
     fn scan(
         &self,
         from: Option<Place>,

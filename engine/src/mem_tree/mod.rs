@@ -207,6 +207,10 @@ impl Engine for MemTree {
         Err(full())
     }
 
+    fn fence(&self) {
+        self.partitions.iter().for_each(|partition| drop(partition.0.write()));
+    }
+
     fn scan(
         &self,
         from: Option<Place>,

@@ -40,9 +40,12 @@ impl CheckpointKeeper {
         let shared = Arc::new(Shared::default());
         let its_own = Arc::clone(&shared);
         let work = move || {
-            let mut pause = LOOK_EVERY;
+            // What waits in memory for a checkpoint grows fast.
+            let is_checkpointed = database.engine().checkpointed().is_some();
+            let look_every = if is_checkpointed { LOOK_EVERY / 20 } else { LOOK_EVERY };
+            let mut pause = look_every;
             while its_own.waits(pause) {
-                pause = LOOK_EVERY;
+                pause = look_every;
                 directory.measure(&database);
                 if !directory.is_checkpoint_due(&database) {
                     continue;

@@ -24,7 +24,7 @@ use todana_core::{ErrorKind, Result};
 
 pub use keeper::CheckpointKeeper;
 pub(crate) use reader::{Failure, Reader, called_off};
-pub(crate) use shelf::Shelf;
+pub(crate) use shelf::{BroughtBack, Shelf};
 pub use shelf::{Footprint, Held, Hold};
 pub(crate) use writer::{Sink, write, write_empty};
 

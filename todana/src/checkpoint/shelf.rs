@@ -5,6 +5,7 @@ use crate::Database;
 use crate::disk::{Disk, File};
 use crate::update_log::{self, Identity, Position, SEGMENT_HEADER_LEN, segment_name, segment_start};
 use parking_lot::Mutex;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::ops::ControlFlow;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
-use todana_core::{Error, ErrorKind, Result};
+use todana_core::{Checkpointed, Error, ErrorKind, Result};
 
 const SUFFIX: &str = ".checkpoint";
 /// So many whole ones are kept.
@@ -165,6 +166,41 @@ impl Shelf {
         self.tidy(&mut whole, options, database.now().0.saturating_mul(1000))?;
         made.took = began.elapsed();
         Ok(made)
+    }
+
+    /// Has an engine that keeps a checkpoint itself bring everything there, and removes the log before it. `directory`: where
+    /// it is.
+    pub(crate) fn settle(
+        &self,
+        database: &Database,
+        engine: &dyn Checkpointed,
+        directory: &Path,
+        options: &CheckpointOptions,
+    ) -> Result<Checkpoint> {
+        let _alone = self.whole.lock();
+        let began = Instant::now();
+        let no_log = || Error::new(ErrorKind::Invalid, "a database without an update log has no checkpoints");
+        let log = database.log().ok_or_else(no_log)?;
+        log.rotate()?;
+        // A commit is in as a whole, or not begun.
+        let still = RefCell::new(Some(database.stillness()));
+        let mut cut = || still.borrow().as_ref().map_or(0, |still| still.mark(log).0);
+        let mut ready = |mark: u64| {
+            still.take();
+            log.sync_to(Position(mark))
+        };
+        engine.checkpoint_at(&mut cut, &mut ready)?;
+        let mark = Position(engine.mark());
+        self.remove_log(mark, options, database.now().0.saturating_mul(1000))?;
+        Ok(Checkpoint {
+            path: directory.into(),
+            start: mark,
+            until: mark,
+            records: database.engine().status().records,
+            len: engine.file_bytes(),
+            made_ms: database.now().0.saturating_mul(1000),
+            took: began.elapsed(),
+        })
     }
 
     fn write(

@@ -3,6 +3,7 @@
 
 use crate::checkpoint::CheckpointKeeper;
 use crate::data_directory::DataDirectory;
+use crate::update_log::Sync;
 use crate::{CachedClock, Database};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,10 +42,19 @@ impl Housekeeper {
         let thread = std::thread::Builder::new()
             .name("housekeeper".into())
             .spawn(move || {
+                let mut synced = Instant::now();
                 while !told.load(Ordering::Acquire) {
                     clock.tick();
                     let start = Instant::now();
                     while database.maintain() && start.elapsed() < WORK {}
+                    if let (Some(durable), Sync::Every(interval)) =
+                        (database.engine().durable(), database.engine_sync())
+                        && synced.elapsed() + TICK > interval
+                    {
+                        synced = Instant::now();
+                        // One that fails keeps all later writes from being taken, which whoever makes them is told.
+                        let _ = durable.sync();
+                    }
                     std::thread::park_timeout(TICK.saturating_sub(start.elapsed()));
                 }
             })

@@ -5,6 +5,7 @@ mod name;
 mod options;
 
 use crate::data_directory::DataDirectory;
+use crate::database::is_change;
 use crate::update_log::Position;
 use crate::{Database, Lane, Records, Transaction};
 use housekeeper::Housekeeper;
@@ -12,10 +13,13 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use thread_local::ThreadLocal;
-use todana_core::{Command, Place, Record, Reply, Result, Status, Ttl, Visitor};
+use todana_core::{Checkpointed, Command, Place, Record, Reply, Result, Status, Ttl, Visitor};
 
 pub use name::{Kind, Name, Tuning};
 pub use options::DbOptions;
+
+/// So much may wait in memory where checkpoints are made of it.
+const FRONT_BYTES_MAX: u64 = 128 << 20;
 
 /// An open database. Clones are the same one; it is closed when the last of them is dropped.
 ///
@@ -135,9 +139,11 @@ impl Db {
     /// Returns once all that was written so far is on disk, where it is kept there. Fails with `Unavailable` if that cannot be
     /// brought about.
     pub fn sync(&self) -> Result<()> {
-        match self.0.database.log() {
-            Some(log) => log.sync_to(log.end()),
-            None => Ok(()),
+        let database = &self.0.database;
+        match (database.log(), database.engine().durable()) {
+            (Some(log), _) => log.sync_to(log.end()),
+            (None, Some(durable)) => durable.sync(),
+            (None, None) => Ok(()),
         }
     }
 
@@ -157,7 +163,21 @@ impl Db {
     fn settle(&self, before: Position) -> Result<()> {
         let lane = self.lane();
         match self.0.database.log() {
-            Some(log) if lane.logged() != before => log.wait(lane.logged()),
+            Some(log) if lane.logged() != before => {
+                self.relieve_front()?;
+                log.wait(lane.logged())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Where changes wait in memory for a checkpoint and have become far too many, whoever makes more makes the checkpoint.
+    fn relieve_front(&self) -> Result<()> {
+        let is_crowded = |engine: &dyn Checkpointed| engine.pending_bytes() > FRONT_BYTES_MAX;
+        match (&self.0.directory, self.0.database.engine().checkpointed()) {
+            (Some(directory), Some(engine)) if is_crowded(engine) => {
+                directory.checkpoint(&self.0.database).map(|_| ())
+            }
             _ => Ok(()),
         }
     }
@@ -168,6 +188,9 @@ impl Records for Db {
         let lane = self.lane();
         let before = lane.logged();
         self.0.database.execute(lane, command, reply);
+        if is_change(command) {
+            self.0.database.settle_engine()?;
+        }
         self.settle(before)
     }
 
@@ -175,6 +198,7 @@ impl Records for Db {
         let lane = self.lane();
         let before = lane.logged();
         self.0.database.visit_record(lane, key, visitor)?;
+        self.0.database.settle_engine()?;
         self.settle(before)
     }
 }
@@ -182,9 +206,16 @@ impl Records for Db {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.housekeeper = None;
+        // Whoever wants to know that it is on disk has called `sync`.
         if let Some(log) = self.database.log() {
-            // Whoever wants to know that it is on disk has called `sync`.
+            if let (Some(directory), Some(_)) = (&self.directory, self.database.engine().checkpointed()) {
+                // The next opening need not read the log again.
+                let _ = directory.checkpoint(&self.database);
+            }
             let _ = log.close();
+        }
+        if let Some(durable) = self.database.engine().durable() {
+            let _ = durable.close();
         }
     }
 }

@@ -9,7 +9,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thread_local::ThreadLocal;
 use todana_core::{Engine, Error, ErrorKind, MemoryLimit, Result, WhenFull};
-use todana_engine::{MemHash, MemHashOptions};
+use todana_engine::{
+    DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, MemHash, MemHashOptions, MemTree, MemTreeOptions,
+};
+
+/// Where in its directory the tree lies, beside its update log.
+const TREE: &str = "tree";
 
 /// How a database is opened.
 ///
@@ -64,31 +69,43 @@ impl DbOptions {
     pub fn open(&self, name: &str) -> Result<Db> {
         let name = Name::parse(name)?;
         let clock = Arc::new(CachedClock::new());
+        let disk = || Arc::new(SystemDisk);
+        let kept = self.place(&name)?;
+        // Locked before the engine looks at what lies in it.
+        let directory = kept.as_ref().map(|path| DataDirectory::open(disk(), path)).transpose()?;
         let engine = self.engine(&name)?;
-        let database = Arc::new(Database::new(engine, Arc::clone(&clock) as Arc<dyn Clock>));
-        let directory = match &self.data_dir {
-            Some(path) => {
-                let directory = DataDirectory::open(Arc::new(SystemDisk), path)?;
-                directory.restore(
-                    &database,
-                    Arc::clone(&clock) as Arc<dyn Clock>,
-                    &self.data,
-                    &mut |_| (),
-                )?;
-                Some(Arc::new(directory))
-            }
-            None => None,
-        };
+        let database = Database::new(engine, Arc::clone(&clock) as Arc<dyn Clock>);
+        let database = Arc::new(database.sync_engine(self.data.log.sync));
+        let directory = directory.map(Arc::new);
+        if let Some(directory) = &directory {
+            directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, &self.data, &mut |_| ())?;
+        }
         let housekeeper = Some(Housekeeper::start(&database, clock, directory.as_ref())?);
         let lanes = ThreadLocal::new();
         Ok(Db(Arc::new(Inner { housekeeper, database, lanes, directory, name })))
+    }
+
+    /// The data directory, where there is one.
+    fn place(&self, name: &Name) -> Result<Option<PathBuf>> {
+        match (name.kind, &name.path, &self.data_dir) {
+            (Kind::MemHash | Kind::MemTree, _, place) => Ok(place.clone()),
+            (_, _, Some(_)) => {
+                let message = format!(
+                    "database \"{name}\" keeps its data at its own path, and takes no data directory"
+                );
+                Err(Error::new(ErrorKind::Invalid, message))
+            }
+            (Kind::DiskHash, _, None) => Ok(None),
+            (Kind::DiskTree, path, None) => Ok(path.clone()),
+        }
     }
 
     fn engine(&self, name: &Name) -> Result<Box<dyn Engine>> {
         let tuning = &name.tuning;
         let bytes = self.memory_max.into_iter().chain(tuning.bytes_max).min();
         let limit = MemoryLimit { bytes, when_full: self.when_full };
-        match name.kind {
+        let path = name.path.as_deref().unwrap_or(Path::new(""));
+        Ok(match name.kind {
             Kind::MemHash => {
                 let seed =
                     self.data_dir.as_ref().and_then(|directory| seed_of(Arc::new(SystemDisk), directory));
@@ -96,18 +113,21 @@ impl DbOptions {
                 // Each shard holds its part.
                 let shards =
                     capacity_records.map(|max| usize::try_from(max / 1024).unwrap_or(16).clamp(1, 16));
-                Ok(Box::new(MemHash::new(MemHashOptions {
+                Box::new(MemHash::new(MemHashOptions {
                     seed,
                     shards,
                     limit,
                     capacity_records,
                     ..MemHashOptions::default()
-                })?))
+                })?)
             }
-            kind => {
-                let message = format!("database \"{name}\": {} is not there yet", kind.word());
-                Err(Error::new(ErrorKind::Invalid, message))
+            Kind::MemTree => Box::new(MemTree::new(MemTreeOptions { limit, ..MemTreeOptions::default() })?),
+            Kind::DiskHash => Box::new(DiskHash::open(path, DiskHashOptions::default())?),
+            Kind::DiskTree => {
+                // The update log beside it vouches for what is written, and shall not be overtaken.
+                let options = DiskTreeOptions { spills: false, ..DiskTreeOptions::default() };
+                Box::new(DiskTree::open(&path.join(TREE), options)?)
             }
-        }
+        })
     }
 }

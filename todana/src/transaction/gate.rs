@@ -1,8 +1,8 @@
 //! Who may write: everybody, or the one transaction that is open.
 //!
-//! A transaction closes the gate; other writers wait before it. They look at it while they hold the lock of their record, and whatever
-//! the transaction reads it reads under the same locks, afterwards: so a write that was on its way when the gate was closed is seen by the
-//! transaction as a whole, or has not happened yet and waits. While nobody has a transaction this costs a load.
+//! A transaction closes the gate; other writers wait before it. They look at it in their visit, and when the transaction begins, it waits
+//! until all visits that had begun are over ([`Engine::fence`](todana_core::Engine::fence)): so a write that was on its way when
+//! the gate was closed is seen by the transaction, or has not happened yet and waits. While nobody has a transaction this costs a load.
 //!
 //! A commit changes record by record. Until it is through, everybody reads what it replaces from the shield, a copy of
 //! that; they look, too, while they hold the lock of the record. So others see all of a commit or nothing.
@@ -82,7 +82,7 @@ impl Gate {
     }
 
     /// What is done before this is dropped is one commit.
-    pub(super) fn begin_commit(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn begin_commit(&self) -> MutexGuard<'_, ()> {
         self.committing.lock()
     }
 

@@ -139,6 +139,8 @@ impl Engine for Layered<'_> {
         Ok(())
     }
 
+    fn fence(&self) {}
+
     fn scan(
         &self,
         from: Option<Place>,

@@ -104,12 +104,16 @@ impl Database {
     /// one open already.
     pub fn begin<'d>(&'d self, lane: &'d Lane) -> Result<Transaction<'d>> {
         self.gate().close()?;
-        Ok(Transaction::new(self, lane))
+        let transaction = Transaction::new(self, lane);
+        self.engine().fence();
+        Ok(transaction)
     }
 
     /// The same without waiting: `None` if there is another one.
     pub fn try_begin<'d>(&'d self, lane: &'d Lane) -> Option<Transaction<'d>> {
-        self.gate().try_close().then(|| Transaction::new(self, lane))
+        let transaction = self.gate().try_close().then(|| Transaction::new(self, lane))?;
+        self.engine().fence();
+        Some(transaction)
     }
 }
 
@@ -156,7 +160,8 @@ impl<'d> Transaction<'d> {
                 lane.has_logged(end);
                 log.wait(end)
             }
-            _ => Ok(()),
+            _ if changes.is_empty() => Ok(()),
+            _ => database.settle_engine(),
         }
     }
 
@@ -180,6 +185,16 @@ impl<'d> Transaction<'d> {
         undo.iter().for_each(|(key, record)| shield.put(key, record.clone()));
         database.gate().raise(shield);
         let lowers = Lowers(database.gate());
+        if let Some(durable) = database.engine().durable() {
+            let actions: Vec<_> =
+                changes.iter().map(|(key, record)| (&**key, action(record.as_ref()))).collect();
+            changes
+                .values()
+                .flatten()
+                .for_each(|record| database.note_expiry(record.record().attributes.expiry));
+            durable.apply(&actions)?;
+            return Ok(None);
+        }
         if let Err(error) = make(database, changes.iter().map(|(key, record)| (&**key, record.as_ref()))) {
             // What was there fits again, unless others have taken the room since, as memory that evicts may have them; then it is
             // as if it had been evicted. The log is told, as a checkpoint may have met what was undone.
@@ -235,16 +250,16 @@ fn change<'c>(key: &'c [u8], record: Option<&'c Owned>) -> Change<'c> {
     }
 }
 
+fn action(record: Option<&Owned>) -> Action<'_> {
+    record.map_or(Action::Remove, |record| Action::Put(record.record()))
+}
+
 fn make<'c>(
     database: &Database,
     changes: impl IntoIterator<Item = (&'c [u8], Option<&'c Owned>)>,
 ) -> Result<()> {
     for (key, record) in changes {
-        let action = match record {
-            Some(record) => Action::Put(record.record()),
-            None => Action::Remove,
-        };
-        database.visit_past_gate(key, &mut Replay(action))?;
+        database.visit_past_gate(key, &mut Replay(action(record)))?;
     }
     Ok(())
 }
