@@ -1,0 +1,158 @@
+//! The commands for data directories do no harm: not to each other, not where a link leads, not before they are told to, and not to the
+//! terminal of whoever looks.
+
+mod running;
+
+use running::{text, todana};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::sync::Arc;
+use todana::disk::SystemDisk;
+use todana::update_log::{LogOptions, Sync};
+use todana::{Clock, DataDirectory, DataOptions, Database, SystemClock};
+use todana_core::{Command, Store};
+use todana_engine::{MemHash, MemHashOptions};
+
+fn run(words: &[&str]) -> Output {
+    todana().args(words).output().unwrap()
+}
+
+/// What a command prints, whose exit code must be this.
+fn expect(words: &[&str], code: i32) -> String {
+    let output = run(words);
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Why a command fails with this exit code.
+fn refused(words: &[&str], code: i32) -> String {
+    let output = run(words);
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stdout));
+    text(&output.stderr)
+}
+
+/// A data directory with these records.
+fn directory_with(path: &Path, records: &[(&str, &[u8])]) {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let engine = MemHash::new(MemHashOptions::default()).unwrap();
+    let database = Database::new(Box::new(engine), Arc::clone(&clock));
+    let directory = DataDirectory::open(Arc::new(SystemDisk), path).unwrap();
+    let log = LogOptions { sync: Sync::Always, ..LogOptions::default() };
+    let options = DataOptions { log, ..DataOptions::default() };
+    directory.restore(&database, clock, &options, &mut |_| ()).unwrap();
+    for (key, value) in records {
+        let store = Store { key: key.as_bytes(), value, ..Store::default() };
+        database.execute(&database.lane(), &Command::Store(store), &mut |_| ());
+    }
+    database.log().unwrap().close().unwrap();
+}
+
+/// All that is below a directory: files with their bytes, directories with none.
+fn tree(directory: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(tree(&path));
+            found.insert(path, None);
+        } else {
+            let bytes = fs::read(&path).unwrap();
+            found.insert(path, Some(bytes));
+        }
+    }
+    found
+}
+
+#[test]
+fn of_restorations_to_one_target_at_once_one_makes_it_and_the_others_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let (data, backup) = (path("data"), path("backup"));
+    let value = vec![b'v'; 100_000];
+    let keys: Vec<String> = (0..40).map(|n| format!("key:{n}")).collect();
+    let records: Vec<(&str, &[u8])> = keys.iter().map(|key| (key.as_str(), &value[..])).collect();
+    directory_with(data.as_ref(), &records);
+    expect(&["backup", &data, &backup], 0);
+    for round in 0..5 {
+        let target = path(&format!("target {round}"));
+        let children: Vec<_> = (0..4)
+            .map(|_| {
+                let mut command = todana();
+                command.args(["restore", &backup, &target]).stdout(Stdio::piped()).stderr(Stdio::piped());
+                command.spawn().unwrap()
+            })
+            .collect();
+        let mut made = 0;
+        for child in children {
+            let output = child.wait_with_output().unwrap();
+            let why = text(&output.stderr);
+            match output.status.code() {
+                Some(0) => made += 1,
+                Some(2) => assert!(why.contains("is there already"), "{why}"),
+                code => assert!(code == Some(3) && why.contains("another process is making"), "{why}"),
+            }
+        }
+        assert_eq!(made, 1);
+        assert!(expect(&["verify", &target], 0).contains("40 records"));
+        assert!(!Path::new(&format!("{target}.partial")).exists());
+    }
+}
+
+#[test]
+fn nothing_is_written_or_removed_where_a_link_leads() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let (data, elsewhere) = (path("data"), path("elsewhere"));
+    directory_with(data.as_ref(), &[("key", b"value")]);
+    directory_with(elsewhere.as_ref(), &[("other", b"value")]);
+    symlink(&elsewhere, path("target.partial")).unwrap();
+    let before = tree(elsewhere.as_ref());
+    for command in ["backup", "restore"] {
+        let why = refused(&[command, &data, &path("target")], 2);
+        assert!(why.contains("target.partial is a symbolic link"), "{why}");
+        assert!(tree(elsewhere.as_ref()) == before, "{command}");
+    }
+}
+
+#[test]
+fn a_repair_that_is_not_told_to_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let (data, backup) = (path("data"), path("backup"));
+    directory_with(data.as_ref(), &[("key", b"value")]);
+    expect(&["backup", &data, &backup], 0);
+    for place in ["data/log/x.partial", "data/checkpoints/x.partial", "data/identity.partial"] {
+        fs::write(path(place), "half").unwrap();
+    }
+    fs::remove_file(path("data/lock")).unwrap();
+    let before = tree(folder.path());
+    assert!(expect(&["repair", &data], 0).contains("nothing is damaged"));
+    assert!(tree(folder.path()) == before);
+    for identity in ["data/identity", "backup/identity"] {
+        fs::write(path(identity), "damaged").unwrap();
+    }
+    let before = tree(folder.path());
+    assert!(expect(&["repair", &data], 1).contains("identity"));
+    for words in [&["repair", &backup][..], &["repair", &backup, "--yes"]] {
+        let why = refused(words, 2);
+        assert!(why.contains("is a backup"), "{why}");
+    }
+    assert!(tree(folder.path()) == before);
+    expect(&["repair", &data, "--yes"], 0);
+    expect(&["verify", &data], 0);
+    assert!(expect(&["log", &data], 0).ends_with("\tput\tkey\tsize=5\tvalue\n"));
+}
+
+#[test]
+fn no_record_speaks_to_the_terminal_of_whoever_looks_at_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data").to_str().unwrap().to_string();
+    let value = "\u{9b}2J\u{85}\u{1b}[2J\u{e9}".as_bytes();
+    directory_with(data.as_ref(), &[("k\u{9d}", value)]);
+    let shown = expect(&["log", &data], 0);
+    assert!(shown.ends_with("\tk\\xc2\\x9d\tsize=12\t\\xc2\\x9b2J\\xc2\\x85\\x1b[2J\u{e9}\n"), "{shown:?}");
+    assert!(!shown.chars().any(|shown| shown.is_control() && !"\t\n".contains(shown)));
+}
