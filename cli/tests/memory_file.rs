@@ -127,6 +127,8 @@ fn the_environment_asks_for_what_the_command_line_has_no_words_for_and_nothing_e
     );
     // The command line counts before the environment.
     let (_, said) = with(&kept, &["-e", "memory"]).end_by(Signal::SIGTERM);
+    let outdone = "TODANA_DATA_DIR has no effect beside -e: records are kept in memory.todana\n";
+    assert!(said.starts_with(outdone), "{said}");
     assert!(said.contains("/memory.todana; a write is on disk before it is answered\n"), "{said}");
     let wrong = place.command(&[]).env("TODANA_SYNC", "always").stderr(Stdio::piped()).output().unwrap();
     assert_eq!(wrong.status.code(), Some(64));

@@ -45,6 +45,20 @@ pub(super) fn asked(
     Ok(Some(DataPlace::new(directory, sync)))
 }
 
+/// What is said of a directory that was asked for and counts for nothing beside `-e`. At any verbosity: whoever set it looks
+/// for the records there.
+pub(super) fn outdone(
+    memory_file: Option<&Path>,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Option<String> {
+    let file = memory_file?;
+    let directory = PathBuf::from(variable(DIRECTORY).filter(|value| !value.is_empty())?);
+    let (said, counts) = (std::path::absolute(&directory).ok(), std::path::absolute(beside(file)).ok());
+    (said != counts).then(|| {
+        format!("{DIRECTORY} has no effect beside -e: records are kept in {}", beside(file).display())
+    })
+}
+
 fn beside(file: &Path) -> PathBuf {
     let mut path = file.as_os_str().to_owned();
     path.push(ENDING);
@@ -114,6 +128,18 @@ mod tests {
     fn a_relative_place_is_that_of_the_start() {
         let here = std::env::current_dir().unwrap().join("memory.todana");
         assert_eq!(asked_by(Some("memory"), &[]).unwrap().unwrap().directory, here);
+    }
+
+    #[test]
+    fn a_directory_that_counts_for_nothing_is_told_of() {
+        let told = |file: Option<&str>, directory: &str| {
+            outdone(file.map(Path::new), |name| (name == DIRECTORY).then(|| OsString::from(directory)))
+        };
+        let why = "TODANA_DATA_DIR has no effect beside -e: records are kept in /m.todana".to_string();
+        assert_eq!(told(Some("/m"), "/other"), Some(why));
+        for (file, directory) in [(Some("/m"), "/m.todana"), (Some("/m"), ""), (None, "/other")] {
+            assert_eq!(told(file, directory), None);
+        }
     }
 
     #[test]

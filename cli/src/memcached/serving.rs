@@ -21,7 +21,8 @@ pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
     // While it is root, as private keys are often root's.
     let tls = options.tls.as_ref().map(Tls::load).transpose();
     let tls = tls.map_err(|error| Refusal::usage(error.to_string()))?;
-    settings.warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    let outdone = data_place::outdone(settings.memory_file.as_deref(), |name| std::env::var_os(name));
+    settings.warnings.iter().chain(&outdone).for_each(|warning| eprintln!("{warning}"));
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1, SIGHUP]).map_err(|error| system(&error))?;
     // Limits while it is root; then the user, so that sockets and files are the user's.
     if settings.core_dumps {
