@@ -307,3 +307,39 @@ fn a_standard_error_that_nobody_reads_holds_nobody_up() {
     child.wait().unwrap();
     assert!(said.contains("get kkk"), "{said}");
 }
+
+#[test]
+fn statistics_are_told_without_their_end_and_exports_by_how_they_end() {
+    let place = Place::new();
+    let mut command = place.command(&["-vv"]);
+    command.env("TODANA_DATA_DIR", "data");
+    let server = place.start(command);
+    let mut stream = server.connect();
+    let requests = "stats items\r\nstats detail dump\r\nstats reset\r\nget none\r\ntodana checkpoint\r\n\
+        todana log first\r\ntodana log 9999\r\nquit\r\n";
+    stream.write_all(requests.as_bytes()).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    let checkpoint = reply.lines().find(|line| line.starts_with("CHECKPOINT ")).unwrap();
+    let (_, said) = server.end_by(Signal::SIGTERM);
+    let conversation: Vec<String> =
+        told(&said).into_iter().filter(|line| line.contains("C ") && line.contains(['<', '>'])).collect();
+    let expected = format!(
+        "<C new auto-negotiating client connection
+        <C stats items
+        <C stats detail dump
+        <C stats reset
+        >C RESET
+        <C get none
+        >C END
+        <C todana checkpoint
+        >C {checkpoint}
+        <C todana log first
+        >C END
+        <C todana log 9999
+        >C SERVER_ERROR the update log ends at position 0
+        <C quit
+        <C connection closed."
+    );
+    assert_eq!(conversation, lines(&expected));
+}

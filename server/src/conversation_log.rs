@@ -233,6 +233,17 @@ impl Entry<'_> {
         self.0.push(b'\n');
     }
 
+    /// How a checkpoint, a backup or a log that was asked for ended: by the last line of what was sent last.
+    pub(crate) fn end_of_export(&mut self, descriptor: i32, sent: &[u8]) {
+        let sent = sent.strip_suffix(b"\r\n").unwrap_or(sent);
+        let last = sent.rsplit(|&byte| byte == b'\n').next().unwrap_or_default();
+        if !last.is_empty() {
+            self.put_text(format_args!(">{descriptor} "));
+            self.put_bytes(last);
+            self.0.push(b'\n');
+        }
+    }
+
     /// What it would have been answered by, had it not asked for silence.
     pub(crate) fn unsaid(&mut self, descriptor: i32, reply: &[u8]) {
         if reply.is_empty() {
@@ -288,6 +299,9 @@ mod tests {
         assert_eq!(told(b"VA 6 t5\r\nsecret\r\n", true), ">7 VA 6 t5\n");
         assert_eq!(told(b"STORED\r\n", true), ">7 STORED\n");
         assert_eq!(told(b"STAT pid 5\r\n", true), "");
+        let ended = |sent: &[u8]| written(|entry| entry.end_of_export(7, sent));
+        assert_eq!(ended(b"WAIT\r\nDATA 3\r\na\nb\r\nEND\r\n"), ">7 END\n");
+        assert_eq!(ended(b"CHECKPOINT position=1\r\n"), ">7 CHECKPOINT position=1\n");
     }
 
     /// A standard error that nobody reads.

@@ -158,10 +158,13 @@ impl Execute for Service {
         // It is executed again, and told then.
         if flow != Flow::Wait {
             let reply = output.copied_from(at);
+            let is_statistics = matches!(request.command, Command::Stats { .. });
             self.shared.tell(|entry| {
                 entry.request(descriptor, head);
                 match head {
-                    Head::Packet { .. } if matches!(request.command, Command::Stats { .. }) => {}
+                    Head::Packet { .. } if is_statistics => {}
+                    // Nor is it told that there are none, or no more.
+                    _ if is_statistics && reply == b"END\r\n" => {}
                     Head::Packet { .. } => entry.response(descriptor, reply),
                     _ => entry.reply(descriptor, reply, request.form.is_last_of_line()),
                 }

@@ -312,9 +312,14 @@ impl Worker {
             connection.closing = true;
             return Ok(());
         }
+        let at = self.output.end();
         let is_over = export.take(&mut self.output, OUTPUT_MAX);
         if is_over {
             connection.export = None;
+            if self.shared.is_aloud() {
+                let (descriptor, sent) = (connection.seat.descriptor, self.output.copied_from(at));
+                self.shared.tell(|entry| entry.end_of_export(descriptor, sent));
+            }
         }
         let goes_on = is_over || !self.output.is_empty();
         self.send(index)?;
