@@ -77,7 +77,8 @@ fn a_server_is_checked_by_its_authority_and_its_name() {
     // The signal takes its time; so long as the old certificate is there, the record is.
     let named = || todana().args(["get", "k", "--tls-ca", &ca, "-S", &server.address]).output().unwrap();
     let refusal = (0..10_000).map(|_| named()).find(|output| !output.status.success()).unwrap();
-    assert!(text(&refusal.stderr).contains("not valid for name"), "{}", text(&refusal.stderr));
+    let why = text(&refusal.stderr);
+    assert!(why.ends_with(": the server's certificate is not for 127.0.0.1, but for elsewhere\n"), "{why}");
     // A certificate that is given itself counts whatever its name.
     server.expect(&["get", "k", "--tls-ca", &certificates.path("server")], 0);
     // In the clear there is no answer.
@@ -114,6 +115,55 @@ fn a_client_shows_its_certificate_where_one_is_asked_for() {
         ],
         0,
     );
+}
+
+/// No names of the library that speaks TLS, but what to do.
+#[test]
+fn what_goes_wrong_with_tls_is_told_in_plain_words() {
+    let certificates = Certificates::new();
+    let path = |file| certificates.path(file);
+    let (ca, client, other) = (path("ca"), path("client"), Certificates::new());
+    let why = |address: &str, words: &[&str]| {
+        let output = todana().args(["ping", "-S", address]).args(words).output().unwrap();
+        assert!(!output.status.success());
+        text(&output.stderr)
+    };
+    let server = Server::start(&["--tls-cert", &path("server")]);
+    let said = why(&server.address, &["--tls-ca", &other.path("ca")]);
+    let untrusted = format!(
+        "todana: cannot connect to {}: the server's certificate is from no authority that is trusted here; \
+         --tls-ca FILE names its authority, or its own certificate\n",
+        server.address
+    );
+    assert_eq!(said, untrusted);
+    let plain = Server::start(&[]);
+    let address = &plain.address;
+    let said = why(&format!("todanas://{address}"), &["--tls-ca", &ca]);
+    let no_tls = format!(
+        "todana: cannot connect to todanas://{address}: the server does not speak TLS there; without TLS it is {address}\n"
+    );
+    assert_eq!(said, no_tls);
+    let mutual = Server::start(&["--tls-cert", &path("server"), "--tls-ca", &ca]);
+    let said = why(&mutual.address, &["--tls-ca", &ca]);
+    assert_eq!(
+        said,
+        "todana: the server wants a certificate of its clients: --tls-cert FILE, and --tls-key FILE\n"
+    );
+    let stranger = other.path("client");
+    let said = why(&mutual.address, &["--tls-ca", &ca, "--tls-cert", &stranger]);
+    assert_eq!(said, "todana: the server does not accept this client's certificate\n");
+    let said = why(&mutual.address, &["--tls-ca", &ca, "--tls-cert", &client, "--tls-key", &stranger]);
+    assert_eq!(said, format!("todana: private key {stranger}: it is not the key of the certificate\n"));
+    let said = why(&mutual.address, &["--tls-ca", &ca, "--tls-cert", &ca]);
+    assert_eq!(said, format!("todana: private key {ca}: there is no private key in it\n"));
+    let serve = ["serve", "-p", "-1", "--tls-cert", &client, "--tls-key", &stranger];
+    let said = text(&todana().args(serve).output().unwrap().stderr);
+    assert_eq!(
+        said,
+        format!("todana: Error loading the key: {stranger} : it is not the key of the certificate\n")
+    );
+    let said = why(&mutual.address, &["--tls-ca", "/dev/null/none"]);
+    assert!(said.starts_with("todana: authorities /dev/null/none: Not a directory"), "{said}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ pub use any_key::{Found, needs_base64};
 pub use export::{Frame, LogFrom, LogHead, Made};
 
 use crate::socket::Socket;
+use crate::tls_error::{NO_TLS, UNTRUSTED};
 use crate::{Address, Error, Fetch, Login, Store, Timeouts, Tls};
 use std::io;
 use std::sync::Arc;
@@ -351,18 +352,17 @@ pub fn cannot_connect(address: &Address, error: &io::Error) -> io::Error {
     let text = error.to_string();
     let hint = match (address, error.kind()) {
         _ if nobody => "; is the server running?".to_string(),
-        // An authority of the same name that is another one.
-        (Address::Tls(..), _) if text.contains("UnknownIssuer") || text.contains("BadSignature") => {
+        (Address::Tls(..), _) if text == UNTRUSTED => {
             "; --tls-ca FILE names its authority, or its own certificate".into()
         }
         // What it said was no TLS, or nothing.
-        (
-            Address::Tls(host, port),
-            io::ErrorKind::InvalidData
-            | io::ErrorKind::UnexpectedEof
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::TimedOut,
-        ) if !text.contains("certificate") => {
+        (Address::Tls(host, port), kind)
+            if text == NO_TLS
+                || matches!(
+                    kind,
+                    io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::TimedOut
+                ) =>
+        {
             format!("; without TLS it is {}", Address::Tcp(host.clone(), *port))
         }
         _ => String::new(),

@@ -18,6 +18,7 @@ mod error;
 mod login;
 mod socket;
 mod tls;
+mod tls_error;
 
 pub use address::{Address, InvalidAddress};
 pub use connection::{

@@ -1,5 +1,6 @@
 //! The client's side of TLS.
 
+use crate::tls_error::{plain, plain_file, words};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::ring;
@@ -49,7 +50,7 @@ fn wrong(what: &str, path: &Path, reason: &dyn fmt::Display) -> io::Error {
 
 fn certificates(what: &str, path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     let all = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let all = all.map_err(|error| wrong(what, path, &error))?;
+    let all = all.map_err(|error| wrong(what, path, &plain_file(&error, "certificate")))?;
     if all.is_empty() { Err(wrong(what, path, &"there is no certificate in it")) } else { Ok(all) }
 }
 
@@ -81,10 +82,10 @@ impl Tls {
             Some(cert) => {
                 let key_path = files.key.as_ref().unwrap_or(cert);
                 let key = PrivateKeyDer::from_pem_file(key_path)
-                    .map_err(|error| wrong("private key", key_path, &error))?;
+                    .map_err(|error| wrong("private key", key_path, &plain_file(&error, "private key")))?;
                 builder
                     .with_client_auth_cert(certificates("certificate", cert)?, key)
-                    .map_err(|error| wrong("private key", key_path, &error))?
+                    .map_err(|error| wrong("private key", key_path, &words(&error)))?
             }
         };
         Ok(Tls(Arc::new(config)))
@@ -97,7 +98,7 @@ impl Tls {
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let mut session = ClientConnection::new(Arc::clone(&self.0), name).map_err(io::Error::other)?;
         while session.is_handshaking() {
-            session.complete_io(&mut socket)?;
+            session.complete_io(&mut socket).map_err(plain)?;
         }
         Ok(TlsStream(StreamOwned::new(session, socket)))
     }
@@ -179,16 +180,16 @@ impl<S: Read + Write> TlsStream<S> {
 
 impl<S: Read + Write> Read for TlsStream<S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.read(buffer)
+        self.0.read(buffer).map_err(plain)
     }
 }
 
 impl<S: Read + Write> Write for TlsStream<S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
+        self.0.write(bytes).map_err(plain)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.0.flush().map_err(plain)
     }
 }

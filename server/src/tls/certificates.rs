@@ -103,7 +103,12 @@ impl Files {
         let mut config = builder
             .with_client_cert_verifier(verifier)
             .with_single_cert(self.chain.clone(), self.key.clone_key())
-            .map_err(|reason| error("key", key_path, &reason))?;
+            .map_err(|reason| match reason {
+                rustls::Error::InconsistentKeys(_) => {
+                    error("key", key_path, &"it is not the key of the certificate")
+                }
+                reason => error("key", key_path, &reason),
+            })?;
         // What a session could resume from is in the ticket that its client keeps, so there is no table to grow.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         if options.resumption {
