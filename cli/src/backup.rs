@@ -5,7 +5,7 @@ use crate::amount::amount;
 use crate::data::progress;
 use crate::interruption::Interruption;
 use crate::serve::size;
-use crate::source::{ServerOptions, Source, expect_source};
+use crate::source::{ServerOptions, Source, expect_source, refusal};
 use clap::Args;
 use std::ffi::OsString;
 use std::io::Write;
@@ -88,7 +88,7 @@ fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure>
             Frame::End => false,
         });
         interruption.check()?;
-        Ok(goes_on?)
+        goes_on.map_err(refusal)
     })
 }
 

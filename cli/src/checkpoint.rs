@@ -4,7 +4,7 @@ use crate::Failure;
 use crate::amount::amount;
 use crate::data::progress;
 use crate::interruption::Interruption;
-use crate::source::ServerOptions;
+use crate::source::{ServerOptions, refusal};
 use clap::Args;
 use std::io::Write;
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let made = connection.checkpoint();
     bar.finish_and_clear();
     interruption.check()?;
-    let Made { position, records, len, took_ms } = made?;
+    let Made { position, records, len, took_ms } = made.map_err(refusal)?;
     let took_s = took_ms as f64 / 1000.0;
     writeln!(
         std::io::stdout(),

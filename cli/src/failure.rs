@@ -66,6 +66,11 @@ impl From<todana_client::Error> for Failure {
                     "the server wants a login: --user NAME and --password-file FILE (or TODANA_USER and TODANA_PASSWORD)",
                 )
             }
+            todana_client::Error::Refused(ref refusal)
+                if refusal.line.starts_with("ERROR ") && refusal.line.ends_with(" not allowed") =>
+            {
+                Failure::trouble(format!("{error}: it was started with -X, and does not show its records"))
+            }
             _ => Failure::trouble(error.to_string()),
         }
     }

@@ -1,6 +1,6 @@
 //! `todana log`: an update log as text, and as it grows.
 
-use crate::source::{ServerOptions, Source, expect_source};
+use crate::source::{ServerOptions, Source, expect_source, refusal};
 use crate::{Failure, tsv};
 use clap::{Args, ValueEnum};
 use std::cmp::Ordering;
@@ -121,7 +121,7 @@ fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure>
         Some(From::Position(position)) => LogFrom::At(position),
         Some(From::End) => LogFrom::End,
     };
-    let head = connection.begin_log(from, arguments.follow)?;
+    let head = connection.begin_log(from, arguments.follow).map_err(refusal)?;
     let mut entries = Entries::new(head.database_id, Position(head.position));
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut time_ms = 0;

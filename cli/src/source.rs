@@ -139,6 +139,16 @@ pub(crate) fn expect_source(path: &Path, what: &str) -> Result<(), Failure> {
     }
 }
 
+/// Why a server makes no checkpoint, and sends neither backup nor log.
+pub(crate) fn refusal(error: todana_client::Error) -> Failure {
+    match error {
+        todana_client::Error::Refused(refusal) if refusal.line == "ERROR" => Failure::trouble(
+            "the server says: ERROR: it does not know this command; memcached keeps nothing to make a checkpoint, a backup or a log of",
+        ),
+        error => error.into(),
+    }
+}
+
 /// Connects to a server at work, and logs in if it wants that.
 pub(crate) fn connect(
     destination: &Destination,

@@ -4,7 +4,8 @@ mod running;
 
 use running::{Server, text, todana};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::process::{Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -492,4 +493,46 @@ fn what_is_whole_in_a_damaged_backup_is_restored_when_told() {
     // Of a whole one it is the same as ever.
     let output = run(&["restore", "--damaged", &backup, &folder.path("again")]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+}
+
+/// Answers each line that one client sends by `ERROR`, as memcached does to words that it does not know.
+fn know_nothing(listener: &TcpListener) {
+    let (stream, _) = listener.accept().unwrap();
+    let mut lines = BufReader::new(stream.try_clone().unwrap());
+    let mut line = String::new();
+    while lines.read_line(&mut line).is_ok_and(|len| len > 0) {
+        (&stream).write_all(b"ERROR\r\n").unwrap();
+        line.clear();
+    }
+}
+
+#[test]
+fn a_server_that_cannot_do_it_is_told_by_why_it_cannot() {
+    let folder = Folder::new();
+    let target = folder.path("target");
+    let all = |address: &str, expected: &str| {
+        for words in [&["checkpoint", address][..], &["log", address], &["backup", address, &target]] {
+            let why = refused(words, 3);
+            assert!(why.contains(expected), "{words:?}: {why}");
+        }
+        assert!(!fs::exists(&target).unwrap());
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || (0..3).for_each(|_| know_nothing(&listener)));
+    all(&address, "the server says: ERROR: it does not know this command; memcached keeps nothing to ");
+    let plain = start(&[]);
+    all(&plain.address, "no data directory: the server was started without --data-dir");
+    let (kept, binary) = (folder.path("kept"), folder.path("binary"));
+    let server = keep(&kept, &["-X"]);
+    for words in [&["log"][..], &["backup", &target], &["dump", "-"]] {
+        let output = server.run(words);
+        let why = text(&output.stderr);
+        assert!(
+            why.contains(" not allowed: it was started with -X, and does not show its records\n"),
+            "{why}"
+        );
+    }
+    let server = keep(&binary, &["-B", "binary"]);
+    all(&server.address, ", or it speaks the binary protocol only\n");
 }

@@ -165,7 +165,9 @@ impl Connection {
                     {
                         io::Error::new(
                             error.kind(),
-                            format!("{error} without a word; with TLS it is {server}"),
+                            format!(
+                                "{error} without a word: with TLS it is {server}, or it speaks the binary protocol only"
+                            ),
                         )
                     }
                     _ => error,
