@@ -42,6 +42,8 @@ pub(super) struct Meta {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tree {
+    /// How its keys are compared, and whether they can come twice; 0 in the trees of ours.
+    flags: u16,
     depth: u16,
     root: u64,
 }
@@ -68,7 +70,11 @@ fn unreadable(error: io::Error) -> Error {
 
 impl Tree {
     fn new(bytes: &[u8], at: usize) -> Option<Tree> {
-        Some(Tree { depth: u16_at(bytes, at + 6)?, root: u64_at(bytes, at + 40)? })
+        Some(Tree {
+            flags: u16_at(bytes, at + 4)?,
+            depth: u16_at(bytes, at + 6)?,
+            root: u64_at(bytes, at + 40)?,
+        })
     }
 }
 
@@ -155,6 +161,9 @@ struct Walk<'f> {
 
 impl Walk<'_> {
     fn tree(&mut self, tree: Tree, ordered: bool, nested: u16) -> Result<()> {
+        if ordered && tree.flags != 0 {
+            return Err(corrupt(format!("the tree at page {} is of another kind", tree.root)));
+        }
         if tree.root == NO_PAGE {
             return Ok(());
         }
@@ -225,6 +234,10 @@ impl Walk<'_> {
             }
             let len = (low | high << 16) as usize;
             let flags = flags as u16;
+            // Databases are entries of the main tree, and of no other.
+            if flags & !(BIG | SUBTREE) != 0 || (flags & SUBTREE != 0) != (ordered && nested == 0) {
+                return Err(broken());
+            }
             let held = if flags & BIG != 0 { 8 } else { len };
             let data = page.get(data_at..data_at.saturating_add(held)).ok_or_else(broken)?;
             if flags & BIG != 0 {

@@ -353,8 +353,16 @@ fn examine(path: &Path) -> Result<()> {
         Err(error) => return Err(unavailable(error)),
     };
     let Some(meta) = Meta::read(&*file).map_err(named)? else { return Ok(()) };
-    if file.len().map_err(unavailable)? < meta.file_bytes() {
+    let file_bytes = file.len().map_err(unavailable)?;
+    if file_bytes < meta.file_bytes() {
         pages::check(&*file, &meta).map_err(named)?;
+        if meta.file_bytes() - file_bytes > file_bytes.max(MISSING_BYTES) {
+            let message = format!(
+                "its meta page says that it has {} bytes, and it has {file_bytes}",
+                meta.file_bytes()
+            );
+            return Err(named(Error::new(ErrorKind::Corrupt, message)));
+        }
         file.set_len(meta.file_bytes()).map_err(unavailable)?;
     }
     Ok(())
@@ -403,6 +411,9 @@ pub(super) fn check(path: &Path) -> Result<Totals> {
     }
     Ok(found)
 }
+
+/// So much may always be missing at the end of a file, if it is not in use.
+const MISSING_BYTES: u64 = 1 << 30;
 
 /// In whole pages of whatever system.
 fn round_up(bytes: usize) -> usize {

@@ -1,0 +1,225 @@
+//! What of a tree is on disk when: all up to the last checkpoint's cut, under its mark, and nothing else.
+
+mod visitor;
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use todana_core::{Action, Attributes, Checkpointed, Engine, Error, ErrorKind, Record, Visitor};
+use todana_engine::{DiskTree, DiskTreeOptions};
+use visitor::{Remove, Set};
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn open(directory: &Path, front_bytes: u64, spills: bool) -> DiskTree {
+    let options = DiskTreeOptions { front_bytes, spills, map_bytes: 1 << 20 };
+    DiskTree::open(directory, options).unwrap()
+}
+
+fn all(tree: &DiskTree) -> Map {
+    let mut found = Map::new();
+    let end = tree.scan(None, &mut |key, record| {
+        found.insert(key.to_vec(), record.value.to_vec());
+        ControlFlow::Continue(())
+    });
+    assert_eq!(end.unwrap(), None);
+    assert_eq!(tree.status().records, found.len() as u64);
+    found
+}
+
+/// A random change, to the model too.
+fn change(tree: &DiskTree, model: &mut Map, random: &mut fastrand::Rng) {
+    let long = if random.u32(0..20) == 0 { "k".repeat(600) } else { String::new() };
+    let key = format!("{long}{}", random.u32(0..2000)).into_bytes();
+    if random.u32(0..4) == 0 {
+        tree.visit(&key, &mut Remove).unwrap();
+        model.remove(&key);
+    } else {
+        let len_max = if random.u32(0..200) == 0 { 100_000 } else { 100 };
+        let value = vec![random.u8(..); random.usize(0..len_max)];
+        tree.visit(&key, &mut Set(&value)).unwrap();
+        model.insert(key, value);
+    }
+}
+
+#[test]
+fn a_tree_that_ends_without_a_checkpoint_is_as_it_was_at_the_last_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut kept = Map::new();
+    for mark in 1..20 {
+        let tree = open(directory.path(), 1 << 10, false);
+        assert_eq!(tree.mark(), mark - 1);
+        assert!(all(&tree) == kept, "opened with mark {}", mark - 1);
+        let mut model = kept.clone();
+        for _ in 0..500 {
+            change(&tree, &mut model, &mut random);
+        }
+        assert!(tree.is_due() && tree.pending_bytes() > 1 << 10);
+        tree.maintain();
+        tree.checkpoint(mark).unwrap();
+        assert_eq!((tree.mark(), tree.pending_bytes()), (mark, 0));
+        kept = model.clone();
+        if random.bool() {
+            tree.clear(&mut || ()).unwrap();
+        }
+        for _ in 0..500 {
+            change(&tree, &mut model, &mut random);
+        }
+        drop(tree);
+        assert_eq!(DiskTree::check(directory.path()).unwrap(), kept.len() as u64);
+    }
+}
+
+#[test]
+fn what_spills_keeps_the_old_mark() {
+    let directory = tempfile::tempdir().unwrap();
+    let tree = open(directory.path(), 16 << 10, true);
+    tree.visit(b"first", &mut Set(b"1")).unwrap();
+    tree.checkpoint(7).unwrap();
+    for n in 0..5000 {
+        tree.visit(format!("{n}").as_bytes(), &mut Set(b"spilled")).unwrap();
+        assert!(tree.pending_bytes() < 64 << 10);
+    }
+    drop(tree);
+    let tree = open(directory.path(), 16 << 10, true);
+    assert_eq!(tree.mark(), 7);
+    assert!(tree.status().records > 4000);
+}
+
+/// Raises a number that two records share, and notes how far `applied` has come.
+struct Count<'c>(Vec<u8>, &'c AtomicU64);
+
+impl Visitor for Count<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        let number = old.map_or(0, |old| std::str::from_utf8(old.value).unwrap().parse::<u64>().unwrap());
+        self.0 = (number + 1).to_string().into_bytes();
+        Action::Put(Record::new(&self.0, Attributes::default()))
+    }
+
+    fn applied(&mut self, _now: Option<Record<'_>>) {
+        self.1.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_checkpoint_has_exactly_what_was_applied_before_its_cut() {
+    let directory = tempfile::tempdir().unwrap();
+    let tree = open(directory.path(), 1 << 20, false);
+    let (applied, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for writer in 0..3 {
+            let (tree, applied, done) = (&tree, &applied, &done);
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(writer);
+                while !done.load(Ordering::Relaxed) {
+                    let key = format!("counter {}", random.u32(0..50));
+                    tree.visit(key.as_bytes(), &mut Count(Vec::new(), applied)).unwrap();
+                }
+            });
+        }
+        let copies = tempfile::tempdir().unwrap();
+        for round in 0..20 {
+            let mut cut = 0;
+            let mut ready = |mark| {
+                assert!(mark >= tree.mark(), "marks rise");
+                Ok(())
+            };
+            let mut read = || {
+                cut = applied.load(Ordering::SeqCst);
+                cut
+            };
+            tree.checkpoint_at(&mut read, &mut ready).unwrap();
+            assert_eq!(tree.mark(), cut);
+            let copy = copies.path().join(round.to_string());
+            assert_eq!(tree.copy(&copy).unwrap(), cut);
+            let counted: u64 = all(&open(&copy, 1, false))
+                .values()
+                .map(|value| std::str::from_utf8(value).unwrap().parse::<u64>().unwrap())
+                .sum();
+            assert_eq!(counted, cut, "all that was applied before the cut, and nothing after");
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_checkpoint_that_is_not_ready_leaves_all_pending_and_nothing_on_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut random = fastrand::Rng::with_seed(2);
+    let mut model = Map::new();
+    let tree = open(directory.path(), 1 << 20, false);
+    for _ in 0..300 {
+        change(&tree, &mut model, &mut random);
+    }
+    tree.checkpoint(1).unwrap();
+    let kept = model.clone();
+    for round in 0..3 {
+        for _ in 0..300 {
+            change(&tree, &mut model, &mut random);
+        }
+        let mut fails = |_| Err(Error::new(ErrorKind::Unavailable, "the log cannot be written"));
+        let error = tree.checkpoint_at(&mut || 2 + round, &mut fails).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(tree.mark(), 1);
+        assert!(all(&tree) == model && tree.pending_bytes() > 0, "nothing has gone");
+    }
+    let copies = tempfile::tempdir().unwrap();
+    assert_eq!(tree.copy(&copies.path().join("before")).unwrap(), 1);
+    assert!(all(&open(&copies.path().join("before"), 1, false)) == kept);
+    tree.checkpoint(9).unwrap();
+    assert!(all(&tree) == model);
+    drop(tree);
+    let tree = open(directory.path(), 1, false);
+    assert!(tree.mark() == 9 && all(&tree) == model);
+}
+
+#[test]
+fn a_tree_is_open_once_and_a_copy_takes_an_empty_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let tree = open(directory.path(), 1 << 20, true);
+    let error = DiskTree::open(directory.path(), DiskTreeOptions::default()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert_eq!(tree.copy(directory.path()).unwrap_err().kind(), ErrorKind::Invalid);
+    drop(tree);
+    DiskTree::open(directory.path(), DiskTreeOptions::default()).unwrap();
+}
+
+#[test]
+fn a_file_that_outgrows_its_map_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = DiskTreeOptions { map_bytes: 64 << 10, front_bytes: 256 << 10, ..Default::default() };
+    let tree = DiskTree::open(directory.path(), options).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    all_values_are_whole(&tree);
+                }
+            });
+        }
+        for n in 0..3000u32 {
+            let value = vec![n as u8; 1 + n as usize % 20_000];
+            tree.visit(&n.to_be_bytes(), &mut Set(&value)).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    tree.checkpoint(1).unwrap();
+    assert!(tree.file_bytes() > 4 << 20);
+    assert_eq!(all_values_are_whole(&tree), 3000);
+}
+
+fn all_values_are_whole(tree: &DiskTree) -> usize {
+    let mut count = 0;
+    let end = tree.scan(None, &mut |key, record| {
+        let n = u32::from_be_bytes(key.try_into().unwrap());
+        assert!(record.value.len() == 1 + n as usize % 20_000);
+        assert!(record.value.iter().all(|&byte| byte == n as u8));
+        count += 1;
+        ControlFlow::Continue(())
+    });
+    assert_eq!(end.unwrap(), None);
+    count
+}
