@@ -138,16 +138,26 @@ impl Meta {
     }
 }
 
-/// Looks at every page that the trees lead to: whether the file has it, it is what the tree says, and its keys ascend. Returns how many
-/// pages that are. Memory: one page for each level of the tree.
-pub(super) fn check(file: &dyn File, meta: &Meta) -> Result<u64> {
+/// Looks at every page that the trees lead to: whether the file has it, it is what the tree says, its keys ascend, and it is in one place
+/// only, or free, but not both. Memory: a bit for each page of the file, and a page for each level of a tree.
+pub(super) fn check(file: &dyn File, meta: &Meta) -> Result<()> {
     let pages = file.len().map_err(unreadable)? / meta.page_size;
-    let mut walk =
-        Walk { file, page_size: meta.page_size as usize, pages, last_page: meta.last_page, seen: 0 };
-    // Entries of the free tree are numbers in the machine's order, so by their bytes they do not ascend.
-    walk.tree(meta.free, false, 0)?;
-    walk.tree(meta.main, true, 0)?;
-    Ok(walk.seen + 2)
+    let seen = vec![0; usize::try_from(pages / 64 + 1).map_err(|_| corrupt("it is larger than memory"))?];
+    let mut walk = Walk { file, page_size: meta.page_size as usize, pages, last_page: meta.last_page, seen };
+    // What is in use comes first: a free page that is in use is what is wrong then.
+    walk.tree(meta.main, Use::Databases)?;
+    walk.tree(meta.free, Use::Free)
+}
+
+/// What a tree is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// By transaction: the pages that are free since. Keys are numbers in the machine's order, so by their bytes they do not
+    /// ascend.
+    Free,
+    /// By name: the trees of databases.
+    Databases,
+    Records,
 }
 
 struct Walk<'f> {
@@ -156,38 +166,45 @@ struct Walk<'f> {
     /// Whole ones in the file.
     pages: u64,
     last_page: u64,
-    seen: u64,
+    /// A bit for each of them.
+    seen: Vec<u64>,
 }
 
 impl Walk<'_> {
-    fn tree(&mut self, tree: Tree, ordered: bool, nested: u16) -> Result<()> {
-        if ordered && tree.flags != 0 {
+    fn tree(&mut self, tree: Tree, what: Use) -> Result<()> {
+        if what != Use::Free && tree.flags != 0 {
             return Err(corrupt(format!("the tree at page {} is of another kind", tree.root)));
         }
         if tree.root == NO_PAGE {
             return Ok(());
         }
-        if tree.depth == 0 || tree.depth > DEPTH_MAX || nested > 1 {
+        if tree.depth == 0 || tree.depth > DEPTH_MAX {
             return Err(corrupt(format!("the tree at page {} is {} levels deep", tree.root, tree.depth)));
         }
-        self.page(tree.root, tree.depth, ordered, nested)
+        self.page(tree.root, tree.depth, what)
     }
 
-    /// `number` must be in the file; so many pages from it on are counted as seen, and no more than there are.
-    fn claim(&mut self, number: u64, count: u64) -> Result<()> {
-        let end = number.checked_add(count);
-        if number < 2 || end.is_none_or(|end| end > self.last_page + 1) {
+    /// Notes that a page has been met, which must be for the first time. Those behind the file's end are not noted.
+    fn note(&mut self, number: u64) -> Result<()> {
+        if number < 2 || number > self.last_page {
             return Err(corrupt(format!("page {number} is named, and there are {}", self.last_page + 1)));
         }
-        if end.is_none_or(|end| end > self.pages) {
-            return Err(corrupt(format!("it ends at page {}, and page {number} is in use", self.pages)));
-        }
-        self.seen += count;
-        // Each page is in one place only, so whoever meets more of them than there are goes round in circles.
-        if self.seen > self.last_page + 1 {
-            return Err(corrupt(format!("page {number} is named more than once")));
+        if number < self.pages {
+            let (word, bit) = (&mut self.seen[(number / 64) as usize], 1 << (number % 64));
+            if *word & bit != 0 {
+                return Err(corrupt(format!("page {number} is named more than once")));
+            }
+            *word |= bit;
         }
         Ok(())
+    }
+
+    /// Takes note of pages that are in use, and so have to be in the file.
+    fn claim(&mut self, number: u64, count: u64) -> Result<()> {
+        match number.checked_add(count) {
+            Some(end) if end <= self.pages => (number..end).try_for_each(|number| self.note(number)),
+            _ => Err(corrupt(format!("it ends at page {}, and page {number} is in use", self.pages))),
+        }
     }
 
     fn read(&self, number: u64, len: usize) -> Result<Vec<u8>> {
@@ -199,7 +216,7 @@ impl Walk<'_> {
         Ok(bytes)
     }
 
-    fn page(&mut self, number: u64, level: u16, ordered: bool, nested: u16) -> Result<()> {
+    fn page(&mut self, number: u64, level: u16, what: Use) -> Result<()> {
         self.claim(number, 1)?;
         let page = self.read(number, self.page_size)?;
         let broken = || corrupt(format!("page {number} is damaged"));
@@ -211,45 +228,57 @@ impl Walk<'_> {
         if lower < HEADER_LEN || lower > self.page_size || !lower.is_multiple_of(2) {
             return Err(broken());
         }
-        let mut last: Option<(usize, usize)> = None;
+        let mut last: Option<&[u8]> = None;
         for (index, offset) in (HEADER_LEN..lower).step_by(2).enumerate() {
             let at = usize::from(u16_at(&page, offset).ok_or_else(broken)?);
             let half = |at| u16_at(&page, at).map(u64::from).ok_or_else(broken);
             let (low, high, flags, key_len) =
                 (half(at)?, half(at + 2)?, half(at + 4)?, half(at + 6)? as usize);
-            let (key_at, data_at) = (at + 8, at + 8 + key_len);
+            let data_at = at + 8 + key_len;
             if at < lower || data_at > self.page_size {
                 return Err(broken());
             }
+            let key = &page[at + 8..data_at];
             // The first key of a branch stands for everything before the second.
-            if ordered && !(level > 1 && index == 0) {
-                if last.is_some_and(|(from, to)| page[from..to] >= page[key_at..data_at]) {
+            if what != Use::Free && !(level > 1 && index == 0) {
+                if last.is_some_and(|last| last >= key) {
                     return Err(corrupt(format!("the keys of page {number} are not in order")));
                 }
-                last = Some((key_at, data_at));
+                last = Some(key);
             }
             if level > 1 {
-                self.page(low | high << 16 | flags << 32, level - 1, ordered, nested)?;
+                self.page(low | high << 16 | flags << 32, level - 1, what)?;
                 continue;
             }
-            let len = (low | high << 16) as usize;
-            let flags = flags as u16;
-            // Databases are entries of the main tree, and of no other.
-            if flags & !(BIG | SUBTREE) != 0 || (flags & SUBTREE != 0) != (ordered && nested == 0) {
+            let (len, flags) = ((low | high << 16) as usize, flags as u16);
+            if flags & !(BIG | SUBTREE) != 0 || (flags & SUBTREE != 0) != (what == Use::Databases) {
                 return Err(broken());
             }
             let held = if flags & BIG != 0 { 8 } else { len };
             let data = page.get(data_at..data_at.saturating_add(held)).ok_or_else(broken)?;
-            if flags & BIG != 0 {
-                self.overflow(u64_at(data, 0).ok_or_else(broken)?, len)?;
-            } else if flags & SUBTREE != 0 {
-                let tree = (len == TREE_LEN).then(|| Tree::new(data, 0)).flatten().ok_or_else(broken)?;
-                self.tree(tree, ordered, nested + 1)?;
+            let first = if flags & BIG != 0 { Some(u64_at(data, 0).ok_or_else(broken)?) } else { None };
+            if let Some(first) = first {
+                self.overflow(first, len)?;
+            }
+            match what {
+                Use::Records => {}
+                Use::Databases => {
+                    let tree = (first.is_none() && len == TREE_LEN).then(|| Tree::new(data, 0)).flatten();
+                    self.tree(tree.ok_or_else(broken)?, Use::Records)?;
+                }
+                Use::Free => match first {
+                    None => self.free(data).map_err(|_| broken())?,
+                    Some(first) => {
+                        let pages = self.read(first, HEADER_LEN + len)?;
+                        self.free(&pages[HEADER_LEN..])?;
+                    }
+                },
             }
         }
         Ok(())
     }
 
+    /// The value of a long one lies in pages of its own, the first of which says how many they are.
     fn overflow(&mut self, number: u64, len: usize) -> Result<()> {
         let count = ((HEADER_LEN - 1 + len) / self.page_size + 1) as u64;
         self.claim(number, count)?;
@@ -257,5 +286,13 @@ impl Walk<'_> {
         let is_so = u16_at(&header, 10).is_some_and(|flags| flags & OVERFLOW != 0)
             && u32_at(&header, 12).map(u64::from) == Some(count);
         if is_so { Ok(()) } else { Err(corrupt(format!("page {number} does not begin a long value"))) }
+    }
+
+    /// How many pages are free, and which; there may be room for more behind them.
+    fn free(&mut self, list: &[u8]) -> Result<()> {
+        let count = u64_at(list, 0).and_then(|count| usize::try_from(count).ok());
+        let pages = count.and_then(|count| list.get(8..count.checked_mul(8)?.checked_add(8)?));
+        let pages = pages.ok_or_else(|| corrupt("a list of free pages is damaged"))?;
+        (0..pages.len()).step_by(8).try_for_each(|at| self.note(u64_at(pages, at).expect("whole numbers")))
     }
 }

@@ -1,0 +1,96 @@
+//! Killed processes: what a tree has on disk is its state at a checkpoint, whole, under that checkpoint's mark.
+//!
+//! The mark counts operations, and the operations follow from their number alone; so whoever reads the mark knows what must be
+//! there.
+
+mod visitor;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use todana_core::{Checkpointed, Engine};
+use todana_engine::{DiskTree, DiskTreeOptions};
+use visitor::{Remove, Set};
+
+const DIRECTORY: &str = "TODANA_TEST_KILLED_DIRECTORY";
+
+/// The operation of a number: a key, and its value or none for a removal.
+fn operation(number: u64) -> (Vec<u8>, Option<Vec<u8>>) {
+    let mut random = fastrand::Rng::with_seed(number);
+    let long = if random.u32(0..30) == 0 { "k".repeat(700) } else { String::new() };
+    let key = format!("{long}key {}", random.u32(0..3000)).into_bytes();
+    let len = if random.u32(0..50) == 0 { 20_000 } else { 200 };
+    let value = (random.u32(0..4) != 0).then(|| vec![number as u8; random.usize(0..len)]);
+    (key, value)
+}
+
+fn open(directory: &Path) -> DiskTree {
+    let options = DiskTreeOptions { spills: false, map_bytes: 1 << 20, ..Default::default() };
+    DiskTree::open(directory, options).unwrap()
+}
+
+/// The process that is killed: this very test, started again with a directory.
+#[test]
+fn writes_until_it_is_killed() {
+    let Some(directory) = std::env::var_os(DIRECTORY) else { return };
+    let tree = open(directory.as_ref());
+    let first = tree.mark();
+    // It ends by itself, should nobody kill it.
+    for number in first..first + 200_000 {
+        match operation(number) {
+            (key, Some(value)) => tree.visit(&key, &mut Set(&value)).unwrap(),
+            (key, None) => tree.visit(&key, &mut Remove).unwrap(),
+        }
+        if number % 97 == 0 {
+            tree.checkpoint(number + 1).unwrap();
+            println!("checkpoint {}", number + 1);
+        }
+    }
+}
+
+#[test]
+fn a_killed_tree_is_as_at_a_checkpoint() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    let (mut done, mut random) = (0, fastrand::Rng::with_seed(4));
+    let kills = std::env::var("TODANA_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(12);
+    for _ in 0..kills {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "writes_until_it_is_killed", "--nocapture"])
+            .env(DIRECTORY, directory.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let marks =
+            lines.map_while(Result::ok).filter_map(|line| line.strip_prefix("checkpoint ")?.parse().ok());
+        // After so many checkpoints, at whatever it is doing then.
+        let told: u64 = marks.take(random.usize(1..30)).last().expect("it makes checkpoints");
+        for _ in 0..random.u32(0..200_000) {
+            std::hint::spin_loop();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let tree = open(directory.path());
+        assert!(tree.mark() >= told, "what was said to be on disk is there");
+        for number in done..tree.mark() {
+            match operation(number) {
+                (key, Some(value)) => drop(model.insert(key, value)),
+                (key, None) => drop(model.remove(&key)),
+            }
+        }
+        done = tree.mark();
+        let mut found = BTreeMap::new();
+        let end = tree.scan(None, &mut |key, record| {
+            found.insert(key.to_vec(), record.value.to_vec());
+            ControlFlow::Continue(())
+        });
+        assert_eq!(end.unwrap(), None);
+        assert!(found == model, "the state of mark {done}");
+        assert_eq!(tree.status().records, model.len() as u64);
+        drop(tree);
+        assert_eq!(DiskTree::check(directory.path()).unwrap(), model.len() as u64);
+    }
+}
