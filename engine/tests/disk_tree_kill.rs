@@ -8,6 +8,7 @@ mod visitor;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::ops::ControlFlow;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use todana_core::{Checkpointed, Engine};
@@ -64,15 +65,17 @@ fn a_killed_tree_is_as_at_a_checkpoint() {
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let marks =
+        let mut marks =
             lines.map_while(Result::ok).filter_map(|line| line.strip_prefix("checkpoint ")?.parse().ok());
         // After so many checkpoints, at whatever it is doing then.
-        let told: u64 = marks.take(random.usize(1..30)).last().expect("it makes checkpoints");
+        let told: u64 = marks.by_ref().take(random.usize(1..30)).last().expect("it makes checkpoints");
         for _ in 0..random.u32(0..200_000) {
             std::hint::spin_loop();
         }
         child.kill().unwrap();
-        child.wait().unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(9), "it was killed, and did not end by itself");
+        drop(marks);
         let tree = open(directory.path());
         assert!(tree.mark() >= told, "what was said to be on disk is there");
         for number in done..tree.mark() {
