@@ -32,7 +32,7 @@ pub(crate) fn a_limit_holds_whatever_the_sizes_do(subject: &Subject) {
             }
         };
         let (key, value) = (format!("key {n}").into_bytes(), vec![n as u8; len]);
-        put(&*engine, &key, &value).unwrap();
+        put(&*engine, &key, &value).unwrap_or_else(|error| panic!("record {n} of {len} bytes: {error}"));
         let committed = engine.status().committed_bytes;
         assert!(committed <= LIMIT + LEEWAY, "{committed} bytes held");
         assert_eq!(

@@ -42,7 +42,7 @@ macro_rules! engine {
                 limit: a_limit_holds_whatever_the_sizes_do;
                 limit: a_limit_that_refuses_forgets_nothing;
                 sweep: a_sweep_removes_what_is_over_and_nothing_else;
-                sweep: a_sweep_shows_every_kind_of_expiry;
+                sweep: a_sweep_that_removes_nothing_changes_nothing;
                 clear: a_cleared_engine_is_empty_and_takes_records_again;
                 clear: clearing_calls_back_once_while_nobody_can_write;
                 threads: every_key_has_a_history_that_one_thread_could_have_made;
