@@ -1,32 +1,72 @@
 //! Blocks of segments in memory of our own, so that a read of what is hot needs no system call.
 //!
-//! A frame holds a block and the beginning of the next one, so that short entries that begin in a block are whole in its frame.
+//! ```text
+//! group = lock + 240 frames, in one huge page of the system
+//! frame = a block of 8 KiB and the first bytes of the next one, so that short entries that begin in it are whole
+//! ```
+//!
 //! A segment notes in which frame each of its blocks was last; the frame's tag tells whether it still is. Frames are taken
 //! in turn, those that were used since the last round left out; when all are taken, one miss in some brings its block in, so
 //! that what is read once does not push out what is read often.
+//!
+//! Huge pages, because reads are at random: each touches memory that the processor has not translated lately. Measured
+//! on a virtual machine (EPYC, 2026-11): without them a get of two million small records takes a third more.
 
 use super::segment::{BLOCK_LEN, Segment};
+use crate::raw::Mapping;
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// So much of the next block is in a frame, too: entries up to this length can be served from here.
 const OVERLAP: u64 = 512;
 const FRAME_LEN: usize = (BLOCK_LEN + OVERLAP) as usize;
+const HUGE_PAGE: usize = 2 << 20;
+/// Frames of a group.
+const FRAMES: usize = HUGE_PAGE / FRAME_LEN;
 /// Once all frames are taken, one miss in so many takes one.
-const ADMISSION: u64 = 8;
+const ADMISSION: u64 = 32;
 /// Frames looked at for one to take.
 const TRIES: usize = 8;
 
-#[derive(Default)]
-struct Frame {
-    /// Segment and block; 0 for none.
-    tag: u64,
-    used: AtomicBool,
-    bytes: Vec<u8>,
+struct Group {
+    /// Taken when the first of its frames is.
+    memory: Option<Mapping>,
+    /// Where the huge page begins in it.
+    start: usize,
+    /// Segment and block in each frame; 0 for none.
+    tags: [u64; FRAMES],
+    lens: [u16; FRAMES],
+    used: [AtomicBool; FRAMES],
 }
 
+impl Group {
+    fn new() -> Group {
+        let used = std::array::from_fn(|_| AtomicBool::new(false));
+        Group { memory: None, start: 0, tags: [0; FRAMES], lens: [0; FRAMES], used }
+    }
+
+    #[inline]
+    fn frame(&self, frame: usize) -> Option<&[u8]> {
+        let start = self.start + frame * FRAME_LEN;
+        Some(&self.memory.as_ref()?.bytes()[start..start + usize::from(self.lens[frame])])
+    }
+
+    fn frame_mut(&mut self, frame: usize) -> Option<&mut [u8]> {
+        if self.memory.is_none() {
+            // Twice as much address space, so that a whole huge page lies in it; of the rest no byte is touched.
+            let mut memory = Mapping::new(2 * HUGE_PAGE).ok()?;
+            memory.use_huge_pages();
+            self.start = memory.bytes().as_ptr().addr().wrapping_neg() % HUGE_PAGE;
+            self.memory = Some(memory);
+        }
+        let start = self.start + frame * FRAME_LEN;
+        Some(&mut self.memory.as_mut()?.bytes_mut()[start..start + FRAME_LEN])
+    }
+}
+
+/// The cache.
 pub(crate) struct Cache {
-    frames: Box<[RwLock<Frame>]>,
+    groups: Box<[RwLock<Group>]>,
     taken: AtomicUsize,
     hand: AtomicUsize,
     misses: AtomicU64,
@@ -39,40 +79,46 @@ fn tag(segment: &Segment, block: u64) -> u64 {
 
 impl Cache {
     pub(crate) fn new(bytes: u64) -> Cache {
-        let count = (bytes / FRAME_LEN as u64).min(u64::from(u32::MAX - 1)) as usize;
+        let count = bytes.div_ceil(HUGE_PAGE as u64).min(1 << 23) as usize;
         Cache {
-            frames: (0..count).map(|_| RwLock::default()).collect(),
+            groups: (0..count).map(|_| RwLock::new(Group::new())).collect(),
             taken: AtomicUsize::new(0),
             hand: AtomicUsize::new(0),
             misses: AtomicU64::new(0),
         }
     }
 
+    fn frames(&self) -> usize {
+        self.groups.len() * FRAMES
+    }
+
     /// Bytes of memory held.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.taken.load(Ordering::Relaxed).min(self.frames.len()) * FRAME_LEN
-            + self.frames.len() * size_of::<RwLock<Frame>>()) as u64
+        let taken = self.taken.load(Ordering::Relaxed).min(self.frames()).div_ceil(FRAMES);
+        (taken * HUGE_PAGE + self.groups.len() * size_of::<RwLock<Group>>()) as u64
     }
 
     /// Shows what the cache has from an offset on; `None` if it has not.
     #[inline]
     pub(crate) fn see<T>(&self, segment: &Segment, offset: u64, see: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let block = offset / BLOCK_LEN;
-        let index = segment.blocks.get(block as usize)?.load(Ordering::Relaxed);
-        let frame = self.frames.get((index as usize).wrapping_sub(1))?.read();
-        if frame.tag != tag(segment, block) {
+        let index = (segment.blocks.get(block as usize)?.load(Ordering::Relaxed) as usize).checked_sub(1)?;
+        let frame = index % FRAMES;
+        let group = self.groups.get(index / FRAMES)?.read();
+        if group.tags[frame] != tag(segment, block) {
             return None;
         }
-        if !frame.used.load(Ordering::Relaxed) {
-            frame.used.store(true, Ordering::Relaxed);
+        if !group.used[frame].load(Ordering::Relaxed) {
+            group.used[frame].store(true, Ordering::Relaxed);
         }
-        Some(see(frame.bytes.get((offset % BLOCK_LEN) as usize..)?))
+        Some(see(group.frame(frame)?.get((offset % BLOCK_LEN) as usize..)?))
     }
 
     /// Brings in the block of an entry of at most `len` bytes that was not there, if it may be worth it; true if it is there
     /// now.
+    #[cold]
     pub(crate) fn admit(&self, segment: &Segment, offset: u64, len: usize) -> bool {
-        if len as u64 > OVERLAP || self.frames.is_empty() {
+        if len as u64 > OVERLAP || self.groups.is_empty() {
             return false;
         }
         let block = offset / BLOCK_LEN;
@@ -85,25 +131,25 @@ impl Cache {
             return false;
         }
         let Some(index) = self.victim() else { return false };
-        let Some(mut frame) = self.frames[index].try_write() else { return false };
-        frame.tag = 0;
-        frame.bytes.resize(FRAME_LEN, 0);
-        match segment.file.read_at(start, &mut frame.bytes) {
-            Ok(read) => frame.bytes.truncate(read),
-            // Whoever reads the entry itself will say so.
-            Err(_) => return false,
-        }
-        frame.tag = tag(segment, block);
-        *frame.used.get_mut() = true;
-        drop(frame);
+        let (group, frame) = (&self.groups[index / FRAMES], index % FRAMES);
+        let Some(mut group) = group.try_write() else { return false };
+        group.tags[frame] = 0;
+        let Some(bytes) = group.frame_mut(frame) else { return false };
+        // Whoever reads the entry itself will say what is wrong.
+        let Ok(read) = segment.file.read_at(start, bytes) else { return false };
+        group.lens[frame] = read as u16;
+        group.tags[frame] = tag(segment, block);
+        *group.used[frame].get_mut() = true;
+        drop(group);
         note.store(index as u32 + 1, Ordering::Relaxed);
         true
     }
 
     fn victim(&self) -> Option<usize> {
-        if self.taken.load(Ordering::Relaxed) < self.frames.len() {
+        let frames = self.frames();
+        if self.taken.load(Ordering::Relaxed) < frames {
             let index = self.taken.fetch_add(1, Ordering::Relaxed);
-            if index < self.frames.len() {
+            if index < frames {
                 return Some(index);
             }
         }
@@ -111,9 +157,9 @@ impl Cache {
             return None;
         }
         for _ in 0..TRIES {
-            let index = self.hand.fetch_add(1, Ordering::Relaxed) % self.frames.len();
-            let frame = self.frames[index].try_read()?;
-            if !frame.used.swap(false, Ordering::Relaxed) {
+            let index = self.hand.fetch_add(1, Ordering::Relaxed) % frames;
+            let group = self.groups[index / FRAMES].try_read()?;
+            if !group.used[index % FRAMES].swap(false, Ordering::Relaxed) {
                 return Some(index);
             }
         }

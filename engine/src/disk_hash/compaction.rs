@@ -23,7 +23,7 @@ use todana_core::{Error, Result};
 /// So much of a victim is gone through in a step.
 const STEP_LEN: u64 = 128 << 10;
 /// So many segments wait for the sync that they share before they are removed.
-const DRAINED_MAX: usize = 4;
+const DRAINED_MAX: usize = 2;
 /// It is not worth a segment's rewriting to win less than this share of it.
 const GAIN_MIN: f64 = 0.05;
 
