@@ -271,6 +271,35 @@ impl<'a> Leaf<'a> {
         Spot { group, at, found: None, shares_prefix: true }
     }
 
+    /// The header that this leaf has with `remove` bytes at the spot replaced by `insert`, if that changes no group but in its
+    /// size; true if so.
+    #[inline]
+    pub(super) fn adjust(&self, spot: &Spot, remove: usize, insert: &[u8], header: &mut Vec<u8>) -> bool {
+        let (groups, records_at) = (self.groups(), self.records_at());
+        let start = self.start(spot.group);
+        let end = if spot.group + 1 < groups { self.start(spot.group + 1) } else { self.len() - records_at };
+        let size = end - start + insert.len() - remove;
+        let is_first = spot.at == records_at + start;
+        let is_first_removed = is_first && insert.is_empty();
+        if (size > GROUP_BYTES && insert.len() > remove) || is_first_removed {
+            return false;
+        }
+        header.clear();
+        header.extend_from_slice(&self.bytes[..HEADER + PER_GROUP * groups]);
+        let len = self.len() + insert.len() - remove;
+        header[2..4].copy_from_slice(&(len as u16).to_le_bytes());
+        if is_first {
+            let key = entry(insert, 0).key;
+            let head = (head_of(&insert[key]) >> 32) as u32;
+            header[HEADER + 4 * spot.group..][..4].copy_from_slice(&head.to_le_bytes());
+        }
+        for group in spot.group + 1..groups {
+            let start = self.start(group) + insert.len() - remove;
+            header[HEADER + 4 * groups + 2 * group..][..2].copy_from_slice(&(start as u16).to_le_bytes());
+        }
+        true
+    }
+
     /// Writes this leaf with `remove` bytes at the spot, which is that of a key with its prefix, replaced by `insert`: one
     /// record more, one less, or another in the place of one. Some record must remain.
     pub(super) fn splice(&self, spot: &Spot, remove: usize, insert: &[u8], new: &mut NewLeaf) {
@@ -424,6 +453,8 @@ impl Item<'_> {
 pub(super) struct NewLeaf {
     /// The whole leaf, once it is finished.
     pub(super) image: Vec<u8>,
+    /// What [`Leaf::adjust`] has written.
+    pub(super) header: Vec<u8>,
     records: Vec<u8>,
     groups: Vec<(u32, usize)>,
 }

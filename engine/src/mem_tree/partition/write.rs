@@ -287,6 +287,11 @@ impl Partition {
                 return Ok(());
             }
             let leaf = self.leaf(at.handle);
+            let len = leaf.len();
+            if len + bytes.len() - old_len <= LEAF_BYTES && leaf.adjust(spot, old_len, bytes, &mut new.header)
+            {
+                return self.splice(at, spot.at..spot.at + old_len, bytes, &new.header, need);
+            }
             leaf.splice(spot, old_len, bytes, new);
             let is_long = new.image.len() > LEAF_BYTES;
             if !is_long || new.fits(leaf.places().count() + usize::from(old_len == 0)) {
@@ -294,6 +299,27 @@ impl Partition {
             }
         }
         self.rebuild(at, spot, Item { bytes, entry: entry(bytes, 0), prefix: &key[..omitted] }, need, new)
+    }
+
+    /// Replaces a range of a leaf, and its header.
+    #[inline]
+    fn splice(
+        &mut self,
+        at: At,
+        range: Range<usize>,
+        insert: &[u8],
+        header: &[u8],
+        need: Need,
+    ) -> Result<(), NoRoom> {
+        let len = self.leaf(at.handle).len();
+        let removed = range.len();
+        let new = self.arena.splice(at.handle, len, range, insert, Kind::Bucket, need)?;
+        self.arena.write(new, 0, header);
+        self.leaf_bytes = self.leaf_bytes + insert.len() - removed;
+        if new != at.handle {
+            self.segment_mut(at.slot).leaves[at.leaf] = new;
+        }
+        Ok(())
     }
 
     /// Puts these bytes in the place of a leaf, or makes one of them.
@@ -431,9 +457,14 @@ impl Partition {
             self.weigh_index(before, now);
         } else {
             let mut new = std::mem::take(&mut self.new);
-            self.leaf(at.handle).splice(spot, found.len, &[], &mut new);
-            let outcome = self.store(at, &new.image, Need::Upkeep);
-            let is_sparse = new.image.len() < SPARSE;
+            let leaf = self.leaf(at.handle);
+            let outcome = if leaf.adjust(spot, found.len, &[], &mut new.header) {
+                self.splice(at, spot.at..spot.at + found.len, &[], &new.header, Need::Upkeep)
+            } else {
+                leaf.splice(spot, found.len, &[], &mut new);
+                self.store(at, &new.image, Need::Upkeep)
+            };
+            let is_sparse = self.leaf(self.segment(at.slot).leaves[at.leaf]).len() < SPARSE;
             self.new = new;
             outcome?;
             if is_sparse {
