@@ -173,6 +173,12 @@ impl<'a> Leaf<'a> {
         entry(self.bytes, at)
     }
 
+    /// True for a record without attributes; some of those are not told so.
+    #[inline]
+    pub(super) fn is_plain(&self, at: usize) -> bool {
+        LENS[usize::from(self.bytes[at])] != 0
+    }
+
     /// Where the record behind the one at `at` begins.
     #[inline]
     fn next(&self, at: usize) -> usize {

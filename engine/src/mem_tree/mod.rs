@@ -21,6 +21,8 @@ mod router;
 mod segment;
 mod separators;
 mod structure;
+mod sweep;
+mod uses;
 
 use crate::arena::{Budget, NoRoom};
 use crate::huge::{self, TRIES, full};
@@ -31,11 +33,12 @@ use router::{Location, Router};
 use segment::{LEAVES_MAX, Segment};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use todana_core::{
-    Bounded, Buffer, Engine, Error, ErrorKind, MemoryLimit, Ordered, Place, Record, Result, Status,
-    UnixSeconds, Visitor, WhenFull,
+    Bounded, Buffer, Engine, Error, ErrorKind, MemoryLimit, Ordered, Perishable, Place, Record, Result,
+    Status, UnixSeconds, Visitor, WhenFull,
 };
+use uses::Uses;
 
 /// How a [`MemTree`] is made.
 #[derive(Clone, Debug)]
@@ -101,7 +104,17 @@ pub struct MemTree {
     budget: Arc<Budget>,
     /// The partition that housekeeping turns to next.
     next_partition: AtomicUsize,
+    /// A segment has become short.
+    may_unite: AtomicBool,
+    uses: Uses,
+    /// The key at which eviction goes on. Held before any partition's lock.
+    hand: Mutex<Vec<u8>>,
 }
+
+/// Eviction frees at least so much at a time, so that it is not for every write.
+const EVICTION_STEP: usize = 8 << 10;
+/// A segment with fewer leaves may be united with a neighbour.
+const LEAVES_SHORT: usize = LEAVES_MAX / 4;
 
 impl MemTree {
     /// An empty tree. Fails with `Invalid` for bounds that do not ascend or are too many, or too many partitions.
@@ -125,6 +138,9 @@ impl MemTree {
             structure: Mutex::new(()),
             budget: Arc::clone(&budget),
             next_partition: AtomicUsize::new(0),
+            may_unite: AtomicBool::new(false),
+            uses: Uses::new(),
+            hand: Mutex::new(Vec::new()),
         })
     }
 
@@ -167,33 +183,71 @@ impl MemTree {
         self.budget.fits(bytes as u64)
     }
 
+    /// Changes the partition of a key under its lock, and drops the long values that this has removed behind it.
+    #[inline]
+    fn change<T>(&self, key: &[u8], change: impl FnOnce(&mut Partition, u32) -> T) -> T {
+        let (mut partition, slot) = self.write(|router| router.find(key));
+        let outcome = change(&mut partition, slot);
+        let gone = partition.huge.take_gone();
+        let leaves = partition.segment(slot).leaves.len();
+        drop(partition);
+        drop(gone);
+        if leaves > LEAVES_MAX {
+            self.divide(key);
+        } else if leaves < LEAVES_SHORT && !self.may_unite.load(Ordering::Relaxed) {
+            self.may_unite.store(true, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    /// Notes a use where memory is scarce.
+    #[inline]
+    fn note(&self, key: &[u8]) {
+        if self.budget.notes_uses() {
+            self.uses.note(key, &self.budget);
+        }
+    }
+
+    /// Evicts until `bytes` more would fit. False if that cannot be.
+    fn make_room(&self, bytes: usize) -> bool {
+        while !self.budget.fits(bytes as u64) {
+            if self.evict(EVICTION_STEP, false) == 0 {
+                return self.close_ranks(bytes);
+            }
+        }
+        true
+    }
+
     /// Makes room for a record that needs `bytes` more, as far as that is allowed and of use.
     fn makes_room(&self, bytes: usize, attempt: usize) -> bool {
-        let _ = attempt;
         if self.budget.refuses() {
             return self.close_ranks(bytes);
         }
-        false
+        bytes as u64 <= self.budget.record_max() && self.make_room(bytes + attempt * EVICTION_STEP)
+    }
+}
+
+impl Drop for MemTree {
+    fn drop(&mut self) {
+        self.budget.release(self.uses.bytes());
     }
 }
 
 impl Engine for MemTree {
     #[inline]
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        self.note(key);
+        Ok(self.look(key, see).is_some())
+    }
+
+    fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         Ok(self.look(key, see).is_some())
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        self.note(key);
         for attempt in 0..TRIES {
-            let (mut partition, slot) = self.write(|router| router.find(key));
-            let outcome = partition.visit(slot, key, visitor);
-            let gone = partition.huge.take_gone();
-            let is_long = partition.segment(slot).leaves.len() > LEAVES_MAX;
-            drop(partition);
-            drop(gone);
-            if is_long {
-                self.divide(key);
-            }
+            let outcome = self.change(key, |partition, slot| partition.visit(slot, key, visitor));
             match outcome {
                 Ok(()) => return Ok(()),
                 Err(Trouble::Error(error)) => return Err(error),
@@ -257,6 +311,12 @@ impl Engine for MemTree {
     }
 
     fn maintain(&self) -> bool {
+        if !self.budget.fits(0) && !self.budget.refuses() {
+            return self.evict(EVICTION_STEP, true) > 0;
+        }
+        if self.unite() {
+            return true;
+        }
         for _ in 0..self.partitions.len() {
             let next = self.next_partition.load(Ordering::Relaxed) % self.partitions.len();
             if self.partitions[next].0.write().maintain() {
@@ -280,6 +340,10 @@ impl Engine for MemTree {
     }
 
     fn ordered(&self) -> Option<&dyn Ordered> {
+        Some(self)
+    }
+
+    fn perishable(&self) -> Option<&dyn Perishable> {
         Some(self)
     }
 }

@@ -5,6 +5,7 @@
 //! block may move at any time.
 
 mod moving;
+mod purge;
 mod walk;
 mod write;
 
@@ -42,6 +43,10 @@ pub(super) struct Partition {
     pub(super) block_bytes: usize,
     /// What the index takes of the budget.
     index_bytes: usize,
+    evictions: u64,
+    evictions_with_expiry: u64,
+    /// Records that had expired when room was wanted.
+    reclaimed: u64,
     blocks_moved: u64,
     pages_emptied: u64,
     moved_when_last_maintained: u64,
@@ -72,6 +77,9 @@ impl Partition {
             leaf_bytes: 0,
             block_bytes: 0,
             index_bytes: 0,
+            evictions: 0,
+            evictions_with_expiry: 0,
+            reclaimed: 0,
             blocks_moved: 0,
             pages_emptied: 0,
             moved_when_last_maintained: 0,
@@ -84,8 +92,12 @@ impl Partition {
     pub(super) fn empty(&mut self, changed: u64) -> Partition {
         let mut empty = Partition::new(Arc::clone(&self.budget), self.classes.bounds());
         empty.changed = changed;
+        // What has gone stays counted.
         std::mem::swap(&mut empty.classes, &mut self.classes);
         empty.classes.clear();
+        empty.evictions = self.evictions;
+        empty.evictions_with_expiry = self.evictions_with_expiry;
+        empty.reclaimed = self.reclaimed;
         std::mem::replace(self, empty)
     }
 
@@ -110,6 +122,14 @@ impl Partition {
         self.by_low.insert(Arc::clone(&segment.low), slot);
         self.segments[slot as usize] = Some(segment);
         slot
+    }
+
+    /// Takes a segment out; its leaves stay in the arena.
+    pub(super) fn take_segment(&mut self, slot: u32) -> Segment {
+        let segment = self.segments[slot as usize].take().expect("only what is there is taken");
+        self.by_low.remove(&segment.low);
+        self.free.push(slot);
+        segment
     }
 
     /// Has the budget know how large the index is.
@@ -295,6 +315,9 @@ impl Partition {
     pub(super) fn add_to(&self, status: &mut Status) {
         status.records += self.records;
         status.live_bytes += (self.leaf_bytes + self.block_bytes + self.huge.bytes()) as u64;
+        status.evictions += self.evictions;
+        status.evictions_with_expiry += self.evictions_with_expiry;
+        status.reclaimed += self.reclaimed;
         status.index.buckets +=
             self.segments.iter().flatten().map(|segment| segment.leaves.len() as u64).sum::<u64>();
         status.index.bytes += self.index_bytes as u64;

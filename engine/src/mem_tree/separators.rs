@@ -140,6 +140,14 @@ impl Separators {
         }
     }
 
+    /// Adds `middle` and all of another one, which come behind these.
+    pub(super) fn append(&mut self, middle: &[u8], other: &Separators) {
+        self.insert(self.len(), middle);
+        for index in 0..other.len() {
+            self.insert(self.len(), &other.get(index));
+        }
+    }
+
     /// Bytes of memory.
     pub(super) fn bytes(&self) -> usize {
         self.prefix.capacity() + self.heads.capacity() * 8 + self.ends.capacity() * 4 + self.text.capacity()
@@ -200,6 +208,13 @@ mod tests {
             let other = model.split_off(at);
             check(&separators, &model, &probes);
             check(&off, &other, &probes);
+            if let Some((middle, _)) = other.split_first() {
+                let mut rest = off;
+                rest.remove(0);
+                separators.append(middle, &rest);
+                model.extend(other);
+                check(&separators, &model, &probes);
+            }
         }
     }
 

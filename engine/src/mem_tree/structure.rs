@@ -9,6 +9,10 @@ use super::router::{Location, Table};
 use super::segment::{LEAVES_MAX, Segment};
 use super::separators::Separators;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Segments united by one step of housekeeping.
+const UNITED_AT_ONCE: usize = 8;
 
 impl MemTree {
     /// Divides the segment of this key if it has become too long.
@@ -55,6 +59,88 @@ impl MemTree {
             table.locations.insert(index + 1, Location { partition: home_number, slot });
             self.router.install(table);
         });
+    }
+
+    /// Makes one segment of neighbours that have become short; looks at so many of them at most. True if any were.
+    pub(super) fn unite(&self) -> bool {
+        // Short segments come of removals, which say so.
+        if !self.may_unite.swap(false, Ordering::Relaxed) {
+            return false;
+        }
+        let (mut index, mut united) = (0, 0);
+        loop {
+            let table = self.router.table();
+            if index + 1 >= table.locations.len() || united == UNITED_AT_ONCE {
+                break;
+            }
+            if self.unite_two(index) {
+                united += 1;
+            } else {
+                index += 1;
+            }
+        }
+        if united > 0 {
+            self.may_unite.store(true, Ordering::Relaxed);
+        }
+        united > 0
+    }
+
+    /// Makes one segment of this one and the next, if both are short.
+    fn unite_two(&self, index: usize) -> bool {
+        let _structure = self.structure.lock();
+        let table = self.router.table();
+        let (Some(&into), Some(&from)) = (table.locations.get(index), table.locations.get(index + 1)) else {
+            return false;
+        };
+        let length = |location: Location| {
+            let partition = self.partitions[location.partition as usize].0.read();
+            partition.segment(location.slot).leaves.len()
+        };
+        if length(into) + length(from) > LEAVES_MAX / 2 {
+            return false;
+        }
+        let mut done = false;
+        self.with_two(into.partition, from.partition, |partition, other| {
+            let epoch = table.epoch + 1;
+            let mut upper = match other {
+                None => partition.take_segment(from.slot),
+                Some(other) => {
+                    let mut upper = other.take_segment(from.slot);
+                    let size = upper.bytes();
+                    if !other.hand_over(&mut upper, partition) {
+                        let slot = other.add_segment(upper);
+                        debug_assert_eq!(slot, from.slot, "the number that was given back last");
+                        return;
+                    }
+                    other.weigh_index(size, 0);
+                    other.changed = epoch;
+                    partition.weigh_index(0, size);
+                    upper
+                }
+            };
+            let segment = partition.segment_mut(into.slot);
+            let before = segment.bytes() + upper.bytes();
+            segment.high = upper.high.take();
+            if !upper.leaves[0].is_none() {
+                if segment.leaves[0].is_none() {
+                    segment.leaves = upper.leaves;
+                    segment.separators = upper.separators;
+                } else {
+                    segment.separators.append(&upper.low, &upper.separators);
+                    segment.leaves.append(&mut upper.leaves);
+                }
+            }
+            let now = segment.bytes();
+            partition.weigh_index(before, now);
+            partition.changed = epoch;
+            let mut table = Table::clone(&table);
+            table.epoch = epoch;
+            table.separators.remove(index);
+            table.locations.remove(index + 1);
+            self.router.install(table);
+            done = true;
+        });
+        done
     }
 
     /// The partition with the least in it, unless this one has hardly more.

@@ -388,7 +388,7 @@ impl Partition {
     }
 
     /// Puts new leaves in the place of some; `between` divides the new ones.
-    fn replace(
+    pub(super) fn replace(
         &mut self,
         slot: u32,
         leaves: Range<usize>,
@@ -450,11 +450,7 @@ impl Partition {
         let found = spot.found.as_ref().expect("only what is there is removed");
         let leaf = self.leaf(at.handle);
         if found.len == leaf.len() - leaf.records_at() {
-            let before = self.segment(at.slot).bytes();
-            self.free_leaf(at.slot, at.leaf);
-            self.segment_mut(at.slot).remove(at.leaf);
-            let now = self.segment(at.slot).bytes();
-            self.weigh_index(before, now);
+            self.remove_leaf(at.slot, at.leaf);
         } else {
             let mut new = std::mem::take(&mut self.new);
             let leaf = self.leaf(at.handle);
@@ -464,12 +460,9 @@ impl Partition {
                 leaf.splice(spot, found.len, &[], &mut new);
                 self.store(at, &new.image, Need::Upkeep)
             };
-            let is_sparse = self.leaf(self.segment(at.slot).leaves[at.leaf]).len() < SPARSE;
             self.new = new;
             outcome?;
-            if is_sparse {
-                self.join(at.slot, at.leaf);
-            }
+            self.join_if_sparse(at.slot, at.leaf);
         }
         if let Body::Stub { elsewhere, .. } = found.body {
             self.free_elsewhere(elsewhere);
@@ -477,6 +470,21 @@ impl Partition {
         self.classes.remove(plain);
         self.records -= 1;
         Ok(())
+    }
+
+    /// Takes a leaf out with all that is in it.
+    pub(super) fn remove_leaf(&mut self, slot: u32, leaf: usize) {
+        let before = self.segment(slot).bytes();
+        self.free_leaf(slot, leaf);
+        self.segment_mut(slot).remove(leaf);
+        let now = self.segment(slot).bytes();
+        self.weigh_index(before, now);
+    }
+
+    pub(super) fn join_if_sparse(&mut self, slot: u32, leaf: usize) {
+        if self.leaf(self.segment(slot).leaves[leaf]).len() < SPARSE {
+            self.join(slot, leaf);
+        }
     }
 
     /// Makes one leaf of this one and a neighbour, if that is short enough.

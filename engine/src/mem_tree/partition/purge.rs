@@ -1,0 +1,196 @@
+//! Records that leave without being told to by a client: what has expired, and what makes room.
+
+use super::super::leaf::{Body, Entry, Item, Leaf, NewLeaf};
+use super::{Partition, whole};
+use crate::arena::{Handle, Need};
+use crate::mem_tree::uses::Uses;
+use crate::record::Elsewhere;
+use todana_core::{Expiry, SweepAim};
+
+/// At most one of so many records of a leaf goes when its turn comes, unless none has been used.
+const SHARE_AT_ONCE: usize = 4;
+
+/// Why a record leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// To make room.
+    Evicted { by_housekeeping: bool },
+    /// It had expired, and room was wanted.
+    Displaced,
+    /// It had expired, and a sweep came by.
+    Swept,
+}
+
+/// What a look at one leaf has found.
+pub(in crate::mem_tree) struct Looked {
+    pub(in crate::mem_tree) seen: u64,
+    pub(in crate::mem_tree) any_over: bool,
+    /// Where the next leaf begins.
+    pub(in crate::mem_tree) next: Option<Vec<u8>>,
+}
+
+impl Partition {
+    fn expiry_of(&self, leaf: Leaf<'_>, entry: &Entry) -> Expiry {
+        match &entry.body {
+            Body::Whole(parts) => parts.expiry(leaf.bytes()),
+            Body::Stub { elsewhere: Elsewhere::Block(block), .. } => {
+                let bytes = self.arena.bytes(Handle(*block));
+                whole(bytes).expiry(bytes)
+            }
+            Body::Stub { elsewhere: Elsewhere::Huge(index), .. } => self.huge.get(*index).attributes.expiry,
+        }
+    }
+
+    /// Looks for what is over in the leaf of this key.
+    pub(in crate::mem_tree) fn look_at_expiries(
+        &self,
+        slot: u32,
+        key: &[u8],
+        is_over: &mut dyn FnMut(Expiry) -> bool,
+    ) -> Looked {
+        let at = self.at(slot, key);
+        let mut looked = Looked { seen: 0, any_over: false, next: self.segment(slot).end_of(at.leaf) };
+        if !at.handle.is_none() {
+            let leaf = self.leaf(at.handle);
+            for at in leaf.places() {
+                looked.seen += 1;
+                if leaf.is_plain(at) {
+                    continue;
+                }
+                let expiry = self.expiry_of(leaf, &leaf.entry(at));
+                looked.any_over |= expiry != Expiry::Never && is_over(expiry);
+            }
+        }
+        looked
+    }
+
+    /// Removes what is over from the leaf of this key; returns how many records that were.
+    pub(in crate::mem_tree) fn clean(
+        &mut self,
+        slot: u32,
+        key: &[u8],
+        aim: SweepAim,
+        is_over: &mut dyn FnMut(Expiry) -> bool,
+    ) -> u64 {
+        let at = self.at(slot, key);
+        if at.handle.is_none() {
+            return 0;
+        }
+        let cause = match aim {
+            SweepAim::Tidiness => Cause::Swept,
+            SweepAim::Room => Cause::Displaced,
+        };
+        let leaf = self.leaf(at.handle);
+        let mut over = |entry: &Entry| {
+            let expiry = self.expiry_of(leaf, entry);
+            (expiry != Expiry::Never && is_over(expiry)).then_some(cause)
+        };
+        let causes: Vec<Option<Cause>> = leaf.entries().map(|entry| over(&entry)).collect();
+        self.purge(slot, at.leaf, &causes).0
+    }
+
+    /// Has the leaf of this key give up what has expired, and what has been used least. Returns how many bytes that were, and
+    /// where the next leaf begins.
+    pub(in crate::mem_tree) fn evict(
+        &mut self,
+        slot: u32,
+        key: &[u8],
+        uses: &Uses,
+        by_housekeeping: bool,
+    ) -> (usize, Option<Vec<u8>>) {
+        let at = self.at(slot, key);
+        let next = self.segment(slot).end_of(at.leaf);
+        if at.handle.is_none() {
+            return (0, next);
+        }
+        let now = self.budget.now();
+        let leaf = self.leaf(at.handle);
+        let (mut causes, mut counts, mut own) = (Vec::new(), Vec::new(), Vec::new());
+        for entry in leaf.entries() {
+            let expiry = self.expiry_of(leaf, &entry);
+            let is_over = expiry != Expiry::Never && !expiry.is_live(now);
+            causes.push(is_over.then_some(Cause::Displaced));
+            self.key_of(leaf, &entry, &mut own);
+            counts.push(uses.passed(&own));
+        }
+        if causes.iter().all(Option::is_none) {
+            let least = counts.iter().copied().min().unwrap_or(0);
+            let most = if least == 0 { counts.len().div_ceil(SHARE_AT_ONCE) } else { 1 };
+            let unused = counts.iter().enumerate().filter(|(_, count)| **count == least);
+            for (index, _) in unused.take(most) {
+                causes[index] = Some(Cause::Evicted { by_housekeeping });
+            }
+        }
+        (self.purge(slot, at.leaf, &causes).1, next)
+    }
+
+    /// Removes the records of a leaf that have a cause to go; returns how many, and how many bytes they had.
+    fn purge(&mut self, slot: u32, leaf_index: usize, causes: &[Option<Cause>]) -> (u64, usize) {
+        let handle = self.segment(slot).leaves[leaf_index];
+        let leaf = self.leaf(handle);
+        let (mut items, mut gone) = (Vec::new(), Vec::new());
+        for (entry, cause) in leaf.entries().zip(causes) {
+            match cause {
+                None => items.push(Item { bytes: leaf.bytes(), entry, prefix: leaf.prefix() }),
+                Some(cause) => {
+                    let plain = self.plain_size(leaf, &entry);
+                    let expires = self.expiry_of(leaf, &entry) != Expiry::Never;
+                    gone.push((*cause, plain, expires, entry));
+                }
+            }
+        }
+        if gone.is_empty() {
+            return (0, 0);
+        }
+        let images = if items.is_empty() {
+            Vec::new()
+        } else {
+            let mut new = NewLeaf::default();
+            new.build(&items);
+            vec![new.image]
+        };
+        drop(items);
+        if images.is_empty() {
+            self.remove_leaf(slot, leaf_index);
+        } else if self.replace(slot, leaf_index..leaf_index + 1, &images, &[], Need::Upkeep).is_err() {
+            // The system may refuse even a smaller block; then all stays until the next round.
+            return (0, 0);
+        }
+        let (count, mut bytes) = (gone.len() as u64, 0);
+        for (cause, plain, expires, entry) in gone {
+            bytes += entry.len;
+            if let Body::Stub { elsewhere, .. } = entry.body {
+                bytes += plain;
+                self.free_elsewhere(elsewhere);
+            }
+            self.count_leaving(cause, plain, expires);
+        }
+        if !images.is_empty() {
+            self.join_if_sparse(slot, leaf_index);
+        }
+        if self.arena.is_sparse() {
+            self.compact(self.arena.effort());
+        }
+        (count, bytes)
+    }
+
+    fn count_leaving(&mut self, cause: Cause, plain: usize, expires: bool) {
+        self.records -= 1;
+        self.classes.remove(plain);
+        let class = self.classes.class_of(plain);
+        match cause {
+            Cause::Evicted { by_housekeeping } => {
+                self.evictions += 1;
+                self.evictions_with_expiry += u64::from(expires);
+                class.evictions += 1;
+                class.evictions_with_expiry += u64::from(expires);
+                class.evictions_by_writes += u64::from(!by_housekeeping);
+            }
+            Cause::Displaced => {
+                self.reclaimed += 1;
+                class.reclaimed += 1;
+            }
+            Cause::Swept => class.swept += 1,
+        }
+    }
+}

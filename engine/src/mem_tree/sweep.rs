@@ -1,0 +1,60 @@
+//! A pass over all leaves for the sake of records with an expiry, and the hand that makes room.
+//!
+//! Both go from leaf to leaf by the key that divides them, so what is divided or joined meanwhile disturbs neither.
+
+use super::MemTree;
+use std::sync::Arc;
+use todana_core::{Expiry, Perishable, Place, Result, SweepAim, Swept};
+
+impl Perishable for MemTree {
+    fn sweep(
+        &self,
+        from: Option<Place>,
+        records_max: usize,
+        aim: SweepAim,
+        is_over: &mut dyn FnMut(Expiry) -> bool,
+    ) -> Result<Swept> {
+        let mut key: Vec<u8> = match from {
+            Some(Place::Key(key)) => key.to_vec(),
+            Some(Place::Number(_)) | None => Vec::new(),
+        };
+        let mut swept = Swept::default();
+        while (swept.seen as usize) < records_max {
+            let looked = {
+                let (partition, slot) = self.read(|router| router.find(&key));
+                partition.look_at_expiries(slot, &key, is_over)
+            };
+            swept.seen += looked.seen;
+            if looked.any_over {
+                swept.removed +=
+                    self.change(&key, |partition, slot| partition.clean(slot, &key, aim, is_over));
+            }
+            match looked.next {
+                Some(next) => key = next,
+                None => {
+                    self.partitions.iter().for_each(|partition| partition.0.write().classes.count_round());
+                    return Ok(swept);
+                }
+            }
+        }
+        swept.next = Some(Place::Key(Arc::from(key)));
+        Ok(swept)
+    }
+}
+
+impl MemTree {
+    /// Lets records go, leaf by leaf from where the hand is, until they come to so many bytes; returns how many those are,
+    /// 0 if there is nothing left.
+    pub(super) fn evict(&self, bytes: usize, by_housekeeping: bool) -> usize {
+        let mut hand = self.hand.lock();
+        let (mut freed, mut rounds) = (0, 0);
+        while freed < bytes && rounds < 2 {
+            let (more, next) = self
+                .change(&hand, |partition, slot| partition.evict(slot, &hand, &self.uses, by_housekeeping));
+            freed += more;
+            *hand = next.unwrap_or_default();
+            rounds += usize::from(hand.is_empty());
+        }
+        freed
+    }
+}
