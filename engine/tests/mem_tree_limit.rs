@@ -1,9 +1,20 @@
 //! `MemTree` within a memory limit.
 
+mod visitor;
+
 use todana_core::{
     Action, Attributes, Buffer, Engine, ErrorKind, MemoryLimit, Record, SharedBytes, Visitor, WhenFull,
 };
 use todana_engine::{MemTree, MemTreeOptions};
+use visitor::{Remove, Set};
+
+struct Retag(Attributes);
+
+impl Visitor for Retag {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        Action::Retag(self.0)
+    }
+}
 
 fn tree(bytes: u64, when_full: WhenFull) -> MemTree {
     let limit = MemoryLimit { bytes: Some(bytes), when_full };
@@ -11,7 +22,7 @@ fn tree(bytes: u64, when_full: WhenFull) -> MemTree {
 }
 
 fn put(tree: &MemTree, key: &str, value: &[u8]) -> todana_core::Result<()> {
-    tree.visit(key.as_bytes(), &mut Decided::new(Decision::Put(value.to_vec(), Attributes::default())))
+    tree.visit(key.as_bytes(), &mut Set(value))
 }
 
 fn holds(tree: &MemTree, key: &str) -> bool {
@@ -71,7 +82,7 @@ fn without_eviction_the_limit_refuses_and_forgets_nothing() {
     assert_eq!(tree.status().evictions, 0);
     // Removal works at the limit, and makes room.
     for key in stored.iter().step_by(2) {
-        tree.visit(key.as_bytes(), &mut Decided::new(Decision::Remove)).unwrap();
+        tree.visit(key.as_bytes(), &mut Remove).unwrap();
     }
     while tree.maintain() {}
     put(&tree, "room again", &vec![b'x'; 10_000]).unwrap();
@@ -119,7 +130,7 @@ fn memory_follows_the_live_bytes_after_mass_deletion() {
         }
     }
     for n in (0..200_000).filter(|n| n % 5 != 0) {
-        tree.visit(format!("key:{n:012}").as_bytes(), &mut Decided::new(Decision::Remove)).unwrap();
+        tree.visit(format!("key:{n:012}").as_bytes(), &mut Remove).unwrap();
     }
     while tree.maintain() {}
     let status = tree.status();
@@ -141,7 +152,7 @@ fn a_full_tree_still_takes_new_attributes_for_what_it_holds() {
     }
     let attributes = Attributes { version: u64::MAX, ..Attributes::default() };
     for key in &keys {
-        tree.visit(key.as_bytes(), &mut Decided::new(Decision::Retag(attributes))).unwrap();
+        tree.visit(key.as_bytes(), &mut Retag(attributes)).unwrap();
         let mut version = 0;
         tree.view(key.as_bytes(), &mut |record| version = record.attributes.version).unwrap();
         assert_eq!(version, u64::MAX, "{key}");
@@ -185,7 +196,7 @@ fn a_value_counts_until_its_last_reader_lets_go() {
     put(&tree, "huge", &vec![1; 3 << 20]).unwrap();
     let mut reader = None;
     tree.view(b"huge", &mut |record| reader = record.shared.cloned()).unwrap();
-    tree.visit(b"huge", &mut Decided::new(Decision::Remove)).unwrap();
+    tree.visit(b"huge", &mut Remove).unwrap();
     assert!(!holds(&tree, "huge"));
     assert!(tree.status().committed_bytes >= empty + (3 << 20), "{:?}", tree.status());
     let error = put(&tree, "other", &vec![1; 6 << 20]).unwrap_err();
@@ -246,7 +257,7 @@ fn a_buffer_counts_by_what_is_in_it_and_becomes_the_value_as_it_is() {
     });
     assert!(seen.unwrap());
     assert!(committed(&tree) < 3_002_368 + (64 << 10), "{}", committed(&tree));
-    tree.visit(b"huge", &mut Decided::new(Decision::Remove)).unwrap();
+    tree.visit(b"huge", &mut Remove).unwrap();
     assert!(committed(&tree) < 64 << 10, "{}", committed(&tree));
     let mut buffer = tree.buffer(3_000_000).unwrap();
     fill(&tree, &mut *buffer, 2_000_000).unwrap();

@@ -208,22 +208,31 @@ impl MemTree {
         }
     }
 
-    /// Evicts until `bytes` more would fit. False if that cannot be.
-    fn make_room(&self, bytes: usize) -> bool {
+    /// What eviction keeps free, as leaves shrink into new blocks before the old ones are given back.
+    #[inline]
+    fn reserve(&self) -> u64 {
+        match self.budget.limit().bytes {
+            Some(limit) => (limit / 64).clamp(32 << 10, 1 << 20),
+            None => 0,
+        }
+    }
+
+    /// Evicts all but `spare` until `bytes` more would fit. False if that cannot be.
+    fn make_room(&self, bytes: usize, spare: &[u8]) -> bool {
         while !self.budget.fits(bytes as u64) {
-            if self.evict(EVICTION_STEP, false) == 0 {
+            if self.evict(EVICTION_STEP, Some(spare)) == 0 {
                 return self.close_ranks(bytes);
             }
         }
         true
     }
 
-    /// Makes room for a record that needs `bytes` more, as far as that is allowed and of use.
-    fn makes_room(&self, bytes: usize, attempt: usize) -> bool {
+    /// Makes room for a record that needs `bytes` more, as far as that is allowed and of use; `spare` does not go.
+    fn makes_room(&self, bytes: usize, attempt: usize, spare: &[u8]) -> bool {
         if self.budget.refuses() {
             return self.close_ranks(bytes);
         }
-        bytes as u64 <= self.budget.record_max() && self.make_room(bytes + attempt * EVICTION_STEP)
+        bytes as u64 <= self.budget.record_max() && self.make_room(bytes + attempt * EVICTION_STEP, spare)
     }
 }
 
@@ -249,10 +258,18 @@ impl Engine for MemTree {
         for attempt in 0..TRIES {
             let outcome = self.change(key, |partition, slot| partition.visit(slot, key, visitor));
             match outcome {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    // What keeps the index going, and what leaves shrink into, is taken whatever the limit.
+                    let mut steps = 0;
+                    while steps < TRIES && !self.budget.refuses() && !self.budget.fits(self.reserve()) {
+                        self.evict(EVICTION_STEP, Some(key));
+                        steps += 1;
+                    }
+                    return Ok(());
+                }
                 Err(Trouble::Error(error)) => return Err(error),
                 Err(Trouble::NoRoom(NoRoom { bytes })) => {
-                    if !self.makes_room(bytes, attempt) {
+                    if !self.makes_room(bytes, attempt, key) {
                         break;
                     }
                 }
@@ -312,7 +329,7 @@ impl Engine for MemTree {
 
     fn maintain(&self) -> bool {
         if !self.budget.fits(0) && !self.budget.refuses() {
-            return self.evict(EVICTION_STEP, true) > 0;
+            return self.evict(EVICTION_STEP, None) > 0;
         }
         if self.unite() {
             return true;
@@ -332,7 +349,7 @@ impl Engine for MemTree {
     }
 
     fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
-        huge::room(&self.budget, buffer, len, &|bytes, attempt| self.makes_room(bytes, attempt))
+        huge::room(&self.budget, buffer, len, &|bytes, attempt| self.makes_room(bytes, attempt, &[]))
     }
 
     fn bounded(&self) -> Option<&dyn Bounded> {

@@ -3,6 +3,7 @@
 //! Both go from leaf to leaf by the key that divides them, so what is divided or joined meanwhile disturbs neither.
 
 use super::MemTree;
+use crate::arena::Effort;
 use std::sync::Arc;
 use todana_core::{Expiry, Perishable, Place, Result, SweepAim, Swept};
 
@@ -44,13 +45,19 @@ impl Perishable for MemTree {
 
 impl MemTree {
     /// Lets records go, leaf by leaf from where the hand is, until they come to so many bytes; returns how many those are,
-    /// 0 if there is nothing left.
-    pub(super) fn evict(&self, bytes: usize, by_housekeeping: bool) -> usize {
+    /// 0 if there is nothing left. They go for the record of `spare`, which stays; for nobody's, in housekeeping.
+    pub(super) fn evict(&self, bytes: usize, spare: Option<&[u8]>) -> usize {
         let mut hand = self.hand.lock();
         let (mut freed, mut rounds) = (0, 0);
         while freed < bytes && rounds < 2 {
-            let (more, next) = self
-                .change(&hand, |partition, slot| partition.evict(slot, &hand, &self.uses, by_housekeeping));
+            let (more, next) = self.change(&hand, |partition, slot| {
+                let evicted = partition.evict(slot, &hand, &self.uses, spare);
+                // Slack costs records.
+                if !self.budget.fits(self.reserve()) {
+                    partition.compact(Effort::Thorough);
+                }
+                evicted
+            });
             freed += more;
             *hand = next.unwrap_or_default();
             rounds += usize::from(hand.is_empty());

@@ -10,6 +10,9 @@ use todana_core::{Expiry, SweepAim};
 /// At most one of so many records of a leaf goes when its turn comes, unless none has been used.
 const SHARE_AT_ONCE: usize = 4;
 
+/// Above all counts of uses.
+const SPARED: u8 = u8::MAX;
+
 /// Why a record leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
@@ -96,7 +99,7 @@ impl Partition {
         slot: u32,
         key: &[u8],
         uses: &Uses,
-        by_housekeeping: bool,
+        spare: Option<&[u8]>,
     ) -> (usize, Option<Vec<u8>>) {
         let at = self.at(slot, key);
         let next = self.segment(slot).end_of(at.leaf);
@@ -111,14 +114,16 @@ impl Partition {
             let is_over = expiry != Expiry::Never && !expiry.is_live(now);
             causes.push(is_over.then_some(Cause::Displaced));
             self.key_of(leaf, &entry, &mut own);
-            counts.push(uses.passed(&own));
+            let is_spared = spare.is_some_and(|spare| spare == own);
+            counts.push(if is_spared { SPARED } else { uses.passed(&own) });
         }
         if causes.iter().all(Option::is_none) {
             let least = counts.iter().copied().min().unwrap_or(0);
             let most = if least == 0 { counts.len().div_ceil(SHARE_AT_ONCE) } else { 1 };
-            let unused = counts.iter().enumerate().filter(|(_, count)| **count == least);
+            let goes = |count: u8| count == least && count != SPARED;
+            let unused = counts.iter().enumerate().filter(|(_, count)| goes(**count));
             for (index, _) in unused.take(most) {
-                causes[index] = Some(Cause::Evicted { by_housekeeping });
+                causes[index] = Some(Cause::Evicted { by_housekeeping: spare.is_none() });
             }
         }
         (self.purge(slot, at.leaf, &causes).1, next)
