@@ -223,3 +223,36 @@ fn all_values_are_whole(tree: &DiskTree) -> usize {
     assert_eq!(end.unwrap(), None);
     count
 }
+
+#[test]
+#[ignore = "takes some 4 GiB of memory and of disk"]
+fn a_value_of_a_gibibyte_is_kept() {
+    struct PutShared(todana_core::SharedBytes);
+    impl Visitor for PutShared {
+        fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+            let record = Record::new((*self.0).as_ref(), Attributes::default());
+            Action::Put(Record { shared: Some(&self.0), ..record })
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let tree = open(directory.path(), 1 << 20, false);
+    let len = 1 << 30;
+    let mut buffer = tree.buffer(len).unwrap();
+    while buffer.filled() < len {
+        let at = buffer.filled();
+        let room = tree.room(&mut *buffer, 1 << 20).unwrap();
+        room.fill((at >> 20) as u8);
+        buffer.advance(1 << 20);
+    }
+    tree.visit(b"huge", &mut PutShared(buffer.into_shared())).unwrap();
+    tree.checkpoint(1).unwrap();
+    drop(tree);
+    let tree = open(directory.path(), 1 << 20, false);
+    let mut is_whole = false;
+    tree.view(b"huge", &mut |record| {
+        let mut pieces = record.value.chunks(1 << 20).enumerate();
+        is_whole = record.value.len() == len && pieces.all(|(n, piece)| piece.iter().all(|&b| b == n as u8));
+    })
+    .unwrap();
+    assert!(is_whole);
+}

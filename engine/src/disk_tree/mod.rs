@@ -105,6 +105,8 @@ pub struct DiskTree {
     flushing: Mutex<()>,
     totals: Counters,
     mark: AtomicU64,
+    /// Bytes of the active front; 0 if it is empty.
+    active_bytes: AtomicU64,
     /// Bytes of both fronts that belong to keys in sheaves.
     sheaf_bytes: AtomicU64,
     front_bytes: u64,
@@ -192,7 +194,8 @@ fn with_scratch(build: impl FnOnce(&mut Vec<u8>) -> Entry) -> Entry {
 
 impl DiskTree {
     /// Opens the tree in a directory, or makes one. Fails with `Busy` if it is open elsewhere, with `Corrupt` if it is damaged,
-    /// as far as that can be told without reading all of it, with `Invalid` if it is of a later version.
+    /// as far as that can be told without reading all of it, with `Invalid` if it is of a later version. An open tree does not survive a
+    /// fork: a process that goes to the background does so first.
     pub fn open(directory: &Path, options: DiskTreeOptions) -> Result<DiskTree> {
         let (store, state) = Store::open(directory, options.map_bytes)?;
         let layers = Layers { active: RwLock::default(), frozen: None, wiped: false };
@@ -203,6 +206,7 @@ impl DiskTree {
             flushing: Mutex::new(()),
             totals: Counters::new(state.totals),
             mark: AtomicU64::new(state.mark),
+            active_bytes: AtomicU64::new(0),
             sheaf_bytes: AtomicU64::new(0),
             front_bytes: options.front_bytes.max(1),
             spills: options.spills,
@@ -219,7 +223,10 @@ impl DiskTree {
     #[inline]
     fn find<T>(&self, layers: &Layers, key: &[u8], see: impl FnOnce(Option<Record<'_>>) -> T) -> Result<T> {
         // Cloned, so that the front can be written to while it is shown.
-        let active = layers.active.read().get(key).cloned();
+        let active = match self.active_bytes() {
+            0 => None,
+            _ => layers.active.read().get(key).cloned(),
+        };
         let change = active.as_ref().or_else(|| layers.frozen.as_ref().and_then(|frozen| frozen.get(key)));
         if let Some(change) = change {
             return Ok(see(change.record()));
@@ -247,7 +254,7 @@ impl DiskTree {
         Ok(())
     }
 
-    /// A visit, but for what it may have made due.
+    /// A visit, without asking whether a checkpoint is due.
     fn change(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let _alone = self.stripes[rapidhash::v3::rapidhash_v3(key) as usize % STRIPES].lock();
         let layers = self.layers.read();
@@ -286,7 +293,12 @@ impl DiskTree {
         if in_sheaf(key) {
             self.sheaf_bytes.fetch_add((key.len() + entry.stored_len()) as u64, Ordering::Relaxed);
         }
-        let replaced = layers.active.write().put(entry.clone());
+        let replaced = {
+            let mut active = layers.active.write();
+            let replaced = active.put(entry.clone());
+            self.active_bytes.store(active.bytes(), Ordering::Relaxed);
+            replaced
+        };
         self.totals.change(before, after);
         visitor.applied(now);
         drop(replaced);
@@ -294,7 +306,7 @@ impl DiskTree {
     }
 
     fn active_bytes(&self) -> u64 {
-        self.layers.read().active.read().bytes()
+        self.active_bytes.load(Ordering::Relaxed)
     }
 
     /// Brings what is due to LMDB, without a new mark.
@@ -313,6 +325,7 @@ impl DiskTree {
         let (frozen, wiped, state) = {
             let mut layers = self.layers.write();
             let active = std::mem::take(layers.active.get_mut());
+            self.active_bytes.store(0, Ordering::Relaxed);
             let frozen = match layers.frozen.take() {
                 None => Arc::new(active),
                 // An earlier batch has failed. This one takes its place, so that nothing of it is durable before `ready` says so.
@@ -406,11 +419,11 @@ impl Engine for DiskTree {
         if key.len() > KEY_LEN_MAX {
             return Err(invalid(format!("a key of {} bytes; at most {KEY_LEN_MAX} are kept", key.len())));
         }
-        self.change(key, visitor)?;
+        // Before the change: if there is no room, nothing has happened.
         if self.spills && self.active_bytes() >= 2 * self.front_bytes {
             self.spill()?;
         }
-        Ok(())
+        self.change(key, visitor)
     }
 
     fn fence(&self) {
@@ -440,6 +453,7 @@ impl Engine for DiskTree {
             let gone = (std::mem::take(layers.active.get_mut()), layers.frozen.take());
             layers.wiped = true;
             self.totals.reset();
+            self.active_bytes.store(0, Ordering::Relaxed);
             self.sheaf_bytes.store(0, Ordering::Relaxed);
             cleared();
             gone

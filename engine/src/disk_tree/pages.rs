@@ -29,6 +29,7 @@ const SUBTREE: u16 = 2;
 /// The root of a tree without pages.
 const NO_PAGE: u64 = u64::MAX;
 const DEPTH_MAX: u16 = 32;
+const KEY_LEN_MAX: usize = 511;
 
 /// What the newer meta page says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,11 +222,13 @@ impl Walk<'_> {
         let page = self.read(number, self.page_size)?;
         let broken = || corrupt(format!("page {number} is damaged"));
         let flags = u16_at(&page, 10).ok_or_else(broken)?;
-        if flags & (BRANCH | LEAF | OVERFLOW | META) != if level > 1 { BRANCH } else { LEAF } {
+        if flags != if level > 1 { BRANCH } else { LEAF } {
             return Err(corrupt(format!("page {number} is of another kind than the tree says")));
         }
-        let lower = usize::from(u16_at(&page, 12).ok_or_else(broken)?);
-        if lower < HEADER_LEN || lower > self.page_size || !lower.is_multiple_of(2) {
+        let border = |at| u16_at(&page, at).map(usize::from).ok_or_else(broken);
+        // 65,536 does not fit in, and so is 0.
+        let (lower, upper) = (border(12)?, border(14)?.wrapping_sub(1) & 0xffff);
+        if lower < HEADER_LEN || lower > upper + 1 || upper >= self.page_size || !lower.is_multiple_of(2) {
             return Err(broken());
         }
         let mut last: Option<&[u8]> = None;
@@ -235,12 +238,16 @@ impl Walk<'_> {
             let (low, high, flags, key_len) =
                 (half(at)?, half(at + 2)?, half(at + 4)?, half(at + 6)? as usize);
             let data_at = at + 8 + key_len;
-            if at < lower || data_at > self.page_size {
+            let is_first_of_branch = level > 1 && index == 0;
+            if at <= upper || data_at > self.page_size || key_len > KEY_LEN_MAX {
+                return Err(broken());
+            }
+            if key_len == 0 && !is_first_of_branch {
                 return Err(broken());
             }
             let key = &page[at + 8..data_at];
             // The first key of a branch stands for everything before the second.
-            if what != Use::Free && !(level > 1 && index == 0) {
+            if what != Use::Free && !is_first_of_branch {
                 if last.is_some_and(|last| last >= key) {
                     return Err(corrupt(format!("the keys of page {number} are not in order")));
                 }
@@ -283,8 +290,8 @@ impl Walk<'_> {
         let count = ((HEADER_LEN - 1 + len) / self.page_size + 1) as u64;
         self.claim(number, count)?;
         let header = self.read(number, HEADER_LEN)?;
-        let is_so = u16_at(&header, 10).is_some_and(|flags| flags & OVERFLOW != 0)
-            && u32_at(&header, 12).map(u64::from) == Some(count);
+        let is_so =
+            u16_at(&header, 10) == Some(OVERFLOW) && u32_at(&header, 12).map(u64::from) == Some(count);
         if is_so { Ok(()) } else { Err(corrupt(format!("page {number} does not begin a long value"))) }
     }
 
