@@ -71,7 +71,8 @@ pub(crate) fn a_limit_that_refuses_forgets_nothing(subject: &Subject) {
     }
     assert_eq!(engine.status().evictions, 0);
     assert_same(&scan(&*engine, usize::MAX), &model, "when full");
-    let gone: Vec<_> = model.keys().take(1000).cloned().collect();
+    // Half of them: what a few leave free may lie in blocks of other sizes than the next one needs.
+    let gone: Vec<_> = model.keys().step_by(2).cloned().collect();
     for key in gone {
         assert!(remove(&*engine, &key) && model.remove(&key).is_some());
     }
