@@ -137,3 +137,26 @@ fn a_backup_is_left_as_it_is() {
         Some(ErrorKind::Invalid)
     );
 }
+
+/// What is lost is marked byte for byte, which would fill any disk.
+#[test]
+fn a_segment_from_elsewhere_is_not_reached_by_filling_the_disk() {
+    for far in ["09000000000000000000.log", "18446744073709551615.log", "00000000100000000000.log"] {
+        let folder = folder();
+        let data = folder.path().join("data");
+        let kept = open(&data, 150);
+        kept.set("key", "value");
+        kept.settle();
+        drop(kept);
+        fs::write(data.join("log").join(far), "somebody's").unwrap();
+        let before = tree(folder.path());
+        for repairs in [false, true] {
+            let error = repair(disk(), &data, repairs).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(error.to_string().contains("one of both does not belong here"), "{error}");
+            assert!(tree(folder.path()) == before);
+        }
+        fs::remove_file(data.join("log").join(far)).unwrap();
+        assert_eq!(repair(disk(), &data, false).unwrap().remedies, vec![]);
+    }
+}

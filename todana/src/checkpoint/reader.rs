@@ -78,7 +78,7 @@ impl Reader {
         let mut bytes = [0; FOOTER_LEN];
         let got = file.read_at(offset, &mut bytes).map_err(told)?;
         let footer = Footer::decode(&bytes, header.crc()).filter(|_| got == FOOTER_LEN);
-        let footer = footer.filter(|footer| footer.offset == offset);
+        let footer = footer.filter(|footer| footer.offset == offset && footer.until >= header.start);
         let footer = footer.ok_or_else(|| at(offset, "the footer is missing or damaged"))?;
         Ok(Reader { path: path.to_path_buf(), file, header_crc: header.crc(), header, footer })
     }

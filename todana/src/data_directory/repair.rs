@@ -7,7 +7,8 @@ use crate::checkpoint::{Failure, Shelf, write_empty};
 use crate::disk::Disk;
 use crate::moment;
 use crate::update_log::{
-    Finding, Identity, Position, Reader, Salvage, begin_anew, openings_of, salvage, segment_start,
+    Finding, Identity, Position, Salvage, begin_anew, can_be_marked, openings_of, salvage, salvage_for,
+    segment_start,
 };
 use std::io;
 use std::path::{Path, PathBuf};
@@ -92,8 +93,11 @@ fn repair_held(disk: Arc<dyn Disk>, path: &Path, held: Option<Lock>, repairs: bo
         _ => None,
     };
     let first = first_segment(&*disk, &log)?;
+    let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), log.clone(), identity);
+    let has_checkpoints = !names(&*disk, &path.join(CHECKPOINTS))?.is_empty();
+    let starts = if has_checkpoints { shelf.list()? } else { Vec::new() };
     let salvaged = match first {
-        Some(first) => salvage(&*disk, &log, identity, first, repairs)?,
+        Some(first) => salvage_for(&*disk, &log, identity, first, &starts, repairs)?,
         None => Salvage::default(),
     };
     repair.entries = salvaged.entries;
@@ -104,11 +108,9 @@ fn repair_held(disk: Arc<dyn Disk>, path: &Path, held: Option<Lock>, repairs: bo
         };
         repair.remedies.push(Remedy { finding, remedy });
     }
-    // Where the log would end: as it is if it can be read, to its last entry otherwise.
-    let end = log_end(&disk, &log, identity, first);
-    let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), log, identity);
-    let found = Log { path: path.join(LOG), identity, first, end };
-    repair.look_at_checkpoints(&*disk, &shelf, path, &found, repairs)?;
+    let Salvage { end, between, .. } = salvaged;
+    let log = Log { path: log, identity, first, end, between };
+    repair.look_at_checkpoints(&*disk, &shelf, starts, path, &log, repairs)?;
     if repair.whole == 0
         && let Some(first) = first.filter(|&first| first > Position(0))
     {
@@ -135,6 +137,7 @@ impl Repair {
         &mut self,
         disk: &dyn Disk,
         shelf: &Shelf,
+        starts: Vec<Position>,
         path: &Path,
         log: &Log,
         repairs: bool,
@@ -142,8 +145,7 @@ impl Repair {
         let (mut damaged, mut lacking) = (Vec::new(), Vec::new());
         // The newest one that can be used.
         let mut used = None;
-        let has_any = !names(disk, &path.join(CHECKPOINTS))?.is_empty();
-        for start in if has_any { shelf.list()? } else { Vec::new() } {
+        for start in starts {
             let outcome = shelf.open(start).map_err(Failure::Damaged).and_then(|reader| {
                 reader.verify(&mut |_| ())?;
                 let (header, footer) = (&reader.header, &reader.footer);
@@ -204,7 +206,7 @@ impl Repair {
         one: &Lacking,
         repairs: bool,
     ) -> Result<()> {
-        let next = log.first.filter(|&first| first > one.start).unwrap_or(one.until);
+        let next = log.next(one);
         let (file, made, from) = (shelf.path_of(one.start), moment::text(one.made_ms), one.start.0);
         let what = format!("{} at offset 0: the log from its position {from} on is missing", file.display());
         let (records, lost) = (one.records, next.0 - from);
@@ -243,23 +245,32 @@ struct Log {
     path: PathBuf,
     identity: Identity,
     first: Option<Position>,
-    /// Where its entries end; `None` if that is not known before it is repaired.
-    end: Option<Position>,
+    /// Where its entries end once it is repaired, if there are any.
+    end: Position,
+    /// The beginnings of checkpoints that are between two of them.
+    between: Vec<Position>,
 }
 
 impl Log {
-    /// A log that cannot be read to its end before it is repaired is taken to go far enough.
     fn has(&self, from: Position, to: Position) -> bool {
-        self.first.is_some_and(|first| first <= from && self.end.is_none_or(|end| to <= end))
+        self.between.contains(&from) && to <= self.end
     }
 
     /// Whether there is nothing of it where a checkpoint begins, and all that it needs where it goes on, if it does.
     fn can_begin_at(&self, one: &Lacking) -> bool {
-        match self.first {
-            Some(first) if first > one.start => self.end.is_none_or(|end| one.until <= end),
-            Some(_) => self.end.is_some_and(|end| end < one.start),
+        let is_free = match self.first {
+            Some(first) if first > one.start => one.until <= self.end,
+            // What is missing in between is marked as well.
+            Some(_) => one.start.0.checked_sub(self.end.0).is_some_and(can_be_marked),
             None => true,
-        }
+        };
+        let lost = self.next(one).0.checked_sub(one.start.0);
+        is_free && lost.is_some_and(|lost| lost == 0 || can_be_marked(lost))
+    }
+
+    /// Where it goes on behind the place where a checkpoint begins.
+    fn next(&self, one: &Lacking) -> Position {
+        self.first.filter(|&first| first > one.start).unwrap_or(one.until)
     }
 }
 
@@ -295,23 +306,6 @@ pub(crate) fn is_there(disk: &dyn Disk, file: &Path) -> Result<bool> {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(cannot("read", file, &error)),
-    }
-}
-
-/// `None` if that is not known before it is repaired.
-fn log_end(
-    disk: &Arc<dyn Disk>,
-    log: &Path,
-    identity: Identity,
-    first: Option<Position>,
-) -> Option<Position> {
-    let mut reader = Reader::open(Arc::clone(disk), log, identity, first?).ok()?;
-    loop {
-        match reader.next_entry() {
-            Ok(Some(_)) => {}
-            Ok(None) => return Some(reader.position()),
-            Err(_) => return None,
-        }
     }
 }
 

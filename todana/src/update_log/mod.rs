@@ -33,8 +33,8 @@ use todana_core::{Error, ErrorKind, Result};
 pub use entry::{Change, Changes, Entry, Position};
 pub(crate) use entry::{Gathered, Rest, decode, put_varint};
 pub use follower::{Follower, See, SegmentInfo, segments};
-pub(crate) use reader::begin_anew;
 pub use reader::{Finding, Reader, Salvage, Tail, salvage};
+pub(crate) use reader::{begin_anew, can_be_marked, salvage_for};
 pub use segment::Identity;
 pub(crate) use segment::{
     HEADER_LEN as SEGMENT_HEADER_LEN, made_ms, name_of as segment_name, openings_of, position_of,

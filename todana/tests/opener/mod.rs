@@ -116,9 +116,15 @@ pub(crate) fn identity() -> Vec<u8> {
 }
 
 pub(crate) fn header() -> Vec<u8> {
+    header_at(0)
+}
+
+/// Of the segment that begins at this position.
+pub(crate) fn header_at(start: u64) -> Vec<u8> {
     let mut bytes = b"TODANALG\x01\0\0\0\x40\0\0\0".to_vec();
     bytes.extend_from_slice(DATABASE_ID);
     bytes.extend_from_slice(b"\x07\0\0\0\x01\0\0\0");
+    bytes.extend_from_slice(&start.to_le_bytes());
     bytes.resize(60, 0);
     with_checksum(bytes)
 }
@@ -130,13 +136,18 @@ pub(crate) fn with_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 pub(crate) fn entries(bytes: &[u8]) -> Vec<u8> {
-    let Some(([damage, place @ ..], mut rest)) = bytes.split_first_chunk::<3>() else { return header() };
-    let mut segment = header();
+    entries_at(0, bytes)
+}
+
+/// The segment that begins at this position.
+pub(crate) fn entries_at(start: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut segment = header_at(start);
+    let Some(([damage, place @ ..], mut rest)) = bytes.split_first_chunk::<3>() else { return segment };
     while let Some((len, behind)) = rest.split_first() {
         let (content, behind) = behind.split_at(behind.len().min((*len).into()));
         rest = behind;
         let size = (content.len() as u32).to_le_bytes();
-        let position = (segment.len() as u64 - 64).to_le_bytes();
+        let position = start.wrapping_add(segment.len() as u64 - 64).to_le_bytes();
         let crc = crc32c::crc32c(&[&DATABASE_ID[..], &position, &size, content].concat());
         segment.extend_from_slice(&size);
         segment.extend_from_slice(&crc.to_le_bytes());
@@ -166,7 +177,13 @@ fn has(number: u8, bit: u8) -> bool {
 /// 2, how many buckets; the third: how far the log has to go. damage: 0 cut off at `place`, 1 a bit flipped there, 2 a footer that
 /// tells of more records, 3 of more blocks, 4 of more content; else none.
 pub(crate) fn blocks(bytes: &[u8]) -> Vec<u8> {
-    let Some(([damage, place @ .., head, buckets, until], mut rest)) = bytes.split_first_chunk::<6>() else {
+    let until = bytes.get(5).copied().unwrap_or_default();
+    blocks_at(0, until.into(), bytes)
+}
+
+/// The same; its log begins and ends at these positions, whatever its head says.
+pub(crate) fn blocks_at(start: u64, until: u64, bytes: &[u8]) -> Vec<u8> {
+    let Some(([damage, place @ .., head, buckets, _], mut rest)) = bytes.split_first_chunk::<6>() else {
         return Vec::new();
     };
     let place = usize::from(u16::from_le_bytes(*place));
@@ -176,7 +193,7 @@ pub(crate) fn blocks(bytes: &[u8]) -> Vec<u8> {
     let seed = if has(*head, 2) { 1 } else { 99 };
     let buckets = if has(*head, 2) || has(*head, 3) { 1 << (buckets % 64) } else { 0 };
     let numbers = [
-        0,
+        start,
         NOW * 1000,
         if has(*head, 0) { 5 << 32 } else { 0 },
         if has(*head, 1) { NOW + 10 } else { 0 },
@@ -215,7 +232,7 @@ pub(crate) fn blocks(bytes: &[u8]) -> Vec<u8> {
         count.wrapping_add(lie(3)),
         records_all.wrapping_add(lie(2)),
         offset,
-        u64::from(*until),
+        until,
         content_all.wrapping_add(lie(4)),
     ];
     numbers.iter().for_each(|number| footer.extend_from_slice(&number.to_le_bytes()));

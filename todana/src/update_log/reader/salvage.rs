@@ -14,6 +14,9 @@ use std::ops::ControlFlow;
 const SHORTEST: u64 = FRAME_LEN as u64 + 1;
 /// Written at once.
 const PIECE: u64 = 1 << 20;
+/// So many bytes of entries are marked as lost at one place, at most: they are written, byte for byte. Where more is missing, the
+/// files are not parts of one log.
+const LOST_MAX: u64 = 64 << 30;
 
 /// Something damaged, and what becomes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +38,10 @@ pub struct Salvage {
     pub findings: Vec<Finding>,
     /// Entries that are whole.
     pub entries: u64,
+    /// Where the log ends once it is repaired.
+    pub end: Position,
+    /// Those of the places asked for that are between two entries then.
+    pub(crate) between: Vec<Position>,
 }
 
 /// A stretch of a segment as it is to be.
@@ -47,6 +54,15 @@ enum Piece {
     Mended(Vec<u8>),
 }
 
+impl Piece {
+    fn len(&self) -> u64 {
+        match self {
+            Piece::Kept { len, .. } | Piece::Lost(len) => *len,
+            Piece::Mended(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
 /// Looks through the segments that reach beyond `from`, a position between two entries, and lists what is damaged. Where it `repairs`,
 /// it writes them anew, each in one step, so that the log can be read again; what is lost stays lost, and later changes of
 /// the same records stay. A torn tail is no damage: opening cuts it off. Nobody else may use the log meanwhile. Fails with
@@ -56,6 +72,19 @@ pub fn salvage(
     directory: &Path,
     identity: Identity,
     from: Position,
+    repairs: bool,
+) -> Result<Salvage> {
+    salvage_for(disk, directory, identity, from, &[], repairs)
+}
+
+/// The same. Where a stretch is lost in which one of these places lies, an entry ends there all the same, so that a checkpoint can go on
+/// from it.
+pub(crate) fn salvage_for(
+    disk: &dyn Disk,
+    directory: &Path,
+    identity: Identity,
+    from: Position,
+    places: &[Position],
     repairs: bool,
 ) -> Result<Salvage> {
     let names = disk.list(directory).map_err(|error| unreadable(directory, &error))?;
@@ -75,7 +104,8 @@ pub fn salvage(
         let path = directory.join(name_of(start));
         let found_before = salvage.findings.len();
         let (mut segment, header) = enter(disk, path, identity, start, &mut openings, &mut salvage)?;
-        let pieces = segment.pieces(starts.get(n + 1).copied(), &mut salvage)?;
+        let pieces = segment.pieces(starts.get(n + 1).copied(), places, &mut salvage)?;
+        salvage.end = Position(start.0 + pieces.iter().map(Piece::len).sum::<u64>());
         if repairs && salvage.findings.len() > found_before {
             segment.write_anew(disk, directory, header, &pieces).map_err(|error| {
                 let path = segment.path.display();
@@ -83,6 +113,7 @@ pub fn salvage(
             })?;
         }
     }
+    salvage.between.extend(places.iter().filter(|&&place| place == salvage.end));
     Ok(salvage)
 }
 
@@ -119,12 +150,19 @@ fn enter(
 
 impl Segment {
     /// What is to stand behind the header. `next`: where the next segment begins.
-    fn pieces(&mut self, next: Option<Position>, salvage: &mut Salvage) -> Result<Vec<Piece>> {
+    fn pieces(
+        &mut self,
+        next: Option<Position>,
+        places: &[Position],
+        salvage: &mut Salvage,
+    ) -> Result<Vec<Piece>> {
         let mut pieces = Vec::new();
         let mut offset = HEADER_LEN as u64;
-        let limit = next.map_or(self.file_len.max(offset), |next| self.offset_of(next));
+        let limit =
+            next.map_or(self.file_len.max(offset), |next| offset.saturating_add(next.0 - self.start.0));
         while offset < limit {
             let position = Position(self.start.0 + offset - HEADER_LEN as u64);
+            salvage.between.extend(places.iter().filter(|&&place| place == position));
             if let Some(len) = self.whole(offset, limit)? {
                 salvage.entries += 1;
                 match pieces.last_mut() {
@@ -150,15 +188,25 @@ impl Segment {
                 // A torn tail, as far as anybody can tell.
                 break;
             };
-            let lost = end - offset;
-            if lost < SHORTEST {
-                let what = format!("{} at offset {offset}: no entry is so short", self.path.display());
+            let within = |place: &Position| place.0.checked_sub(position.0).filter(|&at| at < end - offset);
+            let can_be_cut = |&at: &u64| can_be_marked(at) && can_be_marked(end - offset - at);
+            let cut = places.iter().filter_map(within).filter(can_be_cut).min();
+            let lost = cut.unwrap_or(end - offset);
+            if !can_be_marked(lost) {
+                let name = self.path.display();
+                let what = match lost {
+                    0..SHORTEST => format!("{name} at offset {offset}: no entry is so short"),
+                    _ => format!(
+                        "{name} at offset {offset}: {lost} bytes of entries are missing before the next segment, \
+                         too many to be marked as lost; one of both does not belong here"
+                    ),
+                };
                 return Err(Error::new(ErrorKind::Corrupt, what));
             }
             let what = "entries are damaged or missing".into();
             salvage.findings.push(Finding { path, offset, what, lost });
             pieces.push(Piece::Lost(lost));
-            offset = end;
+            offset += lost;
         }
         if next.is_some() && self.file_len > limit {
             let what = "something stands behind the last entry".into();
@@ -206,8 +254,11 @@ impl Segment {
             *byte ^= 1 << bit;
             let crc =
                 crc32c::crc32c_append(entry::crc_of_frame(self.seed, position, size), &bytes[FRAME_LEN..]);
-            if bytes[4..8] == crc.to_le_bytes() && entry::decode(&bytes[FRAME_LEN..]).is_some() {
-                return Ok(Some(bytes));
+            if bytes[4..8] == crc.to_le_bytes() {
+                return match entry::decode(&bytes[FRAME_LEN..]) {
+                    Some(_) => Ok(Some(bytes)),
+                    None => Err(self.damaged(offset, "an entry that this program does not know")),
+                };
             }
         }
         Ok(None)
@@ -293,6 +344,11 @@ pub(crate) fn begin_anew(
     file.sync()?;
     disk.rename(&partial, &directory.join(name))?;
     disk.sync_directory(directory)
+}
+
+/// Whether entries can say that so many bytes are lost.
+pub(crate) fn can_be_marked(lost: u64) -> bool {
+    (SHORTEST..=LOST_MAX).contains(&lost)
 }
 
 /// Entries that say that so many bytes are lost, into the segment that begins at `start`.
