@@ -376,7 +376,7 @@ fn put(database: Option<&Database>, key: &[u8], record: Record<'_>) -> Result<()
 }
 
 /// Attributes, length of the key, length of the value.
-fn long_head(content: &[u8]) -> Option<(Attributes, usize, usize)> {
+pub(super) fn long_head(content: &[u8]) -> Option<(Attributes, usize, usize)> {
     let mut rest = Rest(content);
     let tag = rest.byte()?;
     let mut len = || Some(u32::from_le_bytes(rest.take(4)?.try_into().expect("four bytes")) as usize);

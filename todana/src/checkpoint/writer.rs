@@ -245,6 +245,6 @@ impl<'s> Blocks<'s> {
     }
 }
 
-fn unwritable(error: io::Error) -> Error {
+pub(super) fn unwritable(error: io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("cannot write the checkpoint: {error}"))
 }

@@ -3,20 +3,23 @@
 //! Nothing is thrown away: what is damaged stays, under its name and `.damaged`.
 
 use super::{CHECKPOINTS, DataDirectory, LOG, Lock, cannot, identity};
-use crate::checkpoint::{Failure, Shelf, write_empty};
+use crate::checkpoint::{Failure, Saved, Shelf, salvage_checkpoint, write_empty};
 use crate::disk::Disk;
 use crate::moment;
 use crate::update_log::{
     Finding, Identity, Position, Salvage, begin_anew, can_be_marked, openings_of, salvage, salvage_for,
     segment_start,
 };
-use std::io;
+use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{ErrorKind, Result};
 
 /// Where the log is gone the database is taken to have been opened so often since as nobody has.
 const OPENINGS_UNKNOWN: u32 = 1 << 16;
+
+/// Copied at once.
+const PIECE: usize = 256 << 10;
 
 /// Something damaged, and what is done about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,6 +176,10 @@ impl Repair {
             used = Some(one.start);
             self.checkpoints += 1;
         }
+        // Where nothing else tells what there was before the log, what is left of the newest one does.
+        if self.whole == 0 && log.first != Some(Position(0)) {
+            used = self.save_blocks(disk, shelf, path, log, &mut damaged, repairs)?;
+        }
         // What is whole is not given up for nothing.
         if used.is_some() {
             damaged.extend(lacking.drain(..).map(|one| (one.start, one.what())));
@@ -195,6 +202,53 @@ impl Repair {
             self.unmended += 1;
         }
         Ok(())
+    }
+
+    /// Keeps what is whole of the newest damaged checkpoint of which anything is. Returns where that begins.
+    fn save_blocks(
+        &mut self,
+        disk: &dyn Disk,
+        shelf: &Shelf,
+        path: &Path,
+        log: &Log,
+        damaged: &mut Vec<(Position, String)>,
+        repairs: bool,
+    ) -> Result<Option<Position>> {
+        let (directory, partial) =
+            (path.join(CHECKPOINTS), path.join(CHECKPOINTS).join("new.checkpoint.partial"));
+        for at in 0..damaged.len() {
+            let start = damaged[at].0;
+            let file = shelf.path_of(start);
+            let saved = salvage_checkpoint(disk, &file, log.identity, start, None)?;
+            let Some(Saved { header, until, records, lost }) = saved.filter(|saved| saved.records > 0) else {
+                continue;
+            };
+            let one = Lacking { start, until, records, made_ms: header.made_ms, version: header.version };
+            let has_log = log.has(start, until);
+            if !has_log && !log.can_begin_at(&one) {
+                continue;
+            }
+            let (_, what) = damaged.remove(at);
+            let lost = lost
+                .map_or_else(|| "how many are lost is not known".into(), |lost| format!("{lost} are lost"));
+            let remedy = format!("mended: {records} records that are whole are kept, {lost}");
+            self.find(file.clone(), 0, what, &remedy);
+            if repairs {
+                salvage_checkpoint(disk, &file, log.identity, start, Some(&partial))?;
+                keep_copy(disk, &directory, &file)?;
+                let put = || {
+                    disk.rename(&partial, &file)?;
+                    disk.sync_directory(&directory)
+                };
+                put().map_err(|error| cannot("write", &file, &error))?;
+            }
+            (self.checkpoints, self.whole) = (self.checkpoints + 1, self.whole + 1);
+            if !has_log {
+                self.save_alone(disk, shelf, log, &one, repairs)?;
+            }
+            return Ok(Some(start));
+        }
+        Ok(None)
     }
 
     /// Has the log begin anew where a checkpoint needs it to.
@@ -312,16 +366,41 @@ pub(crate) fn is_there(disk: &dyn Disk, file: &Path) -> Result<bool> {
 /// Gives a file the name that damaged ones have, one that is not taken.
 fn set_aside(disk: &dyn Disk, directory: &Path, path: &Path) -> Result<()> {
     let aside = || -> io::Result<()> {
-        let names = disk.list(directory)?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut aside = format!("{name}.damaged");
-        let mut number = 2u32;
-        while names.contains(&aside) {
-            aside = format!("{name}.damaged-{number}");
-            number += 1;
-        }
-        disk.rename(path, &directory.join(aside))?;
+        disk.rename(path, &unused(disk, directory, path)?)?;
         disk.sync_directory(directory)
     };
     aside().map_err(|error| cannot("set aside", path, &error))
+}
+
+/// Copies a file to a name that damaged ones have; it is to be replaced in one step.
+fn keep_copy(disk: &dyn Disk, directory: &Path, path: &Path) -> Result<()> {
+    let keep = || -> io::Result<()> {
+        let (from, to) = (disk.open(path, false)?, disk.create(&unused(disk, directory, path)?)?);
+        let mut bytes = vec![0; PIECE];
+        let mut offset = 0;
+        loop {
+            let len = from.read_at(offset, &mut bytes)?;
+            if len == 0 {
+                break;
+            }
+            to.write_at(offset, &mut [IoSlice::new(&bytes[..len])])?;
+            offset += len as u64;
+        }
+        to.sync()?;
+        disk.sync_directory(directory)
+    };
+    keep().map_err(|error| cannot("copy", path, &error))
+}
+
+/// A name for what was damaged, one that is not taken.
+fn unused(disk: &dyn Disk, directory: &Path, path: &Path) -> io::Result<PathBuf> {
+    let names = disk.list(directory)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut aside = format!("{name}.damaged");
+    let mut number = 2u32;
+    while names.contains(&aside) {
+        aside = format!("{name}.damaged-{number}");
+        number += 1;
+    }
+    Ok(directory.join(aside))
 }

@@ -1,0 +1,208 @@
+//! What is left of a damaged checkpoint: each block has a checksum of its own, so those that are whole can be told and kept.
+//!
+//! The header has to be whole, as all checksums begin with its own. Where a block is damaged, the next one is looked for where
+//! that one says that it ends, and else at each byte behind it. A long record counts only with all of its pieces.
+
+use super::frame::{
+    self, BLOCK_FRAME_LEN, BlockFrame, CONTENT_LEN_MAX, FOOTER_LEN, Footer, HEADER_LEN, Header, Kind, Method,
+};
+use super::reader::long_head;
+use super::writer::unwritable;
+use crate::disk::{Disk, File};
+use crate::update_log::{Identity, Position};
+use std::io::{self, IoSlice};
+use std::path::Path;
+use todana_core::Result;
+
+/// Looked through at once.
+const WINDOW: usize = 256 << 10;
+/// So many bytes are checked at most to find where blocks go on: what looks like a block at every byte is no accident.
+const SEARCH_MAX: u64 = 4 << 30;
+
+/// What is left.
+pub(crate) struct Saved {
+    pub(crate) header: Header,
+    /// Where the log is needed to; the checkpoint's own position if that is not known.
+    pub(crate) until: Position,
+    /// Records that are whole.
+    pub(crate) records: u64,
+    /// And those that are not, if it is known how many there were.
+    pub(crate) lost: Option<u64>,
+}
+
+/// A damaged file whose header is whole.
+struct Ruin {
+    file: Box<dyn File>,
+    header: Header,
+    footer: Option<Footer>,
+    /// Blocks end here at the latest.
+    end: u64,
+    searched: u64,
+}
+
+/// Where a block of records, or a long record with its pieces, begins and ends, and how many records that is.
+struct Unit {
+    offset: u64,
+    end: u64,
+    records: u64,
+}
+
+/// A long record whose pieces are still to come.
+struct Unfinished {
+    offset: u64,
+    missing: u64,
+}
+
+/// Tells what is left of a damaged checkpoint, and writes it as one of its own `into` a file that is not there yet, if told.
+/// `None` if nothing can be told of it. Fails with `Unavailable` if it cannot be written.
+pub(crate) fn salvage_checkpoint(
+    disk: &dyn Disk,
+    path: &Path,
+    identity: Identity,
+    start: Position,
+    into: Option<&Path>,
+) -> Result<Option<Saved>> {
+    let Some(mut ruin) = Ruin::open(disk, path, identity, start) else { return Ok(None) };
+    let units = ruin.units();
+    let records = units.iter().map(|unit| unit.records).sum();
+    let until = ruin.footer.as_ref().map_or(start, |footer| footer.until);
+    let lost = ruin.footer.as_ref().map(|footer| footer.records.saturating_sub(records));
+    if let Some(into) = into {
+        let file = disk.create(into).map_err(unwritable)?;
+        ruin.write(&units, until, &*file).map_err(unwritable)?;
+    }
+    Ok(Some(Saved { header: ruin.header, until, records, lost }))
+}
+
+impl Ruin {
+    fn open(disk: &dyn Disk, path: &Path, identity: Identity, start: Position) -> Option<Ruin> {
+        let file = disk.open(path, false).ok()?;
+        let len = file.len().ok()?;
+        let mut bytes = [0; HEADER_LEN];
+        let got = file.read_at(0, &mut bytes).ok()?;
+        let header = Header::decode(&bytes).ok().filter(|_| got == HEADER_LEN)?;
+        if header.identity.database_id != identity.database_id || header.start != start {
+            return None;
+        }
+        let offset = len.saturating_sub(FOOTER_LEN as u64).max(HEADER_LEN as u64);
+        let mut bytes = [0; FOOTER_LEN];
+        let got = file.read_at(offset, &mut bytes).unwrap_or(0);
+        let footer = Footer::decode(&bytes, header.crc()).filter(|_| got == FOOTER_LEN);
+        let footer = footer.filter(|footer| footer.offset == offset);
+        let end = if footer.is_some() { offset } else { len };
+        Some(Ruin { file, header, footer, end, searched: 0 })
+    }
+
+    fn units(&mut self) -> Vec<Unit> {
+        let (mut units, mut offset) = (Vec::new(), HEADER_LEN as u64);
+        let mut unfinished: Option<Unfinished> = None;
+        let mut stored = Vec::new();
+        while offset < self.end {
+            let Some((frame, end)) = self.block(offset, &mut stored) else {
+                unfinished = None;
+                offset = self.resume(offset, &mut stored);
+                continue;
+            };
+            match frame.kind {
+                Kind::Records => {
+                    unfinished = None;
+                    units.push(Unit { offset, end, records: frame.records.into() });
+                }
+                Kind::Long => {
+                    let missing = long_len(&frame, &stored);
+                    unfinished = missing.map(|missing| Unfinished { offset, missing });
+                }
+                Kind::Piece => {
+                    unfinished = unfinished.and_then(|long| {
+                        let missing = long.missing.checked_sub(frame.content_len.into())?;
+                        Some(Unfinished { missing, ..long })
+                    });
+                }
+            }
+            if let Some(long) = unfinished.take_if(|long| long.missing == 0) {
+                units.push(Unit { offset: long.offset, end, records: 1 });
+            }
+            offset = end;
+        }
+        units
+    }
+
+    /// The block at an offset, if it is whole, and where it ends; its content is in `stored`.
+    fn block(&self, offset: u64, stored: &mut Vec<u8>) -> Option<(BlockFrame, u64)> {
+        let mut bytes = [0; BLOCK_FRAME_LEN];
+        let got = self.file.read_at(offset, &mut bytes).ok()?;
+        let frame = BlockFrame::decode(&bytes).filter(|_| got == BLOCK_FRAME_LEN)?;
+        let end = offset + BLOCK_FRAME_LEN as u64 + u64::from(frame.stored_len);
+        if end > self.end {
+            return None;
+        }
+        stored.resize(frame.stored_len as usize, 0);
+        let got = self.file.read_at(offset + BLOCK_FRAME_LEN as u64, stored).ok()?;
+        let is_whole = got == stored.len()
+            && BlockFrame::is_whole(&bytes, frame::seed(self.header.crc(), offset), stored);
+        is_whole.then_some((frame, end))
+    }
+
+    /// Where blocks go on behind a damaged one; the end if they do not.
+    fn resume(&mut self, offset: u64, stored: &mut Vec<u8>) -> u64 {
+        let mut bytes = [0; BLOCK_FRAME_LEN];
+        let got = self.file.read_at(offset, &mut bytes).unwrap_or(0);
+        if let Some(frame) = BlockFrame::decode(&bytes).filter(|_| got == BLOCK_FRAME_LEN) {
+            let behind = offset + BLOCK_FRAME_LEN as u64 + u64::from(frame.stored_len);
+            if behind == self.end || self.block(behind, stored).is_some() {
+                return behind;
+            }
+        }
+        let mut window = vec![0; WINDOW];
+        let mut from = offset + 1;
+        while from < self.end && self.searched < SEARCH_MAX {
+            let got = self.file.read_at(from, &mut window).unwrap_or(0);
+            for (at, bytes) in window[..got].windows(BLOCK_FRAME_LEN).enumerate() {
+                let bytes = bytes.first_chunk().expect("as long as a frame");
+                let Some(frame) = BlockFrame::decode(bytes) else { continue };
+                self.searched += u64::from(frame.stored_len) + BLOCK_FRAME_LEN as u64;
+                let found = from + at as u64;
+                if self.searched < SEARCH_MAX && self.block(found, stored).is_some() {
+                    return found;
+                }
+            }
+            // What cannot be read is passed over.
+            let step = if got < BLOCK_FRAME_LEN { WINDOW } else { got - BLOCK_FRAME_LEN + 1 };
+            from += step as u64;
+        }
+        self.end
+    }
+
+    fn write(&self, units: &[Unit], until: Position, to: &dyn File) -> io::Result<()> {
+        let crc = self.header.crc();
+        to.write_at(0, &mut [IoSlice::new(&self.header.encode())])?;
+        let mut footer = Footer { blocks: 0, records: 0, offset: HEADER_LEN as u64, until, content_len: 0 };
+        let mut stored = Vec::new();
+        for unit in units {
+            let mut offset = unit.offset;
+            while offset < unit.end {
+                let block = self.block(offset, &mut stored);
+                let (frame, end) = block.ok_or(io::ErrorKind::UnexpectedEof)?;
+                let bytes = frame.encode(frame::seed(crc, footer.offset), &stored);
+                to.write_at(footer.offset, &mut [IoSlice::new(&bytes), IoSlice::new(&stored)])?;
+                footer.blocks += 1;
+                footer.records += u64::from(frame.records);
+                footer.offset += end - offset;
+                footer.content_len += u64::from(frame.content_len);
+                offset = end;
+            }
+        }
+        to.write_at(footer.offset, &mut [IoSlice::new(&footer.encode(crc))])?;
+        to.sync()
+    }
+}
+
+/// How many bytes the pieces of a long record have; `None` if its head cannot be read.
+fn long_len(frame: &BlockFrame, stored: &[u8]) -> Option<u64> {
+    let unpacked = match frame.method {
+        Method::Plain => None,
+        Method::Zstd => Some(zstd::bulk::decompress(stored, CONTENT_LEN_MAX).ok()?),
+    };
+    let (_, key_len, value_len) = long_head(unpacked.as_deref().unwrap_or(stored))?;
+    Some((key_len + value_len) as u64)
+}

@@ -1,0 +1,149 @@
+//! Of a damaged backup everything comes back but what was in the damaged places, and nothing that was never there.
+
+mod folder;
+
+use folder::{disk, drain, empty, folder, open, receive};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use todana::{Clock, ManualClock, Repair, RestoreOptions, repair, restore_damaged, verify};
+use todana_core::{ErrorKind, Result, UnixSeconds};
+
+/// A block has this much content, or a little more.
+const BLOCK: usize = 256 << 10;
+
+fn rescued(from: &Path, target: &Path) -> Result<(Repair, BTreeMap<String, String>)> {
+    let clock = Arc::new(ManualClock::new(UnixSeconds(folder::NOW)));
+    let database = empty(&clock);
+    let options = RestoreOptions { from: from.into(), target: target.into(), ..RestoreOptions::default() };
+    let (repaired, _) = restore_damaged(disk(), &options, &database, clock as Arc<dyn Clock>, &mut |_| ())?;
+    drop(database);
+    assert_eq!(verify(disk(), target, &mut |_| ()).unwrap().damages, Vec::<String>::new());
+    let records = open(target, 1 << 20).records();
+    fs::remove_dir_all(target).unwrap();
+    Ok((repaired, records))
+}
+
+/// A backup with a checkpoint of some blocks, two of them of long records with their pieces, and log behind it.
+fn backup(folder: &Path) -> (PathBuf, PathBuf, BTreeMap<String, String>) {
+    let kept = open(&folder.join("data"), 1 << 20);
+    for n in 0..20_000 {
+        kept.set(&format!("key {n}"), &format!("the value of number {n}, {:x}", n * 0x9e37));
+    }
+    for n in 0..2 {
+        kept.set(&format!("long {n}"), &format!("{n}").repeat(300_000));
+    }
+    let stream = drain(kept.start_backup());
+    let path = folder.join("backup");
+    receive(&stream, &path).unwrap();
+    let records = kept.records();
+    let checkpoint = fs::read_dir(path.join("checkpoints")).unwrap().next().unwrap().unwrap().path();
+    (path, checkpoint, records)
+}
+
+fn assert_part(part: &BTreeMap<String, String>, of: &BTreeMap<String, String>, story: &str) {
+    assert!(part.iter().all(|(key, value)| of.get(key) == Some(value)), "{story}");
+}
+
+#[test]
+fn a_damaged_place_of_a_checkpoint_costs_the_records_of_its_block() {
+    let folder = folder();
+    let (backup, checkpoint, had) = backup(folder.path());
+    let target = folder.path().join("target");
+    let whole = fs::read(&checkpoint).unwrap();
+    let (nothing, records) = rescued(&backup, &target).unwrap();
+    assert!(nothing.remedies.is_empty() && records == had);
+    let before = fs::read_dir(folder.path()).unwrap().count();
+    // A record takes 30 bytes at least.
+    let most = BLOCK * 5 / 4 / 30;
+    let mut places: Vec<usize> = (96..whole.len()).step_by(whole.len() / 23).collect();
+    places.extend([96, 97, 100, 104, 108, 112, 116, whole.len() - 57, whole.len() - 56, whole.len() - 1]);
+    let mut costs = 0;
+    for at in places {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0xff;
+        fs::write(&checkpoint, &damaged).unwrap();
+        let story = format!("byte {at} of {}", whole.len());
+        let (repaired, records) = rescued(&backup, &target).unwrap();
+        assert_part(&records, &had, &story);
+        let lost = had.len() - records.len();
+        assert!(lost <= most, "{story}: {lost}");
+        costs += usize::from(lost > 0);
+        let [mended] = repaired.remedies.try_into().unwrap();
+        assert_eq!(mended.finding.path, checkpoint);
+        assert!(!mended.finding.what.contains("salvage"), "{}", mended.finding.what);
+        // Where the footer is lost it is not known.
+        let told = if at < whole.len() - 56 { format!("{lost} are lost") } else { "not known".into() };
+        assert!(mended.remedy.contains(&told), "{story}: {lost}, {}", mended.remedy);
+        // Nothing stays beside it.
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), before);
+        assert_eq!(fs::read(&checkpoint).unwrap(), damaged);
+    }
+    assert!(costs > 15, "{costs}");
+    // Cut off, what stands before is left.
+    for len in [whole.len() - 1, whole.len() / 2, whole.len() / 5] {
+        fs::write(&checkpoint, &whole[..len]).unwrap();
+        let (_, records) = rescued(&backup, &target).unwrap();
+        assert_part(&records, &had, &format!("{len}"));
+        let expected = had.len() * len / whole.len() / 2;
+        assert!(records.len() + most >= expected, "{len}: {}", records.len());
+    }
+}
+
+#[test]
+fn bytes_that_are_missing_or_too_many_cost_no_more_than_where_they_are() {
+    let folder = folder();
+    let (backup, checkpoint, had) = backup(folder.path());
+    let target = folder.path().join("target");
+    let whole = fs::read(&checkpoint).unwrap();
+    let half = whole.len() / 2;
+    // What has moved is at another place than its checksum says; what stands before it is whole.
+    for damaged in
+        [[&whole[..half], &whole[half + 7..]].concat(), [&whole[..half], b"more", &whole[half..]].concat()]
+    {
+        fs::write(&checkpoint, &damaged).unwrap();
+        let (_, records) = rescued(&backup, &target).unwrap();
+        assert_part(&records, &had, "moved");
+        assert!(records.len() > had.len() / 5, "{} of {}", records.len(), had.len());
+    }
+    // Without its header nothing of it can be told.
+    let mut damaged = whole.clone();
+    damaged[50] ^= 1;
+    fs::write(&checkpoint, &damaged).unwrap();
+    let (repaired, records) = rescued(&backup, &target).unwrap();
+    assert_part(&records, &had, "header");
+    assert!(repaired.remedies.iter().any(|remedy| remedy.remedy == "set aside"), "{repaired:?}");
+}
+
+#[test]
+fn the_only_checkpoint_of_a_directory_is_mended_in_its_place() {
+    let folder = folder();
+    let (backup, _, had) = backup(folder.path());
+    // A backup without its list is a data directory.
+    fs::remove_file(backup.join("backup")).unwrap();
+    let path = fs::read_dir(backup.join("checkpoints")).unwrap().next().unwrap().unwrap().path();
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0xff;
+    fs::write(&path, &bytes).unwrap();
+    let found = repair(disk(), &backup, false).unwrap();
+    assert_eq!((found.remedies.len(), found.checkpoints, found.whole), (1, 1, 1), "{found:?}");
+    assert_eq!(fs::read(&path).unwrap(), bytes);
+    assert_eq!(repair(disk(), &backup, true).unwrap(), found);
+    assert_eq!(fs::read(path.with_extension("checkpoint.damaged")).unwrap(), bytes);
+    assert_eq!(repair(disk(), &backup, false).unwrap().remedies, vec![]);
+    assert_eq!(verify(disk(), &backup, &mut |_| ()).unwrap().damages, Vec::<String>::new());
+    let records = open(&backup, 1 << 20).records();
+    assert_part(&records, &had, "mended");
+    assert!(records.len() > had.len() / 2 && records.len() < had.len());
+}
+
+#[test]
+fn what_is_no_database_is_not_rescued() {
+    let folder = folder();
+    let target = folder.path().join("target");
+    let error = rescued(&folder.path().join("nothing"), &target).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
