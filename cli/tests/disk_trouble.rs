@@ -246,7 +246,7 @@ fn a_directory_that_cannot_be_had_is_named_at_the_start() {
     let file = folder.path().join("file");
     fs::write(&file, b"").unwrap();
     let said = refused(todana(), &file);
-    assert!(said.contains(&format!("cannot make {}: ", file.display())), "{said}");
+    assert!(said.contains(&format!("{} is a file; the data wants a directory", file.display())), "{said}");
     if let Some(small) = Small::mount("ro") {
         let said = refused(todana(), &small.path("data"));
         assert!(said.contains("/data: Read-only file system"), "{said}");

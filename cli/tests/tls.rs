@@ -92,6 +92,12 @@ fn a_client_shows_its_certificate_where_one_is_asked_for() {
     let server = Server::start(&["--tls-cert", &certificates.path("server"), "--tls-ca", &ca]);
     server.expect(&["set", "k", "v", "--tls-ca", &ca, "--tls-cert", &client], 0);
     server.expect(&["get", "k", "--tls-ca", &ca], 3);
+    // So does the banner's example, once it is said which.
+    let example = server.banner[2].trim_end().strip_prefix("try: todana ").unwrap();
+    let words = example.split(" && ").next().unwrap().split(' ');
+    let words = words.map(|word| if ["CERTIFICATE", "KEY"].contains(&word) { client.as_str() } else { word });
+    let output = todana().args(words).output().unwrap();
+    assert!(output.status.success(), "{example}: {}", text(&output.stderr));
     let address = server.address.clone();
     server.expect(
         &[

@@ -91,7 +91,7 @@ impl DataDirectory {
     /// is damaged, with `Unavailable` if it cannot be read or made.
     pub fn open(disk: Arc<dyn Disk>, path: &Path) -> Result<DataDirectory> {
         refuse_backup(&*disk, path)?;
-        disk.make_directory(path).map_err(|error| cannot("make", path, &error))?;
+        make_directory(&*disk, path)?;
         let lock = lock(&*disk, path)?;
         DataDirectory::open_locked(disk, path, lock)
     }
@@ -99,7 +99,7 @@ impl DataDirectory {
     /// Opens a directory that is there, and of which the lock is held.
     pub(crate) fn open_locked(disk: Arc<dyn Disk>, path: &Path, lock: Lock) -> Result<DataDirectory> {
         for directory in [path.join(LOG), path.join(CHECKPOINTS)] {
-            disk.make_directory(&directory).map_err(|error| cannot("make", &directory, &error))?;
+            make_directory(&*disk, &directory)?;
         }
         // Whatever was made is there before anything lies in it.
         disk.sync_directory(path).map_err(|error| cannot("sync", path, &error))?;
@@ -380,6 +380,17 @@ pub(crate) fn sync_above(disk: &dyn Disk, directory: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Makes a directory, if it is not there.
+fn make_directory(disk: &dyn Disk, path: &Path) -> Result<()> {
+    disk.make_directory(path).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            let message = format!("{} is a file; the data wants a directory", path.display());
+            Error::new(ErrorKind::Unavailable, message)
+        }
+        _ => cannot("make", path, &error),
+    })
 }
 
 /// Locks a directory that is there. Fails with `Busy` if another process has it.
