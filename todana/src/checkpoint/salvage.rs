@@ -1,6 +1,6 @@
 //! What is left of a damaged checkpoint: each block has a checksum of its own, so those that are whole can be told and kept.
 //!
-//! The header has to be whole, as all checksums begin with its own. Where a block is damaged, the next one is looked for where
+//! The header has to be whole, as all checksums begin with its own, but for one bit, which is found by trying. Where a block is damaged, the next one is looked for where
 //! that one says that it ends, and else at each byte behind it. A long record counts only with all of its pieces.
 
 use super::frame::{
@@ -30,7 +30,7 @@ pub(crate) struct Saved {
     pub(crate) lost: Option<u64>,
 }
 
-/// A damaged file whose header is whole.
+/// A damaged file whose header is known.
 struct Ruin {
     file: Box<dyn File>,
     header: Header,
@@ -80,7 +80,7 @@ impl Ruin {
         let len = file.len().ok()?;
         let mut bytes = [0; HEADER_LEN];
         let got = file.read_at(0, &mut bytes).ok()?;
-        let header = Header::decode(&bytes).ok().filter(|_| got == HEADER_LEN)?;
+        let header = whole_header(bytes).filter(|_| got == HEADER_LEN)?;
         if header.identity.database_id != identity.database_id || header.start != start {
             return None;
         }
@@ -195,6 +195,16 @@ impl Ruin {
         to.write_at(footer.offset, &mut [IoSlice::new(&footer.encode(crc))])?;
         to.sync()
     }
+}
+
+/// The header, or the one that it was before one of its bits changed.
+fn whole_header(bytes: [u8; HEADER_LEN]) -> Option<Header> {
+    let with_bit_changed = |bit: usize| {
+        let mut changed = bytes;
+        changed[bit / 8] ^= 1 << (bit % 8);
+        Header::decode(&changed).ok()
+    };
+    Header::decode(&bytes).ok().or_else(|| (0..HEADER_LEN * 8).find_map(with_bit_changed))
 }
 
 /// How many bytes the pieces of a long record have; `None` if its head cannot be read.
