@@ -1,7 +1,7 @@
 //! The front: changes that are not in LMDB yet, in the order of their keys.
 //!
 //! ```text
-//! front = chunks in order; chunk = at most 128 slots in order; slot = first 8 bytes of the key | entry
+//! front = chunks in order; chunk = at most 128 entries in order, and beside them the first 8 bytes of each key
 //! entry = a record or a removal with its key, in one allocation; long values by reference
 //! ```
 //!
@@ -31,7 +31,7 @@ pub(super) struct LongEntry {
 }
 
 const SHORT_HEADER_LEN: usize = 5;
-/// What an entry takes besides its bytes: its slot, counters, and what the allocator adds.
+/// What an entry takes besides its bytes: its place in a chunk, counters, and what the allocator adds.
 const ENTRY_OVERHEAD_BYTES: usize = 64;
 
 impl Entry {
@@ -121,13 +121,7 @@ fn is_whole(shared: &SharedBytes, value: &[u8]) -> bool {
     std::ptr::eq((**shared).as_ref(), value)
 }
 
-#[derive(Clone)]
-struct Slot {
-    /// The first bytes of the key, filled up with zeros: where two differ, the keys do in the same way.
-    first: u64,
-    entry: Entry,
-}
-
+/// The first bytes of a key, filled up with zeros: where those of two keys differ, the keys do in the same way.
 #[inline]
 fn first_of(key: &[u8]) -> u64 {
     match key.first_chunk::<8>() {
@@ -140,22 +134,69 @@ fn first_of(key: &[u8]) -> u64 {
     }
 }
 
-impl Slot {
-    #[inline]
-    fn compare(&self, first: u64, key: &[u8]) -> Ordering {
-        self.first.cmp(&first).then_with(|| self.entry.key().cmp(key))
-    }
+/// Two of half the size come of a chunk that has become so large.
+const CHUNK_LEN: usize = 128;
+
+struct Chunk {
+    firsts: Vec<u64>,
+    entries: Vec<Entry>,
 }
 
-/// Two of half the size come of one that has become so large.
-const CHUNK_SLOTS: usize = 128;
+impl Chunk {
+    fn with_capacity() -> Chunk {
+        Chunk { firsts: Vec::with_capacity(CHUNK_LEN), entries: Vec::with_capacity(CHUNK_LEN) }
+    }
+
+    fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How an entry's key compares with one of which these are the first bytes.
+    #[inline]
+    fn compare(&self, at: usize, first: u64, key: &[u8]) -> Ordering {
+        self.firsts[at].cmp(&first).then_with(|| self.entries[at].key().cmp(key))
+    }
+
+    /// Where a key is, or would be.
+    #[inline]
+    fn search(&self, first: u64, key: &[u8]) -> Result<usize, usize> {
+        let mut at = self.firsts.partition_point(|&other| other < first);
+        // Mostly there is one at most; where many keys begin alike, they are halved again.
+        if self.firsts.get(at) != Some(&first) {
+            return Err(at);
+        }
+        let mut end = at + self.firsts[at..].partition_point(|&other| other == first);
+        while at < end {
+            let middle = at.midpoint(end);
+            match self.entries[middle].key().cmp(key) {
+                Ordering::Less => at = middle + 1,
+                Ordering::Equal => return Ok(middle),
+                Ordering::Greater => end = middle,
+            }
+        }
+        Err(at)
+    }
+
+    fn insert(&mut self, at: usize, first: u64, entry: Entry) {
+        self.firsts.insert(at, first);
+        self.entries.insert(at, entry);
+    }
+
+    /// Takes everything from here on to a chunk of its own.
+    fn split_off(&mut self, at: usize) -> Chunk {
+        let mut new = Chunk::with_capacity();
+        new.firsts.extend(self.firsts.drain(at..));
+        new.entries.extend(self.entries.drain(at..));
+        new
+    }
+}
 
 /// Changes by key.
 #[derive(Default)]
 pub(super) struct Front {
     /// None is empty.
-    chunks: Vec<Vec<Slot>>,
-    /// `first` of the first slot of each.
+    chunks: Vec<Chunk>,
+    /// The first bytes of the first key of each.
     firsts: Vec<u64>,
     bytes: u64,
 }
@@ -173,12 +214,14 @@ impl Front {
     /// The chunk in which a key is or would be.
     #[inline]
     fn chunk_of(&self, first: u64, key: &[u8]) -> usize {
-        let behind = self.firsts.partition_point(|&other| other < first);
+        let mut behind = self.firsts.partition_point(|&other| other < first);
         // Chunks that begin with the same bytes have to be asked themselves.
-        let alike = self.firsts[behind..].partition_point(|&other| other == first);
-        let within = self.chunks[behind..behind + alike]
-            .partition_point(|chunk| chunk[0].compare(first, key) != Ordering::Greater);
-        (behind + within).saturating_sub(1)
+        if self.firsts.get(behind) == Some(&first) {
+            let alike = self.firsts[behind..].partition_point(|&other| other == first);
+            behind += self.chunks[behind..behind + alike]
+                .partition_point(|chunk| chunk.compare(0, first, key) != Ordering::Greater);
+        }
+        behind.saturating_sub(1)
     }
 
     #[inline]
@@ -188,8 +231,7 @@ impl Front {
         }
         let first = first_of(key);
         let chunk = &self.chunks[self.chunk_of(first, key)];
-        let at = chunk.binary_search_by(|slot| slot.compare(first, key)).ok()?;
-        Some(&chunk[at].entry)
+        Some(&chunk.entries[chunk.search(first, key).ok()?])
     }
 
     /// Enters a change, and gives back the one that it takes the place of.
@@ -197,42 +239,40 @@ impl Front {
         self.bytes += entry.memory_bytes();
         let first = first_of(entry.key());
         if self.chunks.is_empty() {
-            self.chunks.push(vec![Slot { first, entry }]);
+            let mut chunk = Chunk::with_capacity();
+            chunk.insert(0, first, entry);
+            self.chunks.push(chunk);
             self.firsts.push(first);
             return None;
         }
         let mut index = self.chunk_of(first, entry.key());
-        let mut at = match self.chunks[index].binary_search_by(|slot| slot.compare(first, entry.key())) {
+        let mut at = match self.chunks[index].search(first, entry.key()) {
             Ok(at) => {
-                let old = std::mem::replace(&mut self.chunks[index][at].entry, entry);
+                let old = std::mem::replace(&mut self.chunks[index].entries[at], entry);
                 self.bytes -= old.memory_bytes();
                 return Some(old);
             }
             Err(at) => at,
         };
-        if self.chunks[index].len() >= CHUNK_SLOTS {
+        if self.chunks[index].len() >= CHUNK_LEN {
             // What comes in order leaves full chunks behind it.
-            let is_next = at == CHUNK_SLOTS && index + 1 == self.chunks.len();
-            let kept = if is_next { at } else { CHUNK_SLOTS / 2 };
-            let mut new = Vec::with_capacity(CHUNK_SLOTS);
-            new.extend(self.chunks[index].drain(kept..));
+            let is_next = at == CHUNK_LEN && index + 1 == self.chunks.len();
+            let kept = if is_next { at } else { CHUNK_LEN / 2 };
+            let new = self.chunks[index].split_off(kept);
+            self.firsts.insert(index + 1, new.firsts.first().copied().unwrap_or(first));
+            self.chunks.insert(index + 1, new);
             if at > kept || is_next {
                 (index, at) = (index + 1, at - kept);
-                self.chunks.insert(index, new);
-                self.firsts.insert(index, 0);
-            } else {
-                self.chunks.insert(index + 1, new);
-                self.firsts.insert(index + 1, self.chunks[index + 1][0].first);
             }
         }
-        self.chunks[index].insert(at, Slot { first, entry });
-        self.firsts[index] = self.chunks[index][0].first;
+        self.chunks[index].insert(at, first, entry);
+        self.firsts[index] = self.chunks[index].firsts[0];
         None
     }
 
     /// All changes in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.chunks.iter().flatten().map(|slot| &slot.entry)
+        self.chunks.iter().flat_map(|chunk| &chunk.entries)
     }
 
     /// The first changes from a bound on upwards, or downwards, up to `count` of them.
@@ -246,10 +286,10 @@ impl Front {
         };
         for _ in 0..count {
             if upwards {
-                let Some(slots) = self.chunks.get(chunk) else { return };
-                into.push(slots[at].entry.clone());
+                let Some(entries) = self.chunks.get(chunk).map(|chunk| &chunk.entries) else { return };
+                into.push(entries[at].clone());
                 at += 1;
-                if at == slots.len() {
+                if at == entries.len() {
                     (chunk, at) = (chunk + 1, 0);
                 }
             } else {
@@ -261,7 +301,7 @@ impl Front {
                     at = self.chunks[chunk].len();
                 }
                 at -= 1;
-                into.push(self.chunks[chunk][at].entry.clone());
+                into.push(self.chunks[chunk].entries[at].clone());
             }
         }
     }
@@ -273,12 +313,11 @@ impl Front {
         }
         let first = first_of(key);
         let chunk = self.chunk_of(first, key);
-        let at = self.chunks[chunk].partition_point(|slot| match slot.compare(first, key) {
-            Ordering::Less => true,
-            Ordering::Equal => !at_key,
-            Ordering::Greater => false,
-        });
-        // Behind the last slot of a chunk is the first one of the next.
+        let at = match self.chunks[chunk].search(first, key) {
+            Ok(at) if !at_key => at + 1,
+            Ok(at) | Err(at) => at,
+        };
+        // Behind the last entry of a chunk is the first one of the next.
         if at == self.chunks[chunk].len() { (chunk + 1, 0) } else { (chunk, at) }
     }
 }
