@@ -4,9 +4,9 @@ use crate::model::{Decided, Decision};
 use crate::subject::{Map, Subject, assert_same, cases, remove, scan, view};
 use todana_core::{Attributes, Engine, ErrorKind, MemoryLimit, WhenFull};
 
-const LIMIT: u64 = 4 << 20;
-/// By so much an engine may go beyond it for a moment: a page or two that the next write pays for.
-const LEEWAY: u64 = 64 << 10;
+const LIMIT: u64 = 8 << 20;
+/// By so much an engine may go beyond it for a moment: some pages that the next write pays for.
+const LEEWAY: u64 = LIMIT / 32;
 
 fn put(engine: &dyn Engine, key: &[u8], value: &[u8]) -> todana_core::Result<()> {
     engine.visit(key, &mut Decided::new(Decision::Put(value.to_vec(), Attributes::default())))

@@ -19,7 +19,7 @@ mod sweep;
 mod threads;
 
 use subject::Subject;
-use todana_engine::{DiskTree, DiskTreeOptions, MemHash, MemHashOptions};
+use todana_engine::{DiskTree, DiskTreeOptions, MemHash, MemHashOptions, MemTree, MemTreeOptions};
 
 /// One module of tests for an engine.
 macro_rules! engine {
@@ -88,3 +88,4 @@ engine!(
         },
     }
 );
+engine!(mem_tree, Subject { keeps: false, open: |_| Ok(Box::new(MemTree::new(MemTreeOptions::default())?)) });
