@@ -356,7 +356,7 @@ pub trait Bounded {
 /// passes again and again misses none for long.
 pub trait Perishable: Send + Sync {
     /// Goes on from `from` (the start: `None`) over at most some `records_max` records: shows the expiry of each that has
-    /// one, and removes those for which `is_over` says so. It may be asked twice about one record. Locks are held for some
+    /// one (or of many that lie together one that is no later than any of theirs, if `is_over` does not want even that), and removes those for which `is_over` says so. It may be asked twice about one record. Locks are held for some
     /// tens of records at a time; `is_over` runs under them. `aim`: by which it counts them.
     fn sweep(
         &self,

@@ -10,6 +10,7 @@
 //! Run: `cargo bench -p todana-engine --bench disk_hash -- QUESTION [RECORDS [DIRECTORY]]`; all questions without arguments.
 
 #[path = "../tests/visitor/mod.rs"]
+#[allow(dead_code)]
 mod visitor;
 
 use std::path::{Path, PathBuf};

@@ -147,20 +147,22 @@ impl DiskHash {
     }
 
     fn finish_index(&self, mut writer: IndexWriter) -> Result<()> {
-        // What the parts lead to is on disk before they are.
-        if self.log.synced() < writer.until {
+        let (table, _) = self.log.table();
+        let mut segments = Vec::new();
+        for segment in table.by_age() {
+            segments.extend_from_slice(&segment.number.to_le_bytes());
+            segments.extend_from_slice(&segment.removes.load(Ordering::Relaxed).to_le_bytes());
+            segments.extend_from_slice(&segment.soonest.load(Ordering::Relaxed).to_le_bytes());
+        }
+        // What the parts lead to is on disk before they are, and so is what says that the segments which are not among these
+        // count no more.
+        if self.log.synced() < writer.until.max(self.log.end()) {
             self.log.sync()?;
         }
-        let (table, _) = self.log.table();
-        let segments = table.by_age();
         let mut bytes = vec![0; 4];
-        bytes.extend_from_slice(&(segments.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&((segments.len() / SEGMENT_ENTRY) as u32).to_le_bytes());
         put_position(self.log.synced(), &mut bytes);
-        for segment in &segments {
-            bytes.extend_from_slice(&segment.number.to_le_bytes());
-            bytes.extend_from_slice(&segment.removes.load(Ordering::Relaxed).to_le_bytes());
-            bytes.extend_from_slice(&segment.soonest.load(Ordering::Relaxed).to_le_bytes());
-        }
+        bytes.extend_from_slice(&segments);
         bytes.extend_from_slice(END_MAGIC);
         writer.seal(SHARDS, &mut bytes);
         let (partial, path) = (self.log.directory.join(PARTIAL), self.log.directory.join(NAME));
@@ -264,7 +266,8 @@ impl Reader<'_> {
 
     fn footer(&mut self, seed: u32) -> Option<Vec<u8>> {
         let rest = usize::try_from(self.len - self.at).ok()?;
-        if rest < FOOTER_HEAD + 8 || rest > FOOTER_HEAD + 8 + 2 * SEGMENTS_MAX * SEGMENT_ENTRY {
+        const EMPTY: usize = FOOTER_HEAD + 8;
+        if !(EMPTY..=EMPTY + SEGMENTS_MAX * SEGMENT_ENTRY).contains(&rest) {
             return None;
         }
         let bytes = self.take(rest)?;

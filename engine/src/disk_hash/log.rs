@@ -76,6 +76,8 @@ pub(crate) struct LogOptions {
     pub(crate) buffer_len: usize,
     pub(crate) segment_min: u64,
     pub(crate) segment_max: u64,
+    /// Bytes of the log that were read at the opening.
+    pub(crate) replayed: u64,
 }
 
 /// An entry that was appended.
@@ -94,7 +96,6 @@ impl Log {
         openings: u32,
         table: Table,
         last_number: u64,
-        replayed: u64,
         options: LogOptions,
     ) -> Result<Log> {
         let bytes = table.slots.iter().flatten().map(|segment| segment.len()).sum();
@@ -124,7 +125,7 @@ impl Log {
             segment_min: options.segment_min,
             segment_max: options.segment_max,
             bytes: AtomicU64::new(bytes + head.segment.len()),
-            appended: AtomicU64::new(replayed),
+            appended: AtomicU64::new(options.replayed),
             head: RwLock::new(head),
             table: Mutex::new(Arc::new(table)),
             version: AtomicU64::new(1),
@@ -150,8 +151,9 @@ impl Log {
 
     #[inline]
     fn count(&self, len: usize) {
-        self.bytes.fetch_add(len as u64, Ordering::Relaxed);
-        self.appended.fetch_add(len as u64, Ordering::Relaxed);
+        // Whoever counts has the head to itself.
+        self.bytes.store(self.bytes.load(Ordering::Relaxed) + len as u64, Ordering::Relaxed);
+        self.appended.store(self.appended.load(Ordering::Relaxed) + len as u64, Ordering::Relaxed);
     }
 
     #[inline]
@@ -532,6 +534,7 @@ impl Appender<'_> {
             buffer_len: 0,
             segment_min: log.segment_min,
             segment_max: log.segment_max,
+            replayed: 0,
         };
         let limit = segment_limit(log.bytes(), &options);
         let mut shared = log.table.lock();
@@ -573,7 +576,8 @@ impl Appender<'_> {
         log.version.fetch_add(1, Ordering::Release);
         log.bytes.fetch_sub(segment.len(), Ordering::Relaxed);
         drop(shared);
-        self.head.unsynced.retain(|other| other.number != segment.number);
+        // It may be among those that wait for a sync, and stays there: after a crash its file may be there again, and is read
+        // before it is known that it does not count.
         Ok(self.end())
     }
 }

@@ -25,7 +25,13 @@ use todana_core::{Error, ErrorKind, Result};
 
 pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHash> {
     let disk = Arc::clone(&options.disk);
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && disk.list(path).is_err();
+    let missing: Vec<&Path> = directory.ancestors().take_while(is_missing).collect();
     disk.make_directory(directory).map_err(|error| unwritable(directory, &error))?;
+    for made in missing {
+        let above = made.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        disk.sync_directory(above).map_err(|error| unwritable(above, &error))?;
+    }
     let lock_path = directory.join("lock");
     let lock = disk.lock(&lock_path).map_err(|error| match error.kind() {
         std::io::ErrorKind::WouldBlock => Error::new(
@@ -59,6 +65,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         buffer_len: options.buffer_bytes,
         segment_min: options.segment_bytes_min.clamp(4096, OFFSET_MAX),
         segment_max: options.segment_bytes_max.clamp(4096, OFFSET_MAX),
+        replayed: found.replayed,
     };
     let log = Log::new(
         disk,
@@ -67,7 +74,6 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         found.openings + 1,
         found.table,
         found.last,
-        found.replayed,
         log_options,
     )?;
     // So that no two openings ever have one number.
@@ -206,6 +212,10 @@ impl Attempt<'_> {
                 let path = self.directory.join(file_name(synced.number));
                 return Err(corrupt(&path, end.offset, "the log ends before what was on disk"));
             }
+            // What counted no more when the checkpoint was made: the log may say so before where it is read from.
+            let counted_until = loaded.segments.keys().copied().max().unwrap_or_default();
+            let counts = |number: u64| loaded.segments.contains_key(&number) || number > counted_until;
+            replay.dropped.extend(census.iter().map(|(number, _)| *number).filter(|&number| !counts(number)));
             for segment in table.slots.iter().flatten() {
                 if let Some(note) = loaded.segments.get(&segment.number) {
                     segment.removes.store(note.removes, Ordering::Relaxed);

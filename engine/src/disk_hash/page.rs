@@ -33,7 +33,7 @@ pub(crate) fn class_bound(class: u32) -> Option<usize> {
     }
     let power = 32usize << (class / 2);
     // sqrt(2) to sixteen bits.
-    Some(if class % 2 == 0 { power } else { (power * 92_681) >> 16 & !7 })
+    Some(if class.is_multiple_of(2) { power } else { (power * 92_681) >> 16 & !7 })
 }
 
 /// The class of an entry of this length.
@@ -303,8 +303,8 @@ mod tests {
                 }
             }
             assert_eq!(page.iter().map(|slot| slot.0).collect::<BTreeSet<_>>(), model);
-            page.retain(|slot| slot.location().unit % 2 == 0);
-            model.retain(|&bits| Slot(bits).location().unit % 2 == 0);
+            page.retain(|slot| slot.location().unit.is_multiple_of(2));
+            model.retain(|&bits| Slot(bits).location().unit.is_multiple_of(2));
             assert_in_order(&page);
             assert_eq!(page.iter().map(|slot| slot.0).collect::<BTreeSet<_>>(), model);
         }

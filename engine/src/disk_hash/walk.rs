@@ -10,14 +10,12 @@ const CHUNK: usize = 512 << 10;
 /// Longer entries are not in memory as a whole: whoever is shown one has its beginning.
 pub(crate) const WHOLE_MAX: usize = 1 << 20;
 
+/// What is shown each entry: its offset, what its beginning says, its bytes; false ends the walk before it.
+pub(crate) type See<'s> = dyn FnMut(u64, &Head, &[u8]) -> Result<bool> + 's;
+
 /// Shows the whole entries from an offset up to `limit`; returns where the first one is that is not whole, or the limit.
 /// What is shown is the entry, or of a long one its beginning, up to the end of its key at least.
-pub(crate) fn walk(
-    segment: &Segment,
-    from: u64,
-    limit: u64,
-    see: &mut dyn FnMut(u64, &Head, &[u8]) -> Result<bool>,
-) -> Result<u64> {
+pub(crate) fn walk(segment: &Segment, from: u64, limit: u64, see: &mut See<'_>) -> Result<u64> {
     let mut chunk = Vec::new();
     // What is in the chunk: from `base` on, `there` bytes.
     let (mut base, mut there) = (from, 0);

@@ -19,7 +19,9 @@ mod sweep;
 mod threads;
 
 use subject::Subject;
-use todana_engine::{DiskTree, DiskTreeOptions, MemHash, MemHashOptions, MemTree, MemTreeOptions};
+use todana_engine::{
+    DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, MemHash, MemHashOptions, MemTree, MemTreeOptions,
+};
 
 /// One module of tests for an engine.
 macro_rules! engine {
@@ -89,3 +91,29 @@ engine!(
     }
 );
 engine!(mem_tree, Subject { keeps: false, open: |_| Ok(Box::new(MemTree::new(MemTreeOptions::default())?)) });
+engine!(
+    disk_hash,
+    Subject {
+        keeps: true,
+        open: |directory| Ok(Box::new(DiskHash::open(directory, DiskHashOptions::default())?)),
+    }
+);
+// Segments of a few records, compaction and a new index all the time, next to nothing in memory.
+engine!(
+    disk_hash_of_small_steps,
+    Subject {
+        keeps: true,
+        open: |directory| {
+            let options = DiskHashOptions {
+                seed: Some(7),
+                cache_bytes: 1,
+                buffer_bytes: 4 << 10,
+                segment_bytes_min: 4 << 10,
+                space_factor: 1.1,
+                checkpoint_bytes: 1,
+                ..Default::default()
+            };
+            Ok(Box::new(DiskHash::open(directory, options)?))
+        },
+    }
+);

@@ -1,0 +1,263 @@
+//! What is there after the power was lost, at every operation on the disk.
+//!
+//! A session of writes, batches, clears, syncs, housekeeping and reopenings runs once; every operation on the disk is noted, with
+//! what had been promised to be on disk when it began. Then the disk is put back to each moment, loses its power, comes up and is
+//! opened: there must be what the session had after one of its changes, and not an earlier one than was promised.
+//!
+//! `TODANA_CRASH=full` takes every moment, in several ways; without it one in some, each in one way.
+
+#[path = "../../tests/crash_disk/mod.rs"]
+mod crash_disk;
+#[path = "disk_hash/kept.rs"]
+mod kept;
+
+use crash_disk::{CrashDisk, Dice, Op, State};
+use kept::{DATA, Records, Step, open, records, run};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use todana_core::{Durable, Engine, ErrorKind};
+
+const STEPS: usize = 2_000;
+
+fn is_full() -> bool {
+    std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full")
+}
+
+/// Opens what came up; its records are those of a moment, none before `promised`.
+fn check(state: State, moments: &[Records], promised: usize, begun: usize, story: &str, dice: &mut Dice) {
+    let disk = CrashDisk::with(state);
+    let hash = open(&disk).unwrap_or_else(|error| panic!("{story}: {error}"));
+    let found = records(&hash);
+    let moment = (promised..=begun).find(|&moment| moments[moment] == found);
+    assert!(
+        moment.is_some(),
+        "{story}: {found:?} is of no moment from {promised} to {begun}; before: {:?}, at last: {:?}",
+        moments[promised],
+        moments[begun]
+    );
+    if dice.roll(4) > 0 {
+        return;
+    }
+    // It goes on, and keeps what is synced from then on.
+    let mut expected = found;
+    let mut written = dice.roll(20);
+    while written > 0 {
+        kept::change(&hash, &mut expected, dice);
+        hash.maintain();
+        written -= 1;
+    }
+    hash.sync().unwrap();
+    let state = disk.state().reboot(dice.roll(1 << 40));
+    disk.stop();
+    drop(hash);
+    let disk = CrashDisk::with(state);
+    let hash = open(&disk).unwrap_or_else(|error| panic!("{story}, once more: {error}"));
+    assert_eq!(records(&hash), expected, "{story}, once more");
+}
+
+#[test]
+fn after_a_crash_at_any_operation_the_state_is_one_that_was_and_not_before_what_was_promised() {
+    let seeds: &[u64] = if is_full() { &[1, 2, 3, 4] } else { &[1] };
+    for &seed in seeds {
+        let disk = CrashDisk::new();
+        // The moment that is on disk in the upper half, the one that has begun in the lower.
+        let told = Arc::new(AtomicU64::new(0));
+        let note = Arc::clone(&told);
+        disk.record(move || note.load(Ordering::SeqCst));
+        let moments = run(&disk, seed, STEPS, &mut |step| match step {
+            Step::Begun(moment) => {
+                let synced = told.load(Ordering::SeqCst) >> 32;
+                told.store(synced << 32 | moment as u64, Ordering::SeqCst);
+            }
+            Step::Synced(moment) => {
+                let begun = told.load(Ordering::SeqCst) & u64::from(u32::MAX);
+                told.store((moment as u64) << 32 | begun, Ordering::SeqCst);
+            }
+        });
+        let journal = disk.journal();
+        eprintln!("seed {seed}: {} moments, {} operations on the disk", moments.len(), journal.len());
+        assert!(journal.len() > 2_000, "the session does too little: {}", journal.len());
+        let mut dice = Dice::new(seed);
+        let mut state = State::default();
+        for (index, step) in journal.iter().enumerate() {
+            let (promised, begun) = ((step.note >> 32) as usize, (step.note & u64::from(u32::MAX)) as usize);
+            let ways = if is_full() { 3 } else { u64::from(dice.roll(6) == 0) };
+            for _ in 0..ways {
+                let mut there = state.clone();
+                if dice.coin() {
+                    there.apply_in_part(&step.op, &mut dice);
+                }
+                let reboot = dice.roll(1 << 40);
+                let story = format!("seed {seed}, operation {index} ({}), reboot {reboot}", name(&step.op));
+                check(there.reboot(reboot), &moments, promised, begun, &story, &mut dice);
+            }
+            state.apply(&step.op).unwrap();
+        }
+        // The process is killed, the machine is not: everything that was handed to the system is there.
+        check(state, &moments, moments.len() - 1, moments.len() - 1, "at the end", &mut dice);
+    }
+}
+
+fn name(op: &Op) -> String {
+    let mut text = format!("{op:?}");
+    text.truncate(60);
+    text
+}
+
+#[test]
+fn a_failed_sync_ends_all_writing_and_says_so() {
+    let disk = CrashDisk::new();
+    let hash = open(&disk).unwrap();
+    kept::set(&hash, b"before", b"1").unwrap();
+    hash.sync().unwrap();
+    kept::set(&hash, b"after", b"2").unwrap();
+    disk.fault(|op| match op {
+        Op::Sync { .. } => Err(io::Error::other("the disk does not answer")),
+        _ => Ok(()),
+    });
+    let error = hash.sync().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("the disk does not answer"), "{error}");
+    disk.heal();
+    assert_eq!(hash.sync().unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(kept::set(&hash, b"more", b"3").unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(hash.apply(&[]), Ok(()));
+    // What is there can still be read.
+    assert_eq!(records(&hash).len(), 2);
+    drop(hash);
+    let hash = open(&disk).unwrap();
+    assert_eq!(kept::get(&hash, b"before").as_deref(), Some(&b"1"[..]));
+    kept::set(&hash, b"more", b"3").unwrap();
+    hash.sync().unwrap();
+}
+
+#[test]
+fn a_full_disk_refuses_writes_answers_reads_and_recovers() {
+    let disk = CrashDisk::new();
+    let hash = open(&disk).unwrap();
+    let value = [b'v'; 500];
+    for n in 0..40u32 {
+        kept::set(&hash, &n.to_be_bytes(), &value).unwrap();
+    }
+    hash.sync().unwrap();
+    disk.limit(disk.used() + 10_000);
+    let mut written = 40u32;
+    let error = loop {
+        match kept::set(&hash, &written.to_be_bytes(), &value) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 1000, "it never gets full");
+    };
+    assert_eq!(error.kind(), ErrorKind::Full);
+    assert_eq!(hash.sync().unwrap_err().kind(), ErrorKind::Full);
+    for n in 0..written {
+        assert_eq!(kept::get(&hash, &n.to_be_bytes()).as_deref(), Some(&value[..]), "{n}");
+    }
+    assert_eq!(kept::get(&hash, &written.to_be_bytes()), None);
+    disk.heal();
+    kept::set(&hash, &written.to_be_bytes(), &value).unwrap();
+    hash.sync().unwrap();
+    let state = disk.state().reboot(1);
+    let hash = open(&CrashDisk::with(state)).unwrap();
+    assert_eq!(records(&hash).len() as u32, written + 1);
+}
+
+#[test]
+fn a_second_opening_is_refused_while_the_first_one_lasts() {
+    let disk = CrashDisk::new();
+    let hash = open(&disk).unwrap();
+    assert_eq!(open(&disk).err().map(|error| error.kind()), Some(ErrorKind::Busy));
+    drop(hash);
+    assert_eq!(open(&disk).unwrap().openings(), 2);
+}
+
+#[test]
+fn a_copy_is_what_was_there_at_one_moment_and_the_original_goes_on() {
+    let disk = CrashDisk::new();
+    let mut dice = Dice::new(5);
+    let hash = open(&disk).unwrap();
+    let mut expected = Records::new();
+    for _ in 0..300 {
+        kept::change(&hash, &mut expected, &mut dice);
+        hash.maintain();
+    }
+    hash.copy(Path::new("/copy")).unwrap();
+    let copied = expected.clone();
+    for _ in 0..300 {
+        kept::change(&hash, &mut expected, &mut dice);
+        hash.maintain();
+    }
+    assert_eq!(records(&hash), expected);
+    assert_eq!(hash.copy(Path::new("/copy")).unwrap_err().kind(), ErrorKind::Invalid);
+    let disk = CrashDisk::with(disk.state().reboot(0));
+    assert_eq!(records(&kept::open_in(&disk, Path::new("/copy")).unwrap()), copied);
+}
+
+#[test]
+fn any_changed_bit_is_told_or_changes_nothing() {
+    let disk = CrashDisk::new();
+    let hash = open(&disk).unwrap();
+    let mut dice = Dice::new(9);
+    let mut expected = Records::new();
+    for _ in 0..60 {
+        kept::change(&hash, &mut expected, &mut dice);
+    }
+    hash.close().unwrap();
+    drop(hash);
+    let state = disk.state();
+    let (mut told, mut harmless) = (0, 0);
+    for (path, bytes) in state.files().into_iter().filter(|(path, _)| !path.ends_with("lock")) {
+        let step = if is_full() { 1 } else { 61 };
+        for bit in (0..bytes.len() * 8).step_by(step) {
+            let mut flipped = state.clone();
+            flipped.flip(&path, bit);
+            match open(&CrashDisk::with(flipped)).and_then(|hash| kept::try_records(&hash)) {
+                Ok(found) => {
+                    assert_eq!(found, expected, "bit {bit} of {}", path.display());
+                    harmless += 1;
+                }
+                Err(error) => {
+                    assert!(matches!(error.kind(), ErrorKind::Corrupt), "{error}");
+                    let text = error.to_string();
+                    assert!(text.contains(DATA) && text.contains("offset"), "{text}");
+                    told += 1;
+                }
+            }
+        }
+    }
+    // Most of the bits are the index's, whose damage costs a longer opening only.
+    assert!(told > 200 && harmless > 200, "{told} told, {harmless} harmless");
+}
+
+#[test]
+fn a_file_cut_at_any_length_is_told_or_changes_nothing() {
+    let disk = CrashDisk::new();
+    let hash = open(&disk).unwrap();
+    let mut dice = Dice::new(10);
+    let mut expected = Records::new();
+    for _ in 0..60 {
+        kept::change(&hash, &mut expected, &mut dice);
+    }
+    hash.close().unwrap();
+    drop(hash);
+    let state = disk.state();
+    for (path, bytes) in state.files().into_iter().filter(|(path, _)| !path.ends_with("lock")) {
+        for len in 0..bytes.len() {
+            let mut cut = state.clone();
+            cut.put(&path, bytes[..len].to_vec());
+            match open(&CrashDisk::with(cut)).and_then(|hash| kept::try_records(&hash)) {
+                Ok(found) => assert_eq!(found, expected, "{} cut at {len}", path.display()),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
+            }
+        }
+        let mut without = state.clone();
+        without.take_away(&path);
+        match open(&CrashDisk::with(without)).and_then(|hash| kept::try_records(&hash)) {
+            Ok(found) => assert_eq!(found, expected, "without {}", path.display()),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
+        }
+    }
+}
