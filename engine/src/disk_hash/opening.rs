@@ -174,7 +174,11 @@ impl Attempt<'_> {
                 continue;
             }
             let opened = self.open_segment(number)?;
-            let (found, seed) = *opened.header.as_ref().map_err(|what| corrupt(&opened.path, 0, what))?;
+            let (found, seed) = match &opened.header {
+                Ok(header) => *header,
+                // The one behind it may have come to the disk first.
+                Err(what) => return self.judge_header(&opened, number, &numbers, what),
+            };
             if found.identity != identity || found.number != number {
                 return Err(corrupt(&opened.path, 0, "it is another database's, or has another number"));
             }
@@ -242,9 +246,14 @@ impl Attempt<'_> {
                 return self.judge_known(&segment, at, synced, &numbers);
             }
         }
-        if let Some(number) = missing.iter().find(|number| !replay.dropped.contains(number)) {
-            let path = self.directory.join(file_name(*number));
-            return Err(corrupt(&path, 0, "the segment is missing"));
+        if let Some(&number) = missing.iter().filter(|number| !replay.dropped.contains(number)).min() {
+            let torn = Position { number, offset: 0 };
+            if synced.max(self.marked_behind(number, &numbers)?) > torn {
+                let path = self.directory.join(file_name(number));
+                return Err(corrupt(&path, 0, "the segment is missing"));
+            }
+            // The names of those behind it may have come to the disk first.
+            return Ok(Outcome::Torn(torn));
         }
         let Replay { shards, dropped, .. } = replay;
         let mut shards = shards;
@@ -339,7 +348,7 @@ impl Attempt<'_> {
         Ok(Some(census))
     }
 
-    /// Whether the last segment's bad header is what a crash leaves.
+    /// Whether a segment's bad header is what a crash leaves.
     fn judge_header(&self, opened: &Opened, number: u64, numbers: &[u64], what: &str) -> Result<Outcome> {
         let damage = || Err(corrupt(&opened.path, 0, what));
         let mut bytes = [0; HEADER_LEN];
@@ -348,7 +357,7 @@ impl Attempt<'_> {
         // segment that follows on the one before it.
         let mut seeds = vec![entry::four(&bytes, 60), crc32c::crc32c(&bytes[..60])];
         let mut identity = None;
-        if let [.., before, _] = numbers
+        if let Some(before) = numbers.iter().rfind(|&&before| before < number)
             && let Ok((header, _)) = self.open_segment(*before)?.header
         {
             identity = Some(header.identity);
@@ -367,10 +376,22 @@ impl Attempt<'_> {
                 return damage();
             }
         }
-        if self.indexed(identity).number >= number {
-            return damage();
+        let known = self.indexed(identity).max(self.marked_behind(number, numbers)?);
+        let torn = Position { number, offset: 0 };
+        if known > torn { damage() } else { Ok(Outcome::Torn(torn)) }
+    }
+
+    /// The furthest position that a mark in a segment behind this one tells to be on disk.
+    fn marked_behind(&self, number: u64, numbers: &[u64]) -> Result<Position> {
+        let mut known = Position::default();
+        for &later in numbers.iter().filter(|&&later| later > number) {
+            let opened = self.open_segment(later)?;
+            if let Ok((_, seed)) = opened.header {
+                let mark = furthest_mark(&*opened.file, HEADER_LEN as u64, seed);
+                known = known.max(mark.map_err(|error| unreadable(&opened.path, &error))?);
+            }
         }
-        Ok(Outcome::Torn(Position { number, offset: 0 }))
+        Ok(known)
     }
 
     /// Everything before this is on disk, as the checkpoint tells.
@@ -399,20 +420,9 @@ impl Attempt<'_> {
         synced: Position,
         numbers: &[u64],
     ) -> Result<Outcome> {
-        let mut known = synced;
-        let from = at.offset.max(HEADER_LEN as u64);
-        let read = |segment: &Segment, from| {
-            furthest_mark(&*segment.file, from, segment.seed)
-                .map_err(|error| unreadable(&segment.path, &error))
-        };
-        known = known.max(read(segment, from)?);
-        for &number in numbers.iter().filter(|&&number| number > segment.number) {
-            let opened = self.open_segment(number)?;
-            if let Ok((_, seed)) = opened.header {
-                known = known.max(read(&self.segment(opened, number, 0, seed), HEADER_LEN as u64)?);
-            }
-        }
-        if known > at {
+        let mark = furthest_mark(&*segment.file, at.offset.max(HEADER_LEN as u64), segment.seed);
+        let mark = mark.map_err(|error| unreadable(&segment.path, &error))?;
+        if synced.max(mark).max(self.marked_behind(segment.number, numbers)?) > at {
             return Err(segment.corrupt(at.offset, "the entry is damaged, or cut off"));
         }
         Ok(Outcome::Torn(at))
