@@ -212,7 +212,7 @@ impl MemTree {
     #[inline]
     fn reserve(&self) -> u64 {
         match self.budget.limit().bytes {
-            Some(limit) => (limit / 64).clamp(32 << 10, 1 << 20),
+            Some(limit) => (limit / 128).clamp(16 << 10, 512 << 10),
             None => 0,
         }
     }

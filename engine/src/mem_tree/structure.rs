@@ -21,7 +21,9 @@ impl MemTree {
         let table = self.router.table();
         let index = table.separators.up_to(key);
         let from = table.locations[index];
-        let into = self.least_loaded(from.partition);
+        // To move it takes the memory twice for a moment.
+        let is_scarce = self.budget.is_tight();
+        let into = if is_scarce { from.partition } else { self.least_loaded(from.partition) };
         self.with_two(from.partition, into, |from_partition, into_partition| {
             let segment = from_partition.segment_mut(from.slot);
             if segment.leaves.len() <= LEAVES_MAX {
@@ -96,7 +98,8 @@ impl MemTree {
             let partition = self.partitions[location.partition as usize].0.read();
             partition.segment(location.slot).leaves.len()
         };
-        if length(into) + length(from) > LEAVES_MAX / 2 {
+        let is_costly = into.partition != from.partition && self.budget.is_tight();
+        if length(into) + length(from) > LEAVES_MAX / 2 || is_costly {
             return false;
         }
         let mut done = false;

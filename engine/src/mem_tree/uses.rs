@@ -10,8 +10,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// A counter for so many bytes of the limit.
-const BYTES_PER_COUNTER: u64 = 16;
+/// A counter for so many bytes of the limit: all together a quarter of the last 64th, in which they are made.
+const BYTES_PER_COUNTER: u64 = 64;
 const MOST: u8 = 3;
 
 #[derive(Debug)]
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn uses_are_counted_to_three_and_forgotten_one_by_one() {
-        let limit = MemoryLimit { bytes: Some(16 << 20), when_full: WhenFull::Evict };
+        let limit = MemoryLimit { bytes: Some(64 << 20), when_full: WhenFull::Evict };
         let (budget, uses) = (Budget::new(limit), Uses::new());
         assert_eq!(uses.passed(b"key"), 0);
         (0..5).for_each(|_| uses.note(b"key", &budget));

@@ -71,6 +71,16 @@ engine!(
         },
     }
 );
+engine!(mem_tree, Subject { keeps: false, open: |_| Ok(Box::new(MemTree::new(MemTreeOptions::default())?)) });
+engine!(
+    mem_tree_of_two_partitions,
+    Subject {
+        keeps: false,
+        open: |_| {
+            Ok(Box::new(MemTree::new(MemTreeOptions { partitions: Some(2), ..Default::default() })?))
+        },
+    }
+);
 engine!(
     disk_tree,
     Subject {

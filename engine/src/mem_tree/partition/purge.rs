@@ -2,7 +2,7 @@
 
 use super::super::leaf::{Body, Entry, Item, Leaf, NewLeaf};
 use super::{Partition, whole};
-use crate::arena::{Handle, Need};
+use crate::arena::{Handle, Need, NoRoom};
 use crate::mem_tree::uses::Uses;
 use crate::record::Elsewhere;
 use todana_core::{Expiry, SweepAim};
@@ -89,7 +89,7 @@ impl Partition {
             (expiry != Expiry::Never && is_over(expiry)).then_some(cause)
         };
         let causes: Vec<Option<Cause>> = leaf.entries().map(|entry| over(&entry)).collect();
-        self.purge(slot, at.leaf, &causes).0
+        self.purge(slot, at.leaf, &causes, Need::Upkeep).map_or(0, |(count, _)| count)
     }
 
     /// Has the leaf of this key give up what has expired, and what has been used least. Returns how many bytes that were, and
@@ -117,20 +117,37 @@ impl Partition {
             let is_spared = spare.is_some_and(|spare| spare == own);
             counts.push(if is_spared { SPARED } else { uses.passed(&own) });
         }
+        let cause = Some(Cause::Evicted { by_housekeeping: spare.is_none() });
         if causes.iter().all(Option::is_none) {
             let least = counts.iter().copied().min().unwrap_or(0);
             let most = if least == 0 { counts.len().div_ceil(SHARE_AT_ONCE) } else { 1 };
             let goes = |count: u8| count == least && count != SPARED;
             let unused = counts.iter().enumerate().filter(|(_, count)| goes(**count));
             for (index, _) in unused.take(most) {
-                causes[index] = Some(Cause::Evicted { by_housekeeping: spare.is_none() });
+                causes[index] = cause;
             }
         }
-        (self.purge(slot, at.leaf, &causes).1, next)
+        if let Ok((_, bytes)) = self.purge(slot, at.leaf, &causes, Need::Growth) {
+            return (bytes, next);
+        }
+        // There is not even a smaller block for the others: they go too.
+        for (cause_of, count) in causes.iter_mut().zip(&counts) {
+            if cause_of.is_none() && *count != SPARED {
+                *cause_of = cause;
+            }
+        }
+        (self.purge(slot, at.leaf, &causes, Need::Upkeep).map_or(0, |(_, bytes)| bytes), next)
     }
 
-    /// Removes the records of a leaf that have a cause to go; returns how many, and how many bytes they had.
-    fn purge(&mut self, slot: u32, leaf_index: usize, causes: &[Option<Cause>]) -> (u64, usize) {
+    /// Removes the records of a leaf that have a cause to go; returns how many, and how many bytes they had. Without a
+    /// smaller block for the others all stay.
+    fn purge(
+        &mut self,
+        slot: u32,
+        leaf_index: usize,
+        causes: &[Option<Cause>],
+        need: Need,
+    ) -> Result<(u64, usize), NoRoom> {
         let handle = self.segment(slot).leaves[leaf_index];
         let leaf = self.leaf(handle);
         let (mut items, mut gone) = (Vec::new(), Vec::new());
@@ -145,7 +162,7 @@ impl Partition {
             }
         }
         if gone.is_empty() {
-            return (0, 0);
+            return Ok((0, 0));
         }
         let images = if items.is_empty() {
             Vec::new()
@@ -157,9 +174,8 @@ impl Partition {
         drop(items);
         if images.is_empty() {
             self.remove_leaf(slot, leaf_index);
-        } else if self.replace(slot, leaf_index..leaf_index + 1, &images, &[], Need::Upkeep).is_err() {
-            // The system may refuse even a smaller block; then all stays until the next round.
-            return (0, 0);
+        } else {
+            self.replace(slot, leaf_index..leaf_index + 1, &images, &[], need)?;
         }
         let (count, mut bytes) = (gone.len() as u64, 0);
         for (cause, plain, expires, entry) in gone {
@@ -176,7 +192,7 @@ impl Partition {
         if self.arena.is_sparse() {
             self.compact(self.arena.effort());
         }
-        (count, bytes)
+        Ok((count, bytes))
     }
 
     fn count_leaving(&mut self, cause: Cause, plain: usize, expires: bool) {
