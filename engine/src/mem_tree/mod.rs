@@ -178,7 +178,7 @@ impl MemTree {
     fn close_ranks(&self, bytes: usize) -> bool {
         for partition in &self.partitions {
             let mut partition = partition.0.write();
-            while !self.budget.fits(bytes as u64) && partition.maintain() {}
+            while !self.budget.fits(bytes as u64) && partition.pack() {}
         }
         self.budget.fits(bytes as u64)
     }
@@ -264,6 +264,9 @@ impl Engine for MemTree {
                     while steps < TRIES && !self.budget.refuses() && !self.budget.fits(self.reserve()) {
                         self.evict(EVICTION_STEP, Some(key));
                         steps += 1;
+                    }
+                    if steps == TRIES && !self.budget.fits(0) {
+                        self.close_ranks(0);
                     }
                     return Ok(());
                 }

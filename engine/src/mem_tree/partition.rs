@@ -302,6 +302,11 @@ impl Partition {
         *self.by_low.range::<[u8], _>(range).next_back().expect("some segment begins before").1
     }
 
+    /// One step of getting by with less; true if something was won.
+    pub(super) fn pack(&mut self) -> bool {
+        self.arena.trim() || self.compact(Effort::Leisurely)
+    }
+
     /// Background housekeeping: one thorough step; true if there may be more to do.
     pub(super) fn maintain(&mut self) -> bool {
         // What is written to is best left with some slack; what rests is packed to the last page.
