@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::ops::{Bound, ControlFlow};
 use todana_core::Engine;
-use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
+use todana_engine::{Compression, MemHash, MemHashOptions, MemTree, MemTreeOptions};
 use visitor::Set;
 
 /// Resident bytes of this process.
@@ -57,7 +57,9 @@ fn scattered(records: u64) -> Vec<u32> {
 fn memory(records: u64) {
     println!("# memory: resident bytes after {records} records (MB = 10^6 bytes)");
     type Make = fn(u64) -> (Vec<u8>, Vec<u8>);
-    let shapes: [(&str, Make, bool); 7] = [
+    let shapes: [(&str, Make, bool); 9] = [
+        ("compressed: 8-digit key = value", |n| (decimal(n).to_vec(), decimal(n).to_vec()), true),
+        ("compressed: the same, at random", |n| (decimal(n).to_vec(), decimal(n).to_vec()), false),
         ("8-digit key = value", |n| (decimal(n).to_vec(), decimal(n).to_vec()), true),
         ("the same, at random", |n| (decimal(n).to_vec(), decimal(n).to_vec()), false),
         ("8-digit key, 8 random bytes", |n| (decimal(n).to_vec(), arbitrary(n).to_le_bytes().to_vec()), true),
@@ -82,7 +84,8 @@ fn memory(records: u64) {
     for (name, make, in_order) in shapes {
         let order = scattered(if in_order { 0 } else { records });
         let before = resident();
-        let tree = MemTree::new(MemTreeOptions::default()).expect("valid options");
+        let compression = name.starts_with("compressed").then(Compression::default);
+        let tree = MemTree::new(MemTreeOptions { compression, ..Default::default() }).expect("valid options");
         let records = if name.starts_with("16") { records / 5 } else { records };
         let mut payload = 0;
         for n in 0..records {
@@ -95,7 +98,7 @@ fn memory(records: u64) {
         let settled = resident() - before;
         let status = tree.status();
         println!(
-            "{name:30} loaded {:7.1} MB, settled {:7.1} MB = {:6.2} B/record; payload {:7.1}, live {:7.1}, committed {:7.1}, index {:.1}",
+            "{name:32} loaded {:7.1} MB, settled {:7.1} MB = {:6.2} B/record; payload {:7.1}, live {:7.1}, committed {:7.1}, index {:.1}",
             mb(loaded),
             mb(settled),
             settled as f64 / records as f64,

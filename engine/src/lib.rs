@@ -18,5 +18,5 @@ mod record;
 pub use disk_hash::{DiskHash, DiskHashOptions};
 pub use disk_tree::{DiskTree, DiskTreeOptions};
 pub use mem_hash::{EvictionObserver, MemHash, MemHashOptions};
-pub use mem_tree::{MemTree, MemTreeOptions};
+pub use mem_tree::{Compression, MemTree, MemTreeOptions};
 pub use raw::release_start_up_memory;

@@ -4,7 +4,7 @@
 mod tree;
 
 use proptest::prelude::*;
-use todana_engine::MemTreeOptions;
+use todana_engine::{Compression, MemTreeOptions};
 use tree::{Step, check, steps};
 
 /// Fewer cases where each is slow (sanitizers, valgrind) or more for a long run: `TODANA_CASES`.
@@ -16,13 +16,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(48), ..ProptestConfig::default() })]
 
     #[test]
-    fn agrees_with_the_model(steps in steps(1..1500), partitions in 1usize..5) {
-        check(MemTreeOptions { partitions: Some(partitions), ..Default::default() }, &steps);
+    fn agrees_with_the_model(steps in steps(1..1500), partitions in 1usize..5, compressed in any::<bool>()) {
+        let compression = compressed.then_some(Compression { open_bytes: 0 });
+        check(MemTreeOptions { partitions: Some(partitions), compression, ..Default::default() }, &steps);
     }
 }
 
-#[test]
-fn grows_shrinks_and_grows_again_without_losing_a_record() {
+fn growth() -> Vec<Step> {
     let mut steps = Vec::new();
     for round in 0..3u32 {
         // Upwards, downwards, at random.
@@ -44,7 +44,18 @@ fn grows_shrinks_and_grows_again_without_losing_a_record() {
         steps.push(Step::Maintain);
         steps.push(Step::Walk);
     }
-    check(MemTreeOptions { partitions: Some(3), ..Default::default() }, &steps);
+    steps
+}
+
+#[test]
+fn grows_shrinks_and_grows_again_without_losing_a_record() {
+    check(MemTreeOptions { partitions: Some(3), ..Default::default() }, &growth());
+}
+
+#[test]
+fn a_compressed_tree_grows_shrinks_and_grows_again_without_losing_a_record() {
+    let compression = Some(Compression { open_bytes: 0 });
+    check(MemTreeOptions { partitions: Some(3), compression, ..Default::default() }, &growth());
 }
 
 #[test]

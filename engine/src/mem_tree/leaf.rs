@@ -24,10 +24,8 @@ use todana_core::Attributes;
 
 /// What a leaf keeps of a longer key.
 pub(super) const STORED_KEY_MAX: usize = 500;
-/// A leaf is split when it is longer than this ...
-pub(super) const LEAF_BYTES: usize = 1024;
-/// ... and has at least so many records.
-pub(super) const LEAF_RECORDS: usize = 8;
+/// A leaf of fewer records is not split.
+const LEAF_RECORDS: usize = 8;
 const PREFIX_MAX: usize = 255;
 const GROUP_BYTES: usize = 160;
 const HEADER: usize = 4;
@@ -527,7 +525,7 @@ impl NewLeaf {
     }
 
     /// Whether a leaf of so many records may be so long.
-    pub(super) fn fits(&self, records: usize) -> bool {
-        self.image.len() <= LEAF_BYTES || records < LEAF_RECORDS
+    pub(super) fn fits(&self, records: usize, len_max: usize) -> bool {
+        self.image.len() <= len_max || records < LEAF_RECORDS
     }
 }

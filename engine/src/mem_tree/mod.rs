@@ -14,6 +14,7 @@
 //! Cost: a lookup is two searches in small sorted arrays and two or three cache misses in the leaf; a write moves a leaf of
 //! some 700 bytes, at times a second one (a split), and once in some ten thousand new records half a segment.
 
+mod closed;
 mod leaf;
 mod ordered;
 mod partition;
@@ -28,7 +29,7 @@ use crate::arena::{Budget, NoRoom};
 use crate::huge::{self, TRIES, full};
 use crate::mem_hash::classes::ClassBounds;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use partition::{Partition, Trouble};
+use partition::{Partition, Shape, Trouble};
 use router::{Location, Router};
 use segment::{LEAVES_MAX, Segment};
 use std::ops::{Bound, ControlFlow};
@@ -51,6 +52,24 @@ pub struct MemTreeOptions {
     /// Upper bounds of the plain sizes (key + value + 4 if flags) by which `status` counts records, ascending, at
     /// most 255.
     pub class_bounds: Vec<u32>,
+    /// Whether leaves are compressed, and how.
+    pub compression: Option<Compression>,
+}
+
+/// How a [`MemTree`] is compressed.
+///
+/// Its leaves are larger then, some 8 KiB. Those that are written to are open; a read of another one decompresses it, which
+/// takes some microseconds, and keeps a copy. Records above 2 KiB, and the leaves with records above 2 KiB, are not compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compression {
+    /// How many bytes of leaves may be open, copies included; at least 64 KiB a partition.
+    pub open_bytes: usize,
+}
+
+impl Default for Compression {
+    fn default() -> Self {
+        Compression { open_bytes: 4 << 20 }
+    }
 }
 
 impl Default for MemTreeOptions {
@@ -59,6 +78,7 @@ impl Default for MemTreeOptions {
             partitions: None,
             limit: MemoryLimit { bytes: None, when_full: WhenFull::Evict },
             class_bounds: Vec::new(),
+            compression: None,
         }
     }
 }
@@ -129,7 +149,15 @@ impl MemTree {
         }
         let budget = Arc::new(Budget::new(options.limit));
         let bounds = Arc::new(ClassBounds::new(bounds));
-        let partition = |_| Padded(RwLock::new(Partition::new(Arc::clone(&budget), Arc::clone(&bounds))));
+        let shape = match options.compression {
+            None => Shape { leaf_max: 1 << 10, record_max: 512, open_max: None },
+            Some(Compression { open_bytes }) => {
+                let open_max = (open_bytes / count / 2).max(32 << 10);
+                Shape { leaf_max: 8 << 10, record_max: 2 << 10, open_max: Some(open_max) }
+            }
+        };
+        let partition =
+            |_| Padded(RwLock::new(Partition::new(Arc::clone(&budget), Arc::clone(&bounds), shape)));
         let partitions: Box<[Padded]> = (0..count).map(partition).collect();
         let slot = partitions[0].0.write().add_segment(Segment::empty(Arc::from(&[][..]), None));
         Ok(MemTree {

@@ -4,6 +4,7 @@
 //! its segment alone, a block of one record by its stub alone; each is found again from the first key in the block, so any
 //! block may move at any time.
 
+mod closing;
 mod moving;
 mod purge;
 mod walk;
@@ -12,18 +13,33 @@ mod write;
 pub(super) use walk::Walked;
 pub(super) use write::Trouble;
 
+use super::closed::{self, Copies};
 use super::leaf::{self, Body, Entry, Leaf, NewLeaf, Spot};
 use super::segment::Segment;
 use crate::arena::{Arena, Budget, Effort, Handle, Kind};
 use crate::huge::HugeTable;
 use crate::mem_hash::classes::{ClassBounds, Classes};
 use crate::record::{Elsewhere, Parts};
+use closing::Closing;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use todana_core::{Record, Status};
 
+/// How large leaves are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// A longer leaf is split, unless it has few records.
+    pub(super) leaf_max: usize,
+    /// A longer record gets a block of its own.
+    pub(super) record_max: usize,
+    /// Leaves are compressed, and open ones may come to so many bytes, copies to as many again.
+    pub(super) open_max: Option<usize>,
+}
+
 pub(super) struct Partition {
+    pub(super) shape: Shape,
+    closing: Option<Closing>,
     segments: Vec<Option<Segment>>,
     /// Numbers of segments that are not in use.
     free: Vec<u32>,
@@ -63,8 +79,11 @@ pub(super) struct At {
 }
 
 impl Partition {
-    pub(super) fn new(budget: Arc<Budget>, bounds: Arc<ClassBounds>) -> Partition {
+    pub(super) fn new(budget: Arc<Budget>, bounds: Arc<ClassBounds>, shape: Shape) -> Partition {
+        let closing = |open_max| Closing::new(open_max, Copies::new(open_max, Arc::clone(&budget)));
         Partition {
+            shape,
+            closing: shape.open_max.map(closing),
             segments: Vec::new(),
             free: Vec::new(),
             by_low: BTreeMap::new(),
@@ -90,7 +109,7 @@ impl Partition {
 
     /// Leaves an empty one, without any segment, in its place.
     pub(super) fn empty(&mut self, changed: u64) -> Partition {
-        let mut empty = Partition::new(Arc::clone(&self.budget), self.classes.bounds());
+        let mut empty = Partition::new(Arc::clone(&self.budget), self.classes.bounds(), self.shape);
         empty.changed = changed;
         // What has gone stays counted.
         std::mem::swap(&mut empty.classes, &mut self.classes);
@@ -151,8 +170,10 @@ impl Partition {
         At { slot, leaf, handle: segment.leaves[leaf] }
     }
 
+    /// An open leaf.
     #[inline]
     pub(super) fn leaf(&self, handle: Handle) -> Leaf<'_> {
+        debug_assert!(!self.is_closed(handle));
         Leaf::new(self.arena.bytes(handle))
     }
 
@@ -161,14 +182,24 @@ impl Partition {
         if handle.is_none() {
             return Spot::NOWHERE;
         }
-        self.leaf(handle).seek(key, |elsewhere| self.key_elsewhere(elsewhere))
+        self.seek_in(self.leaf(handle), key)
+    }
+
+    #[inline]
+    pub(super) fn seek_in<'a>(&'a self, leaf: Leaf<'a>, key: &[u8]) -> Spot {
+        leaf.seek(key, |elsewhere| self.key_elsewhere(elsewhere))
     }
 
     #[inline]
     pub(super) fn view<T>(&self, slot: u32, key: &[u8], see: impl FnOnce(Record<'_>) -> T) -> Option<T> {
         let at = self.at(slot, key);
-        let entry = self.seek(at.handle, key).found?;
-        Some(see(self.record(at.handle, &entry, &mut [0; 20])))
+        if at.handle.is_none() {
+            return None;
+        }
+        self.with_leaf(at.handle, |leaf| {
+            let entry = self.seek_in(leaf, key).found?;
+            Some(see(self.record(leaf, &entry, &mut [0; 20])))
+        })
     }
 
     #[inline]
@@ -182,13 +213,13 @@ impl Partition {
     #[inline]
     pub(super) fn record<'a>(
         &'a self,
-        handle: Handle,
+        leaf: Leaf<'a>,
         entry: &Entry,
         digits: &'a mut [u8; 20],
     ) -> Record<'a> {
         match &entry.body {
             Body::Whole(parts) => {
-                let bytes = self.arena.bytes(handle);
+                let bytes = leaf.bytes();
                 Record::new(parts.value_text(bytes, digits), parts.attributes(bytes))
             }
             Body::Stub { elsewhere, .. } => self.record_elsewhere(*elsewhere, digits),
@@ -254,6 +285,9 @@ impl Partition {
         let (mut moved_leaves, mut moved_records) = (Vec::new(), Vec::new());
         let done = arena.compact(effort, &mut |bytes, kind, from, to| match kind {
             // A leaf of the step may have held a stub of another block of the step: its key is looked for later.
+            Kind::Bucket if closed::is_closed(bytes) => {
+                moved_leaves.push((closed::key(bytes).to_vec(), from, to))
+            }
             Kind::Bucket => {
                 let leaf = Leaf::new(bytes);
                 let first = leaf.entry(leaf.records_at());
@@ -276,10 +310,11 @@ impl Partition {
                     behind.map(|behind| (slot, first + behind))
                 })
                 .expect("a leaf's block belongs to a segment");
-            renamed.push((slot, leaf, to));
+            renamed.push((slot, leaf, from, to));
         }
         self.blocks_moved += (renamed.len() + moved_records.len()) as u64;
-        for (slot, leaf, to) in renamed {
+        for (slot, leaf, from, to) in renamed {
+            self.closed_has_moved(from);
             self.segment_mut(slot).leaves[leaf] = to;
         }
         for (key, from, to) in moved_records {

@@ -1,5 +1,6 @@
 //! A segment's way from one partition to another.
 
+use super::super::closed;
 use super::super::leaf::{Body, Leaf};
 use super::super::segment::Segment;
 use super::{Partition, whole};
@@ -15,13 +16,16 @@ impl Partition {
         let mut new: Vec<(Handle, usize, Kind)> = Vec::new();
         let mut is_room = true;
         for &handle in segment.leaves.iter().filter(|handle| !handle.is_none()) {
-            let image = self.leaf(handle).image().to_vec();
+            let len = self.block_len(handle);
+            let image = self.arena.bytes(handle)[..len].to_vec();
             let mut get = |len: usize, kind: Kind| match other.arena.alloc(len, kind, Need::Upkeep) {
                 Ok(handle) => new.push((handle, len, kind)),
                 Err(_) => is_room = false,
             };
             get(image.len(), Kind::Bucket);
-            for entry in self.leaf(handle).entries() {
+            // A closed leaf has no stubs.
+            let entries = (!self.is_closed(handle)).then(|| self.leaf(handle).entries());
+            for entry in entries.into_iter().flatten() {
                 if let Body::Stub { elsewhere: Elsewhere::Block(block), .. } = entry.body {
                     get(whole(self.arena.bytes(Handle(block))).value.end, Kind::Record);
                 }
@@ -44,7 +48,9 @@ impl Partition {
             // Entries are read with some bytes behind them.
             let len = image.len();
             image.resize(len + 8, 0);
-            let leaf = Leaf::new(&image);
+            let is_closed = self.is_closed(*handle);
+            let opened = if is_closed { closed::open(&image) } else { Vec::new() };
+            let leaf = Leaf::new(if is_closed { &opened } else { &image });
             let mut mended = Vec::new();
             for entry in leaf.entries() {
                 let plain = self.plain_size(leaf, &entry);
@@ -71,7 +77,9 @@ impl Partition {
                 image[at..at + 4].copy_from_slice(&reference.to_le_bytes());
             }
             other.arena.write(home, 0, &image[..len]);
+            self.forget_closed(*handle);
             self.arena.free(*handle, len, Kind::Bucket);
+            other.learn_closed(home);
             *handle = home;
         }
         true

@@ -1,7 +1,7 @@
 //! Records that leave without being told to by a client: what has expired, and what makes room.
 
 use super::super::leaf::{Body, Entry, Item, Leaf, NewLeaf};
-use super::{Partition, whole};
+use super::{At, Partition, whole};
 use crate::arena::{Handle, Need, NoRoom};
 use crate::mem_tree::uses::Uses;
 use crate::record::Elsewhere;
@@ -54,15 +54,16 @@ impl Partition {
         let at = self.at(slot, key);
         let mut looked = Looked { seen: 0, any_over: false, next: self.segment(slot).end_of(at.leaf) };
         if !at.handle.is_none() {
-            let leaf = self.leaf(at.handle);
-            for at in leaf.places() {
-                looked.seen += 1;
-                if leaf.is_plain(at) {
-                    continue;
+            self.with_leaf(at.handle, |leaf| {
+                for at in leaf.places() {
+                    looked.seen += 1;
+                    if leaf.is_plain(at) {
+                        continue;
+                    }
+                    let expiry = self.expiry_of(leaf, &leaf.entry(at));
+                    looked.any_over |= expiry != Expiry::Never && is_over(expiry);
                 }
-                let expiry = self.expiry_of(leaf, &leaf.entry(at));
-                looked.any_over |= expiry != Expiry::Never && is_over(expiry);
-            }
+            });
         }
         looked
     }
@@ -75,7 +76,7 @@ impl Partition {
         aim: SweepAim,
         is_over: &mut dyn FnMut(Expiry) -> bool,
     ) -> u64 {
-        let at = self.at(slot, key);
+        let Ok(at) = self.open_at(slot, key) else { return 0 };
         if at.handle.is_none() {
             return 0;
         }
@@ -89,7 +90,7 @@ impl Partition {
             (expiry != Expiry::Never && is_over(expiry)).then_some(cause)
         };
         let causes: Vec<Option<Cause>> = leaf.entries().map(|entry| over(&entry)).collect();
-        self.purge(slot, at.leaf, &causes, Need::Upkeep).map_or(0, |(count, _)| count)
+        self.purge(key, at, &causes, Need::Upkeep).map_or(0, |(count, _)| count)
     }
 
     /// Has the leaf of this key give up what has expired, and what has been used least. Returns how many bytes that were, and
@@ -101,8 +102,9 @@ impl Partition {
         uses: &Uses,
         spare: Option<&[u8]>,
     ) -> (usize, Option<Vec<u8>>) {
-        let at = self.at(slot, key);
-        let next = self.segment(slot).end_of(at.leaf);
+        let leaf = self.at(slot, key).leaf;
+        let next = self.segment(slot).end_of(leaf);
+        let Ok(at) = self.open_at(slot, key) else { return (0, next) };
         if at.handle.is_none() {
             return (0, next);
         }
@@ -127,7 +129,7 @@ impl Partition {
                 causes[index] = cause;
             }
         }
-        if let Ok((_, bytes)) = self.purge(slot, at.leaf, &causes, Need::Growth) {
+        if let Ok((_, bytes)) = self.purge(key, at, &causes, Need::Growth) {
             return (bytes, next);
         }
         // There is not even a smaller block for the others: they go too.
@@ -136,19 +138,18 @@ impl Partition {
                 *cause_of = cause;
             }
         }
-        (self.purge(slot, at.leaf, &causes, Need::Upkeep).map_or(0, |(_, bytes)| bytes), next)
+        (self.purge(key, at, &causes, Need::Upkeep).map_or(0, |(_, bytes)| bytes), next)
     }
 
     /// Removes the records of a leaf that have a cause to go; returns how many, and how many bytes they had. Without a
     /// smaller block for the others all stay.
     fn purge(
         &mut self,
-        slot: u32,
-        leaf_index: usize,
+        key: &[u8],
+        At { slot, leaf: leaf_index, handle }: At,
         causes: &[Option<Cause>],
         need: Need,
     ) -> Result<(u64, usize), NoRoom> {
-        let handle = self.segment(slot).leaves[leaf_index];
         let leaf = self.leaf(handle);
         let (mut items, mut gone) = (Vec::new(), Vec::new());
         for (entry, cause) in leaf.entries().zip(causes) {
@@ -189,6 +190,7 @@ impl Partition {
         if !images.is_empty() {
             self.join_if_sparse(slot, leaf_index);
         }
+        self.close_some(key);
         if self.arena.is_sparse() {
             self.compact(self.arena.effort());
         }

@@ -26,20 +26,23 @@ impl Partition {
         };
         let at = self.at(slot, key);
         if !at.handle.is_none() {
-            let spot = self.seek(at.handle, key);
-            let leaf = self.leaf(at.handle);
-            let mut next = spot.at;
-            if let (Some(found), Bound::Excluded(_)) = (&spot.found, from) {
-                next += found.len;
-            }
-            let (mut key, mut digits) = (Vec::new(), [0; 20]);
-            while next < leaf.len() {
-                let entry = leaf.entry(next);
-                self.key_of(leaf, &entry, &mut key);
-                if see(&key, self.record(at.handle, &entry, &mut digits)).is_break() {
-                    return Walked::Enough;
+            let flow = self.with_leaf(at.handle, |leaf| {
+                let spot = self.seek_in(leaf, key);
+                let mut next = spot.at;
+                if let (Some(found), Bound::Excluded(_)) = (&spot.found, from) {
+                    next += found.len;
                 }
-                next += entry.len;
+                let (mut key, mut digits) = (Vec::new(), [0; 20]);
+                while next < leaf.len() {
+                    let entry = leaf.entry(next);
+                    self.key_of(leaf, &entry, &mut key);
+                    see(&key, self.record(leaf, &entry, &mut digits))?;
+                    next += entry.len;
+                }
+                ControlFlow::Continue(())
+            });
+            if flow.is_break() {
+                return Walked::Enough;
             }
         }
         self.segment(slot).end_of(at.leaf).map_or(Walked::Done, Walked::On)
@@ -56,23 +59,26 @@ impl Partition {
         };
         let handle = segment.leaves[leaf_index];
         if !handle.is_none() {
-            let leaf = self.leaf(handle);
-            let end = match from {
-                Bound::Included(key) => {
-                    let spot = self.seek(handle, key);
-                    spot.at + spot.found.map_or(0, |found| found.len)
+            let flow = self.with_leaf(handle, |leaf| {
+                let end = match from {
+                    Bound::Included(key) => {
+                        let spot = self.seek_in(leaf, key);
+                        spot.at + spot.found.map_or(0, |found| found.len)
+                    }
+                    Bound::Excluded(key) => self.seek_in(leaf, key).at,
+                    Bound::Unbounded => leaf.len(),
+                };
+                let places: Vec<u16> = leaf.places().take_while(|&at| at < end).map(|at| at as u16).collect();
+                let (mut key, mut digits) = (Vec::new(), [0; 20]);
+                for &at in places.iter().rev() {
+                    let entry = leaf.entry(usize::from(at));
+                    self.key_of(leaf, &entry, &mut key);
+                    see(&key, self.record(leaf, &entry, &mut digits))?;
                 }
-                Bound::Excluded(key) => self.seek(handle, key).at,
-                Bound::Unbounded => leaf.len(),
-            };
-            let places: Vec<u16> = leaf.places().take_while(|&at| at < end).map(|at| at as u16).collect();
-            let (mut key, mut digits) = (Vec::new(), [0; 20]);
-            for &at in places.iter().rev() {
-                let entry = leaf.entry(usize::from(at));
-                self.key_of(leaf, &entry, &mut key);
-                if see(&key, self.record(handle, &entry, &mut digits)).is_break() {
-                    return Walked::Enough;
-                }
+                ControlFlow::Continue(())
+            });
+            if flow.is_break() {
+                return Walked::Enough;
             }
         }
         let start = segment.start_of(leaf_index);

@@ -1,9 +1,7 @@
 //! How records come into their leaves and out of them.
 
 use super::super::leaf::STORED_KEY_MAX;
-use super::super::leaf::{
-    Body, Entry, Item, LEAF_BYTES, NewLeaf, Spot, common_len, entry, put_record, put_stub, stored,
-};
+use super::super::leaf::{Body, Entry, Item, NewLeaf, Spot, common_len, entry, put_record, put_stub, stored};
 use super::super::separators::between;
 use super::{At, Partition, whole};
 use crate::arena::{Arena, Handle, Kind, Need, NoRoom};
@@ -13,12 +11,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use todana_core::{Action, Attributes, Error, ErrorKind, Record, SharedBytes, Visitor};
 
-/// Longer records get a block of their own.
-const LEAF_RECORD_MAX: usize = 512;
-/// Leaves that have become shorter than this join a neighbour ...
-const SPARSE: usize = LEAF_BYTES / 4;
-/// ... if both together are no longer than this.
-const JOINED_MAX: usize = LEAF_BYTES / 4 * 3;
+/// A leaf that has become shorter than one such part of the longest joins a neighbour, if both together leave one free.
+const SPARSE_PART: usize = 4;
 
 /// Why a visit did not come to its end.
 #[derive(Debug)]
@@ -62,7 +56,7 @@ impl Partition {
         key: &[u8],
         visitor: &mut dyn Visitor,
     ) -> Result<(), Trouble> {
-        let at = self.at(slot, key);
+        let at = self.open_at(slot, key)?;
         let spot = self.seek(at.handle, key);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
@@ -70,10 +64,11 @@ impl Partition {
             .plan(key, at, &spot, visitor, &mut scratch)
             .and_then(|plan| self.carry_out(plan, key, at, &spot, visitor, &scratch));
         // One long record must not leave a long buffer behind.
-        if scratch.capacity() > 4 * LEAF_RECORD_MAX {
+        if scratch.capacity() > 4 * self.shape.record_max {
             scratch = Vec::new();
         }
         self.scratch = scratch;
+        self.close_some(key);
         if outcome.is_ok() && self.arena.is_sparse() {
             self.compact(self.arena.effort());
         }
@@ -89,7 +84,7 @@ impl Partition {
         scratch: &mut Vec<u8>,
     ) -> Result<Plan, Trouble> {
         let mut digits = [0; 20];
-        let old = spot.found.as_ref().map(|entry| self.record(at.handle, entry, &mut digits));
+        let old = spot.found.as_ref().map(|entry| self.record(self.leaf(at.handle), entry, &mut digits));
         let (record, need) = match visitor.visit(old) {
             Action::Keep => return Ok(Plan::Nothing),
             Action::Remove => return Ok(if old.is_some() { Plan::Remove } else { Plan::Nothing }),
@@ -110,7 +105,7 @@ impl Partition {
         let plain = key.len() + record.value.len() + if record.attributes.flags != 0 { 4 } else { 0 };
         if plain <= BLOCK_RECORD_MAX {
             // 20 digits at most are packed, into 9 bytes at least.
-            if key.len() <= STORED_KEY_MAX && plain <= LEAF_RECORD_MAX {
+            if key.len() <= STORED_KEY_MAX && plain <= self.shape.record_max {
                 let omitted = match spot.shares_prefix {
                     _ if at.handle.is_none() => 0,
                     true => self.leaf(at.handle).prefix().len(),
@@ -288,13 +283,14 @@ impl Partition {
             }
             let leaf = self.leaf(at.handle);
             let len = leaf.len();
-            if len + bytes.len() - old_len <= LEAF_BYTES && leaf.adjust(spot, old_len, bytes, &mut new.header)
+            if len + bytes.len() - old_len <= self.shape.leaf_max
+                && leaf.adjust(spot, old_len, bytes, &mut new.header)
             {
                 return self.splice(at, spot.at..spot.at + old_len, bytes, &new.header, need);
             }
             leaf.splice(spot, old_len, bytes, new);
-            let is_long = new.image.len() > LEAF_BYTES;
-            if !is_long || new.fits(leaf.places().count() + usize::from(old_len == 0)) {
+            let is_long = new.image.len() > self.shape.leaf_max;
+            if !is_long || new.fits(leaf.places().count() + usize::from(old_len == 0), self.shape.leaf_max) {
                 return self.store(at, &new.image, need);
             }
         }
@@ -369,7 +365,8 @@ impl Partition {
         }
         items.insert(place, item);
         let (mut ranges, mut images) = (Vec::new(), Vec::new());
-        divide(&items, 0..items.len(), Some(place), new, &mut ranges, &mut images);
+        let leaf_max = self.shape.leaf_max;
+        divide(&items, 0..items.len(), Some(place), leaf_max, new, &mut ranges, &mut images);
         let between: Vec<Vec<u8>> = ranges[1..]
             .iter()
             .map(|range: &Range<usize>| self.between(&items[range.start - 1], &items[range.start]))
@@ -428,7 +425,8 @@ impl Partition {
     fn free_leaf(&mut self, slot: u32, leaf: usize) {
         let handle = self.segment(slot).leaves[leaf];
         if !handle.is_none() {
-            let len = self.leaf(handle).len();
+            let len = self.block_len(handle);
+            self.forget_closed(handle);
             self.leaf_bytes -= len;
             self.arena.free(handle, len, Kind::Bucket);
         }
@@ -482,7 +480,7 @@ impl Partition {
     }
 
     pub(super) fn join_if_sparse(&mut self, slot: u32, leaf: usize) {
-        if self.leaf(self.segment(slot).leaves[leaf]).len() < SPARSE {
+        if self.leaf(self.segment(slot).leaves[leaf]).len() < self.shape.leaf_max / SPARSE_PART {
             self.join(slot, leaf);
         }
     }
@@ -490,9 +488,13 @@ impl Partition {
     /// Makes one leaf of this one and a neighbour, if that is short enough.
     fn join(&mut self, slot: u32, leaf: usize) {
         let leaves = &self.segment(slot).leaves;
-        let len = |leaf: usize| self.leaf(leaves[leaf]).len();
-        let behind = leaf + 1 < leaves.len() && len(leaf) + len(leaf + 1) <= JOINED_MAX;
-        let before = leaf > 0 && len(leaf - 1) + len(leaf) <= JOINED_MAX;
+        let joined_max = self.shape.leaf_max - self.shape.leaf_max / SPARSE_PART;
+        // One that is closed stays so.
+        let len = |leaf: usize| {
+            if self.is_closed(leaves[leaf]) { usize::MAX / 2 } else { self.leaf(leaves[leaf]).len() }
+        };
+        let behind = leaf + 1 < leaves.len() && len(leaf) + len(leaf + 1) <= joined_max;
+        let before = leaf > 0 && len(leaf - 1) + len(leaf) <= joined_max;
         let first = match (behind, before) {
             (true, _) => leaf,
             (false, true) => leaf - 1,
@@ -509,7 +511,7 @@ impl Partition {
         let mut new = NewLeaf::default();
         new.build(&items);
         // The shorter prefix may make it too long after all.
-        if new.fits(items.len()) {
+        if new.fits(items.len(), self.shape.leaf_max) {
             drop(items);
             // The system may refuse a block; then they stay apart.
             let _ = self.replace(slot, first..first + 2, &[new.image], &[], Need::Upkeep);
@@ -522,12 +524,13 @@ fn divide(
     items: &[Item<'_>],
     range: Range<usize>,
     place: Option<usize>,
+    leaf_max: usize,
     new: &mut NewLeaf,
     ranges: &mut Vec<Range<usize>>,
     images: &mut Vec<Vec<u8>>,
 ) {
     new.build(&items[range.clone()]);
-    if new.fits(range.len()) {
+    if new.fits(range.len(), leaf_max) {
         images.push(new.image.clone());
         ranges.push(range);
         return;
@@ -547,6 +550,6 @@ fn divide(
             (range.start + middle.unwrap_or(range.len() / 2)).clamp(range.start + 1, range.end - 1)
         }
     };
-    divide(items, range.start..middle, None, new, ranges, images);
-    divide(items, middle..range.end, None, new, ranges, images);
+    divide(items, range.start..middle, None, leaf_max, new, ranges, images);
+    divide(items, middle..range.end, None, leaf_max, new, ranges, images);
 }
