@@ -68,8 +68,8 @@ pub use data_directory::{
     DataDirectory, DataOptions, Newest, Opened, Progress, Remedy, Repair, Verified, repair, seed_of, verify,
 };
 pub use database::Database;
-pub use db::{Db, DbOptions, Kind, Name, Tuning};
-pub use records::{Compared, OwnedRecord, Records, Update};
+pub use db::{Cursor, Db, DbOptions, Iter, IterKeys, IterRecords, Kind, Name, Tuning};
+pub use records::{Compared, Heading, OwnedRecord, Records, Update};
 pub use rescue::restore_damaged;
 pub use restoration::{RestoreOptions, Restored, restore};
 pub use sweep::{Round, Sweeps};

@@ -1,9 +1,12 @@
 //! What can be done with the records of a database, in a program's own words: on the database and within a transaction alike.
 
+use crate::Database;
+use crate::db::{Cursor, Iter};
 use crate::transaction::Transaction;
+use std::ops::{Bound, ControlFlow, RangeBounds};
 use todana_core::{
-    Action, Attributes, Command, Delete, Error, ErrorKind, Expiry, Get, Needs, Record, Refusal, Reply,
-    Result, Store, StoreMode, Touch, Ttl, Visitor,
+    Action, Attributes, Command, Delete, Engine, Error, ErrorKind, Expiry, Get, Needs, Place, Record,
+    Refusal, Reply, Result, Store, StoreMode, Touch, Ttl, Visitor,
 };
 
 /// A record of one's own: a value and what rides with it.
@@ -20,7 +23,7 @@ pub struct OwnedRecord {
 }
 
 impl OwnedRecord {
-    fn of(record: Record<'_>) -> OwnedRecord {
+    pub(crate) fn of(record: Record<'_>) -> OwnedRecord {
         let Attributes { flags, expiry, version, .. } = record.attributes;
         OwnedRecord { value: record.value.to_vec(), flags, expiry, version }
     }
@@ -48,6 +51,15 @@ pub enum Update {
     Record(OwnedRecord),
     /// Remove it.
     Remove,
+}
+
+/// Which way to go through records in the order of their keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heading {
+    /// From the first to the last.
+    Up,
+    /// From the last to the first.
+    Down,
 }
 
 /// What can be done with records, on a [`Db`](crate::Db) and within a [`Transaction`] alike.
@@ -78,6 +90,114 @@ pub trait Records {
 
     /// Runs a visitor on a record, atomically; it sees no expired record. The only way in which anything is written.
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()>;
+
+    /// Whether keys have an order here, so that [`walk`](Records::walk) and what stands on it go.
+    fn is_ordered(&self) -> bool;
+
+    /// Shows the live records from `from` (the start: `None`) on, in an order of the engine's own, until `see` breaks; returns where to go
+    /// on, `None` at the end. A record that is there throughout is shown at least once, whatever is written meanwhile. `see` may
+    /// be shown a few more after it has broken, which are not shown again. It may run under a lock of the engine: it must be brief and must not
+    /// call the database. [`iter`](Records::iter) has none of these rules.
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>>;
+
+    /// Shows the live records from a key on in the order of their keys, until `see` breaks. Fails with `Invalid` where keys have no
+    /// order. `see` may run under a lock of the engine: it must be brief and must not call the database.
+    ///
+    /// ```
+    /// # use std::ops::{Bound, ControlFlow};
+    /// # use todana::{Db, Heading, Records};
+    /// let db = Db::open("mem:tree")?;
+    /// db.set_many(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])?;
+    /// let mut keys = Vec::new();
+    /// db.walk(Heading::Down, Bound::Excluded(b"c"), &mut |key, _| {
+    ///     keys.push(key.to_vec());
+    ///     ControlFlow::Continue(())
+    /// })?;
+    /// assert_eq!(keys, [b"b", b"a"]);
+    /// assert!(Db::open("mem:hash")?.walk(Heading::Up, Bound::Unbounded, &mut |_, _| ControlFlow::Continue(())).is_err());
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn walk(
+        &self,
+        heading: Heading,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()>;
+
+    /// A cursor, which stands nowhere at first.
+    fn cursor(&self) -> Cursor<&Self>
+    where
+        Self: Sized,
+    {
+        Cursor::new(self)
+    }
+
+    /// All records, in the order of their keys if they have one. They are fetched in batches: no lock is held while the caller works,
+    /// who may write meanwhile.
+    ///
+    /// ```
+    /// # use todana::{Db, Records};
+    /// let db = Db::open("mem:tree")?;
+    /// db.set_many(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])?;
+    /// for record in db.iter() {
+    ///     let (key, value) = record?;
+    ///     db.set(&key, &[value.as_slice(), b"0"].concat())?;
+    /// }
+    /// let values: Vec<_> = db.iter().rev().map(|record| record.map(|(_, value)| value)).collect::<todana::Result<_>>()?;
+    /// assert_eq!(values, [b"30", b"20", b"10"]);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn iter(&self) -> Iter<&Self>
+    where
+        Self: Sized,
+    {
+        Iter::new(self)
+    }
+
+    /// The records whose keys lie in a range, in their order. Fails with `Invalid` where they have none.
+    ///
+    /// ```
+    /// # use todana::{Db, Records};
+    /// let db = Db::open("mem:tree")?;
+    /// db.set_many(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])?;
+    /// let from_b: Vec<_> = db.range("b"..)?.keys().collect::<todana::Result<_>>()?;
+    /// assert_eq!(from_b, [b"b", b"c"]);
+    /// assert_eq!(db.range("a"..="b")?.count(), 2);
+    /// assert!(Db::open("mem:hash")?.range("a".."b").is_err());
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Iter<&Self>>
+    where
+        Self: Sized,
+    {
+        if !self.is_ordered() {
+            return Err(crate::db::unordered("there are no ranges of them"));
+        }
+        let own = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
+        Ok(Iter::within(self, own(range.start_bound()), own(range.end_bound())))
+    }
+
+    /// The records whose keys begin with `prefix`. Where keys have no order all of them are looked at.
+    ///
+    /// ```
+    /// # use todana::{Db, Records};
+    /// for name in ["mem:hash", "mem:tree"] {
+    ///     let db = Db::open(name)?;
+    ///     db.set_many(&[(b"user:1", b"ada"), (b"user:2", b"bob"), (b"vat", b"19")])?;
+    ///     assert_eq!(db.prefix(b"user:").count(), 2);
+    /// }
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn prefix(&self, prefix: &[u8]) -> Iter<&Self>
+    where
+        Self: Sized,
+    {
+        Iter::with_prefix(self, prefix)
+    }
 
     /// The value of a record.
     ///
@@ -332,6 +452,86 @@ impl Records for Transaction<'_> {
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         self.visit_record(key, visitor)
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.database().engine().ordered().is_some()
+    }
+
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        let mut see = living(self.database(), see);
+        self.within(|space| space.engine.scan(from, &mut see))
+    }
+
+    fn walk(
+        &self,
+        heading: Heading,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut see = living(self.database(), see);
+        self.within(|space| walk(space.engine, heading, from, &mut see))
+    }
+}
+
+/// What is done with a reference to records is done with them.
+impl<R: Records + ?Sized> Records for &R {
+    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+        (**self).execute(command, reply)
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        (**self).visit(key, visitor)
+    }
+
+    fn is_ordered(&self) -> bool {
+        (**self).is_ordered()
+    }
+
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        (**self).scan(from, see)
+    }
+
+    fn walk(
+        &self,
+        heading: Heading,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        (**self).walk(heading, from, see)
+    }
+}
+
+/// Shows `see` no expired record.
+pub(crate) fn living<'s>(
+    database: &Database,
+    see: &'s mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+) -> impl FnMut(&[u8], Record<'_>) -> ControlFlow<()> + 's {
+    let now = database.now();
+    move |key, record| {
+        if record.attributes.expiry.is_live(now) { see(key, record) } else { ControlFlow::Continue(()) }
+    }
+}
+
+/// Goes through an engine in the order of its keys.
+pub(crate) fn walk(
+    engine: &dyn Engine,
+    heading: Heading,
+    from: Bound<&[u8]>,
+    see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+) -> Result<()> {
+    match (engine.ordered(), heading) {
+        (Some(ordered), Heading::Up) => ordered.ascend(from, see),
+        (Some(ordered), Heading::Down) => ordered.descend(from, see),
+        (None, _) => Err(crate::db::unordered("there is no going through it from key to key")),
     }
 }
 

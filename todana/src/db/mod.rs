@@ -1,20 +1,28 @@
 //! A database for a program of one's own: opened by name, kept in order by a thread of its own.
 
+mod batch;
+mod bulk;
+mod cursor;
 mod housekeeper;
+mod iter;
 mod name;
 mod options;
 
 use crate::data_directory::DataDirectory;
 use crate::database::is_change;
+use crate::records::{living, walk};
 use crate::update_log::Position;
-use crate::{Database, Lane, Records, Transaction};
+use crate::{Database, Heading, Lane, Records, Transaction};
 use housekeeper::Housekeeper;
 use std::fmt;
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use thread_local::ThreadLocal;
 use todana_core::{Checkpointed, Command, Place, Record, Reply, Result, Status, Ttl, Visitor};
 
+pub use cursor::Cursor;
+pub(crate) use iter::unordered;
+pub use iter::{Iter, IterKeys, IterRecords};
 pub use name::{Kind, Name, Tuning};
 pub use options::DbOptions;
 
@@ -109,7 +117,7 @@ impl Db {
     /// database.
     ///
     /// ```
-    /// # use std::ops::ControlFlow;
+    /// # use std::ops::{Bound, ControlFlow};
     /// # use todana::{Db, Records};
     /// # let db = Db::open("mem:hash")?;
     /// db.set(b"a", b"1")?;
@@ -200,6 +208,28 @@ impl Records for Db {
         self.0.database.visit_record(lane, key, visitor)?;
         self.0.database.settle_engine()?;
         self.settle(before)
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.0.database.engine().ordered().is_some()
+    }
+
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        self.0.database.scan(from, see)
+    }
+
+    fn walk(
+        &self,
+        heading: Heading,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut see = living(&self.0.database, see);
+        walk(self.0.database.engine(), heading, from, &mut see)
     }
 }
 

@@ -1,0 +1,112 @@
+//! Many records at once, on each kind of database.
+
+mod kinds;
+
+use kinds::on_each_kind;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use todana::{Error, ErrorKind, Records, Update};
+
+fn number(value: &[u8]) -> u64 {
+    std::str::from_utf8(value).unwrap().parse().unwrap()
+}
+
+#[test]
+fn several_records_are_changed_at_once_and_nobody_sees_half_of_it() {
+    on_each_kind(|db| {
+        db.set_many(&[(b"left", b"0"), (b"right", b"0")]).unwrap();
+        let ends = Arc::new(AtomicBool::new(false));
+        let reader = {
+            let (db, ends) = (db.clone(), Arc::clone(&ends));
+            thread::spawn(move || {
+                while !ends.load(Ordering::Relaxed) {
+                    // The right one is written with the left one, so it is never behind what was seen of that before.
+                    let left = number(&db.get(b"left").unwrap().unwrap());
+                    let right = number(&db.get(b"right").unwrap().unwrap());
+                    assert!(right >= left, "{right} beside {left}");
+                }
+            })
+        };
+        for _ in 0..200 {
+            db.visit_many(&[b"left", b"right", b"absent"], &mut |key, record| match record {
+                Some(record) => Update::Value((number(record.value) + 1).to_string().into_bytes()),
+                None => {
+                    assert_eq!(key, b"absent");
+                    Update::Keep
+                }
+            })
+            .unwrap();
+        }
+        ends.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+        assert_eq!(db.get(b"left").unwrap(), db.get(b"right").unwrap());
+        assert_eq!(db.get(b"right").unwrap(), Some(b"200".to_vec()));
+        // The same record twice.
+        let mut grow = |_: &[u8], record: Option<todana::Record<'_>>| {
+            Update::Value([record.map_or(&b""[..], |record| record.value), b"x"].concat())
+        };
+        db.visit_many(&[b"twice", b"twice"], &mut grow).unwrap();
+        assert_eq!(db.get(b"twice").unwrap(), Some(b"xx".to_vec()));
+    });
+}
+
+#[test]
+fn a_walk_with_updates_meets_every_record() {
+    on_each_kind(|db| {
+        for number in 0..3000u32 {
+            db.set(number.to_string().as_bytes(), b"0").unwrap();
+        }
+        let changed = db.update_each(&mut |key, _| match number(key) % 3 {
+            0 => Update::Remove,
+            1 => Update::Value(key.to_vec()),
+            _ => Update::Keep,
+        });
+        assert_eq!(changed.unwrap(), 2000);
+        assert_eq!(db.count(), 2000);
+        for item in db.iter() {
+            let (key, value) = item.unwrap();
+            match number(&key) % 3 {
+                0 => panic!("{key:?} is still there"),
+                1 => assert_eq!(key, value),
+                _ => assert_eq!(value, b"0"),
+            }
+        }
+    });
+}
+
+#[test]
+fn many_threads_see_every_record_and_may_write_meanwhile() {
+    on_each_kind(|db| {
+        for number in 0..5000u32 {
+            db.set(number.to_string().as_bytes(), b"v").unwrap();
+        }
+        let seen = Mutex::new(BTreeMap::new());
+        db.scan_parallel(Some(3), &|key, record| {
+            assert_eq!(record.value, b"v");
+            *seen.lock().entry(key.to_vec()).or_insert(0) += 1;
+            db.remove(key).map(|_| ())
+        })
+        .unwrap();
+        let seen = seen.into_inner();
+        assert_eq!(seen.len(), 5000);
+        assert!(seen.values().all(|&count| count == 1));
+        assert_eq!(db.count(), 0);
+    });
+}
+
+#[test]
+fn the_first_error_ends_a_scan_on_many_threads() {
+    on_each_kind(|db| {
+        for number in 0..5000u32 {
+            db.set(number.to_string().as_bytes(), b"v").unwrap();
+        }
+        let failing = |_: &[u8], _: todana::Record<'_>| Err(Error::new(ErrorKind::Full, "enough"));
+        let error = db.scan_parallel(Some(2), &failing).unwrap_err();
+        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Full, "enough"));
+        // Nothing is held any more.
+        db.set(b"a", b"b").unwrap();
+    });
+}
