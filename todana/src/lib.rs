@@ -68,7 +68,7 @@ pub use data_directory::{
     DataDirectory, DataOptions, Newest, Opened, Progress, Remedy, Repair, Verified, repair, seed_of, verify,
 };
 pub use database::Database;
-pub use db::{Cursor, Db, DbOptions, Iter, IterKeys, IterRecords, Kind, Name, Tuning};
+pub use db::{Cursor, Db, DbOptions, Iter, IterKeys, IterRecords, Kind, Name, Symbols, Tuning};
 pub use records::{Compared, Heading, OwnedRecord, Records, Update};
 pub use rescue::restore_damaged;
 pub use restoration::{RestoreOptions, Restored, restore};

@@ -1,7 +1,7 @@
 //! What can be done with the records of a database, in a program's own words: on the database and within a transaction alike.
 
 use crate::Database;
-use crate::db::{Cursor, Iter};
+use crate::db::{Closest, Cursor, Iter, Symbols};
 use crate::transaction::Transaction;
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use todana_core::{
@@ -197,6 +197,77 @@ pub trait Records {
         Self: Sized,
     {
         Iter::with_prefix(self, prefix)
+    }
+
+    /// The keys that begin with `prefix`, at most `limit` of them; the first ones where keys have an order. Where they have none all are
+    /// looked at.
+    ///
+    /// ```
+    /// # use todana::{Db, Records};
+    /// let db = Db::open("mem:tree")?;
+    /// db.set_many(&[(b"user:1", b"ada"), (b"user:2", b"bob"), (b"vat", b"19")])?;
+    /// assert_eq!(db.match_prefix(b"user:", 10)?, [b"user:1", b"user:2"]);
+    /// assert_eq!(db.match_prefix(b"user:", 1)?, [b"user:1"]);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn match_prefix(&self, prefix: &[u8], limit: usize) -> Result<Vec<Vec<u8>>>
+    where
+        Self: Sized,
+    {
+        self.prefix(prefix).keys().take(limit).collect()
+    }
+
+    /// The keys in which a regular expression (of the crate [`regex`](https://docs.rs/regex), over bytes) matches somewhere, at most `limit` of
+    /// them, in the order of the keys if they have one. All keys are looked at, in time proportional to their length whatever the
+    /// pattern is. Fails with `Invalid` for a pattern that is none, or too large.
+    ///
+    /// ```
+    /// # use todana::{Db, Records};
+    /// let db = Db::open("mem:tree")?;
+    /// db.set_many(&[(b"user:1", b"ada"), (b"user:22", b"bob"), (b"vat", b"19")])?;
+    /// assert_eq!(db.match_regex(r"^user:\d$", 10)?, [b"user:1"]);
+    /// assert_eq!(db.match_regex("(", 10).unwrap_err().kind(), todana::ErrorKind::Invalid);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn match_regex(&self, pattern: &str, limit: usize) -> Result<Vec<Vec<u8>>>
+    where
+        Self: Sized,
+    {
+        let regex = regex::bytes::Regex::new(pattern).map_err(|error| {
+            let message = format!("\"{pattern}\" is no regular expression: {error}");
+            Error::new(ErrorKind::Invalid, message)
+        })?;
+        let matches = |key: &Result<Vec<u8>>| key.as_ref().map_or(true, |key| regex.is_match(key));
+        self.iter().keys().filter(matches).take(limit).collect()
+    }
+
+    /// The keys that are most like `key`, at most `limit` of them, with their distance from it: the fewest symbols to insert, remove or
+    /// replace that make the one of the other, at most `distance_max`. The best come first, those alike in the order of their bytes. All
+    /// keys are looked at.
+    ///
+    /// ```
+    /// # use todana::{Db, Records, Symbols};
+    /// let db = Db::open("mem:hash")?;
+    /// db.set_many(&[(b"crane", b""), (b"crate", b""), (b"crab", b""), (b"heron", b"")])?;
+    /// let similar = db.match_similar(b"crane", 2, Symbols::Bytes, 2)?;
+    /// assert_eq!(similar, [(b"crane".to_vec(), 0), (b"crate".to_vec(), 1)]);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn match_similar(
+        &self,
+        key: &[u8],
+        distance_max: usize,
+        symbols: Symbols,
+        limit: usize,
+    ) -> Result<Vec<(Vec<u8>, usize)>>
+    where
+        Self: Sized,
+    {
+        let mut closest = Closest::new(key, distance_max, symbols, limit);
+        for key in self.iter().keys() {
+            closest.offer(&key?);
+        }
+        Ok(closest.into_sorted())
     }
 
     /// The value of a record.

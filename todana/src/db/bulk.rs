@@ -101,11 +101,14 @@ pub(crate) fn thread_count(threads: Option<usize>) -> usize {
     threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, NonZero::get)).max(1)
 }
 
+/// What a thread does with each record that it is dealt, beside what it has of its own.
+type See<'s, T> = dyn Fn(&mut T, &[u8], Record<'_>) -> Result<()> + Sync + 's;
+
 /// Deals all records out to so many threads, each of which has something of its own, and gives it to `finish` when no records are left.
 pub(crate) fn deal<T>(
     records: &(impl Records + Sync),
     threads: Option<usize>,
-    see: &(dyn Fn(&mut T, &[u8], Record<'_>) -> Result<()> + Sync),
+    see: &See<'_, T>,
     own: &(dyn Fn(usize) -> T + Sync),
     finish: &(dyn Fn(T) -> Result<()> + Sync),
 ) -> Result<()> {

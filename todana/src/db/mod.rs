@@ -7,6 +7,7 @@ mod housekeeper;
 mod iter;
 mod name;
 mod options;
+mod similarity;
 
 use crate::data_directory::DataDirectory;
 use crate::database::is_change;
@@ -25,6 +26,8 @@ pub(crate) use iter::unordered;
 pub use iter::{Iter, IterKeys, IterRecords};
 pub use name::{Kind, Name, Tuning};
 pub use options::DbOptions;
+pub(crate) use similarity::Closest;
+pub use similarity::Symbols;
 
 /// So much may wait in memory where checkpoints are made of it.
 const FRONT_BYTES_MAX: u64 = 128 << 20;

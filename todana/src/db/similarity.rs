@@ -1,0 +1,159 @@
+//! How unlike two keys are: the number of symbols to insert, remove or replace that makes one of the other (Levenshtein's distance).
+
+use std::collections::BinaryHeap;
+
+/// What counts as one symbol of a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Symbols {
+    /// Each byte.
+    #[default]
+    Bytes,
+    /// Each character of UTF-8; a byte that belongs to none counts as one of its own.
+    Characters,
+}
+
+impl Symbols {
+    /// A key's symbols. Bytes that belong to no character come behind all characters.
+    fn of(self, key: &[u8], into: &mut Vec<u32>) {
+        const BEHIND_CHARACTERS: u32 = 0x11_0000;
+        into.clear();
+        match self {
+            Symbols::Bytes => into.extend(key.iter().map(|&byte| u32::from(byte))),
+            Symbols::Characters => {
+                for chunk in key.utf8_chunks() {
+                    into.extend(chunk.valid().chars().map(u32::from));
+                    into.extend(chunk.invalid().iter().map(|&byte| BEHIND_CHARACTERS + u32::from(byte)));
+                }
+            }
+        }
+    }
+}
+
+/// Keeps the keys that are most like one of them.
+pub(crate) struct Closest {
+    symbols: Symbols,
+    pattern: Vec<u32>,
+    distance_max: usize,
+    limit: usize,
+    /// The least alike is on top.
+    best: BinaryHeap<(usize, Vec<u8>)>,
+    other: Vec<u32>,
+    row: Vec<usize>,
+}
+
+impl Closest {
+    pub(crate) fn new(key: &[u8], distance_max: usize, symbols: Symbols, limit: usize) -> Closest {
+        let mut pattern = Vec::new();
+        symbols.of(key, &mut pattern);
+        let (best, other, row) = (BinaryHeap::new(), Vec::new(), Vec::new());
+        Closest { symbols, pattern, distance_max, limit, best, other, row }
+    }
+
+    pub(crate) fn offer(&mut self, key: &[u8]) {
+        if self.limit == 0 {
+            return;
+        }
+        // Only what is better than the worst counts when there are enough.
+        let max = match self.best.peek() {
+            Some((worst, _)) if self.best.len() >= self.limit => *worst,
+            _ => self.distance_max,
+        };
+        // A character has four bytes at most.
+        let len_min = if self.symbols == Symbols::Bytes { key.len() } else { key.len() / 4 };
+        if len_min > self.pattern.len().saturating_add(max)
+            || key.len().saturating_add(max) < self.pattern.len()
+        {
+            return;
+        }
+        self.symbols.of(key, &mut self.other);
+        if let Some(distance) = distance(&self.pattern, &self.other, max, &mut self.row) {
+            // A scan may show a key twice.
+            if self.best.iter().any(|(_, other)| other == key) {
+                return;
+            }
+            self.best.push((distance, key.to_vec()));
+            if self.best.len() > self.limit {
+                self.best.pop();
+            }
+        }
+    }
+
+    /// The best first, those alike in the order of their keys.
+    pub(crate) fn into_sorted(self) -> Vec<(Vec<u8>, usize)> {
+        self.best.into_sorted_vec().into_iter().map(|(distance, key)| (key, distance)).collect()
+    }
+}
+
+/// The distance, if it is at most `max`. Costs the length of the one times `max`, not that of the other.
+fn distance(one: &[u32], other: &[u32], max: usize, row: &mut Vec<usize>) -> Option<usize> {
+    let same = one.iter().zip(other).take_while(|(a, b)| a == b).count();
+    let (one, other) = (&one[same..], &other[same..]);
+    let same = one.iter().rev().zip(other.iter().rev()).take_while(|(a, b)| a == b).count();
+    let (one, other) = (&one[..one.len() - same], &other[..other.len() - same]);
+    if one.len().abs_diff(other.len()) > max {
+        return None;
+    }
+    let max = max.min(one.len().max(other.len()));
+    let beyond = max + 1;
+    row.clear();
+    row.extend((0..=other.len()).map(|at| at.min(beyond)));
+    for (up, symbol) in one.iter().enumerate() {
+        // Whatever is further from the diagonal costs more than `max`.
+        let (from, to) = (up.saturating_sub(max), up.saturating_add(max + 1).min(other.len()));
+        let mut diagonal = row[from];
+        row[from] = if from == 0 { (up + 1).min(beyond) } else { beyond };
+        let mut least = row[from];
+        for at in from..to {
+            let above = row[at + 1];
+            let replaced = diagonal + usize::from(*symbol != other[at]);
+            row[at + 1] = replaced.min(row[at] + 1).min(above + 1).min(beyond);
+            least = least.min(row[at + 1]);
+            diagonal = above;
+        }
+        if least > max {
+            return None;
+        }
+    }
+    row.last().copied().filter(|&distance| distance <= max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The same by the book.
+    fn plain(one: &[u32], other: &[u32]) -> usize {
+        let mut rows = vec![vec![0; other.len() + 1]; one.len() + 1];
+        for i in 0..=one.len() {
+            for j in 0..=other.len() {
+                rows[i][j] = match (i, j) {
+                    (0, j) => j,
+                    (i, 0) => i,
+                    _ => (rows[i - 1][j - 1] + usize::from(one[i - 1] != other[j - 1]))
+                        .min(rows[i - 1][j] + 1)
+                        .min(rows[i][j - 1] + 1),
+                };
+            }
+        }
+        rows[one.len()][other.len()]
+    }
+
+    proptest! {
+        #[test]
+        fn the_banded_distance_is_the_plain_one_up_to_its_limit(
+            one in prop::collection::vec(0u32..4, 0..12),
+            other in prop::collection::vec(0u32..4, 0..12),
+            max in 0usize..14,
+        ) {
+            let expected = Some(plain(&one, &other)).filter(|&distance| distance <= max);
+            prop_assert_eq!(distance(&one, &other, max, &mut Vec::new()), expected);
+        }
+    }
+
+    #[test]
+    fn a_limit_without_bounds_is_no_trouble() {
+        let (one, other) = ([1, 2, 3], [4, 5, 6, 7]);
+        assert_eq!(distance(&one, &other, usize::MAX, &mut Vec::new()), Some(4));
+    }
+}
