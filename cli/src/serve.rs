@@ -18,8 +18,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use todana::update_log::Position;
 use todana_server::{
-    AdminOptions, Authentication, CheckpointOptions, Choice, Compression, DataPlace, LogFormat, Opened,
-    Options, Sync, TlsOptions, init_logging,
+    AdminOptions, Authentication, CheckpointOptions, Choice, Compression, DataPlace, Further, Kind,
+    LogFormat, Name, Opened, Options, Sync, TlsOptions, init_logging,
 };
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -33,6 +33,8 @@ Examples:
   todana serve                             64 MiB on 127.0.0.1:11211
   todana serve -m 1024 -l 10.0.0.5 -t 8    1 GiB, one address, eight threads
   todana serve -m 0                        as much as there is
+  todana serve ./carts.hash                on disk, for more than memory holds
+  todana serve mem:hash users=./users.tree two databases, the second in order
   TODANA_PORT=11311 todana serve
   todana serve --config /etc/todana.toml
 
@@ -47,6 +49,13 @@ const DATA: &str = "Data that stays";
 /// What `serve` can be told.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
+    /// The databases: mem:hash or mem:tree (in memory), PATH.hash or PATH.tree (on disk; .tree keeps an order), or one of Kyoto
+    /// Cabinet's or Tokyo Cabinet's names; NAME=DB gives it a name. memcached's protocols use the first [default: mem:hash]
+    #[arg(value_name = "DB", value_parser = database)]
+    databases: Vec<Name>,
+    /// The same for the environment and a file; the command line's own count before it
+    #[arg(long, env = "TODANA_DATABASE", value_parser = database, action = ArgAction::Append, value_name = "DB", help_heading = DATA)]
+    database: Vec<Name>,
     /// TCP port; 0 or -1 lets the system choose
     #[arg(short, long, env = "TODANA_PORT", default_value = "11211", value_parser = port, help_heading = NETWORK, allow_negative_numbers = true)]
     port: i32,
@@ -300,6 +309,10 @@ pub(crate) fn sync(text: &str) -> Result<Sync, String> {
     }
 }
 
+fn database(text: &str) -> Result<Name, String> {
+    Name::parse(text).map_err(|error| error.to_string())
+}
+
 fn seconds(text: &str) -> Result<u64, String> {
     number(text).and_then(|seconds| if seconds == 0 { Err("at least 1".into()) } else { Ok(seconds) })
 }
@@ -384,7 +397,8 @@ pub(crate) fn effective(words: impl IntoIterator<Item = OsString>) -> Result<Eff
             None => Failure::usage(what),
         }
     })?;
-    if options.data.is_none() {
+    let is_kept = |one: &Further| one.data.is_some() || one.name.kind == Kind::DiskHash;
+    if !options.databases().iter().any(is_kept) {
         nothing_is_kept(&origins, &said)?;
     }
     Ok(Effective { options, log_format, origins })
@@ -403,12 +417,17 @@ fn nothing_is_kept(origins: &[(String, String, &'static str)], said: &[Said]) ->
             [default] => default.to_str() == Some(value.trim()),
             _ => value.is_empty(),
         };
-        if name == "data-dir" || *origin == "default" || (is_default && *origin != "flag") {
+        if ["data-dir", "database"].contains(&name.as_str())
+            || *origin == "default"
+            || (is_default && *origin != "flag")
+        {
             continue;
         }
         let place = said.iter().find(|said| said.name == *name && *origin != "flag");
         let place = place.map_or_else(|| format!("--{name}"), |said| said.place.clone());
-        return Err(Failure::usage(format!("{place}: nothing is kept without --data-dir DIR")));
+        return Err(Failure::usage(format!(
+            "{place}: nothing is kept without --data-dir DIR or a database on disk"
+        )));
     }
     Ok(())
 }
@@ -430,7 +449,8 @@ impl Arguments {
     /// The server's options. The error says which cannot be.
     fn checked(self) -> Result<(Options, LogFormat), String> {
         let tls = self.tls()?;
-        let data = self.data();
+        let (database, data, further) = self.databases()?;
+        let sync = self.sync;
         let admin = admin(&self);
         let listen = if self.unix_socket.is_some() { Vec::new() } else { self.listen };
         let negative = [Extended::NegativeIsSliding, Extended::NegativeIsExpired];
@@ -473,6 +493,9 @@ impl Arguments {
             prefix_delimiter: self.prefix_delimiter,
             track_sizes: self.track_sizes,
             data,
+            database,
+            sync,
+            further,
             authentication: authentication(self.enable_sasl, self.password_file, self.auth_file)?,
             ..Options::default()
         };
@@ -484,7 +507,49 @@ impl Arguments {
         Ok((options, log_format))
     }
 
-    fn data(&self) -> Option<DataPlace> {
+    /// The first database and the place of its data, and the others with theirs.
+    #[allow(clippy::type_complexity, reason = "three fields of the server's options")]
+    fn databases(&self) -> Result<(Option<Name>, Option<DataPlace>, Vec<Further>), String> {
+        let mut names = if self.databases.is_empty() { &self.database } else { &self.databases }.iter();
+        let mut directory = self.data_dir.clone();
+        let mut is_first_in_memory = true;
+        let mut place = |name: &Name| match name.kind {
+            Kind::DiskHash => Ok(None),
+            Kind::DiskTree => Ok(name.path.clone().map(|path| self.place(path))),
+            Kind::MemHash | Kind::MemTree => {
+                let Some(directory) = &directory else { return Ok(None) };
+                if std::mem::take(&mut is_first_in_memory) {
+                    return Ok(Some(self.place(directory.clone())));
+                }
+                // Beside what lies in a data directory.
+                match name.alias.as_deref() {
+                    Some(alias)
+                        if !["log", "checkpoints", "lock", "identity", ".", ".."].contains(&alias) =>
+                    {
+                        Ok(Some(self.place(directory.join(alias))))
+                    }
+                    Some(alias) => Err(format!("database \"{name}\": {alias} is taken in a data directory")),
+                    None => Err(format!(
+                        "database \"{name}\": with --data-dir, each database in memory but the first needs a name of its own, as in NAME={name}"
+                    )),
+                }
+            }
+        };
+        let Some(first) = names.next() else {
+            return Ok((None, directory.take().map(|directory| self.place(directory)), Vec::new()));
+        };
+        let data = place(first)?;
+        let further = names.map(|name| Ok(Further { name: name.clone(), data: place(name)? }));
+        let further = further.collect::<Result<Vec<Further>, String>>()?;
+        if self.data_dir.is_some() && is_first_in_memory {
+            return Err(format!(
+                "database \"{first}\" keeps its data at its own path: --data-dir is for those in memory"
+            ));
+        }
+        Ok((Some(first.clone()), data, further))
+    }
+
+    fn place(&self, directory: PathBuf) -> DataPlace {
         // What is not said does not limit the other, and where nothing is said nothing is kept.
         let all = if self.log_keep_age.is_some() { u64::MAX } else { 0 };
         let log_kept_len = self.log_keep_size.unwrap_or(all);
@@ -496,12 +561,12 @@ impl Arguments {
             log_kept_age,
             ..CheckpointOptions::default()
         };
-        Some(DataPlace {
+        DataPlace {
             segment_len: self.log_segment_size,
             segment_age: Duration::from_secs(self.log_segment_age),
             checkpoints,
-            ..DataPlace::new(self.data_dir.clone()?, self.sync)
-        })
+            ..DataPlace::new(directory, self.sync)
+        }
     }
 
     fn tls(&self) -> Result<Option<TlsOptions>, String> {
@@ -634,6 +699,9 @@ struct Banner {
     memory: String,
     threads: usize,
     data: Option<DataPlace>,
+    /// The names of several databases, or of one that is not the usual.
+    databases: Vec<Further>,
+    sync: Sync,
 }
 
 impl Banner {
@@ -653,23 +721,52 @@ impl Banner {
             memory,
             threads: options.threads,
             data: options.data.clone(),
+            databases: if options.database.is_some() { options.databases() } else { Vec::new() },
+            sync: options.sync,
         }
     }
 
+    /// A line for each database, where they were named.
+    fn databases(&self) -> String {
+        let is_one = self.databases.len() == 1;
+        let line = |(number, Further { name, data }): (usize, &Further)| {
+            let place = match (name.kind, data) {
+                (Kind::DiskHash, _) => format!("; {}", promise(self.sync)),
+                // It stands in a line of its own.
+                (_, Some(_)) if number == 0 => String::new(),
+                (_, Some(place)) => format!(", in {}; {}", place.directory.display(), promise(place.sync)),
+                (_, None) => ", gone with the process".to_string(),
+            };
+            let number = if is_one { String::new() } else { format!(" {number}") };
+            let alias = name.alias.as_ref().map_or_else(String::new, |alias| format!(" ({alias})"));
+            let shown = name.to_string();
+            let shown =
+                shown.strip_prefix(&format!("{}=", name.alias.as_deref().unwrap_or("\0"))).unwrap_or(&shown);
+            format!("database{number}{alias}: {shown}, {}{place}\n", name.kind.word())
+        };
+        self.databases.iter().enumerate().map(line).collect()
+    }
+
     fn print(&self, listening_on: &[String], admin: &[SocketAddr], opened: Option<&Opened>) {
-        let persistence = if self.data.is_some() { "on" } else { "off (--data-dir DIR)" };
+        let persistence =
+            if self.databases.iter().any(|one| one.name.kind == Kind::DiskHash) || self.data.is_some() {
+                "on"
+            } else {
+                "off (--data-dir DIR)"
+            };
         let data = match (&self.data, opened) {
             (Some(place), Some(opened)) => {
                 format!("data: {}: {}; {}\n", place.directory.display(), found(opened), promise(place.sync))
             }
             _ => String::new(),
         };
+        let databases = self.databases();
         let metrics =
             admin.first().map_or_else(String::new, |place| format!(", metrics: http://{place}/metrics"));
         let text = format!(
             "todana {}: memcached's protocol, {}, {} threads, persistence: {persistence}{metrics}\n\
              listening on {}\n\
-             try: {}\n{data}",
+             try: {}\n{databases}{data}",
             env!("CARGO_PKG_VERSION"),
             self.memory,
             self.threads,

@@ -10,6 +10,7 @@
 //! `cargo bench -p todana-engine --bench disk_tree -- QUESTION [RECORDS]`; all questions without arguments. Data lie in the directory
 //! for temporary files.
 
+#[allow(dead_code, reason = "each uses its part")]
 #[path = "../tests/visitor/mod.rs"]
 mod visitor;
 
@@ -181,7 +182,7 @@ fn mixed(records: u64) {
                         for n in 0..500_000 {
                             let key = key(arbitrary(n ^ reader << 40) % records);
                             let start = Instant::now();
-                            tree.view(&key, &mut |record| drop(black_box(record.value[0]))).expect("reads");
+                            tree.view(&key, &mut |record| _ = black_box(record.value[0])).expect("reads");
                             times.push(start.elapsed().as_nanos() as f64 / 1000.0);
                         }
                         times

@@ -62,6 +62,8 @@ pub(crate) struct Connection {
     pub(crate) closing: bool,
     /// It has changed what is told up to here in the update log; what it is told next waits until that is settled.
     pub(crate) awaits: Option<Position>,
+    /// It has changed something in its last turn.
+    pub(crate) has_changed: bool,
     /// It stands in its worker's list of those who wait for the update log, and is served no further until that has come on.
     pub(crate) is_parked: bool,
     /// When it began to wait, a part of the reply that it was in had left already.
@@ -206,6 +208,7 @@ impl Connection {
             is_kicked: false,
             closing: false,
             awaits: None,
+            has_changed: false,
             is_parked: false,
             is_amid_reply: false,
             needs_input: false,

@@ -22,7 +22,9 @@ pub(crate) fn run(shared: &Shared) {
         let start = Instant::now();
         let tick = shared.housekeepings.fetch_add(1, Ordering::Relaxed);
         shared.exports.look(tick);
-        while shared.database.maintain() && start.elapsed() < WORK {}
+        for served in &shared.databases {
+            while served.database.maintain() && start.elapsed() < WORK {}
+        }
         if let Some(round) = shared.database.take_sweep_round() {
             shared.observers.tell_swept(&round);
         }

@@ -6,6 +6,7 @@
 //! udp: one thread for all datagrams, where they are asked for
 //! verifier: slow checks of passwords (login/)
 //! exports: a thread for each checkpoint, backup or reading of the update log that a client has asked for
+//! syncing: a thread for each database whose engine keeps records in files of its own, which brings them to disk
 //! janitor: expiry, compaction, and the memory limit of the whole process
 //! admin: /metrics, /healthz, /readyz over HTTP, on a port and in a thread of their own
 //! ```
@@ -22,9 +23,11 @@ mod connection;
 mod conversation_log;
 mod counters;
 mod crawler;
+mod databases;
 mod exports;
 mod idle;
 mod janitor;
+mod ledger;
 mod listener;
 mod listing;
 mod logging;
@@ -40,6 +43,7 @@ mod server;
 mod service;
 mod settling;
 mod statistics;
+mod syncing;
 mod tls;
 mod udp;
 mod upload;
@@ -50,10 +54,10 @@ pub use admin::AdminError;
 pub use listener::{ListenError, Transport};
 pub use logging::{LogFormat, init_logging};
 pub use login::{LoginError, password_line};
-pub use options::{AdminOptions, Authentication, DataPlace, Options, OptionsError};
+pub use options::{AdminOptions, Authentication, DataPlace, Further, Options, OptionsError};
 pub use server::{Handle, Server, serve};
 pub use tls::{Tls, TlsError, TlsOptions};
 pub use todana::checkpoint::{CheckpointOptions, Compression};
 pub use todana::update_log::Sync;
-pub use todana::{Opened, Progress};
+pub use todana::{Kind, Name, Opened, Progress};
 pub use todana_protocol::memcached::Choice;

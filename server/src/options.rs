@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
 use todana::update_log::{LogOptions, Sync};
+use todana::{Catalog, Kind, Name};
 use todana_protocol::memcached::Choice;
 
 /// How clients say who they are.
@@ -103,7 +104,22 @@ pub struct Options {
     pub admin: Option<AdminOptions>,
     /// How clients say who they are.
     pub authentication: Authentication,
-    /// Where the data is kept; `None`: it is gone with the process.
+    /// Where the data of the first database is kept; `None`: it is gone with the process, or lies in files of its engine's own.
+    pub data: Option<DataPlace>,
+    /// What keeps the records of the first database, the one that memcached's protocols use; `None` is `mem:hash`.
+    pub database: Option<Name>,
+    /// When a write counts as made where an engine keeps it in files of its own.
+    pub sync: Sync,
+    /// More databases.
+    pub further: Vec<Further>,
+}
+
+/// A database besides the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Further {
+    /// What keeps its records.
+    pub name: Name,
+    /// Where its data is kept, as in [`Options::data`].
     pub data: Option<DataPlace>,
 }
 
@@ -179,6 +195,9 @@ impl Default for Options {
             admin: None,
             authentication: Authentication::None,
             data: None,
+            database: None,
+            sync: LogOptions::default().sync,
+            further: Vec::new(),
         }
     }
 }
@@ -196,9 +215,63 @@ impl fmt::Display for OptionsError {
 impl std::error::Error for OptionsError {}
 
 impl Options {
+    /// The databases in their order, and where the data of each is kept.
+    pub fn databases(&self) -> Vec<Further> {
+        let default = || Name::parse("mem:hash").expect("it is the plain name of a kind");
+        let first = Further { name: self.database.clone().unwrap_or_else(default), data: self.data.clone() };
+        std::iter::once(first).chain(self.further.iter().cloned()).collect()
+    }
+
+    /// Checks the databases: each has its place, and is not asked for what it cannot do.
+    fn validate_databases(&self) -> Result<(), OptionsError> {
+        let databases = self.databases();
+        let wrong = |text: String| Err(OptionsError(text));
+        if let Err(error) = Catalog::check(databases.iter().map(|database| &database.name)) {
+            return wrong(error.to_string());
+        }
+        for Further { name, data } in &databases {
+            let tuning = &name.tuning;
+            let is_on_disk = matches!(name.kind, Kind::DiskHash | Kind::DiskTree);
+            if tuning.read_only {
+                return wrong(format!(
+                    "database \"{name}\": a server does not serve a database for reading only"
+                ));
+            }
+            if is_on_disk && (tuning.records_max.is_some() || tuning.bytes_max.is_some()) {
+                return wrong(format!("database \"{name}\": only databases in memory are limited (cap...)"));
+            }
+            if name.kind == Kind::MemTree && tuning.records_max.is_some() {
+                return wrong(format!(
+                    "database \"{name}\": the number of records of a tree is not limited; capsiz limits its memory"
+                ));
+            }
+            match (name.kind, data) {
+                (Kind::DiskHash, Some(_)) => {
+                    return wrong(format!(
+                        "database \"{name}\" keeps its data at its own path, and takes no data directory"
+                    ));
+                }
+                (Kind::DiskTree, None) => {
+                    return wrong(format!("database \"{name}\" needs its own path as its data directory"));
+                }
+                _ => {}
+            }
+        }
+        let places: Vec<_> = databases.iter().filter_map(|database| database.data.as_ref()).collect();
+        let is_twice = |at: usize| places[..at].iter().any(|place| place.directory == places[at].directory);
+        if let Some(at) = (1..places.len()).find(|&at| is_twice(at)) {
+            return wrong(format!(
+                "two databases would keep their data in {}",
+                places[at].directory.display()
+            ));
+        }
+        Ok(())
+    }
+
     /// Checks what cannot be seen from one option alone.
     pub fn validate(&self) -> Result<(), OptionsError> {
         let wrong = |text: &str| Err(OptionsError(text.to_string()));
+        self.validate_databases()?;
         if self.threads == 0 || self.threads > 512 {
             return wrong("threads must be 1 to 512 (-t)");
         }

@@ -5,8 +5,10 @@ use crate::admin::{self, Admin, Ending};
 use crate::conversation_log::{ConversationLog, Entry};
 use crate::counters::{ConnectionCounters, WorkerCounters, WorkerSums};
 use crate::crawler::Crawler;
+use crate::databases::{Kept, Making, Served, failed, when_full};
 use crate::exports::Exports;
 use crate::janitor;
+use crate::ledger::Ledger;
 use crate::listener::Listener;
 use crate::login::Logins;
 use crate::observers::Observers;
@@ -30,12 +32,11 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use todana::checkpoint::CheckpointKeeper;
 use todana::disk::{Disk, SystemDisk};
-use todana::update_log::{LogOptions, Tail};
-use todana::{CachedClock, Clock, DataDirectory, DataOptions, Database, Opened, Progress, seed_of};
-use todana_core::{ErrorKind, MemoryLimit, WhenFull};
-use todana_engine::{EvictionObserver, MemHash, MemHashOptions};
+use todana::update_log::LogOptions;
+use todana::{CachedClock, Clock, DataOptions, Database, Opened, Progress};
+use todana_core::{LONG_VALUE_LEN, MemoryLimit};
+use todana_engine::EvictionObserver;
 use todana_protocol::memcached::{CHUNK_SIZES, Choice, ITEM_OVERHEAD_BYTES};
 
 /// What connections may keep together where there is no memory limit.
@@ -106,7 +107,15 @@ impl Handle {
 /// What all threads of a server share.
 pub(crate) struct Shared {
     pub(crate) options: Options,
+    /// The first one, that memcached's protocols use.
     pub(crate) database: Arc<Database>,
+    /// All of them, in their order.
+    pub(crate) databases: Vec<Served>,
+    /// Changes to it wait in memory for a checkpoint.
+    has_front: bool,
+    /// Values from this length on come straight into memory of the engine's, where it has such memory. Else they wait in the
+    /// connection's, bounded as all that is not whole.
+    pub(crate) long_block_len: usize,
     pub(crate) clock: Arc<CachedClock>,
     pub(crate) handle: Handle,
     pub(crate) started: Instant,
@@ -148,6 +157,26 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// What vouches for changes to the first database.
+    #[inline]
+    pub(crate) fn ledger(&self) -> Option<Ledger<'_>> {
+        match self.database.log() {
+            Some(log) => Some(Ledger::Log(log)),
+            None => self.databases[0].syncing.as_deref().map(Ledger::Engine),
+        }
+    }
+
+    /// Whether changes may come, where they wait in memory for a checkpoint.
+    #[inline]
+    pub(crate) fn front_has_room(&self) -> bool {
+        !self.has_front || self.databases[0].front_has_room()
+    }
+
+    /// Whether checkpoints fail.
+    pub(crate) fn has_stuck_checkpoints(&self) -> bool {
+        self.databases[0].has_stuck_checkpoints.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn stopping(&self) -> Stopping {
         self.handle.stopping()
     }
@@ -229,7 +258,11 @@ impl Shared {
     /// Measures what the process holds besides the engine, and gives the engine the rest.
     pub(crate) fn measure_memory(&self) {
         if self.memory_limit_bytes().is_some() {
-            let committed = || self.database.engine().status().committed_bytes;
+            let committed = || {
+                let bounded =
+                    self.databases.iter().filter(|served| served.database.engine().bounded().is_some());
+                bounded.map(|served| served.database.engine().status().committed_bytes).sum()
+            };
             let before = committed();
             let resident = process::resident_bytes();
             if resident == 0 {
@@ -246,11 +279,20 @@ impl Shared {
 
     /// Tells the engine its limit.
     pub(crate) fn apply_memory_limit(&self) {
-        let Some(bounded) = self.database.engine().bounded() else { return };
-        let when_full = if self.options.refuse_when_full { WhenFull::Refuse } else { WhenFull::Evict };
         let outside = self.outside_bytes.load(Ordering::Relaxed);
-        let bytes = self.memory_limit_bytes().map(|limit| janitor::engine_limit(limit, outside));
-        bounded.set_limit(MemoryLimit { bytes, when_full });
+        let bounded = || {
+            let bounded = |served: &'_ Served| served.database.engine().bounded().is_some();
+            self.databases.iter().filter(move |served| bounded(served))
+        };
+        // Those in memory share alike.
+        let count = bounded().count().max(1) as u64;
+        let share = self.memory_limit_bytes().map(|limit| janitor::engine_limit(limit, outside) / count);
+        for served in bounded() {
+            let bytes = share.into_iter().chain(served.name.tuning.bytes_max).min();
+            if let Some(bounded) = served.database.engine().bounded() {
+                bounded.set_limit(MemoryLimit { bytes, when_full: when_full(&self.options) });
+            }
+        }
     }
 }
 
@@ -265,12 +307,10 @@ pub struct Server {
     pid_file: Option<PidFile>,
     admin: Option<Pages>,
     udp_addresses: Vec<SocketAddr>,
-    /// Makes checkpoints of it.
-    keeper: Option<CheckpointKeeper>,
+    /// What keeps each database.
+    kept: Vec<Kept>,
     /// Descriptors of what it listens on, and what is spoken there.
     listening: Vec<(i32, Option<Choice>)>,
-    /// Locked until the server ends.
-    data: Option<Arc<DataDirectory>>,
 }
 
 /// The pages for monitoring.
@@ -336,19 +376,14 @@ impl Server {
         let class_bounds: Vec<u32> =
             CHUNK_SIZES.iter().map(|&size| size - ITEM_OVERHEAD_BYTES as u32).collect();
         let shards = shards(&options, process::machine_bytes());
-        let engine = MemHash::new(MemHashOptions {
-            class_bounds: class_bounds.clone(),
-            shards: Some(shards),
-            observer: Some(Arc::clone(&observers) as Arc<dyn EvictionObserver>),
-            // So that records come back bucket by bucket.
-            seed: options.data.as_ref().and_then(|place| seed_of(Arc::new(SystemDisk), &place.directory)),
-            ..MemHashOptions::default()
-        })
-        .map_err(io::Error::other)?;
-        let mut database =
-            Database::with_classes(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>, class_bounds);
-        if options.emulate_full {
-            database = database.emulate_full();
+        let mut observer = Some(Arc::clone(&observers) as Arc<dyn EvictionObserver>);
+        let (mut databases, mut kept) = (Vec::new(), Vec::new());
+        for further in options.databases() {
+            let (class_bounds, clock) = (class_bounds.as_slice(), &clock);
+            let making = Making { options: &options, shards, class_bounds, observer: observer.take(), clock };
+            let (one, its_own) = making.open(further).map_err(io::Error::other)?;
+            databases.push(one);
+            kept.push(its_own);
         }
         let handle = Handle::new();
         let listening: Vec<(i32, Option<Choice>)> = listeners.iter().map(Listener::speaks).collect();
@@ -356,7 +391,10 @@ impl Server {
             started: Instant::now(),
             started_at: clock.now().0,
             roster: Roster::new(&listeners, &datagrams, clock.now().0),
-            database: Arc::new(database),
+            database: Arc::clone(&databases[0].database),
+            has_front: databases[0].database.engine().checkpointed().is_some(),
+            long_block_len: if databases[0].has_buffers { LONG_VALUE_LEN } else { usize::MAX },
+            databases,
             clock,
             handle: handle.clone(),
             connections: ConnectionCounters::default(),
@@ -415,8 +453,7 @@ impl Server {
             udp_addresses,
             pid_file,
             admin,
-            keeper: None,
-            data: None,
+            kept,
             listening,
         })
     }
@@ -429,9 +466,10 @@ impl Server {
     }
 
     fn claim_data_on(&mut self, disk: Arc<dyn Disk>) -> io::Result<()> {
-        if let (None, Some(place)) = (&self.data, &self.shared.options.data) {
-            let directory = DataDirectory::open(disk, &place.directory);
-            self.data = Some(Arc::new(directory.map_err(failed)?));
+        for (served, kept) in self.shared.databases.iter().zip(&mut self.kept) {
+            if let Some(place) = &served.data {
+                kept.claim(Arc::clone(&disk), &place.directory).map_err(failed)?;
+            }
         }
         Ok(())
     }
@@ -451,68 +489,56 @@ impl Server {
         disk: Arc<dyn Disk>,
         progress: &mut dyn FnMut(Progress),
     ) -> io::Result<Option<Opened>> {
-        let Some(place) = self.shared.options.data.clone() else { return Ok(None) };
-        self.shared.is_loading.store(true, Ordering::Relaxed);
-        let outcome = self.start_pages().and_then(|()| self.open(disk, &place, progress));
+        let loads = self.shared.databases.iter().any(|served| served.data.is_some());
+        self.shared.is_loading.store(loads, Ordering::Relaxed);
+        let pages = if loads { self.start_pages() } else { Ok(()) };
+        let outcome = pages.and_then(|()| self.open(disk, progress));
         self.shared.has_not_loaded.store(outcome.is_err(), Ordering::Relaxed);
         self.shared.is_loading.store(false, Ordering::Relaxed);
         self.shared.measure_memory();
-        outcome.map(Some)
+        outcome
     }
 
     fn open(
         &mut self,
         disk: Arc<dyn Disk>,
-        place: &DataPlace,
         progress: &mut dyn FnMut(Progress),
-    ) -> io::Result<Opened> {
-        // A limit to the size of files is to be an error like others, not the end of the process.
-        signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
-        let DataPlace { sync, segment_len, segment_age, checkpoints, .. } = place.clone();
-        let backlog_max = self.shared.memory_limit_bytes().map_or(BACKLOG_MAX, |limit| limit / 16);
+    ) -> io::Result<Option<Opened>> {
+        let shared = Arc::clone(&self.shared);
+        if shared.databases.iter().any(|served| served.data.is_some() || served.syncing.is_some()) {
+            // A limit to the size of files is to be an error like others, not the end of the process.
+            signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
+        }
+        self.claim_data_on(Arc::clone(&disk))?;
+        let backlog_max = shared.memory_limit_bytes().map_or(BACKLOG_MAX, |limit| limit / 16);
         let backlog_max = backlog_max.clamp(BACKLOG_MIN, BACKLOG_MAX);
-        let log = LogOptions { sync, segment_len, segment_age, backlog_max };
-        let options = DataOptions { log, checkpoints };
-        self.claim_data_on(disk)?;
-        let directory = Arc::clone(self.data.as_ref().expect("it was claimed above"));
-        let clock = Arc::clone(&self.shared.clock) as Arc<dyn Clock>;
-        let database = &self.shared.database;
-        let handle = &self.shared.handle;
+        let handle = &shared.handle;
         let mut goes_on = |step| {
             progress(step);
             if handle.stopping() == Stopping::No { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        let opened = directory.restore_unless(database, clock, &options, &mut goes_on).map_err(failed)?;
-        if let Some(log) = database.log() {
+        let mut first = None;
+        for (number, (served, kept)) in shared.databases.iter().zip(&mut self.kept).enumerate() {
+            let options = served.data.as_ref().map_or_else(DataOptions::default, |place| {
+                let DataPlace { sync, segment_len, segment_age, checkpoints, .. } = place.clone();
+                DataOptions { log: LogOptions { sync, segment_len, segment_age, backlog_max }, checkpoints }
+            });
             // Nothing that holds the log itself: its own thread would be the last to let go of it, and wait for itself.
-            let (settling, exports) = (Arc::clone(&self.shared.settling), Arc::clone(&self.shared.exports));
-            log.on_progress(move || {
+            let (settling, exports) = (Arc::clone(&shared.settling), Arc::clone(&shared.exports));
+            let came_on = move || {
                 settling.came_on();
                 exports.came_on();
-            });
+            };
+            let clock = Arc::clone(&shared.clock) as Arc<dyn Clock>;
+            let opened = kept.start(served, Arc::clone(&disk), clock, &options, &mut goes_on, came_on)?;
+            if number == 0 {
+                if let Some(directory) = &kept.directory {
+                    shared.exports.set_directory(directory);
+                }
+                first = opened;
+            }
         }
-        for why in &opened.refused {
-            tracing::error!(
-                "a checkpoint is damaged, the one before it and a longer log take its place: {why}"
-            );
-        }
-        for why in &opened.spare {
-            tracing::warn!("a checkpoint is damaged, an older one that is not needed now: {why}");
-        }
-        if let Tail::Torn { path, offset, len } = &opened.tail {
-            tracing::warn!(
-                "{} at offset {offset}: {len} bytes of writes that were not finished are cut off",
-                path.display()
-            );
-        }
-        let keeper =
-            CheckpointKeeper::start(Arc::clone(&directory), Arc::clone(database), |made| match made {
-                Ok(made) => tracing::info!(records = made.records, "checkpoint made"),
-                Err(error) => tracing::error!(%error, "no checkpoint could be made; the log grows on"),
-            });
-        self.shared.exports.set_directory(&directory);
-        self.keeper = Some(keeper.map_err(failed)?);
-        Ok(opened)
+        Ok(first)
     }
 
     /// Starts the thread that answers for the pages, unless it runs.
@@ -589,7 +615,7 @@ impl Server {
 
     /// Serves until it is stopped. The pid file is removed at the end.
     pub fn run(mut self) -> io::Result<()> {
-        if self.keeper.is_none() {
+        if !self.kept.iter().all(Kept::is_kept) {
             self.load(&mut |_| ())?;
         }
         self.start_pages()?;
@@ -626,18 +652,23 @@ impl Server {
             let _ = verifier.join();
         }
         let patience = Patience { since: Instant::now(), handle: &self.shared.handle };
-        if self.keeper.is_some_and(|keeper| !keeper.end_unless(&|| patience.is_over())) {
-            tracing::warn!("a checkpoint that was being made is left unfinished: the disk does not answer");
+        for kept in &mut self.kept {
+            if !kept.end_keeper(&|| patience.is_over()) {
+                tracing::warn!(
+                    "a checkpoint that was being made is left unfinished: the disk does not answer"
+                );
+            }
         }
         // Their connections are closed. Behind the keeper: they may wait for the checkpoint that it has just called off.
         self.shared.exports.close_unless(&|| patience.is_over());
         // With patience of its own: what was called off may have used up that.
         let patience = Patience { since: Instant::now(), handle: &self.shared.handle };
-        let closed =
-            self.shared.database.log().map_or(Ok(()), |log| log.close_unless(&|| patience.is_over()));
+        let mut closed = Ok(());
+        for (served, mut kept) in self.shared.databases.iter().zip(self.kept) {
+            closed = closed.and(kept.close(served, &|| patience.is_over()));
+        }
         // Not before, so that it can say meanwhile that the server is stopping.
         drop(self.admin);
-        drop(self.data);
         drop(self.pid_file);
         if let Some(log) = &self.shared.conversation {
             log.finish();
@@ -662,15 +693,6 @@ impl Patience<'_> {
         let long = if self.handle.stopping() == Stopping::AtOnce { Self::SHORT } else { Self::LONG };
         self.since.elapsed() >= long
     }
-}
-
-/// The error of a database.
-fn failed(error: todana_core::Error) -> io::Error {
-    let kind = match error.kind() {
-        ErrorKind::Closed => io::ErrorKind::Interrupted,
-        _ => io::ErrorKind::Other,
-    };
-    io::Error::new(kind, error)
 }
 
 fn invalid(error: impl std::error::Error) -> io::Error {

@@ -177,10 +177,10 @@ impl Execute for Service {
         let end = self.lane.logged();
         // Nothing has changed since: what is only read waits for nothing.
         if self.settled != end {
-            let Some(log) = self.shared.database.log() else { return true };
+            let Some(log) = self.shared.ledger() else { return true };
             // A stop does not wait for a disk that does not answer.
             let goes_on = || self.shared.stopping() == Stopping::No;
-            if !log.wait_while(end, &goes_on).is_ok_and(|is_settled| is_settled) {
+            if !log.wait_while(log.position(end), &goes_on) {
                 return false;
             }
             self.settled = end;

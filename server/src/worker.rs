@@ -2,6 +2,7 @@
 
 use crate::connection::{BATCH, Connection, Got, Held, OUTPUT_MAX, Pause};
 use crate::idle::IdleWatch;
+use crate::ledger::Ledger;
 use crate::listener::Arrival;
 use crate::login::Decided;
 use crate::output::Output;
@@ -17,8 +18,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use todana::Clock;
-use todana::update_log::{Position, UpdateLog};
-use todana_core::{LONG_VALUE_LEN, Refusal, Reply};
+use todana::update_log::Position;
+use todana_core::{Refusal, Reply};
 use todana_protocol::memcached::{Form, Limits, encode};
 
 /// The worker's own wake-up.
@@ -64,7 +65,7 @@ impl Worker {
         let limits = Limits {
             item_size_max: shared.options.item_size_max,
             flush_allowed: shared.options.flush_allowed,
-            long_block_len: LONG_VALUE_LEN,
+            long_block_len: shared.long_block_len,
             negative_is_sliding: shared.options.negative_is_sliding,
             debug_commands: shared.options.debug_commands,
             ..shared.logins.limits(shared.options.protocol)
@@ -242,7 +243,7 @@ impl Worker {
     /// the log cannot be written, what was to be said may not be true, and something else is.
     fn is_settled(&mut self, index: usize) -> bool {
         let Some(position) = self.connections[index].awaits else { return true };
-        let Some(log) = self.shared.database.log() else { return true };
+        let Some(log) = self.shared.ledger() else { return true };
         let is_settled = log.is_settled(position) || {
             self.shared.settling.waits(self.number);
             // It may have come on just before.
@@ -263,9 +264,9 @@ impl Worker {
     /// Whether a connection that has said nothing of its changes may go on with more of them: not while more waits to be
     /// written than there should. Nobody else would hold it up, and what waits is in memory.
     fn may_go_on(&mut self, index: usize) -> bool {
-        let Some(log) = self.shared.database.log() else { return true };
+        let Some(log) = self.shared.ledger() else { return true };
         // When it cannot be written there will be no more of it.
-        let is_held_up = |log: &UpdateLog| log.is_crowded() && log.takes_changes();
+        let is_held_up = |log: Ledger<'_>| log.is_crowded() && log.takes_changes();
         if self.connections[index].awaits.is_none() || !is_held_up(log) {
             return true;
         }
@@ -275,6 +276,25 @@ impl Worker {
         }
         self.park(index);
         false
+    }
+
+    /// Whether there is room for more changes where they wait in memory for a checkpoint. Whoever has made some waits until one
+    /// has been made, or is told that none can be.
+    fn front_has_room(&mut self, index: usize) -> bool {
+        let has_room = self.shared.front_has_room() || {
+            self.shared.settling.waits(self.number);
+            // One may have been made just before.
+            self.shared.front_has_room()
+        };
+        if has_room {
+            self.connections[index].has_changed = false;
+        } else if self.shared.has_stuck_checkpoints() {
+            self.connections[index].has_changed = false;
+            self.connections[index].give_up(Refusal::LogUnwritable);
+        } else {
+            self.park(index);
+        }
+        has_room
     }
 
     fn park(&mut self, index: usize) {
@@ -466,6 +486,12 @@ impl Worker {
         if connection.closing || connection.login.is_waiting() {
             return Ok(());
         }
+        if connection.has_changed && !self.front_has_room(index) {
+            // It is parked, or told why not.
+            return if self.connections[index].closing { self.turn(index) } else { Ok(()) };
+        }
+        let counters = &self.shared.workers[self.number];
+        let connection = &mut self.connections[index];
         if connection.watches {
             return self.turn_of_watcher(index);
         }
@@ -531,7 +557,8 @@ impl Worker {
         }
         let end = self.service.lane.logged();
         if end != logged {
-            connection.awaits = Some(end);
+            connection.awaits = self.shared.ledger().map(|ledger| ledger.position(end));
+            connection.has_changed = true;
         }
         self.send(index)?;
         if self.connections[index].pending.is_some() || !self.may_go_on(index) {

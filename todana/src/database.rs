@@ -20,6 +20,7 @@ use crate::update_log::{Change, LogOptions, Position, Sync, UpdateLog};
 use crate::versions::Versions;
 use parking_lot::MutexGuard;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use todana_core::{
     Action, Arithmetic, Buffer, Command, Delete, Direction, Engine, Error, ErrorKind, Expiry, Family, Get,
@@ -44,6 +45,10 @@ pub struct Database {
     emulates_full: bool,
     /// When changes count as made where the engine keeps them in files of its own.
     sync: Sync,
+    /// They count there before they are answered: lanes tell that there have been some.
+    promises: bool,
+    /// The engine cannot bring changes to its disk any more.
+    has_lost_disk: AtomicBool,
     gate: Gate,
     /// Set once, when what is kept has been restored.
     log: OnceLock<UpdateLog>,
@@ -71,6 +76,8 @@ impl Database {
             figures: Figures::default(),
             emulates_full: false,
             sync: LogOptions::default().sync,
+            promises: false,
+            has_lost_disk: AtomicBool::new(false),
             gate: Gate::default(),
             log: OnceLock::new(),
         };
@@ -86,9 +93,18 @@ impl Database {
 
     /// When changes count as made where the engine keeps them in files of its own ([`Engine::durable`]): they are not in the update
     /// log then, which has an option of its own for it. At first, one second.
+    ///
+    /// With [`Sync::Always`], [`Lane::logged`] moves on with each change, though there is no log: it is then on disk when a
+    /// sync of the engine's that has begun later is over.
     pub fn sync_engine(mut self, sync: Sync) -> Database {
         self.sync = sync;
+        self.promises = sync == Sync::Always && self.engine.durable().is_some();
         self
+    }
+
+    /// The engine cannot bring changes to its disk any more: they are refused from here on.
+    pub fn has_lost_disk(&self) {
+        self.has_lost_disk.store(true, Ordering::Relaxed);
     }
 
     /// Returns once what has just been changed counts as made, where the engine keeps it in files of its own. Fails with `Unavailable` if
@@ -329,13 +345,18 @@ impl Database {
                     lane.has_logged(end);
                 }
             })
-        })?
+        })??;
+        if self.promises {
+            lane.has_logged(Position(lane.logged().0 + 1));
+        }
+        Ok(())
     }
 
     /// Whether this is a change, and the log could not be told of it.
     #[inline]
     fn refuses(&self, command: &Command<'_>) -> bool {
-        self.log.get().is_some_and(|log| !log.takes_changes()) && is_change(command)
+        (self.log.get().is_some_and(|log| !log.takes_changes()) || self.has_lost_disk.load(Ordering::Relaxed))
+            && is_change(command)
     }
 
     /// Removes some of what has expired. False if there is none, and there was none either since the sweep had removed
@@ -538,6 +559,9 @@ impl Database {
         };
         if let Some(end) = living.logged.filter(|_| worth == Worth::Change) {
             lane.has_logged(end);
+        }
+        if self.promises && living.has_changed && worth == Worth::Change {
+            lane.has_logged(Position(lane.logged().0 + 1));
         }
         let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
         if met.expired && outcome.is_ok() {

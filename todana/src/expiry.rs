@@ -43,6 +43,8 @@ pub(crate) struct Living<'v> {
     tells: Tells,
     /// Behind what the log was told.
     pub(crate) logged: Option<Position>,
+    /// Something was changed, whether or not there is a log.
+    pub(crate) has_changed: bool,
 }
 
 /// What is worth telling of a visit.
@@ -80,6 +82,7 @@ impl<'v> Living<'v> {
             forgets,
             tells,
             logged,
+            has_changed: false,
         }
     }
 }
@@ -126,6 +129,7 @@ impl Visitor for Living<'_> {
         if self.buries {
             return;
         }
+        self.has_changed = true;
         if let Some(log) = self.space.log {
             let key = self.key;
             let change = match (self.tells, now) {

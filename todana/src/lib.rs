@@ -34,6 +34,7 @@
 mod access;
 mod arithmetic;
 pub mod backup;
+mod catalog;
 pub mod checkpoint;
 mod classes;
 mod clock;
@@ -62,6 +63,7 @@ mod versions;
 
 pub use todana_engine::disk;
 
+pub use catalog::{Catalog, Entry};
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
 pub use counters::{ClassCounters, Counters, Lane};
 pub use data_directory::{

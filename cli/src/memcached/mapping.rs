@@ -70,6 +70,10 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
         },
         data: data_place::asked(settings.memory_file.as_deref(), |name| std::env::var_os(name))?,
         authentication: authentication(settings, std::env::var_os(PASSWORDS_VARIABLE).map(PathBuf::from))?,
+        // Its only one.
+        database: None,
+        sync: Options::default().sync,
+        further: Vec::new(),
     };
     options.validate().map_err(|error| Refusal::usage(error.to_string()))?;
     Ok(options)

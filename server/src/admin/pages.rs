@@ -4,6 +4,7 @@ use super::exposition;
 use super::http::{Request, Response, Status};
 use super::metrics::Metrics;
 use super::readings::Readings;
+use crate::databases::Served;
 use crate::server::{Shared, Stopping};
 use std::sync::Arc;
 
@@ -38,7 +39,10 @@ impl Pages {
     }
 
     fn log_is_stuck(&self) -> bool {
-        self.shared.database.log().is_some_and(|log| !log.takes_changes())
+        let log_is_stuck = |served: &Served| served.database.log().is_some_and(|log| !log.takes_changes());
+        let has_lost_disk =
+            |served: &Served| served.syncing.as_ref().is_some_and(|syncing| syncing.has_failed());
+        self.shared.databases.iter().any(|served| log_is_stuck(served) || has_lost_disk(served))
     }
 
     /// Whether new clients should come here.

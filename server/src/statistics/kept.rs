@@ -1,18 +1,28 @@
-//! `stats`: the data that is kept, where there is a data directory.
+//! `stats`: the data that is kept, where there is a data directory or a database on disk.
 
 use super::Writer;
 use crate::server::Shared;
 use std::time::Duration;
 use todana::update_log::{Health, Sync};
 
-pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
-    let Some(place) = &shared.options.data else { return };
-    let sync = match place.sync {
+fn words(sync: Sync) -> String {
+    match sync {
         Sync::Always => "always".to_string(),
         Sync::Every(interval) => interval.as_millis().to_string(),
         Sync::Never => "never".to_string(),
-    };
-    w.put("todana_sync", sync);
+    }
+}
+
+pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
+    if let Some(syncing) = &shared.databases[0].syncing {
+        w.put("todana_sync", words(syncing.sync()));
+        w.put("todana_log_health", if syncing.has_failed() { "lost" } else { "well" });
+        w.put("todana_log_takes_writes", u8::from(!syncing.has_failed()));
+        w.put("todana_log_refusals", shared.database.counters().log_refusals);
+        return;
+    }
+    let Some(place) = &shared.options.data else { return };
+    w.put("todana_sync", words(place.sync));
     w.put("todana_loading", u8::from(shared.is_loading()));
     let Some(log) = shared.database.log() else { return };
     // In this order, so that no more is on disk than was appended.

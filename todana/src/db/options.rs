@@ -14,7 +14,7 @@ use todana_engine::{
 };
 
 /// Where in its directory the tree lies, beside its update log.
-const TREE: &str = "tree";
+pub(crate) const TREE: &str = "tree";
 
 /// How a database is opened.
 ///

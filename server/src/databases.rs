@@ -1,0 +1,277 @@
+//! The databases of a server: made, read back, kept and closed.
+//!
+//! The first is the one that memcached's protocols use. All are alike in how they are kept:
+//!
+//! ```text
+//! memory     an update log and checkpoints in a data directory, if there is to be one
+//! PATH.tree  the same at PATH, with the tree beside it in place of checkpoints
+//! PATH.hash  its files are its log: a thread syncs them
+//! ```
+
+use crate::options::{DataPlace, Further, Options};
+use crate::syncing::{Syncer, Syncing};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use todana::checkpoint::CheckpointKeeper;
+use todana::disk::{Disk, SystemDisk};
+use todana::update_log::{Sync, Tail};
+use todana::{CachedClock, Clock, DataDirectory, DataOptions, Database, Kind, Name, Opened, seed_of};
+use todana_core::{Checkpointed, Engine, Error, ErrorKind, LONG_VALUE_LEN, MemoryLimit, Result, WhenFull};
+use todana_engine::{EvictionObserver, MemHash, MemHashOptions, MemTree, MemTreeOptions};
+
+/// So much may wait in memory for a checkpoint of a tree on disk; then whoever writes waits for it.
+pub(crate) const FRONT_BYTES_MAX: u64 = 128 << 20;
+
+/// What all threads know of a database.
+pub(crate) struct Served {
+    pub(crate) name: Name,
+    pub(crate) database: Arc<Database>,
+    pub(crate) data: Option<DataPlace>,
+    /// Where its engine keeps records in files of its own.
+    pub(crate) syncing: Option<Arc<Syncing>>,
+    /// The last checkpoint that was tried has failed.
+    pub(crate) has_stuck_checkpoints: Arc<AtomicBool>,
+    /// Values may come straight into memory of the engine's.
+    pub(crate) has_buffers: bool,
+}
+
+/// What only its owner knows.
+#[derive(Default)]
+pub(crate) struct Kept {
+    /// Locked until the server ends.
+    pub(crate) directory: Option<Arc<DataDirectory>>,
+    /// Makes checkpoints of it.
+    keeper: Option<CheckpointKeeper>,
+    syncer: Option<Syncer>,
+    is_kept: bool,
+}
+
+/// How hash engines are made that the server itself has wishes for.
+pub(crate) struct Making<'m> {
+    pub(crate) options: &'m Options,
+    pub(crate) shards: usize,
+    /// Sizes by which records are counted.
+    pub(crate) class_bounds: &'m [u32],
+    /// Told of what is evicted.
+    pub(crate) observer: Option<Arc<dyn EvictionObserver>>,
+    pub(crate) clock: &'m Arc<CachedClock>,
+}
+
+impl Making<'_> {
+    /// Makes or opens a database. What a data directory holds is not in it yet.
+    pub(crate) fn open(self, further: Further) -> Result<(Served, Kept)> {
+        let Further { name, data } = further;
+        if let Some(path) = on_disk(&name) {
+            prepare(&name, path)?;
+        }
+        let mut kept = Kept::default();
+        if let (Kind::DiskTree, Some(place)) = (name.kind, &data) {
+            // Locked before the engine looks at what lies in it.
+            kept.claim(Arc::new(SystemDisk), &place.directory)?;
+        }
+        let limit = MemoryLimit { bytes: name.tuning.bytes_max, when_full: when_full(self.options) };
+        let engine: Box<dyn Engine> = match name.open_on_disk()? {
+            Some(engine) => engine,
+            None if name.kind == Kind::MemTree => {
+                let class_bounds = self.class_bounds.to_vec();
+                Box::new(MemTree::new(MemTreeOptions { limit, class_bounds, ..MemTreeOptions::default() })?)
+            }
+            None => Box::new(MemHash::new(MemHashOptions {
+                class_bounds: self.class_bounds.to_vec(),
+                shards: Some(self.shards_for(&name)),
+                limit,
+                observer: self.observer,
+                capacity_records: name.tuning.records_max,
+                // So that records come back bucket by bucket.
+                seed: data.as_ref().and_then(|place| seed_of(Arc::new(SystemDisk), &place.directory)),
+            })?),
+        };
+        // A buffer takes no memory before it is filled.
+        let has_buffers =
+            !engine.buffer(LONG_VALUE_LEN).is_err_and(|error| error.kind() == ErrorKind::Invalid);
+        let sync = self.options.sync;
+        let syncing = engine.durable().map(|_| Arc::new(Syncing::new(sync)));
+        let clock = Arc::clone(self.clock) as Arc<dyn Clock>;
+        let mut database =
+            Database::with_classes(engine, clock, self.class_bounds.to_vec()).sync_engine(sync);
+        if self.options.emulate_full {
+            database = database.emulate_full();
+        }
+        let database = Arc::new(database);
+        let has_stuck_checkpoints = Arc::default();
+        Ok((Served { name, database, data, syncing, has_stuck_checkpoints, has_buffers }, kept))
+    }
+
+    /// Each shard holds its part of a number of records.
+    fn shards_for(&self, name: &Name) -> usize {
+        let most = name
+            .tuning
+            .records_max
+            .map_or(usize::MAX, |max| usize::try_from(max / 1024).unwrap_or(usize::MAX));
+        let most = if most.is_power_of_two() { most } else { (most / 2).max(1).next_power_of_two() };
+        self.shards.min(most.max(1))
+    }
+}
+
+/// What happens at a memory limit.
+pub(crate) fn when_full(options: &Options) -> WhenFull {
+    if options.refuse_when_full { WhenFull::Refuse } else { WhenFull::Evict }
+}
+
+fn on_disk(name: &Name) -> Option<&Path> {
+    match name.kind {
+        Kind::DiskHash | Kind::DiskTree => name.path.as_deref(),
+        Kind::MemHash | Kind::MemTree => None,
+    }
+}
+
+/// Does as the mode in the name says, and names what is in the way.
+fn prepare(name: &Name, path: &Path) -> Result<()> {
+    let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+    match std::fs::metadata(path) {
+        Ok(metadata) if !metadata.is_dir() => {
+            invalid(format!("database \"{name}\": {} is a file; a database is a directory", path.display()))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound && name.tuning.must_exist => {
+            invalid(format!("database \"{name}\": {} does not exist", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Kept {
+    /// Locks the data directory for this process; it is made if it is not there.
+    pub(crate) fn claim(&mut self, disk: Arc<dyn Disk>, path: &Path) -> Result<()> {
+        if self.directory.is_none() {
+            self.directory = Some(Arc::new(DataDirectory::open(disk, path)?));
+        }
+        Ok(())
+    }
+
+    /// Whether it has been read back, and is kept.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
+    /// Reads back what is kept of a database, and keeps it from then on. `came_on` is called when changes have come to disk.
+    pub(crate) fn start(
+        &mut self,
+        served: &Served,
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+        options: &DataOptions,
+        progress: &mut dyn FnMut(todana::Progress) -> std::ops::ControlFlow<()>,
+        came_on: impl Fn() + Send + std::marker::Sync + Clone + 'static,
+    ) -> io::Result<Option<Opened>> {
+        let Served { name, database, .. } = served;
+        let mut found = None;
+        if let Some(place) = &served.data {
+            self.claim(disk, &place.directory).map_err(failed)?;
+            let directory = Arc::clone(self.directory.as_ref().expect("it was claimed above"));
+            let opened = directory.restore_unless(database, clock, options, progress).map_err(failed)?;
+            if let Some(log) = database.log() {
+                log.on_progress(came_on.clone());
+            }
+            tell(name, &opened);
+            let (label, stuck) = (name.label().to_string(), Arc::clone(&served.has_stuck_checkpoints));
+            let came_on = came_on.clone();
+            let report = move |made: Result<todana::checkpoint::Checkpoint>| {
+                stuck.store(made.is_err(), Ordering::Relaxed);
+                match made {
+                    Ok(made) => tracing::info!(records = made.records, database = label, "checkpoint made"),
+                    Err(error) => {
+                        tracing::error!(%error, database = label, "no checkpoint could be made; the log grows on");
+                    }
+                }
+                // Some may wait for room.
+                came_on();
+            };
+            self.keeper =
+                Some(CheckpointKeeper::start(directory, Arc::clone(database), report).map_err(failed)?);
+            found = Some(opened);
+        }
+        if let Some(syncing) = &served.syncing
+            && syncing.sync() != Sync::Never
+        {
+            self.syncer = Some(syncing.start(database, came_on)?);
+        }
+        if name.tuning.truncate {
+            let flush = todana_core::Command::Flush { at: todana::Ttl::Never };
+            database.execute(&database.lane(), &flush, &mut |_| ());
+        }
+        for note in &name.notes {
+            tracing::info!(database = name.label(), "{note}");
+        }
+        self.is_kept = true;
+        Ok(found)
+    }
+
+    /// No more checkpoints, unless the disk keeps it waiting; false then.
+    pub(crate) fn end_keeper(&mut self, gives_up: &dyn Fn() -> bool) -> bool {
+        self.keeper.take().is_none_or(|keeper| keeper.end_unless(gives_up))
+    }
+
+    /// Brings everything to disk, and what makes the next start fast.
+    pub(crate) fn close(&mut self, served: &Served, gives_up: &dyn Fn() -> bool) -> Result<()> {
+        let engine = served.database.engine();
+        let mut outcome = Ok(());
+        if let (Some(directory), Some(engine)) = (&self.directory, engine.checkpointed())
+            && engine.pending_bytes() > 0
+            && self.is_kept
+            && !gives_up()
+            && let Err(error) = directory.checkpoint(&served.database)
+        {
+            // All is in the log.
+            tracing::warn!(%error, database = served.name.label(), "no checkpoint at the end; the next start takes longer");
+        }
+        if let Some(log) = served.database.log() {
+            outcome = log.close_unless(gives_up);
+        }
+        let has_ended = self.syncer.take().is_none_or(|syncer| syncer.end_unless(gives_up));
+        if let Some(durable) = engine.durable().filter(|_| has_ended && !gives_up()) {
+            outcome = outcome.and(durable.close());
+        }
+        self.directory = None;
+        outcome
+    }
+}
+
+/// What the log tells of what was found.
+fn tell(name: &Name, opened: &Opened) {
+    let database = name.label();
+    for why in &opened.refused {
+        tracing::error!(
+            database,
+            "a checkpoint is damaged, the one before it and a longer log take its place: {why}"
+        );
+    }
+    for why in &opened.spare {
+        tracing::warn!(database, "a checkpoint is damaged, an older one that is not needed now: {why}");
+    }
+    if let Tail::Torn { path, offset, len } = &opened.tail {
+        tracing::warn!(
+            database,
+            "{} at offset {offset}: {len} bytes of writes that were not finished are cut off",
+            path.display()
+        );
+    }
+}
+
+impl Served {
+    /// Whether changes may come where they wait in memory for a checkpoint.
+    pub(crate) fn front_has_room(&self) -> bool {
+        let pending = self.database.engine().checkpointed().map_or(0, Checkpointed::pending_bytes);
+        pending <= FRONT_BYTES_MAX
+    }
+}
+
+/// The error of a database.
+pub(crate) fn failed(error: Error) -> io::Error {
+    let kind = match error.kind() {
+        ErrorKind::Closed => io::ErrorKind::Interrupted,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error)
+}

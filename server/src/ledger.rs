@@ -1,0 +1,53 @@
+//! What vouches for changes before they are answered: the update log, or the files of the engine itself.
+
+use crate::syncing::Syncing;
+use todana::update_log::{Position, UpdateLog};
+
+/// What vouches for changes.
+#[derive(Clone, Copy)]
+pub(crate) enum Ledger<'s> {
+    Log(&'s UpdateLog),
+    Engine(&'s Syncing),
+}
+
+impl Ledger<'_> {
+    /// What a worker has to wait for that has changed something just now; its lane has `logged` so far.
+    pub(crate) fn position(self, logged: Position) -> Position {
+        match self {
+            Ledger::Log(_) => logged,
+            Ledger::Engine(syncing) => syncing.ticket(),
+        }
+    }
+
+    /// Whether what answers the changes before a position may leave.
+    pub(crate) fn is_settled(self, position: Position) -> bool {
+        match self {
+            Ledger::Log(log) => log.is_settled(position),
+            Ledger::Engine(syncing) => syncing.is_settled(position),
+        }
+    }
+
+    /// Whether it can be written.
+    pub(crate) fn takes_changes(self) -> bool {
+        match self {
+            Ledger::Log(log) => log.takes_changes(),
+            Ledger::Engine(syncing) => !syncing.has_failed(),
+        }
+    }
+
+    /// Whether more waits to be written than there should. An engine's own files take what comes.
+    pub(crate) fn is_crowded(self) -> bool {
+        match self {
+            Ledger::Log(log) => log.is_crowded(),
+            Ledger::Engine(_) => false,
+        }
+    }
+
+    /// Waits until a position is settled; false if that is not to be, or `goes_on` says no.
+    pub(crate) fn wait_while(self, position: Position, goes_on: &dyn Fn() -> bool) -> bool {
+        match self {
+            Ledger::Log(log) => log.wait_while(position, goes_on).is_ok_and(|is_settled| is_settled),
+            Ledger::Engine(syncing) => syncing.wait_while(position, goes_on),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What engines keep in files of their own comes to disk: before the answer leaves, or now and then.
+//!
+//! ```text
+//! worker: write .. ticket = rounds begun + 1 ..... park ............. rounds over >= ticket: reply
+//! syncing thread:        round begins, Durable::sync, round is over, wake those who wait
+//! ```
+//!
+//! A round covers what was written before it began; so whoever has written waits for the next one to begin and end, together
+//! with all who come meanwhile. Nobody else touches the disk for it.
+
+use parking_lot::{Condvar, Mutex};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use todana::Database;
+use todana::update_log::{Position, Sync};
+
+/// How often those who wait in place are asked whether they still do.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+
+/// How far the files of an engine have come to disk.
+pub(crate) struct Syncing {
+    sync: Sync,
+    begun: AtomicU64,
+    over: AtomicU64,
+    has_failed: AtomicBool,
+    wanted: Mutex<Wanted>,
+    /// Somebody wants a round, or the end.
+    wakes: Condvar,
+    /// A round is over.
+    came_on: Condvar,
+}
+
+#[derive(Default)]
+struct Wanted {
+    round: u64,
+    ends: bool,
+}
+
+/// The thread that does it. It ends when this is dropped.
+pub(crate) struct Syncer {
+    syncing: Arc<Syncing>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Syncing {
+    pub(crate) fn new(sync: Sync) -> Syncing {
+        Syncing {
+            sync,
+            begun: AtomicU64::new(0),
+            over: AtomicU64::new(0),
+            has_failed: AtomicBool::new(false),
+            wanted: Mutex::default(),
+            wakes: Condvar::new(),
+            came_on: Condvar::new(),
+        }
+    }
+
+    /// Starts the thread. `came_on` is called after each round, `failed` if one fails: the engine takes no writes then.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        database: &Arc<Database>,
+        came_on: impl Fn() + Send + 'static,
+    ) -> io::Result<Syncer> {
+        let (syncing, database) = (Arc::clone(self), Arc::clone(database));
+        let work = move || {
+            while syncing.waits() && !syncing.has_failed() {
+                syncing.round(&database);
+                came_on();
+            }
+        };
+        let thread = std::thread::Builder::new().name("syncing".into()).spawn(work)?;
+        Ok(Syncer { syncing: Arc::clone(self), thread: Some(thread) })
+    }
+
+    /// Returns when a round is wanted; false when it is time to end.
+    fn waits(&self) -> bool {
+        let mut wanted = self.wanted.lock();
+        if let Sync::Every(interval) = self.sync {
+            if !wanted.ends {
+                self.wakes.wait_for(&mut wanted, interval);
+            }
+            return !wanted.ends;
+        }
+        while !wanted.ends && wanted.round <= self.begun.load(Ordering::Relaxed) {
+            self.wakes.wait(&mut wanted);
+        }
+        !wanted.ends
+    }
+
+    fn round(&self, database: &Database) {
+        let round = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let outcome = database.engine().durable().map_or(Ok(()), |durable| durable.sync());
+        let _wanted = self.wanted.lock();
+        match outcome {
+            Ok(()) => self.over.store(round, Ordering::SeqCst),
+            Err(error) => {
+                tracing::error!(%error, "what is written cannot be brought to disk; no more is taken");
+                database.has_lost_disk();
+                self.has_failed.store(true, Ordering::SeqCst);
+            }
+        }
+        self.came_on.notify_all();
+    }
+
+    /// What has been written so far is on disk when this is settled; sees to it that it will be.
+    pub(crate) fn ticket(&self) -> Position {
+        // Behind the write, in the order that all threads agree on: a round that begins later covers it.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        let ticket = self.begun.load(Ordering::SeqCst) + 1;
+        let mut wanted = self.wanted.lock();
+        if wanted.round < ticket {
+            wanted.round = ticket;
+            self.wakes.notify_one();
+        }
+        Position(ticket)
+    }
+
+    pub(crate) fn is_settled(&self, ticket: Position) -> bool {
+        self.over.load(Ordering::SeqCst) >= ticket.0
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn sync(&self) -> Sync {
+        self.sync
+    }
+
+    /// Waits until it is settled; false if that is not to be, or `goes_on`, which is asked now and then, says no.
+    pub(crate) fn wait_while(&self, ticket: Position, goes_on: &dyn Fn() -> bool) -> bool {
+        let mut wanted = self.wanted.lock();
+        while !self.is_settled(ticket) {
+            if self.has_failed() || !goes_on() {
+                return false;
+            }
+            self.came_on.wait_for(&mut wanted, ASK_EVERY);
+        }
+        true
+    }
+
+    fn end(&self) {
+        self.wanted.lock().ends = true;
+        self.wakes.notify_one();
+    }
+}
+
+impl Syncer {
+    /// Ends it, unless the disk keeps it waiting: `gives_up` is asked now and then, and once it says so, the thread is left to
+    /// itself. False then.
+    pub(crate) fn end_unless(mut self, gives_up: &dyn Fn() -> bool) -> bool {
+        self.syncing.end();
+        let Some(thread) = self.thread.take() else { return true };
+        while !thread.is_finished() {
+            if gives_up() {
+                return false;
+            }
+            // Unparked by nobody: there is no hurry at the end of a server.
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        // A panic in it has been shown already.
+        let _ = thread.join();
+        true
+    }
+}
+
+impl Drop for Syncer {
+    fn drop(&mut self) {
+        self.syncing.end();
+    }
+}

@@ -1,0 +1,130 @@
+//! Several databases that one server has, by number and by name.
+
+use crate::{Database, Kind, Name};
+use std::path::Path;
+use std::sync::Arc;
+use todana_core::{Engine, Error, ErrorKind, Result};
+use todana_engine::{DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions};
+
+/// The databases of a server, in the order in which they were named. There is at least one.
+pub struct Catalog {
+    entries: Vec<Entry>,
+}
+
+/// A database of several.
+pub struct Entry {
+    /// The name that it was opened by.
+    pub name: Name,
+    /// The database.
+    pub database: Arc<Database>,
+}
+
+impl Catalog {
+    /// The databases in this order. Fails with `Invalid` where there is none, and as [`check`](Self::check) does.
+    pub fn new(entries: Vec<Entry>) -> Result<Catalog> {
+        if entries.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, "no database is named"));
+        }
+        Catalog::check(entries.iter().map(|entry| &entry.name))?;
+        Ok(Catalog { entries })
+    }
+
+    /// Fails with `Invalid` if two databases would lie in the same place, or be found by the same alias.
+    ///
+    /// ```
+    /// use todana::{Catalog, Name};
+    ///
+    /// let names = ["mem:hash", "%", "carts=./carts.tree"].map(|name| Name::parse(name).unwrap());
+    /// assert!(Catalog::check(&names).is_ok());
+    /// let twice = ["a.hash", "b=a.hash"].map(|name| Name::parse(name).unwrap());
+    /// assert!(Catalog::check(&twice).is_err());
+    /// ```
+    pub fn check<'n>(names: impl IntoIterator<Item = &'n Name>) -> Result<()> {
+        let mut seen: Vec<&Name> = Vec::new();
+        for name in names {
+            let is_same = |other: &&Name| {
+                let by_path = on_disk(name).is_some() && on_disk(name) == on_disk(other);
+                by_path || name.alias.as_deref().is_some_and(|alias| alias == other.label())
+            };
+            if let Some(other) = seen.iter().copied().find(|other| is_same(other) || is_alias_of(other, name))
+            {
+                let message = format!("databases \"{other}\" and \"{name}\" cannot be told apart");
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
+            seen.push(name);
+        }
+        Ok(())
+    }
+
+    /// How many there are.
+    #[allow(clippy::len_without_is_empty, reason = "there is always one")]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// By number, from 0 on.
+    pub fn get(&self, number: usize) -> Option<&Entry> {
+        self.entries.get(number)
+    }
+
+    /// By alias, or by the name as it was given, with or without its tuning; the first one of several.
+    pub fn find(&self, label: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.name.label() == label || entry.name.to_string() == label)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> std::slice::Iter<'_, Entry> {
+        self.entries.iter()
+    }
+}
+
+fn is_alias_of(other: &Name, name: &Name) -> bool {
+    other.alias.as_deref().is_some_and(|alias| alias == name.label())
+}
+
+fn on_disk(name: &Name) -> Option<&Path> {
+    match name.kind {
+        Kind::DiskHash | Kind::DiskTree => name.path.as_deref(),
+        Kind::MemHash | Kind::MemTree => None,
+    }
+}
+
+impl Name {
+    /// The engine of a database on disk; `None` for one in memory. The directory of a tree must be locked by its data directory.
+    /// Fails as [`DiskHash::open`] and [`DiskTree::open`] do.
+    pub fn open_on_disk(&self) -> Result<Option<Box<dyn Engine>>> {
+        let path = self.path.as_deref().unwrap_or(Path::new(""));
+        Ok(match self.kind {
+            Kind::MemHash | Kind::MemTree => None,
+            Kind::DiskHash => Some(Box::new(DiskHash::open(path, DiskHashOptions::default())?)),
+            Kind::DiskTree => {
+                // The update log beside it vouches for what is written, and shall not be overtaken.
+                let options = DiskTreeOptions { spills: false, ..DiskTreeOptions::default() };
+                Some(Box::new(DiskTree::open(&path.join(crate::db::TREE), options)?))
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(names: &[&str]) -> Result<()> {
+        let names: Vec<Name> = names.iter().map(|name| Name::parse(name).unwrap()).collect();
+        Catalog::check(&names)
+    }
+
+    #[test]
+    fn the_same_place_twice_is_refused_and_memory_has_room_for_many() {
+        check(&["%", "%", ":", "mem:hash", "a.hash", "a.tree"]).unwrap();
+        for names in [["a.hash", "a.hash#bnum=1"], ["x=%", "x=:"], ["a.kch", "x=a.kch"]] {
+            let error = check(&names).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains(names[1]), "{error}");
+        }
+        // Either order.
+        assert!(check(&["a.hash", "a.hash=b.hash"]).is_err());
+        assert!(check(&["a.hash=b.hash", "a.hash"]).is_err());
+    }
+}
