@@ -1,9 +1,10 @@
-//! Commands on the records of a running server.
+//! Commands on the records of a running server; those of a database on disk go to `database`.
 
 use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
 use crate::dump::dump;
-use crate::{Failure, source, tsv};
+use crate::place::Place;
+use crate::{Failure, database, source, tsv};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -23,16 +24,18 @@ const SEND_BYTES: usize = 64 << 10;
 #[derive(Debug, Args)]
 pub(crate) struct Server {
     /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path; user:password@ may stand
-    /// before a host behind ://
+    /// before a host behind ://. Or a database on disk that no server has open: ./x.hash, ./x.tree
     // Its value may hold a password.
     #[arg(
         short = 'S',
         long = "server",
+        visible_alias = "db",
+        value_name = "SERVER",
         env = "TODANA_SERVER",
         hide_env_values = true,
         default_value = "127.0.0.1:11211"
     )]
-    pub(crate) destination: Destination,
+    pub(crate) place: Place,
     #[command(flatten)]
     pub(crate) login: ClientLogin,
     #[command(flatten)]
@@ -41,7 +44,17 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn connect(&self) -> Result<Connection, Failure> {
-        self.connect_to(&self.destination)
+        self.connect_to(self.destination()?)
+    }
+
+    /// The server; fails for a database on disk.
+    pub(crate) fn destination(&self) -> Result<&Destination, Failure> {
+        match &self.place {
+            Place::Server(destination) => Ok(destination),
+            Place::Database(name) => {
+                Err(Failure::usage(format!("{name} is a database on disk; this needs a server")))
+            }
+        }
     }
 
     /// The same to another server.
@@ -196,27 +209,62 @@ fn counted(number: Option<u64>) -> Result<(), Failure> {
     Ok(())
 }
 
-pub(crate) fn run(command: &Command) -> Result<(), Failure> {
-    match command {
-        Command::Get { keys, json, versions, server } => get(&mut server.connect()?, keys, *json, *versions),
-        Command::Set { key, value, ttl, flags, add, replace, append, prepend, cas, server } => {
-            let verb = match (add, replace, append, prepend, cas) {
-                (true, ..) => Verb::Add,
-                (_, true, ..) => Verb::Replace,
-                (_, _, true, ..) => Verb::Append,
-                (_, _, _, true, _) => Verb::Prepend,
-                (.., Some(version)) => Verb::Cas(*version),
-                _ => Verb::Set,
-            };
-            let value = if value == "-" {
+impl Command {
+    fn server(&self) -> &Server {
+        match self {
+            Command::Get { server, .. }
+            | Command::Set { server, .. }
+            | Command::Delete { server, .. }
+            | Command::Incr { server, .. }
+            | Command::Decr { server, .. }
+            | Command::Touch { server, .. }
+            | Command::Stats { server, .. }
+            | Command::Flush { server, .. }
+            | Command::Ping { server }
+            | Command::Load { server, .. }
+            | Command::Dump { server, .. } => server,
+        }
+    }
+
+    /// The value of a `set`, which may have to be read.
+    pub(crate) fn value(&self) -> Result<Vec<u8>, Failure> {
+        match self {
+            Command::Set { value, .. } if value == "-" => {
                 let mut bytes = Vec::new();
                 io::stdin().lock().read_to_end(&mut bytes)?;
-                bytes
-            } else {
-                value.as_bytes().to_vec()
-            };
-            let store = Store { verb, key: key.as_bytes(), value: &value, flags: *flags, exptime: *ttl };
-            done(server.connect()?.store(&store)?)
+                Ok(bytes)
+            }
+            Command::Set { value, .. } => Ok(value.as_bytes().to_vec()),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// What a `set` stores; `None` for other commands.
+    pub(crate) fn store<'a>(&'a self, value: &'a [u8]) -> Option<Store<'a>> {
+        let Command::Set { key, ttl, flags, add, replace, append, prepend, cas, .. } = self else {
+            return None;
+        };
+        let verb = match (add, replace, append, prepend, cas) {
+            (true, ..) => Verb::Add,
+            (_, true, ..) => Verb::Replace,
+            (_, _, true, ..) => Verb::Append,
+            (_, _, _, true, _) => Verb::Prepend,
+            (.., Some(version)) => Verb::Cas(*version),
+            _ => Verb::Set,
+        };
+        Some(Store { verb, key: key.as_bytes(), value, flags: *flags, exptime: *ttl })
+    }
+}
+
+pub(crate) fn run(command: &Command) -> Result<(), Failure> {
+    if let Place::Database(name) = &command.server().place {
+        return database::run(command, name);
+    }
+    match command {
+        Command::Get { keys, json, versions, server } => get(&mut server.connect()?, keys, *json, *versions),
+        Command::Set { server, .. } => {
+            let value = command.value()?;
+            command.store(&value).map_or(Ok(()), |store| done(server.connect()?.store(&store)?))
         }
         Command::Delete { key, server } => done(server.connect()?.delete(key.as_bytes())?),
         Command::Incr { key, by, server } => counted(server.connect()?.count(key.as_bytes(), *by, true)?),
@@ -228,12 +276,7 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
             done(server.connect()?.simple(&line)?)
         }
         Command::Ping { server } => {
-            writeln!(
-                io::stdout(),
-                "{} answers: version {}",
-                server.destination,
-                server.connect()?.version()?
-            )?;
+            writeln!(io::stdout(), "{} answers: version {}", server.place, server.connect()?.version()?)?;
             Ok(())
         }
         Command::Load { file, server } => load(&mut server.connect()?, file),
@@ -251,17 +294,19 @@ fn get(connection: &mut Connection, keys: &[OsString], json: bool, versions: boo
             missing = true;
             continue;
         };
-        if json {
-            writeln!(out, "{}", object(item))?;
-        } else {
-            out.write_all(&item.value)?;
-            if ends_lines {
-                out.write_all(b"\n")?;
-            }
-        }
+        show(&mut out, item, json, ends_lines)?;
     }
     out.flush()?;
     if missing { Err(Failure::miss()) } else { Ok(()) }
+}
+
+/// Writes a record that was asked for.
+pub(crate) fn show(out: &mut impl Write, item: &Item, json: bool, ends_line: bool) -> io::Result<()> {
+    if json {
+        return writeln!(out, "{}", object(item));
+    }
+    out.write_all(&item.value)?;
+    if ends_line { out.write_all(b"\n") } else { Ok(()) }
 }
 
 /// A record as a JSON object. What is no text would be another value as one.
@@ -281,7 +326,7 @@ fn object(item: &Item) -> serde_json::Value {
     object.into()
 }
 
-fn stats(connection: &mut Connection, group: &str, json: bool) -> Result<(), Failure> {
+pub(crate) fn stats(connection: &mut Connection, group: &str, json: bool) -> Result<(), Failure> {
     let statistics = connection.stats(group)?;
     let mut out = io::stdout().lock();
     if json {
@@ -307,19 +352,12 @@ pub(crate) fn progress(len: Option<u64>, template: &str) -> ProgressBar {
     bar.with_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn load(connection: &mut Connection, file: &Path) -> Result<(), Failure> {
-    let (input, len): (Box<dyn Read>, _) = if file == Path::new("-") {
-        (Box::new(io::stdin()), None)
-    } else {
-        let opened = File::open(file).map_err(|error| named(file, &error))?;
-        let len = opened.metadata().map(|metadata| metadata.len()).ok();
-        (Box::new(opened), len)
-    };
-    let bar = progress(len, "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}");
+pub(crate) fn load(connection: &mut Connection, file: &Path) -> Result<(), Failure> {
+    let (input, bar) = input(file)?;
     let mut load = Load { connection, file, waiting: 0, loaded: 0, refused: 0, skipped: 0, takes_meta: None };
     // What stands before a line that cannot be read is loaded, and told of.
     let read = load.lines(BufReader::with_capacity(1 << 18, input), &bar);
@@ -336,7 +374,19 @@ fn load(connection: &mut Connection, file: &Path) -> Result<(), Failure> {
     }
 }
 
-fn named(file: &Path, error: &io::Error) -> Failure {
+/// A file to be loaded, - for standard input, and a bar that shows how much has been read.
+pub(crate) fn input(file: &Path) -> Result<(Box<dyn Read>, ProgressBar), Failure> {
+    let (input, len): (Box<dyn Read>, _) = if file == Path::new("-") {
+        (Box::new(io::stdin()), None)
+    } else {
+        let opened = File::open(file).map_err(|error| named(file, &error))?;
+        let len = opened.metadata().map(|metadata| metadata.len()).ok();
+        (Box::new(opened), len)
+    };
+    Ok((input, progress(len, "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}")))
+}
+
+pub(crate) fn named(file: &Path, error: &io::Error) -> Failure {
     Failure::trouble(format!("{}: {error}", file.display()))
 }
 

@@ -109,7 +109,7 @@ impl Dump<'_> {
     }
 }
 
-fn named(path: &Path, error: io::Error) -> Failure {
+pub(crate) fn named(path: &Path, error: io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Failure::from(error),
         _ => Failure::trouble(format!("{}: {error}", path.display())),
@@ -117,7 +117,7 @@ fn named(path: &Path, error: io::Error) -> Failure {
 }
 
 /// Where the records go.
-enum Output {
+pub(crate) enum Output {
     /// What has no content to lose: standard output, a pipe, a device.
     Stream(BufWriter<Box<dyn Write>>),
     /// A file beside the one that is meant, which takes its name when it is whole, and is removed if it never is.
@@ -125,7 +125,7 @@ enum Output {
 }
 
 impl Output {
-    fn create(path: &Path) -> io::Result<Output> {
+    pub(crate) fn create(path: &Path) -> io::Result<Output> {
         let stream = |out: Box<dyn Write>| Ok(Output::Stream(BufWriter::with_capacity(BUFFER, out)));
         if path == Path::new("-") {
             return stream(Box::new(io::stdout()));
@@ -150,7 +150,7 @@ impl Output {
         Ok(Output::Part(BufWriter::with_capacity(BUFFER, part), path))
     }
 
-    fn finish(self) -> io::Result<()> {
+    pub(crate) fn finish(self) -> io::Result<()> {
         match self {
             Output::Stream(mut out) => out.flush(),
             Output::Part(out, path) => {

@@ -9,6 +9,7 @@ mod client_login;
 mod client_tls;
 mod config;
 mod data;
+mod database;
 mod dump;
 mod failure;
 mod generate;
@@ -17,6 +18,7 @@ mod layers;
 mod log;
 mod memcached;
 mod password;
+mod place;
 mod repair;
 mod restore;
 mod serve;
@@ -41,7 +43,8 @@ Try it:
   todana set hello world
   todana get hello
 
--S HOST:PORT, or TODANA_SERVER in the environment, names another server. Where
+-S HOST:PORT, or TODANA_SERVER in the environment, names another server; -S ./x.hash
+or ./x.tree (also --db) a database on disk that no server has open. Where
 it wants a login: --user NAME --password-file FILE, or TODANA_USER and
 TODANA_PASSWORD in the environment, or todana://USER:PASSWORD@HOST:PORT.
 
@@ -66,6 +69,8 @@ enum Command {
     Config(config::Command),
     #[command(flatten)]
     Data(Box<data::Command>),
+    #[command(flatten)]
+    Database(Box<database::Command>),
     /// Have a server make a checkpoint of the data that it keeps
     #[command(after_help = checkpoint::AFTER_HELP)]
     Checkpoint(checkpoint::Arguments),
@@ -173,6 +178,7 @@ fn run() -> Result<(), Failure> {
         Some(Command::Serve(_)) => serve::run(std::env::args_os()),
         Some(Command::Config(command)) => config::run(&command),
         Some(Command::Data(command)) => data::run(&command),
+        Some(Command::Database(command)) => database::run_whole(*command),
         Some(Command::Checkpoint(arguments)) => checkpoint::run(&arguments),
         Some(Command::Backup(arguments)) => backup::run(&arguments),
         Some(Command::Restore(arguments)) => restore::run(arguments),

@@ -1,8 +1,9 @@
 //! `todana repair`: what can be saved of a damaged data directory, and saving it when told.
 
-use crate::Failure;
 use crate::amount::amount;
+use crate::place::Place;
 use crate::source::expect_directory;
+use crate::{Failure, database};
 use clap::Args;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -19,6 +20,9 @@ what takes their place, with .damaged behind their names.
 A torn end of the log, as a crash leaves it, is no damage: the server cuts it
 off when it is started.
 
+A database on disk mends a torn end itself when it is opened, and a damaged
+index is made anew from its records; other damage is told, and not mended.
+
 A backup is not repaired: `todana restore --damaged` makes a data directory of
 what is whole in it.
 
@@ -32,7 +36,7 @@ Examples:
 /// What `repair` is told.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The data directory, which no server has open
+    /// The data directory, or database on disk (./x.hash, ./x.tree), which no server has open
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     /// Mend what is damaged, instead of only telling of it
@@ -43,6 +47,10 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Arguments { directory, yes } = arguments;
     expect_directory(directory, "repair")?;
+    if let Ok(Place::Database(name)) = directory.to_string_lossy().parse() {
+        // Its checkpoints are its own, and nothing that `todana::repair` knows.
+        return database::examine(&name, *yes);
+    }
     let repaired = todana::repair(Arc::new(SystemDisk), directory, *yes);
     let repaired = repaired.map_err(|error| match error.kind() {
         ErrorKind::Busy => Failure::trouble(format!("{error}; stop it first")),

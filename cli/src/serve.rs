@@ -742,7 +742,9 @@ impl Banner {
             let shown = name.to_string();
             let shown =
                 shown.strip_prefix(&format!("{}=", name.alias.as_deref().unwrap_or("\0"))).unwrap_or(&shown);
-            format!("database{number}{alias}: {shown}, {}{place}\n", name.kind.word())
+            let kind =
+                if shown == name.kind.word() { String::new() } else { format!(", {}", name.kind.word()) };
+            format!("database{number}{alias}: {shown}{kind}{place}\n")
         };
         self.databases.iter().enumerate().map(line).collect()
     }

@@ -3,6 +3,7 @@
 use crate::Failure;
 use crate::amount::amount;
 use crate::data::progress;
+use crate::place::Place;
 use crate::source::expect_directory;
 use clap::Args;
 use std::cmp::Ordering;
@@ -38,6 +39,9 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     expect_directory(&arguments.directory, "verify")?;
+    if let Ok(Place::Database(name)) = arguments.directory.to_string_lossy().parse() {
+        return Err(Failure::usage(format!("{name} is a database on disk: `todana check {name}` reads it")));
+    }
     let verified = match look_until_sure(arguments) {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             // Whoever reads no further is told by the exit code all the same.

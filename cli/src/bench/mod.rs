@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! workload   which keys, values and operations, from a seed
+//! embedded   the same work on a database on disk, without a server
 //! driver     threads with a readiness loop each, connections with a pipeline each
 //! process    what the server process costs: CPU time, resident memory
 //! report     numbers for people and programs
@@ -11,6 +12,7 @@
 //! ```
 
 mod driver;
+mod embedded;
 mod plot;
 mod process;
 mod replay;
@@ -22,6 +24,7 @@ mod workload;
 
 use crate::Failure;
 use crate::data::Server;
+use crate::place::Place;
 use report::{Report, Round};
 use std::error::Error;
 use std::io::Write;
@@ -45,6 +48,8 @@ Examples:
       what do ten million records cost in memory?
   todana bench --vs 127.0.0.1:11212 --pid 1234 --vs-pid 1235
       two servers in turn, with CPU time per request
+  todana bench ./new.hash --threads 4 --value-size 400
+      no server: calls to a database on disk
   todana bench trace oltp.u32.zst
       no server: how many recorded requests would miss?
   todana bench replay oltp.u32.zst
@@ -63,9 +68,10 @@ request, or sent what it should not have.";
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// The server: host:port, todana://host:port, todanas://host:port (TLS); counts before -S
+    /// The server: host:port, todana://host:port, todanas://host:port (TLS); or a database on disk, which is filled with the
+    /// keys; counts before -S
     #[arg(value_name = "SERVER")]
-    named: Option<Destination>,
+    named: Option<Place>,
     #[command(flatten)]
     server: Server,
     /// Connections in all
@@ -167,8 +173,19 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl Arguments {
-    fn first_server(&self) -> &Destination {
-        self.named.as_ref().unwrap_or(&self.server.destination)
+    fn first_place(&self) -> &Place {
+        self.named.as_ref().unwrap_or(&self.server.place)
+    }
+
+    /// What is done to a database without a server.
+    fn embedded_plans(&self) -> Vec<embedded::Plan> {
+        let load =
+            embedded::Plan { threads: self.threads, requests: self.keys, duration: None, stores_all: true };
+        let requests = if self.duration.is_some() { u64::MAX } else { self.requests };
+        let mix = || embedded::Plan { requests, duration: self.duration, stores_all: false, ..load };
+        let mixes = if self.load_only { 0 } else { self.rounds() };
+        let mixes: Vec<embedded::Plan> = (0..mixes).map(|_| mix()).collect();
+        (self.load_only || !self.cold).then_some(load).into_iter().chain(mixes).collect()
     }
 
     fn workload(&self) -> Result<Workload, String> {
@@ -241,9 +258,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(Command::Replay(arguments)) => return replay::run(arguments),
         None => {}
     }
-    process::misplaced(arguments.named.as_ref(), arguments.pid).map_err(Failure::usage)?;
+    let first = match arguments.first_place() {
+        Place::Server(destination) => destination,
+        Place::Database(name) => {
+            if arguments.vs.is_some()
+                || arguments.pid.is_some()
+                || arguments.json.is_some()
+                || arguments.plot.is_some()
+            {
+                return Err(Failure::usage(format!(
+                    "{name} is a database on disk: --vs, --pid, --json and --plot are for servers"
+                )));
+            }
+            let workload = arguments.workload().map_err(Failure::usage)?;
+            return embedded::run(name, &workload, &arguments.embedded_plans());
+        }
+    };
+    process::misplaced(arguments.named.as_ref().map(|_| first), arguments.pid).map_err(Failure::usage)?;
     let workload = arguments.workload().map_err(Failure::usage)?;
-    let mut named = vec![(arguments.first_server(), arguments.pid)];
+    let mut named = vec![(first, arguments.pid)];
     named.extend(arguments.vs.as_ref().map(|server| (server, arguments.vs_pid)));
     let addresses: Vec<&Address> = named.iter().map(|(server, _)| &server.address).collect();
     let tls = arguments.server.tls.load(&addresses)?;

@@ -105,7 +105,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         "window": arguments.window,
     });
     if !arguments.dry_run {
-        let destination = arguments.named.as_ref().unwrap_or(&arguments.server.destination);
+        let destination = match &arguments.named {
+            Some(named) => named,
+            None => arguments.server.destination()?,
+        };
         let connection = arguments.server.connect_to(destination)?;
         let mut replay = Replay::new(connection, arguments.key_size.into(), arguments.value_size as usize);
         let began = Instant::now();

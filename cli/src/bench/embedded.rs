@@ -1,0 +1,109 @@
+//! The same work on a database on disk, without a server: threads that call it.
+
+use super::process;
+use super::workload::{Operation, Workload};
+use crate::Failure;
+use crate::data::progress;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use todana::{Db, Name, Records};
+
+/// How much work, by how many.
+pub(super) struct Plan {
+    pub(super) threads: usize,
+    pub(super) requests: u64,
+    pub(super) duration: Option<Duration>,
+    /// All keys once, in order.
+    pub(super) stores_all: bool,
+}
+
+/// What a piece of work has cost.
+pub(super) struct Cost {
+    requests: u64,
+    misses: u64,
+    took: Duration,
+    cpu: Duration,
+}
+
+/// Stores all keys, and then runs the mix, as the arguments of the benchmark say.
+pub(super) fn run(name: &Name, workload: &Workload, plans: &[Plan]) -> Result<(), Failure> {
+    let db = crate::database::open(name, true)?;
+    for plan in plans {
+        let cost = measure(&db, workload, plan)?;
+        let what = if plan.stores_all { "store all keys" } else { "mix" };
+        let seconds = cost.took.as_secs_f64().max(1e-9);
+        let each_us = cost.cpu.as_secs_f64() * 1e6 / cost.requests.max(1) as f64;
+        writeln!(
+            std::io::stdout(),
+            "{what}: {} requests in {seconds:.2} s, {:.0}/s, {each_us:.2} us of CPU time each, {} misses",
+            cost.requests,
+            cost.requests as f64 / seconds,
+            cost.misses,
+        )?;
+    }
+    Ok(())
+}
+
+fn measure(db: &Db, workload: &Workload, plan: &Plan) -> Result<Cost, Failure> {
+    let cpu = || process::cpu_time(std::process::id()).map(|time| time.total).map_err(Failure::trouble);
+    let bar = progress(
+        Some(if plan.duration.is_some() { 0 } else { plan.requests }),
+        "{wide_bar} {pos}/{len} requests {per_sec} eta {eta}",
+    );
+    let (next, misses, stops) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let (cpu_before, began) = (cpu()?, Instant::now());
+    let is_over = || plan.duration.is_some_and(|duration| began.elapsed() >= duration);
+    /// So many requests a thread takes at a time.
+    const SHARE: u64 = 256;
+    let work = &|number: u64| -> Result<(), todana::Error> {
+        let mut random = fastrand::Rng::with_seed(workload.seed.wrapping_add(number));
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        while !stops.load(Ordering::Relaxed) && !is_over() {
+            let from = next.fetch_add(SHARE, Ordering::Relaxed);
+            if from >= plan.requests {
+                break;
+            }
+            let to = (from + SHARE).min(plan.requests);
+            for request in from..to {
+                let operation =
+                    if plan.stores_all { Operation::Set(request + 1) } else { workload.next(&mut random) };
+                key.clear();
+                value.clear();
+                match operation {
+                    Operation::Get(number) => {
+                        workload.shape.put(&mut key, number);
+                        if !db.view(&key, &mut |record| {
+                            std::hint::black_box(record.value);
+                        })? {
+                            misses.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    Operation::Set(number) => {
+                        workload.shape.put(&mut key, number);
+                        workload.put_value(&mut value, number);
+                        db.set(&key, &value)?;
+                    }
+                }
+            }
+            bar.inc(to - from);
+        }
+        Ok(())
+    };
+    let outcome = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..plan.threads as u64).map(|number| scope.spawn(move || work(number))).collect();
+        let mut outcome = Ok(());
+        for thread in threads {
+            let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            outcome = outcome.and(ended);
+        }
+        outcome
+    });
+    outcome?;
+    db.sync()?;
+    let (took, cpu) = (began.elapsed(), cpu()?.saturating_sub(cpu_before));
+    bar.finish_and_clear();
+    let requests = bar.position();
+    Ok(Cost { requests, misses: misses.into_inner(), took, cpu })
+}

@@ -1,0 +1,47 @@
+//! Databases on disk, worked on without a server.
+//!
+//! `records` has the data commands that `-S ./x.hash` sends here; `whole` those on whole databases (`inform`, `list` ...).
+
+mod records;
+mod whole;
+
+pub(crate) use records::run;
+pub(crate) use whole::{Command, examine, run as run_whole};
+
+use crate::Failure;
+use std::path::Path;
+use todana::{Db, DbOptions, Name};
+use todana_core::{Error, ErrorKind};
+
+/// Opens a database. One that is only read, or removed from, is not made.
+pub(crate) fn open(name: &Name, makes: bool) -> Result<Db, Failure> {
+    let path = name.path.as_deref().unwrap_or(Path::new(""));
+    if !makes || name.tuning.must_exist {
+        expect(path)?;
+    }
+    DbOptions::default().open(&name.to_string()).map_err(|error| trouble(error, path))
+}
+
+/// Fails if there is no database at a path.
+fn expect(path: &Path) -> Result<(), Failure> {
+    let shown = path.display();
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(Failure::trouble(format!("{shown} is a file; a database is a directory"))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(Failure::trouble(format!("{shown} does not exist")))
+        }
+        Err(error) => Err(Failure::trouble(format!("cannot read {shown}: {error}"))),
+    }
+}
+
+/// Says what to do about a database that somebody else has.
+fn trouble(error: Error, path: &Path) -> Failure {
+    if error.kind() != ErrorKind::Busy {
+        return error.into();
+    }
+    let shown = path.display();
+    Failure::trouble(format!(
+        "{shown} is in use, probably by a server: name that server with -S HOST:PORT, or stop it first ({error})"
+    ))
+}

@@ -1,0 +1,148 @@
+//! The data commands on a database on disk.
+
+use super::open;
+use crate::Failure;
+use crate::data::{self, Command};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use todana::{Db, Name, Records};
+use todana_client::{Item, Store, Verb};
+use todana_core::{
+    Arithmetic, Command as Act, Direction, Get, Needs, Refusal, Reply, Store as Put, StoreMode, Touch, Ttl,
+};
+
+/// Runs a data command on a database. What it has changed is on disk when it ends.
+pub(crate) fn run(command: &Command, name: &Name) -> Result<(), Failure> {
+    match command {
+        Command::Get { keys, json, versions, .. } => {
+            let db = open(name, false)?;
+            let mut out = io::stdout().lock();
+            let ends_lines = out.is_terminal() || keys.len() > 1;
+            let mut missing = false;
+            for key in keys {
+                match get(&db, key.as_bytes(), *versions)? {
+                    None => missing = true,
+                    Some(item) => data::show(&mut out, &item, *json, ends_lines)?,
+                }
+            }
+            out.flush()?;
+            drop(out);
+            if *versions {
+                db.sync()?;
+            }
+            if missing { Err(Failure::miss()) } else { Ok(()) }
+        }
+        Command::Set { .. } => {
+            let (db, value) = (open(name, true)?, command.value()?);
+            let Some(store) = command.store(&value) else { return Ok(()) };
+            put(&db, &store)?;
+            Ok(db.sync()?)
+        }
+        Command::Delete { key, .. } => {
+            let db = open(name, false)?;
+            if !db.remove(key.as_bytes())? {
+                return Err(Failure::miss());
+            }
+            Ok(db.sync()?)
+        }
+        Command::Incr { key, by, .. } => {
+            count(&open(name, false)?, key.as_bytes(), *by, Direction::Increment)
+        }
+        Command::Decr { key, by, .. } => {
+            count(&open(name, false)?, key.as_bytes(), *by, Direction::Decrement)
+        }
+        Command::Touch { key, ttl, .. } => {
+            let db = open(name, false)?;
+            let touch = Touch { key: key.as_bytes(), ttl: Ttl::from_memcached(*ttl) };
+            ask(&db, &Act::Touch(touch), |reply| match reply {
+                Reply::Touched => Some(Ok(())),
+                Reply::NotFound => Some(Err(Failure::miss())),
+                _ => None,
+            })?;
+            Ok(db.sync()?)
+        }
+        Command::Flush { delay: 0, .. } => {
+            let db = open(name, false)?;
+            db.clear()?;
+            Ok(db.sync()?)
+        }
+        Command::Flush { .. } => {
+            Err(Failure::usage(format!("{name} is not at work later: --delay is for servers")))
+        }
+        Command::Stats { group, json, .. } if group.is_empty() => super::whole::inform(name, *json),
+        Command::Stats { .. } => {
+            Err(Failure::usage(format!("{name} has no groups of statistics: they are a server's")))
+        }
+        Command::Ping { .. } => Err(Failure::usage(format!("{name} is a database on disk, no server"))),
+        Command::Load { file, .. } => super::whole::import(name, file),
+        Command::Dump { file, .. } => super::whole::export(name, file),
+    }
+}
+
+/// Asks a database; `answer` tells what a reply means, `None` for one that cannot be.
+fn ask<T>(
+    db: &Db,
+    command: &Act<'_>,
+    mut answer: impl FnMut(&Reply<'_>) -> Option<Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let mut outcome = None;
+    db.execute(command, &mut |reply| {
+        outcome = Some(answer(&reply).unwrap_or_else(|| Err(refused(&reply))));
+    })?;
+    outcome.unwrap_or_else(|| Err(Failure::trouble("the database did not answer")))
+}
+
+fn refused(reply: &Reply<'_>) -> Failure {
+    Failure::trouble(match reply {
+        Reply::Refused(Refusal::TooLarge) => "key or value is longer than the database takes",
+        Reply::Refused(Refusal::OutOfMemory) => "the database cannot take the record: is the disk full?",
+        Reply::Refused(Refusal::LogUnwritable) => "the database cannot be written",
+        Reply::Refused(Refusal::NonNumeric) => "the value is not a number",
+        _ => "the database does not do this",
+    })
+}
+
+fn get(db: &Db, key: &[u8], version: bool) -> Result<Option<Item>, Failure> {
+    let get = Get { key, needs: Needs { version, access: false }, ..Get::default() };
+    ask(db, &Act::Get(get), |reply| match reply {
+        Reply::Hit(hit) => Some(Ok(Some(Item {
+            key: key.to_vec(),
+            value: hit.record.value.to_vec(),
+            flags: hit.record.attributes.flags,
+            version: version.then_some(hit.record.attributes.version),
+        }))),
+        Reply::Miss => Some(Ok(None)),
+        _ => None,
+    })
+}
+
+fn put(db: &Db, store: &Store<'_>) -> Result<(), Failure> {
+    let ttl = Ttl::from_memcached(store.exptime);
+    let (mode, compare) = match store.verb {
+        Verb::Set => (StoreMode::Set, None),
+        Verb::Add => (StoreMode::Add, None),
+        Verb::Replace => (StoreMode::Replace, None),
+        Verb::Append => (StoreMode::Append, None),
+        Verb::Prepend => (StoreMode::Prepend, None),
+        Verb::Cas(version) => (StoreMode::Set, Some(version)),
+    };
+    let put =
+        Put { key: store.key, value: store.value, flags: store.flags, ttl, mode, compare, ..Put::default() };
+    ask(db, &Act::Store(put), |reply| match reply {
+        Reply::Stored(_) => Some(Ok(())),
+        Reply::NotStored | Reply::Exists | Reply::NotFound => Some(Err(Failure::miss())),
+        _ => None,
+    })
+}
+
+fn count(db: &Db, key: &[u8], delta: u64, direction: Direction) -> Result<(), Failure> {
+    let arithmetic = Arithmetic { key, delta, direction, ..Arithmetic::default() };
+    let number = ask(db, &Act::Arithmetic(arithmetic), |reply| match reply {
+        Reply::Number(number) => Some(Ok(number.value)),
+        Reply::NotFound => Some(Err(Failure::miss())),
+        _ => None,
+    })?;
+    db.sync()?;
+    writeln!(io::stdout(), "{number}")?;
+    Ok(())
+}

@@ -1,0 +1,646 @@
+//! Commands on whole databases: what is in them, in and out of them, from one to another.
+
+use super::{expect, open};
+use crate::amount::amount;
+use crate::client_login::ClientLogin;
+use crate::client_tls::ClientTls;
+use crate::data::{self, Server, progress};
+use crate::dump::{self, Output, dump};
+use crate::place::Place;
+use crate::{Failure, tsv};
+use clap::{Args, Subcommand};
+use indicatif::ProgressBar;
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Write};
+use std::ops::{Bound, ControlFlow};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use todana::{Action, Db, Expiry, Kind, Name, Record, Records, UnixSeconds, Visitor};
+use todana_core::{Attributes, Ordered};
+
+/// Records are taken out of an engine in pieces of so many, or so many bytes: its locks are not held while they are written.
+const PIECE_RECORDS: usize = 512;
+const PIECE_BYTES: usize = 1 << 20;
+
+/// A server or a database, and what gets one into the server.
+#[derive(Debug, Args)]
+pub(crate) struct Where {
+    /// The database: ./x.hash, ./x.tree; or a server, host:port
+    #[arg(value_name = "DB")]
+    place: Place,
+    #[command(flatten)]
+    login: ClientLogin,
+    #[command(flatten)]
+    tls: ClientTls,
+}
+
+/// Commands on whole databases.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show what a database is: its kind, records, bytes
+    #[command(after_help = "Example:\n  todana inform ./carts.hash")]
+    Inform {
+        #[command(flatten)]
+        of: Where,
+        /// As one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print how many records there are
+    Count {
+        #[command(flatten)]
+        of: Where,
+    },
+    /// Print the keys of a database on disk, of a tree in order
+    #[command(
+        after_help = "Examples:\n  todana list ./users.tree --prefix a --limit 10\n  todana list ./users.tree --from k --to m --values\n  todana list ./users.tree --reverse --limit 1\n\nControl characters and backslashes in keys and values are escaped as in docs/format/tsv.md."
+    )]
+    List {
+        /// The database: ./x.hash, ./x.tree
+        #[arg(value_name = "DB")]
+        place: Place,
+        /// Only keys that begin so
+        #[arg(long)]
+        prefix: Option<OsString>,
+        /// Only keys from this one on
+        #[arg(long, value_name = "KEY")]
+        from: Option<OsString>,
+        /// Only keys before this one
+        #[arg(long, value_name = "KEY")]
+        to: Option<OsString>,
+        /// At most so many
+        #[arg(long, value_name = "COUNT")]
+        limit: Option<u64>,
+        /// From the last to the first; needs a tree
+        #[arg(long)]
+        reverse: bool,
+        /// With values, behind a tab
+        #[arg(long)]
+        values: bool,
+    },
+    /// Store the records of a tab-separated file (docs/format/tsv.md); as `load`
+    #[command(after_help = "Example:\n  todana import ./carts.hash records.tsv")]
+    Import {
+        #[command(flatten)]
+        to: Where,
+        /// The file; - is standard input
+        #[arg(default_value = "-")]
+        file: PathBuf,
+    },
+    /// Write all records to a tab-separated file (docs/format/tsv.md); as `dump`
+    #[command(after_help = "Example:\n  todana export ./carts.hash records.tsv")]
+    Export {
+        #[command(flatten)]
+        of: Where,
+        /// The file; - is standard output
+        #[arg(default_value = "-")]
+        file: PathBuf,
+    },
+    /// Copy a database to a new one, which may be of another kind; it lies as close as it can
+    #[command(
+        after_help = "Examples:\n  todana copy ./carts.hash /backup/carts.hash\n  todana copy ./carts.hash ./carts.tree"
+    )]
+    Copy {
+        /// The database that is copied
+        #[arg(value_name = "DB")]
+        from: Place,
+        /// Where it is copied to; there must be nothing
+        #[arg(value_name = "TO")]
+        to: Place,
+    },
+    /// Store the records of other databases in one; of the same key the last one counts
+    #[command(after_help = "Example:\n  todana merge ./all.tree ./monday.tree ./tuesday.hash")]
+    Merge {
+        /// The database that takes them; it is made if there is none
+        #[arg(value_name = "DB")]
+        to: Place,
+        /// The databases they come from, which stay as they are
+        #[arg(value_name = "FROM", required = true)]
+        from: Vec<Place>,
+        /// What is there already stays
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Give back the room on disk that old records take
+    Compact {
+        /// The database
+        #[arg(value_name = "DB")]
+        place: Place,
+    },
+    /// Read all of a database and check every checksum
+    #[command(after_help = "Exit codes: 0 all is whole, 1 something is damaged, 3 it cannot be read.")]
+    Check {
+        /// The database
+        #[arg(value_name = "DB")]
+        place: Place,
+    },
+}
+
+pub(crate) fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Inform { of, json } => match &of.place {
+            Place::Database(name) => inform(name, json),
+            Place::Server(_) => data::stats(&mut of.server().connect()?, "", json),
+        },
+        Command::Count { of } => {
+            let count = match &of.place {
+                Place::Database(name) => open(name, false)?.count(),
+                Place::Server(_) => {
+                    let mut statistics = of.server().connect()?.stats("")?.into_iter();
+                    let count = statistics.find(|(name, _)| name == "curr_items");
+                    let count = count.and_then(|(_, value)| value.parse().ok());
+                    count
+                        .ok_or_else(|| Failure::trouble("the server does not say how many records it has"))?
+                }
+            };
+            writeln!(io::stdout(), "{count}")?;
+            Ok(())
+        }
+        Command::List { place, prefix, from, to, limit, reverse, values } => {
+            let bytes = |word: Option<OsString>| word.map(|word| word.as_bytes().to_vec());
+            let range = Range { prefix: bytes(prefix), from: bytes(from), to: bytes(to), reverse };
+            list(database(&place)?, &range, limit.unwrap_or(u64::MAX), values)
+        }
+        Command::Import { to, file } => match &to.place {
+            Place::Database(name) => import(name, &file),
+            Place::Server(_) => data::load(&mut to.server().connect()?, &file),
+        },
+        Command::Export { of, file } => match &of.place {
+            Place::Database(name) => export(name, &file),
+            Place::Server(_) => dump(&of.server(), &file),
+        },
+        Command::Copy { from, to } => copy(database(&from)?, database(&to)?),
+        Command::Merge { to, from, keep } => {
+            let to = database(&to)?;
+            let from = from.iter().map(database).collect::<Result<Vec<&Name>, Failure>>()?;
+            merge(to, &from, keep)
+        }
+        Command::Compact { place } => compact(database(&place)?),
+        Command::Check { place } => check(database(&place)?),
+    }
+}
+
+impl Where {
+    fn server(self) -> Server {
+        Server { place: self.place, login: self.login, tls: self.tls }
+    }
+}
+
+/// The database of a word that may name no server.
+fn database(place: &Place) -> Result<&Name, Failure> {
+    match place {
+        Place::Database(name) => Ok(name),
+        Place::Server(_) => Err(Failure::usage(format!(
+            "{place} is no database on disk, as ./x.hash and ./x.tree are; `todana backup` and `todana dump` copy a server's"
+        ))),
+    }
+}
+
+/// Which records, and which way.
+#[derive(Default)]
+struct Range {
+    prefix: Option<Vec<u8>>,
+    from: Option<Vec<u8>>,
+    to: Option<Vec<u8>>,
+    reverse: bool,
+}
+
+impl Range {
+    fn has(&self, key: &[u8]) -> bool {
+        self.prefix.as_ref().is_none_or(|prefix| key.starts_with(prefix))
+            && self.from.as_ref().is_none_or(|from| key >= from.as_slice())
+            && self.to.as_ref().is_none_or(|to| key < to.as_slice())
+    }
+
+    /// Whether a key lies before all that is wanted: a walk downwards may end there, and one upwards behind.
+    fn is_before(&self, key: &[u8]) -> bool {
+        let before = |least: &Option<Vec<u8>>| least.as_ref().is_some_and(|least| key < least.as_slice());
+        before(&self.prefix) || before(&self.from)
+    }
+
+    /// Where a walk upwards begins.
+    fn least(&self) -> Option<&Vec<u8>> {
+        self.prefix.iter().chain(&self.from).max()
+    }
+
+    /// Where a walk downwards begins: nothing that is wanted lies there or behind. `None`: at the end.
+    fn most(&self) -> Option<Vec<u8>> {
+        let behind = self.prefix.as_ref().and_then(|prefix| {
+            let last = prefix.iter().rposition(|&byte| byte != 0xFF)?;
+            let mut behind = prefix[..=last].to_vec();
+            behind[last] += 1;
+            Some(behind)
+        });
+        behind.into_iter().chain(self.to.clone()).min()
+    }
+}
+
+/// A record taken out of an engine.
+struct Taken {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    attributes: Attributes,
+}
+
+/// A piece of records that are taken out together.
+#[derive(Default)]
+struct Piece {
+    records: Vec<Taken>,
+    bytes: usize,
+    /// The last key that was seen, wanted or not.
+    last: Vec<u8>,
+    seen: usize,
+}
+
+impl Piece {
+    fn take(&mut self, key: &[u8], record: Record<'_>, is_wanted: bool) -> ControlFlow<()> {
+        self.last.clear();
+        self.last.extend_from_slice(key);
+        self.seen += 1;
+        if is_wanted {
+            self.bytes += key.len() + record.value.len();
+            self.records.push(Taken {
+                key: key.to_vec(),
+                value: record.value.to_vec(),
+                attributes: record.attributes,
+            });
+        }
+        let is_full = self.bytes >= PIECE_BYTES || self.seen >= PIECE_RECORDS;
+        if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+/// Shows the live records of a range, in order where the database keeps one, until `see` breaks. No lock is held meanwhile.
+fn walk(
+    db: &Db,
+    range: &Range,
+    see: &mut dyn FnMut(&Taken) -> Result<ControlFlow<()>, Failure>,
+) -> Result<(), Failure> {
+    match db.database().engine().ordered() {
+        Some(ordered) => walk_in_order(db, ordered, range, see),
+        None if range.reverse => {
+            Err(Failure::usage(format!("{} keeps no order: --reverse needs a tree", db.name())))
+        }
+        None => {
+            let mut place = None;
+            loop {
+                let mut piece = Piece::default();
+                place = db
+                    .database()
+                    .scan(place.take(), &mut |key, record| piece.take(key, record, range.has(key)))?;
+                for record in &piece.records {
+                    if see(record)?.is_break() {
+                        return Ok(());
+                    }
+                }
+                if place.is_none() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+fn walk_in_order(
+    db: &Db,
+    ordered: &dyn Ordered,
+    range: &Range,
+    see: &mut dyn FnMut(&Taken) -> Result<ControlFlow<()>, Failure>,
+) -> Result<(), Failure> {
+    let mut last: Option<Vec<u8>> = None;
+    loop {
+        let now = db.database().now();
+        let (mut piece, mut is_over) = (Piece::default(), true);
+        let mut take = |key: &[u8], record: Record<'_>| {
+            let is_beyond = !range.has(key) && (range.is_before(key) == range.reverse);
+            if is_beyond {
+                return ControlFlow::Break(());
+            }
+            let flow = piece.take(key, record, range.has(key) && record.attributes.expiry.is_live(now));
+            is_over = flow.is_continue();
+            flow
+        };
+        if range.reverse {
+            let most = range.most();
+            let from = last.as_ref().or(most.as_ref());
+            ordered
+                .descend(from.map_or(Bound::Unbounded, |key| Bound::Excluded(key.as_slice())), &mut take)?;
+        } else {
+            let from = match (&last, range.least()) {
+                (Some(last), _) => Bound::Excluded(last.as_slice()),
+                (None, Some(least)) => Bound::Included(least.as_slice()),
+                (None, None) => Bound::Unbounded,
+            };
+            ordered.ascend(from, &mut take)?;
+        }
+        for record in &piece.records {
+            if see(record)?.is_break() {
+                return Ok(());
+            }
+        }
+        if is_over {
+            return Ok(());
+        }
+        last = Some(piece.last);
+    }
+}
+
+/// A bar over so many records; none unless somebody looks.
+fn records_bar(total: u64) -> ProgressBar {
+    progress(Some(total), "{wide_bar} {pos}/{len} records {per_sec} eta {eta}")
+}
+
+pub(super) fn inform(name: &Name, json: bool) -> Result<(), Failure> {
+    let db = open(name, false)?;
+    let status = db.status();
+    let path = name.path.as_deref().unwrap_or(Path::new(""));
+    let mut facts: Vec<(&str, serde_json::Value)> = vec![
+        ("kind", name.kind.word().into()),
+        ("path", path.display().to_string().into()),
+        ("records", status.records.into()),
+        ("live_bytes", status.live_bytes.into()),
+        ("disk_bytes", size_of(path)?.into()),
+        ("ordered", db.database().engine().ordered().is_some().into()),
+    ];
+    if let Some(durable) = db.database().engine().durable() {
+        let usage = durable.usage();
+        facts.push(("record_files", usage.files.into()));
+        facts.push(("record_bytes", usage.bytes.into()));
+        facts.push(("openings", durable.openings().into()));
+    }
+    if let Some(tree) = db.database().engine().checkpointed() {
+        facts.push(("tree_bytes", tree.file_bytes().into()));
+    }
+    let mut out = io::stdout().lock();
+    if json {
+        let object: serde_json::Map<_, _> =
+            facts.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
+        writeln!(out, "{}", serde_json::Value::Object(object))?;
+        return Ok(());
+    }
+    let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    for (name, value) in facts {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_string);
+        writeln!(out, "{name:width$}  {value}")?;
+    }
+    Ok(())
+}
+
+/// What a directory takes on disk, by its files' blocks: a tree's file has holes.
+fn size_of(path: &Path) -> Result<u64, Failure> {
+    let named = |error: io::Error| Failure::trouble(format!("{}: {error}", path.display()));
+    let mut sum = 0;
+    for entry in std::fs::read_dir(path).map_err(named)? {
+        let entry = entry.map_err(named)?;
+        let metadata = entry.metadata().map_err(named)?;
+        sum += if metadata.is_dir() {
+            size_of(&entry.path())?
+        } else {
+            std::os::unix::fs::MetadataExt::blocks(&metadata) * 512
+        };
+    }
+    Ok(sum)
+}
+
+fn list(name: &Name, range: &Range, limit: u64, values: bool) -> Result<(), Failure> {
+    let db = open(name, false)?;
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut left = limit;
+    if left == 0 {
+        return Ok(());
+    }
+    walk(&db, range, &mut |record| {
+        tsv::escape(&mut out, &record.key)?;
+        if values {
+            out.write_all(b"\t")?;
+            tsv::escape(&mut out, &record.value)?;
+        }
+        out.write_all(b"\n")?;
+        left -= 1;
+        Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    out.flush()?;
+    Ok(())
+}
+
+pub(super) fn export(name: &Name, file: &Path) -> Result<(), Failure> {
+    let db = open(name, false)?;
+    let mut output = Output::create(file).map_err(|error| dump::named(file, error))?;
+    let bar = records_bar(db.count());
+    let mut written = 0u64;
+    walk(&db, &Range::default(), &mut |record| {
+        let expiry = match record.attributes.expiry {
+            Expiry::Never => tsv::Expiry::default(),
+            Expiry::At(at) => tsv::Expiry { at: at.0, span_s: 0 },
+            Expiry::Sliding { at, span_s } => tsv::Expiry { at: at.0, span_s },
+        };
+        tsv::put(&mut output, &record.key, &record.value, record.attributes.flags, expiry)
+            .map_err(|error| dump::named(file, error))?;
+        written += 1;
+        bar.set_position(written);
+        Ok(ControlFlow::Continue(()))
+    })?;
+    output.finish().map_err(|error| dump::named(file, error))?;
+    bar.finish_and_clear();
+    eprintln!("{} written", amount(written, "record"));
+    Ok(())
+}
+
+pub(super) fn import(name: &Name, file: &Path) -> Result<(), Failure> {
+    let (input, bar) = data::input(file)?;
+    let db = open(name, true)?;
+    let (mut input, mut line) = (BufReader::with_capacity(1 << 18, input), Vec::new());
+    let (mut number, mut loaded, mut skipped) = (0u64, 0u64, 0u64);
+    let now = data::now();
+    let mut read = || -> Result<bool, Failure> {
+        line.clear();
+        let len = input.read_until(b'\n', &mut line).map_err(|error| data::named(file, &error))?;
+        number += 1;
+        if len == 0 {
+            return Ok(false);
+        }
+        bar.inc(len as u64);
+        let text = line.strip_suffix(b"\n").unwrap_or(&line);
+        let at = |what: &dyn std::fmt::Display| {
+            Failure::usage(format!("{}, line {number}: {what}", file.display()))
+        };
+        let record = tsv::parse(text).map_err(|error| at(&error))?;
+        let (flags, at_unix) = (record.flags, record.expiry.at);
+        if at_unix != 0 && at_unix <= now {
+            skipped += 1;
+            return Ok(true);
+        }
+        let expiry = match record.expiry {
+            tsv::Expiry { at: 0, .. } => Expiry::Never,
+            tsv::Expiry { at, span_s: 0 } => Expiry::At(UnixSeconds(at)),
+            tsv::Expiry { at, span_s } => Expiry::Sliding { at: UnixSeconds(at), span_s },
+        };
+        let attributes = Attributes { flags, expiry, ..Attributes::default() };
+        let put = Action::Put(Record::new(&record.value, attributes));
+        db.visit(&record.key, &mut Put { put, keeps: false }).map_err(|error| at(&error))?;
+        loaded += 1;
+        Ok(true)
+    };
+    // What stands before a line that cannot be read is stored, and told of.
+    let outcome = loop {
+        match read() {
+            Ok(true) => {}
+            Ok(false) => break Ok(()),
+            Err(failure) => break Err(failure),
+        }
+    };
+    let synced = db.sync();
+    bar.finish_and_clear();
+    eprintln!("{} loaded, {skipped} expired ones skipped", amount(loaded, "record"));
+    outcome?;
+    Ok(synced?)
+}
+
+/// Stores a record as it is.
+struct Put<'r> {
+    put: Action<'r>,
+    /// One that is there stays.
+    keeps: bool,
+}
+
+impl Visitor for Put<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        if self.keeps && old.is_some() { Action::Keep } else { self.put }
+    }
+}
+
+/// Stores all records of one database in another one; returns how many it has met.
+fn pour(from: &Db, to: &Db, keeps: bool) -> Result<u64, Failure> {
+    let bar = records_bar(from.count());
+    let mut poured = 0;
+    walk(from, &Range::default(), &mut |record| {
+        // Versions are a database's own.
+        let attributes = Attributes { version: 0, access: None, ..record.attributes };
+        let put = Action::Put(Record::new(&record.value, attributes));
+        to.visit(&record.key, &mut Put { put, keeps })?;
+        poured += 1;
+        bar.set_position(poured);
+        Ok(ControlFlow::Continue(()))
+    })?;
+    bar.finish_and_clear();
+    Ok(poured)
+}
+
+fn copy(from: &Name, to: &Name) -> Result<(), Failure> {
+    let path = to.path.as_deref().unwrap_or(Path::new(""));
+    if path.symlink_metadata().is_ok() {
+        return Err(Failure::usage(format!("{} is there already, and is not replaced", path.display())));
+    }
+    let (source, target) = (open(from, false)?, open(to, true)?);
+    let copied = pour(&source, &target, false)?;
+    target.sync()?;
+    eprintln!("{} copied", amount(copied, "record"));
+    Ok(())
+}
+
+fn merge(to: &Name, from: &[&Name], keeps: bool) -> Result<(), Failure> {
+    for name in from {
+        if name.path == to.path {
+            return Err(Failure::usage(format!("{name} is merged into itself")));
+        }
+        expect(name.path.as_deref().unwrap_or(Path::new("")))?;
+    }
+    let target = open(to, true)?;
+    let mut merged = 0;
+    for name in from {
+        merged += pour(&open(name, false)?, &target, keeps)?;
+    }
+    target.sync()?;
+    eprintln!("{} merged, there are {} now", amount(merged, "record"), target.count());
+    Ok(())
+}
+
+fn compact(name: &Name) -> Result<(), Failure> {
+    let path = name.path.as_deref().unwrap_or(Path::new(""));
+    expect(path)?;
+    if name.kind == Kind::DiskTree {
+        return Err(Failure::usage(format!(
+            "{name} uses the room that old records have left again, and does not give it back: `todana copy {name} NEW.tree` makes one that lies close"
+        )));
+    }
+    let before = size_of(path)?;
+    let db = open(name, false)?;
+    let bar = progress(None, "{spinner} compacting, {bytes} on disk");
+    while db.database().maintain() {
+        bar.set_position(db.database().engine().durable().map_or(0, |durable| durable.usage().bytes));
+    }
+    db.sync()?;
+    drop(db);
+    bar.finish_and_clear();
+    eprintln!("{before} bytes on disk before, {} now", size_of(path)?);
+    Ok(())
+}
+
+/// `repair`: opening mends what can be.
+pub(crate) fn examine(name: &Name, mends: bool) -> Result<(), Failure> {
+    if !mends {
+        return Err(Failure::usage(format!(
+            "{name} is a database on disk: `todana check {name}` tells of damage; with --yes what opening it can mend is mended"
+        )));
+    }
+    check(name)
+}
+
+fn check(name: &Name) -> Result<(), Failure> {
+    let damaged = |error: &dyn std::fmt::Display| {
+        // Whoever reads no further is told by the exit code all the same.
+        let _ = writeln!(io::stdout(), "damaged: {error}");
+        Failure::miss()
+    };
+    let path = name.path.as_deref().unwrap_or(Path::new(""));
+    expect(path)?;
+    let db = match todana::Db::open(&name.to_string()) {
+        Ok(db) => db,
+        Err(error) if error.kind() == todana_core::ErrorKind::Corrupt => return Err(damaged(&error)),
+        Err(error) => return Err(super::trouble(error, path)),
+    };
+    let bar = records_bar(db.count());
+    let (mut place, mut checked, mut bytes) = (None, 0u64, 0u64);
+    loop {
+        // Expired ones are read, too.
+        let scanned = db.database().engine().scan(place.take(), &mut |key, record| {
+            checked += 1;
+            bytes += (key.len() + record.value.len()) as u64;
+            bar.set_position(checked);
+            ControlFlow::Continue(())
+        });
+        match scanned {
+            Ok(None) => break,
+            Ok(next) => place = next,
+            Err(error) => {
+                bar.finish_and_clear();
+                return Err(match error.kind() {
+                    todana_core::ErrorKind::Corrupt => damaged(&error),
+                    _ => error.into(),
+                });
+            }
+        }
+    }
+    bar.finish_and_clear();
+    if checked < db.count() {
+        return Err(damaged(&format!("{checked} of {} can be read", amount(db.count(), "record"))));
+    }
+    writeln!(io::stdout(), "whole: {}, {bytes} bytes of keys and values", amount(checked, "record"))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_downwards_begins_behind_a_prefix() {
+        let most = |prefix: &[u8], to: Option<&[u8]>| {
+            Range { prefix: Some(prefix.to_vec()), to: to.map(<[u8]>::to_vec), ..Range::default() }.most()
+        };
+        assert_eq!(most(b"ab", None), Some(b"ac".to_vec()));
+        assert_eq!(most(b"a\xFF", None), Some(b"b".to_vec()));
+        assert_eq!(most(b"\xFF\xFF", None), None);
+        assert_eq!(most(b"ab", Some(b"abc")), Some(b"abc".to_vec()));
+    }
+}
