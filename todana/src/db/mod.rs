@@ -26,9 +26,9 @@ pub(crate) use iter::unordered;
 pub use iter::{Iter, IterKeys, IterRecords};
 pub use name::{Kind, Name, Tuning};
 pub use options::DbOptions;
+pub(crate) use options::TREE;
 pub(crate) use similarity::Closest;
 pub use similarity::Symbols;
-pub(crate) use options::TREE;
 
 /// So much may wait in memory where checkpoints are made of it.
 const FRONT_BYTES_MAX: u64 = 128 << 20;
