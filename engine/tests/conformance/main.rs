@@ -71,7 +71,6 @@ engine!(
         },
     }
 );
-engine!(mem_tree, Subject { keeps: false, open: |_| Ok(Box::new(MemTree::new(MemTreeOptions::default())?)) });
 engine!(
     mem_tree_of_two_partitions,
     Subject {
