@@ -179,3 +179,55 @@ fn a_repair_can_be_stopped_anywhere_and_done_again() {
         state.apply(&step.op).unwrap();
     }
 }
+
+/// A directory without its log, whose newest checkpoint is behind an older one, or is the only one and damaged.
+fn without_log(is_damaged: bool) -> State {
+    let disk = CrashDisk::new();
+    let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
+    for n in 0..3u8 {
+        kept.set(&[b'a' + n], &[n; 70_000]);
+        kept.directory.checkpoint(&kept.database).unwrap();
+    }
+    kept.kill();
+    let mut state = disk.state();
+    let ends = |path: &Path, end: &str| path.extension().is_some_and(|extension| extension == end);
+    let all: Vec<PathBuf> = state.files().into_keys().collect();
+    all.iter().filter(|path| ends(path, "log")).for_each(|path| state.take_away(path));
+    if is_damaged {
+        let checkpoints: Vec<&PathBuf> = all.iter().filter(|path| ends(path, "checkpoint")).collect();
+        state.take_away(checkpoints[0]);
+        let middle = state.files()[checkpoints[1]].len() / 2;
+        state.flip(checkpoints[1], middle * 8);
+    }
+    state
+}
+
+#[test]
+fn a_checkpoint_is_saved_whenever_its_repair_is_stopped() {
+    let repaired = |state: State| {
+        let disk = CrashDisk::with(state);
+        let found = todana::repair(Arc::new(disk.clone()), Path::new(DATA), true).unwrap();
+        assert_eq!(found.unmended, 0, "{found:?}");
+        let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
+        let records = kept.records();
+        kept.kill();
+        records
+    };
+    for (is_damaged, left) in [(false, 3), (true, 2)] {
+        let mut state = without_log(is_damaged);
+        let records = repaired(state.clone());
+        assert_eq!(records.len(), left);
+        let disk = CrashDisk::with(state.clone());
+        disk.record(|| 0);
+        todana::repair(Arc::new(disk.clone()), Path::new(DATA), true).unwrap();
+        let mut dice = Dice::new(5);
+        for (number, step) in disk.journal().iter().enumerate() {
+            for seed in 0..5 {
+                let mut torn = state.clone();
+                torn.apply_in_part(&step.op, &mut dice);
+                assert_eq!(repaired(torn.reboot(seed)), records, "{is_damaged}, step {number}");
+            }
+            state.apply(&step.op).unwrap();
+        }
+    }
+}
