@@ -133,7 +133,8 @@ fn a_check_of_damaged_pages_comes_to_an_end() {
     let (file, _) = file(directory.path());
     let mut random = fastrand::Rng::with_seed(3);
     let mut found = 0;
-    let cases = std::env::var("TODANA_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300);
+    let cases =
+        std::env::var("TODANA_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300).max(50);
     for _ in 0..cases {
         let mut damaged = file.clone();
         let page = random.usize(2..file.len() / 4096) * 4096;
