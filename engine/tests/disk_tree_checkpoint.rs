@@ -10,6 +10,15 @@ use todana_core::{Action, Attributes, Checkpointed, Engine, Error, ErrorKind, Re
 use todana_engine::{DiskTree, DiskTreeOptions};
 use visitor::{Remove, Set};
 
+/// Lets other threads end, also when the one that has it fails.
+struct Ends<'d>(&'d AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn open(directory: &Path, front_bytes: u64, spills: bool) -> DiskTree {
@@ -109,6 +118,7 @@ fn a_checkpoint_has_exactly_what_was_applied_before_its_cut() {
     let tree = open(directory.path(), 1 << 20, false);
     let (applied, done) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
+        let _ends = Ends(&done);
         for writer in 0..3 {
             let (tree, applied, done) = (&tree, &applied, &done);
             scope.spawn(move || {
@@ -140,7 +150,6 @@ fn a_checkpoint_has_exactly_what_was_applied_before_its_cut() {
                 .sum();
             assert_eq!(counted, cut, "all that was applied before the cut, and nothing after");
         }
-        done.store(true, Ordering::Relaxed);
     });
 }
 
@@ -193,6 +202,7 @@ fn a_file_that_outgrows_its_map_goes_on() {
     let tree = DiskTree::open(directory.path(), options).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _ends = Ends(&done);
         for _ in 0..2 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
@@ -204,7 +214,6 @@ fn a_file_that_outgrows_its_map_goes_on() {
             let value = vec![n as u8; 1 + n as usize % 20_000];
             tree.visit(&n.to_be_bytes(), &mut Set(&value)).unwrap();
         }
-        done.store(true, Ordering::Relaxed);
     });
     tree.checkpoint(1).unwrap();
     assert!(tree.file_bytes() > 4 << 20);
@@ -255,4 +264,34 @@ fn a_value_of_a_gibibyte_is_kept() {
     })
     .unwrap();
     assert!(is_whole);
+}
+
+#[test]
+#[ignore = "wants a small file system of its own: TODANA_TEST_SMALL_DISK"]
+fn a_full_disk_refuses_writes_and_loses_nothing() {
+    let Some(disk) = std::env::var_os("TODANA_TEST_SMALL_DISK") else { return };
+    let (directory, ballast) = (Path::new(&disk).join("tree"), Path::new(&disk).join("ballast"));
+    std::fs::write(&ballast, vec![1; 1 << 20]).unwrap();
+    let options = DiskTreeOptions { front_bytes: 64 << 10, ..Default::default() };
+    let tree = DiskTree::open(&directory, options).unwrap();
+    let mut model = Map::new();
+    let error = (0u32..).find_map(|n| {
+        let (key, value) = (n.to_be_bytes(), vec![n as u8; 300]);
+        match tree.visit(&key, &mut Set(&value)) {
+            Ok(()) => {
+                model.insert(key.to_vec(), value);
+                None
+            }
+            Err(error) => Some(error),
+        }
+    });
+    assert_eq!(error.unwrap().kind(), ErrorKind::Full);
+    assert!(all(&tree) == model, "what was taken is there, and no more");
+    assert_eq!(tree.checkpoint(1).unwrap_err().kind(), ErrorKind::Full);
+    std::fs::remove_file(&ballast).unwrap();
+    tree.checkpoint(2).unwrap();
+    tree.visit(b"more", &mut Set(b"")).unwrap();
+    drop(tree);
+    let tree = DiskTree::open(&directory, DiskTreeOptions::default()).unwrap();
+    assert!(tree.mark() == 2 && all(&tree) == model);
 }

@@ -380,7 +380,7 @@ impl DiskTree {
                     let _nobody = self.layers.write();
                     self.store.grow(frozen.bytes())?;
                 }
-                Err(Trouble::Lmdb(error)) => return Err(self.store.trouble(&error)),
+                Err(Trouble::Lmdb(error)) => return Err(self.store.writing_trouble(&error)),
                 Err(Trouble::Error(error)) => return Err(error),
             }
         }

@@ -294,6 +294,25 @@ impl Store {
         Ok(state.mark)
     }
 
+    /// An error of LMDB's while it wrote. It calls a full disk an input/output error, so it is seen whether there is room.
+    pub(super) fn writing_trouble(&self, error: &heed::Error) -> Error {
+        let named = self.trouble(error);
+        if named.kind() != ErrorKind::Unavailable || !self.disk_is_full() {
+            return named;
+        }
+        Error::new(ErrorKind::Full, format!("\"{}\": the disk is full", self.path.display()))
+    }
+
+    fn disk_is_full(&self) -> bool {
+        let path = self.path.join("room.partial");
+        let Ok(file) = SystemDisk.create(&path) else { return true };
+        let outcome = file.write_at(0, &mut [io::IoSlice::new(&[1; 64 << 10])]);
+        let _ = SystemDisk.remove(&path);
+        outcome.is_err_and(|error| {
+            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        })
+    }
+
     pub(super) fn file_bytes(&self) -> u64 {
         self.lmdb.file_bytes()
     }

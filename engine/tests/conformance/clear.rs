@@ -1,6 +1,6 @@
 //! Removing everything.
 
-use crate::subject::{Subject, put, scan, view};
+use crate::subject::{Ends, Subject, put, scan, view};
 use crate::visitor::Set;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::Attributes;
@@ -30,6 +30,7 @@ pub(crate) fn clearing_calls_back_once_while_nobody_can_write(subject: &Subject)
     let engine = subject.fresh();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _ends = Ends(&done);
         for writer in 0..2 {
             let (engine, done) = (&*engine, &done);
             scope.spawn(move || {
@@ -44,7 +45,6 @@ pub(crate) fn clearing_calls_back_once_while_nobody_can_write(subject: &Subject)
         for _ in 0..50 {
             engine.clear(&mut || calls += 1).unwrap();
         }
-        done.store(true, Ordering::Relaxed);
         assert_eq!(calls, 50);
     });
     assert_eq!(

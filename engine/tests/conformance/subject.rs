@@ -4,6 +4,7 @@ use crate::model::{Decided, Decision, owned};
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Deref};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 use todana_core::{Attributes, Engine, Place, Result};
 
@@ -113,6 +114,15 @@ pub(crate) fn assert_same(found: &Map, model: &Map, what: &str) {
 /// The first bytes of a key, and how long it is.
 pub(crate) fn name(key: &[u8]) -> String {
     format!("key \"{}\" of {} bytes", key[..key.len().min(40)].escape_ascii(), key.len())
+}
+
+/// Lets other threads end, also when the one that has it fails.
+pub(crate) struct Ends<'d>(pub(crate) &'d AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Fewer cases where each is slow (sanitizers, valgrind) or more for a long run: `TODANA_CASES`.

@@ -3,7 +3,7 @@
 //! Every write raises its key's number by one and says who did it. So the numbers of a key as seen by any one reader
 //! never fall, no two writers get the same number, and in the end each key has exactly as many as were given out.
 
-use crate::subject::{Subject, cases};
+use crate::subject::{Ends, Subject, cases};
 use crate::visitor::{Remove, Set};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -70,6 +70,7 @@ pub(crate) fn every_key_has_a_history_that_one_thread_could_have_made(subject: &
     let given: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let ends = Ends(&done);
         let engine: &dyn Engine = &*opened;
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
@@ -117,7 +118,7 @@ pub(crate) fn every_key_has_a_history_that_one_thread_could_have_made(subject: &
             });
         }
         let outcomes: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
-        done.store(true, Ordering::Relaxed);
+        drop(ends);
         for outcome in outcomes {
             outcome.unwrap();
         }
@@ -139,6 +140,7 @@ pub(crate) fn a_scan_shows_every_record_that_was_there_throughout(subject: &Subj
     }
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let ends = Ends(&done);
         scope.spawn(|| {
             // From nothing to many and back, so that all that holds records splits and merges under the scans.
             while !done.load(Ordering::Relaxed) {
@@ -164,7 +166,7 @@ pub(crate) fn a_scan_shows_every_record_that_was_there_throughout(subject: &Subj
                 stays.iter().filter(|key| !seen.contains(*key)).count()
             })
             .collect();
-        done.store(true, Ordering::Relaxed);
+        drop(ends);
         assert!(missing.iter().all(|&missing| missing == 0), "missing in each scan: {missing:?}");
     });
 }
