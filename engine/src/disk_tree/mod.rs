@@ -107,6 +107,7 @@ pub struct DiskTree {
     mark: AtomicU64,
     /// Bytes of the active front; 0 if it is empty.
     active_bytes: AtomicU64,
+    frozen_bytes: AtomicU64,
     /// Bytes of both fronts that belong to keys in sheaves.
     sheaf_bytes: AtomicU64,
     front_bytes: u64,
@@ -207,6 +208,7 @@ impl DiskTree {
             totals: Counters::new(state.totals),
             mark: AtomicU64::new(state.mark),
             active_bytes: AtomicU64::new(0),
+            frozen_bytes: AtomicU64::new(0),
             sheaf_bytes: AtomicU64::new(0),
             front_bytes: options.front_bytes.max(1),
             spills: options.spills,
@@ -336,20 +338,20 @@ impl DiskTree {
                     Arc::new(both)
                 }
             };
+            self.frozen_bytes.store(frozen.bytes(), Ordering::Relaxed);
             layers.frozen = Some(Arc::clone(&frozen));
             (frozen, layers.wiped, State { mark: cut(), totals: self.totals.get() })
         };
-        let is_new = !frozen.is_empty() || wiped || state.mark != self.mark.load(Ordering::Relaxed);
-        if is_new {
-            self.write(&frozen, wiped, state, ready)?;
-        } else {
-            ready(state.mark)?;
+        ready(state.mark)?;
+        if !frozen.is_empty() || wiped || state.mark != self.mark.load(Ordering::Relaxed) {
+            self.write(&frozen, wiped, state)?;
         }
         drop(frozen);
         let gone = {
             let mut layers = self.layers.write();
             self.store.forget_snapshots();
             self.mark.store(state.mark, Ordering::Relaxed);
+            self.frozen_bytes.store(0, Ordering::Relaxed);
             layers.wiped = false;
             if self.sheaf_bytes.load(Ordering::Relaxed) != 0 {
                 let changes = layers.active.get_mut().iter().filter(|change| in_sheaf(change.key()));
@@ -364,15 +366,9 @@ impl DiskTree {
     }
 
     /// Writes a frozen front to LMDB.
-    fn write(
-        &self,
-        frozen: &Front,
-        wiped: bool,
-        state: State,
-        ready: &mut dyn FnMut(u64) -> Result<()>,
-    ) -> Result<()> {
+    fn write(&self, frozen: &Front, wiped: bool, state: State) -> Result<()> {
         loop {
-            match self.store.write(frozen, wiped, state, &mut || ready(state.mark)) {
+            match self.store.write(frozen, wiped, state) {
                 Ok(()) => return Ok(()),
                 Err(Trouble::NoMap) => {
                     // The map is replaced, so nobody may look through it. A copy is waited for first, without holding up others.
@@ -454,6 +450,7 @@ impl Engine for DiskTree {
             layers.wiped = true;
             self.totals.reset();
             self.active_bytes.store(0, Ordering::Relaxed);
+            self.frozen_bytes.store(0, Ordering::Relaxed);
             self.sheaf_bytes.store(0, Ordering::Relaxed);
             cleared();
             gone
@@ -528,9 +525,7 @@ impl Checkpointed for DiskTree {
     }
 
     fn pending_bytes(&self) -> u64 {
-        let layers = self.layers.read();
-        let frozen = layers.frozen.as_ref().map_or(0, |frozen| frozen.bytes());
-        layers.active.read().bytes() + frozen
+        self.active_bytes() + self.frozen_bytes.load(Ordering::Relaxed)
     }
 
     fn is_due(&self) -> bool {

@@ -194,21 +194,14 @@ impl Store {
     }
 
     /// Writes changes and the state that they lead to, in one transaction; returns once it is on disk. `wipes`: what was there
-    /// before goes first. `ready` is asked before the commit. Fails with `NoMap` if the file has to be allowed to grow.
-    pub(super) fn write(
-        &self,
-        front: &Front,
-        wipes: bool,
-        state: State,
-        ready: &mut dyn FnMut() -> Result<()>,
-    ) -> std::result::Result<(), Trouble> {
+    /// before goes first. Fails with `NoMap` if the file has to be allowed to grow.
+    pub(super) fn write(&self, front: &Front, wipes: bool, state: State) -> std::result::Result<(), Trouble> {
         let mut writing = self.lmdb.write()?;
         if wipes {
             self.records.clear(&mut writing)?;
         }
         self.write_records(&mut writing, front)?;
         self.state.put(&mut writing, STATE_KEY, &state.encode())?;
-        ready().map_err(Trouble::Error)?;
         writing.commit()?;
         Ok(())
     }
@@ -305,6 +298,8 @@ impl Store {
 
     fn disk_is_full(&self) -> bool {
         let path = self.path.join("room.partial");
+        // One may be left from a process that ended here.
+        let _ = SystemDisk.remove(&path);
         let Ok(file) = SystemDisk.create(&path) else { return true };
         let outcome = file.write_at(0, &mut [io::IoSlice::new(&[1; 64 << 10])]);
         let _ = SystemDisk.remove(&path);
