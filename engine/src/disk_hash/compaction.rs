@@ -14,18 +14,55 @@ use super::index_file::IndexWriter;
 use super::page::{Location, Slot, class_of, tag_of};
 use super::scratch::Scratch;
 use super::segment::{Position, Segment};
-use super::shard::shard_of;
+use super::shard::{SHARDS, shard_of};
 use super::walk::walk;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use todana_core::{Error, Result};
+use todana_core::{Error, Expiry, Result};
 
 /// So much of a victim is gone through in a step.
 const STEP_LEN: u64 = 128 << 10;
+/// The bytes of longer entries are not kept from the first look at them to the second.
+const KEPT_MAX: usize = 16 << 10;
 /// So many segments wait for the sync that they share before they are removed.
 const DRAINED_MAX: usize = 2;
 /// It is not worth a segment's rewriting to win less than this share of it.
 const GAIN_MIN: f64 = 0.05;
+
+/// A record's entry in a stretch of a segment.
+struct Entry {
+    hash: u64,
+    at: u64,
+    len: usize,
+    expiry: Expiry,
+    /// Where its bytes are kept; nowhere if they are many.
+    bytes: Range<usize>,
+}
+
+/// The records' entries of a stretch of a segment.
+struct Stretch {
+    by_shard: [Vec<Entry>; SHARDS],
+    bytes: Vec<u8>,
+}
+
+impl Default for Stretch {
+    fn default() -> Stretch {
+        Stretch { by_shard: std::array::from_fn(|_| Vec::new()), bytes: Vec::new() }
+    }
+}
+
+impl Stretch {
+    fn add(&mut self, hash: u64, at: u64, head: &entry::Head, bytes: &[u8]) {
+        let start = self.bytes.len();
+        if head.len <= KEPT_MAX && bytes.len() >= head.len {
+            self.bytes.extend_from_slice(&bytes[..head.len]);
+        }
+        let bytes = start..self.bytes.len();
+        let expiry = head.attributes.expiry;
+        self.by_shard[shard_of(hash)].push(Entry { hash, at, len: head.len, expiry, bytes });
+    }
+}
 
 #[derive(Default)]
 pub(super) struct Housekeeping {
@@ -33,6 +70,8 @@ pub(super) struct Housekeeping {
     victim: Option<(Arc<Segment>, u64)>,
     /// What has been compacted: it can be removed once this position is on disk.
     drained: Vec<(Arc<Segment>, Position)>,
+    /// No victim is looked for before so many bytes have been appended.
+    choose_at: u64,
     pub(super) index: Option<IndexWriter>,
     /// Bytes that had been appended when the index was last written down.
     pub(super) indexed_bytes: u64,
@@ -76,8 +115,13 @@ impl DiskHash {
 
     fn step(&self, house: &mut Housekeeping) -> Result<bool> {
         self.log.flush()?;
-        if house.victim.is_none() {
+        // Looking for one means asking all shards: not before something has been written that could have made one.
+        let is_due = self.log.appended() >= house.choose_at;
+        if house.victim.is_none() && is_due {
             house.victim = self.choose().map(|segment| (segment, 0));
+            if house.victim.is_none() {
+                house.choose_at = self.log.appended() + self.log.slack() / 16;
+            }
         }
         if house.victim.is_none() || house.drained.len() >= DRAINED_MAX {
             self.remove_drained(house)?;
@@ -86,6 +130,13 @@ impl DiskHash {
         match self.compact(&segment, at) {
             Ok(next) if next == segment.len() => {
                 house.victim = None;
+                let left = self.live_by_slot().get(segment.slot as usize).copied().unwrap_or(0);
+                if left > 0 {
+                    segment.damaged.store(true, Ordering::Relaxed);
+                    return Err(
+                        segment.corrupt(0, "what counts in the segment was not found in it; it stays")
+                    );
+                }
                 let position = self.log.lock().drop_segment(&segment)?;
                 house.drained.push((segment, position));
             }
@@ -158,13 +209,15 @@ impl DiskHash {
         let until = from + STEP_LEN;
         let mut scratch = Scratch::take();
         let mut is_enough = false;
+        // By shard, so that each is locked once.
+        let mut stretch = Stretch::default();
         let end = walk(segment, from, segment.len(), &mut |at, head, bytes| {
             if at >= until {
                 is_enough = true;
                 return Ok(false);
             }
             match head.kind {
-                PUT => self.move_record(segment, at, head, bytes, &mut scratch.old)?,
+                PUT => stretch.add(self.hash(head.key(bytes)), at, head, bytes),
                 REMOVE if removes_count => self.move_remove(head.key(bytes), &mut scratch.old)?,
                 _ => {}
             }
@@ -176,42 +229,51 @@ impl DiskHash {
                 segment.corrupt(end, "the checksum of the entry differs; the segment is not compacted")
             );
         }
+        for (index, entries) in stretch.by_shard.iter().enumerate().filter(|(_, entries)| !entries.is_empty())
+        {
+            self.move_records(segment, index, entries, &stretch.bytes, &mut scratch.old)?;
+        }
         Ok(end)
     }
 
-    fn move_record(
+    /// Writes once more those of a shard's records that the index leads to.
+    fn move_records(
         &self,
         segment: &Segment,
-        at: u64,
-        head: &entry::Head,
+        index: usize,
+        entries: &[Entry],
         bytes: &[u8],
         old: &mut Vec<u8>,
     ) -> Result<()> {
-        let hash = self.hash(head.key(bytes));
-        let place = Location { slot: segment.slot, unit: (at / 8) as u32 };
-        let mut shard = self.alone(shard_of(hash));
-        let Some(index) = shard.slot_at(hash, place) else { return Ok(()) };
-        let mut appender = self.log.lock();
-        appender.prepare(head.len, head.len)?;
-        let appended = if appender.is_long(head.len) {
-            drop(appender);
-            self.log.fetch(segment, place.unit, class_of(head.len), old)?;
-            appender = self.log.lock();
-            appender.prepare(head.len, head.len)?;
-            appender.append_long(&old[..head.len], &[], &[])?
-        } else if bytes.len() >= head.len {
-            appender.append_small(|buffer| buffer.extend_from_slice(&bytes[..head.len]))
-        } else {
-            drop(appender);
-            self.log.fetch(segment, place.unit, class_of(head.len), old)?;
-            appender = self.log.lock();
-            appender.prepare(head.len, head.len)?;
-            appender.append_small(|buffer| buffer.extend_from_slice(&old[..head.len]))
-        };
-        appender.segment().note_expiry(head.attributes.expiry);
-        drop(appender);
-        let slot = Slot::new(tag_of(hash), class_of(appended.len), appended.at);
-        shard.enter(hash, slot, appended.len, Some((index, head.len)));
+        let mut guard = self.alone(index);
+        let shard = &mut *guard;
+        // The index is at another place for each: the memory for several is asked for at once.
+        const AHEAD: usize = 8;
+        entries.iter().take(AHEAD).for_each(|entry| shard.prefetch(entry.hash));
+        let mut appender = None;
+        for (nth, entry) in entries.iter().enumerate() {
+            if let Some(ahead) = entries.get(nth + AHEAD) {
+                shard.prefetch(ahead.hash);
+            }
+            let place = Location { slot: segment.slot, unit: (entry.at / 8) as u32 };
+            let Some(index) = shard.slot_at(entry.hash, place) else { continue };
+            if entry.bytes.is_empty() {
+                // Too long to have been kept; read without the lock on the end of the log.
+                drop(appender.take());
+                self.log.fetch(segment, place.unit, class_of(entry.len), old)?;
+            }
+            let bytes = if entry.bytes.is_empty() { &old[..entry.len] } else { &bytes[entry.bytes.clone()] };
+            let appender = appender.get_or_insert_with(|| self.log.lock());
+            appender.prepare(entry.len, entry.len)?;
+            let appended = if appender.is_long(entry.len) {
+                appender.append_long(bytes, &[], &[])?
+            } else {
+                appender.append_small(|buffer| buffer.extend_from_slice(bytes))
+            };
+            appender.segment().note_expiry(entry.expiry);
+            let slot = Slot::new(tag_of(entry.hash), class_of(appended.len), appended.at);
+            shard.enter(entry.hash, slot, appended.len, Some((index, entry.len)));
+        }
         Ok(())
     }
 

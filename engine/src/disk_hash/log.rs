@@ -10,6 +10,7 @@
 use super::cache::Cache;
 use super::entry::{self, HEAD_MAX};
 use super::page::{CLASS_MAX, Location, class_bound};
+use super::scratch::Scratch;
 use super::segment::{
     HEADER_LEN, Header, Identity, OFFSET_MAX, Position, SEGMENT_MAGIC, Segment, Table, file_name, unwritable,
 };
@@ -269,14 +270,13 @@ impl Log {
         self.head.write().names_unsynced = true;
     }
 
-    /// Shows the entry at a place, whose bytes are right. `scratch` is what it is read to, if it must be.
+    /// Shows the entry at a place, whose bytes are right.
     #[inline]
     pub(crate) fn see<T>(
         &self,
         segment: &Segment,
         unit: u32,
         class: u32,
-        scratch: &mut Vec<u8>,
         see: impl FnOnce(&entry::Head, &[u8]) -> T,
     ) -> Result<T> {
         let offset = u64::from(unit) * 8;
@@ -302,8 +302,9 @@ impl Log {
         {
             return Ok(seen);
         }
-        let len = read(segment, offset, class, scratch)?;
-        show(&scratch[..len]).ok_or_else(|| segment.corrupt(offset, "the checksum of the entry differs"))
+        let mut room = Scratch::take();
+        let len = read(segment, offset, class, &mut room.read)?;
+        show(&room.read[..len]).ok_or_else(|| segment.corrupt(offset, "the checksum of the entry differs"))
     }
 
     /// As `see`, with a copy in `scratch`, whose first bytes are the entry then.
@@ -323,8 +324,7 @@ impl Log {
             return read_entry(segment, unit, class, scratch);
         }
         let mut copy = std::mem::take(scratch);
-        let mut read = Vec::new();
-        let outcome = self.see(segment, unit, class, &mut read, |head, bytes| {
+        let outcome = self.see(segment, unit, class, |head, bytes| {
             if copy.len() < bytes.len() {
                 copy.resize(bytes.len().next_multiple_of(256), 0);
             }

@@ -44,8 +44,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
-    Action, Durable, Engine, Error, ErrorKind, Index, Perishable, Place, Record, Result, SharedBytes, Status,
-    Usage, Visitor,
+    Action, Durable, Engine, Error, ErrorKind, Expiry, Index, Perishable, Place, Record, Result, SharedBytes,
+    Status, Usage, Visitor,
 };
 
 const KEY_LEN_MAX: usize = 1 << 28;
@@ -222,7 +222,7 @@ impl DiskHash {
     }
 
     /// Appends the put of a record, which is in `new` but for CRC and padding, or its beginning and key if the value is shared.
-    fn append_put(&self, new: &[u8], value: Option<&[u8]>) -> Result<(Appended, Arc<segment::Segment>)> {
+    fn append_put(&self, new: &[u8], value: Option<&[u8]>, expiry: Expiry) -> Result<Appended> {
         let len = entry::padded(new.len() + value.map_or(0, <[u8]>::len));
         let mut appender = self.log.lock();
         appender.prepare(len, len)?;
@@ -230,8 +230,8 @@ impl DiskHash {
             None if !appender.is_long(len) => appender.append_small(|buffer| buffer.extend_from_slice(new)),
             value => appender.append_long(new, &[], value.unwrap_or_default())?,
         };
-        let segment = Arc::clone(appender.segment());
-        Ok((appended, segment))
+        appender.segment().note_expiry(expiry);
+        Ok(appended)
     }
 
     /// Puts the record of a key that is where `found` says; `room.new` is its entry up to and with its value, or up to its key
@@ -242,15 +242,14 @@ impl DiskHash {
         hash: u64,
         new: &[u8],
         stored: &Stored,
-        expiry: todana_core::Expiry,
+        expiry: Expiry,
         found: Option<&Found>,
     ) -> Result<()> {
         let value = match stored {
             Stored::Entry => None,
             Stored::Shared(bytes) => Some((**bytes).as_ref()),
         };
-        let (appended, segment) = self.append_put(new, value)?;
-        segment.note_expiry(expiry);
+        let appended = self.append_put(new, value, expiry)?;
         let slot = Slot::new(tag_of(hash), class_of(appended.len), appended.at);
         shard.enter(hash, slot, appended.len, found.map(|found| (found.index, found.head.len)));
         Ok(())
@@ -324,15 +323,11 @@ impl Engine for DiskHash {
         let shard = self.shared(shard_of(hash));
         let (page, tag) = (&shard.pages[page_of(hash)], tag_of(hash));
         let mut next = page.first(tag);
-        if next.is_none() {
-            return Ok(false);
-        }
-        let mut scratch = Scratch::take();
         while let Some(index) = next {
             let slot = page.get(index);
             let at = slot.location();
             let segment = shard.table.get(at.slot).ok_or_else(lost)?;
-            let is_it = self.log.see(segment, at.unit, slot.class(), &mut scratch.old, |head, entry| {
+            let is_it = self.log.see(segment, at.unit, slot.class(), |head, entry| {
                 let is_it = head.kind == entry::PUT && head.key(entry) == key;
                 if is_it {
                     self.show(head, entry, &mut *see);
@@ -356,7 +351,7 @@ impl Engine for DiskHash {
         let Room { old, new, .. } = &mut *scratch;
         let found = self.find(shard, hash, key, old)?;
         let record = found.as_ref().map(|found| Record::new(found.head.value(old), found.head.attributes));
-        let (stored, attributes) = match visitor.visit(record) {
+        let (stored, attributes, value_len) = match visitor.visit(record) {
             Action::Keep => return Ok(()),
             Action::Remove => {
                 let Some(found) = found else { return Ok(()) };
@@ -364,18 +359,15 @@ impl Engine for DiskHash {
                 visitor.applied(None);
                 return Ok(());
             }
-            Action::Put(record) => (self.encode(key, &record, new)?, record.attributes),
+            Action::Put(record) => (self.encode(key, &record, new)?, record.attributes, record.value.len()),
             Action::Retag(attributes) => {
                 let Some(record) = record else { return Ok(()) };
-                (self.encode(key, &Record { attributes, ..record }, new)?, attributes)
+                (self.encode(key, &Record { attributes, ..record }, new)?, attributes, record.value.len())
             }
         };
         self.put(shard, hash, new, &stored, attributes.expiry, found.as_ref())?;
         let now = match &stored {
-            Stored::Entry => {
-                let head = entry::parse(new).expect("it was written here");
-                Record::new(&new[head.key_at + head.key_len..], attributes)
-            }
+            Stored::Entry => Record::new(&new[new.len() - value_len..], attributes),
             Stored::Shared(shared) => Record { value: (**shared).as_ref(), shared: Some(shared), attributes },
         };
         visitor.applied(Some(now));

@@ -10,6 +10,8 @@
 //!
 //! Always true: nonempty slots ascend by hash, each at its home or behind, without an empty slot between home and it.
 
+use crate::raw;
+
 /// Where an entry lies: the slot of its segment, and the offset in units of 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
@@ -114,6 +116,14 @@ impl Page {
     /// Bytes of memory.
     pub(crate) fn bytes(&self) -> usize {
         self.slots.capacity() * 8
+    }
+
+    /// Says that the slots of this tag will be read soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, tag: u32) {
+        if let Some(slot) = self.slots.get(self.home(tag)) {
+            raw::prefetch(slot);
+        }
     }
 
     /// The first of the slots with this tag: its index.

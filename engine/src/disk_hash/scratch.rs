@@ -11,6 +11,8 @@ pub(crate) struct Room {
     pub(crate) old: Vec<u8>,
     /// An entry to be written.
     pub(crate) new: Vec<u8>,
+    /// An entry that is only looked at.
+    pub(crate) read: Vec<u8>,
     /// A value, expanded.
     pub(crate) plain: Vec<u8>,
     /// A value as it was given, or compressed.
@@ -49,8 +51,8 @@ impl Drop for Scratch {
     #[inline]
     fn drop(&mut self) {
         if let Some(mut room) = self.0.take() {
-            let Room { old, new, plain, other } = &mut *room;
-            for part in [old, new, plain, other] {
+            let Room { old, new, read, plain, other } = &mut *room;
+            for part in [old, new, read, plain, other] {
                 if part.capacity() > KEPT_MAX {
                     *part = Vec::new();
                 }

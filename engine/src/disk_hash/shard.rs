@@ -61,6 +61,12 @@ impl Shard {
         }
     }
 
+    /// Says that the slots of this hash will be read soon.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        self.pages[page_of(hash)].prefetch(tag_of(hash));
+    }
+
     /// The index of the slot that leads to this very place.
     pub(crate) fn slot_at(&self, hash: u64, at: Location) -> Option<usize> {
         let (page, tag) = (&self.pages[page_of(hash)], tag_of(hash));

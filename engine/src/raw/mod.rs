@@ -5,8 +5,10 @@
 
 mod lmdb;
 mod mapping;
+mod prefetch;
 mod residency;
 
 pub(crate) use lmdb::{Lmdb, Snapshot, Table, Writing};
 pub(crate) use mapping::{Mapping, SYSTEM_PAGE};
+pub(crate) use prefetch::prefetch;
 pub use residency::release_start_up_memory;
