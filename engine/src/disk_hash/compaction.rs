@@ -211,7 +211,7 @@ impl DiskHash {
         let mut is_enough = false;
         // By shard, so that each is locked once.
         let mut stretch = Stretch::default();
-        let end = walk(segment, from, segment.len(), &mut |at, head, bytes| {
+        let end = walk(segment, from, segment.len(), STEP_LEN as usize, &mut |at, head, bytes| {
             if at >= until {
                 is_enough = true;
                 return Ok(false);

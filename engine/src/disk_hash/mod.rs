@@ -398,6 +398,10 @@ impl Engine for DiskHash {
                 let segment = shard.table.get(at.slot).ok_or_else(lost)?;
                 let head = self.log.fetch(segment, at.unit, slot.class(), &mut scratch.old)?;
                 let entry = &scratch.old[..head.len];
+                let hash = self.hash(head.key(entry));
+                if (shard_of(hash) * PAGES + page_of(hash), tag_of(hash)) != (page_index, slot.tag()) {
+                    return Err(segment.corrupt(u64::from(at.unit) * 8, "the entry is another key's"));
+                }
                 let flow = self.show(&head, entry, |record| see(head.key(entry), record));
                 // Records of one place go together, or the second would be lost behind a break.
                 if flow.is_break() && slots.peek().is_none_or(|next| next.tag() != slot.tag()) {

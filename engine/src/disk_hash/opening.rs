@@ -12,7 +12,7 @@ use super::segment::{
     file_name, number_of, unreadable, unwritable,
 };
 use super::shard::{SHARDS, Shard, page_of, shard_of};
-use super::walk::{furthest_mark, walk};
+use super::walk::{CHUNK, furthest_mark, walk};
 use super::{DiskHash, DiskHashOptions, Padded};
 use crate::disk::{Disk, File};
 use parking_lot::{Mutex, RwLock};
@@ -330,7 +330,7 @@ impl Attempt<'_> {
     /// What the first entry of a segment says, if it is whole.
     fn census(&self, segment: &Segment) -> Result<Option<Vec<(u64, u64)>>> {
         let mut census = None;
-        walk(segment, HEADER_LEN as u64, segment.len(), &mut |_, head, bytes| {
+        walk(segment, HEADER_LEN as u64, segment.len(), 4 << 10, &mut |_, head, bytes| {
             if head.kind == CENSUS && bytes.len() >= head.len {
                 let list = bytes[16..head.len].chunks_exact(16);
                 census = Some(list.map(|each| (entry::eight(each, 0), entry::eight(each, 8))).collect());
@@ -488,7 +488,7 @@ impl<'t> Replay<'t> {
         let mut batch: Option<(u64, u64)> = None;
         let mut waiting: Vec<Waiting> = Vec::new();
         let mut removes = 0;
-        let end = walk(segment, from, limit, &mut |offset, head, bytes| {
+        let end = walk(segment, from, limit, CHUNK, &mut |offset, head, bytes| {
             let behind = offset + head.len as u64;
             removes += if head.kind == REMOVE { head.len as u64 } else { 0 };
             let Some((_, end)) = batch else {

@@ -71,7 +71,7 @@ impl DiskHash {
         let mut soonest = u64::MAX;
         let start = from.max(HEADER_LEN as u64);
         let mut stopped = false;
-        let end = walk(segment, start, limit, &mut |at, head, bytes| {
+        let end = walk(segment, start, limit, 64 << 10, &mut |at, head, bytes| {
             if swept.seen >= records_max as u64 {
                 stopped = true;
                 return Ok(false);

@@ -5,8 +5,8 @@ use super::segment::{Position, Segment};
 use crate::disk::File;
 use todana_core::Result;
 
-/// Read at once.
-const CHUNK: usize = 512 << 10;
+/// Read at once where all of a segment is wanted.
+pub(crate) const CHUNK: usize = 512 << 10;
 /// Longer entries are not in memory as a whole: whoever is shown one has its beginning.
 pub(crate) const WHOLE_MAX: usize = 1 << 20;
 
@@ -14,8 +14,15 @@ pub(crate) const WHOLE_MAX: usize = 1 << 20;
 pub(crate) type See<'s> = dyn FnMut(u64, &Head, &[u8]) -> Result<bool> + 's;
 
 /// Shows the whole entries from an offset up to `limit`; returns where the first one is that is not whole, or the limit.
+/// `chunk_len`: so much is read at once, which should be what is wanted of it.
 /// What is shown is the entry, or of a long one its beginning, up to the end of its key at least.
-pub(crate) fn walk(segment: &Segment, from: u64, limit: u64, see: &mut See<'_>) -> Result<u64> {
+pub(crate) fn walk(
+    segment: &Segment,
+    from: u64,
+    limit: u64,
+    chunk_len: usize,
+    see: &mut See<'_>,
+) -> Result<u64> {
     let mut chunk = Vec::new();
     // What is in the chunk: from `base` on, `there` bytes.
     let (mut base, mut there) = (from, 0);
@@ -26,23 +33,27 @@ pub(crate) fn walk(segment: &Segment, from: u64, limit: u64, see: &mut See<'_>) 
             return Ok(at);
         }
         let mut bytes = &chunk[(at - base) as usize..there];
-        let head = entry::parse(bytes).filter(|head| head.len <= bytes.len());
-        let head = match head {
-            Some(head) => head,
-            None => {
-                let wanted = (left as usize).min(CHUNK.max(WHOLE_MAX + HEAD_MAX));
-                if bytes.len() < wanted {
-                    chunk.resize(wanted, 0);
-                    there = segment.read_at(at, &mut chunk[..wanted])?;
-                    base = at;
-                    bytes = &chunk[..there];
-                }
-                match entry::parse(bytes) {
-                    Some(head) => head,
-                    None => return Ok(at),
-                }
-            }
+        let mut head = entry::parse(bytes);
+        // What is not there yet: the entry's beginning, or the rest of it if it is short enough.
+        let lacks = |head: &Option<Head>, there: usize| match head {
+            None => there < HEAD_MAX,
+            Some(head) => head.len > there && head.len <= WHOLE_MAX && head.len as u64 <= left,
         };
+        while lacks(&head, bytes.len()) && (bytes.len() as u64) < left {
+            let before = bytes.len();
+            let wanted = head.map_or(0, |head| head.len).max(chunk_len).min(left as usize);
+            if chunk.len() < wanted {
+                chunk.resize(wanted, 0);
+            }
+            there = segment.read_at(at, &mut chunk[..wanted])?;
+            base = at;
+            bytes = &chunk[..there];
+            head = entry::parse(bytes);
+            if there <= before {
+                break;
+            }
+        }
+        let Some(head) = head else { return Ok(at) };
         if head.len as u64 > left {
             return Ok(at);
         }

@@ -1,0 +1,103 @@
+//! Opening directories of any bytes.
+
+use crate::crash_disk::{CrashDisk, State};
+use crate::kept;
+use std::path::{Path, PathBuf};
+use todana_core::{Durable, Engine, ErrorKind};
+
+/// The files of a small database, and bytes put into one of them: the first byte chooses the file, the next two where, and
+/// whether what follows takes the place of what is there or of all behind it too. With an even third byte, checksums of
+/// headers and entries are set right where they can be told, so that what stands behind them is met as well.
+pub(crate) fn open_any(bytes: &[u8]) {
+    let [which, low, high, rest @ ..] = bytes else { return };
+    let state = small();
+    let paths: Vec<PathBuf> = state.files().into_keys().filter(|path| !path.ends_with("lock")).collect();
+    let path = &paths[usize::from(*which >> 1) % paths.len()];
+    let mut content = state.files()[path].clone();
+    let at = usize::from(u16::from_le_bytes([*low, *high])) % (content.len() + 1);
+    let end = (at + rest.len()).min(content.len());
+    content.splice(at..end, rest.iter().copied());
+    if which & 1 == 1 {
+        content.truncate(at + rest.len());
+    }
+    let is_segment = path.extension().is_some_and(|ending| ending == "segment");
+    if is_segment && at >= 64 && at + 8 <= content.len() {
+        mend(&mut content, at / 8 * 8);
+    }
+    let mut damaged = state;
+    damaged.put(path, content);
+    look(damaged);
+}
+
+/// Sets the CRC of what looks like an entry at an offset.
+fn mend(content: &mut [u8], at: usize) {
+    let seed = crc32c::crc32c(&content[..60]) ^ (at / 8) as u32;
+    for len in [8, 16, 24, 32, 40, 48] {
+        let Some(entry) = content.get(at..at + len) else { return };
+        // A length that fits what the entry says of itself, for keys and values of less than 128 bytes.
+        let says = match entry[4] & 7 {
+            0 => (7 + usize::from(entry[5]) + usize::from(entry[6])).next_multiple_of(8),
+            1 => (6 + usize::from(entry[5])).next_multiple_of(8),
+            2 | 5 => 16,
+            3 => 8,
+            6 => 24,
+            _ => return,
+        };
+        if says == len {
+            let crc = crc32c::crc32c_append(seed, &entry[4..]);
+            content[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+            return;
+        }
+    }
+}
+
+fn small() -> State {
+    let disk = CrashDisk::new();
+    let hash = kept::open(&disk).unwrap();
+    for n in 0..20u8 {
+        kept::set(&hash, &[b'k', n % 7], &[n; 20]).unwrap();
+    }
+    hash.sync().unwrap();
+    hash.close().unwrap();
+    drop(hash);
+    // A second opening leaves a segment behind the checkpoint.
+    let hash = kept::open(&disk).unwrap();
+    kept::set(&hash, b"late", b"value").unwrap();
+    hash.sync().unwrap();
+    kept::set(&hash, b"later", b"value").unwrap();
+    hash.flush().unwrap();
+    let state = disk.state();
+    disk.stop();
+    drop(hash);
+    state
+}
+
+/// It opens, or is damaged, which is said with file and offset; what has been opened can be read or is damaged, takes writes
+/// and opens again, to the same.
+fn look(state: State) {
+    let disk = CrashDisk::with(state);
+    let hash = match kept::open(&disk) {
+        Ok(hash) => hash,
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            let text = error.to_string();
+            assert!(text.contains(kept::DATA) && text.contains("offset"), "{text}");
+            return;
+        }
+    };
+    let found = kept::try_records(&hash);
+    if let Err(error) = &found {
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
+    for _ in 0..20 {
+        hash.maintain();
+    }
+    let (Ok(mut found), Ok(())) = (found, kept::set(&hash, b"after", b"it")) else { return };
+    hash.sync().unwrap();
+    hash.close().unwrap();
+    drop(hash);
+    let hash = kept::open(&disk).unwrap();
+    found.insert(b"after".to_vec(), (b"it".to_vec(), todana_core::Attributes::default()));
+    assert_eq!(kept::try_records(&hash).unwrap(), found);
+    assert!(disk.state().files().contains_key(&Path::new(kept::DATA).join("index")));
+}
