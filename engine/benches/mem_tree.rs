@@ -4,6 +4,7 @@
 //! - `speed`: how long do a set, a get and a range of 100 take, against `MemHash` and the standard library's `BTreeMap`?
 //!
 //! Run: `cargo bench -p todana-engine --bench mem_tree -- QUESTION [RECORDS]`; all questions without arguments.
+//! `SHAPE=text` leaves only the shapes of `memory` with this text in their names.
 
 #[path = "../tests/visitor/mod.rs"]
 #[allow(dead_code, reason = "each uses its part")]
@@ -81,9 +82,10 @@ fn memory(records: u64) {
             true,
         ),
     ];
-    for (name, make, in_order) in shapes {
+    let only = std::env::var("SHAPE").unwrap_or_default();
+    for (name, make, in_order) in shapes.into_iter().filter(|(name, ..)| name.contains(&only)) {
         let order = scattered(if in_order { 0 } else { records });
-        let before = resident();
+        let (before, start) = (resident(), worked_ns());
         let compression = name.starts_with("compressed").then(Compression::default);
         let tree = MemTree::new(MemTreeOptions { compression, ..Default::default() }).expect("valid options");
         let records = if name.starts_with("16") { records / 5 } else { records };
@@ -93,12 +95,13 @@ fn memory(records: u64) {
             payload += (key.len() + value.len()) as u64;
             tree.visit(&key, &mut Set(&value)).expect("no limit");
         }
+        let took = (worked_ns() - start) / records as f64;
         let loaded = resident() - before;
         while tree.maintain() {}
         let settled = resident() - before;
         let status = tree.status();
         println!(
-            "{name:32} loaded {:7.1} MB, settled {:7.1} MB = {:6.2} B/record; payload {:7.1}, live {:7.1}, committed {:7.1}, index {:.1}",
+            "{name:32} loaded {:7.1} MB, settled {:7.1} MB = {:6.2} B/record; payload {:7.1}, live {:7.1}, committed {:7.1}, index {:.1}; {took:.0} ns each",
             mb(loaded),
             mb(settled),
             settled as f64 / records as f64,

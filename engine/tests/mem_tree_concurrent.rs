@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use todana_core::{Action, Attributes, Engine, Ordered, Record, Visitor};
-use todana_engine::{MemTree, MemTreeOptions};
+use todana_engine::{Compression, MemTree, MemTreeOptions};
 
 const KEYS: usize = 300;
 const WRITERS: u64 = 4;
@@ -53,8 +53,18 @@ impl Visitor for Raise {
 
 #[test]
 fn every_key_has_a_history_that_one_thread_could_have_made() {
+    check_histories(None);
+}
+
+#[test]
+fn so_it_has_in_a_compressed_tree() {
+    check_histories(Some(Compression { open_bytes: 0 }));
+}
+
+fn check_histories(compression: Option<Compression>) {
     let rounds = std::env::var("TODANA_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40) * 500;
-    let tree = MemTree::new(MemTreeOptions { partitions: Some(3), ..Default::default() }).unwrap();
+    let tree =
+        MemTree::new(MemTreeOptions { partitions: Some(3), compression, ..Default::default() }).unwrap();
     let given: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     let key = |n: usize| if n.is_multiple_of(2) { format!("{n:08}") } else { format!("key:number:{n}") };
     let done = AtomicBool::new(false);
@@ -126,8 +136,18 @@ impl Visitor for Fill {
 
 #[test]
 fn walks_show_every_record_that_was_there_throughout_once_and_in_order() {
+    check_walks(None);
+}
+
+#[test]
+fn so_they_do_in_a_compressed_tree() {
+    check_walks(Some(Compression { open_bytes: 0 }));
+}
+
+fn check_walks(compression: Option<Compression>) {
     use std::ops::{Bound, ControlFlow};
-    let tree = MemTree::new(MemTreeOptions { partitions: Some(4), ..Default::default() }).unwrap();
+    let tree =
+        MemTree::new(MemTreeOptions { partitions: Some(4), compression, ..Default::default() }).unwrap();
     let stays: Vec<String> = (0..2000).map(|n| format!("s{:05}stays", n * 30)).collect();
     for key in &stays {
         tree.visit(key.as_bytes(), &mut Fill(true)).unwrap();

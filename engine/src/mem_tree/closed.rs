@@ -147,6 +147,14 @@ impl Copies {
         }
     }
 
+    /// Forgets all of them; true if there were any.
+    pub(super) fn clear(&mut self) -> bool {
+        let any = !self.copies.is_empty();
+        self.copies.clear();
+        self.forget(self.bytes);
+        any
+    }
+
     fn forget(&mut self, len: usize) {
         self.bytes -= len;
         self.budget.release(len);

@@ -339,7 +339,7 @@ impl Partition {
 
     /// One step of getting by with less; true if something was won.
     pub(super) fn pack(&mut self) -> bool {
-        self.arena.trim() || self.compact(Effort::Leisurely)
+        self.close_all() || self.arena.trim() || self.compact(Effort::Leisurely)
     }
 
     /// Background housekeeping: one thorough step; true if there may be more to do.
@@ -347,7 +347,9 @@ impl Partition {
         // What is written to is best left with some slack; what rests is packed to the last page.
         let is_at_rest = self.arena.moved() == self.moved_when_last_maintained;
         let effort = if is_at_rest { Effort::Leisurely } else { Effort::Thorough };
-        let done = self.compact(effort) || self.arena.trim();
+        // Where memory is scarce, what rests is best closed.
+        let closed = is_at_rest && self.budget.is_tight() && self.close_all();
+        let done = self.compact(effort) || self.arena.trim() || closed;
         self.moved_when_last_maintained = self.arena.moved();
         done
     }

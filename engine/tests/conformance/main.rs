@@ -20,7 +20,8 @@ mod threads;
 
 use subject::Subject;
 use todana_engine::{
-    DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, MemHash, MemHashOptions, MemTree, MemTreeOptions,
+    Compression, DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, MemHash, MemHashOptions, MemTree,
+    MemTreeOptions,
 };
 
 /// One module of tests for an engine.
@@ -77,6 +78,16 @@ engine!(
         keeps: false,
         open: |_| {
             Ok(Box::new(MemTree::new(MemTreeOptions { partitions: Some(2), ..Default::default() })?))
+        },
+    }
+);
+engine!(
+    mem_tree_compressed,
+    Subject {
+        keeps: false,
+        open: |_| {
+            let compression = Some(Compression { open_bytes: 0 });
+            Ok(Box::new(MemTree::new(MemTreeOptions { compression, ..Default::default() })?))
         },
     }
 );

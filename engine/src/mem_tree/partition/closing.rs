@@ -19,13 +19,16 @@ pub(super) struct Closing {
     closed_bytes: usize,
     /// The key at which the hand is.
     hand: Vec<u8>,
+    /// What was open after a whole round that has not come below `open_max`; else 0. Until there is more, another would be
+    /// for nothing.
+    stuck_at: usize,
     /// Never held while anything is decompressed.
     copies: Mutex<Copies>,
 }
 
 impl Closing {
     pub(super) fn new(open_max: usize, copies: Copies) -> Closing {
-        Closing { open_max, closed_bytes: 0, hand: Vec::new(), copies: Mutex::new(copies) }
+        Closing { open_max, closed_bytes: 0, hand: Vec::new(), stuck_at: 0, copies: Mutex::new(copies) }
     }
 }
 
@@ -111,31 +114,49 @@ impl Partition {
         self.segment_mut(at.slot).leaves[at.leaf] = handle;
     }
 
+    /// Bytes in open leaves.
+    fn open_bytes(&self) -> usize {
+        self.leaf_bytes - self.closing.as_ref().map_or(0, |closing| closing.closed_bytes)
+    }
+
     /// Closes leaves while too much is open, but not that of `key`.
     #[inline]
     pub(super) fn close_some(&mut self, key: &[u8]) {
-        if let Some(closing) = &self.closing
-            && self.leaf_bytes > closing.closed_bytes + closing.open_max
-        {
-            self.go_round(key);
+        let Some(closing) = &self.closing else { return };
+        if self.open_bytes() <= closing.open_max.max(closing.stuck_at + closing.open_max / 4) {
+            return;
+        }
+        // Well below, so that this is not for every write.
+        let target = closing.open_max / 8 * 7;
+        let spared = self.at(self.slot_of(key), key).handle;
+        let is_round = self.go_round(spared, target);
+        let stuck_at = if is_round { self.open_bytes() } else { 0 };
+        if let Some(closing) = &mut self.closing {
+            closing.stuck_at = stuck_at;
         }
     }
 
-    fn go_round(&mut self, key: &[u8]) {
+    /// Closes all leaves that can be, and forgets the copies; true if that has won anything.
+    pub(super) fn close_all(&mut self) -> bool {
+        let before = self.leaf_bytes;
+        let Some(closing) = &mut self.closing else { return false };
+        let had_copies = closing.copies.get_mut().clear();
+        self.go_round(Handle::NONE, 0);
+        had_copies || self.leaf_bytes < before
+    }
+
+    /// Goes from leaf to leaf and closes them until no more than `target` bytes are open; true if it has been at all of them
+    /// before that.
+    fn go_round(&mut self, spared: Handle, target: usize) -> bool {
+        let all: usize = self.segments.iter().flatten().map(|segment| segment.leaves.len() + 2).sum();
+        let looks_max = if target == 0 { all } else { all.min(LOOKS_MAX) };
         let mut hand = match &mut self.closing {
             Some(closing) => std::mem::take(&mut closing.hand),
-            None => return,
-        };
-        let spared = self.slot_of(key);
-        let spared = self.at(spared, key).handle;
-        let is_too_much = |this: &Partition| {
-            this.closing.as_ref().is_some_and(|closing| {
-                // Well below, so that this is not for every write.
-                this.leaf_bytes > closing.closed_bytes + closing.open_max / 8 * 7
-            })
+            None => return false,
         };
         let mut looks = 0;
-        while looks < LOOKS_MAX && is_too_much(self) {
+        while looks < looks_max && self.open_bytes() > target {
+            looks += 1;
             // The segment of the hand, or the next one that is here.
             let range = (Bound::Unbounded, Bound::Included(&hand[..]));
             let before = self.by_low.range::<[u8], _>(range).next_back();
@@ -145,28 +166,32 @@ impl Partition {
             let Some(slot) = here else {
                 let range = (Bound::Excluded(&hand[..]), Bound::Unbounded);
                 let next = self.by_low.range::<[u8], _>(range).next();
-                let next = next.or_else(|| self.by_low.iter().next());
-                hand = next.expect("it has a segment, or nothing is open").0.to_vec();
-                looks += 1;
+                match next.or_else(|| self.by_low.iter().next()) {
+                    Some((low, _)) => hand = low.to_vec(),
+                    None => break,
+                }
                 continue;
             };
-            let leaves = self.segment(slot).leaves.len();
             let first = self.segment(slot).separators.up_to(&hand);
-            for leaf in first..leaves {
+            for leaf in first..self.segment(slot).leaves.len() {
                 looks += 1;
                 let handle = self.segment(slot).leaves[leaf];
                 if !handle.is_none() && handle != spared && !self.is_closed(handle) {
                     self.close(At { slot, leaf, handle });
                 }
-                hand = self.segment(slot).end_of(leaf).unwrap_or_default();
-                if looks >= LOOKS_MAX || !is_too_much(self) {
+                if looks >= looks_max || self.open_bytes() <= target {
+                    hand = self.segment(slot).end_of(leaf).unwrap_or_default();
                     break;
+                }
+                if leaf + 1 == self.segment(slot).leaves.len() {
+                    hand = self.segment(slot).end_of(leaf).unwrap_or_default();
                 }
             }
         }
         if let Some(closing) = &mut self.closing {
             closing.hand = hand;
         }
+        looks >= all && self.open_bytes() > target
     }
 
     fn close(&mut self, at: At) {
@@ -176,7 +201,7 @@ impl Partition {
         }
         let image = closed::close(leaf);
         // Without a block for it, it stays open.
-        let Ok(handle) = self.arena.alloc(image.len(), Kind::Bucket, Need::Growth) else { return };
+        let Ok(handle) = self.arena.alloc(image.len(), Kind::Bucket, Need::Upkeep) else { return };
         self.arena.write(handle, 0, &image);
         self.put_in_place(at, handle, image.len());
         self.learn_closed(handle);
