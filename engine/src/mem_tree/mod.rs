@@ -255,6 +255,20 @@ impl MemTree {
         true
     }
 
+    /// Evicts all but `spare` until the reserve is there again, within reason, and at least until the limit holds.
+    #[cold]
+    fn pay_back(&self, spare: &[u8]) {
+        for step in 0..256 {
+            let wanted = if step < TRIES { self.reserve() } else { 0 };
+            if self.budget.fits(wanted) || self.evict(EVICTION_STEP, Some(spare)) == 0 {
+                return;
+            }
+            if step >= TRIES {
+                self.close_ranks(0);
+            }
+        }
+    }
+
     /// Makes room for a record that needs `bytes` more, as far as that is allowed and of use; `spare` does not go.
     fn makes_room(&self, bytes: usize, attempt: usize, spare: &[u8]) -> bool {
         if self.budget.refuses() {
@@ -288,13 +302,8 @@ impl Engine for MemTree {
             match outcome {
                 Ok(()) => {
                     // What keeps the index going, and what leaves shrink into, is taken whatever the limit.
-                    let mut steps = 0;
-                    while steps < TRIES && !self.budget.refuses() && !self.budget.fits(self.reserve()) {
-                        self.evict(EVICTION_STEP, Some(key));
-                        steps += 1;
-                    }
-                    if steps == TRIES && !self.budget.fits(0) {
-                        self.close_ranks(0);
+                    if !self.budget.refuses() && !self.budget.fits(self.reserve()) {
+                        self.pay_back(key);
                     }
                     return Ok(());
                 }
