@@ -1,6 +1,7 @@
 //! The thread that keeps a database in order: what has expired goes, sparse memory is given back, checkpoints are made when
 //! they are due.
 
+use super::limiter::Limiter;
 use crate::checkpoint::CheckpointKeeper;
 use crate::data_directory::DataDirectory;
 use crate::update_log::Sync;
@@ -27,6 +28,7 @@ impl Housekeeper {
         database: &Arc<Database>,
         clock: Arc<CachedClock>,
         directory: Option<&Arc<DataDirectory>>,
+        limiter: Option<Arc<Limiter>>,
     ) -> Result<Housekeeper> {
         let cannot = |error: std::io::Error| {
             Error::new(
@@ -38,6 +40,7 @@ impl Housekeeper {
             .map(|directory| CheckpointKeeper::start(Arc::clone(directory), Arc::clone(database), |_| ()))
             .transpose()?;
         let ends = Arc::new(AtomicBool::new(false));
+        let lane = database.lane();
         let (database, told) = (Arc::clone(database), Arc::clone(&ends));
         let thread = std::thread::Builder::new()
             .name("housekeeper".into())
@@ -47,6 +50,10 @@ impl Housekeeper {
                     clock.tick();
                     let start = Instant::now();
                     while database.maintain() && start.elapsed() < WORK {}
+                    if let Some(limiter) = &limiter {
+                        // Whoever writes next is told what is wrong.
+                        let _ = limiter.keep_house(&database, &lane);
+                    }
                     if let (Some(durable), Sync::Every(interval)) =
                         (database.engine().durable(), database.engine_sync())
                         && synced.elapsed() + TICK > interval

@@ -5,6 +5,7 @@ mod bulk;
 mod cursor;
 mod housekeeper;
 mod iter;
+mod limiter;
 mod name;
 mod options;
 mod similarity;
@@ -15,11 +16,15 @@ use crate::records::{living, walk};
 use crate::update_log::Position;
 use crate::{Database, Heading, Lane, Records, Transaction};
 use housekeeper::Housekeeper;
+use limiter::{Limiter, OnlyLooks};
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use thread_local::ThreadLocal;
-use todana_core::{Checkpointed, Command, Place, Record, Reply, Result, Status, Ttl, Visitor};
+use todana_core::{
+    Arithmetic, Checkpointed, Command, Error, ErrorKind, Place, Record, Reply, Result, Status, Store, Ttl,
+    Visitor,
+};
 
 pub use cursor::Cursor;
 pub(crate) use iter::unordered;
@@ -52,6 +57,8 @@ struct Inner {
     database: Arc<Database>,
     lanes: ThreadLocal<Arc<Lane>>,
     directory: Option<Arc<DataDirectory>>,
+    limiter: Option<Arc<Limiter>>,
+    is_read_only: bool,
     name: Name,
 }
 
@@ -88,7 +95,8 @@ impl Db {
         self.status().records
     }
 
-    /// Begins a transaction, once no other one is open. Fails with `Busy` if this thread has one open already.
+    /// Begins a transaction, once no other one is open. Fails with `Busy` if this thread has one open already, and with `Invalid` where
+    /// nothing may be written.
     ///
     /// ```
     /// # use todana::{Db, Records};
@@ -107,6 +115,7 @@ impl Db {
     /// # Ok::<(), todana::Error>(())
     /// ```
     pub fn begin(&self) -> Result<Transaction<'_>> {
+        self.refuse_if_read_only()?;
         self.0.database.begin(self.lane())
     }
 
@@ -167,6 +176,22 @@ impl Db {
         }
     }
 
+    fn refuse_if_read_only(&self) -> Result<()> {
+        if !self.0.is_read_only {
+            return Ok(());
+        }
+        let message = format!("database \"{}\" was opened for reading only", self.name());
+        Err(Error::new(ErrorKind::Invalid, message))
+    }
+
+    /// Others go for what has just been written, if there are too many.
+    fn limit(&self, written: &[u8]) -> Result<()> {
+        match &self.0.limiter {
+            Some(limiter) => limiter.enforce(&self.0.database, self.lane(), written),
+            None => Ok(()),
+        }
+    }
+
     fn lane(&self) -> &Lane {
         self.0.lanes.get_or(|| self.0.database.lane())
     }
@@ -197,19 +222,31 @@ impl Db {
 
 impl Records for Db {
     fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+        if is_change(command) {
+            self.refuse_if_read_only()?;
+        }
         let lane = self.lane();
         let before = lane.logged();
         self.0.database.execute(lane, command, reply);
         if is_change(command) {
+            if let Command::Store(Store { key, .. }) | Command::Arithmetic(Arithmetic { key, .. }) = command {
+                self.limit(key)?;
+            }
             self.0.database.settle_engine()?;
         }
         self.settle(before)
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        if self.0.is_read_only {
+            let mut looks = OnlyLooks { inner: visitor, has_refused: false };
+            self.0.database.visit_record(self.lane(), key, &mut looks)?;
+            return if looks.has_refused { self.refuse_if_read_only() } else { Ok(()) };
+        }
         let lane = self.lane();
         let before = lane.logged();
         self.0.database.visit_record(lane, key, visitor)?;
+        self.limit(key)?;
         self.0.database.settle_engine()?;
         self.settle(before)
     }

@@ -45,7 +45,7 @@ impl Kind {
 pub struct Tuning {
     /// At most so many records (`capcnt`, `ktcapcnt`, `capnum`): others go for new ones.
     pub records_max: Option<u64>,
-    /// At most so many bytes of memory, index and slack included (`capsiz`, `ktcapsiz`): others go for new ones.
+    /// At most so many bytes (`capsiz`, `ktcapsiz`): of memory, index and slack included, or of records on disk. Others go for new ones.
     pub bytes_max: Option<u64>,
     /// Values are compressed (`opts=c`, `zcomp=`, Tokyo's `opts=d`, `opts=t`, `ktopts`).
     pub compress: bool,

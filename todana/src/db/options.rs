@@ -1,7 +1,8 @@
 //! How a database is opened.
 
 use super::housekeeper::Housekeeper;
-use super::{Db, Inner, Kind, Name};
+use super::limiter::Limiter;
+use super::{Db, Inner, Kind, Name, Tuning};
 use crate::data_directory::{DataDirectory, DataOptions, seed_of};
 use crate::disk::SystemDisk;
 use crate::{CachedClock, Clock, Database};
@@ -16,7 +17,14 @@ use todana_engine::{
 /// Where in its directory the tree lies, beside its update log.
 pub(crate) const TREE: &str = "tree";
 
-/// How a database is opened.
+/// How a database is opened, beside what its [name](Name) says.
+///
+/// A limit on records (`capcnt`, `capnum`) or bytes (`capsiz`) removes others for new ones. In memory, on the hash, and for bytes on both kinds, those
+/// go that are used least. Everywhere else a hand goes round over all records, in the order of the keys where they have one, and what it
+/// comes to goes. Bytes are those of memory for what is in memory, and those of the records for what is on disk, whose files
+/// follow as room in them is reclaimed. What transactions write is limited soon after, within a tenth of a second.
+///
+/// `mode=r` keeps anything from being written through this database; what has expired goes all the same.
 ///
 /// ```
 /// use todana::{DbOptions, Records};
@@ -68,6 +76,7 @@ impl DbOptions {
     /// with `Unavailable` if the disk cannot be read or written.
     pub fn open(&self, name: &str) -> Result<Db> {
         let name = Name::parse(name)?;
+        self.check(&name)?;
         let clock = Arc::new(CachedClock::new());
         let disk = || Arc::new(SystemDisk);
         let kept = self.place(&name)?;
@@ -80,9 +89,48 @@ impl DbOptions {
         if let Some(directory) = &directory {
             directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, &self.data, &mut |_| ())?;
         }
-        let housekeeper = Some(Housekeeper::start(&database, clock, directory.as_ref())?);
-        let lanes = ThreadLocal::new();
-        Ok(Db(Arc::new(Inner { housekeeper, database, lanes, directory, name })))
+        let limiter = self.limiter(&name).map(Arc::new);
+        let housekeeper = Housekeeper::start(&database, clock, directory.as_ref(), limiter.clone())?;
+        let Tuning { read_only: is_read_only, truncate, .. } = name.tuning;
+        let (housekeeper, lanes) = (Some(housekeeper), ThreadLocal::new());
+        let db = Db(Arc::new(Inner { housekeeper, database, lanes, directory, limiter, is_read_only, name }));
+        if truncate {
+            db.clear()?;
+        }
+        Ok(db)
+    }
+
+    /// Refuses what the name asks for and cannot be had, before anything is made.
+    fn check(&self, name: &Name) -> Result<()> {
+        let refuse = |what: &str| Err(Error::new(ErrorKind::Invalid, format!("database \"{name}\": {what}")));
+        let Tuning { records_max, compress, read_only, truncate, must_exist, .. } = name.tuning;
+        if compress {
+            return refuse("records are not compressed in this kind of database");
+        }
+        if read_only && truncate {
+            return refuse("what may only be read cannot be emptied");
+        }
+        if records_max.is_some() && self.when_full == WhenFull::Refuse {
+            return refuse("at a number of records others go for new ones; new ones are not refused");
+        }
+        if must_exist {
+            return match name.path.as_deref().or(self.data_dir.as_deref()) {
+                Some(path) if path.exists() => Ok(()),
+                Some(path) => refuse(&format!("there is none at {}", path.display())),
+                None => refuse("nothing is there in memory before it is opened"),
+            };
+        }
+        Ok(())
+    }
+
+    /// What the engine does not limit by itself.
+    fn limiter(&self, name: &Name) -> Option<Limiter> {
+        let Tuning { records_max, bytes_max, .. } = name.tuning;
+        match name.kind {
+            Kind::MemHash => None,
+            Kind::MemTree => Limiter::new(records_max, None),
+            Kind::DiskHash | Kind::DiskTree => Limiter::new(records_max, bytes_max),
+        }
     }
 
     /// The data directory, where there is one.

@@ -1,14 +1,25 @@
 //! A database of each kind.
 
+#![allow(dead_code, reason = "not every test file takes both")]
+
+use tempfile::TempDir;
 use todana::Db;
 
-/// Runs a test on a database of each kind, made in a folder of its own.
-pub(crate) fn on_each_kind(test: impl Fn(Db)) {
-    for name in ["mem:hash", "mem:tree", "x.hash", "x.tree"] {
+/// The name of a database of each kind, in a folder of its own.
+pub(crate) fn names() -> impl Iterator<Item = (TempDir, String)> {
+    ["mem:hash", "mem:tree", "x.hash", "x.tree"].into_iter().map(|name| {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join(name);
         let name = if name.starts_with("mem") { name } else { place.to_str().unwrap() };
         eprintln!("{name}");
-        test(Db::open(name).unwrap());
+        let name = name.to_owned();
+        (folder, name)
+    })
+}
+
+/// Runs a test on a database of each kind.
+pub(crate) fn on_each_kind(test: impl Fn(Db)) {
+    for (_folder, name) in names() {
+        test(Db::open(&name).unwrap());
     }
 }

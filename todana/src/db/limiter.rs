@@ -1,0 +1,138 @@
+//! Keeps a database within a number of records or bytes where its engine does not: others go for new ones.
+//!
+//! A hand goes round over all records in the order of the engine's scans, and what it comes to goes. So which ones go has nothing to do with
+//! their use: noting uses on disk would cost a write a read.
+
+use crate::{Database, Lane};
+use parking_lot::Mutex;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use todana_core::{Action, Place, Record, Result, Visitor};
+
+/// Taken at once.
+const VICTIMS_MAX: u64 = 64;
+/// Counting is cheap, but not free: done every so many writes where the limit has so much slack.
+const WRITES_MAX: u64 = 64;
+const BYTES_LARGE: u64 = 64 << 20;
+
+#[derive(Debug)]
+pub(super) struct Limiter {
+    records_max: u64,
+    bytes_max: u64,
+    /// Writes between two counts.
+    every: u64,
+    writes: AtomicU64,
+    hand: Mutex<Option<Place>>,
+}
+
+impl Limiter {
+    /// `None` where there is nothing to limit.
+    pub(super) fn new(records_max: Option<u64>, bytes_max: Option<u64>) -> Option<Limiter> {
+        if records_max.is_none() && bytes_max.is_none() {
+            return None;
+        }
+        let by_records = records_max.map_or(WRITES_MAX, |max| (max / 1024).clamp(1, WRITES_MAX));
+        let every = match bytes_max {
+            Some(max) if max < BYTES_LARGE => 1,
+            Some(_) => by_records.min(16),
+            None => by_records,
+        };
+        // What comes until the next count fits, too.
+        let records_max = records_max.map_or(u64::MAX, |max| max - (every - 1).min(max));
+        let bytes_max = bytes_max.unwrap_or(u64::MAX);
+        Some(Limiter { records_max, bytes_max, every, writes: AtomicU64::new(0), hand: Mutex::default() })
+    }
+
+    /// To be called after a write; `written` stays, unless it is alone and too large.
+    pub(super) fn enforce(&self, database: &Database, lane: &Lane, written: &[u8]) -> Result<()> {
+        if self.writes.fetch_add(1, Ordering::Relaxed) % self.every != self.every - 1 {
+            return Ok(());
+        }
+        self.relieve(database, written, &mut |key| database.visit_record(lane, key, &mut Take))
+    }
+
+    /// The same for what transactions have written. Does not wait for one that is open.
+    pub(super) fn keep_house(&self, database: &Database, lane: &Lane) -> Result<()> {
+        if self.surplus(database) == 0 {
+            return Ok(());
+        }
+        // The hand first: a writer that has it may wait for a transaction to end, so none must wait for the hand.
+        let Some(mut hand) = self.hand.try_lock() else { return Ok(()) };
+        let Some(transaction) = database.try_begin(lane) else { return Ok(()) };
+        let surplus = self.surplus(database).min(VICTIMS_MAX);
+        for key in victims(database, &mut hand, surplus, &[])? {
+            transaction.visit_record(&key, &mut Take)?;
+        }
+        drop(hand);
+        transaction.commit()
+    }
+
+    /// At least how many records are too many. Of too many bytes it is known when they are gone.
+    fn surplus(&self, database: &Database) -> u64 {
+        let status = database.engine().status();
+        let too_long = u64::from(status.live_bytes > self.bytes_max && status.records > 1);
+        status.records.saturating_sub(self.records_max).max(too_long)
+    }
+
+    fn relieve(
+        &self,
+        database: &Database,
+        spared: &[u8],
+        take: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        if self.surplus(database) == 0 {
+            return Ok(());
+        }
+        let mut hand = self.hand.lock();
+        loop {
+            // Others may have taken some meanwhile.
+            let surplus = self.surplus(database).min(VICTIMS_MAX);
+            let victims =
+                if surplus == 0 { Vec::new() } else { victims(database, &mut hand, surplus, spared)? };
+            if victims.is_empty() {
+                return Ok(());
+            }
+            victims.iter().try_for_each(|key| take(key))?;
+        }
+    }
+}
+
+/// So many keys from the hand on; fewer if there are no more.
+fn victims(database: &Database, hand: &mut Option<Place>, count: u64, spared: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let mut victims = Vec::new();
+    for _round in 0..2 {
+        *hand = database.engine().scan(hand.take(), &mut |key, _| {
+            if key != spared {
+                victims.push(key.to_vec());
+            }
+            if victims.len() as u64 >= count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        if !victims.is_empty() {
+            break;
+        }
+    }
+    // Those that lie together come together.
+    victims.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+    Ok(victims)
+}
+
+struct Take;
+
+impl Visitor for Take {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        Action::Remove
+    }
+}
+
+/// Lets a visitor look, and refuses what it wants changed.
+pub(super) struct OnlyLooks<'v> {
+    pub(super) inner: &'v mut dyn Visitor,
+    pub(super) has_refused: bool,
+}
+
+impl Visitor for OnlyLooks<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        self.has_refused = self.inner.visit(old) != Action::Keep;
+        Action::Keep
+    }
+}

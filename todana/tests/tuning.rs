@@ -1,0 +1,160 @@
+//! What the name of a database says beside its kind: it works, or it is refused.
+
+mod kinds;
+
+use kinds::{names, on_each_kind};
+use todana::{Db, DbOptions, ErrorKind, Records, Ttl, Update, WhenFull};
+
+fn refusal(outcome: todana::Result<impl Sized>) -> String {
+    match outcome {
+        Ok(_) => panic!("it was not refused"),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            error.to_string()
+        }
+    }
+}
+
+#[test]
+fn there_are_never_more_records_than_capcnt_says_and_the_newest_is_among_them() {
+    for max in [10u64, 5000] {
+        for (_folder, name) in names() {
+            let db = Db::open(&format!("{name}#capcnt={max}")).unwrap();
+            for number in 0..max * 2 {
+                let key = format!("key {number}");
+                db.set(key.as_bytes(), b"value").unwrap();
+                assert!(db.count() <= max, "{name}: {} of {max} after {number}", db.count());
+                assert!(db.contains(key.as_bytes()).unwrap(), "{name}: {key}");
+            }
+            assert!(db.count() >= max * 9 / 10, "{name}: {} of {max}", db.count());
+            // By a visitor and by a sum as well.
+            db.update(b"visited", &mut |_| Update::Value(b"1".to_vec())).unwrap();
+            db.increment(b"sum", 1, Some(1)).unwrap();
+            assert!(db.count() <= max);
+        }
+    }
+}
+
+#[test]
+fn there_are_never_many_more_bytes_than_capsiz_says() {
+    const MAX: u64 = 8 << 20;
+    for (_folder, name) in names() {
+        let db = Db::open(&format!("{name}#capsiz=8m")).unwrap();
+        for number in 0..16_000u32 {
+            db.set(format!("key {number}").as_bytes(), &[7; 1000]).unwrap();
+        }
+        let status = db.status();
+        assert!(status.live_bytes <= MAX, "{name}: {status:?}");
+        if name.starts_with("mem") {
+            assert!(status.committed_bytes <= MAX, "{name}: {status:?}");
+        }
+        assert!(status.records > 4000, "{name}: {} records", status.records);
+        assert!(db.contains(b"key 15999").unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn what_a_transaction_writes_is_limited_too() {
+    for (_folder, name) in names() {
+        let db = Db::open(&format!("{name}#capnum=100")).unwrap();
+        let transaction = db.begin().unwrap();
+        for number in 0..500u32 {
+            transaction.set(&number.to_be_bytes(), b"v").unwrap();
+        }
+        transaction.commit().unwrap();
+        // The next write at the latest.
+        db.set(b"one more", b"v").unwrap();
+        assert!(db.count() <= 100, "{name}: {}", db.count());
+        assert_eq!(db.iter().count() as u64, db.count());
+    }
+}
+
+#[test]
+fn what_a_limit_has_removed_does_not_come_back_with_the_next_opening() {
+    for (_folder, name) in names() {
+        if name.starts_with("mem") {
+            continue;
+        }
+        let kept = {
+            let db = Db::open(&format!("{name}#capcnt=50")).unwrap();
+            (0..200u32).for_each(|number| db.set(&number.to_be_bytes(), b"v").unwrap());
+            let mut keys: Vec<_> = db.iter().keys().map(Result::unwrap).collect();
+            keys.sort();
+            keys
+        };
+        let db = Db::open(&name).unwrap();
+        let mut keys: Vec<_> = db.iter().keys().map(Result::unwrap).collect();
+        keys.sort();
+        assert_eq!(keys, kept);
+        assert!(keys.len() <= 50 && !keys.is_empty());
+    }
+}
+
+#[test]
+fn what_may_only_be_read_is_not_written_and_says_so() {
+    for (_folder, name) in names() {
+        let read_only = format!("{name}#mode=r");
+        if name.starts_with("mem") {
+            assert!(
+                refusal(Db::open(&read_only)).ends_with("nothing is there in memory before it is opened")
+            );
+            continue;
+        }
+        assert!(refusal(Db::open(&read_only)).contains("there is none at "));
+        assert!(!std::path::Path::new(&name).exists());
+        let db = Db::open(&name).unwrap();
+        db.set(b"a", b"1").unwrap();
+        drop(db);
+        let db = Db::open(&read_only).unwrap();
+        assert_eq!(db.get(b"a").unwrap(), Some(b"1".to_vec()));
+        assert_eq!(db.iter().count(), 1);
+        let messages = [
+            refusal(db.set(b"a", b"2")),
+            refusal(db.add(b"b", b"2")),
+            refusal(db.remove(b"a")),
+            refusal(db.touch(b"a", Ttl::Seconds(10))),
+            refusal(db.increment(b"a", 1, None)),
+            refusal(db.seize(b"a")),
+            refusal(db.update(b"a", &mut |_| Update::Remove)),
+            refusal(db.clear()),
+            refusal(db.begin()),
+        ];
+        for message in messages {
+            assert_eq!(message, format!("database \"{read_only}\" was opened for reading only"));
+        }
+        // To look is no write.
+        db.update(b"a", &mut |_| Update::Keep).unwrap();
+        drop(db);
+        assert_eq!(Db::open(&name).unwrap().get(b"a").unwrap(), Some(b"1".to_vec()));
+        assert!(refusal(Db::open(&format!("{name}#mode=rt"))).contains("cannot be emptied"));
+    }
+}
+
+#[test]
+fn a_database_is_emptied_by_its_name_and_made_only_where_that_is_allowed() {
+    for (_folder, name) in names() {
+        if name.starts_with("mem") {
+            continue;
+        }
+        assert!(refusal(Db::open(&format!("{name}#mode=w"))).contains("there is none at "));
+        Db::open(&format!("{name}#mode=wc")).unwrap().set(b"a", b"1").unwrap();
+        assert_eq!(Db::open(&format!("{name}#mode=w")).unwrap().count(), 1);
+        let db = Db::open(&format!("{name}#mode=wct")).unwrap();
+        assert_eq!((db.count(), db.get(b"a").unwrap()), (0, None));
+        db.set(b"b", b"2").unwrap();
+        drop(db);
+        let keys: Vec<_> = Db::open(&name).unwrap().iter().keys().map(Result::unwrap).collect();
+        assert_eq!(keys, [b"b"]);
+    }
+}
+
+#[test]
+fn what_cannot_be_had_is_refused() {
+    for (_folder, name) in names() {
+        let refusing = DbOptions::default().when_full(WhenFull::Refuse);
+        let message = refusal(refusing.open(&format!("{name}#capcnt=10")));
+        assert!(message.ends_with("new ones are not refused"), "{message}");
+        assert!(name.starts_with("mem") || !std::path::Path::new(&name).exists());
+    }
+    on_each_kind(|db| assert_eq!(db.count(), 0));
+}
