@@ -23,7 +23,6 @@ mod repair;
 mod restore;
 mod serve;
 mod source;
-mod tsv;
 mod verify;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -31,6 +30,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use failure::Failure;
 use std::ffi::OsString;
 use std::process::ExitCode;
+use todana::tsv;
 
 /// Columns of a help text at most: wider lines are hard to read.
 pub(crate) const HELP_WIDTH_MAX: usize = 110;

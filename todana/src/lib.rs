@@ -58,6 +58,7 @@ mod store;
 mod sweep;
 mod touch;
 mod transaction;
+pub mod tsv;
 pub mod update_log;
 mod versions;
 
@@ -70,7 +71,9 @@ pub use data_directory::{
     DataDirectory, DataOptions, Newest, Opened, Progress, Remedy, Repair, Verified, repair, seed_of, verify,
 };
 pub use database::Database;
-pub use db::{Cursor, Db, DbOptions, Iter, IterKeys, IterRecords, Kind, Name, Symbols, Tuning};
+pub use db::{
+    Cursor, Db, DbOptions, Iter, IterKeys, IterRecords, Kind, Loaded, Merge, Name, Symbols, Tuning,
+};
 pub use records::{Compared, Heading, OwnedRecord, Records, Update};
 pub use rescue::restore_damaged;
 pub use restoration::{RestoreOptions, Restored, restore};

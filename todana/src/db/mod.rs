@@ -9,6 +9,7 @@ mod limiter;
 mod name;
 mod options;
 mod similarity;
+mod transfer;
 
 use crate::data_directory::DataDirectory;
 use crate::database::is_change;
@@ -34,6 +35,7 @@ pub use options::DbOptions;
 pub(crate) use options::TREE;
 pub(crate) use similarity::Closest;
 pub use similarity::Symbols;
+pub use transfer::{Loaded, Merge};
 
 /// So much may wait in memory where checkpoints are made of it.
 const FRONT_BYTES_MAX: u64 = 128 << 20;

@@ -4,24 +4,28 @@ use std::io::{self, Write};
 
 /// One record of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Line {
-    pub(crate) key: Vec<u8>,
-    pub(crate) value: Vec<u8>,
-    pub(crate) flags: u32,
-    pub(crate) expiry: Expiry,
+pub struct Line {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value.
+    pub value: Vec<u8>,
+    /// The client's flags.
+    pub flags: u32,
+    /// When it dies.
+    pub expiry: Expiry,
 }
 
 /// When a record dies, as a file says it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Expiry {
+pub struct Expiry {
     /// Unix time, 0 for never.
-    pub(crate) at: u64,
+    pub at: u64,
     /// It dies so many seconds after its last access, and `at` was the time for that; 0 if it dies at `at`.
-    pub(crate) span_s: u32,
+    pub span_s: u32,
 }
 
 /// Reads one line, without its end. The error says what is wrong with it.
-pub(crate) fn parse(line: &[u8]) -> Result<Line, &'static str> {
+pub fn parse(line: &[u8]) -> Result<Line, &'static str> {
     let mut columns = line.split(|&byte| byte == b'\t');
     let key = unescape(columns.next().unwrap_or_default())?;
     let value = unescape(columns.next().ok_or("there is no tab between key and value")?)?;
@@ -52,13 +56,7 @@ fn expiry(text: &[u8]) -> Result<Expiry, &'static str> {
 const SPAN_S_MAX: u32 = i32::MAX as u32;
 
 /// Writes one line, with its end.
-pub(crate) fn put(
-    out: &mut impl Write,
-    key: &[u8],
-    value: &[u8],
-    flags: u32,
-    expiry: Expiry,
-) -> io::Result<()> {
+pub fn put(out: &mut impl Write, key: &[u8], value: &[u8], flags: u32, expiry: Expiry) -> io::Result<()> {
     escape(out, key)?;
     out.write_all(b"\t")?;
     escape(out, value)?;
@@ -76,7 +74,7 @@ pub(crate) fn put(
 
 /// Writes bytes such that no control character is among them, neither of ASCII nor of the second set that UTF-8 has, U+0080 to U+009F:
 /// terminals obey both.
-pub(crate) fn escape(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+pub fn escape(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     let is_plain = |byte: u8| byte >= b' ' && byte != b'\\' && byte != 0x7F && byte != SECOND_SET;
     let mut rest = bytes;
     while let Some(at) = rest.iter().position(|&byte| !is_plain(byte)) {

@@ -1,0 +1,238 @@
+//! Records on their way from one database to another: merged, copied, as text.
+
+use super::{Db, Kind, Name};
+use crate::tsv;
+use crate::{OwnedRecord, Records, Transaction, Update};
+use std::io::{self, BufRead, Read, Write};
+use std::sync::Arc;
+use todana_core::{Error, ErrorKind, Expiry, Result, UnixSeconds};
+
+/// So many records, or bytes of them, are written at once: one entry of the update log, one wait for the disk.
+const RECORDS_AT_ONCE: usize = 1000;
+const BYTES_AT_ONCE: usize = 4 << 20;
+/// No line is longer: what one of the longest key and value can take, with each byte escaped.
+const LINE_LEN_MAX: u64 = 6 << 30;
+
+/// What becomes of a record that is there already when another database is merged in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Merge {
+    /// It is replaced.
+    #[default]
+    Set,
+    /// It stays; only what is missing comes in.
+    Add,
+    /// It is replaced; what is missing does not come in.
+    Replace,
+    /// What comes in is put behind its value; flags and expiry stay.
+    Append,
+}
+
+/// What [`Db::load`] has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// Records stored.
+    pub stored: u64,
+    /// Records left out, as they had expired.
+    pub expired: u64,
+}
+
+impl Db {
+    /// Brings the records of other databases into this one, one database after the other, with flags and expiry; returns how many records
+    /// came in. The others may be written to meanwhile: what is written is taken over or not. Fails with `Invalid` if one of them is
+    /// this one; what has come in by then stays.
+    ///
+    /// ```
+    /// use todana::{Db, Merge, Records};
+    ///
+    /// let (all, monday, tuesday) = (Db::open("mem:tree")?, Db::open("mem:hash")?, Db::open("mem:hash")?);
+    /// monday.set_many(&[(b"log", b"started "), (b"a", b"1")])?;
+    /// tuesday.set(b"log", b"stopped")?;
+    /// assert_eq!(all.merge(&[&monday, &tuesday], Merge::Append)?, 3);
+    /// assert_eq!(all.get(b"log")?, Some(b"started stopped".to_vec()));
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn merge(&self, sources: &[&Db], mode: Merge) -> Result<u64> {
+        if sources.iter().any(|source| Arc::ptr_eq(&source.0, &self.0)) {
+            return Err(Error::new(ErrorKind::Invalid, "a database cannot be merged into itself"));
+        }
+        let mut merged = 0;
+        for source in sources {
+            merged += self.take_in(source.iter().records(), mode)?;
+        }
+        Ok(merged)
+    }
+
+    /// Makes a copy of all records, with flags and expiry, in a database of any kind on disk that is not there yet, and returns how
+    /// many there are. The copy is as of one moment: what is written to this one meanwhile is not in it. It is on disk when this returns.
+    ///
+    /// From a hash on disk to another one the files are copied while work goes on. Otherwise the copy is a transaction: others read
+    /// meanwhile, and wait before they write. Fails with `Invalid` if something lies there, with `Busy` within a transaction of this
+    /// thread, and as [`Db::open`] does; what has been copied by then is left.
+    ///
+    /// ```
+    /// use todana::{Db, Records};
+    ///
+    /// let folder = tempfile::tempdir().unwrap();
+    /// let place = folder.path().join("copy.tree");
+    /// let place = place.to_str().unwrap();
+    /// let db = Db::open("mem:hash")?;
+    /// db.set(b"hello", b"world")?;
+    /// assert_eq!(db.copy(place)?, 1);
+    /// assert_eq!(Db::open(place)?.get(b"hello")?, Some(b"world".to_vec()));
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn copy(&self, name: &str) -> Result<u64> {
+        let to = Name::parse(name)?;
+        let Some(path) = &to.path else {
+            let message = format!("database \"{name}\" is in memory, where a copy would be gone at once");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        };
+        if path.exists() {
+            let message = format!("{} is there already", path.display());
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        if let (Some(durable), Kind::DiskHash) = (self.database().engine().durable(), to.kind) {
+            durable.copy(path)?;
+            return Ok(Db::open(name)?.count());
+        }
+        let copy = Db::open(name)?;
+        let source = self.hold()?;
+        let copied = copy.take_in(source.iter().records(), Merge::Set)?;
+        source.abort();
+        copy.sync()?;
+        Ok(copied)
+    }
+
+    /// Writes all records as tab-separated text (docs/format/tsv.md), with flags and expiry, and returns how many. They are as of no one
+    /// moment; [`copy`](Db::copy) is. Fails with `Unavailable` if `out` does.
+    ///
+    /// ```
+    /// # use todana::{Db, Records, Ttl};
+    /// let db = Db::open("mem:hash")?;
+    /// db.set_with(b"greeting", b"hello\tworld", Ttl::Never, 7)?;
+    /// let mut text = Vec::new();
+    /// db.dump(&mut text)?;
+    /// assert_eq!(text, b"greeting\thello\\tworld\t7\n");
+    /// let other = Db::open("mem:tree")?;
+    /// assert_eq!(other.load(&mut text.as_slice())?.stored, 1);
+    /// assert_eq!(other.get_record(b"greeting")?.unwrap().flags, 7);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn dump(&self, out: &mut impl Write) -> Result<u64> {
+        let mut written = 0;
+        for item in self.iter().records() {
+            let (key, record) = item?;
+            let expiry = match record.expiry {
+                Expiry::Never => tsv::Expiry::default(),
+                Expiry::At(at) => tsv::Expiry { at: at.0, span_s: 0 },
+                Expiry::Sliding { at, span_s } => tsv::Expiry { at: at.0, span_s },
+            };
+            tsv::put(out, &key, &record.value, record.flags, expiry).map_err(|error| unwritable(&error))?;
+            written += 1;
+        }
+        out.flush().map_err(|error| unwritable(&error))?;
+        Ok(written)
+    }
+
+    /// Stores the records of such text. A sliding expiry begins anew; what has expired is left out. Fails with `Invalid` at the first line
+    /// that is none, which it names; what came before it may be stored by then.
+    pub fn load(&self, input: &mut impl BufRead) -> Result<Loaded> {
+        let (mut loaded, mut number) = (Loaded::default(), 0u64);
+        let (mut line, mut failure) = (Vec::new(), None);
+        let now = self.database().now();
+        let records = std::iter::from_fn(|| {
+            loop {
+                line.clear();
+                number += 1;
+                let read = input.by_ref().take(LINE_LEN_MAX).read_until(b'\n', &mut line);
+                match read {
+                    Ok(0) => return None,
+                    Ok(_) => {}
+                    Err(error) => return Some(Err(unreadable(&error))),
+                }
+                let text = line.strip_suffix(b"\n").unwrap_or(&line);
+                let tsv::Line { key, value, flags, expiry } = match tsv::parse(text) {
+                    Ok(line) => line,
+                    Err(what) => {
+                        failure = Some(Error::new(ErrorKind::Invalid, format!("line {number}: {what}")));
+                        return None;
+                    }
+                };
+                let expiry = match expiry {
+                    tsv::Expiry { at: 0, .. } => Expiry::Never,
+                    tsv::Expiry { at, span_s: 0 } => Expiry::At(UnixSeconds(at)),
+                    tsv::Expiry { at, span_s } => Expiry::Sliding { at: UnixSeconds(at), span_s },
+                };
+                if !expiry.is_live(now) {
+                    loaded.expired += 1;
+                    continue;
+                }
+                let expiry = match expiry {
+                    Expiry::Sliding { span_s, .. } => {
+                        Expiry::Sliding { at: UnixSeconds(now.0 + u64::from(span_s)), span_s }
+                    }
+                    other => other,
+                };
+                return Some(Ok((key, OwnedRecord { value, flags, expiry, version: 0 })));
+            }
+        });
+        let stored = self.take_in(records, Merge::Set)?;
+        match failure {
+            Some(error) => Err(error),
+            None => Ok(Loaded { stored, ..loaded }),
+        }
+    }
+
+    /// A transaction by which nothing is written.
+    fn hold(&self) -> Result<Transaction<'_>> {
+        self.database().begin(self.lane())
+    }
+
+    /// Stores records, many at once; returns how many came in.
+    fn take_in(
+        &self,
+        records: impl Iterator<Item = Result<(Vec<u8>, OwnedRecord)>>,
+        mode: Merge,
+    ) -> Result<u64> {
+        let (mut batch, mut bytes, mut taken) = (Vec::new(), 0, 0);
+        for item in records {
+            let (key, record) = item?;
+            bytes += key.len() + record.value.len();
+            batch.push((key, record));
+            if batch.len() >= RECORDS_AT_ONCE || bytes >= BYTES_AT_ONCE {
+                taken += self.put_all(&mut batch, mode)?;
+                bytes = 0;
+            }
+        }
+        Ok(taken + self.put_all(&mut batch, mode)?)
+    }
+
+    fn put_all(&self, batch: &mut Vec<(Vec<u8>, OwnedRecord)>, mode: Merge) -> Result<u64> {
+        if batch.is_empty() {
+            return Ok(0);
+        }
+        let transaction = self.begin()?;
+        let mut taken = 0;
+        for (key, record) in batch.drain(..) {
+            transaction.update(&key, &mut |old| {
+                let update = match (mode, old) {
+                    (Merge::Add, Some(_)) | (Merge::Replace, None) => Update::Keep,
+                    (Merge::Append, Some(old)) => Update::Value([old.value, &record.value].concat()),
+                    _ => Update::Record(record.clone()),
+                };
+                taken += u64::from(update != Update::Keep);
+                update
+            })?;
+        }
+        transaction.commit()?;
+        Ok(taken)
+    }
+}
+
+fn unwritable(error: &io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("the records cannot be written: {error}"))
+}
+
+fn unreadable(error: &io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("the records cannot be read: {error}"))
+}

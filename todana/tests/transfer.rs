@@ -1,0 +1,114 @@
+//! Records on their way from one database to another, on each kind.
+
+mod kinds;
+
+use kinds::{names, on_each_kind};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use todana::{Db, ErrorKind, Expiry, Loaded, Merge, OwnedRecord, Records, Ttl};
+
+fn all(db: &Db) -> BTreeMap<Vec<u8>, OwnedRecord> {
+    db.iter().records().map(Result::unwrap).collect()
+}
+
+fn text(db: &Db, key: &[u8]) -> Option<String> {
+    db.get(key).unwrap().map(|value| String::from_utf8(value).unwrap())
+}
+
+#[test]
+fn merged_records_set_add_replace_or_append() {
+    for (mode, expected, count) in [
+        (Merge::Set, ["new", "b2", "c2"], 3),
+        (Merge::Add, ["old", "b1", "c2"], 1),
+        (Merge::Replace, ["new", "b2", ""], 2),
+        (Merge::Append, ["oldnew", "b1b2", "c2"], 3),
+    ] {
+        on_each_kind(|db| {
+            let (one, other) = (Db::open("mem:hash").unwrap(), Db::open("mem:tree").unwrap());
+            db.set_with(b"a", b"old", Ttl::Never, 1).unwrap();
+            db.set(b"b", b"b1").unwrap();
+            one.set_with(b"a", b"new", Ttl::Seconds(1000), 2).unwrap();
+            other.set_many(&[(b"b", b"b2"), (b"c", b"c2")]).unwrap();
+            assert_eq!(db.merge(&[&one, &other], mode).unwrap(), count);
+            let values = [b"a", b"b", b"c"].map(|key| text(&db, key).unwrap_or_default());
+            assert_eq!(values, expected, "{mode:?}");
+            let flags = db.get_record(b"a").unwrap().unwrap().flags;
+            assert_eq!(flags, if matches!(mode, Merge::Set | Merge::Replace) { 2 } else { 1 });
+            assert_eq!(db.merge(&[&db.clone()], mode).unwrap_err().kind(), ErrorKind::Invalid);
+        });
+    }
+}
+
+#[test]
+fn a_dump_brings_back_every_record_with_its_attributes() {
+    on_each_kind(|db| {
+        for number in 0..2500u32 {
+            db.set_with(&number.to_be_bytes(), &[number as u8, b'\t', b'\n'], Ttl::Never, number % 3)
+                .unwrap();
+        }
+        db.set_with(b"timed", b"t", Ttl::Seconds(5000), 0).unwrap();
+        db.set_with(b"sliding", b"s", Ttl::Sliding(900), 9).unwrap();
+        let mut dumped = Vec::new();
+        assert_eq!(db.dump(&mut dumped).unwrap(), 2502);
+        let again = Db::open("mem:tree").unwrap();
+        assert_eq!(again.load(&mut dumped.as_slice()).unwrap(), Loaded { stored: 2502, expired: 0 });
+        let (mut one, mut other) = (all(&db), all(&again));
+        // It has begun anew.
+        let spans =
+            [&mut one, &mut other].map(|records| records.remove(&b"sliding"[..]).unwrap().expiry.span_s());
+        assert_eq!(spans, [Some(900), Some(900)]);
+        assert!(one == other);
+    });
+}
+
+#[test]
+fn text_that_is_no_dump_is_refused_by_its_line_and_the_dead_are_left_out() {
+    on_each_kind(|db| {
+        let error = db.load(&mut &b"a\t1\nno tab\nc\t3\n"[..]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert_eq!(error.to_string(), "line 2: there is no tab between key and value");
+        assert_eq!((text(&db, b"a").as_deref(), text(&db, b"c")), (Some("1"), None));
+        let loaded = db.load(&mut &b"dead\t1\t0\t5\nd\t4\t\t0\nlast\tx"[..]).unwrap();
+        assert_eq!(loaded, Loaded { stored: 2, expired: 1 });
+        assert_eq!(db.get_record(b"d").unwrap().unwrap().expiry, Expiry::Never);
+        assert_eq!(text(&db, b"last").as_deref(), Some("x"));
+    });
+}
+
+#[test]
+fn a_copy_is_as_of_one_moment_whatever_is_written_meanwhile() {
+    for (folder, name) in names() {
+        let db = Db::open(&name).unwrap();
+        let pair =
+            |number: u32| [format!("left {number}").into_bytes(), format!("right {number}").into_bytes()];
+        for number in 0..1000 {
+            pair(number).iter().for_each(|key| db.set(key, b"0").unwrap());
+        }
+        let ends = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in (1u32..).take_while(|_| !ends.load(Ordering::Relaxed)) {
+                    let transaction = db.begin().unwrap();
+                    for key in pair(round % 1000) {
+                        transaction.set(&key, round.to_string().as_bytes()).unwrap();
+                    }
+                    transaction.commit().unwrap();
+                }
+            });
+            for kind in ["hash", "tree"] {
+                let place = folder.path().join(format!("copy.{kind}"));
+                let place = place.to_str().unwrap();
+                assert_eq!(db.copy(place).unwrap(), 2000);
+                let copy = Db::open(place).unwrap();
+                for number in 0..1000 {
+                    let [left, right] = pair(number).map(|key| text(&copy, &key).unwrap());
+                    assert_eq!(left, right, "{name} to {kind}");
+                }
+                assert_eq!(db.copy(place).unwrap_err().kind(), ErrorKind::Invalid);
+            }
+            ends.store(true, Ordering::Relaxed);
+        });
+        assert!(db.copy("mem:hash").unwrap_err().to_string().contains("is in memory"));
+    }
+}
