@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana::checkpoint::CheckpointKeeper;
-use todana::disk::{Disk, SystemDisk};
+use todana::disk::Disk;
 use todana::update_log::{Sync, Tail};
 use todana::{CachedClock, Clock, DataDirectory, DataOptions, Database, Kind, Name, Opened, seed_of};
 use todana_core::{Checkpointed, Engine, Error, ErrorKind, LONG_VALUE_LEN, MemoryLimit, Result, WhenFull};
@@ -57,6 +57,7 @@ pub(crate) struct Making<'m> {
     /// Told of what is evicted.
     pub(crate) observer: Option<Arc<dyn EvictionObserver>>,
     pub(crate) clock: &'m Arc<CachedClock>,
+    pub(crate) disk: &'m Arc<dyn Disk>,
 }
 
 impl Making<'_> {
@@ -69,10 +70,10 @@ impl Making<'_> {
         let mut kept = Kept::default();
         if let (Kind::DiskTree, Some(place)) = (name.kind, &data) {
             // Locked before the engine looks at what lies in it.
-            kept.claim(Arc::new(SystemDisk), &place.directory)?;
+            kept.claim(Arc::clone(self.disk), &place.directory)?;
         }
         let limit = MemoryLimit { bytes: name.tuning.bytes_max, when_full: when_full(self.options) };
-        let engine: Box<dyn Engine> = match name.open_on_disk()? {
+        let engine: Box<dyn Engine> = match name.open_on_disk(self.disk)? {
             Some(engine) => engine,
             None if name.kind == Kind::MemTree => {
                 let class_bounds = self.class_bounds.to_vec();
@@ -85,7 +86,7 @@ impl Making<'_> {
                 observer: self.observer,
                 capacity_records: name.tuning.records_max,
                 // So that records come back bucket by bucket.
-                seed: data.as_ref().and_then(|place| seed_of(Arc::new(SystemDisk), &place.directory)),
+                seed: data.as_ref().and_then(|place| seed_of(Arc::clone(self.disk), &place.directory)),
             })?),
         };
         // A buffer takes no memory before it is filled.
@@ -260,6 +261,13 @@ fn tell(name: &Name, opened: &Opened) {
 }
 
 impl Served {
+    /// What its files take, records alone; 0 for one in memory.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        let engine = self.database.engine();
+        let of_tree = engine.checkpointed().map_or(0, Checkpointed::file_bytes);
+        engine.durable().map_or(of_tree, |durable| durable.usage().bytes)
+    }
+
     /// Whether changes may come where they wait in memory for a checkpoint.
     pub(crate) fn front_has_room(&self) -> bool {
         let pending = self.database.engine().checkpointed().map_or(0, Checkpointed::pending_bytes);

@@ -347,6 +347,11 @@ impl Server {
 
     /// The same with certificates that have been read already, perhaps by a user who may read more.
     pub fn bind_with(options: Options, tls: Option<Tls>) -> io::Result<Server> {
+        Server::bind_on(options, tls, Arc::new(SystemDisk))
+    }
+
+    /// The same with databases on a disk that need not be the machine's: for tests.
+    pub fn bind_on(options: Options, tls: Option<Tls>, disk: Arc<dyn Disk>) -> io::Result<Server> {
         options.validate().map_err(invalid)?;
         let tls = tls.map(Arc::new);
         let logins = Logins::open(&options.authentication)?;
@@ -380,7 +385,8 @@ impl Server {
         let (mut databases, mut kept) = (Vec::new(), Vec::new());
         for further in options.databases() {
             let (class_bounds, clock) = (class_bounds.as_slice(), &clock);
-            let making = Making { options: &options, shards, class_bounds, observer: observer.take(), clock };
+            let (observer, disk) = (observer.take(), &disk);
+            let making = Making { options: &options, shards, class_bounds, observer, clock, disk };
             let (one, its_own) = making.open(further).map_err(io::Error::other)?;
             databases.push(one);
             kept.push(its_own);

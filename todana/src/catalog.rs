@@ -1,5 +1,6 @@
 //! Several databases that one server has, by number and by name.
 
+use crate::disk::Disk;
 use crate::{Database, Kind, Name};
 use std::path::Path;
 use std::sync::Arc;
@@ -90,13 +91,16 @@ fn on_disk(name: &Name) -> Option<&Path> {
 }
 
 impl Name {
-    /// The engine of a database on disk; `None` for one in memory. The directory of a tree must be locked by its data directory.
-    /// Fails as [`DiskHash::open`] and [`DiskTree::open`] do.
-    pub fn open_on_disk(&self) -> Result<Option<Box<dyn Engine>>> {
+    /// The engine of a database on disk; `None` for one in memory. The directory of a tree must be locked by its data directory; it
+    /// lies on the machine's own disk, whatever `disk` is. Fails as [`DiskHash::open`] and [`DiskTree::open`] do.
+    pub fn open_on_disk(&self, disk: &Arc<dyn Disk>) -> Result<Option<Box<dyn Engine>>> {
         let path = self.path.as_deref().unwrap_or(Path::new(""));
         Ok(match self.kind {
             Kind::MemHash | Kind::MemTree => None,
-            Kind::DiskHash => Some(Box::new(DiskHash::open(path, DiskHashOptions::default())?)),
+            Kind::DiskHash => {
+                let options = DiskHashOptions { disk: Arc::clone(disk), ..DiskHashOptions::default() };
+                Some(Box::new(DiskHash::open(path, options)?))
+            }
             Kind::DiskTree => {
                 // The update log beside it vouches for what is written, and shall not be overtaken.
                 let options = DiskTreeOptions { spills: false, ..DiskTreeOptions::default() };

@@ -293,6 +293,9 @@ mod tests {
                 sync: Options::default().sync,
                 further: Vec::new(),
                 authentication: Authentication::None,
+                database: None,
+                sync: Options::default().sync,
+                further: Vec::new(),
             }
         );
         let unix =

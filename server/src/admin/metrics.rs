@@ -4,7 +4,7 @@
 //! A metric whose statistic is not there is left out: that is how the exporter does it.
 
 use super::exposition::{Exposition, Kind, Labels};
-use super::readings::{Class, Group, Readings};
+use super::readings::{Class, Group, OfDatabase, Readings};
 use crate::process;
 use Kind::{Counter, Gauge};
 use std::collections::HashMap;
@@ -473,6 +473,7 @@ impl Metrics {
         process(&mut text);
         OWN.iter().chain(&KEPT).for_each(|metric| write(&mut text, readings, metric));
         engine(&mut text, readings);
+        databases(&mut text, readings);
         text.into_text()
     }
 
@@ -523,6 +524,26 @@ impl Difference {
         self.from = from;
         self.shown = from.saturating_sub(part).max(floor);
         self.shown
+    }
+}
+
+/// What each database holds, whatever protocol it is used by.
+fn databases(text: &mut Exposition, readings: &Readings) {
+    let families: [(&str, &str, fn(&OfDatabase) -> u64); 5] = [
+        ("todana_database_records", "Records of a database.", |one| one.status.records),
+        ("todana_database_bytes", "Their bytes as stored.", |one| one.status.live_bytes),
+        ("todana_database_memory_bytes", "Memory that its engine holds.", |one| one.status.committed_bytes),
+        ("todana_database_disk_bytes", "Bytes of the files of its engine.", |one| one.disk_bytes),
+        ("todana_database_takes_writes", "0 while its changes cannot be written to disk.", |one| {
+            u64::from(one.takes_writes)
+        }),
+    ];
+    for (name, help, of) in families {
+        text.family(name, Gauge, help, |family| {
+            for one in &readings.databases {
+                family.sample(&[("db", &one.name)], Some(of(one)));
+            }
+        });
     }
 }
 

@@ -4,8 +4,8 @@ use super::exposition;
 use super::http::{Request, Response, Status};
 use super::metrics::Metrics;
 use super::readings::Readings;
-use crate::databases::Served;
 use crate::server::{Shared, Stopping};
+use crate::statistics::takes_writes;
 use std::sync::Arc;
 
 const INDEX: &str = "todana: /metrics /metrics/totals /healthz /readyz\n";
@@ -39,10 +39,7 @@ impl Pages {
     }
 
     fn log_is_stuck(&self) -> bool {
-        let log_is_stuck = |served: &Served| served.database.log().is_some_and(|log| !log.takes_changes());
-        let has_lost_disk =
-            |served: &Served| served.syncing.as_ref().is_some_and(|syncing| syncing.has_failed());
-        self.shared.databases.iter().any(|served| log_is_stuck(served) || has_lost_disk(served))
+        !self.shared.databases.iter().all(takes_writes)
     }
 
     /// Whether new clients should come here.

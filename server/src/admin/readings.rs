@@ -1,5 +1,6 @@
 //! The numbers behind the metrics: what `stats` says, so that both always agree, and what the engine says besides.
 
+use crate::databases::Served;
 use crate::server::Shared;
 use crate::statistics;
 use std::collections::{BTreeMap, HashMap};
@@ -15,11 +16,20 @@ pub(super) struct Readings {
     items: BTreeMap<u32, Values>,
     slabs: BTreeMap<u32, Values>,
     pub(super) engine: Status,
+    pub(super) databases: Vec<OfDatabase>,
     /// What the engine may hold; `None` without a memory limit.
     pub(super) engine_limit_bytes: Option<u64>,
     /// What connections keep between their turns, and may keep.
     pub(super) held_bytes: u64,
     pub(super) held_max_bytes: u64,
+}
+
+/// What a database holds.
+pub(super) struct OfDatabase {
+    pub(super) name: String,
+    pub(super) status: Status,
+    pub(super) disk_bytes: u64,
+    pub(super) takes_writes: bool,
 }
 
 /// By what `stats` lists classes.
@@ -51,8 +61,16 @@ impl Readings {
         each(shared, b"", &mut |name, value| {
             keep(name, value);
         });
+        let of = |served: &Served| OfDatabase {
+            name: served.name.label().to_string(),
+            status: served.database.status(),
+            disk_bytes: served.disk_bytes(),
+            takes_writes: statistics::takes_writes(served),
+        };
+        let databases = shared.databases.iter().map(of).collect();
         let engine = shared.database.engine();
         Readings {
+            databases,
             general,
             items,
             slabs,

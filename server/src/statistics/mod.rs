@@ -8,6 +8,7 @@
 //! conns     one connection after the other
 //! detail    reads and stores by prefix of the key
 //! cachedump some keys of a class
+//! databases what each database holds, by number
 //! ```
 //!
 //! Names and order are memcached 1.6's (protocol.txt and its source tree's documentation). Where it has something that we
@@ -16,6 +17,7 @@
 mod baseline;
 mod cachedump;
 mod conns;
+mod databases;
 mod detail;
 mod general;
 mod items;
@@ -26,6 +28,7 @@ mod slabs;
 
 pub(crate) use baseline::Baseline;
 pub(crate) use cachedump::Room;
+pub(crate) use databases::takes_writes;
 pub(crate) use sizes::Histogram;
 
 use crate::listing::Walk;
@@ -95,6 +98,7 @@ pub(crate) fn answer(shared: &Shared, group: &[u8], asker: i32, out: Out<'_>) ->
             detail::answer(shared, words.next(), out);
             return None;
         }
+        _ if is("databases") => databases::put(shared, &mut writer),
         _ if is("settings") => settings::put(shared, &mut writer),
         _ if is("cachedump") => match cachedump::walk(shared, words.next(), words.next()) {
             Ok(walk) => return Some(walk),

@@ -42,7 +42,7 @@ impl Running {
         Running::of(server)
     }
 
-    fn of(server: Server) -> Running {
+    pub(crate) fn of(server: Server) -> Running {
         let (addresses, handle) = (server.tcp_addresses().to_vec(), server.handle());
         let admin_addresses = server.admin_addresses().to_vec();
         let udp_addresses = server.udp_addresses().to_vec();

@@ -1,0 +1,334 @@
+//! Databases on disk: by the command line alone, and behind a server.
+
+mod running;
+
+use running::{Server, text, todana};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+/// A folder in which commands are run.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        todana().args(words).current_dir(self.0.path()).output().unwrap()
+    }
+
+    /// Runs a command and checks its exit code; returns what it printed.
+    fn expect(&self, words: &[&str], code: i32) -> String {
+        let output = self.run(words);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// What a command that fails so says.
+    fn complaint(&self, words: &[&str], code: i32) -> String {
+        let output = self.run(words);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stdout));
+        text(&output.stderr)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn import(&self, name: &str, lines: &str) -> Output {
+        let mut command = todana();
+        command
+            .args(["import", name])
+            .current_dir(self.0.path())
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    }
+}
+
+const BOTH: [&str; 2] = ["x.hash", "./x.tree"];
+
+#[test]
+fn the_data_commands_work_on_a_database_as_on_a_server() {
+    for name in BOTH {
+        let folder = Folder::new();
+        let at = |words: &[&str], code| folder.expect(&[words, &["-S", name]].concat(), code);
+        at(&["set", "hello", "world", "--flags", "7", "--ttl", "1000"], 0);
+        assert_eq!(at(&["get", "hello"], 0), "world");
+        assert_eq!(at(&["get", "hello", "nope"], 1), "world\n");
+        at(&["set", "hello", "again", "--add"], 1);
+        at(&["set", "hello", "!", "--append"], 0);
+        at(&["set", "hello", "(", "--prepend"], 0);
+        let shown = at(&["get", "hello", "--json", "--versions"], 0);
+        let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+        assert_eq!((&shown["value"], &shown["flags"]), (&"(world!".into(), &7.into()));
+        let version = shown["version"].as_u64().unwrap().to_string();
+        at(&["set", "hello", "swapped", "--cas", &version], 0);
+        at(&["set", "hello", "swapped", "--cas", &version], 1);
+        at(&["set", "n", "41"], 0);
+        assert_eq!(at(&["incr", "n"], 0), "42\n");
+        assert_eq!(at(&["decr", "n", "2"], 0), "40\n");
+        at(&["incr", "nope"], 1);
+        at(&["incr", "hello"], 3);
+        at(&["touch", "n", "100"], 0);
+        at(&["touch", "nope", "100"], 1);
+        at(&["delete", "n"], 0);
+        at(&["delete", "n"], 1);
+        assert!(at(&["stats"], 0).contains("records"));
+        at(&["ping"], 2);
+        at(&["flush"], 0);
+        at(&["get", "hello"], 1);
+    }
+}
+
+#[test]
+fn db_and_the_environment_name_a_database_too() {
+    let folder = Folder::new();
+    folder.expect(&["set", "a", "1", "--db", "x.hash"], 0);
+    let output = todana().args(["get", "a"]).env("TODANA_SERVER", folder.path("x.hash")).output().unwrap();
+    assert_eq!(text(&output.stdout), "1");
+}
+
+#[test]
+fn what_is_only_read_is_not_made() {
+    let folder = Folder::new();
+    for words in [
+        &["get", "a", "-S", "x.hash"][..],
+        &["delete", "a", "-S", "x.tree"],
+        &["incr", "a", "-S", "x.tree"],
+        &["list", "x.hash"],
+        &["count", "x.tree"],
+        &["inform", "x.hash"],
+        &["check", "x.hash"],
+        &["export", "x.hash"],
+        &["copy", "x.hash", "y.hash"],
+        &["merge", "y.hash", "x.hash"],
+        &["compact", "x.hash"],
+    ] {
+        assert!(folder.complaint(words, 3).contains("does not exist"), "{words:?}");
+    }
+    assert_eq!(std::fs::read_dir(folder.0.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn names_that_are_no_database_on_disk_are_told_why() {
+    let folder = Folder::new();
+    assert!(folder.complaint(&["get", "a", "-S", "mem:hash"], 2).contains("memory of the server"));
+    assert!(folder.complaint(&["list", "localhost:1"], 2).contains("no database on disk"));
+    std::fs::write(folder.path("f.hash"), "").unwrap();
+    assert!(folder.complaint(&["get", "a", "-S", "f.hash"], 3).contains("is a file"));
+    assert!(folder.complaint(&["verify", "x.hash"], 3).contains("does not exist"));
+}
+
+#[test]
+fn a_list_is_in_order_by_prefix_and_range_and_both_ways_where_there_is_an_order() {
+    let folder = Folder::new();
+    let keys = ["a", "ab", "abc", "b", "ba", "c\t"];
+    let lines: String = keys.iter().map(|key| format!("{}\t1\n", key.replace('\t', "\\t"))).collect();
+    for name in BOTH {
+        assert!(folder.import(name, &lines).status.success());
+    }
+    let list = |words: &[&str]| folder.expect(&[&["list", "x.tree"], words].concat(), 0);
+    assert_eq!(list(&[]), "a\nab\nabc\nb\nba\nc\\t\n");
+    assert_eq!(list(&["--reverse"]), "c\\t\nba\nb\nabc\nab\na\n");
+    assert_eq!(list(&["--prefix", "ab"]), "ab\nabc\n");
+    assert_eq!(list(&["--prefix", "a", "--reverse"]), "abc\nab\na\n");
+    assert_eq!(list(&["--from", "ab", "--to", "ba"]), "ab\nabc\nb\n");
+    assert_eq!(list(&["--from", "ab", "--to", "ba", "--reverse"]), "b\nabc\nab\n");
+    assert_eq!(list(&["--prefix", "a", "--from", "ab", "--limit", "1", "--values"]), "ab\t1\n");
+    assert_eq!(list(&["--prefix", "zz"]), "");
+    assert_eq!(list(&["--limit", "0"]), "");
+    let mut hash: Vec<String> =
+        folder.expect(&["list", "x.hash", "--prefix", "a"], 0).lines().map(String::from).collect();
+    hash.sort();
+    assert_eq!(hash, ["a", "ab", "abc"]);
+    assert!(folder.complaint(&["list", "x.hash", "--reverse"], 2).contains("tree"));
+}
+
+/// More than one piece of what is taken out of an engine at once, and records that are longer than one.
+fn many() -> String {
+    let mut lines: Vec<String> = (0..3000).map(|number| format!("k{number:05}\tvalue {number}\n")).collect();
+    lines.push(format!("long\t{}\n", "x".repeat(3_000_000)));
+    lines.push("flagged\t1\t77\n".into());
+    lines.push("mortal\t1\t0\t4000000000\n".into());
+    lines.push("sliding\t1\t5\t4000000000~300\n".into());
+    lines.push("odd\\x00\\t\t\\n\n".into());
+    lines.sort();
+    lines.concat()
+}
+
+fn sorted(text: &str) -> String {
+    let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
+    lines.sort();
+    lines.concat()
+}
+
+#[test]
+fn import_and_export_keep_every_attribute_and_so_do_copies_of_either_kind() {
+    let folder = Folder::new();
+    let lines = many();
+    for name in BOTH {
+        assert!(folder.import(name, &lines).status.success());
+        assert_eq!(folder.expect(&["count", name], 0), "3005\n");
+        assert_eq!(sorted(&folder.expect(&["export", name], 0)), lines);
+        for to in ["copy.hash", "copy.tree"] {
+            folder.expect(&["copy", name, to], 0);
+            assert_eq!(sorted(&folder.expect(&["export", to], 0)), lines);
+            assert!(folder.complaint(&["copy", name, to], 2).contains("there already"));
+            assert!(folder.expect(&["check", to], 0).starts_with("whole: 3005 records"));
+            std::fs::remove_dir_all(folder.path(to)).unwrap();
+        }
+        folder.expect(&["export", name, "out.tsv"], 0);
+        assert_eq!(sorted(&std::fs::read_to_string(folder.path("out.tsv")).unwrap()), lines);
+    }
+    // A tree exports in order.
+    let exported = folder.expect(&["export", "x.tree"], 0);
+    let keys: Vec<&str> = exported.lines().map(|line| line.split('\t').next().unwrap()).collect();
+    assert!(keys.is_sorted());
+}
+
+#[test]
+fn a_line_that_is_none_is_named_and_what_stands_before_it_is_stored() {
+    let folder = Folder::new();
+    let output = folder.import("x.hash", "a\t1\nb\n");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("line 2: there is no tab"), "{}", text(&output.stderr));
+    assert_eq!(folder.expect(&["list", "x.hash"], 0), "a\n");
+}
+
+#[test]
+fn of_merged_databases_the_last_counts_or_what_was_there() {
+    let folder = Folder::new();
+    folder.import("one.hash", "a\t1\nb\t1\n");
+    folder.import("two.tree", "b\t2\nc\t2\n");
+    folder.expect(&["merge", "all.tree", "one.hash", "two.tree"], 0);
+    assert_eq!(folder.expect(&["list", "all.tree", "--values"], 0), "a\t1\nb\t2\nc\t2\n");
+    folder.expect(&["merge", "one.hash", "two.tree", "--keep"], 0);
+    assert_eq!(folder.expect(&["get", "b", "c", "-S", "one.hash"], 0), "1\n2\n");
+    assert!(folder.complaint(&["merge", "one.hash", "one.hash"], 2).contains("itself"));
+}
+
+#[test]
+fn inform_tells_kind_path_records_and_bytes() {
+    let folder = Folder::new();
+    for (name, kind) in [("x.hash", "disk:hash"), ("x.tree", "disk:tree"), ("x.kct", "disk:tree")] {
+        folder.import(name, "a\t1\nb\t2\n");
+        let told: serde_json::Value =
+            serde_json::from_str(&folder.expect(&["inform", name, "--json"], 0)).unwrap();
+        assert_eq!((&told["kind"], &told["path"], &told["records"]), (&kind.into(), &name.into(), &2.into()));
+        assert!(told["disk_bytes"].as_u64().unwrap() > 0);
+        assert!(folder.expect(&["inform", name], 0).contains(kind));
+    }
+}
+
+#[test]
+fn compaction_gives_the_room_of_old_records_back() {
+    let folder = Folder::new();
+    let lines = |round: u32| -> String {
+        (0..4000).map(|number| format!("k{number}\t{round}{}\n", "x".repeat(1000))).collect()
+    };
+    for round in 0..3 {
+        assert!(folder.import("x.hash", &lines(round)).status.success());
+    }
+    folder.expect(&["compact", "x.hash"], 0);
+    let told: serde_json::Value =
+        serde_json::from_str(&folder.expect(&["inform", "x.hash", "--json"], 0)).unwrap();
+    let bytes = told["record_bytes"].as_u64().unwrap();
+    assert!(bytes < 2 * 4000 * 1010, "{bytes}");
+    assert!(folder.expect(&["check", "x.hash"], 0).starts_with("whole: 4000 records"));
+    assert!(folder.complaint(&["compact", "x.tree"], 3).contains("does not exist"));
+}
+
+fn largest_file(directory: &Path) -> PathBuf {
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let segments = files.filter(|path| path.extension().is_some_and(|extension| extension == "segment"));
+    segments.max_by_key(|path| path.metadata().unwrap().len()).unwrap()
+}
+
+#[test]
+fn check_finds_a_byte_that_has_changed() {
+    let folder = Folder::new();
+    folder.import("x.hash", &many());
+    let file = largest_file(&folder.path("x.hash"));
+    let mut bytes = std::fs::read(&file).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let told = folder.expect(&["check", "x.hash"], 1);
+    assert!(told.starts_with("damaged: "), "{told}");
+}
+
+#[test]
+fn bench_runs_on_a_database_without_a_server() {
+    let folder = Folder::new();
+    for name in BOTH {
+        let words = ["bench", name, "--keys", "500", "--requests", "1000", "--threads", "2"];
+        let told = folder.expect(&words, 0);
+        assert!(told.starts_with("store all keys: 500 requests"), "{told}");
+        assert!(told.contains("mix: 1000 requests") && told.contains(" 0 misses"), "{told}");
+        assert_eq!(folder.expect(&["count", name], 0), "500\n");
+        folder.complaint(&["bench", name, "--vs", "127.0.0.1:1"], 2);
+    }
+}
+
+#[test]
+fn a_server_keeps_a_database_that_the_command_line_finds_again() {
+    let folder = Folder::new();
+    for name in ["x.hash", "x.tree", "x.tcb"] {
+        let path = folder.path(name).display().to_string();
+        let mut server = Server::start(&[&path, "--sync", "always"]);
+        server.expect(&["set", "a", "1"], 0);
+        assert_eq!(server.expect(&["count", &server.address], 0), "1\n");
+        assert!(server.expect(&["inform", &server.address], 0).contains("curr_items"));
+        let complaint = folder.complaint(&["get", "a", "-S", name], 3);
+        assert!(complaint.contains(name) && complaint.contains("in use"), "{complaint}");
+        // Killed: what was answered is there.
+        server.child.kill().unwrap();
+        server.child.wait().unwrap();
+        assert_eq!(folder.expect(&["get", "a", "-S", name], 0), "1");
+        folder.expect(&["set", "b", "2", "-S", name], 0);
+        let server = Server::start(&[&path]);
+        assert_eq!(server.expect(&["get", "a", "b"], 0), "1\n2\n");
+    }
+}
+
+#[test]
+fn the_banner_tells_each_database_and_a_file_may_name_them() {
+    let folder = Folder::new();
+    let path = folder.path("x.tree").display().to_string();
+    let config = folder.path("todana.toml");
+    std::fs::write(&config, format!("database = [\"mem:hash\", \"carts={path}\"]\nsync = \"always\"\n"))
+        .unwrap();
+    let mut server = Server::start(&["--config", config.to_str().unwrap()]);
+    let mut lines = Vec::new();
+    use std::io::BufRead;
+    for _ in 0..2 {
+        let mut line = String::new();
+        server.stdout.read_line(&mut line).unwrap();
+        lines.push(line);
+    }
+    assert!(lines[0].starts_with("database 0: mem:hash, gone with the process"), "{lines:?}");
+    assert!(lines[1].starts_with(&format!("database 1 (carts): {path}, disk:tree")), "{lines:?}");
+    assert!(lines[1].contains("--sync always"), "{lines:?}");
+}
+
+#[test]
+fn options_that_do_not_go_with_a_database_are_refused() {
+    let folder = Folder::new();
+    for (words, what) in [
+        (&["serve", "x.txt"][..], "PATH.hash"),
+        (&["serve", "x.hash", "--data-dir", "d"], "its own path"),
+        (&["serve", "x.hash", "x.hash"], "told apart"),
+        (&["serve", "x.tree#capsiz=1m"], "only databases in memory"),
+        (&["serve", "mem:hash", "%", "--data-dir", "d"], "NAME=%"),
+        (&["serve", "mem:hash", "log=%", "--data-dir", "d"], "taken"),
+        (&["serve", "mem:tree", "--sync", "always"], "nothing is kept"),
+    ] {
+        assert!(folder.complaint(words, 2).contains(what), "{words:?}");
+    }
+    assert_eq!(std::fs::read_dir(folder.0.path()).unwrap().count(), 0);
+}

@@ -1,0 +1,26 @@
+//! `stats databases`: what each database holds. memcached has nothing of the kind.
+
+use super::Writer;
+use crate::databases::Served;
+use crate::server::Shared;
+use todana::update_log::UpdateLog;
+
+pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
+    for (number, served) in shared.databases.iter().enumerate() {
+        let status = served.database.status();
+        w.put_in("", number, "name", served.name.label());
+        w.put_in("", number, "kind", served.name.kind.word());
+        w.put_in("", number, "records", status.records);
+        w.put_in("", number, "bytes", status.live_bytes);
+        w.put_in("", number, "memory_bytes", status.committed_bytes);
+        w.put_in("", number, "disk_bytes", served.disk_bytes());
+        w.put_in("", number, "evictions", status.evictions);
+        w.put_in("", number, "takes_writes", u8::from(takes_writes(served)));
+    }
+}
+
+/// Whether changes can be brought to disk, where they are to be.
+pub(crate) fn takes_writes(served: &Served) -> bool {
+    let has_lost_disk = served.syncing.as_ref().is_some_and(|syncing| syncing.has_failed());
+    !has_lost_disk && served.database.log().is_none_or(UpdateLog::takes_changes)
+}

@@ -1,0 +1,399 @@
+//! The engines behind memcached's commands, several databases, and what is told while a disk is slow or fails.
+
+mod running;
+
+use running::{Client, Running, eventually, options};
+use std::io::{self, IoSlice};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use todana::disk::{Disk, File, SystemDisk};
+use todana_server::{AdminOptions, DataPlace, Further, Kind, Name, Options, Server, Sync};
+
+/// What becomes of syncs; all else goes well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Syncs {
+    #[default]
+    Succeed,
+    Hang,
+    Fail,
+}
+
+#[derive(Clone, Default)]
+struct MoodyDisk(Arc<(Mutex<Syncs>, Condvar)>);
+
+impl MoodyDisk {
+    fn set(&self, syncs: Syncs) {
+        *self.0.0.lock().unwrap() = syncs;
+        self.0.1.notify_all();
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let guard = self.0.0.lock().unwrap();
+        match *self.0.1.wait_while(guard, |syncs| *syncs == Syncs::Hang).unwrap() {
+            Syncs::Fail => Err(io::Error::other("the disk has failed")),
+            _ => Ok(()),
+        }
+    }
+}
+
+struct MoodyFile(Box<dyn File>, MoodyDisk);
+
+impl File for MoodyFile {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.0.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+        self.0.write_at(offset, pieces)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.1.sync().and_then(|()| self.0.sync())
+    }
+}
+
+impl Disk for MoodyDisk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        Ok(Box::new(MoodyFile(SystemDisk.create(path)?, self.clone())))
+    }
+
+    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
+        Ok(Box::new(MoodyFile(SystemDisk.open(path, writable)?, self.clone())))
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        SystemDisk.list(directory)
+    }
+
+    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+        SystemDisk.make_directory(directory)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        SystemDisk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        SystemDisk.remove(path)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        self.sync().and_then(|()| SystemDisk.sync_directory(directory))
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + std::marker::Sync>> {
+        SystemDisk.lock(path)
+    }
+}
+
+fn further(text: &str, sync: Sync) -> Further {
+    let name = Name::parse(text).unwrap();
+    let path = name.path.clone().filter(|_| name.kind == Kind::DiskTree);
+    Further { data: path.map(|path| DataPlace::new(path, sync)), name }
+}
+
+/// The options for these databases.
+fn serving(names: &[&str], sync: Sync) -> Options {
+    let mut all: Vec<Further> = names.iter().map(|name| further(name, sync)).collect();
+    let first = all.remove(0);
+    Options { database: Some(first.name), data: first.data, sync, further: all, threads: 2, ..options() }
+}
+
+/// The name of each kind, in a folder.
+fn every_kind(folder: &Path) -> Vec<String> {
+    let at = |name: &str| folder.join(name).display().to_string();
+    vec!["mem:hash".into(), "mem:tree".into(), at("x.hash"), at("x.tree"), at("x.kch"), at("x.tcb")]
+}
+
+/// What memcached's commands answer, whatever keeps the records.
+fn converse(client: &mut Client) {
+    for (request, answer) in [
+        ("set a 5 0 1\r\n1\r\n", "STORED\r\n"),
+        ("add a 0 0 1\r\n2\r\n", "NOT_STORED\r\n"),
+        ("append a 0 0 1\r\n2\r\n", "STORED\r\n"),
+        ("incr a 30\r\n", "42\r\n"),
+        ("get a nope\r\n", "VALUE a 5 2\r\n42\r\nEND\r\n"),
+        ("mg a v f s\r\n", "VA 2 f5 s2\r\n42\r\n"),
+        ("ms b 1 T100\r\nx\r\n", "HD\r\n"),
+        ("mg b t\r\n", "HD t100\r\n"),
+        ("touch b -1\r\n", "TOUCHED\r\n"),
+        ("get b\r\n", "END\r\n"),
+        ("cas a 0 0 1 999999\r\nz\r\n", "EXISTS\r\n"),
+        ("delete a\r\n", "DELETED\r\n"),
+        ("delete a\r\n", "NOT_FOUND\r\n"),
+        ("set quiet 0 0 1 noreply\r\nq\r\nget quiet\r\n", "VALUE quiet 0 1\r\nq\r\nEND\r\n"),
+        ("flush_all\r\n", "OK\r\n"),
+        ("get quiet\r\n", "END\r\n"),
+        ("set c 0 0 1\r\n7\r\n", "STORED\r\n"),
+    ] {
+        client.send(request.as_bytes());
+        client.expect(answer.as_bytes());
+    }
+}
+
+#[test]
+fn memcacheds_commands_answer_alike_on_every_kind_of_database() {
+    let folder = tempfile::tempdir().unwrap();
+    for sync in [Sync::Always, Sync::Never] {
+        for name in every_kind(folder.path()) {
+            let server = Running::start(serving(&[&name], sync));
+            let mut client = server.connect();
+            client.send(b"flush_all\r\n");
+            client.expect(b"OK\r\n");
+            converse(&mut client);
+            assert_eq!(client.stat("curr_items"), "1", "{name}");
+            for group in [" items", " slabs", " settings", " sizes", " conns", " reset", ""] {
+                client.send(format!("stats{group}\r\n").as_bytes());
+                let mut line = client.line();
+                while line.starts_with("STAT ") {
+                    line = client.line();
+                }
+                assert!(["END\r\n", "RESET\r\n"].contains(&line.as_str()), "{name}: stats{group}: {line}");
+            }
+            client.send(b"lru_crawler metadump all\r\n");
+            client.expect(b"OK\r\n");
+            let listed = client.line();
+            assert!(listed.starts_with("key=c "), "{name}: {listed}");
+            client.expect(b"END\r\n");
+        }
+    }
+}
+
+#[test]
+fn values_of_a_mebibyte_come_and_go_on_every_kind_of_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let value: Vec<u8> = (0..900_000u32).map(|number| (number * 7 >> 3) as u8).collect();
+    for name in every_kind(folder.path()) {
+        let server = Running::start(serving(&[&name], Sync::Never));
+        let mut client = server.connect();
+        client.set(b"long", &value);
+        client.send(b"append long 0 0 3\r\nend\r\n");
+        client.expect(b"STORED\r\n");
+        client.expect_value(b"long", &[&value[..], b"end"].concat());
+        client.send(b"set long 0 0 2000000\r\n");
+        client.send(&vec![0; 2_000_002]);
+        client.expect(b"SERVER_ERROR object too large for cache\r\n");
+        client.send(b"get long\r\n");
+        client.expect(b"END\r\n");
+    }
+}
+
+/// Without buffers of the engine's a long value waits in the connection's memory, of which there is a bound.
+#[test]
+fn a_long_value_that_has_no_room_on_its_way_to_a_disk_is_refused_and_the_rest_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = folder.path().join("x.hash").display().to_string();
+    let options = Options { memory_limit_mib: 64, item_size_max: 32 << 20, ..serving(&[&name], Sync::Never) };
+    let server = Running::start(options);
+    let mut client = server.connect();
+    client.send(b"set long 0 0 30000000\r\n");
+    for _ in 0..30 {
+        client.send(&vec![b'x'; 1_000_000]);
+    }
+    client.send(b"\r\n");
+    let line = client.line();
+    assert!(line.starts_with("SERVER_ERROR "), "{line}");
+    client.set(b"short", b"1");
+    client.expect_value(b"short", b"1");
+}
+
+#[test]
+fn what_a_stopped_server_had_is_there_again_on_every_kind_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in every_kind(folder.path()).split_off(2) {
+        for round in 0..3 {
+            let mut server = Running::start(serving(&[&name], Sync::Never));
+            let mut client = server.connect();
+            for earlier in 0..round {
+                client.expect_value(format!("k{earlier}").as_bytes(), b"value");
+            }
+            client.set(format!("k{round}").as_bytes(), b"value");
+            assert_eq!(client.stat("curr_items"), (round + 1).to_string(), "{name}");
+            server.handle.stop();
+            drop(client);
+            server.join();
+        }
+    }
+}
+
+/// Whether the server has taken up all that has been sent, and has nothing to say to it.
+fn says_nothing(client: &Client, other: &mut Client) -> bool {
+    for _ in 0..50 {
+        other.expect_version();
+    }
+    client.stream.set_nonblocking(true).unwrap();
+    let outcome = client.stream.peek(&mut [0]);
+    client.stream.set_nonblocking(false).unwrap();
+    outcome.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+}
+
+struct Moody {
+    server: Running,
+    disk: MoodyDisk,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Moody {
+    fn drop(&mut self) {
+        // Nothing hangs at the end of a test.
+        self.disk.set(Syncs::Succeed);
+    }
+}
+
+/// A server of one worker with a hash on a disk of moods.
+fn moody(sync: Sync) -> Moody {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = MoodyDisk::default();
+    let name = folder.path().join("x.hash").display().to_string();
+    let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
+    let options = Options { threads: 1, port: 0, admin, ..serving(&[&name], sync) };
+    let server = Server::bind_on(options, None, Arc::new(disk.clone())).unwrap();
+    Moody { server: Running::of(server), disk, _folder: folder }
+}
+
+#[test]
+fn a_write_that_is_to_be_on_disk_is_answered_when_it_is_and_holds_up_nobody_else() {
+    let moody = moody(Sync::Always);
+    let (mut client, mut other) = (moody.server.connect(), moody.server.connect());
+    client.set(b"a", b"1");
+    moody.disk.set(Syncs::Hang);
+    client.send(b"set a 0 0 1\r\n2\r\n");
+    assert!(says_nothing(&client, &mut other));
+    // It can be read meanwhile, by the same worker; and more can be written behind it.
+    other.expect_value(b"a", b"2");
+    let mut third = moody.server.connect();
+    third.send(b"set b 0 0 1\r\n1\r\n");
+    third.send(b"delete a\r\n");
+    assert!(says_nothing(&third, &mut other));
+    moody.disk.set(Syncs::Succeed);
+    client.expect(b"STORED\r\n");
+    third.expect(b"STORED\r\nDELETED\r\n");
+}
+
+#[test]
+fn with_an_interval_nobody_waits_for_the_disk() {
+    let moody = moody(Sync::Every(std::time::Duration::from_millis(1)));
+    let mut client = moody.server.connect();
+    moody.disk.set(Syncs::Hang);
+    for number in 0..100 {
+        client.set(format!("k{number}").as_bytes(), b"1");
+    }
+    moody.disk.set(Syncs::Succeed);
+}
+
+fn page(server: &Running, path: &str) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(server.admin_addresses[0]).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_sync_that_fails_is_told_to_writers_and_to_whoever_watches() {
+    let moody = moody(Sync::Always);
+    let (mut client, mut other) = (moody.server.connect(), moody.server.connect());
+    client.set(b"a", b"1");
+    assert!(page(&moody.server, "/readyz").contains("ready\n"));
+    moody.disk.set(Syncs::Fail);
+    client.send(b"set a 0 0 1\r\n2\r\n");
+    client.expect(b"SERVER_ERROR cannot write the update log\r\n");
+    assert!(client.rest().is_empty());
+    other.send(b"set b 0 0 1\r\n2\r\n");
+    other.expect(b"SERVER_ERROR cannot write the update log\r\n");
+    let mut other = moody.server.connect();
+    other.expect_value(b"a", b"2");
+    assert_eq!(other.stat("todana_log_health"), "lost");
+    assert_eq!(other.stat("todana_log_takes_writes"), "0");
+    assert!(page(&moody.server, "/readyz").contains("no writes\n"));
+    let metrics = page(&moody.server, "/metrics");
+    assert!(
+        metrics
+            .lines()
+            .any(|line| { line.starts_with("todana_database_takes_writes{db=") && line.ends_with("} 0") })
+    );
+}
+
+#[test]
+fn with_an_interval_too_a_sync_that_fails_ends_writing() {
+    let moody = moody(Sync::Every(std::time::Duration::from_millis(1)));
+    let mut client = moody.server.connect();
+    moody.disk.set(Syncs::Fail);
+    eventually("a refusal", || {
+        client.send(b"set a 0 0 1\r\n2\r\n");
+        client.line() == "SERVER_ERROR cannot write the update log\r\n"
+    });
+}
+
+#[test]
+fn several_databases_are_kept_and_told_and_memcacheds_commands_use_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let names = ["mem:tree".to_string(), format!("carts={}", at("x.hash")), at("y.tree")];
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    for _ in 0..2 {
+        let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
+        let mut server = Running::start(Options { admin, ..serving(&names, Sync::Never) });
+        let mut client = server.connect();
+        client.set(b"a", b"1");
+        let told: Vec<(String, String)> = client.stats(" databases");
+        let of = |name: &str| {
+            let found = told.iter().find(|(found, _)| found == name);
+            found.unwrap_or_else(|| panic!("{name}: {told:?}")).1.clone()
+        };
+        assert_eq!(["0:kind", "1:kind", "2:kind"].map(of), ["mem:tree", "disk:hash", "disk:tree"]);
+        assert_eq!(["0:records", "1:records", "2:records"].map(of), ["1", "0", "0"]);
+        assert_eq!((of("1:name"), of("2:name")), ("carts".to_string(), names[2].to_string()));
+        let metrics = page(&server, "/metrics");
+        assert!(metrics.contains("todana_database_records{db=\"mem:tree\"} 1\n"), "{metrics}");
+        assert!(metrics.contains("todana_database_records{db=\"carts\"} 0\n"), "{metrics}");
+        server.handle.stop();
+        drop(client);
+        server.join();
+    }
+}
+
+#[test]
+fn a_database_that_another_server_has_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["x.hash", "x.tree"] {
+        let name = folder.path().join(file).display().to_string();
+        let _server = Running::start(serving(&[&name], Sync::Never));
+        let again = Server::bind(Options { port: 0, ..serving(&["mem:hash", &name], Sync::Never) });
+        let error = again.err().expect("it is in use").to_string();
+        assert!(error.contains(&name), "{error}");
+    }
+}
+
+#[test]
+fn databases_that_cannot_be_are_refused_with_their_name() {
+    for (names, what) in [
+        (&["a.hash", "x=a.hash"][..], "told apart"),
+        (&["a.hash#capcnt=5"], "in memory"),
+        (&["mem:tree#capcnt=5"], "capsiz"),
+        (&["a.tree#mode=r"], "reading only"),
+    ] {
+        let error = serving(names, Sync::Never).validate().unwrap_err().to_string();
+        assert!(error.contains(what) && error.contains(names[0]), "{error}");
+    }
+}
+
+#[test]
+fn the_number_of_records_of_a_hash_in_memory_is_limited() {
+    let server = Running::start(serving(&["*#capcnt=2000"], Sync::Never));
+    let mut client = server.connect();
+    for number in 0..6000 {
+        client.set(format!("k{number}").as_bytes(), b"1");
+    }
+    let records: u64 = client.stat("curr_items").parse().unwrap();
+    assert!((1000..=2000).contains(&records), "{records}");
+}
