@@ -170,7 +170,7 @@ fn memcacheds_commands_answer_alike_on_every_kind_of_database() {
 #[test]
 fn values_of_a_mebibyte_come_and_go_on_every_kind_of_database() {
     let folder = tempfile::tempdir().unwrap();
-    let value: Vec<u8> = (0..900_000u32).map(|number| (number * 7 >> 3) as u8).collect();
+    let value: Vec<u8> = (0..900_000u32).map(|number| ((number * 7) >> 3) as u8).collect();
     for name in every_kind(folder.path()) {
         let server = Running::start(serving(&[&name], Sync::Never));
         let mut client = server.connect();

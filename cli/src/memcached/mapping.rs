@@ -293,9 +293,6 @@ mod tests {
                 sync: Options::default().sync,
                 further: Vec::new(),
                 authentication: Authentication::None,
-                database: None,
-                sync: Options::default().sync,
-                further: Vec::new(),
             }
         );
         let unix =
