@@ -1,9 +1,8 @@
 //! `todana repair`: what can be saved of a damaged data directory, and saving it when told.
 
 use crate::amount::amount;
-use crate::place::Place;
 use crate::source::expect_directory;
-use crate::{Failure, database};
+use crate::{Failure, database, source};
 use clap::Args;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -47,7 +46,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let Arguments { directory, yes } = arguments;
     expect_directory(directory, "repair")?;
-    if let Ok(Place::Database(name)) = directory.to_string_lossy().parse() {
+    if let Some(name) = source::database(directory) {
         // Its checkpoints are its own, and nothing that `todana::repair` knows.
         return database::examine(&name, *yes);
     }

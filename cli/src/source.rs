@@ -13,9 +13,11 @@
 use crate::Failure;
 use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
+use crate::place::Place;
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
+use todana::{Kind, Name};
 use todana_client::{Connection, Destination, Timeouts};
 
 /// The variable that names a server.
@@ -109,6 +111,11 @@ fn address(text: &str) -> Option<Destination> {
 /// Fails if a directory that is to be read is none, or is not there: `what` wants one. Says what there is instead.
 pub(crate) fn expect_directory(path: &Path, what: &str) -> Result<(), Failure> {
     let name = path.display();
+    if let Some(database) = database(path).filter(|_| what == "backup") {
+        return Err(Failure::usage(format!(
+            "{database} is a database on disk, of which no backup is made: `todana copy` and `todana export` take it along"
+        )));
+    }
     let trouble = |what: String| Err(Failure::trouble(what));
     let error = match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => return Ok(()),
@@ -126,6 +133,16 @@ pub(crate) fn expect_directory(path: &Path, what: &str) -> Result<(), Failure> {
         }
         _ => trouble(format!("cannot read {name}: {error}")),
     }
+}
+
+/// The database on disk that a path leads to, if it is one: others may have named a directory so.
+pub(crate) fn database(path: &Path) -> Option<Name> {
+    let Ok(Place::Database(name)) = path.to_str()?.parse() else { return None };
+    let is_one = match name.kind {
+        Kind::DiskTree => path.join("tree").is_dir(),
+        _ => path.is_dir() && !path.join("identity").exists() && !path.join("log").exists(),
+    };
+    is_one.then_some(name)
 }
 
 /// The same where a server can be named too: whoever left out its port is told.

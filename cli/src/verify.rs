@@ -3,8 +3,7 @@
 use crate::Failure;
 use crate::amount::amount;
 use crate::data::progress;
-use crate::place::Place;
-use crate::source::expect_directory;
+use crate::source::{database, expect_directory};
 use clap::Args;
 use std::cmp::Ordering;
 use std::io::{self, Write};
@@ -39,7 +38,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     expect_directory(&arguments.directory, "verify")?;
-    if let Ok(Place::Database(name)) = arguments.directory.to_string_lossy().parse() {
+    if let Some(name) = database(&arguments.directory) {
         return Err(Failure::usage(format!("{name} is a database on disk: `todana check {name}` reads it")));
     }
     let verified = match look_until_sure(arguments) {

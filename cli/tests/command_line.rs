@@ -403,7 +403,7 @@ fn to_sync_what_is_not_kept_is_wrong_usage() {
         assert_eq!(output.status.code(), Some(2));
         text(&output.stderr)
     };
-    let what = "nothing is kept without --data-dir DIR";
+    let what = "nothing is kept without --data-dir DIR or a database on disk";
     assert_eq!(told(todana().args(["serve", "--sync", "1000"])), format!("todana: --sync: {what}\n"));
     let by_environment = told(todana().arg("serve").env("TODANA_SYNC", "always"));
     assert_eq!(by_environment, format!("todana: TODANA_SYNC: {what}\n"));

@@ -276,7 +276,7 @@ fn how_data_is_kept_is_not_said_in_vain() {
     ];
     let file = folder.path("todana.toml");
     for (name, value) in options {
-        let nothing = "nothing is kept without --data-dir DIR";
+        let nothing = "nothing is kept without --data-dir DIR or a database on disk";
         let flag = format!("--{name}");
         assert_eq!(
             refused(&["config", "show", "--", &flag, value], 2),

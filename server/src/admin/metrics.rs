@@ -527,12 +527,10 @@ impl Difference {
     }
 }
 
-/// One figure of a database.
-type Reading = fn(&OfDatabase) -> u64;
-
 /// What each database holds, whatever protocol it is used by.
 fn databases(text: &mut Exposition, readings: &Readings) {
-    let families: [(&str, &str, Reading); 5] = [
+    type Of = fn(&OfDatabase) -> u64;
+    let families: [(&str, &str, Of); 5] = [
         ("todana_database_records", "Records of a database.", |one| one.status.records),
         ("todana_database_bytes", "Their bytes as stored.", |one| one.status.live_bytes),
         ("todana_database_memory_bytes", "Memory that its engine holds.", |one| one.status.committed_bytes),

@@ -37,6 +37,7 @@ const HELD_MAX: u64 = 1 << 30;
 /// How often it is asked whether an end has been waited for long enough.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
+const NO_LOG: &str = "SERVER_ERROR a hash on disk has neither checkpoints nor an update log; `todana copy` copies it when no server has it";
 const NO_DIRECTORY: &str = "SERVER_ERROR no data directory: the server was started without --data-dir";
 const BUSY: &str = "SERVER_ERROR busy";
 const TOO_SLOW: &str = "SERVER_ERROR too slow: too much of the update log is kept for this alone\r\n";
@@ -101,6 +102,9 @@ impl Exports {
         place: Place,
         database: &Arc<Database>,
     ) -> Result<Receiving, &'static str> {
+        if database.engine().durable().is_some() {
+            return Err(NO_LOG);
+        }
         let directory = self.directory().ok_or(NO_DIRECTORY)?;
         let mut jobs = self.jobs();
         self.clear_away(&mut jobs);

@@ -77,6 +77,11 @@ fn backup(
     pipe: &Pipe,
     rate: Option<NonZeroU64>,
 ) -> Result<Vec<u8>> {
+    if database.engine().checkpointed().is_some() {
+        // Its checkpoints are the tree's own, and no stream of records.
+        let message = "no backup of a tree on disk is sent; `todana copy` copies it when no server has it";
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
     let mut backup = Backup::start(directory, database, pipe.stop_flag())?;
     pipe.keeps(backup.held());
     let mut flow = Flow { pipe, pace: rate.map(Pace::new), born: Instant::now() };
