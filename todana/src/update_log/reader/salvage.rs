@@ -98,6 +98,10 @@ pub(crate) fn salvage_for(
             format!("the update log in {} does not go back to position {}", directory.display(), from.0);
         return Err(Error::new(ErrorKind::Corrupt, message));
     };
+    if repairs {
+        // Nothing is changed of what cannot be repaired in the end.
+        salvage_for(disk, directory, identity, from, places, false)?;
+    }
     let mut salvage = Salvage::default();
     let mut openings = 0;
     for (n, &start) in starts.iter().enumerate().skip(first) {
@@ -275,7 +279,8 @@ impl Segment {
             }
         }
         let mut found = None;
-        self.each_mark(offset + SHORTEST, &mut |at, _| {
+        // One that is nearer than any entry is long is found, too: reading finds it.
+        self.each_mark(offset + 1, &mut |at, _| {
             found = Some(at);
             ControlFlow::Break(())
         })?;
