@@ -69,10 +69,10 @@ fn fresh(directory: &Path) -> PathBuf {
     path
 }
 
-/// As whoever owns a database does, in between: a step for each so many writes.
+/// As whoever owns a database does, in between: as long as there is something to do.
 fn keep_house(hash: &DiskHash, written: u64) {
     if written.is_multiple_of(256) {
-        hash.maintain();
+        while hash.maintain() {}
     }
 }
 

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use todana_core::{Error, Expiry, Result};
 
 /// So much of a victim is gone through in a step.
-const STEP_LEN: u64 = 128 << 10;
+const STEP_LEN: u64 = 256 << 10;
 /// The bytes of longer entries are not kept from the first look at them to the second.
 const KEPT_MAX: usize = 16 << 10;
 /// So many segments wait for the sync that they share before they are removed.

@@ -65,7 +65,7 @@ impl DiskHash {
                 return Ok(false);
             }
             let index_bytes: u64 = self.shards.iter().map(|shard| shard.0.read().bytes()).sum();
-            if since < 4 * index_bytes {
+            if since < index_bytes + index_bytes / 2 {
                 return Ok(false);
             }
             house.index = Some(self.begin_index()?);

@@ -64,10 +64,10 @@ pub struct DiskHashOptions {
     pub segment_bytes_min: u64,
     /// ... nor longer than this (at most 128 MiB).
     pub segment_bytes_max: u64,
-    /// Compaction begins when the files are so many times as large as what counts in them: 1.45 is the default. Less costs
+    /// Compaction begins when the files are so many times as large as what counts in them: 1.4 is the default. Less costs
     /// more writing.
     pub space_factor: f64,
-    /// The index is written down when so many bytes have been written since, and as many as the index takes four times over: so
+    /// The index is written down when so many bytes have been written since, and half as many again as the index takes: so
     /// much is read at an opening after a crash.
     pub checkpoint_bytes: u64,
     /// The file system.
@@ -82,7 +82,7 @@ impl Default for DiskHashOptions {
             buffer_bytes: 256 << 10,
             segment_bytes_min: 1 << 20,
             segment_bytes_max: 128 << 20,
-            space_factor: 1.45,
+            space_factor: 1.4,
             checkpoint_bytes: 64 << 20,
             disk: Arc::new(SystemDisk),
         }

@@ -18,6 +18,7 @@ use crate::disk::{Disk, File};
 use parking_lot::{Mutex, RwLock};
 use rapidhash::v3::RapidSecrets;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -463,11 +464,23 @@ struct Replay<'t> {
     scratch: Vec<u8>,
 }
 
-/// An entry of a batch that is not whole yet.
+/// Changes that have been read and wait: for the index's memory, or for the end of their batch.
+#[derive(Default)]
 struct Waiting {
-    offset: u64,
-    head: Head,
-    key: Vec<u8>,
+    /// Offset, what it says, the hash of its key, and where that is.
+    entries: Vec<(u64, Head, u64, Range<usize>)>,
+    keys: Vec<u8>,
+}
+
+/// So many changes wait for memory, all of which is asked for meanwhile.
+const WAITING_MAX: usize = 32;
+
+impl Waiting {
+    fn push(&mut self, offset: u64, head: &Head, hash: u64, key: &[u8]) {
+        let start = self.keys.len();
+        self.keys.extend_from_slice(key);
+        self.entries.push((offset, *head, hash, start..self.keys.len()));
+    }
 }
 
 impl<'t> Replay<'t> {
@@ -486,56 +499,70 @@ impl<'t> Replay<'t> {
     fn run(&mut self, segment: &Segment, from: u64, limit: u64) -> Result<u64> {
         // Where a batch that is not at its end yet begins, and where it ends.
         let mut batch: Option<(u64, u64)> = None;
-        let mut waiting: Vec<Waiting> = Vec::new();
+        let mut waiting = Waiting::default();
         let mut removes = 0;
         let end = walk(segment, from, limit, CHUNK, &mut |offset, head, bytes| {
             let behind = offset + head.len as u64;
             removes += if head.kind == REMOVE { head.len as u64 } else { 0 };
-            let Some((_, end)) = batch else {
-                if head.kind == BATCH {
-                    let end = behind.checked_add(Head::number(bytes));
-                    batch = Some((offset, end.unwrap_or(u64::MAX)));
-                } else {
-                    self.apply(segment, offset, head, head.key(bytes), bytes)?;
+            let is_change = matches!(head.kind, PUT | REMOVE);
+            if let Some((_, end)) = batch {
+                if behind > end || !is_change {
+                    return Ok(false);
                 }
+                batch = batch.filter(|_| behind < end);
+            } else if head.kind == BATCH {
+                // What came before it counts in any case.
+                self.apply_waiting(segment, &mut waiting)?;
+                let end = behind.checked_add(Head::number(bytes));
+                batch = Some((offset, end.unwrap_or(u64::MAX)));
                 return Ok(true);
-            };
-            if behind > end || !matches!(head.kind, PUT | REMOVE) {
-                return Ok(false);
             }
-            waiting.push(Waiting { offset, head: *head, key: head.key(bytes).to_vec() });
-            if behind == end {
-                batch = None;
-                for Waiting { offset, head, key } in waiting.drain(..) {
-                    self.apply(segment, offset, &head, &key, &[])?;
+            if is_change {
+                let key = head.key(bytes);
+                let hash = rapidhash::v3::rapidhash_v3_seeded(key, &self.secrets);
+                self.shards[shard_of(hash)].prefetch(hash);
+                waiting.push(offset, head, hash, key);
+                if waiting.entries.len() < WAITING_MAX || batch.is_some() {
+                    return Ok(true);
                 }
+                return self.apply_waiting(segment, &mut waiting).map(|()| true);
             }
+            self.apply_waiting(segment, &mut waiting)?;
+            self.apply_other(segment, offset, head, bytes);
             Ok(true)
         })?;
+        if batch.is_none() {
+            self.apply_waiting(segment, &mut waiting)?;
+        }
         segment.removes.fetch_max(removes, Ordering::Relaxed);
         Ok(batch.map_or(end, |(start, _)| start))
     }
 
-    fn apply(&mut self, segment: &Segment, offset: u64, head: &Head, key: &[u8], bytes: &[u8]) -> Result<()> {
+    fn apply_waiting(&mut self, segment: &Segment, waiting: &mut Waiting) -> Result<()> {
+        for (offset, head, hash, key) in waiting.entries.drain(..) {
+            self.apply(segment, offset, &head, hash, &waiting.keys[key])?;
+        }
+        waiting.keys.clear();
+        Ok(())
+    }
+
+    fn apply_other(&mut self, segment: &Segment, offset: u64, head: &Head, bytes: &[u8]) {
         let position = Position { number: segment.number, offset };
         match head.kind {
-            PUT | REMOVE => {}
-            DROPPED => {
-                self.dropped.insert(Head::number(bytes));
-                return Ok(());
-            }
+            DROPPED => drop(self.dropped.insert(Head::number(bytes))),
             CLEAR => {
                 let shards = self.shards.iter_mut().zip(&self.positions);
                 shards.filter(|(_, done)| **done <= position).for_each(|(shard, _)| shard.clear());
-                return Ok(());
             }
-            _ => return Ok(()),
+            _ => {}
         }
-        let hash = rapidhash::v3::rapidhash_v3_seeded(key, &self.secrets);
+    }
+
+    fn apply(&mut self, segment: &Segment, offset: u64, head: &Head, hash: u64, key: &[u8]) -> Result<()> {
         if head.kind == PUT {
             segment.note_expiry(head.attributes.expiry);
         }
-        if position < self.positions[shard_of(hash)] {
+        if (Position { number: segment.number, offset }) < self.positions[shard_of(hash)] {
             return Ok(());
         }
         let old = self.find(hash, key)?;
