@@ -75,3 +75,18 @@ fn keys_that_differ_late_keep_their_order() {
     steps.push(Step::Walk);
     check(MemTreeOptions { partitions: Some(2), ..Default::default() }, &steps);
 }
+
+#[test]
+fn a_leaf_that_is_thinned_out_and_filled_again_and_again_stays_whole() {
+    let mut steps = Vec::new();
+    for round in 0..40u32 {
+        // Each round fills another stretch, and leaves a record here and there of it.
+        let key = |n: u32| format!("{round:02}{n:04}");
+        steps.extend((0..700).map(|n| Step::put(key(n), "value")));
+        steps.extend((0..700).filter(|n| n % 11 != 0).map(|n| Step::Remove(key(n).into())));
+        steps.push(Step::Walk);
+    }
+    for compression in [None, Some(Compression { open_bytes: 0 })] {
+        check(MemTreeOptions { partitions: Some(1), compression, ..Default::default() }, &steps);
+    }
+}

@@ -28,6 +28,8 @@ pub(super) const STORED_KEY_MAX: usize = 500;
 const LEAF_RECORDS: usize = 8;
 const PREFIX_MAX: usize = 255;
 const GROUP_BYTES: usize = 160;
+/// Groups are made anew when they are shorter than this on average.
+const GROUP_LEAST: usize = 48;
 const HEADER: usize = 4;
 /// Bytes of the header for each group.
 const PER_GROUP: usize = 6;
@@ -340,6 +342,10 @@ impl<'a> Leaf<'a> {
                 }
             }
         }
+        // Groups that removals have left small cost more than they help, and there may be no more than a byte can count.
+        if new.groups.len() * GROUP_LEAST > new.records.len() + 4 * GROUP_BYTES {
+            new.regroup();
+        }
         new.finish(self.prefix());
     }
 }
@@ -487,6 +493,20 @@ impl NewLeaf {
         None
     }
 
+    fn regroup(&mut self) {
+        self.groups.clear();
+        let (mut at, mut group_at) = (0, 0);
+        while at < self.records.len() {
+            let next = at + entry(&self.records, at).len;
+            if self.groups.is_empty() || next - group_at > GROUP_BYTES {
+                let head = self.head_at(at);
+                self.groups.push((head, at));
+                group_at = at;
+            }
+            at = next;
+        }
+    }
+
     fn finish(&mut self, prefix: &[u8]) {
         let len = HEADER + PER_GROUP * self.groups.len() + prefix.len() + self.records.len();
         self.image.extend_from_slice(&[self.groups.len() as u8, prefix.len() as u8]);
@@ -511,21 +531,51 @@ impl NewLeaf {
             [] => 0,
         };
         let shared = shared.min(PREFIX_MAX);
-        let mut group_at = 0;
         for item in items {
-            let at = self.records.len();
             item.put(&mut self.records, shared);
-            if self.groups.is_empty() || self.records.len() - group_at > GROUP_BYTES {
-                let head = self.head_at(at);
-                self.groups.push((head, at));
-                group_at = at;
-            }
         }
+        self.regroup();
         self.finish(&first[..shared]);
     }
 
     /// Whether a leaf of so many records may be so long.
     pub(super) fn fits(&self, records: usize, len_max: usize) -> bool {
         self.image.len() <= len_max || records < LEAF_RECORDS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_that_removals_have_left_small_are_made_anew() {
+        let keys: Vec<String> = (0..600).map(|n| format!("key:{n:04}")).collect();
+        let mut records = Vec::new();
+        for key in &keys {
+            let mut bytes = Vec::new();
+            put_record(&mut bytes, key.as_bytes(), b"value", &Attributes::default());
+            records.push(bytes);
+        }
+        let items: Vec<Item<'_>> =
+            records.iter().map(|bytes| Item { bytes, entry: entry(bytes, 0), prefix: &[] }).collect();
+        let mut new = NewLeaf::default();
+        new.build(&items);
+        let seek = |leaf: &Leaf<'_>, key: &str| leaf.seek(key.as_bytes(), |_| unreachable!("none is cut"));
+        for key in keys.iter().enumerate().filter(|(n, _)| n % 8 != 0).map(|(_, key)| key) {
+            let mut image = new.image.clone();
+            image.resize(image.len() + 8, 0);
+            let leaf = Leaf::new(&image);
+            let spot = seek(&leaf, key);
+            let len = spot.found.as_ref().expect("it is there").len;
+            leaf.splice(&spot, len, &[], &mut new);
+        }
+        let mut image = new.image.clone();
+        image.resize(image.len() + 8, 0);
+        let leaf = Leaf::new(&image);
+        assert!(leaf.groups() <= 34, "{} groups of 75 records", leaf.groups());
+        for (n, key) in keys.iter().enumerate() {
+            assert_eq!(seek(&leaf, key).found.is_some(), n % 8 == 0, "{key}");
+        }
     }
 }
