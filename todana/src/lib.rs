@@ -50,6 +50,7 @@ mod flush;
 mod get;
 mod inspect;
 mod long_value;
+mod map_reduce;
 pub mod moment;
 mod records;
 mod rescue;
@@ -74,6 +75,7 @@ pub use database::Database;
 pub use db::{
     Cursor, Db, DbOptions, Iter, IterKeys, IterRecords, Kind, Loaded, Merge, Name, Symbols, Tuning,
 };
+pub use map_reduce::{Emitter, MapReduce, Values};
 pub use records::{Compared, Heading, OwnedRecord, Records, Update};
 pub use rescue::restore_damaged;
 pub use restoration::{RestoreOptions, Restored, restore};

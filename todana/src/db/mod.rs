@@ -27,6 +27,7 @@ use todana_core::{
     Visitor,
 };
 
+pub(crate) use bulk::{deal, thread_count};
 pub use cursor::Cursor;
 pub(crate) use iter::unordered;
 pub use iter::{Iter, IterKeys, IterRecords};

@@ -1,0 +1,103 @@
+//! Pairs in a temporary file, in the order of their keys.
+//!
+//! ```text
+//! run = { key_len + 1 (4) key { value_len + 1 (4) value } 0 (4) } 0 (4)
+//! ```
+//!
+//! Not a format: nobody but the process that has written it ever reads it.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Error as IoError, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use todana_core::{Error, ErrorKind, Result};
+
+const WRITE_BUFFER: usize = 256 << 10;
+const READ_BUFFER: usize = 128 << 10;
+
+pub(super) struct Run(File);
+
+pub(super) struct RunWriter(BufWriter<File>);
+
+fn trouble(error: IoError) -> Error {
+    let kind = match error.kind() {
+        std::io::ErrorKind::StorageFull => ErrorKind::Full,
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind, format!("a temporary file of map-reduce: {error}"))
+}
+
+impl RunWriter {
+    pub(super) fn new(directory: Option<&Path>) -> Result<RunWriter> {
+        let file = match directory {
+            Some(directory) => tempfile::tempfile_in(directory),
+            None => tempfile::tempfile(),
+        };
+        Ok(RunWriter(BufWriter::with_capacity(WRITE_BUFFER, file.map_err(trouble)?)))
+    }
+
+    pub(super) fn key(&mut self, key: &[u8]) -> Result<()> {
+        self.piece(key)
+    }
+
+    pub(super) fn value(&mut self, value: &[u8]) -> Result<()> {
+        self.piece(value)
+    }
+
+    /// The values of a key are over.
+    pub(super) fn end(&mut self) -> Result<()> {
+        self.0.write_all(&[0; 4]).map_err(trouble)
+    }
+
+    fn piece(&mut self, piece: &[u8]) -> Result<()> {
+        // Shorter than a table can hold.
+        let len = piece.len() as u32 + 1;
+        self.0.write_all(&len.to_le_bytes()).and_then(|()| self.0.write_all(piece)).map_err(trouble)
+    }
+
+    pub(super) fn finish(mut self) -> Result<Run> {
+        self.end()?;
+        let mut file = self.0.into_inner().map_err(|error| trouble(error.into_error()))?;
+        file.seek(SeekFrom::Start(0)).map_err(trouble)?;
+        Ok(Run(file))
+    }
+}
+
+pub(super) struct RunReader {
+    input: BufReader<File>,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl RunReader {
+    pub(super) fn new(run: Run) -> RunReader {
+        RunReader { input: BufReader::with_capacity(READ_BUFFER, run.0), key: Vec::new(), value: Vec::new() }
+    }
+
+    /// Reads the next key; all values of the one before must have been read. False at the end.
+    pub(super) fn next_key(&mut self) -> Result<bool> {
+        piece(&mut self.input, &mut self.key)
+    }
+
+    pub(super) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// Reads the next value of the key. False behind the last.
+    pub(super) fn next_value(&mut self) -> Result<bool> {
+        piece(&mut self.input, &mut self.value)
+    }
+
+    pub(super) fn value(&self) -> &[u8] {
+        &self.value
+    }
+}
+
+/// Reads a piece; false for an end.
+fn piece(input: &mut BufReader<File>, into: &mut Vec<u8>) -> Result<bool> {
+    let mut len = [0; 4];
+    input.read_exact(&mut len).map_err(trouble)?;
+    let Some(len) = u32::from_le_bytes(len).checked_sub(1) else { return Ok(false) };
+    into.clear();
+    input.take(u64::from(len)).read_to_end(into).map_err(trouble)?;
+    Ok(true)
+}
