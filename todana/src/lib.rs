@@ -84,3 +84,8 @@ pub use todana_core::{
     Action, Error, ErrorKind, Expiry, Record, Result, Ttl, UnixSeconds, Visitor, WhenFull,
 };
 pub use transaction::Transaction;
+
+/// The guide's programs are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/embedding.md")]
+struct Guide;
