@@ -289,9 +289,6 @@ mod tests {
                 admin: None,
                 protocol: Choice::Binary,
                 data: None,
-                database: None,
-                sync: Options::default().sync,
-                further: Vec::new(),
                 authentication: Authentication::None,
             }
         );
