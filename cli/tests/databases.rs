@@ -85,6 +85,24 @@ fn the_data_commands_work_on_a_database_as_on_a_server() {
     }
 }
 
+/// A hash on disk numbered its versions from 1 at each opening: what was read in one could be swapped in the next.
+#[test]
+fn a_version_of_an_earlier_opening_is_never_made_again() {
+    for name in BOTH {
+        let folder = Folder::new();
+        let mut seen = Vec::new();
+        for value in ["1", "2", "3"] {
+            folder.expect(&["set", "a", value, "-S", name], 0);
+            let shown = folder.expect(&["get", "a", "--json", "--versions", "-S", name], 0);
+            let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+            let version = shown["version"].as_u64().unwrap();
+            assert!(seen.iter().all(|&earlier| earlier < version), "{seen:?}, {version}");
+            seen.push(version);
+        }
+        folder.expect(&["set", "a", "x", "--cas", &seen[0].to_string(), "-S", name], 1);
+    }
+}
+
 #[test]
 fn db_and_the_environment_name_a_database_too() {
     let folder = Folder::new();

@@ -34,7 +34,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana::disk::{Disk, SystemDisk};
 use todana::update_log::LogOptions;
-use todana::{CachedClock, Clock, DataOptions, Database, Opened, Progress};
+use todana::{CachedClock, Catalog, CatalogEntry, Clock, DataOptions, Database, Opened, Progress};
 use todana_core::{LONG_VALUE_LEN, MemoryLimit};
 use todana_engine::EvictionObserver;
 use todana_protocol::memcached::{CHUNK_SIZES, Choice, ITEM_OVERHEAD_BYTES};
@@ -111,6 +111,8 @@ pub(crate) struct Shared {
     pub(crate) database: Arc<Database>,
     /// All of them, in their order.
     pub(crate) databases: Vec<Served>,
+    /// The same by number and name, for protocols whose clients choose.
+    pub(crate) catalog: Catalog,
     /// Changes to it wait in memory for a checkpoint.
     has_front: bool,
     /// Values from this length on come straight into memory of the engine's, where it has such memory. Else they wait in the
@@ -391,6 +393,9 @@ impl Server {
             databases.push(one);
             kept.push(its_own);
         }
+        let entry =
+            |one: &Served| CatalogEntry { name: one.name.clone(), database: Arc::clone(&one.database) };
+        let catalog = Catalog::new(databases.iter().map(entry).collect()).map_err(io::Error::other)?;
         let handle = Handle::new();
         let listening: Vec<(i32, Option<Choice>)> = listeners.iter().map(Listener::speaks).collect();
         let shared = Arc::new(Shared {
@@ -401,6 +406,7 @@ impl Server {
             has_front: databases[0].database.engine().checkpointed().is_some(),
             long_block_len: if databases[0].has_buffers { LONG_VALUE_LEN } else { usize::MAX },
             databases,
+            catalog,
             clock,
             handle: handle.clone(),
             connections: ConnectionCounters::default(),

@@ -353,6 +353,9 @@ fn several_databases_are_kept_and_told_and_memcacheds_commands_use_the_first() {
         assert_eq!(["0:kind", "1:kind", "2:kind"].map(of), ["mem:tree", "disk:hash", "disk:tree"]);
         assert_eq!(["0:records", "1:records", "2:records"].map(of), ["1", "0", "0"]);
         assert_eq!((of("1:name"), of("2:name")), ("carts".to_string(), names[2].to_string()));
+        let one = client.stats(" databases carts");
+        assert!(one.len() > 5 && one.iter().all(|(name, _)| name.starts_with("1:")), "{one:?}");
+        assert!(client.stats(" databases nope").is_empty());
         let metrics = page(&server, "/metrics");
         assert!(metrics.contains("todana_database_records{db=\"mem:tree\"} 1\n"), "{metrics}");
         assert!(metrics.contains("todana_database_records{db=\"carts\"} 0\n"), "{metrics}");

@@ -9,11 +9,11 @@ use todana_engine::{DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions};
 
 /// The databases of a server, in the order in which they were named. There is at least one.
 pub struct Catalog {
-    entries: Vec<Entry>,
+    entries: Vec<CatalogEntry>,
 }
 
 /// A database of several.
-pub struct Entry {
+pub struct CatalogEntry {
     /// The name that it was opened by.
     pub name: Name,
     /// The database.
@@ -22,7 +22,7 @@ pub struct Entry {
 
 impl Catalog {
     /// The databases in this order. Fails with `Invalid` where there is none, and as [`check`](Self::check) does.
-    pub fn new(entries: Vec<Entry>) -> Result<Catalog> {
+    pub fn new(entries: Vec<CatalogEntry>) -> Result<Catalog> {
         if entries.is_empty() {
             return Err(Error::new(ErrorKind::Invalid, "no database is named"));
         }
@@ -64,17 +64,22 @@ impl Catalog {
     }
 
     /// By number, from 0 on.
-    pub fn get(&self, number: usize) -> Option<&Entry> {
+    pub fn get(&self, number: usize) -> Option<&CatalogEntry> {
         self.entries.get(number)
     }
 
     /// By alias, or by the name as it was given, with or without its tuning; the first one of several.
-    pub fn find(&self, label: &str) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.name.label() == label || entry.name.to_string() == label)
+    pub fn find(&self, label: &str) -> Option<&CatalogEntry> {
+        self.number(label).and_then(|number| self.get(number))
+    }
+
+    /// The number of what `find` finds.
+    pub fn number(&self, label: &str) -> Option<usize> {
+        self.entries.iter().position(|entry| entry.name.label() == label || entry.name.to_string() == label)
     }
 
     /// All of them.
-    pub fn iter(&self) -> std::slice::Iter<'_, Entry> {
+    pub fn iter(&self) -> std::slice::Iter<'_, CatalogEntry> {
         self.entries.iter()
     }
 }
@@ -117,6 +122,26 @@ mod tests {
     fn check(names: &[&str]) -> Result<()> {
         let names: Vec<Name> = names.iter().map(|name| Name::parse(name).unwrap()).collect();
         Catalog::check(&names)
+    }
+
+    #[test]
+    fn databases_are_found_by_number_alias_and_name() {
+        let entry = |name: &str| {
+            let name = Name::parse(name).unwrap();
+            let engine = todana_engine::MemTree::new(todana_engine::MemTreeOptions::default()).unwrap();
+            CatalogEntry {
+                name,
+                database: Arc::new(Database::new(Box::new(engine), Arc::new(crate::SystemClock))),
+            }
+        };
+        let catalog = Catalog::new(["%#bnum=1", "carts=%", "%"].map(entry).into()).unwrap();
+        assert_eq!(catalog.len(), 3);
+        let number = |label| catalog.number(label);
+        assert_eq!([number("%"), number("%#bnum=1"), number("carts")], [Some(0), Some(0), Some(1)]);
+        assert_eq!(number("nope"), None);
+        assert_eq!(catalog.find("carts").unwrap().name.to_string(), "carts=%");
+        assert!(catalog.get(3).is_none());
+        assert!(Catalog::new(Vec::new()).is_err());
     }
 
     #[test]

@@ -81,6 +81,10 @@ impl Database {
             gate: Gate::default(),
             log: OnceLock::new(),
         };
+        if let Some(durable) = database.engine.durable() {
+            // There is no log to tell which versions have been shown.
+            database.versions.begin_anew(durable.openings());
+        }
         database.tell_time();
         database
     }

@@ -65,7 +65,7 @@ mod versions;
 
 pub use todana_engine::disk;
 
-pub use catalog::{Catalog, Entry};
+pub use catalog::{Catalog, CatalogEntry};
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
 pub use counters::{ClassCounters, Counters, Lane};
 pub use data_directory::{

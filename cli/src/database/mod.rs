@@ -3,6 +3,7 @@
 //! `records` has the data commands that `-S ./x.hash` sends here; `whole` those on whole databases (`inform`, `list` ...).
 
 mod records;
+mod walk;
 mod whole;
 
 pub(crate) use records::run;

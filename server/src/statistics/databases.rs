@@ -1,12 +1,16 @@
-//! `stats databases`: what each database holds. memcached has nothing of the kind.
+//! `stats databases`, or one by its name: what each database holds. memcached has nothing of the kind.
 
 use super::Writer;
 use crate::databases::Served;
 use crate::server::Shared;
 use todana::update_log::UpdateLog;
 
-pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
+pub(super) fn put(shared: &Shared, name: Option<&[u8]>, w: &mut Writer<'_, '_>) {
+    let wanted = name.map(|name| std::str::from_utf8(name).ok().and_then(|name| shared.catalog.number(name)));
     for (number, served) in shared.databases.iter().enumerate() {
+        if wanted.is_some_and(|wanted| wanted != Some(number)) {
+            continue;
+        }
         let status = served.database.status();
         w.put_in("", number, "name", served.name.label());
         w.put_in("", number, "kind", served.name.kind.word());

@@ -98,7 +98,7 @@ pub(crate) fn answer(shared: &Shared, group: &[u8], asker: i32, out: Out<'_>) ->
             detail::answer(shared, words.next(), out);
             return None;
         }
-        _ if is("databases") => databases::put(shared, &mut writer),
+        _ if is("databases") => databases::put(shared, words.next(), &mut writer),
         _ if is("settings") => settings::put(shared, &mut writer),
         _ if is("cachedump") => match cachedump::walk(shared, words.next(), words.next()) {
             Ok(walk) => return Some(walk),
