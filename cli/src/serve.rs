@@ -617,9 +617,13 @@ fn origins(
 ) -> Vec<(String, String, &'static str)> {
     let mut origins = Vec::new();
     for argument in command.get_arguments() {
-        let (id, Some(long)) = (argument.get_id().as_str(), argument.get_long()) else { continue };
+        let (mut id, Some(long)) = (argument.get_id().as_str(), argument.get_long()) else { continue };
         if long == "help" {
             continue;
+        }
+        // Those of the command line, which has a place of their own for them, count before all others.
+        if long == "database" && matches.value_source("databases") == Some(ValueSource::CommandLine) {
+            id = "databases";
         }
         let origin = match matches.value_source(id) {
             Some(ValueSource::CommandLine) => "flag",

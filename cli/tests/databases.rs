@@ -332,6 +332,10 @@ fn the_banner_tells_each_database_and_a_file_may_name_them() {
     assert!(lines[0].starts_with("database 0: mem:hash, gone with the process"), "{lines:?}");
     assert!(lines[1].starts_with(&format!("database 1 (carts): {path}, disk:tree")), "{lines:?}");
     assert!(lines[1].contains("--sync always"), "{lines:?}");
+    let shown = folder.expect(&["config", "show", "--", "--config", config.to_str().unwrap(), "x.hash"], 0);
+    let of_database: Vec<&str> = shown.lines().filter(|line| line.starts_with("database")).collect();
+    assert!(of_database.len() == 1 && of_database[0].contains("x.hash"), "{shown}");
+    assert!(!of_database[0].contains("carts") && of_database[0].contains("flag"), "{shown}");
 }
 
 #[test]
