@@ -289,6 +289,9 @@ mod tests {
                 admin: None,
                 protocol: Choice::Binary,
                 data: None,
+                database: None,
+                sync: Options::default().sync,
+                further: Vec::new(),
                 authentication: Authentication::None,
             }
         );
