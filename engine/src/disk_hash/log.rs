@@ -270,13 +270,15 @@ impl Log {
         self.head.write().names_unsynced = true;
     }
 
-    /// Shows the entry at a place, whose bytes are right.
+    /// Shows the entry at a place, whose bytes are right. `admits`: its block may be worth a place in the cache; that of a record
+    /// which is about to be written elsewhere is not.
     #[inline]
     pub(crate) fn see<T>(
         &self,
         segment: &Segment,
         unit: u32,
         class: u32,
+        admits: bool,
         see: impl FnOnce(&entry::Head, &[u8]) -> T,
     ) -> Result<T> {
         let offset = u64::from(unit) * 8;
@@ -297,7 +299,8 @@ impl Log {
             }
         } else if let Some(seen) = self.cache.see(segment, offset, &mut show).flatten() {
             return Ok(seen);
-        } else if self.cache.admit(segment, offset, class_bound(class).unwrap_or(usize::MAX))
+        } else if admits
+            && self.cache.admit(segment, offset, class_bound(class).unwrap_or(usize::MAX))
             && let Some(seen) = self.cache.see(segment, offset, &mut show).flatten()
         {
             return Ok(seen);
@@ -324,7 +327,7 @@ impl Log {
             return read_entry(segment, unit, class, scratch);
         }
         let mut copy = std::mem::take(scratch);
-        let outcome = self.see(segment, unit, class, |head, bytes| {
+        let outcome = self.see(segment, unit, class, false, |head, bytes| {
             if copy.len() < bytes.len() {
                 copy.resize(bytes.len().next_multiple_of(256), 0);
             }

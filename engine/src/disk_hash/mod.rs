@@ -327,7 +327,7 @@ impl Engine for DiskHash {
             let slot = page.get(index);
             let at = slot.location();
             let segment = shard.table.get(at.slot).ok_or_else(lost)?;
-            let is_it = self.log.see(segment, at.unit, slot.class(), |head, entry| {
+            let is_it = self.log.see(segment, at.unit, slot.class(), true, |head, entry| {
                 let is_it = head.kind == entry::PUT && head.key(entry) == key;
                 if is_it {
                     self.show(head, entry, &mut *see);
