@@ -9,7 +9,9 @@ mod limiter;
 mod name;
 mod options;
 mod similarity;
+mod snapshot;
 mod transfer;
+mod witness;
 
 use crate::data_directory::DataDirectory;
 use crate::database::is_change;
@@ -26,6 +28,7 @@ use todana_core::{
     Arithmetic, Checkpointed, Command, Error, ErrorKind, Place, Record, Reply, Result, Status, Store, Ttl,
     Visitor,
 };
+use witness::Witness;
 
 pub(crate) use bulk::{deal, thread_count};
 pub use cursor::Cursor;
@@ -36,6 +39,7 @@ pub use options::DbOptions;
 pub(crate) use options::TREE;
 pub(crate) use similarity::Closest;
 pub use similarity::Symbols;
+pub use snapshot::Snapshot;
 pub use transfer::{Loaded, Merge};
 
 /// So much may wait in memory where checkpoints are made of it.
@@ -62,6 +66,7 @@ struct Inner {
     directory: Option<Arc<DataDirectory>>,
     limiter: Option<Arc<Limiter>>,
     is_read_only: bool,
+    witness: Arc<Witness>,
     name: Name,
 }
 

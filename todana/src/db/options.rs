@@ -2,6 +2,7 @@
 
 use super::housekeeper::Housekeeper;
 use super::limiter::Limiter;
+use super::witness::{Witness, Witnessed};
 use super::{Db, Inner, Kind, Name, Tuning};
 use crate::data_directory::{DataDirectory, DataOptions, seed_of};
 use crate::disk::SystemDisk;
@@ -82,8 +83,9 @@ impl DbOptions {
         let kept = self.place(&name)?;
         // Locked before the engine looks at what lies in it.
         let directory = kept.as_ref().map(|path| DataDirectory::open(disk(), path)).transpose()?;
-        let engine = self.engine(&name)?;
-        let database = Database::new(engine, Arc::clone(&clock) as Arc<dyn Clock>);
+        let witness = Arc::<Witness>::default();
+        let engine = Witnessed { engine: self.engine(&name)?, witness: Arc::clone(&witness) };
+        let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
         let database = Arc::new(database.sync_engine(self.data.log.sync));
         let directory = directory.map(Arc::new);
         if let Some(directory) = &directory {
@@ -93,7 +95,16 @@ impl DbOptions {
         let housekeeper = Housekeeper::start(&database, clock, directory.as_ref(), limiter.clone())?;
         let Tuning { read_only: is_read_only, truncate, .. } = name.tuning;
         let (housekeeper, lanes) = (Some(housekeeper), ThreadLocal::new());
-        let db = Db(Arc::new(Inner { housekeeper, database, lanes, directory, limiter, is_read_only, name }));
+        let db = Db(Arc::new(Inner {
+            housekeeper,
+            database,
+            lanes,
+            directory,
+            limiter,
+            is_read_only,
+            witness,
+            name,
+        }));
         if truncate {
             db.clear()?;
         }

@@ -2,7 +2,7 @@
 
 use super::{Db, Kind, Name};
 use crate::tsv;
-use crate::{OwnedRecord, Records, Transaction, Update};
+use crate::{OwnedRecord, Records, Update};
 use std::io::{self, BufRead, Read, Write};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Expiry, Result, UnixSeconds};
@@ -65,8 +65,8 @@ impl Db {
     /// Makes a copy of all records, with flags and expiry, in a database of any kind on disk that is not there yet, and returns how
     /// many there are. The copy is as of one moment: what is written to this one meanwhile is not in it. It is on disk when this returns.
     ///
-    /// From a hash on disk to another one the files are copied while work goes on. Otherwise the copy is a transaction: others read
-    /// meanwhile, and wait before they write. Fails with `Invalid` if something lies there, with `Busy` within a transaction of this
+    /// Others read and write meanwhile. From a hash on disk to another one the files are copied; otherwise records are, from a
+    /// [snapshot](Db::snapshot). Fails with `Invalid` if something lies there, with `Busy` within a transaction of this
     /// thread, and as [`Db::open`] does; what has been copied by then is left.
     ///
     /// ```
@@ -96,11 +96,9 @@ impl Db {
             return Ok(Db::open(name)?.count());
         }
         let copy = Db::open(name)?;
-        let source = self.hold()?;
-        let copied = copy.take_in(source.iter().records(), Merge::Set)?;
-        source.abort();
+        copy.take_in(self.snapshot()?.iter().records(), Merge::Set)?;
         copy.sync()?;
-        Ok(copied)
+        Ok(copy.count())
     }
 
     /// Writes all records as tab-separated text (docs/format/tsv.md), with flags and expiry, and returns how many. They are as of no one
@@ -181,11 +179,6 @@ impl Db {
             Some(error) => Err(error),
             None => Ok(Loaded { stored, ..loaded }),
         }
-    }
-
-    /// A transaction by which nothing is written.
-    fn hold(&self) -> Result<Transaction<'_>> {
-        self.database().begin(self.lane())
     }
 
     /// Stores records, many at once; returns how many came in.

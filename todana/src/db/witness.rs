@@ -1,0 +1,283 @@
+//! What snapshots are made of: an engine that shows whoever has one what it is about to change.
+//!
+//! Always true: before a record changes, every open snapshot has what it was, unless it has that already. It is kept under the record's
+//! lock; so whoever sees a record that has changed finds what it was in the snapshot.
+
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use todana_core::{
+    Action, Attributes, Bounded, Buffer, Checkpointed, Durable, Engine, Order, Ordered, Perishable, Place,
+    Record, Result, Status, Survey, Usage, Visitor,
+};
+
+/// A record as it was.
+#[derive(Clone)]
+pub(super) struct Was {
+    value: Box<[u8]>,
+    attributes: Attributes,
+}
+
+impl Was {
+    pub(super) fn record(&self) -> Record<'_> {
+        Record::new(&self.value, self.attributes)
+    }
+}
+
+/// What has changed since a snapshot was taken, as it was before: `None` for what was not there.
+#[derive(Default)]
+pub(super) struct Past {
+    records: Mutex<BTreeMap<Box<[u8]>, Option<Was>>>,
+    /// Everything was removed at once, and nothing kept.
+    is_lost: AtomicBool,
+}
+
+impl Past {
+    /// What the record of a key was, if it has changed.
+    pub(super) fn get(&self, key: &[u8]) -> Option<Option<Was>> {
+        self.records.lock().get(key).cloned()
+    }
+
+    /// The next record in a direction that has changed, of those that were there.
+    pub(super) fn next(&self, from: Bound<&[u8]>, to: Bound<&[u8]>, is_up: bool) -> Option<(Box<[u8]>, Was)> {
+        let records = self.records.lock();
+        if is_up {
+            if is_empty(from, to) {
+                return None;
+            }
+            records.range::<[u8], _>((from, to)).find_map(|(key, was)| Some((key.clone(), was.clone()?)))
+        } else {
+            if is_empty(to, from) {
+                return None;
+            }
+            records
+                .range::<[u8], _>((to, from))
+                .rev()
+                .find_map(|(key, was)| Some((key.clone(), was.clone()?)))
+        }
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Acquire)
+    }
+}
+
+/// A range that a map would panic at.
+fn is_empty(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
+    match (from, to) {
+        (Bound::Included(from), Bound::Included(to)) => from > to,
+        (Bound::Included(from) | Bound::Excluded(from), Bound::Excluded(to) | Bound::Included(to)) => {
+            from >= to
+        }
+        _ => false,
+    }
+}
+
+/// All open snapshots.
+#[derive(Default)]
+pub(super) struct Witness {
+    is_wanted: AtomicBool,
+    open: RwLock<Vec<Arc<Past>>>,
+}
+
+impl Witness {
+    /// To be called while nobody writes; those who were about to must be over before they may again.
+    pub(super) fn open(&self) -> Arc<Past> {
+        let past = Arc::<Past>::default();
+        self.open.write().push(Arc::clone(&past));
+        self.is_wanted.store(true, Ordering::SeqCst);
+        past
+    }
+
+    pub(super) fn close(&self, past: &Arc<Past>) {
+        let mut open = self.open.write();
+        open.retain(|other| !Arc::ptr_eq(other, past));
+        self.is_wanted.store(!open.is_empty(), Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    fn keep(&self, key: &[u8], old: Option<Record<'_>>) {
+        for past in &*self.open.read() {
+            past.records.lock().entry(key.into()).or_insert_with(|| {
+                old.map(|old| Was { value: old.value.into(), attributes: old.attributes })
+            });
+        }
+    }
+
+    fn lose_all(&self) {
+        for past in &*self.open.read() {
+            past.is_lost.store(true, Ordering::Release);
+            past.records.lock().clear();
+        }
+    }
+}
+
+/// Shows the witness what a visitor is about to change.
+struct Witnessing<'v> {
+    inner: &'v mut dyn Visitor,
+    key: &'v [u8],
+    witness: &'v Witness,
+}
+
+impl Visitor for Witnessing<'_> {
+    #[inline]
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        let action = self.inner.visit(old);
+        // Asked under the record's lock: whoever opens a snapshot waits for the visits that have begun.
+        if self.witness.is_wanted() && action != Action::Keep {
+            self.witness.keep(self.key, old);
+        }
+        action
+    }
+
+    fn applied(&mut self, now: Option<Record<'_>>) {
+        self.inner.applied(now);
+    }
+}
+
+/// An engine with a witness.
+pub(super) struct Witnessed {
+    pub(super) engine: Box<dyn Engine>,
+    pub(super) witness: Arc<Witness>,
+}
+
+impl Engine for Witnessed {
+    #[inline]
+    fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        self.engine.view(key, see)
+    }
+
+    fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        self.engine.peek(key, see)
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        self.engine.visit(key, &mut Witnessing { inner: visitor, key, witness: &self.witness })
+    }
+
+    fn fence(&self) {
+        self.engine.fence();
+    }
+
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        self.engine.scan(from, see)
+    }
+
+    fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
+        self.witness.lose_all();
+        self.engine.clear(cleared)
+    }
+
+    fn status(&self) -> Status {
+        self.engine.status()
+    }
+
+    fn survey(&self) -> Survey {
+        self.engine.survey()
+    }
+
+    fn order(&self) -> Option<Order> {
+        self.engine.order()
+    }
+
+    fn expect(&self, order: Order) {
+        self.engine.expect(order);
+    }
+
+    fn settle(&self) {
+        self.engine.settle();
+    }
+
+    fn prefetch(&self, key: &[u8]) {
+        self.engine.prefetch(key);
+    }
+
+    fn maintain(&self) -> bool {
+        self.engine.maintain()
+    }
+
+    fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+        self.engine.buffer(len)
+    }
+
+    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+        self.engine.room(buffer, len)
+    }
+
+    fn bounded(&self) -> Option<&dyn Bounded> {
+        self.engine.bounded()
+    }
+
+    fn ordered(&self) -> Option<&dyn Ordered> {
+        self.engine.ordered()
+    }
+
+    fn checkpointed(&self) -> Option<&dyn Checkpointed> {
+        self.engine.checkpointed()
+    }
+
+    fn durable(&self) -> Option<&dyn Durable> {
+        self.engine.durable().map(|_| self as &dyn Durable)
+    }
+
+    fn perishable(&self) -> Option<&dyn Perishable> {
+        self.engine.perishable()
+    }
+}
+
+impl Witnessed {
+    fn files(&self) -> &dyn Durable {
+        self.engine.durable().expect("asked only where the engine has the power")
+    }
+}
+
+impl Durable for Witnessed {
+    fn flush(&self) -> Result<()> {
+        self.files().flush()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.files().sync()
+    }
+
+    fn apply(&self, changes: &[(&[u8], Action<'_>)]) -> Result<()> {
+        if self.witness.is_wanted() {
+            // A commit, during which nobody else writes.
+            for (key, _) in changes {
+                let is_there = self.engine.peek(key, &mut |old| self.witness.keep(key, Some(old)))?;
+                if !is_there {
+                    self.witness.keep(key, None);
+                }
+            }
+        }
+        self.files().apply(changes)
+    }
+
+    fn copy(&self, to: &Path) -> Result<()> {
+        self.files().copy(to)
+    }
+
+    fn close(&self) -> Result<()> {
+        self.files().close()
+    }
+
+    fn openings(&self) -> u32 {
+        self.files().openings()
+    }
+
+    fn usage(&self) -> Usage {
+        self.files().usage()
+    }
+}
