@@ -219,7 +219,7 @@ impl Emitter<'_> {
     /// Emits a pair for the reduction. What goes wrong ends the whole when `map` returns.
     #[inline]
     pub fn emit(&mut self, key: &[u8], value: &[u8]) {
-        if !self.table.push(key, value) {
+        if !self.table.push(key, value, self.combine) {
             self.make_room(key, value);
         }
     }
@@ -230,7 +230,7 @@ impl Emitter<'_> {
             return;
         }
         let outcome = self.empty().and_then(|()| {
-            if self.table.push(key, value) {
+            if self.table.push(key, value, self.combine) {
                 return Ok(());
             }
             let message =

@@ -8,6 +8,7 @@
 //! ```
 
 use super::Combine;
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use std::hash::{BuildHasher, RandomState};
 use todana_core::Result;
 
@@ -22,7 +23,9 @@ pub(super) struct Table {
     bytes: Vec<u8>,
     bytes_max: usize,
     entries_max: usize,
-    hasher: RandomState,
+    secrets: RapidSecrets,
+    /// Used again and again.
+    combined: Vec<u8>,
 }
 
 /// Is shown a key and its values.
@@ -51,17 +54,20 @@ impl Table {
             bytes: Vec::new(),
             bytes_max,
             entries_max,
-            hasher: RandomState::new(),
+            // Of its own, so that nobody can choose keys that collide.
+            secrets: RapidSecrets::seed(RandomState::new().hash_one(0)),
+            combined: Vec::new(),
         }
     }
 
     fn hash(&self, key: &[u8]) -> u64 {
-        self.hasher.hash_one(key)
+        rapidhash_v3_seeded(key, &self.secrets)
     }
 
-    /// False if there is no room.
+    /// False if there is no room. With `combine` a key's values become one at once, in the place of the first, as long as that is as long:
+    /// sums never grow.
     #[inline]
-    pub(super) fn push(&mut self, key: &[u8], value: &[u8]) -> bool {
+    pub(super) fn push(&mut self, key: &[u8], value: &[u8], combine: Option<&Combine<'_>>) -> bool {
         let needed = key.len() + value.len() + HEAD;
         if needed > self.bytes_max.saturating_sub(self.bytes.len()) || self.entries.len() >= self.entries_max
         {
@@ -85,6 +91,9 @@ impl Table {
             if slot >> 32 << 32 == tag {
                 let index = (slot as u32 - 1) as usize;
                 if self.key(&self.entries[index]) == key {
+                    if combine.is_some_and(|combine| self.combine_into(index, key, value, combine)) {
+                        return true;
+                    }
                     let added = self.put_value(value);
                     let last = self.entries[index].last as usize;
                     self.bytes[last..last + 4].copy_from_slice(&added.to_le_bytes());
@@ -94,6 +103,27 @@ impl Table {
             }
             at = (at + 1) & mask;
         }
+    }
+
+    /// False if what comes of both values is not as long as the one that is there.
+    fn combine_into(&mut self, index: usize, key: &[u8], value: &[u8], combine: &Combine<'_>) -> bool {
+        let Entry { first, last, .. } = self.entries[index];
+        if first != last {
+            return false;
+        }
+        let mut combined = std::mem::take(&mut self.combined);
+        combined.clear();
+        let at = first as usize + HEAD;
+        let mut is_as_long = false;
+        if let Some(old) = self.values(first).next() {
+            combine(key, &mut [old, value].into_iter(), &mut combined);
+            is_as_long = combined.len() == old.len();
+        }
+        if is_as_long {
+            self.bytes[at..at + combined.len()].copy_from_slice(&combined);
+        }
+        self.combined = combined;
+        is_as_long
     }
 
     fn put_value(&mut self, value: &[u8]) -> u32 {
@@ -147,7 +177,8 @@ impl Table {
             bytes: Vec::new(),
             bytes_max: self.bytes_max,
             entries_max: self.entries_max,
-            hasher: self.hasher.clone(),
+            secrets: self.secrets,
+            combined: Vec::new(),
         }
     }
 
