@@ -62,6 +62,14 @@ impl Layer {
     }
 }
 
+/// What the places of a scan begin with that are keys: whether the scan has come to the layer.
+const BELOW: u8 = 0;
+const ABOVE: u8 = 1;
+
+fn tagged(tag: u8, key: &[u8]) -> Place {
+    Place::Key([&[tag], key].concat().into())
+}
+
 /// An engine as it is with a layer upon it. Only the layer is ever written to.
 pub(super) struct Layered<'l> {
     layer: &'l Layer,
@@ -146,27 +154,36 @@ impl Engine for Layered<'_> {
         from: Option<Place>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<Place>> {
-        // First what lies below and is not covered, then the layer, whose places are keys.
-        let from = match from {
-            Some(Place::Key(key)) => key,
-            place => {
+        // First what lies below and is not covered, then the layer. Places below may be keys, too.
+        let below = match from {
+            Some(Place::Key(key)) => match key.split_first() {
+                Some((&ABOVE, key)) => Err(key.to_vec()),
+                Some((_, key)) => Ok(Some(Place::Key(key.into()))),
+                None => Ok(None),
+            },
+            place => Ok(place),
+        };
+        let from = match below {
+            Err(above) => above,
+            Ok(place) => {
                 let next = self.base.scan(place, &mut |key, record| {
                     if self.layer.0.read().contains_key(key) {
                         return ControlFlow::Continue(());
                     }
                     see(key, record)
                 })?;
-                if let Some(next) = next {
-                    return Ok(Some(next));
+                match next {
+                    Some(Place::Key(key)) => return Ok(Some(tagged(BELOW, &key))),
+                    Some(number) => return Ok(Some(number)),
+                    None => Vec::new(),
                 }
-                Arc::default()
             }
         };
         let records = self.layer.0.read();
         let mut flow = ControlFlow::Continue(());
-        for (key, record) in records.range::<[u8], _>((Bound::Included(&*from), Bound::Unbounded)) {
+        for (key, record) in records.range::<[u8], _>((Bound::Included(&from[..]), Bound::Unbounded)) {
             if flow.is_break() {
-                return Ok(Some(Place::Key((&**key).into())));
+                return Ok(Some(tagged(ABOVE, key)));
             }
             if let Some(record) = record {
                 flow = see(key, record.record());
@@ -261,4 +278,55 @@ impl Ordered for Layered<'_> {
 
 fn unordered() -> Error {
     Error::new(ErrorKind::Invalid, "this engine keeps no order")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::database::Replay;
+    use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
+
+    #[test]
+    fn a_scan_in_pieces_shows_what_lies_below_and_above_once() {
+        let engines: [Box<dyn Engine>; 2] = [
+            Box::new(MemHash::new(MemHashOptions::default()).unwrap()),
+            Box::new(MemTree::new(MemTreeOptions::default()).unwrap()),
+        ];
+        for engine in engines {
+            let put = |engine: &dyn Engine, key: u32, value: &[u8]| {
+                let record = Record::new(value, Attributes::default());
+                engine.visit(&key.to_be_bytes(), &mut Replay(Action::Put(record))).unwrap();
+            };
+            (0..500).for_each(|key| put(&*engine, key, b"below"));
+            let layer = Layer::default();
+            let layered = layer.over(&*engine);
+            (400..600).for_each(|key| put(&layered, key, b"above"));
+            layered.visit(&7u32.to_be_bytes(), &mut Replay(Action::Remove)).unwrap();
+            let mut seen = BTreeMap::new();
+            let mut place = None;
+            loop {
+                let mut count = 0;
+                place = layered
+                    .scan(place, &mut |key, record| {
+                        assert_eq!(seen.insert(key.to_vec(), record.value.to_vec()), None);
+                        count += 1;
+                        if count == 7 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                    })
+                    .unwrap();
+                if place.is_none() {
+                    break;
+                }
+            }
+            let expected: BTreeMap<_, _> = (0..600u32)
+                .filter(|&key| key != 7)
+                .map(|key| {
+                    (
+                        key.to_be_bytes().to_vec(),
+                        if key < 400 { b"below".to_vec() } else { b"above".to_vec() },
+                    )
+                })
+                .collect();
+            assert_eq!(seen, expected);
+        }
+    }
 }
