@@ -12,14 +12,15 @@ use crate::flush::{self, Flush};
 use crate::get::{self, GetVisitor, Outcome};
 use crate::inspect::InspectVisitor;
 use crate::long_value;
+use crate::records::Heading;
 use crate::store::{LongJoin, StoreVisitor};
 use crate::sweep::{Round, Sweep, Sweeps};
 use crate::touch::TouchVisitor;
 use crate::transaction::{Gate, Space};
 use crate::update_log::{Change, LogOptions, Position, Sync, UpdateLog};
 use crate::versions::Versions;
-use parking_lot::MutexGuard;
-use std::ops::ControlFlow;
+use parking_lot::RwLockReadGuard;
+use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use todana_core::{
@@ -27,6 +28,9 @@ use todana_core::{
     Inspect, Inspection, LONG_VALUE_LEN, Order, Place, Record, Refusal, Reply, Result, Shared, Status, Store,
     StoreMode, Touch, Ttl, UnixSeconds, Visitor, WhenFull,
 };
+
+/// Records that a scan shows before it lets a commit in.
+const STRETCH: usize = 256;
 
 /// How often a long append is tried outside of the lock before it is made under it, for whoever is always too late.
 const JOINS_APART: u32 = 8;
@@ -223,6 +227,11 @@ impl Database {
         self.engine.room(buffer, len)
     }
 
+    /// Whether a planned removal of everything has come due and was not carried out yet.
+    pub(crate) fn is_flush_due(&self) -> bool {
+        self.flush.is_due(self.clock.now())
+    }
+
     /// The update log, if there is one.
     pub fn log(&self) -> Option<&UpdateLog> {
         self.log.get()
@@ -230,7 +239,7 @@ impl Database {
 
     /// Carries out a planned flush whose time has come.
     #[inline]
-    fn flush_if_due(&self, now: UnixSeconds) {
+    pub(crate) fn flush_if_due(&self, now: UnixSeconds) {
         if self.flush.is_due(now) {
             // While a transaction is open it waits for a later command.
             self.gate.unless_closed(|| {
@@ -282,7 +291,7 @@ impl Database {
 
     /// Keeps commits and clears away until it is dropped: taken before an engine's locks, as those take it.
     pub(crate) fn stillness(&self) -> Stillness<'_> {
-        Stillness { _no_commit: self.gate.begin_commit(), clear: self.flush.stillness() }
+        Stillness { _no_commit: self.gate.keep_commits_out(), clear: self.flush.stillness() }
     }
 
     /// The end of the log, which has been told of whatever the engine has.
@@ -359,8 +368,21 @@ impl Database {
     /// Whether this is a change, and the log could not be told of it.
     #[inline]
     fn refuses(&self, command: &Command<'_>) -> bool {
-        (self.log.get().is_some_and(|log| !log.takes_changes()) || self.has_lost_disk.load(Ordering::Relaxed))
-            && is_change(command)
+        self.cannot_write() && is_change(command)
+    }
+
+    pub(crate) fn cannot_write(&self) -> bool {
+        self.log.get().is_some_and(|log| !log.takes_changes()) || self.has_lost_disk.load(Ordering::Relaxed)
+    }
+
+    /// Removes all records at once. Fails with `Unavailable` if that cannot be written, with `Busy` if this thread has a transaction
+    /// open.
+    pub fn clear(&self, lane: &Lane) -> Result<()> {
+        if self.cannot_write() {
+            return Err(unwritable());
+        }
+        lane.counts.cmd_flush.one();
+        self.plan_flush(lane, Ttl::Never, self.clock.now())
     }
 
     /// Removes some of what has expired. False if there is none, and there was none either since the sweep had removed
@@ -407,8 +429,8 @@ impl Database {
     /// `Unavailable` if the update log cannot be written.
     pub fn visit_record(&self, lane: &Lane, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         self.flush_if_due(self.clock.now());
-        if self.log.get().is_some_and(|log| !log.takes_changes()) {
-            return Err(Error::new(ErrorKind::Unavailable, "the update log cannot be written"));
+        if self.cannot_write() {
+            return Err(unwritable());
         }
         self.visit_in(self.space(), lane, key, visitor)
     }
@@ -470,9 +492,56 @@ impl Database {
     ) -> Result<Option<Place>> {
         let now = self.clock.now();
         self.flush_if_due(now);
-        self.engine.scan(from, &mut |key, record| {
-            if record.attributes.expiry.is_live(now) { see(key, record) } else { ControlFlow::Continue(()) }
-        })
+        let (mut place, mut has_broken) = (from, false);
+        loop {
+            // Nothing of a commit is shown before all of it; and no commit waits for more than a stretch.
+            let _no_commit = self.gate.keep_commits_out();
+            let mut seen = 0;
+            place = self.engine.scan(place, &mut |key, record| {
+                seen += 1;
+                if record.attributes.expiry.is_live(now) && see(key, record).is_break() {
+                    has_broken = true;
+                }
+                if has_broken || seen == STRETCH { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            if place.is_none() || has_broken {
+                return Ok(place);
+            }
+        }
+    }
+
+    /// Shows the live records from a key on, in order, until `see` breaks. What [`Ordered`] promises holds here too. Fails with
+    /// `Invalid` where the engine keeps no order.
+    ///
+    /// [`Ordered`]: todana_core::Ordered
+    pub(crate) fn walk(
+        &self,
+        heading: Heading,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let now = self.clock.now();
+        self.flush_if_due(now);
+        let (mut from, mut has_broken) = (from.map(<[u8]>::to_vec), false);
+        loop {
+            let _no_commit = self.gate.keep_commits_out();
+            let (mut seen, mut last) = (0, Vec::new());
+            let start = from.as_ref().map(Vec::as_slice);
+            crate::records::walk(&*self.engine, heading, start, &mut |key, record| {
+                seen += 1;
+                if record.attributes.expiry.is_live(now) && see(key, record).is_break() {
+                    has_broken = true;
+                }
+                if seen == STRETCH {
+                    last.extend_from_slice(key);
+                }
+                if has_broken || seen == STRETCH { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            if has_broken || seen < STRETCH {
+                return Ok(());
+            }
+            from = Bound::Excluded(last);
+        }
     }
 
     /// The same for what is known of records besides their values.
@@ -545,6 +614,8 @@ impl Database {
         let mut living = Living::new(visitor, key, now, space, &forgets);
         let mut removed = self.sweep.gone();
         let outcome = loop {
+            // It may fail before it comes to the visitor.
+            living.turned_away = false;
             let outcome = space.engine.visit(key, &mut living);
             if living.turned_away {
                 if worth == Worth::Note {
@@ -593,6 +664,7 @@ impl Database {
         let mut outcome = space.engine.visit(key, &mut living);
         while living.turned_away {
             space.wait()?;
+            living.turned_away = false;
             outcome = space.engine.visit(key, &mut living);
         }
         if let Some(end) = living.logged {
@@ -725,6 +797,9 @@ impl Database {
                 });
                 if shown {
                     return (outcome, 0);
+                }
+                if error.kind() == ErrorKind::Busy {
+                    return (Outcome::Miss, 0);
                 }
                 let class = self.classes.of(get.key.len());
                 lane.class(class).out_of_memory.one();
@@ -960,6 +1035,10 @@ impl Database {
     }
 }
 
+pub(crate) fn unwritable() -> Error {
+    Error::new(ErrorKind::Unavailable, "changes cannot be written to disk")
+}
+
 /// Whether a command is meant to change something. Reads may note things on records all the same: a version that is shown, a
 /// sliding expiry that moves.
 pub(crate) fn is_change(command: &Command<'_>) -> bool {
@@ -1015,7 +1094,7 @@ struct Met {
 
 /// See [`Database::stillness`].
 pub(crate) struct Stillness<'d> {
-    _no_commit: MutexGuard<'d, ()>,
+    _no_commit: RwLockReadGuard<'d, ()>,
     clear: flush::Stillness<'d>,
 }
 

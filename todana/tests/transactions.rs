@@ -197,6 +197,162 @@ fn what_has_no_room_leaves_everything_as_it_was() {
     }
 }
 
+/// The new values fill what the smaller ones leave free, so that the old ones do not fit while all the new ones are there.
+#[test]
+fn what_is_undone_is_what_was_there_even_where_memory_is_full() {
+    let options = DbOptions::default().memory_max(4 << 20).when_full(WhenFull::Refuse);
+    let db = options.open("mem:hash").unwrap();
+    let old = vec![b'o'; 50_000];
+    let mut count = 0;
+    while db.set(format!("a{count:03}").as_bytes(), &old).is_ok() {
+        count += 1;
+    }
+    let transaction = db.begin().unwrap();
+    for number in 0..count {
+        transaction.set(format!("a{number:03}").as_bytes(), b"small").unwrap();
+        transaction.set(format!("b{number:03}").as_bytes(), &vec![b'n'; 60_000]).unwrap();
+    }
+    assert_eq!(transaction.commit().unwrap_err().kind(), ErrorKind::Full);
+    for number in 0..count {
+        let value = db.get(format!("a{number:03}").as_bytes()).unwrap();
+        assert!(value.as_ref() == Some(&old), "a{number:03} is {:?}", value.map(|value| value.len()));
+    }
+    assert_eq!(db.count(), count);
+    // The limit counts again.
+    assert_eq!(db.set(b"more", &old).unwrap_err().kind(), ErrorKind::Full);
+}
+
+#[test]
+fn nothing_of_a_commit_that_fails_is_ever_seen_by_a_scan_or_missed_by_a_get() {
+    for name in ["mem:hash", "mem:tree"] {
+        let options = DbOptions::default().memory_max(4 << 20).when_full(WhenFull::Refuse);
+        let db = options.open(name).unwrap();
+        for number in 0..100u8 {
+            db.set(&[b'a', number], b"old").unwrap();
+        }
+        let ends = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    let mut count = 0;
+                    db.for_each(&mut |key, record| {
+                        assert!(key[0] != b'a' || record.value == b"old", "{key:?}");
+                        count += usize::from(key[0] == b'a');
+                        std::ops::ControlFlow::Continue(())
+                    })
+                    .unwrap();
+                    assert!(count >= 100);
+                }
+            });
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    for number in 0..100u8 {
+                        assert_eq!(text(&db, &[b'a', number]).as_deref(), Some("old"), "{number}");
+                    }
+                }
+            });
+            for _ in 0..10 {
+                let transaction = db.begin().unwrap();
+                for number in 0..100u8 {
+                    if number % 2 == 0 {
+                        transaction.remove(&[b'a', number]).unwrap();
+                    } else {
+                        transaction.set(&[b'a', number], b"new").unwrap();
+                    }
+                }
+                for number in 0..100u8 {
+                    transaction.set(&[b'b', number], &vec![b'n'; 60_000]).unwrap();
+                }
+                assert_eq!(transaction.commit().unwrap_err().kind(), ErrorKind::Full);
+            }
+            ends.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+#[test]
+fn a_get_of_what_is_not_there_is_a_miss_also_where_accesses_are_noted() {
+    on_each_kind(|db| {
+        let look = todana_core::Get {
+            key: b"a",
+            needs: todana_core::Needs { access: true, version: false },
+            ..todana_core::Get::default()
+        };
+        db.execute(&todana_core::Command::Get(look), &mut |_| ()).unwrap();
+        let transaction = db.begin().unwrap();
+        let other = {
+            let db = db.clone();
+            thread::spawn(move || {
+                let mut answer = None;
+                let get = todana_core::Get { key: b"a", ..todana_core::Get::default() };
+                db.execute(&todana_core::Command::Get(get), &mut |reply| answer = Some(format!("{reply:?}")))
+                    .unwrap();
+                answer
+            })
+        };
+        assert_eq!(other.join().unwrap().as_deref(), Some("Miss"));
+        transaction.commit().unwrap();
+    });
+}
+
+#[test]
+fn who_waits_before_an_engine_that_is_closed_meanwhile_is_told_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::open(folder.path().join("x.hash").to_str().unwrap()).unwrap();
+    db.set(b"a", b"1").unwrap();
+    let transaction = db.begin().unwrap();
+    let other = {
+        let db = db.clone();
+        thread::spawn(move || db.set(b"a", b"2"))
+    };
+    transaction.get(b"a").unwrap();
+    db.database().engine().durable().unwrap().close().unwrap();
+    transaction.abort();
+    assert!(other.join().unwrap().is_err());
+}
+
+#[test]
+fn a_planned_flush_that_comes_due_keeps_what_came_after_it() {
+    let clock = Arc::new(todana::ManualClock::new(todana::UnixSeconds(1_000_000)));
+    let engine = MemHash::new(MemHashOptions::default()).unwrap();
+    let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+    let lane = database.lane();
+    let flush = todana_core::Command::Flush { at: Ttl::Seconds(10) };
+    let count = || database.status().records;
+    database.execute(&lane, &flush, &mut |_| ());
+    let transaction = database.begin(&lane).unwrap();
+    transaction.set(b"before", b"1").unwrap();
+    clock.advance(11);
+    assert_eq!(transaction.commit().unwrap_err().kind(), ErrorKind::Busy);
+    database.maintain();
+    assert_eq!(count(), 0);
+    database.execute(&lane, &flush, &mut |_| ());
+    let transaction = database.begin(&lane).unwrap();
+    transaction.set(b"before", b"1").unwrap();
+    transaction.commit().unwrap();
+    clock.advance(11);
+    // It is carried out before the transaction begins.
+    let transaction = database.begin(&lane).unwrap();
+    assert_eq!(transaction.get(b"before").unwrap(), None);
+    transaction.set(b"after", b"2").unwrap();
+    transaction.commit().unwrap();
+    database.maintain();
+    assert_eq!(count(), 1);
+}
+
+#[test]
+fn who_cannot_clear_is_told_so() {
+    on_each_kind(|db| {
+        db.set(b"a", b"1").unwrap();
+        let transaction = db.begin().unwrap();
+        assert_eq!(db.clear().unwrap_err().kind(), ErrorKind::Busy);
+        transaction.commit().unwrap();
+        assert_eq!(db.count(), 1);
+        db.clear().unwrap();
+        assert_eq!(db.count(), 0);
+    });
+}
+
 #[test]
 fn a_flush_waits_and_a_transaction_cannot_make_one() {
     on_each_kind(|db| {

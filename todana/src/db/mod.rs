@@ -15,7 +15,6 @@ mod witness;
 
 use crate::data_directory::DataDirectory;
 use crate::database::is_change;
-use crate::records::{living, walk};
 use crate::update_log::Position;
 use crate::{Database, Heading, Lane, Records, Transaction};
 use housekeeper::Housekeeper;
@@ -25,8 +24,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use thread_local::ThreadLocal;
 use todana_core::{
-    Arithmetic, Checkpointed, Command, Error, ErrorKind, Place, Record, Reply, Result, Status, Store, Ttl,
-    Visitor,
+    Arithmetic, Checkpointed, Command, Error, ErrorKind, Place, Record, Reply, Result, Status, Store, Visitor,
 };
 use witness::Witness;
 
@@ -129,8 +127,11 @@ impl Db {
 
     /// Removes all records.
     pub fn clear(&self) -> Result<()> {
-        let flush = Command::Flush { at: Ttl::Never };
-        self.execute(&flush, &mut |_| ())
+        let lane = self.lane();
+        let before = lane.logged();
+        self.0.database.clear(lane)?;
+        self.0.database.settle_engine()?;
+        self.settle(before)
     }
 
     /// Shows every live record, in no order unless the engine keeps one, until `see` breaks. A record that is there throughout is
@@ -277,8 +278,7 @@ impl Records for Db {
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        let mut see = living(&self.0.database, see);
-        walk(self.0.database.engine(), heading, from, &mut see)
+        self.0.database.walk(heading, from, see)
     }
 }
 

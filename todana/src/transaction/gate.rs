@@ -8,22 +8,23 @@
 //! that; they look, too, while they hold the lock of the record. So others see all of a commit or nothing.
 
 use super::layer::Layer;
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ThreadId;
 use todana_core::{Error, ErrorKind, Result};
 
 #[derive(Default)]
 pub(crate) struct Gate {
     closed: AtomicBool,
-    shielded: AtomicBool,
+    /// Grows whenever the shield is raised or lowered: it is odd while it is up.
+    shieldings: AtomicU64,
     /// Whose transaction is open.
     owner: Mutex<Option<ThreadId>>,
     opened: Condvar,
     shield: RwLock<Option<Arc<Layer>>>,
     /// Held by a commit from its first change to its entry in the log.
-    committing: Mutex<()>,
+    committing: RwLock<()>,
 }
 
 impl Gate {
@@ -37,7 +38,14 @@ impl Gate {
     /// Whether records have to be read by way of the shield. To be asked under the lock of the record.
     #[inline]
     pub(crate) fn is_shielded(&self) -> bool {
-        self.shielded.load(Ordering::Relaxed)
+        self.shieldings.load(Ordering::Relaxed) % 2 == 1
+    }
+
+    /// How often the shield has been raised or lowered. What was not there, or not as it was to be seen, between two equal
+    /// answers, was so for everybody.
+    #[inline]
+    pub(super) fn shieldings(&self) -> u64 {
+        self.shieldings.load(Ordering::Acquire)
     }
 
     /// Waits until others may write. Fails with `Busy` if it is this thread's own transaction that keeps it waiting.
@@ -82,25 +90,30 @@ impl Gate {
     }
 
     /// What is done before this is dropped is one commit.
-    pub(crate) fn begin_commit(&self) -> MutexGuard<'_, ()> {
-        self.committing.lock()
+    pub(super) fn begin_commit(&self) -> RwLockWriteGuard<'_, ()> {
+        self.committing.write()
+    }
+
+    /// No commit is under way until this is dropped.
+    pub(crate) fn keep_commits_out(&self) -> RwLockReadGuard<'_, ()> {
+        self.committing.read()
     }
 
     /// Runs while no commit is under way: the log has been told of whatever the engine has.
     pub(crate) fn between_commits<T>(&self, run: impl FnOnce() -> T) -> T {
-        let _none = self.committing.lock();
+        let _none = self.keep_commits_out();
         run()
     }
 
     /// From now on the records of this layer are read from it.
     pub(super) fn raise(&self, shield: Layer) {
         *self.shield.write() = Some(Arc::new(shield));
-        self.shielded.store(true, Ordering::SeqCst);
+        self.shieldings.fetch_add(1, Ordering::SeqCst);
     }
 
     /// From now on records are read from the engine again.
     pub(super) fn lower(&self) {
-        self.shielded.store(false, Ordering::SeqCst);
+        self.shieldings.fetch_add(1, Ordering::SeqCst);
         *self.shield.write() = None;
     }
 

@@ -17,12 +17,15 @@ mod layer;
 
 use crate::counters::Lane;
 use crate::update_log::{Change, Gathered, Position, UpdateLog};
-use crate::{Database, database::Replay};
+use crate::{
+    Database,
+    database::{Replay, unwritable},
+};
 use layer::{Layer, Owned};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
-use todana_core::{Action, Command, Engine, Error, ErrorKind, Record, Reply, Result, Visitor};
+use todana_core::{Action, Command, Engine, Error, ErrorKind, MemoryLimit, Record, Reply, Result, Visitor};
 
 pub(crate) use gate::Gate;
 
@@ -56,6 +59,7 @@ impl Space<'_> {
     #[inline]
     pub(crate) fn look(&self, key: &[u8], counts: bool, mut see: impl FnMut(Record<'_>)) -> Result<bool> {
         loop {
+            let shieldings = self.gate.map_or(0, Gate::shieldings);
             let mut is_replaced = false;
             let mut see_unless_replaced = |record: Record<'_>| {
                 is_replaced = self.is_shielded();
@@ -68,7 +72,10 @@ impl Space<'_> {
             } else {
                 self.engine.peek(key, &mut see_unless_replaced)
             };
-            if !is_replaced && (matches!(found, Ok(true)) || !self.is_shielded()) {
+            // What is not there may only be away behind the shield of a commit, perhaps of one that has failed meanwhile.
+            let is_certain = matches!(found, Ok(true))
+                || (shieldings.is_multiple_of(2) && shieldings == self.gate.map_or(0, Gate::shieldings));
+            if !is_replaced && is_certain {
                 return found;
             }
             // Else the commit has come to its end.
@@ -103,6 +110,7 @@ impl Database {
     /// Begins a transaction, once no other one is open; what it does is counted in this lane. Fails with `Busy` if this thread has
     /// one open already.
     pub fn begin<'d>(&'d self, lane: &'d Lane) -> Result<Transaction<'d>> {
+        self.flush_if_due(self.now());
         self.gate().close()?;
         let transaction = Transaction::new(self, lane);
         self.engine().fence();
@@ -111,6 +119,7 @@ impl Database {
 
     /// The same without waiting: `None` if there is another one.
     pub fn try_begin<'d>(&'d self, lane: &'d Lane) -> Option<Transaction<'d>> {
+        self.flush_if_due(self.now());
         let transaction = self.gate().try_close().then(|| Transaction::new(self, lane))?;
         self.engine().fence();
         Some(transaction)
@@ -171,8 +180,12 @@ impl<'d> Transaction<'d> {
     fn apply(&self, changes: &BTreeMap<Box<[u8]>, Option<Owned>>) -> Result<Option<Position>> {
         let database = self.database;
         let log = database.log();
-        if log.is_some_and(|log| !log.takes_changes()) {
-            return Err(Error::new(ErrorKind::Unavailable, "the update log cannot be written"));
+        if database.cannot_write() {
+            return Err(unwritable());
+        }
+        if database.is_flush_due() {
+            let message = "everything was to be removed while the transaction was open: try again";
+            return Err(Error::new(ErrorKind::Busy, message));
         }
         let mut gathered = Gathered::default();
         for (key, record) in changes.iter().filter(|_| log.is_some()) {
@@ -196,19 +209,40 @@ impl<'d> Transaction<'d> {
             return Ok(None);
         }
         if let Err(error) = make(database, changes.iter().map(|(key, record)| (&**key, record.as_ref()))) {
-            // What was there fits again, unless others have taken the room since, as memory that evicts may have them; then it is
-            // as if it had been evicted. The log is told, as a checkpoint may have met what was undone.
-            for (key, record) in &undo {
-                let _ = make(database, [(&**key, record.as_ref())]);
-                if let Some(log) = log {
-                    log.append(&change(key, record.as_ref()));
-                }
-            }
+            self.undo(&undo);
             return Err(error);
         }
         let end = log.map(|log| log.append(&gathered.change()));
         drop(lowers);
         Ok(end)
+    }
+
+    /// Puts back what changes that were made in part have replaced.
+    fn undo(&self, replaced: &Records) {
+        let database = self.database;
+        let keys = |was_there: bool| replaced.iter().filter(move |(_, record)| record.is_some() == was_there);
+        // What was not there gives its room back first. The rest fitted before, though perhaps not into the same blocks: for this
+        // the limit does not count.
+        let bounded = database.engine().bounded();
+        let limit = bounded.map(|bounded| bounded.limit());
+        if let Some(bounded) = bounded {
+            bounded.set_limit(MemoryLimit { bytes: None, ..bounded.limit() });
+        }
+        for (key, record) in keys(false).chain(keys(true)) {
+            let mut record = record.as_ref();
+            if make(database, [(&**key, record)]).is_err() {
+                // The system gives no memory: better nothing than what was never committed.
+                record = None;
+                let _ = make(database, [(&**key, record)]);
+            }
+            // The log is told, as a checkpoint may have met what was undone.
+            if let Some(log) = database.log() {
+                log.append(&change(key, record));
+            }
+        }
+        if let (Some(bounded), Some(limit)) = (bounded, limit) {
+            bounded.set_limit(limit);
+        }
     }
 
     /// The records that these changes replace.
