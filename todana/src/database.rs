@@ -1099,13 +1099,12 @@ pub(crate) struct Stillness<'d> {
 }
 
 impl Stillness<'_> {
-    /// The end of the log, for an engine that has all of it so far. What else it has told comes behind it once more.
-    pub(crate) fn mark(&self, log: &UpdateLog) -> Position {
+    /// The end of the log, for an engine that has all of it so far. What else it has told comes behind it once more, up to the
+    /// second position: it must be on disk before anything that stands before the mark is removed.
+    pub(crate) fn mark(&self, log: &UpdateLog) -> (Position, Position) {
         let (mark, at) = (log.end(), self.clear.planned());
-        if at.is_some() {
-            log.append(&Change::PlanClear { at });
-        }
-        mark
+        let told = at.map_or(mark, |_| log.append(&Change::PlanClear { at }));
+        (mark, told)
     }
 }
 

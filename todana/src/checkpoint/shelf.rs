@@ -5,7 +5,7 @@ use crate::Database;
 use crate::disk::{Disk, File};
 use crate::update_log::{self, Identity, Position, SEGMENT_HEADER_LEN, segment_name, segment_start};
 use parking_lot::Mutex;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::ops::ControlFlow;
@@ -184,10 +184,16 @@ impl Shelf {
         log.rotate()?;
         // A commit is in as a whole, or not begun.
         let still = RefCell::new(Some(database.stillness()));
-        let mut cut = || still.borrow().as_ref().map_or(0, |still| still.mark(log).0);
-        let mut ready = |mark: u64| {
+        let told = Cell::new(Position(0));
+        let mut cut = || {
+            let marked = still.borrow().as_ref().map(|still| still.mark(log));
+            let (mark, until) = marked.unwrap_or_default();
+            told.set(until);
+            mark.0
+        };
+        let mut ready = |_| {
             still.take();
-            log.sync_to(Position(mark))
+            log.sync_to(told.get())
         };
         engine.checkpoint_at(&mut cut, &mut ready)?;
         let mark = Position(engine.mark());

@@ -1,0 +1,89 @@
+//! A tree on disk beside its update log, opened again after its process was killed.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use todana::disk::SystemDisk;
+use todana::update_log::{LogOptions, Sync};
+use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock};
+use todana_core::{Command, Reply, Store, Ttl, UnixSeconds};
+use todana_engine::{DiskTree, DiskTreeOptions};
+
+const START: u64 = 1_700_000_000;
+
+struct Tree {
+    database: Database,
+    lane: Arc<Lane>,
+    clock: Arc<ManualClock>,
+    // Dropped last: the lock outlives the log.
+    directory: DataDirectory,
+}
+
+fn open(path: &Path) -> Tree {
+    let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
+    let clock_too = || Arc::clone(&clock) as Arc<dyn Clock>;
+    let directory = DataDirectory::open(Arc::new(SystemDisk), path).unwrap();
+    let options = DiskTreeOptions { spills: false, ..DiskTreeOptions::default() };
+    let engine = DiskTree::open(&path.join("tree"), options).unwrap();
+    let database = Database::new(Box::new(engine), clock_too());
+    // Nothing comes to disk by itself.
+    let log = LogOptions { sync: Sync::Every(Duration::from_secs(3600)), ..LogOptions::default() };
+    let options = DataOptions { log, ..DataOptions::default() };
+    directory.restore(&database, clock_too(), &options, &mut |_| ()).unwrap();
+    Tree { lane: database.lane(), database, clock, directory }
+}
+
+impl Tree {
+    fn run(&self, command: Command<'_>) {
+        let mut is_done = false;
+        self.database.execute(&self.lane, &command, &mut |reply| {
+            is_done = matches!(reply, Reply::Done | Reply::Stored(_));
+        });
+        assert!(is_done, "{command:?}");
+    }
+
+    fn set(&self, key: &[u8]) {
+        self.run(Command::Store(Store { key, value: b"1", ..Store::default() }));
+    }
+
+    fn records(&self) -> u64 {
+        self.database.status().records
+    }
+}
+
+/// What is in the files at this moment, as a process that is killed leaves it.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let place = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &place);
+        } else {
+            fs::copy(entry.path(), place).unwrap();
+        }
+    }
+}
+
+#[test]
+fn planned_flush_outlives_a_checkpoint_and_a_kill() {
+    let folder = tempfile::tempdir().unwrap();
+    let (place, left) = (folder.path().join("x.tree"), folder.path().join("left.tree"));
+    let tree = open(&place);
+    tree.set(b"a");
+    tree.run(Command::Flush { at: Ttl::Seconds(3600) });
+    let log = tree.database.log().unwrap();
+    log.sync_to(log.end()).unwrap();
+    tree.directory.checkpoint(&tree.database).unwrap();
+    copy(&place, &left);
+
+    let tree = open(&left);
+    assert_eq!(tree.records(), 1);
+    tree.clock.advance(3599);
+    tree.database.maintain();
+    assert_eq!(tree.records(), 1);
+    tree.clock.advance(1);
+    tree.database.maintain();
+    assert_eq!(tree.records(), 0);
+}
