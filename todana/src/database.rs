@@ -89,6 +89,10 @@ impl Database {
             // There is no log to tell which versions have been shown.
             database.versions.begin_anew(durable.openings());
         }
+        if database.engine.durable().is_some() || database.engine.checkpointed().is_some() {
+            // It may have come with records, and nobody has taken note of when they expire.
+            database.sweep.want();
+        }
         database.tell_time();
         database
     }

@@ -7,7 +7,7 @@ use todana_core::{
     Arithmetic, Buffer, Command, Engine, Get, MemoryLimit, Perishable, Place, Record, Refusal, Reply, Result,
     SizeClass, Status, Store, Touch, Ttl, UnixSeconds, Visitor, WhenFull,
 };
-use todana_engine::{MemHash, MemHashOptions};
+use todana_engine::{DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, MemHash, MemHashOptions};
 
 const START: u64 = 1_700_000_000;
 
@@ -19,9 +19,12 @@ struct Under {
 
 fn database(bytes: Option<u64>) -> Under {
     let limit = MemoryLimit { bytes, when_full: WhenFull::Refuse };
-    let engine = MemHash::new(MemHashOptions { shards: Some(2), limit, ..Default::default() }).unwrap();
+    over(Box::new(MemHash::new(MemHashOptions { shards: Some(2), limit, ..Default::default() }).unwrap()))
+}
+
+fn over(engine: Box<dyn Engine>) -> Under {
     let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
-    let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+    let database = Database::new(engine, Arc::clone(&clock) as Arc<dyn Clock>);
     Under { lane: database.lane(), database, clock }
 }
 
@@ -68,6 +71,38 @@ fn what_expires_goes_though_nobody_asks_for_it_and_the_rest_stays() {
     let sweeps = under.database.sweeps();
     assert_eq!((sweeps.removed, sweeps.is_running), (6003, false));
     assert_eq!(under.database.counters().reclaimed, 0, "no command has come upon any");
+}
+
+#[test]
+fn what_expires_goes_after_a_reopening_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let hash =
+        || Box::new(DiskHash::open(&folder.path().join("x.hash"), DiskHashOptions::default()).unwrap());
+    let tree =
+        || Box::new(DiskTree::open(&folder.path().join("x.tree"), DiskTreeOptions::default()).unwrap());
+    let open_hash = || over(hash());
+    let open_tree = || over(tree());
+    let kinds: [&dyn Fn() -> Under; 2] = [&open_hash, &open_tree];
+    for open in kinds {
+        let under = open();
+        for n in 0..100 {
+            under.set(&format!("never:{n}"), b"1", Ttl::Never);
+            under.set(&format!("soon:{n}"), b"1", Ttl::Seconds(10));
+        }
+        if let Some(tree) = under.database.engine().checkpointed() {
+            tree.checkpoint(1).unwrap();
+        }
+        if let Some(hash) = under.database.engine().durable() {
+            hash.close().unwrap();
+        }
+        drop(under);
+
+        let under = open();
+        assert_eq!(under.records(), 200);
+        under.clock.advance(10);
+        while under.database.maintain() {}
+        assert_eq!((under.records(), under.database.sweeps().removed), (100, 100));
+    }
 }
 
 #[test]
