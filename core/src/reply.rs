@@ -109,6 +109,8 @@ pub enum Refusal {
     NotAuthenticated,
     /// The update log cannot be written, so that nothing may change.
     LogUnwritable,
+    /// A flush cannot be planned, as nothing would keep the plan over a restart.
+    NoPlans,
 }
 
 /// One reply, or one part of a reply that comes in several.

@@ -167,6 +167,26 @@ fn memcacheds_commands_answer_alike_on_every_kind_of_database() {
     }
 }
 
+/// The files of a hash keep no plan, so none is promised.
+#[test]
+fn planned_flush_is_refused_where_a_restart_would_forget_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in every_kind(folder.path()) {
+        let server = Running::start(serving(&[&name], Sync::Never));
+        let mut client = server.connect();
+        client.set(b"a", b"1");
+        client.send(b"flush_all 100\r\n");
+        if name.ends_with(".hash") || name.ends_with(".kch") {
+            client.expect(b"SERVER_ERROR this database keeps no plan of a flush: flush at once\r\n");
+        } else {
+            client.expect(b"OK\r\n");
+        }
+        client.expect_value(b"a", b"1");
+        client.send(b"flush_all 0\r\nget a\r\n");
+        client.expect(b"OK\r\nEND\r\n");
+    }
+}
+
 #[test]
 fn values_of_a_mebibyte_come_and_go_on_every_kind_of_database() {
     let folder = tempfile::tempdir().unwrap();

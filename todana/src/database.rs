@@ -356,6 +356,10 @@ impl Database {
     }
 
     fn plan_flush(&self, lane: &Lane, at: Ttl, now: UnixSeconds) -> Result<()> {
+        // Records outlive a restart there, and a plan would not.
+        if self.engine.durable().is_some() && self.log.get().is_none() && flush::is_ahead(at, now) {
+            return Err(Error::new(ErrorKind::Invalid, "this database keeps no plan of a flush"));
+        }
         self.gate.while_open(|| {
             self.flush.plan(at, now, self.engine(), &|change| {
                 if let Some(end) = self.tell(change) {
@@ -465,6 +469,7 @@ impl Database {
                 lane.counts.cmd_flush.one();
                 reply(match self.plan_flush(lane, *at, now) {
                     Ok(()) => Reply::Done,
+                    Err(error) if error.kind() == ErrorKind::Invalid => Reply::Refused(Refusal::NoPlans),
                     Err(_) => Reply::Refused(Refusal::OutOfMemory),
                 });
             }

@@ -28,6 +28,16 @@ impl Stillness<'_> {
     }
 }
 
+/// When a flush that is asked for is due.
+fn due(at: Ttl, now: UnixSeconds) -> UnixSeconds {
+    super::expiry::resolve(at, now).at().unwrap_or(now)
+}
+
+/// Whether it would have to be planned.
+pub(crate) fn is_ahead(at: Ttl, now: UnixSeconds) -> bool {
+    due(at, now) > now
+}
+
 impl Flush {
     pub(crate) fn new() -> Flush {
         Flush { at: AtomicU64::new(NONE), last: AtomicU64::new(NONE), clearing: Mutex::new(()) }
@@ -44,7 +54,7 @@ impl Flush {
         engine: &dyn Engine,
         log: &dyn Fn(Change<'_>),
     ) -> Result<()> {
-        let at = super::expiry::resolve(at, now).at().unwrap_or(now);
+        let at = due(at, now);
         self.last.store(at.0.max(now.0), Ordering::Relaxed);
         if at > now {
             // A clear that is carried out meanwhile tells that nothing is planned; this must come behind it.

@@ -146,6 +146,7 @@ fn refused(refusal: Refusal) -> Status {
         Refusal::NonNumeric => Status::NonNumeric,
         Refusal::LogUnwritable => Status::TemporaryFailure,
         Refusal::NotAuthenticated | Refusal::NotEnabled => Status::NotAuthenticated,
+        Refusal::NoPlans => Status::Invalid,
         // No packet sets a memory limit.
         Refusal::LimitTooSmall | Refusal::LimitInBytes | Refusal::LimitNotAdjustable => Status::Invalid,
     }

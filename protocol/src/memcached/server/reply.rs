@@ -220,6 +220,7 @@ fn refusal_text(refusal: Refusal) -> &'static str {
         Refusal::NonNumeric => "CLIENT_ERROR cannot increment or decrement non-numeric value",
         Refusal::NotAuthenticated => "CLIENT_ERROR authentication failure",
         Refusal::LogUnwritable => "SERVER_ERROR cannot write the update log",
+        Refusal::NoPlans => "SERVER_ERROR this database keeps no plan of a flush: flush at once",
         Refusal::NotEnabled => "SERVER_ERROR: shutdown not enabled",
         Refusal::LimitTooSmall => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
         Refusal::LimitInBytes => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",
