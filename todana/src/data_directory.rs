@@ -190,12 +190,14 @@ impl DataDirectory {
         }
         let mut trouble = None;
         let entries = replay::replay(database, &mut reader, &mut |reader| {
-            if let Some(engine) = engine.filter(|engine| engine.is_due())
-                && let Err(error) = engine.checkpoint(engine.mark())
-            {
-                // Else all of the log might not fit into memory. From this mark on it is read again if need be.
-                trouble = Some(error);
-                return ControlFlow::Break(());
+            if let Some(engine) = engine.filter(|engine| engine.is_due()) {
+                // Else all of the log might not fit into memory. From this mark on it is read again if need be, so what has
+                // been read has to be on disk first.
+                let made = self.secure(reader).and_then(|()| engine.checkpoint(engine.mark()));
+                if let Err(error) = made {
+                    trouble = Some(error);
+                    return ControlFlow::Break(());
+                }
             }
             let done = checkpoint_len + reader.position().0 - start.0;
             progress(Progress { remaining: reader.remaining(), done })
@@ -213,9 +215,7 @@ impl DataDirectory {
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         self.cut(&tail)?;
-        if let Some((path, offset)) = reader.unsure() {
-            write_again(&*self.disk, path, offset).map_err(|error| cannot("write", path, &error))?;
-        }
+        self.secure(&reader)?;
         let openings = reader.openings().saturating_add(1);
         drop(reader);
         let (disk, identity) = (Arc::clone(&self.disk), self.identity);
@@ -307,6 +307,16 @@ impl DataDirectory {
 
     pub(crate) fn shelf(&self) -> &Shelf {
         &self.shelf
+    }
+
+    /// What has been read of the log is on disk when this returns.
+    fn secure(&self, reader: &Reader) -> Result<()> {
+        match reader.unsure() {
+            Some((path, offset)) => {
+                write_again(&*self.disk, path, offset).map_err(|error| cannot("write", path, &error))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Cuts a torn tail off, for good before anything is written behind it.

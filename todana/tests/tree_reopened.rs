@@ -1,6 +1,12 @@
 //! A tree on disk beside its update log, opened again after its process was killed.
 
+#[path = "../../tests/crash_disk/mod.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod crash_disk;
+
+use crash_disk::CrashDisk;
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,4 +92,59 @@ fn planned_flush_outlives_a_checkpoint_and_a_kill() {
     tree.clock.advance(1);
     tree.database.maintain();
     assert_eq!(tree.records(), 0);
+}
+
+const LOG: &str = "/data";
+
+fn tree_with_front(folder: &Path, front_bytes: u64) -> Database {
+    let options = DiskTreeOptions { spills: false, front_bytes, ..DiskTreeOptions::default() };
+    let engine = DiskTree::open(folder, options).unwrap();
+    Database::new(Box::new(engine), Arc::new(ManualClock::new(UnixSeconds(START))))
+}
+
+/// Reads the log of this disk into a database, until it `breaks`.
+fn restore(disk: &CrashDisk, database: &Database, breaks: bool) -> todana_core::Result<DataDirectory> {
+    let directory = DataDirectory::open(Arc::new(disk.clone()), Path::new(LOG)).unwrap();
+    let log = LogOptions { sync: Sync::Never, ..LogOptions::default() };
+    let options = DataOptions { log, ..DataOptions::default() };
+    let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
+    let flow = if breaks { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    directory.restore_unless(database, clock, &options, &mut |_| flow).map(|_| directory)
+}
+
+#[test]
+fn tree_never_has_what_a_power_failure_takes_from_the_log_that_is_being_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name);
+    // Written, but by no means on disk.
+    let disk = CrashDisk::new();
+    let database = tree_with_front(&place("first"), 1 << 30);
+    let _directory = restore(&disk, &database, false).unwrap();
+    let lane = database.lane();
+    for n in 0..3000 {
+        let key = format!("k{n}");
+        let store = Store { key: key.as_bytes(), value: &[b'v'; 1000], ..Store::default() };
+        database.execute(&lane, &Command::Store(store), &mut |_| ());
+    }
+    let log = database.log().unwrap();
+    while log.written() < log.end() {
+        std::thread::yield_now();
+    }
+    disk.stop();
+
+    // The next one makes a checkpoint while it reads, and dies at once.
+    let disk = CrashDisk::with(disk.state());
+    let tree = tree_with_front(&place("second"), 256 << 10);
+    restore(&disk, &tree, true).map(|_| ()).unwrap_err();
+    disk.stop();
+    drop(tree);
+    let kept = tree_with_front(&place("second"), 1 << 30).status().records;
+    assert!(kept > 100, "{kept} records in the tree");
+    for seed in 0..16 {
+        let database = tree_with_front(&place(&format!("after {seed}")), 1 << 30);
+        let disk = CrashDisk::with(disk.state().reboot(seed));
+        let _directory = restore(&disk, &database, false).unwrap();
+        let told = database.status().records;
+        assert!(told >= kept, "seed {seed}: {told} records in the log, {kept} in the tree");
+    }
 }

@@ -193,7 +193,7 @@ impl Reader {
     }
 
     /// What may not be on disk, although it was read: from this offset of this file on. The system may have failed to write it, and
-    /// have told that to a process that is no more. Known at the end.
+    /// have told that to a process that is no more. Exact at the end; before, perhaps more than need be.
     pub fn unsure(&self) -> Option<(&Path, u64)> {
         let segment = self.segment.as_ref()?;
         let from = self.synced.max(segment.start);
