@@ -14,15 +14,12 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use todana::checkpoint::CheckpointKeeper;
+use todana::checkpoint::{CheckpointKeeper, FRONT_BYTES_MAX};
 use todana::disk::Disk;
 use todana::update_log::{Sync, Tail};
 use todana::{CachedClock, Clock, DataDirectory, DataOptions, Database, Kind, Name, Opened, seed_of};
 use todana_core::{Checkpointed, Engine, Error, ErrorKind, LONG_VALUE_LEN, MemoryLimit, Result, WhenFull};
 use todana_engine::{EvictionObserver, MemHash, MemHashOptions, MemTree, MemTreeOptions};
-
-/// So much may wait in memory for a checkpoint of a tree on disk; then whoever writes waits for it.
-pub(crate) const FRONT_BYTES_MAX: u64 = 128 << 20;
 
 /// What all threads know of a database.
 pub(crate) struct Served {

@@ -56,6 +56,8 @@ pub struct Database {
     gate: Gate,
     /// Set once, when what is kept has been restored.
     log: OnceLock<UpdateLog>,
+    /// Set once, if at all. Behind the log, as it may hold what the log lies in.
+    before_commit: OnceLock<Box<dyn Fn() -> Result<()> + Send + std::marker::Sync>>,
 }
 
 impl Database {
@@ -84,6 +86,7 @@ impl Database {
             has_lost_disk: AtomicBool::new(false),
             gate: Gate::default(),
             log: OnceLock::new(),
+            before_commit: OnceLock::new(),
         };
         if let Some(durable) = database.engine.durable() {
             // There is no log to tell which versions have been shown.
@@ -234,6 +237,16 @@ impl Database {
     /// Whether a planned removal of everything has come due and was not carried out yet.
     pub(crate) fn is_flush_due(&self) -> bool {
         self.flush.is_due(self.clock.now())
+    }
+
+    /// Each commit calls this before it changes anything, and fails as it does: for whoever makes room for changes. Once at most.
+    pub fn before_commit(&self, call: impl Fn() -> Result<()> + Send + std::marker::Sync + 'static) {
+        let is_first = self.before_commit.set(Box::new(call)).is_ok();
+        debug_assert!(is_first, "a second call before commits");
+    }
+
+    pub(crate) fn prepare_commit(&self) -> Result<()> {
+        self.before_commit.get().map_or(Ok(()), |call| call())
     }
 
     /// The update log, if there is one.

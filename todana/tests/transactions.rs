@@ -49,6 +49,28 @@ fn others_see_nothing_of_a_transaction_until_it_is_committed_and_all_of_it_then(
 }
 
 #[test]
+fn commit_that_can_make_no_room_fails_and_changes_nothing() {
+    let db = Db::open("mem:hash").unwrap();
+    db.set(b"a", b"1").unwrap();
+    let has_room = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&has_room);
+    db.database().before_commit(move || match asked.load(Ordering::Relaxed) {
+        true => Ok(()),
+        false => Err(todana::Error::new(ErrorKind::Unavailable, "no room can be made")),
+    });
+    let commit = || {
+        let transaction = db.begin().unwrap();
+        transaction.set(b"a", b"2").unwrap();
+        transaction.commit()
+    };
+    assert_eq!(commit().unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(text(&db, b"a").as_deref(), Some("1"));
+    has_room.store(true, Ordering::Relaxed);
+    commit().unwrap();
+    assert_eq!(text(&db, b"a").as_deref(), Some("2"));
+}
+
+#[test]
 fn what_is_aborted_or_dropped_has_never_been() {
     on_each_kind(|db| {
         db.set(b"a", b"1").unwrap();

@@ -30,6 +30,10 @@ pub(crate) use shelf::{BroughtBack, Shelf};
 pub use shelf::{Footprint, Held, Hold};
 pub(crate) use writer::{Sink, write, write_empty};
 
+/// So many bytes of changes may wait in memory where an engine brings them to disk by checkpoints ([`todana_core::Checkpointed`]); then
+/// whoever makes more waits for one.
+pub const FRONT_BYTES_MAX: u64 = 128 << 20;
+
 /// How checkpoints are made, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointOptions {

@@ -13,6 +13,7 @@ mod snapshot;
 mod transfer;
 mod witness;
 
+use crate::checkpoint::FRONT_BYTES_MAX;
 use crate::data_directory::DataDirectory;
 use crate::database::is_change;
 use crate::update_log::Position;
@@ -39,9 +40,6 @@ pub(crate) use similarity::Closest;
 pub use similarity::Symbols;
 pub use snapshot::Snapshot;
 pub use transfer::{Loaded, Merge};
-
-/// So much may wait in memory where checkpoints are made of it.
-const FRONT_BYTES_MAX: u64 = 128 << 20;
 
 /// An open database. Clones are the same one; it is closed when the last of them is dropped.
 ///
@@ -217,16 +215,19 @@ impl Db {
         }
     }
 
-    /// Where changes wait in memory for a checkpoint and have become far too many, whoever makes more makes the checkpoint.
     fn relieve_front(&self) -> Result<()> {
-        let is_crowded = |engine: &dyn Checkpointed| engine.pending_bytes() > FRONT_BYTES_MAX;
-        match (&self.0.directory, self.0.database.engine().checkpointed()) {
-            (Some(directory), Some(engine)) if is_crowded(engine) => {
-                directory.checkpoint(&self.0.database).map(|_| ())
-            }
-            _ => Ok(()),
-        }
+        let Inner { directory, database, .. } = &*self.0;
+        directory.as_ref().map_or(Ok(()), |directory| relieve_front(database, directory))
     }
+}
+
+/// Where changes wait in memory for a checkpoint and have become far too many, whoever makes more makes the checkpoint.
+fn relieve_front(database: &Database, directory: &DataDirectory) -> Result<()> {
+    let pending = database.engine().checkpointed().map_or(0, Checkpointed::pending_bytes);
+    if pending <= FRONT_BYTES_MAX {
+        return Ok(());
+    }
+    directory.checkpoint(database).map(|_| ())
 }
 
 impl Records for Db {

@@ -3,7 +3,7 @@
 use super::housekeeper::Housekeeper;
 use super::limiter::Limiter;
 use super::witness::{Witness, Witnessed};
-use super::{Db, Inner, Kind, Name, Tuning};
+use super::{Db, Inner, Kind, Name, Tuning, relieve_front};
 use crate::data_directory::{DataDirectory, DataOptions, seed_of};
 use crate::disk::SystemDisk;
 use crate::{CachedClock, Clock, Database};
@@ -90,6 +90,11 @@ impl DbOptions {
         let directory = directory.map(Arc::new);
         if let Some(directory) = &directory {
             directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, &self.data, &mut |_| ())?;
+        }
+        if let Some(directory) = directory.as_ref().filter(|_| database.engine().checkpointed().is_some()) {
+            let (weak, directory) = (Arc::downgrade(&database), Arc::clone(directory));
+            let relieve = move |database: Arc<Database>| relieve_front(&database, &directory);
+            database.before_commit(move || weak.upgrade().map_or(Ok(()), &relieve));
         }
         let limiter = self.limiter(&name).map(Arc::new);
         let housekeeper = Housekeeper::start(&database, clock, directory.as_ref(), limiter.clone())?;

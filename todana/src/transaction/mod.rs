@@ -187,6 +187,7 @@ impl<'d> Transaction<'d> {
             let message = "everything was to be removed while the transaction was open: try again";
             return Err(Error::new(ErrorKind::Busy, message));
         }
+        database.prepare_commit()?;
         let mut gathered = Gathered::default();
         for (key, record) in changes.iter().filter(|_| log.is_some()) {
             if !gathered.push(change(key, record.as_ref())) {
