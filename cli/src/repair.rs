@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::Repair;
+use todana::backup::BACKUP;
 use todana::disk::SystemDisk;
 use todana::update_log::Finding;
 use todana_core::ErrorKind;
@@ -54,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let repaired = repaired.map_err(|error| match error.kind() {
         ErrorKind::Busy => Failure::trouble(format!("{error}; stop it first")),
         // That it is a backup is all that can be.
-        ErrorKind::Invalid => {
+        ErrorKind::Invalid if directory.join(BACKUP).exists() => {
             let directory = directory.display();
             Failure::usage(format!(
                 "{directory} is a backup, and stays as it is: `todana verify {directory}` tells whether it is damaged, \

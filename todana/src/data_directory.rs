@@ -167,6 +167,9 @@ impl DataDirectory {
         let allowance = Allowance::of(database);
         let mut log_len: Option<(Position, u64)> = None;
         let engine = database.engine().checkpointed();
+        if engine.is_none() {
+            refuse_tree(&*self.disk, &self.path)?;
+        }
         let brought = match engine {
             // What it had at its mark lies in files of its own.
             Some(_) => BroughtBack::default(),
@@ -425,6 +428,21 @@ fn refuse_backup(disk: &dyn Disk, path: &Path) -> Result<()> {
     if is_backup {
         let message =
             format!("{} is a backup: make a data directory of it with `todana restore`", path.display());
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    Ok(())
+}
+
+/// A tree on disk has an update log too, but its records lie in its own file: whoever takes it for the data of a database in memory finds
+/// an empty one. Fails with `Invalid` for one, whatever the directory is called.
+pub(crate) fn refuse_tree(disk: &dyn Disk, path: &Path) -> Result<()> {
+    // What cannot be listed shows further on.
+    let is_tree = |names: Vec<String>| names.iter().any(|name| name == "data.mdb");
+    if disk.list(&path.join(crate::db::TREE)).is_ok_and(is_tree) {
+        let message = format!(
+            "{} is a tree on disk, no data directory: `todana check` looks through it, `todana copy` makes a copy of it",
+            path.display()
+        );
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(())

@@ -9,7 +9,7 @@
 
 use crate::backup::BACKUP;
 use crate::clock::Clock;
-use crate::data_directory::{CHECKPOINTS, LOG, Target, cannot, is_there, lock, repair_locked};
+use crate::data_directory::{CHECKPOINTS, LOG, Target, cannot, is_there, lock, refuse_tree, repair_locked};
 use crate::disk::Disk;
 use crate::restoration::restore_from;
 use crate::update_log::{Tail, position_of, segment_start};
@@ -33,6 +33,7 @@ pub fn restore_damaged(
     clock: Arc<dyn Clock>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Repair, Restored)> {
+    refuse_tree(&*disk, &options.from)?;
     // Nobody writes to it while it is copied. A backup is written to by nobody, and may lie where nothing can be locked.
     let is_locked =
         !is_there(&*disk, &options.from.join(BACKUP))? && is_there(&*disk, &options.from.join("lock"))?;

@@ -16,7 +16,7 @@
 use crate::backup::Manifest;
 use crate::checkpoint::{CheckpointOptions, Failure, Reader as CheckpointReader, Shelf};
 use crate::clock::Clock;
-use crate::data_directory::{CHECKPOINTS, LOG, Lock, Target, cannot, read_identity};
+use crate::data_directory::{CHECKPOINTS, LOG, Lock, Target, cannot, read_identity, refuse_tree};
 use crate::disk::Disk;
 use crate::update_log::{Change, Entry, Identity, Position, Reader, Tail, openings_of, segment_start};
 use crate::{DataDirectory, DataOptions, Database, Progress, moment};
@@ -149,6 +149,7 @@ impl Source {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Source> {
         let path = options.from.clone();
+        refuse_tree(&*disk, &path)?;
         let manifest = Manifest::read(&*disk, &path)?;
         let identity = read_identity(&*disk, &path)?;
         let mut lock = held;

@@ -3,7 +3,7 @@
 use super::manifest::{Kind, Listed, Manifest};
 use super::stream::{self, Header};
 use crate::checkpoint::{Failure, Held, Hold};
-use crate::data_directory::{LOG, cannot};
+use crate::data_directory::{LOG, cannot, refuse_tree};
 use crate::disk::{Disk, File};
 use crate::update_log::{
     Change, Identity, Position, Reader, SEGMENT_HEADER_LEN, Tail, segment_name, segment_start,
@@ -88,8 +88,9 @@ impl Backup {
 
     /// Begins a backup of a directory whose database is not at work: of its newest whole checkpoint and the log behind it,
     /// both of which it reads first. A torn tail of the log is left out. Fails with `Corrupt` where the data cannot be had because of
-    /// damage, the message naming file and offset.
+    /// damage, the message naming file and offset; with `Invalid` if it is a tree on disk.
     pub fn of_rest(directory: &DataDirectory, progress: &mut dyn FnMut(u64)) -> Result<Backup> {
+        refuse_tree(&**directory.disk(), directory.path())?;
         let hold = directory.hold(Position(0));
         let mut backup = Backup::new(directory, hold, None);
         backup.enqueue_identity()?;

@@ -46,11 +46,12 @@ pub struct Repair {
 }
 
 /// Lists what is damaged in a data directory and what is to be done about it; does so where it `repairs`, and changes nothing on disk
-/// otherwise. Fails with `Busy` if a server has the directory open, with `Invalid` if it is a backup, and with `Corrupt` where
+/// otherwise. Fails with `Busy` if a server has the directory open, with `Invalid` if it is a backup or a tree on disk, and with `Corrupt` where
 /// nothing can be done.
 pub fn repair(disk: Arc<dyn Disk>, path: &Path, repairs: bool) -> Result<Repair> {
     // Its identity is not to be written anew either: its list has the checksum of the one it had.
     super::refuse_backup(&*disk, path)?;
+    super::refuse_tree(&*disk, path)?;
     repair_held(disk, path, None, repairs)
 }
 

@@ -51,9 +51,10 @@ pub struct Newest {
 
 /// Reads a whole data directory and checks every checksum; `progress` is told the bytes read so far, now and then. What is
 /// damaged is listed, not an error; behind damage to the log nothing more of it is read. Fails with `Unavailable` if there is no
-/// data directory or its files cannot be listed. The directory is not locked: while a server works on it, the end of the
+/// data directory or its files cannot be listed, with `Invalid` if it is a tree on disk. The directory is not locked: while a server works on it, the end of the
 /// log may look torn.
 pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Verified> {
+    super::refuse_tree(&*disk, path)?;
     let mut damages = Vec::new();
     let manifest = match Manifest::read(&*disk, path) {
         Err(error) if error.kind() == ErrorKind::Corrupt => {

@@ -124,6 +124,8 @@ fn is_alias(word: &str) -> bool {
 }
 
 fn kind_of(database: &str) -> Option<(Kind, Option<PathBuf>)> {
+    // As a shell completes the name of a directory.
+    let database = database.trim_end_matches('/');
     let kind = match database {
         "mem:hash" | ":" | "-" | "*" => return Some((Kind::MemHash, None)),
         "mem:tree" | "%" | "+" => return Some((Kind::MemTree, None)),
@@ -245,6 +247,16 @@ mod tests {
         assert!(read.read_only && read.must_exist && !read.truncate);
         let fresh = Name::parse("x.kch#mode=wct").unwrap().tuning;
         assert!(!fresh.read_only && !fresh.must_exist && fresh.truncate);
+    }
+
+    #[test]
+    fn a_slash_behind_a_name_changes_nothing() {
+        for name in ["./x.tree/", "./x.tree//", "./x.tree/#bnum=1"] {
+            let parsed = Name::parse(name).unwrap();
+            let path = parsed.path.unwrap();
+            assert_eq!((parsed.kind, path.to_str()), (Kind::DiskTree, Some("./x.tree")));
+        }
+        assert!(Name::parse("dir/.tree/").is_err());
     }
 
     #[test]

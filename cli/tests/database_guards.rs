@@ -1,0 +1,61 @@
+//! What a command must not do to a database on disk, however it is named.
+
+mod running;
+
+use running::{text, todana};
+use std::fs;
+use std::path::Path;
+
+/// Runs a command in a folder; returns its exit code, output and complaint.
+fn run(folder: &Path, words: &[&str]) -> (Option<i32>, String, String) {
+    let output = todana().args(words).current_dir(folder).output().unwrap();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn folder_with(name: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for key in ["a", "b", "c"] {
+        assert_eq!(run(folder.path(), &["set", key, "value", "-S", name]).0, Some(0));
+    }
+    folder
+}
+
+fn count(folder: &Path, name: &str) -> String {
+    run(folder, &["count", name]).1
+}
+
+#[test]
+fn a_slash_behind_the_name_of_a_tree_makes_no_data_directory_of_it() {
+    let folder = folder_with("./u.tree");
+    let at = folder.path();
+    assert_ne!(run(at, &["repair", "./u.tree/"]).0, Some(0));
+    assert_eq!(run(at, &["repair", "./u.tree/", "--yes"]).0, Some(0));
+    assert_eq!(fs::read_dir(at.join("u.tree/checkpoints")).unwrap().count(), 0);
+    assert_eq!(run(at, &["verify", "./u.tree/"]).0, Some(2));
+    assert_eq!(run(at, &["backup", "./u.tree/", "bk"]).0, Some(2));
+    assert!(!at.join("bk").exists());
+    assert_eq!(count(at, "./u.tree/"), "3\n");
+}
+
+#[test]
+fn a_tree_under_another_name_is_refused_where_a_data_directory_is_wanted() {
+    let folder = folder_with("./u.tree");
+    let at = folder.path();
+    fs::rename(at.join("u.tree"), at.join("users")).unwrap();
+    for words in [
+        &["repair", "users"][..],
+        &["repair", "users", "--yes"],
+        &["verify", "users"],
+        &["backup", "./users", "bk"],
+        &["restore", "users", "made"],
+        &["restore", "--damaged", "users", "made"],
+    ] {
+        let (code, _, complaint) = run(at, words);
+        assert_eq!(code, Some(2), "{words:?}: {complaint}");
+        assert!(complaint.contains("is a tree on disk, no data directory"), "{words:?}: {complaint}");
+    }
+    assert!(!at.join("bk").exists() && !at.join("made").exists());
+    fs::rename(at.join("users"), at.join("u.tree")).unwrap();
+    assert_eq!(fs::read_dir(at.join("u.tree/checkpoints")).unwrap().count(), 0);
+    assert_eq!(count(at, "./u.tree"), "3\n");
+}

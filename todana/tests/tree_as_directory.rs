@@ -1,0 +1,95 @@
+//! A tree on disk lies in a directory with an update log, and is no data directory all the same, whatever it is called.
+
+mod folder;
+
+use folder::{disk, folder};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use todana::backup::Backup;
+use todana::{
+    DataDirectory, Database, Db, DbOptions, Records, RestoreOptions, SystemClock, repair, restore,
+    restore_damaged, verify,
+};
+use todana_core::{Error, ErrorKind};
+use todana_engine::{MemHash, MemHashOptions};
+
+/// A tree with one record, and under a name that does not say so.
+fn renamed_tree(folder: &Path) -> PathBuf {
+    let (tree, renamed) = (folder.join("u.tree"), folder.join("users"));
+    let db = Db::open(tree.to_str().unwrap()).unwrap();
+    db.set(b"hello", b"world").unwrap();
+    db.sync().unwrap();
+    drop(db);
+    fs::rename(tree, &renamed).unwrap();
+    renamed
+}
+
+fn expect_refused<T>(outcome: Result<T, Error>) {
+    let Err(error) = outcome else { panic!("a tree was taken for a data directory") };
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("is a tree on disk, no data directory"), "{error}");
+}
+
+fn expect_whole(renamed: &Path) {
+    let tree = renamed.with_file_name("u.tree");
+    fs::rename(renamed, &tree).unwrap();
+    assert_eq!(fs::read_dir(tree.join("checkpoints")).unwrap().count(), 0);
+    let db = Db::open(tree.to_str().unwrap()).unwrap();
+    assert_eq!(db.get(b"hello").unwrap(), Some(b"world".to_vec()));
+}
+
+fn database() -> Database {
+    Database::new(Box::new(MemHash::new(MemHashOptions::default()).unwrap()), Arc::new(SystemClock))
+}
+
+#[test]
+fn a_tree_is_not_repaired_as_a_data_directory() {
+    let folder = folder();
+    let tree = renamed_tree(folder.path());
+    for repairs in [false, true] {
+        expect_refused(repair(disk(), &tree, repairs));
+    }
+    expect_whole(&tree);
+}
+
+#[test]
+fn a_tree_is_not_verified_as_a_data_directory() {
+    let folder = folder();
+    let tree = renamed_tree(folder.path());
+    expect_refused(verify(disk(), &tree, &mut |_| ()));
+    expect_whole(&tree);
+}
+
+#[test]
+fn no_backup_is_made_of_a_tree() {
+    let folder = folder();
+    let tree = renamed_tree(folder.path());
+    let directory = DataDirectory::open_existing(disk(), &tree).unwrap();
+    expect_refused(Backup::of_rest(&directory, &mut |_| ()));
+    drop(directory);
+    expect_whole(&tree);
+}
+
+#[test]
+fn nothing_is_restored_from_a_tree() {
+    let folder = folder();
+    let tree = renamed_tree(folder.path());
+    let target = folder.path().join("target");
+    let options = RestoreOptions { from: tree.clone(), target: target.clone(), ..RestoreOptions::default() };
+    expect_refused(restore(disk(), &options, &database(), Arc::new(SystemClock), &mut |_| ()));
+    expect_refused(restore_damaged(disk(), &options, &database(), Arc::new(SystemClock), &mut |_| ()));
+    assert!(!target.exists());
+    expect_whole(&tree);
+}
+
+#[test]
+fn a_tree_is_no_data_directory_of_a_database_in_memory() {
+    let folder = folder();
+    let tree = renamed_tree(folder.path());
+    for kind in ["mem:hash", "mem:tree"] {
+        let options = DbOptions::default().data_dir(&tree);
+        expect_refused(options.open(kind));
+    }
+    expect_whole(&tree);
+}
