@@ -111,6 +111,12 @@ pub enum Refusal {
     LogUnwritable,
     /// A flush cannot be planned, as nothing would keep the plan over a restart.
     NoPlans,
+    /// The bytes on disk are damaged: what the record is cannot be told.
+    Damaged,
+    /// The disk cannot be read or written, or the database is closed.
+    Unavailable,
+    /// A transaction of the same thread is open, which this would have to wait for.
+    Busy,
 }
 
 /// One reply, or one part of a reply that comes in several.

@@ -483,7 +483,7 @@ impl Database {
                 reply(match self.plan_flush(lane, *at, now) {
                     Ok(()) => Reply::Done,
                     Err(error) if error.kind() == ErrorKind::Invalid => Reply::Refused(Refusal::NoPlans),
-                    Err(_) => Reply::Refused(Refusal::OutOfMemory),
+                    Err(error) => Reply::Refused(refusal(&error)),
                 });
             }
             Command::Noop => reply(Reply::Done),
@@ -759,7 +759,6 @@ impl Database {
         let mut outcome = Outcome::Miss;
         let mut size = 0;
         let (mut must_visit, mut is_expired) = (false, false);
-        // A local engine's reads do not fail; one that cannot answer now has no record to show.
         let see = |record: Record<'_>| {
             if !record.attributes.expiry.is_live(now) {
                 is_expired = true;
@@ -771,7 +770,11 @@ impl Database {
                 must_visit = true;
             }
         };
-        let _ = space.look(get.key, !get.silent, see);
+        if let Err(error) = space.look(get.key, !get.silent, see) {
+            // What cannot be read is not known to be missing.
+            reply(Reply::Refused(refusal(&error)));
+            return (Outcome::Refused, self.classes.of(get.key.len()));
+        }
         if must_visit {
             return self.visit_get(space, lane, get, now, reply);
         }
@@ -824,8 +827,10 @@ impl Database {
                     return (Outcome::Miss, 0);
                 }
                 let class = self.classes.of(get.key.len());
-                lane.class(class).out_of_memory.one();
-                reply(Reply::Refused(Refusal::OutOfMemory));
+                if error.kind() == ErrorKind::Full {
+                    lane.class(class).out_of_memory.one();
+                }
+                reply(Reply::Refused(refusal(&error)));
                 (Outcome::Refused, class)
             }
         }
@@ -850,13 +855,7 @@ impl Database {
                 met_class = met.class;
                 outcome
             }
-            Err(error) => {
-                let refusal = match error.kind() {
-                    ErrorKind::Invalid => Refusal::TooLarge,
-                    _ => Refusal::OutOfMemory,
-                };
-                Reply::Refused(refusal)
-            }
+            Err(error) => Reply::Refused(refusal(&error)),
         };
         if !matches!(outcome, Reply::Refused(_)) {
             lane.counts.cmd_set.one();
@@ -893,11 +892,13 @@ impl Database {
         refusal: Refusal,
         now: UnixSeconds,
     ) {
-        if refusal == Refusal::TooLarge {
-            lane.counts.store_too_large.one();
-        } else {
-            lane.counts.store_no_memory.one();
-            lane.class(class).out_of_memory.one();
+        match refusal {
+            Refusal::TooLarge => lane.counts.store_too_large.one(),
+            Refusal::OutOfMemory => {
+                lane.counts.store_no_memory.one();
+                lane.class(class).out_of_memory.one();
+            }
+            _ => {}
         }
         if discards {
             let _ = self.visit(space, lane, key, now, &mut Remove);
@@ -963,7 +964,7 @@ impl Database {
         self.note([delete.ttl, None], now);
         let (outcome, class) = match visited {
             Ok(met) => (visitor.outcome, met.class),
-            Err(_) => (Reply::Refused(Refusal::OutOfMemory), 0),
+            Err(error) => (Reply::Refused(refusal(&error)), 0),
         };
         match outcome {
             // A record that stays, without its value or as stale, is none deleted.
@@ -993,12 +994,12 @@ impl Database {
         self.note([arithmetic.touch, arithmetic.vivify], now);
         let (outcome, class) = match visited {
             Ok(met) => (visitor.outcome, lane.class(met.class)),
-            Err(_) => {
+            Err(error) => {
                 // No store: memcached counts what finds no memory here by class alone.
                 let digits = arithmetic.initial.checked_ilog10().map_or(1, |log| log as usize + 1);
                 let class = lane.class(self.classes.of(arithmetic.key.len() + digits));
-                class.out_of_memory.one();
-                (Reply::Refused(Refusal::OutOfMemory), class)
+                class.out_of_memory.add(u64::from(error.kind() == ErrorKind::Full));
+                (Reply::Refused(refusal(&error)), class)
             }
         };
         let (hits, class_hits, misses) = match arithmetic.direction {
@@ -1036,7 +1037,7 @@ impl Database {
                 lane.counts.touch_misses.one();
                 Reply::NotFound
             }
-            Err(_) => Reply::Refused(Refusal::OutOfMemory),
+            Err(error) => Reply::Refused(refusal(&error)),
         }
     }
 
@@ -1052,13 +1053,24 @@ impl Database {
         let mut visitor = InspectVisitor { inspect, now, versions: &self.versions, outcome: Reply::Miss };
         match self.visit_telling(self.for_notes(space), Worth::Answer, lane, inspect.key, now, &mut visitor) {
             Ok(_) => visitor.outcome,
-            Err(_) => Reply::Refused(Refusal::OutOfMemory),
+            Err(error) => Reply::Refused(refusal(&error)),
         }
     }
 }
 
 pub(crate) fn unwritable() -> Error {
     Error::new(ErrorKind::Unavailable, "changes cannot be written to disk")
+}
+
+/// What a command is answered whose visit has failed.
+fn refusal(error: &Error) -> Refusal {
+    match error.kind() {
+        ErrorKind::Invalid => Refusal::TooLarge,
+        ErrorKind::Full => Refusal::OutOfMemory,
+        ErrorKind::Busy => Refusal::Busy,
+        ErrorKind::Corrupt => Refusal::Damaged,
+        ErrorKind::Unavailable | ErrorKind::Closed => Refusal::Unavailable,
+    }
 }
 
 /// Whether a command is meant to change something. Reads may note things on records all the same: a version that is shown, a

@@ -65,8 +65,9 @@ pub enum Heading {
 /// What can be done with records, on a [`Db`](crate::Db) and within a [`Transaction`] alike.
 ///
 /// Expired records are not there. Keys and values are any bytes. All methods fail with `Full` where there is no room and nothing
-/// may be evicted, with `Invalid` for keys and values longer than any engine takes, and writes with `Unavailable` where the database is
-/// kept on disk and the disk cannot be written.
+/// may be evicted, with `Invalid` for keys and values longer than any engine takes, with `Corrupt` where the record's bytes on disk are damaged, with
+/// `Unavailable` where the database is kept on disk and the disk cannot be read or written, and writes with `Busy` where the thread has a
+/// transaction open that they are not part of.
 ///
 /// ```
 /// use todana::{Db, Records};
@@ -299,14 +300,11 @@ pub trait Records {
     /// # Ok::<(), todana::Error>(())
     /// ```
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
-        let mut found = false;
+        let mut outcome = Err(unexpected());
         self.execute(&Command::Get(Get { key, ..Get::default() }), &mut |reply| {
-            if let Reply::Hit(hit) = reply {
-                found = true;
-                see(hit.record);
-            }
+            outcome = found(reply).map(|record| record.map(&mut *see).is_some());
         })?;
-        Ok(found)
+        outcome
     }
 
     /// A record with its attributes and a version, by which [`compare_and_set`](Records::compare_and_set) tells whether it has
@@ -323,21 +321,21 @@ pub trait Records {
     /// ```
     fn get_record(&self, key: &[u8]) -> Result<Option<OwnedRecord>> {
         let needs = Needs { version: true, access: false };
-        let mut found = None;
+        let mut outcome = Err(unexpected());
         self.execute(&Command::Get(Get { key, needs, ..Get::default() }), &mut |reply| {
-            if let Reply::Hit(hit) = reply {
-                found = Some(OwnedRecord::of(hit.record));
-            }
+            outcome = found(reply).map(|record| record.map(OwnedRecord::of));
         })?;
-        Ok(found)
+        outcome
     }
 
     /// Whether there is such a record. Does not count as a use of it.
     fn contains(&self, key: &[u8]) -> Result<bool> {
-        let mut found = false;
+        let mut outcome = Err(unexpected());
         let look = Get { key, silent: true, ..Get::default() };
-        self.execute(&Command::Get(look), &mut |reply| found = matches!(reply, Reply::Hit(_)))?;
-        Ok(found)
+        self.execute(&Command::Get(look), &mut |reply| {
+            outcome = found(reply).map(|record| record.is_some())
+        })?;
+        outcome
     }
 
     /// Stores a record, whatever was there; it stays until it is removed.
@@ -619,6 +617,15 @@ fn store(records: &(impl Records + ?Sized), store: &Store<'_>) -> Result<bool> {
     outcome
 }
 
+/// What a read has found; not that it could not be read.
+fn found(reply: Reply<'_>) -> Result<Option<Record<'_>>> {
+    match reply {
+        Reply::Hit(hit) => Ok(Some(hit.record)),
+        Reply::Miss => Ok(None),
+        other => Err(refused(other)),
+    }
+}
+
 fn refused(reply: Reply<'_>) -> Error {
     match reply {
         Reply::Refused(Refusal::TooLarge) => {
@@ -629,6 +636,14 @@ fn refused(reply: Reply<'_>) -> Error {
         }
         Reply::Refused(Refusal::LogUnwritable) => {
             Error::new(ErrorKind::Unavailable, "the update log cannot be written")
+        }
+        Reply::Refused(Refusal::Damaged) => Error::new(ErrorKind::Corrupt, "the record is damaged on disk"),
+        Reply::Refused(Refusal::Unavailable) => Error::new(
+            ErrorKind::Unavailable,
+            "the disk cannot be read or written, or the database is closed",
+        ),
+        Reply::Refused(Refusal::Busy) => {
+            Error::new(ErrorKind::Busy, "this thread has a transaction open: write through it, or end it")
         }
         _ => unexpected(),
     }

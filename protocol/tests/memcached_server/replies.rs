@@ -113,3 +113,24 @@ fn numbers_are_written_at_their_edges() {
         assert_eq!(out, b"VALUE k 4294967295 5 18446744073709551615\r\nvalue\r\nEND\r\n");
     });
 }
+
+#[test]
+fn a_record_that_cannot_be_read_is_no_miss() {
+    let damaged = "SERVER_ERROR the record is damaged on disk\r\n";
+    for (request, expected) in [
+        (&b"get k\r\n"[..], damaged),
+        (b"gets k\r\n", damaged),
+        // An error ends a list, so there is none before its last key.
+        (b"get k l\r\n", ""),
+        (b"mg k v q\r\n", damaged),
+        (b"md k q\r\n", damaged),
+        (b"set k 0 0 1\r\na\r\n", damaged),
+        (b"delete k\r\n", damaged),
+    ] {
+        with_form(request, |_, form| {
+            let mut out = Vec::new();
+            encode(form, &Reply::Refused(Refusal::Damaged), &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        });
+    }
+}

@@ -144,7 +144,8 @@ fn refused(refusal: Refusal) -> Status {
         Refusal::TooLarge => Status::TooLarge,
         Refusal::OutOfMemory => Status::OutOfMemory,
         Refusal::NonNumeric => Status::NonNumeric,
-        Refusal::LogUnwritable => Status::TemporaryFailure,
+        Refusal::LogUnwritable | Refusal::Unavailable | Refusal::Busy => Status::TemporaryFailure,
+        Refusal::Damaged => Status::InternalError,
         Refusal::NotAuthenticated | Refusal::NotEnabled => Status::NotAuthenticated,
         Refusal::NoPlans => Status::Invalid,
         // No packet sets a memory limit.

@@ -17,6 +17,7 @@ pub(super) enum Status {
     OutOfMemory,
     /// It may go well later.
     TemporaryFailure,
+    InternalError,
 }
 
 impl Status {
@@ -35,6 +36,7 @@ impl Status {
             Status::UnknownCommand => 0x81,
             Status::OutOfMemory => 0x82,
             Status::TemporaryFailure => 0x86,
+            Status::InternalError => 0x84,
         }
     }
 
@@ -52,6 +54,7 @@ impl Status {
             Status::UnknownCommand => "Unknown command",
             Status::OutOfMemory => "Out of memory",
             Status::TemporaryFailure => "Temporary failure",
+            Status::InternalError => "Internal error",
         }
     }
 }

@@ -62,8 +62,15 @@ pub fn encode(form: &Form<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
 #[inline]
 fn value(form: &ValueForm<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
     let end: &[u8] = if form.is_last { b"END\r\n" } else { b"" };
-    // Anything but a hit counts as a miss: an error in the middle of a list could not be told from a value.
-    let Reply::Hit(Hit { record, .. }) = reply else { return out.put(end) };
+    let record = match reply {
+        Reply::Hit(hit) => &hit.record,
+        // What cannot be read is not said to be missing: this stands in the place of END.
+        Reply::Refused(refusal @ (Refusal::Damaged | Refusal::Unavailable)) if form.is_last => {
+            return refused_line(refusal_text(*refusal), out);
+        }
+        // Anything else counts as a miss: clients take an error for the end of a list, and what comes behind it for another reply.
+        _ => return out.put(end),
+    };
     out.put(b"VALUE ");
     out.put(form.key);
     out.put(b" ");
@@ -221,6 +228,9 @@ fn refusal_text(refusal: Refusal) -> &'static str {
         Refusal::NotAuthenticated => "CLIENT_ERROR authentication failure",
         Refusal::LogUnwritable => "SERVER_ERROR cannot write the update log",
         Refusal::NoPlans => "SERVER_ERROR this database keeps no plan of a flush: flush at once",
+        Refusal::Damaged => "SERVER_ERROR the record is damaged on disk",
+        Refusal::Unavailable => "SERVER_ERROR the database is unavailable",
+        Refusal::Busy => "SERVER_ERROR a transaction is open",
         Refusal::NotEnabled => "SERVER_ERROR: shutdown not enabled",
         Refusal::LimitTooSmall => "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",
         Refusal::LimitInBytes => "MEMLIMIT_ADJUST_FAILED input value is megabytes not bytes",

@@ -1,0 +1,68 @@
+//! A record whose bytes on disk have changed is not taken for one that is not there, nor for a lack of room.
+
+use std::path::Path;
+use todana::{Db, ErrorKind, Records, Ttl};
+use todana_core::{Arithmetic, Command, Refusal, Reply};
+
+/// Flips a bit of the only place in a folder's files where `bytes` stand.
+fn spoil(folder: &Path, bytes: &[u8]) {
+    let mut spoiled = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "segment") {
+            continue;
+        }
+        let mut contents = std::fs::read(&path).unwrap();
+        if let Some(at) = contents.windows(bytes.len()).position(|window| window == bytes) {
+            contents[at] ^= 1;
+            std::fs::write(&path, contents).unwrap();
+            spoiled += 1;
+        }
+    }
+    assert_eq!(spoiled, 1);
+}
+
+#[test]
+fn a_damaged_record_on_disk_is_told_to_be_damaged_by_all_that_reads_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("words.hash");
+    let name = path.to_str().unwrap();
+    let db = Db::open(name).unwrap();
+    db.set(b"crane", b"one whose bytes will change").unwrap();
+    db.set(b"heron", b"whole").unwrap();
+    drop(db);
+    spoil(&path, b"one whose bytes");
+
+    let db = Db::open(name).unwrap();
+    let damaged = |outcome: todana::Result<bool>| {
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Corrupt);
+    };
+    damaged(db.get(b"crane").map(|value| value.is_some()));
+    damaged(db.view(b"crane", &mut |_| ()));
+    damaged(db.contains(b"crane"));
+    damaged(db.get_record(b"crane").map(|record| record.is_some()));
+    damaged(db.add(b"crane", b"new"));
+    damaged(db.remove(b"crane"));
+    damaged(db.touch(b"crane", Ttl::Seconds(9)));
+    damaged(db.seize(b"crane").map(|value| value.is_some()));
+    let mut told = Vec::new();
+    let sum = Command::Arithmetic(Arithmetic { key: b"crane", delta: 1, ..Arithmetic::default() });
+    db.execute(&sum, &mut |reply| told.push(matches!(reply, Reply::Refused(Refusal::Damaged)))).unwrap();
+    assert_eq!(told, [true]);
+    assert_eq!(db.get(b"heron").unwrap().as_deref(), Some(&b"whole"[..]));
+    assert_eq!(db.get(b"egret").unwrap(), None);
+}
+
+#[test]
+fn a_write_beside_a_transaction_of_the_same_thread_is_busy_and_not_out_of_room() {
+    let db = Db::open("mem:hash").unwrap();
+    db.set(b"crane", b"1").unwrap();
+    let transaction = db.begin().unwrap();
+    transaction.set(b"crane", b"2").unwrap();
+    assert_eq!(db.set(b"crane", b"3").unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(db.remove(b"crane").unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(db.touch(b"crane", Ttl::Seconds(9)).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(db.get(b"crane").unwrap().as_deref(), Some(&b"1"[..]));
+    transaction.commit().unwrap();
+    assert_eq!(db.get(b"crane").unwrap().as_deref(), Some(&b"2"[..]));
+}
