@@ -125,6 +125,7 @@ impl Db {
 
     /// Removes all records.
     pub fn clear(&self) -> Result<()> {
+        self.refuse_if_read_only()?;
         let lane = self.lane();
         let before = lane.logged();
         self.0.database.clear(lane)?;
