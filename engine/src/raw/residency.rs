@@ -12,11 +12,25 @@ struct Region {
     end: usize,
     /// `r-xp` and the like.
     access: String,
+    /// Where in the file it begins.
+    offset: u64,
     is_of_file: bool,
     resident_kib: u64,
     /// Pages that differ from the file's, or lie in no file.
     anonymous_kib: Option<u64>,
+    /// Such pages that the kernel has moved out: not counted as anonymous, yet nowhere else to be had.
+    swapped_kib: Option<u64>,
     is_locked: bool,
+}
+
+impl Region {
+    /// Whether all its pages can be had again from the file. Only where a program's file has code, or its very beginning: what the
+    /// dynamic linker has written addresses into and made read-only then (RELRO) lies in neither.
+    fn can_go(&self) -> bool {
+        let is_untouched = self.access == "r-xp" || (self.access == "r--p" && self.offset == 0);
+        let is_unchanged = self.anonymous_kib == Some(0) && self.swapped_kib == Some(0);
+        self.is_of_file && is_untouched && is_unchanged && !self.is_locked
+    }
 }
 
 /// Gives back the memory of the process that holds nothing but unchanged pages of the program's files and of its libraries'
@@ -29,15 +43,14 @@ pub fn release_start_up_memory() -> u64 {
     let Ok(smaps) = fs::read_to_string("/proc/self/smaps") else { return 0 };
     let mut released = 0;
     for region in regions(&smaps) {
-        let is_unchanged = region.anonymous_kib == Some(0);
-        let is_read_only = region.access == "r-xp" || region.access == "r--p";
-        if !(region.is_of_file && is_read_only && is_unchanged && !region.is_locked) {
+        if !region.can_go() {
             continue;
         }
-        // SAFETY: the kernel has just said that this is a private mapping of a file that nobody may write to and of which no
-        // page differs from the file's. To let go of such pages takes no byte away: whoever reads or executes one
-        // finds it mapped again from the same file, which the mapping itself keeps. The one that could change this in
-        // between, the dynamic linker, changes pages only when it loads a library, and we load none while running.
+        // SAFETY: the kernel has just said that this is a private mapping of a file that nobody may write to, and that no page of it
+        // differs from the file's, be it in memory (`Anonymous`) or moved out (`Swap`); where it does not say so, the mapping is left
+        // alone. To let go of such pages takes no byte away: whoever reads or executes one finds it mapped again from the
+        // same file, which the mapping itself keeps. What the dynamic linker relocates lies in mappings of other kinds than
+        // these (`can_go`), and we load no library while running.
         let outcome = unsafe {
             libc::madvise(
                 std::ptr::without_provenance_mut::<libc::c_void>(region.start),
@@ -74,6 +87,7 @@ fn regions(smaps: &str) -> Vec<Region> {
         match name {
             "Rss" => region.resident_kib = kib().unwrap_or(0),
             "Anonymous" => region.anonymous_kib = kib(),
+            "Swap" => region.swapped_kib = kib(),
             "VmFlags" => region.is_locked = value.split_whitespace().any(|flag| flag == "lo"),
             _ => {}
         }
@@ -86,14 +100,16 @@ fn header(line: &str) -> Option<Region> {
     let mut words = line.split_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
     let access = words.next()?;
-    let (_offset, _device, inode) = (words.next()?, words.next()?, words.next()?);
+    let (offset, _device, inode) = (words.next()?, words.next()?, words.next()?);
     Some(Region {
         start: usize::from_str_radix(start, 16).ok()?,
         end: usize::from_str_radix(end, 16).ok()?,
         access: access.to_owned(),
+        offset: u64::from_str_radix(offset, 16).ok()?,
         is_of_file: inode != "0" && words.next().is_some_and(|path| path.starts_with('/')),
         resident_kib: 0,
         anonymous_kib: None,
+        swapped_kib: None,
         is_locked: false,
     })
 }
@@ -132,6 +148,33 @@ Rss:                   8 kB
                 (0x5700_c000, 0x5700_d000, "rw-p".to_owned(), false, 8, None, false),
             ]
         );
+    }
+
+    fn can_go(header: &str, rest: &str) -> bool {
+        let smaps = format!("{header} fe:00 79153   /usr/bin/a program\nRss:   4 kB\n{rest}");
+        let regions = regions(&smaps);
+        assert_eq!(regions.len(), 1);
+        regions[0].can_go()
+    }
+
+    #[test]
+    fn pages_that_differ_from_the_file_stay_be_they_in_memory_or_moved_out() {
+        let code = "5600a000-5600c000 r-xp 00116000";
+        assert!(can_go(code, "Anonymous:   0 kB\nSwap:   0 kB\n"));
+        assert!(!can_go(code, "Anonymous:   4 kB\nSwap:   0 kB\n"));
+        assert!(!can_go(code, "Anonymous:   0 kB\nSwap:   4 kB\n"));
+        assert!(!can_go(code, "Anonymous:   0 kB\n"));
+        assert!(!can_go(code, "Swap:   0 kB\n"));
+        assert!(!can_go(code, "Anonymous:   0 kB\nSwap:   0 kB\nVmFlags: rd ex lo\n"));
+    }
+
+    #[test]
+    fn what_the_dynamic_linker_may_have_written_to_stays() {
+        let unchanged = "Anonymous:   0 kB\nSwap:   0 kB\n";
+        assert!(can_go("5600a000-5600c000 r--p 00000000", unchanged));
+        assert!(!can_go("5600a000-5600c000 r--p 00116000", unchanged));
+        assert!(!can_go("5600a000-5600c000 rw-p 00000000", unchanged));
+        assert!(!can_go("5600a000-5600c000 r-xs 00000000", unchanged));
     }
 
     #[test]
