@@ -85,6 +85,10 @@ impl DiskHash {
             let hash = self.hash(key);
             let mut shard = self.alone(shard_of(hash));
             let here = Location { slot: segment.slot, unit: (at / 8) as u32 };
+            // Compaction may have dropped the segment since, and its slot may be another's now.
+            if shard.table.get(segment.slot).is_none_or(|now| now.number != segment.number) {
+                return Ok(true);
+            }
             let Some(index) = shard.slot_at(hash, here) else { return Ok(true) };
             if is_over(head.attributes.expiry) {
                 let slot = shard.pages[super::shard::page_of(hash)].get(index);
@@ -105,5 +109,52 @@ impl DiskHash {
             segment.soonest.store(soonest, Ordering::Relaxed);
         }
         Ok(end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk_hash::DiskHashOptions;
+    use todana_core::{Action, Attributes, Engine, Record, Visitor};
+
+    struct Set(Expiry);
+
+    impl Visitor for Set {
+        fn visit<'a>(&'a mut self, _old: Option<Record<'a>>) -> Action<'a> {
+            Action::Put(Record::new(b"value", Attributes { expiry: self.0, ..Attributes::default() }))
+        }
+    }
+
+    /// A database of one record, and its segment.
+    fn hash(folder: &std::path::Path, expiry: Expiry) -> (DiskHash, Arc<Segment>) {
+        let hash =
+            DiskHash::open(folder, DiskHashOptions { seed: Some(7), ..DiskHashOptions::default() }).unwrap();
+        hash.visit(b"crane", &mut Set(expiry)).unwrap();
+        hash.log.flush().unwrap();
+        let segment = hash.log.table().0.by_age().pop().unwrap();
+        (hash, segment)
+    }
+
+    #[test]
+    fn a_segment_that_was_dropped_says_nothing_of_the_one_in_its_slot() {
+        let folder = tempfile::tempdir().unwrap();
+        let (old, segment) = hash(&folder.path().join("old.hash"), Expiry::At(UnixSeconds(1)));
+        let (new, now) = hash(&folder.path().join("new.hash"), Expiry::Never);
+        assert_eq!((segment.slot, segment.number), (now.slot, now.number));
+        let limit = segment.flushed.load(Ordering::Acquire);
+        let file = old.log.disk.open(&segment.path, false).unwrap();
+        let dropped =
+            Segment::new((segment.number + 9, segment.slot), segment.path.clone(), file, segment.seed, limit);
+        dropped.len.store(limit, Ordering::Relaxed);
+        dropped.flushed.store(limit, Ordering::Release);
+
+        let mut swept = Swept::default();
+        new.sweep_segment(&Arc::new(dropped), 0, limit, 100, &mut |_| true, &mut swept).unwrap();
+        assert_eq!((swept.seen, swept.removed), (1, 0));
+        assert!(new.view(b"crane", &mut |_| ()).unwrap());
+        // The same entry in the segment that counts does.
+        old.sweep_segment(&segment, 0, limit, 100, &mut |_| true, &mut swept).unwrap();
+        assert_eq!(swept.removed, 1);
     }
 }
