@@ -7,6 +7,7 @@ use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
 use crate::data::{self, Server, progress};
 use crate::dump::{self, Output, dump};
+use crate::interruption::Interruption;
 use crate::place::Place;
 use crate::{Failure, tsv};
 use clap::{Args, Subcommand};
@@ -379,9 +380,16 @@ fn copy(from: &Name, to: &Name) -> Result<(), Failure> {
     if path.symlink_metadata().is_ok() {
         return Err(Failure::usage(format!("{} is there already, and is not replaced", path.display())));
     }
-    let (source, target) = (open(from, false)?, open(to, true)?);
-    let copied = pour(&source, &target, false)?;
-    target.sync()?;
+    let source = open(from, false)?;
+    let interruption = Interruption::watch()?;
+    let bar = records_bar(source.count());
+    let copied = source.copy_unless(&to.to_string(), &mut |copied| {
+        bar.set_position(copied);
+        if interruption.check().is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    interruption.check()?;
+    let copied = copied.map_err(|error| super::trouble(error, path))?;
+    bar.finish_and_clear();
     eprintln!("{} copied", amount(copied, "record"));
     Ok(())
 }

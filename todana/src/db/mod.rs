@@ -3,6 +3,7 @@
 mod batch;
 mod bulk;
 mod cursor;
+mod draft;
 mod housekeeper;
 mod iter;
 mod limiter;

@@ -112,6 +112,16 @@ impl Name {
         Ok(Name { alias, kind, path, tuning, notes, text: text.into() })
     }
 
+    /// The same database at another path, as text.
+    pub(super) fn at(&self, path: &std::path::Path) -> Result<String> {
+        let Some(path) = path.to_str() else {
+            return Err(Error::new(ErrorKind::Invalid, format!("{} is no text", path.display())));
+        };
+        let alias = self.alias.as_ref().map(|alias| format!("{alias}=")).unwrap_or_default();
+        let tuning = self.text.find('#').map_or("", |at| &self.text[at..]);
+        Ok(format!("{alias}{path}{tuning}"))
+    }
+
     /// What it is called among several: its alias, else the name without tuning.
     pub fn label(&self) -> &str {
         self.alias.as_deref().unwrap_or_else(|| self.text.split('#').next().unwrap_or_default())

@@ -1,9 +1,11 @@
 //! Records on their way from one database to another: merged, copied, as text.
 
+use super::draft::Draft;
 use super::{Db, Kind, Name};
 use crate::tsv;
 use crate::{OwnedRecord, Records, Update};
 use std::io::{self, BufRead, Read, Write};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Expiry, Result, UnixSeconds};
 
@@ -67,7 +69,8 @@ impl Db {
     ///
     /// Others read and write meanwhile. From a hash on disk to another one the files are copied; otherwise records are, from a
     /// [snapshot](Db::snapshot). Fails with `Invalid` if something lies there, with `Busy` within a transaction of this
-    /// thread, and as [`Db::open`] does; what has been copied by then is left.
+    /// thread, and as [`Db::open`] does. Until it is whole the copy lies beside its place, with `.partial` behind its name; nothing stays of
+    /// one that fails.
     ///
     /// ```
     /// use todana::{Db, Records};
@@ -95,10 +98,42 @@ impl Db {
             durable.copy(path)?;
             return Ok(Db::open(name)?.count());
         }
-        let copy = Db::open(name)?;
-        copy.take_in(self.snapshot()?.iter().records(), Merge::Set)?;
+        self.copy_unless(name, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// The same, of records alone: the copy lies close. `progress` is told now and then how many have been copied; when it breaks, the
+    /// copy is called off, with `Closed`, and nothing stays of it.
+    pub fn copy_unless(&self, name: &str, progress: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<u64> {
+        let to = Name::parse(name)?;
+        let Some(path) = &to.path else {
+            let message = format!("database \"{name}\" is in memory, where a copy would be gone at once");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        };
+        let snapshot = self.snapshot()?;
+        let draft = Draft::create(path)?;
+        let copy = Db::open(&draft.name(&to)?)?;
+        let (mut seen, mut lasting) = (0, 0);
+        let records = snapshot.iter().records().map(|item| {
+            let item = item?;
+            if progress(seen).is_break() {
+                return Err(Error::new(ErrorKind::Closed, "the copy was called off"));
+            }
+            seen += 1;
+            lasting += u64::from(item.1.expiry == Expiry::Never);
+            Ok(item)
+        });
+        copy.take_in(records, Merge::Set)?;
         copy.sync()?;
-        Ok(copy.count())
+        let copied = copy.count();
+        // What has expired meanwhile may be gone, and whatever a limit leaves no room for.
+        let is_limited = to.tuning.records_max.is_some() || to.tuning.bytes_max.is_some();
+        if copied < lasting && !is_limited {
+            let message = format!("only {copied} of {lasting} records have come into the copy");
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
+        drop(copy);
+        draft.finish()?;
+        Ok(copied)
     }
 
     /// Writes all records as tab-separated text (docs/format/tsv.md), with flags and expiry, and returns how many. They are as of no one

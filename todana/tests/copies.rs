@@ -1,0 +1,41 @@
+//! A copy has its name only once it is whole.
+
+mod folder;
+
+use folder::folder;
+use std::fs;
+use std::ops::ControlFlow;
+use todana::{Db, Records};
+use todana_core::ErrorKind;
+
+#[test]
+fn nothing_stays_of_a_copy_that_is_called_off() {
+    for (source, target) in [("mem:hash", "x.tree"), ("mem:tree", "x.hash")] {
+        let folder = folder();
+        let path = folder.path().join(target);
+        let db = Db::open(source).unwrap();
+        for number in 0..3000u32 {
+            db.set(&number.to_be_bytes(), b"value").unwrap();
+        }
+        let mut was_begun = false;
+        let called_off = db.copy_unless(path.to_str().unwrap(), &mut |copied| {
+            assert!(!path.exists());
+            if copied < 2500 {
+                return ControlFlow::Continue(());
+            }
+            was_begun = folder.path().join(format!("{target}.partial")).join(target).is_dir();
+            ControlFlow::Break(())
+        });
+        assert_eq!(called_off.unwrap_err().kind(), ErrorKind::Closed);
+        assert!(was_begun);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        // What a killed process has left is no obstacle.
+        let left = folder.path().join(format!("{target}.partial")).join(target);
+        fs::create_dir_all(left.join("log")).unwrap();
+        fs::write(left.join("identity"), b"half").unwrap();
+        assert_eq!(db.copy(path.to_str().unwrap()).unwrap(), 3000);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        let copy = Db::open(path.to_str().unwrap()).unwrap();
+        assert_eq!((copy.count(), copy.get(&[0, 0, 0, 7]).unwrap()), (3000, Some(b"value".to_vec())));
+    }
+}
