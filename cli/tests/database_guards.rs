@@ -59,3 +59,32 @@ fn a_tree_under_another_name_is_refused_where_a_data_directory_is_wanted() {
     assert_eq!(fs::read_dir(at.join("u.tree/checkpoints")).unwrap().count(), 0);
     assert_eq!(count(at, "./u.tree"), "3\n");
 }
+
+#[test]
+fn no_name_has_a_command_empty_what_it_is_to_read() {
+    for (plain, kind) in [("./x.hash", "hash"), ("./x.tree", "tree")] {
+        let folder = folder_with(plain);
+        let at = folder.path();
+        for tuning in ["mode=wct", "erase=true"] {
+            let name = &format!("{plain}#{tuning}");
+            for words in [
+                &["check", name][..],
+                &["count", name],
+                &["list", name],
+                &["inform", name],
+                &["export", name],
+                &["copy", name, "./other.hash"],
+                &["merge", "./other.hash", name],
+                &["compact", name],
+                &["repair", name, "--yes"],
+                &["get", "a", "-S", name],
+                &["delete", "a", "-S", name],
+            ] {
+                assert_ne!(run(at, words).0, Some(0), "{kind}: {words:?}");
+                assert_eq!(count(at, plain), "3\n", "{kind}: {words:?}");
+            }
+            assert!(run(at, &["check", name]).2.contains("is emptied when it is opened"));
+        }
+        assert!(!at.join("other.hash").exists());
+    }
+}

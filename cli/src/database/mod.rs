@@ -17,10 +17,23 @@ use todana_core::{Error, ErrorKind};
 /// Opens a database. One that is only read, or removed from, is not made.
 pub(crate) fn open(name: &Name, makes: bool) -> Result<Db, Failure> {
     let path = name.path.as_deref().unwrap_or(Path::new(""));
+    if !makes {
+        expect_kept(name)?;
+    }
     if !makes || name.tuning.must_exist {
         expect(path)?;
     }
     DbOptions::default().open(&name.to_string()).map_err(|error| trouble(error, path))
+}
+
+/// Fails for a name that has the database emptied as it is opened: whoever wants what is in it cannot mean that.
+fn expect_kept(name: &Name) -> Result<(), Failure> {
+    match name.tuning.truncate {
+        true => Err(Failure::usage(format!(
+            "{name} is emptied when it is opened so: leave out erase=true, and the t of mode="
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// Fails if there is no database at a path.

@@ -1,7 +1,7 @@
 //! Commands on whole databases: what is in them, in and out of them, from one to another.
 
 use super::walk::{Range, walk};
-use super::{expect, open};
+use super::{expect, expect_kept, open};
 use crate::amount::amount;
 use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
@@ -399,6 +399,7 @@ fn merge(to: &Name, from: &[&Name], keeps: bool) -> Result<(), Failure> {
         if name.path == to.path {
             return Err(Failure::usage(format!("{name} is merged into itself")));
         }
+        expect_kept(name)?;
         expect(name.path.as_deref().unwrap_or(Path::new("")))?;
     }
     let target = open(to, true)?;
@@ -449,6 +450,7 @@ fn check(name: &Name) -> Result<(), Failure> {
         Failure::miss()
     };
     let path = name.path.as_deref().unwrap_or(Path::new(""));
+    expect_kept(name)?;
     expect(path)?;
     let db = match todana::Db::open(&name.to_string()) {
         Ok(db) => db,
