@@ -88,3 +88,13 @@ fn no_name_has_a_command_empty_what_it_is_to_read() {
         assert!(!at.join("other.hash").exists());
     }
 }
+
+#[test]
+fn a_check_of_a_tree_says_that_its_values_carry_no_checksums() {
+    let said = "values carry no checksums";
+    for (name, says) in [("./x.tree", true), ("./x.hash", false)] {
+        let folder = folder_with(name);
+        let (code, out, _) = run(folder.path(), &["check", name]);
+        assert_eq!((code, out.contains(said)), (Some(0), says), "{out}");
+    }
+}
