@@ -14,6 +14,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 use todana::checkpoint::{CheckpointKeeper, FRONT_BYTES_MAX};
 use todana::disk::Disk;
 use todana::update_log::{Sync, Tail};
@@ -43,6 +45,8 @@ pub(crate) struct Kept {
     keeper: Option<CheckpointKeeper>,
     syncer: Option<Syncer>,
     is_kept: bool,
+    /// A checkpoint that was being made was left to itself: the disk does not answer.
+    has_hung: bool,
 }
 
 /// How hash engines are made that the server itself has wishes for.
@@ -208,32 +212,87 @@ impl Kept {
 
     /// No more checkpoints, unless the disk keeps it waiting; false then.
     pub(crate) fn end_keeper(&mut self, gives_up: &dyn Fn() -> bool) -> bool {
-        self.keeper.take().is_none_or(|keeper| keeper.end_unless(gives_up))
+        let has_ended = self.keeper.take().is_none_or(|keeper| keeper.end_unless(gives_up));
+        self.has_hung |= !has_ended;
+        has_ended
+    }
+
+    /// Brings what waits in memory for a checkpoint into the tree on disk, so that the next start is fast; as long as the disk
+    /// answers. All is in the log anyway.
+    pub(crate) fn settle(&mut self, served: &Served, gives_up: &dyn Fn() -> bool) {
+        let pending = served.database.engine().checkpointed().map_or(0, Checkpointed::pending_bytes);
+        let Some(directory) = &self.directory else { return };
+        if pending == 0 || !self.is_kept || self.has_hung {
+            return;
+        }
+        let stops = Arc::new(AtomicBool::new(false));
+        let called_off = Arc::clone(&stops);
+        let (directory, database) = (Arc::clone(directory), Arc::clone(&served.database));
+        let made = unless(gives_up, move || directory.checkpoint_unless(&database, &called_off).map(drop));
+        let label = served.name.label();
+        match made {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                tracing::warn!(%error, database = label, "no checkpoint at the end; the next start takes longer");
+            }
+            None => {
+                stops.store(true, Ordering::Relaxed);
+                self.has_hung = true;
+                tracing::warn!(
+                    database = label,
+                    "the checkpoint at the end takes too long and is left unfinished"
+                );
+            }
+        }
     }
 
     /// Brings everything to disk, and what makes the next start fast.
     pub(crate) fn close(&mut self, served: &Served, gives_up: &dyn Fn() -> bool) -> Result<()> {
-        let engine = served.database.engine();
         let mut outcome = Ok(());
-        if let (Some(directory), Some(engine)) = (&self.directory, engine.checkpointed())
-            && engine.pending_bytes() > 0
-            && self.is_kept
-            && !gives_up()
-            && let Err(error) = directory.checkpoint(&served.database)
-        {
-            // All is in the log.
-            tracing::warn!(%error, database = served.name.label(), "no checkpoint at the end; the next start takes longer");
-        }
         if let Some(log) = served.database.log() {
             outcome = log.close_unless(gives_up);
         }
         let has_ended = self.syncer.take().is_none_or(|syncer| syncer.end_unless(gives_up));
-        if let Some(durable) = engine.durable().filter(|_| has_ended && !gives_up()) {
-            outcome = outcome.and(durable.close());
+        if served.database.engine().durable().is_some() {
+            let database = Arc::clone(&served.database);
+            let close = move || database.engine().durable().map_or(Ok(()), |durable| durable.close());
+            let closed = if has_ended { unless(gives_up, close) } else { None };
+            outcome = outcome.and(closed.unwrap_or_else(|| {
+                // Never dropped: that would wait for the same disk.
+                std::mem::forget(Arc::clone(&served.database));
+                let what = "the disk does not answer; what was written last may be lost";
+                Err(Error::new(ErrorKind::Unavailable, format!("database \"{}\": {what}", served.name)))
+            }));
         }
         self.directory = None;
         outcome
     }
+}
+
+/// Does this on a thread of its own, which is left to itself once `gives_up`, which is asked now and then, says so: a disk that
+/// hangs keeps whoever asks it for ever. `None` then, and if there can be no thread.
+fn unless<T: Send + 'static>(
+    gives_up: &dyn Fn() -> bool,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let thread = std::thread::Builder::new().name("closing".into()).spawn(work).ok()?;
+    if !has_ended(&thread, gives_up) {
+        return None;
+    }
+    // A panic in it has been shown already.
+    thread.join().ok()
+}
+
+/// Waits for a thread to end; false if it has not when `gives_up` says so.
+pub(crate) fn has_ended<T>(thread: &JoinHandle<T>, gives_up: &dyn Fn() -> bool) -> bool {
+    while !thread.is_finished() {
+        if gives_up() {
+            return false;
+        }
+        // Unparked by nobody: there is no hurry at the end of a server.
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    true
 }
 
 /// What the log tells of what was found.

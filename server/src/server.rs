@@ -5,7 +5,7 @@ use crate::admin::{self, Admin, Ending};
 use crate::conversation_log::{ConversationLog, Entry};
 use crate::counters::{ConnectionCounters, WorkerCounters, WorkerSums};
 use crate::crawler::Crawler;
-use crate::databases::{Kept, Making, Served, failed, when_full};
+use crate::databases::{self, Kept, Making, Served, failed, when_full};
 use crate::exports::Exports;
 use crate::janitor;
 use crate::ledger::Ledger;
@@ -652,7 +652,6 @@ impl Server {
         let verifier = verifier.transpose()?;
         self.acceptor.run();
         janitor.thread().unpark();
-        threads.push(janitor);
         for thread in threads {
             if thread.join().is_err() {
                 tracing::error!("a thread ended by a panic");
@@ -664,6 +663,12 @@ impl Server {
             let _ = verifier.join();
         }
         let patience = Patience { since: Instant::now(), handle: &self.shared.handle };
+        // It may be at work on files. With its hold on the databases it is left to itself then.
+        if !databases::has_ended(&janitor, &|| patience.is_over()) {
+            tracing::warn!("housekeeping is left unfinished: the disk does not answer");
+        } else if janitor.join().is_err() {
+            tracing::error!("a thread ended by a panic");
+        }
         for kept in &mut self.kept {
             if !kept.end_keeper(&|| patience.is_over()) {
                 tracing::warn!(
@@ -673,7 +678,11 @@ impl Server {
         }
         // Their connections are closed. Behind the keeper: they may wait for the checkpoint that it has just called off.
         self.shared.exports.close_unless(&|| patience.is_over());
-        // With patience of its own: what was called off may have used up that.
+        // With patience of their own: what was called off may have used up that.
+        let patience = Patience { since: Instant::now(), handle: &self.shared.handle };
+        for (served, kept) in self.shared.databases.iter().zip(&mut self.kept) {
+            kept.settle(served, &|| patience.is_over());
+        }
         let patience = Patience { since: Instant::now(), handle: &self.shared.handle };
         let mut closed = Ok(());
         for (served, mut kept) in self.shared.databases.iter().zip(self.kept) {

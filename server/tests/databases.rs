@@ -270,9 +270,14 @@ impl Drop for Moody {
 
 /// A server of one worker with a hash on a disk of moods.
 fn moody(sync: Sync) -> Moody {
+    moody_of("x.hash", sync)
+}
+
+/// The same with any kind of database on disk.
+fn moody_of(name: &str, sync: Sync) -> Moody {
     let folder = tempfile::tempdir().unwrap();
     let disk = MoodyDisk::default();
-    let name = folder.path().join("x.hash").display().to_string();
+    let name = folder.path().join(name).display().to_string();
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
     let options = Options { threads: 1, port: 0, admin, ..serving(&[&name], sync) };
     let server = Server::bind_on(options, None, Arc::new(disk.clone())).unwrap();
@@ -307,6 +312,29 @@ fn with_an_interval_nobody_waits_for_the_disk() {
         client.set(format!("k{number}").as_bytes(), b"1");
     }
     moody.disk.set(Syncs::Succeed);
+}
+
+#[test]
+fn a_stop_ends_although_the_disk_of_a_database_hangs() {
+    for name in ["x.hash", "x.tree"] {
+        for sync in [Sync::Always, Sync::Every(std::time::Duration::from_millis(1)), Sync::Never] {
+            let mut moody = moody_of(name, sync);
+            let mut client = moody.server.connect();
+            client.set(b"a", b"1");
+            moody.disk.set(Syncs::Hang);
+            client.send(b"set a 0 0 1\r\n2\r\n");
+            // Twice: with little patience.
+            moody.server.handle.stop();
+            moody.server.handle.stop();
+            eventually(&format!("the end of {name}, {sync:?}"), || moody.server.has_ended());
+            // A tree has its log, which was synced before with each mode that promises something.
+            let outcome = moody.server.outcome();
+            if name == "x.hash" {
+                let error = outcome.unwrap_err().to_string();
+                assert!(error.contains("may be lost"), "{name}, {sync:?}: {error}");
+            }
+        }
+    }
 }
 
 fn page(server: &Running, path: &str) -> String {
