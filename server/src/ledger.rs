@@ -31,7 +31,7 @@ impl Ledger<'_> {
     pub(crate) fn takes_changes(self) -> bool {
         match self {
             Ledger::Log(log) => log.takes_changes(),
-            Ledger::Engine(syncing) => !syncing.has_failed(),
+            Ledger::Engine(syncing) => syncing.takes_changes(),
         }
     }
 

@@ -11,21 +11,30 @@
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use todana::Database;
 use todana::update_log::{Position, Sync};
+use todana_core::ErrorKind;
 
 /// How often those who wait in place are asked whether they still do.
 const ASK_EVERY: Duration = Duration::from_millis(20);
+/// How often a full disk is tried again, where a round is not begun as often anyway.
+const RETRY: Duration = Duration::from_millis(100);
+
+const WELL: u8 = 0;
+/// The disk is full: nothing has been lost, and the round is tried again.
+const STUCK: u8 = 1;
+/// What the disk has kept is not known.
+const LOST: u8 = 2;
 
 /// How far the files of an engine have come to disk.
 pub(crate) struct Syncing {
     sync: Sync,
     begun: AtomicU64,
     over: AtomicU64,
-    has_failed: AtomicBool,
+    state: AtomicU8,
     wanted: Mutex<Wanted>,
     /// Somebody wants a round, or the end.
     wakes: Condvar,
@@ -51,14 +60,15 @@ impl Syncing {
             sync,
             begun: AtomicU64::new(0),
             over: AtomicU64::new(0),
-            has_failed: AtomicBool::new(false),
+            state: AtomicU8::new(WELL),
             wanted: Mutex::default(),
             wakes: Condvar::new(),
             came_on: Condvar::new(),
         }
     }
 
-    /// Starts the thread. `came_on` is called after each round, `failed` if one fails: the engine takes no writes then.
+    /// Starts the thread. `came_on` is called after each round, also one that fails: the engine takes no writes then, for good
+    /// unless the disk was merely full.
     pub(crate) fn start(
         self: &Arc<Self>,
         database: &Arc<Database>,
@@ -84,6 +94,10 @@ impl Syncing {
             }
             return !wanted.ends;
         }
+        if self.is_stuck() && !wanted.ends {
+            self.wakes.wait_for(&mut wanted, RETRY);
+            return !wanted.ends;
+        }
         while !wanted.ends && wanted.round <= self.begun.load(Ordering::Relaxed) {
             self.wakes.wait(&mut wanted);
         }
@@ -95,11 +109,25 @@ impl Syncing {
         let outcome = database.engine().durable().map_or(Ok(()), |durable| durable.sync());
         let _wanted = self.wanted.lock();
         match outcome {
-            Ok(()) => self.over.store(round, Ordering::SeqCst),
+            Ok(()) => {
+                self.over.store(round, Ordering::SeqCst);
+                if self.is_stuck() {
+                    tracing::info!("the disk has room again; writes are taken");
+                    self.state.store(WELL, Ordering::SeqCst);
+                    database.has_disk_again();
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Full => {
+                if !self.is_stuck() {
+                    tracing::error!(%error, "what is written cannot be brought to disk; no more is taken until it can");
+                    database.has_lost_disk();
+                    self.state.store(STUCK, Ordering::SeqCst);
+                }
+            }
             Err(error) => {
                 tracing::error!(%error, "what is written cannot be brought to disk; no more is taken");
                 database.has_lost_disk();
-                self.has_failed.store(true, Ordering::SeqCst);
+                self.state.store(LOST, Ordering::SeqCst);
             }
         }
         self.came_on.notify_all();
@@ -122,8 +150,26 @@ impl Syncing {
         self.over.load(Ordering::SeqCst) >= ticket.0
     }
 
-    pub(crate) fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::SeqCst)
+    /// For good.
+    fn has_failed(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == LOST
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == STUCK
+    }
+
+    pub(crate) fn takes_changes(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == WELL
+    }
+
+    /// In a word.
+    pub(crate) fn health(&self) -> &'static str {
+        match self.state.load(Ordering::SeqCst) {
+            WELL => "well",
+            STUCK => "stuck",
+            _ => "lost",
+        }
     }
 
     pub(crate) fn sync(&self) -> Sync {
@@ -134,7 +180,7 @@ impl Syncing {
     pub(crate) fn wait_while(&self, ticket: Position, goes_on: &dyn Fn() -> bool) -> bool {
         let mut wanted = self.wanted.lock();
         while !self.is_settled(ticket) {
-            if self.has_failed() || !goes_on() {
+            if !self.takes_changes() || !goes_on() {
                 return false;
             }
             self.came_on.wait_for(&mut wanted, ASK_EVERY);

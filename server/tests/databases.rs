@@ -9,13 +9,15 @@ use std::sync::{Arc, Condvar, Mutex};
 use todana::disk::{Disk, File, SystemDisk};
 use todana_server::{AdminOptions, DataPlace, Further, Kind, Name, Options, Server, Sync};
 
-/// What becomes of syncs; all else goes well.
+/// What becomes of syncs and, on a full disk, of writes; all else goes well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Syncs {
     #[default]
     Succeed,
     Hang,
     Fail,
+    /// They do, but nothing more can be written.
+    Full,
 }
 
 #[derive(Clone, Default)]
@@ -48,6 +50,9 @@ impl File for MoodyFile {
     }
 
     fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+        if *self.1.0.0.lock().unwrap() == Syncs::Full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         self.0.write_at(offset, pieces)
     }
 
@@ -312,6 +317,30 @@ fn with_an_interval_nobody_waits_for_the_disk() {
         client.set(format!("k{number}").as_bytes(), b"1");
     }
     moody.disk.set(Syncs::Succeed);
+}
+
+#[test]
+fn a_full_disk_holds_up_writes_until_it_has_room_again() {
+    for sync in [Sync::Always, Sync::Every(std::time::Duration::from_millis(1))] {
+        let moody = moody(sync);
+        let mut client = moody.server.connect();
+        client.set(b"a", b"1");
+        moody.disk.set(Syncs::Full);
+        eventually("a refusal", || {
+            let mut writer = moody.server.connect();
+            writer.send(b"set b 0 0 1\r\n2\r\n");
+            writer.line().starts_with("SERVER_ERROR cannot write ")
+        });
+        client.expect_value(b"a", b"1");
+        assert_eq!(client.stat("todana_log_health"), "stuck");
+        assert_eq!(client.stat("todana_log_takes_writes"), "0");
+        moody.disk.set(Syncs::Succeed);
+        eventually("room", || client.stat("todana_log_health") == "well");
+        assert_eq!(client.stat("todana_log_takes_writes"), "1");
+        client.set(b"a", b"3");
+        client.expect_value(b"a", b"3");
+        client.expect_value(b"b", b"2");
+    }
 }
 
 #[test]

@@ -122,6 +122,11 @@ impl Database {
         self.has_lost_disk.store(true, Ordering::Relaxed);
     }
 
+    /// It can again: its disk was full, and has room now.
+    pub fn has_disk_again(&self) {
+        self.has_lost_disk.store(false, Ordering::Relaxed);
+    }
+
     /// Returns once what has just been changed counts as made, where the engine keeps it in files of its own. Fails with `Unavailable` if
     /// it cannot be written.
     pub(crate) fn settle_engine(&self) -> Result<()> {

@@ -25,6 +25,6 @@ pub(super) fn put(shared: &Shared, name: Option<&[u8]>, w: &mut Writer<'_, '_>) 
 
 /// Whether changes can be brought to disk, where they are to be.
 pub(crate) fn takes_writes(served: &Served) -> bool {
-    let has_lost_disk = served.syncing.as_ref().is_some_and(|syncing| syncing.has_failed());
-    !has_lost_disk && served.database.log().is_none_or(UpdateLog::takes_changes)
+    let is_in_files = served.syncing.as_ref().is_none_or(|syncing| syncing.takes_changes());
+    is_in_files && served.database.log().is_none_or(UpdateLog::takes_changes)
 }

@@ -16,8 +16,8 @@ fn words(sync: Sync) -> String {
 pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     if let Some(syncing) = &shared.databases[0].syncing {
         w.put("todana_sync", words(syncing.sync()));
-        w.put("todana_log_health", if syncing.has_failed() { "lost" } else { "well" });
-        w.put("todana_log_takes_writes", u8::from(!syncing.has_failed()));
+        w.put("todana_log_health", syncing.health());
+        w.put("todana_log_takes_writes", u8::from(syncing.takes_changes()));
         w.put("todana_log_refusals", shared.database.counters().log_refusals);
         return;
     }
