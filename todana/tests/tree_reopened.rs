@@ -1,7 +1,6 @@
 //! A tree on disk beside its update log, opened again after its process was killed.
 
 #[path = "../../tests/crash_disk/mod.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
 mod crash_disk;
 
 use crash_disk::CrashDisk;
