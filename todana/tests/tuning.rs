@@ -158,3 +158,23 @@ fn what_cannot_be_had_is_refused() {
     }
     on_each_kind(|db| assert_eq!(db.count(), 0));
 }
+
+#[test]
+fn a_tree_in_memory_is_compressed_and_nothing_else_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = |name: &str| {
+        let db = Db::open(name).unwrap();
+        for number in 0..50_000u32 {
+            db.set(format!("key {number:08}").as_bytes(), &[b'x'; 200]).unwrap();
+        }
+        assert_eq!(db.get(b"key 00000007").unwrap(), Some(vec![b'x'; 200]));
+        db.database().engine().status().committed_bytes
+    };
+    let (plain, compressed) = (bytes("mem:tree"), bytes("%#opts=c"));
+    assert!(compressed < plain / 2, "{compressed} of {plain}");
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    for name in ["mem:hash#opts=c", "*#zcomp=zlib", &at("x.hash#opts=c"), &at("x.tree#zcomp=lz")] {
+        let error = Db::open(name).expect_err(name);
+        assert!(error.to_string().contains("only mem:tree is compressed"), "{error}");
+    }
+}

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use thread_local::ThreadLocal;
 use todana_core::{Engine, Error, ErrorKind, MemoryLimit, Result, WhenFull};
 use todana_engine::{
-    DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, MemHash, MemHashOptions, MemTree, MemTreeOptions,
+    Compression, DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, MemHash, MemHashOptions, MemTree,
+    MemTreeOptions,
 };
 
 /// Where in its directory the tree lies, beside its update log.
@@ -120,8 +121,8 @@ impl DbOptions {
     fn check(&self, name: &Name) -> Result<()> {
         let refuse = |what: &str| Err(Error::new(ErrorKind::Invalid, format!("database \"{name}\": {what}")));
         let Tuning { records_max, compress, read_only, truncate, must_exist, .. } = name.tuning;
-        if compress {
-            return refuse("records are not compressed in this kind of database");
+        if compress && name.kind != Kind::MemTree {
+            return refuse("only mem:tree is compressed (opts=c, zcomp=)");
         }
         if read_only && truncate {
             return refuse("what may only be read cannot be emptied");
@@ -185,7 +186,10 @@ impl DbOptions {
                     ..MemHashOptions::default()
                 })?)
             }
-            Kind::MemTree => Box::new(MemTree::new(MemTreeOptions { limit, ..MemTreeOptions::default() })?),
+            Kind::MemTree => {
+                let compression = tuning.compress.then(Compression::default);
+                Box::new(MemTree::new(MemTreeOptions { limit, compression, ..MemTreeOptions::default() })?)
+            }
             Kind::DiskHash => Box::new(DiskHash::open(path, DiskHashOptions::default())?),
             Kind::DiskTree => {
                 // The update log beside it vouches for what is written, and shall not be overtaken.
