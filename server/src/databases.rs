@@ -329,6 +329,20 @@ impl Served {
         let pending = self.database.engine().checkpointed().map_or(0, Checkpointed::pending_bytes);
         pending <= FRONT_BYTES_MAX
     }
+
+    /// Has the database refuse changes, or take them again, as much as waits in memory for a checkpoint. Whoever can wait for
+    /// room has been asked to before; not all can, and none comes while checkpoints fail.
+    pub(crate) fn guard_front(&self) {
+        if let Some(engine) = self.database.engine().checkpointed() {
+            let is_stuck = self.has_stuck_checkpoints.load(Ordering::Relaxed);
+            self.database.refuse_changes(is_too_much(engine.pending_bytes(), is_stuck));
+        }
+    }
+}
+
+/// Whether no more may come to what waits for a checkpoint; `is_stuck`: none can be made.
+fn is_too_much(pending: u64, is_stuck: bool) -> bool {
+    pending > if is_stuck { FRONT_BYTES_MAX } else { 2 * FRONT_BYTES_MAX }
 }
 
 /// The error of a database.
@@ -338,4 +352,16 @@ pub(crate) fn failed(error: Error) -> io::Error {
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_for_a_checkpoint_is_bounded_and_sooner_when_none_can_be_made() {
+        let around = [FRONT_BYTES_MAX, FRONT_BYTES_MAX + 1, 2 * FRONT_BYTES_MAX, 2 * FRONT_BYTES_MAX + 1];
+        assert_eq!(around.map(|pending| is_too_much(pending, true)), [false, true, true, true]);
+        assert_eq!(around.map(|pending| is_too_much(pending, false)), [false, false, false, true]);
+    }
 }

@@ -23,6 +23,7 @@ pub(crate) fn run(shared: &Shared) {
         let tick = shared.housekeepings.fetch_add(1, Ordering::Relaxed);
         shared.exports.look(tick);
         for served in &shared.databases {
+            served.guard_front();
             while served.database.maintain() && start.elapsed() < WORK {}
         }
         if let Some(round) = shared.database.take_sweep_round() {

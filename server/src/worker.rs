@@ -279,18 +279,20 @@ impl Worker {
     }
 
     /// Whether there is room for more changes where they wait in memory for a checkpoint. Whoever has made some waits until one
-    /// has been made, or is told that none can be.
+    /// has been made; when none can be, the database refuses changes, and reads go on.
     fn front_has_room(&mut self, index: usize) -> bool {
-        let has_room = self.shared.front_has_room() || {
+        let mut has_room = self.shared.front_has_room() || {
             self.shared.settling.waits(self.number);
             // One may have been made just before.
             self.shared.front_has_room()
         };
+        if !has_room && self.shared.has_stuck_checkpoints() {
+            // It may not have been told yet.
+            self.shared.databases[0].guard_front();
+            has_room = true;
+        }
         if has_room {
             self.connections[index].has_changed = false;
-        } else if self.shared.has_stuck_checkpoints() {
-            self.connections[index].has_changed = false;
-            self.connections[index].give_up(Refusal::LogUnwritable);
         } else {
             self.park(index);
         }
@@ -487,8 +489,8 @@ impl Worker {
             return Ok(());
         }
         if connection.has_changed && !self.front_has_room(index) {
-            // It is parked, or told why not.
-            return if self.connections[index].closing { self.turn(index) } else { Ok(()) };
+            // It is parked.
+            return Ok(());
         }
         let counters = &self.shared.workers[self.number];
         let connection = &mut self.connections[index];

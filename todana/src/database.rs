@@ -53,6 +53,8 @@ pub struct Database {
     promises: bool,
     /// The engine cannot bring changes to its disk any more.
     has_lost_disk: AtomicBool,
+    /// Too much waits in memory for a checkpoint.
+    has_full_front: AtomicBool,
     gate: Gate,
     /// Set once, when what is kept has been restored.
     log: OnceLock<UpdateLog>,
@@ -84,6 +86,7 @@ impl Database {
             sync: LogOptions::default().sync,
             promises: false,
             has_lost_disk: AtomicBool::new(false),
+            has_full_front: AtomicBool::new(false),
             gate: Gate::default(),
             log: OnceLock::new(),
             before_commit: OnceLock::new(),
@@ -125,6 +128,11 @@ impl Database {
     /// It can again: its disk was full, and has room now.
     pub fn has_disk_again(&self) {
         self.has_lost_disk.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether so much waits in memory for a checkpoint that changes are refused. Reads go on.
+    pub fn refuse_changes(&self, is_full: bool) {
+        self.has_full_front.store(is_full, Ordering::Relaxed);
     }
 
     /// Returns once what has just been changed counts as made, where the engine keeps it in files of its own. Fails with `Unavailable` if
@@ -398,7 +406,9 @@ impl Database {
     }
 
     pub(crate) fn cannot_write(&self) -> bool {
-        self.log.get().is_some_and(|log| !log.takes_changes()) || self.has_lost_disk.load(Ordering::Relaxed)
+        self.log.get().is_some_and(|log| !log.takes_changes())
+            || self.has_lost_disk.load(Ordering::Relaxed)
+            || self.has_full_front.load(Ordering::Relaxed)
     }
 
     /// Removes all records at once. Fails with `Unavailable` if that cannot be written, with `Busy` if this thread has a transaction

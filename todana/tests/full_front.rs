@@ -1,0 +1,25 @@
+//! Changes are refused, and reads are not, while too much waits in memory for a checkpoint.
+
+use std::sync::Arc;
+use todana::{CachedClock, Database};
+use todana_core::{Command, Get, Ttl};
+use todana_engine::{MemHash, MemHashOptions};
+
+fn answer(database: &Database, command: &Command<'_>) -> String {
+    let mut answer = String::new();
+    database.execute(&database.lane(), command, &mut |reply| answer = format!("{reply:?}"));
+    answer
+}
+
+#[test]
+fn changes_are_refused_while_there_is_too_much_and_taken_again_later() {
+    let engine = Box::new(MemHash::new(MemHashOptions::default()).unwrap());
+    let database = Database::new(engine, Arc::new(CachedClock::default()));
+    let flush = Command::Flush { at: Ttl::Never };
+    database.refuse_changes(true);
+    assert_eq!(answer(&database, &flush), "Refused(LogUnwritable)");
+    assert_eq!(answer(&database, &Command::Get(Get { key: b"a", ..Get::default() })), "Miss");
+    assert_eq!(database.counters().log_refusals, 1);
+    database.refuse_changes(false);
+    assert_eq!(answer(&database, &flush), "Done");
+}
