@@ -5,6 +5,7 @@ mod running;
 use running::{Client, Running, eventually, options};
 use std::io::{self, IoSlice};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use todana::disk::{Disk, File, SystemDisk};
 use todana_server::{AdminOptions, DataPlace, Further, Kind, Name, Options, Server, Sync};
@@ -21,7 +22,7 @@ enum Syncs {
 }
 
 #[derive(Clone, Default)]
-struct MoodyDisk(Arc<(Mutex<Syncs>, Condvar)>);
+struct MoodyDisk(Arc<(Mutex<Syncs>, Condvar, AtomicU64)>);
 
 impl MoodyDisk {
     fn set(&self, syncs: Syncs) {
@@ -29,7 +30,13 @@ impl MoodyDisk {
         self.0.1.notify_all();
     }
 
+    /// How many syncs have begun.
+    fn begun(&self) -> u64 {
+        self.0.2.load(Ordering::SeqCst)
+    }
+
     fn sync(&self) -> io::Result<()> {
+        self.0.2.fetch_add(1, Ordering::SeqCst);
         let guard = self.0.0.lock().unwrap();
         match *self.0.1.wait_while(guard, |syncs| *syncs == Syncs::Hang).unwrap() {
             Syncs::Fail => Err(io::Error::other("the disk has failed")),
@@ -313,6 +320,9 @@ fn with_an_interval_nobody_waits_for_the_disk() {
     let moody = moody(Sync::Every(std::time::Duration::from_millis(1)));
     let mut client = moody.server.connect();
     moody.disk.set(Syncs::Hang);
+    let begun = moody.disk.begun();
+    client.set(b"first", b"1");
+    eventually("a sync, which hangs", || moody.disk.begun() > begun);
     for number in 0..100 {
         client.set(format!("k{number}").as_bytes(), b"1");
     }
