@@ -21,7 +21,7 @@ use todana::disk::Disk;
 use todana::update_log::{Sync, Tail};
 use todana::{CachedClock, Clock, DataDirectory, DataOptions, Database, Kind, Name, Opened, seed_of};
 use todana_core::{Checkpointed, Engine, Error, ErrorKind, LONG_VALUE_LEN, MemoryLimit, Result, WhenFull};
-use todana_engine::{EvictionObserver, MemHash, MemHashOptions, MemTree, MemTreeOptions};
+use todana_engine::{Compression, EvictionObserver, MemHash, MemHashOptions, MemTree, MemTreeOptions};
 
 /// What all threads know of a database.
 pub(crate) struct Served {
@@ -78,7 +78,13 @@ impl Making<'_> {
             Some(engine) => engine,
             None if name.kind == Kind::MemTree => {
                 let class_bounds = self.class_bounds.to_vec();
-                Box::new(MemTree::new(MemTreeOptions { limit, class_bounds, ..MemTreeOptions::default() })?)
+                let compression = name.tuning.compress.then(Compression::default);
+                Box::new(MemTree::new(MemTreeOptions {
+                    limit,
+                    class_bounds,
+                    compression,
+                    ..MemTreeOptions::default()
+                })?)
             }
             None => Box::new(MemHash::new(MemHashOptions {
                 class_bounds: self.class_bounds.to_vec(),

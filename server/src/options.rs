@@ -240,6 +240,9 @@ impl Options {
             if is_on_disk && (tuning.records_max.is_some() || tuning.bytes_max.is_some()) {
                 return wrong(format!("database \"{name}\": only databases in memory are limited (cap...)"));
             }
+            if tuning.compress && name.kind != Kind::MemTree {
+                return wrong(format!("database \"{name}\": only mem:tree is compressed (opts=c, zcomp=)"));
+            }
             if name.kind == Kind::MemTree && tuning.records_max.is_some() {
                 return wrong(format!(
                     "database \"{name}\": the number of records of a tree is not limited; capsiz limits its memory"
@@ -354,6 +357,15 @@ mod tests {
         for (option, options) in cases {
             let error = options.validate().expect_err(option).to_string();
             assert!(error.contains(option), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_a_tree_in_memory_is_asked_to_compress() {
+        for (name, is_done) in [("%#opts=c", true), ("mem:tree#zcomp=lz", true), ("*#opts=c", false)] {
+            let name = Name::parse(name).unwrap();
+            let options = Options { database: Some(name), ..Options::default() };
+            assert_eq!(options.validate().is_ok(), is_done, "{:?}", options.database);
         }
     }
 }
