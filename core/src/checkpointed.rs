@@ -12,6 +12,10 @@ pub trait Checkpointed: Send + Sync {
     /// The mark of what is on disk; 0 before the first one.
     fn mark(&self) -> u64;
 
+    /// Says whose log the marks are of. From the next checkpoint on that is on disk too. Fails with `Corrupt` if what is on disk was made
+    /// for another database's log: its mark means nothing in this one.
+    fn tie(&self, database_id: [u8; 16]) -> Result<()>;
+
     /// Bytes of memory held by changes that are not on disk yet.
     fn pending_bytes(&self) -> u64;
 

@@ -19,6 +19,30 @@ impl Drop for Ends<'_> {
     }
 }
 
+#[test]
+fn a_tree_is_not_opened_with_the_log_of_another_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("words.tree");
+    let (ours, theirs) = ([0xab; 16], [0x12; 16]);
+    let tree = open(&path, 1 << 20, false);
+    tree.tie(ours).unwrap();
+    tree.visit(b"crane", &mut Set(b"1")).unwrap();
+    tree.checkpoint(17).unwrap();
+    drop(tree);
+
+    let tree = open(&path, 1 << 20, false);
+    let error = tree.tie(theirs).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    let message = error.to_string();
+    assert!(message.contains(&"ab".repeat(16)) && message.contains(&"12".repeat(16)), "{message}");
+    tree.tie(ours).unwrap();
+    // A copy of it is the same database's.
+    let copy = folder.path().join("copy.tree");
+    tree.copy(&copy).unwrap();
+    drop(tree);
+    assert!(open(&copy, 1 << 20, false).tie(theirs).is_err());
+}
+
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn open(directory: &Path, front_bytes: u64, spills: bool) -> DiskTree {

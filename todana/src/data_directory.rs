@@ -167,8 +167,9 @@ impl DataDirectory {
         let allowance = Allowance::of(database);
         let mut log_len: Option<(Position, u64)> = None;
         let engine = database.engine().checkpointed();
-        if engine.is_none() {
-            refuse_tree(&*self.disk, &self.path)?;
+        match engine {
+            Some(engine) => engine.tie(self.identity.database_id)?,
+            None => refuse_tree(&*self.disk, &self.path)?,
         }
         let brought = match engine {
             // What it had at its mark lies in files of its own.

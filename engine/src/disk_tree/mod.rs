@@ -520,6 +520,10 @@ impl Ordered for DiskTree {
 }
 
 impl Checkpointed for DiskTree {
+    fn tie(&self, database_id: [u8; 16]) -> Result<()> {
+        self.store.tie(database_id)
+    }
+
     fn mark(&self) -> u64 {
         self.mark.load(Ordering::Relaxed)
     }

@@ -9,6 +9,7 @@ use heed::MdbError;
 use parking_lot::{Mutex, MutexGuard};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use todana_core::{Error, ErrorKind, Result};
 
@@ -30,6 +31,7 @@ pub(super) struct State {
 }
 
 const STATE_KEY: &[u8] = b"tree";
+const DATABASE_KEY: &[u8] = b"database";
 const STATE_MAGIC: &[u8; 8] = b"TODANADT";
 const STATE_VERSION: u32 = 1;
 const STATE_LEN: usize = 44;
@@ -74,6 +76,8 @@ pub(super) struct Store {
     lmdb: Lmdb,
     records: Table,
     state: Table,
+    /// Whose log the mark is of, as far as it is known.
+    database_id: OnceLock<[u8; 16]>,
     /// Held while a copy is made, as the map cannot grow then.
     copying: Mutex<()>,
 }
@@ -124,8 +128,12 @@ impl Store {
         };
         let (records, state) = lmdb.tables(["records", "state"]).map_err(|error| trouble(path, &error))?;
         let snapshots = (0..SNAPSHOTS).map(|_| Kept(Mutex::new(None))).collect();
-        let store = Store { path: path.into(), snapshots, lmdb, records, state, copying: Mutex::new(()) };
+        let (path, database_id, copying) = (path.into(), OnceLock::new(), Mutex::new(()));
+        let store = Store { path, snapshots, lmdb, records, state, database_id, copying };
         let found = store.read_state()?;
+        if let Some(database_id) = store.read_database_id()? {
+            store.tie(database_id)?;
+        }
         Ok((store, found))
     }
 
@@ -138,6 +146,24 @@ impl Store {
             }
             None => Err(self.named(&Error::new(ErrorKind::Corrupt, "it has records, and no state"))),
         }
+    }
+
+    fn read_database_id(&self) -> Result<Option<[u8; 16]>> {
+        let snapshot = self.lmdb.snapshot().map_err(|error| self.trouble(&error))?;
+        let found = self.state.get(&snapshot, DATABASE_KEY).map_err(|error| self.trouble(&error))?;
+        let damaged = |_| self.named(&Error::new(ErrorKind::Corrupt, "it names no database of 16 bytes"));
+        found.map(|bytes| bytes.try_into().map_err(damaged)).transpose()
+    }
+
+    /// See [`todana_core::Checkpointed::tie`].
+    pub(super) fn tie(&self, database_id: [u8; 16]) -> Result<()> {
+        let known = *self.database_id.get_or_init(|| database_id);
+        if known == database_id {
+            return Ok(());
+        }
+        let [known, asked] = [known, database_id].map(|id| format!("{:032x}", u128::from_be_bytes(id)));
+        let message = format!("the tree is the database {known}'s, and the log beside it {asked}'s");
+        Err(self.named(&Error::new(ErrorKind::Corrupt, message)))
     }
 
     /// Runs `read` on the newest state. Nothing may be committed meanwhile that this has to see.
@@ -202,6 +228,9 @@ impl Store {
         }
         self.write_records(&mut writing, front)?;
         self.state.put(&mut writing, STATE_KEY, &state.encode())?;
+        if let Some(database_id) = self.database_id.get() {
+            self.state.put(&mut writing, DATABASE_KEY, database_id)?;
+        }
         writing.commit()?;
         Ok(())
     }
