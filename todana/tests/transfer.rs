@@ -76,6 +76,15 @@ fn text_that_is_no_dump_is_refused_by_its_line_and_the_dead_are_left_out() {
     });
 }
 
+/// Has those who go on until it is said end, also when a check fails.
+struct Ends<'e>(&'e AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_copy_is_as_of_one_moment_whatever_is_written_meanwhile() {
     for (folder, name) in names() {
@@ -87,6 +96,7 @@ fn a_copy_is_as_of_one_moment_whatever_is_written_meanwhile() {
         }
         let ends = AtomicBool::new(false);
         thread::scope(|scope| {
+            let _ends = Ends(&ends);
             scope.spawn(|| {
                 for round in (1u32..).take_while(|_| !ends.load(Ordering::Relaxed)) {
                     let transaction = db.begin().unwrap();
@@ -107,7 +117,6 @@ fn a_copy_is_as_of_one_moment_whatever_is_written_meanwhile() {
                 }
                 assert_eq!(db.copy(place).unwrap_err().kind(), ErrorKind::Invalid);
             }
-            ends.store(true, Ordering::Relaxed);
         });
         assert!(db.copy("mem:hash").unwrap_err().to_string().contains("is in memory"));
     }
