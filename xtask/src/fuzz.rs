@@ -23,7 +23,11 @@ pub(crate) fn run(report: &mut Report, only: Option<&str>, seconds: u32) {
     for target in chosen {
         report.step(&format!("fuzz: {target}"), || {
             let mut words: Vec<String> = ["fuzz", "run", target].into_iter().map(String::from).collect();
-            words.push(format!("fuzz/corpus/{target}"));
+            let corpus = format!("fuzz/corpus/{target}");
+            if let Err(error) = std::fs::create_dir_all(&corpus) {
+                return Outcome::Failed(format!("cannot make {corpus}: {error}"));
+            }
+            words.push(corpus);
             let seeds = format!("fuzz/seeds/{target}");
             if Path::new(&seeds).exists() {
                 words.push(seeds);
