@@ -649,11 +649,33 @@ impl Database {
         }
         let forgets = || self.forgets();
         let mut living = Living::new(visitor, key, now, space, &forgets);
+        let outcome = self.visit_in_turn(space, worth, key, now, &mut living)?;
+        self.note_changes(lane, worth, &living);
+        let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
+        if met.expired && outcome.is_ok() {
+            // Whatever the command was, as memcached counts.
+            lane.counts.get_expired.one();
+            lane.counts.reclaimed.one();
+            lane.class(met.class).reclaimed.one();
+        }
+        outcome.map(|()| met)
+    }
+
+    /// The engine's visit, once no transaction is in its way and what has expired has made room. The outer error: `Busy`, without any
+    /// visit.
+    fn visit_in_turn(
+        &self,
+        space: Space<'_>,
+        worth: Worth,
+        key: &[u8],
+        now: UnixSeconds,
+        living: &mut Living<'_>,
+    ) -> Result<Result<()>> {
         let mut removed = self.sweep.gone();
-        let outcome = loop {
+        loop {
             // It may fail before it comes to the visitor.
             living.turned_away = false;
-            let outcome = space.engine.visit(key, &mut living);
+            let outcome = space.engine.visit(key, living);
             if living.turned_away {
                 if worth == Worth::Note {
                     return Err(Error::new(ErrorKind::Busy, "a transaction is open"));
@@ -667,22 +689,21 @@ impl Database {
                 removed = self.sweep.gone();
                 continue;
             }
-            break outcome;
-        };
-        if let Some(end) = living.logged.filter(|_| worth == Worth::Change) {
+            return Ok(outcome);
+        }
+    }
+
+    /// Tells the lane of what its next answer has to wait for.
+    fn note_changes(&self, lane: &Lane, worth: Worth, living: &Living<'_>) {
+        if worth != Worth::Change {
+            return;
+        }
+        if let Some(end) = living.logged {
             lane.has_logged(end);
         }
-        if self.promises && living.has_changed && worth == Worth::Change {
+        if self.promises && living.has_changed {
             lane.has_logged(Position(lane.logged().0 + 1));
         }
-        let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
-        if met.expired && outcome.is_ok() {
-            // Whatever the command was, as memcached counts.
-            lane.counts.get_expired.one();
-            lane.counts.reclaimed.one();
-            lane.class(met.class).reclaimed.one();
-        }
-        outcome.map(|()| met)
     }
 
     /// A visit that finds no memory if it wants to put anything.
@@ -698,15 +719,8 @@ impl Database {
         let mut full = NoRoom { inner: visitor, refused: false };
         let forgets = || self.forgets();
         let mut living = Living::new(&mut full, key, now, space, &forgets);
-        let mut outcome = space.engine.visit(key, &mut living);
-        while living.turned_away {
-            space.wait()?;
-            living.turned_away = false;
-            outcome = space.engine.visit(key, &mut living);
-        }
-        if let Some(end) = living.logged {
-            lane.has_logged(end);
-        }
+        let outcome = self.visit_in_turn(space, Worth::Change, key, now, &mut living)?;
+        self.note_changes(lane, Worth::Change, &living);
         let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
         if full.refused {
             return Err(Error::new(ErrorKind::Full, "memory is taken to be full"));

@@ -234,13 +234,14 @@ fn relieve_front(database: &Database, directory: &DataDirectory) -> Result<()> {
 
 impl Records for Db {
     fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
-        if is_change(command) {
+        let changes = is_change(command);
+        if changes {
             self.refuse_if_read_only()?;
         }
         let lane = self.lane();
         let before = lane.logged();
         self.0.database.execute(lane, command, reply);
-        if is_change(command) {
+        if changes {
             if let Command::Store(Store { key, .. }) | Command::Arithmetic(Arithmetic { key, .. }) = command {
                 self.limit(key)?;
             }

@@ -8,7 +8,7 @@
 //! that; they look, too, while they hold the lock of the record. So others see all of a commit or nothing.
 
 use super::layer::Layer;
-use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ThreadId;
@@ -51,35 +51,38 @@ impl Gate {
     /// Waits until others may write. Fails with `Busy` if it is this thread's own transaction that keeps it waiting.
     #[cold]
     pub(crate) fn wait(&self) -> Result<()> {
+        self.unowned().map(|_| ())
+    }
+
+    /// Who has a transaction open, which is nobody; waits for that.
+    fn unowned(&self) -> Result<MutexGuard<'_, Option<ThreadId>>> {
         let mut owner = self.owner.lock();
         while let Some(thread) = *owner {
             refuse_own(thread)?;
             self.opened.wait(&mut owner);
         }
-        Ok(())
+        Ok(owner)
     }
 
     /// Closes the gate, once no other transaction has it closed.
     pub(super) fn close(&self) -> Result<()> {
-        let mut owner = self.owner.lock();
-        while let Some(thread) = *owner {
-            refuse_own(thread)?;
-            self.opened.wait(&mut owner);
-        }
-        *owner = Some(std::thread::current().id());
-        self.closed.store(true, Ordering::SeqCst);
+        self.take(&mut *self.unowned()?);
         Ok(())
     }
 
     /// The same, unless another one has it closed; false then.
     pub(super) fn try_close(&self) -> bool {
         let mut owner = self.owner.lock();
-        if owner.is_some() {
-            return false;
+        let is_free = owner.is_none();
+        if is_free {
+            self.take(&mut owner);
         }
+        is_free
+    }
+
+    fn take(&self, owner: &mut Option<ThreadId>) {
         *owner = Some(std::thread::current().id());
         self.closed.store(true, Ordering::SeqCst);
-        true
     }
 
     pub(super) fn open(&self) {
@@ -134,11 +137,7 @@ impl Gate {
 
     /// Runs while no transaction is open, and keeps others from being opened meanwhile.
     pub(crate) fn while_open<T>(&self, run: impl FnOnce() -> T) -> Result<T> {
-        let mut owner = self.owner.lock();
-        while let Some(thread) = *owner {
-            refuse_own(thread)?;
-            self.opened.wait(&mut owner);
-        }
+        let _owner = self.unowned()?;
         Ok(run())
     }
 }

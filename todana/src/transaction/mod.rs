@@ -112,23 +112,23 @@ impl Database {
     pub fn begin<'d>(&'d self, lane: &'d Lane) -> Result<Transaction<'d>> {
         self.flush_if_due(self.now());
         self.gate().close()?;
-        let transaction = Transaction::new(self, lane);
-        self.engine().fence();
-        Ok(transaction)
+        Ok(Transaction::new(self, lane))
     }
 
     /// The same without waiting: `None` if there is another one.
     pub fn try_begin<'d>(&'d self, lane: &'d Lane) -> Option<Transaction<'d>> {
         self.flush_if_due(self.now());
-        let transaction = self.gate().try_close().then(|| Transaction::new(self, lane))?;
-        self.engine().fence();
-        Some(transaction)
+        self.gate().try_close().then(|| Transaction::new(self, lane))
     }
 }
 
 impl<'d> Transaction<'d> {
+    /// Behind a gate that has just been closed.
     fn new(database: &'d Database, lane: &'d Lane) -> Transaction<'d> {
-        Transaction { database, lane, layer: Layer::default(), is_open: true, _stays: PhantomData }
+        let transaction =
+            Transaction { database, lane, layer: Layer::default(), is_open: true, _stays: PhantomData };
+        database.engine().fence();
+        transaction
     }
 
     /// The database that it changes.
