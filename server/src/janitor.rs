@@ -12,7 +12,7 @@ const TICK: Duration = Duration::from_millis(100);
 const WORK: Duration = Duration::from_millis(25);
 
 /// So long after the start, what was needed for it is not needed any more.
-const SETTLED_TICKS: u64 = 10;
+const SETTLED_TICKS: u64 = 2;
 
 /// Runs until the server stops.
 pub(crate) fn run(shared: &Shared) {
@@ -53,7 +53,7 @@ pub(crate) fn outside_bytes(last: u64, resident_bytes: u64, before: u64, after: 
 /// What the engine may hold so that the process stays within `limit_bytes`.
 pub(crate) fn engine_limit(limit_bytes: u64, outside_bytes: u64) -> u64 {
     // What the measurement cannot see yet: buffers that come and go between two ticks.
-    let margin = (limit_bytes / 128).clamp(512 << 10, 16 << 20);
+    let margin = (limit_bytes / 32).min(512 << 10).max(limit_bytes / 128).min(16 << 20);
     // Whatever the rest takes, a little is left to store in: refusing everything would help nobody.
     limit_bytes.saturating_sub(outside_bytes + margin).max(limit_bytes / 16)
 }
@@ -75,6 +75,7 @@ mod tests {
     #[test]
     fn the_engine_gets_what_the_rest_leaves() {
         assert_eq!(engine_limit(64 << 20, 4 << 20), (60 << 20) - (512 << 10));
+        assert_eq!(engine_limit(8 << 20, 4 << 20), (4 << 20) - (256 << 10));
         assert_eq!(engine_limit(8 << 20, 9 << 20), 512 << 10);
         assert_eq!(engine_limit(1 << 40, 0), (1 << 40) - (16 << 20));
     }
