@@ -175,11 +175,8 @@ pub trait Records {
     where
         Self: Sized,
     {
-        if !self.is_ordered() {
-            return Err(crate::db::unordered("there are no ranges of them"));
-        }
         let own = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
-        Ok(Iter::within(self, own(range.start_bound()), own(range.end_bound())))
+        Iter::within(self, own(range.start_bound()), own(range.end_bound()))
     }
 
     /// The records whose keys begin with `prefix`. Where keys have no order all of them are looked at.
@@ -358,12 +355,30 @@ pub trait Records {
 
     /// Stores a record if there is none; returns whether it did.
     fn add(&self, key: &[u8], value: &[u8]) -> Result<bool> {
-        store(self, &Store { key, value, mode: StoreMode::Add, ..Store::default() })
+        self.add_with(key, value, Ttl::Never, 0)
+    }
+
+    /// The same with a time to live and flags.
+    ///
+    /// ```
+    /// # use todana::{Db, Records, Ttl};
+    /// # let db = Db::open("mem:hash")?;
+    /// assert!(db.add_with(b"lock", b"mine", Ttl::Seconds(30), 0)?);
+    /// assert!(!db.add_with(b"lock", b"theirs", Ttl::Seconds(30), 0)?);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn add_with(&self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32) -> Result<bool> {
+        store(self, &Store { key, value, ttl, flags, mode: StoreMode::Add, ..Store::default() })
     }
 
     /// Replaces a record if there is one, flags and expiry included; returns whether there was.
     fn replace(&self, key: &[u8], value: &[u8]) -> Result<bool> {
-        store(self, &Store { key, value, mode: StoreMode::Replace, ..Store::default() })
+        self.replace_with(key, value, Ttl::Never, 0)
+    }
+
+    /// The same with a time to live and flags.
+    fn replace_with(&self, key: &[u8], value: &[u8], ttl: Ttl, flags: u32) -> Result<bool> {
+        store(self, &Store { key, value, ttl, flags, mode: StoreMode::Replace, ..Store::default() })
     }
 
     /// Puts a piece behind a value; makes the record if there is none.

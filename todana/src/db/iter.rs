@@ -45,26 +45,46 @@ impl<R> fmt::Debug for IterKeys<R> {
 impl<R: Records> Iter<R> {
     /// All records of `records`: of a clone of a [`Db`](crate::Db), for an iterator that borrows nothing.
     pub fn new(records: R) -> Iter<R> {
-        Iter::within(records, Bound::Unbounded, Bound::Unbounded)
+        Iter::with_prefix(records, b"")
     }
 
-    /// The records whose keys lie between these bounds, if there is an order.
-    pub(crate) fn within(records: R, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Iter<R> {
+    /// The records whose keys lie between these bounds, in their order: [`Records::range`]. Fails with `Invalid` where they have none.
+    ///
+    /// ```
+    /// # use std::ops::Bound;
+    /// # use todana::{Db, Iter, Records};
+    /// let db = Db::open("mem:tree")?;
+    /// db.set_many(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])?;
+    /// let from_b: Iter<Db> = Iter::within(db.clone(), Bound::Included(b"b".to_vec()), Bound::Unbounded)?;
+    /// assert_eq!(from_b.count(), 2);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn within(records: R, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Result<Iter<R>> {
+        if !records.is_ordered() {
+            return Err(unordered("there are no ranges of them"));
+        }
+        Ok(Iter(Walk::new(records, Source::Order { lower, upper })))
+    }
+
+    /// The records whose keys begin with this: [`Records::prefix`]. Where keys have no order all are looked at.
+    ///
+    /// ```
+    /// # use todana::{Db, Iter, Records};
+    /// let db = Db::open("mem:hash")?;
+    /// db.set_many(&[(b"user:1", b"ada"), (b"user:2", b"bob"), (b"vat", b"19")])?;
+    /// let users: Iter<Db> = Iter::with_prefix(db.clone(), b"user:");
+    /// assert_eq!(users.count(), 2);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn with_prefix(records: R, prefix: &[u8]) -> Iter<R> {
         let source = if records.is_ordered() {
+            let lower = if prefix.is_empty() { Bound::Unbounded } else { Bound::Included(prefix.to_vec()) };
+            let upper = successor(prefix).map_or(Bound::Unbounded, Bound::Excluded);
             Source::Order { lower, upper }
         } else {
-            Source::Places { next: None, prefix: Vec::new() }
+            Source::Places { next: None, prefix: prefix.to_vec() }
         };
         Iter(Walk::new(records, source))
-    }
-
-    /// The records whose keys begin with this. On an engine without an order all are looked at.
-    pub(crate) fn with_prefix(records: R, prefix: &[u8]) -> Iter<R> {
-        if records.is_ordered() {
-            let upper = successor(prefix).map_or(Bound::Unbounded, Bound::Excluded);
-            return Iter::within(records, Bound::Included(prefix.to_vec()), upper);
-        }
-        Iter(Walk::new(records, Source::Places { next: None, prefix: prefix.to_vec() }))
     }
 
     /// The same with the attributes of each record.

@@ -185,7 +185,7 @@ impl Db {
         }
     }
 
-    fn refuse_if_read_only(&self) -> Result<()> {
+    pub(crate) fn refuse_if_read_only(&self) -> Result<()> {
         if !self.0.is_read_only {
             return Ok(());
         }
@@ -203,6 +203,10 @@ impl Db {
 
     fn lane(&self) -> &Lane {
         self.0.lanes.get_or(|| self.0.database.lane())
+    }
+
+    pub(crate) fn own_lane(&self) -> Arc<Lane> {
+        Arc::clone(self.0.lanes.get_or(|| self.0.database.lane()))
     }
 
     /// What this thread has written counts as made before the call returns.

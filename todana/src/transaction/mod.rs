@@ -18,13 +18,14 @@ mod layer;
 use crate::counters::Lane;
 use crate::update_log::{Change, Gathered, Position, UpdateLog};
 use crate::{
-    Database,
+    Database, Db,
     database::{Replay, unwritable},
 };
 use layer::{Layer, Owned};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use todana_core::{Action, Command, Engine, Error, ErrorKind, MemoryLimit, Record, Reply, Result, Visitor};
 
 pub(crate) use gate::Gate;
@@ -92,12 +93,17 @@ impl Space<'_> {
 /// While it is open, others read the database as it was before, and wait before they write. One thread has it from
 /// beginning to end, and fails with `Busy` if it writes to the database past it.
 pub struct Transaction<'d> {
-    database: &'d Database,
-    lane: &'d Lane,
+    home: Home<'d>,
     layer: Layer,
     is_open: bool,
     /// The thread is its owner.
     _stays: PhantomData<*const ()>,
+}
+
+/// The database that a transaction changes, and the lane in which it counts what it does.
+enum Home<'d> {
+    Lent(&'d Database, &'d Lane),
+    Own(Db, Arc<Lane>),
 }
 
 impl fmt::Debug for Transaction<'_> {
@@ -112,28 +118,64 @@ impl Database {
     pub fn begin<'d>(&'d self, lane: &'d Lane) -> Result<Transaction<'d>> {
         self.flush_if_due(self.now());
         self.gate().close()?;
-        Ok(Transaction::new(self, lane))
+        Ok(Transaction::new(Home::Lent(self, lane)))
     }
 
     /// The same without waiting: `None` if there is another one.
     pub fn try_begin<'d>(&'d self, lane: &'d Lane) -> Option<Transaction<'d>> {
         self.flush_if_due(self.now());
-        self.gate().try_close().then(|| Transaction::new(self, lane))
+        self.gate().try_close().then(|| Transaction::new(Home::Lent(self, lane)))
+    }
+}
+
+impl Db {
+    /// As [`begin`](Db::begin), for a transaction that borrows nothing: to be kept where no lifetime goes. It keeps the database open.
+    ///
+    /// ```
+    /// # use todana::{Db, Records, Transaction};
+    /// struct Session {
+    ///     transaction: Option<Transaction<'static>>,
+    /// }
+    ///
+    /// let db = Db::open("mem:hash")?;
+    /// let mut session = Session { transaction: Some(db.begin_owned()?) };
+    /// if let Some(transaction) = session.transaction.take() {
+    ///     transaction.set(b"a", b"1")?;
+    ///     transaction.commit()?;
+    /// }
+    /// assert_eq!(db.get(b"a")?, Some(b"1".to_vec()));
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn begin_owned(&self) -> Result<Transaction<'static>> {
+        self.refuse_if_read_only()?;
+        let database = self.database();
+        database.flush_if_due(database.now());
+        database.gate().close()?;
+        Ok(Transaction::new(Home::Own(self.clone(), self.own_lane())))
     }
 }
 
 impl<'d> Transaction<'d> {
     /// Behind a gate that has just been closed.
-    fn new(database: &'d Database, lane: &'d Lane) -> Transaction<'d> {
-        let transaction =
-            Transaction { database, lane, layer: Layer::default(), is_open: true, _stays: PhantomData };
-        database.engine().fence();
+    fn new(home: Home<'d>) -> Transaction<'d> {
+        let transaction = Transaction { home, layer: Layer::default(), is_open: true, _stays: PhantomData };
+        transaction.database().engine().fence();
         transaction
     }
 
     /// The database that it changes.
-    pub fn database(&self) -> &'d Database {
-        self.database
+    pub fn database(&self) -> &Database {
+        match &self.home {
+            Home::Lent(database, _) => database,
+            Home::Own(db, _) => db.database(),
+        }
+    }
+
+    fn lane(&self) -> &Lane {
+        match &self.home {
+            Home::Lent(_, lane) => lane,
+            Home::Own(_, lane) => lane,
+        }
     }
 
     /// Runs a command as [`Database::execute`] does. One that would remove everything at once is answered `Unknown`.
@@ -141,17 +183,18 @@ impl<'d> Transaction<'d> {
         if matches!(command, Command::Flush { .. }) {
             return reply(Reply::Unknown);
         }
-        self.within(|space| self.database.run(space, self.lane, command, self.database.now(), reply));
+        let database = self.database();
+        self.within(|space| database.run(space, self.lane(), command, database.now(), reply));
     }
 
     /// Runs a visitor on a record as this transaction sees it.
     pub(crate) fn visit_record(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        self.within(|space| self.database.visit_in(space, self.lane, key, visitor))
+        self.within(|space| self.database().visit_in(space, self.lane(), key, visitor))
     }
 
     /// Runs with the space of this transaction.
     pub(crate) fn within<T>(&self, run: impl FnOnce(Space<'_>) -> T) -> T {
-        let engine = self.layer.over(self.database.engine());
+        let engine = self.layer.over(self.database().engine());
         run(Space { engine: &engine, log: None, gate: None })
     }
 
@@ -161,9 +204,9 @@ impl<'d> Transaction<'d> {
     pub fn commit(mut self) -> Result<()> {
         let changes = std::mem::take(&mut self.layer).into_changes();
         let outcome = if changes.is_empty() { Ok(None) } else { self.apply(&changes) };
-        let (database, lane) = (self.database, self.lane);
         // Others may go on while the disk is waited for.
-        drop(self);
+        self.end();
+        let (database, lane) = (self.database(), self.lane());
         match (outcome?, database.log()) {
             (Some(end), Some(log)) => {
                 lane.has_logged(end);
@@ -177,8 +220,15 @@ impl<'d> Transaction<'d> {
     /// Leaves everything as it was. So does dropping it.
     pub fn abort(self) {}
 
+    /// Lets the others go on.
+    fn end(&mut self) {
+        if std::mem::take(&mut self.is_open) {
+            self.database().gate().open();
+        }
+    }
+
     fn apply(&self, changes: &BTreeMap<Box<[u8]>, Option<Owned>>) -> Result<Option<Position>> {
-        let database = self.database;
+        let database = self.database();
         let log = database.log();
         if database.cannot_write() {
             return Err(unwritable());
@@ -220,7 +270,7 @@ impl<'d> Transaction<'d> {
 
     /// Puts back what changes that were made in part have replaced.
     fn undo(&self, replaced: &Records) {
-        let database = self.database;
+        let database = self.database();
         let keys = |was_there: bool| replaced.iter().filter(move |(_, record)| record.is_some() == was_there);
         // What was not there gives its room back first. The rest fitted before, though perhaps not into the same blocks: for this
         // the limit does not count.
@@ -251,7 +301,7 @@ impl<'d> Transaction<'d> {
         let mut replaced = Vec::with_capacity(changes.len());
         for key in changes.keys() {
             let mut old = None;
-            self.database.engine().peek(key, &mut |record| old = Some(Owned::of(record)))?;
+            self.database().engine().peek(key, &mut |record| old = Some(Owned::of(record)))?;
             replaced.push((key.clone(), old));
         }
         Ok(replaced)
@@ -260,9 +310,7 @@ impl<'d> Transaction<'d> {
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
-        if std::mem::take(&mut self.is_open) {
-            self.database.gate().open();
-        }
+        self.end();
     }
 }
 
