@@ -24,7 +24,6 @@ use crate::{
 use layer::{Layer, Owned};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::Arc;
 use todana_core::{Action, Command, Engine, Error, ErrorKind, MemoryLimit, Record, Reply, Result, Visitor};
 
@@ -90,14 +89,13 @@ impl Space<'_> {
 /// A transaction: what is done through it becomes visible, and outlives a crash, as a whole when it is committed, or not at all. It is
 /// aborted when it is dropped.
 ///
-/// While it is open, others read the database as it was before, and wait before they write. One thread has it from
-/// beginning to end, and fails with `Busy` if it writes to the database past it.
+/// While it is open, others read the database as it was before, and wait before they write. The thread that has begun it fails with
+/// `Busy` if it writes to the database past it. It may go to another thread, which can only wait then, for itself, if it does so: better that
+/// one thread has it from beginning to end.
 pub struct Transaction<'d> {
     home: Home<'d>,
     layer: Layer,
     is_open: bool,
-    /// The thread is its owner.
-    _stays: PhantomData<*const ()>,
 }
 
 /// The database that a transaction changes, and the lane in which it counts what it does.
@@ -158,7 +156,7 @@ impl Db {
 impl<'d> Transaction<'d> {
     /// Behind a gate that has just been closed.
     fn new(home: Home<'d>) -> Transaction<'d> {
-        let transaction = Transaction { home, layer: Layer::default(), is_open: true, _stays: PhantomData };
+        let transaction = Transaction { home, layer: Layer::default(), is_open: true };
         transaction.database().engine().fence();
         transaction
     }
