@@ -4,6 +4,7 @@
 mod clients;
 mod fuzz;
 mod garbage;
+mod python;
 mod readme;
 mod sanitize;
 mod soak;
@@ -116,6 +117,7 @@ fn test(report: &mut Report, only: Option<&str>) {
         build(report);
     }
     clients::run(report);
+    python::run(report);
     report.step("garbage", || garbage::run(2_000));
     report.step("soak", || soak::run(Duration::from_secs(20), None));
     readme::run(report);

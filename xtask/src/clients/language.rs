@@ -54,7 +54,8 @@ fn python(package: &str, module: &str, headers: &[&str]) -> Prepared {
     Ok(pytest(&package.replace('-', "_")))
 }
 
-fn pip(package: &str, module: &str, headers: &[&str]) -> Result<(), Outcome> {
+/// A package in the project's own Python, with pytest.
+pub(crate) fn pip(package: &str, module: &str, headers: &[&str]) -> Result<(), Outcome> {
     if !Path::new(PYTHON).exists() {
         let made = || program("python3", &["-m", "venv", ".venv"]).succeeds();
         need(made, "a python3 with venv", &["python3", "python3-venv"])?;

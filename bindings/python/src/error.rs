@@ -1,0 +1,25 @@
+//! The library's errors as exceptions.
+
+use pyo3::PyErr;
+use todana_core::{Error, ErrorKind};
+
+// Defined in Python, as some derive from two classes.
+pyo3::import_exception!(todana._errors, InvalidError);
+pyo3::import_exception!(todana._errors, FullError);
+pyo3::import_exception!(todana._errors, BusyError);
+pyo3::import_exception!(todana._errors, CorruptError);
+pyo3::import_exception!(todana._errors, UnavailableError);
+pyo3::import_exception!(todana._errors, ClosedError);
+
+/// The exception for an error.
+pub(crate) fn raised(error: Error) -> PyErr {
+    let message = error.to_string();
+    match error.kind() {
+        ErrorKind::Invalid => InvalidError::new_err(message),
+        ErrorKind::Full => FullError::new_err(message),
+        ErrorKind::Busy => BusyError::new_err(message),
+        ErrorKind::Corrupt => CorruptError::new_err(message),
+        ErrorKind::Unavailable => UnavailableError::new_err(message),
+        ErrorKind::Closed => ClosedError::new_err(message),
+    }
+}

@@ -1,0 +1,42 @@
+//! The library as a module of Python: `todana._todana`, which the package `todana` shows to the world.
+//!
+//! ```text
+//! DB, Transaction, Snapshot   what a program holds; all three are Records, which has what they have in common
+//! View, Iterator, Cursor      ways through their records
+//! source                      where records are, and whether they still can be reached: closed, over, on the wrong side of a fork
+//! ```
+//!
+//! Always true: nobody waits for the interpreter while a lock of the library's is held. So whoever holds the interpreter may wait for such a
+//! lock, which is let go soon; that is what calls do that take less than giving the interpreter up and getting it back would. All else runs
+//! detached from it.
+//!
+//! `unsafe` is in what PyO3's macros make, and nowhere in this crate's own text.
+#![forbid(unsafe_code)]
+
+mod conversion;
+mod cursor;
+mod db;
+mod error;
+mod records;
+mod source;
+mod transaction;
+mod view;
+
+use pyo3::prelude::*;
+
+/// Todana, a key-value store: what is compiled of it.
+#[pymodule]
+mod _todana {
+    #[pymodule_export]
+    use crate::cursor::Cursor;
+    #[pymodule_export]
+    use crate::db::Database;
+    #[pymodule_export]
+    use crate::records::{Records, Whole};
+    #[pymodule_export]
+    use crate::source::{_after_fork, _close_all};
+    #[pymodule_export]
+    use crate::transaction::{Snapshot, Transaction};
+    #[pymodule_export]
+    use crate::view::{Iterator, View};
+}

@@ -1,0 +1,574 @@
+//! What can be done with records, in a database, within a transaction and (what only looks) in a snapshot alike.
+
+use crate::conversion::{Form, Octets, octets, ttl};
+use crate::cursor::Cursor;
+use crate::error::raised;
+use crate::source::Source;
+use crate::view::{Iterator, Part, View, Which};
+use pyo3::exceptions::{PyKeyError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyMapping, PyTuple};
+use todana::{Compared, OwnedRecord, Records as _, Result, Symbols, Ttl};
+
+/// What a database, a transaction and a snapshot have in common: a dict of bytes.
+#[pyclass(module = "todana", subclass, frozen, generic, mapping)]
+pub(crate) struct Records {
+    pub(crate) source: Source,
+}
+
+/// A record with all that rides with its value.
+#[pyclass(name = "Record", module = "todana", frozen, get_all, generic)]
+pub(crate) struct Whole {
+    /// The value.
+    value: Py<PyAny>,
+    /// The client's flags.
+    flags: u32,
+    /// When it expires, in Unix seconds; None if it does not.
+    expires: Option<u64>,
+    /// Of a record that expires so many seconds after its last use: how many; else None.
+    sliding: Option<u32>,
+    /// By which `compare_and_set` tells whether it has changed.
+    version: u64,
+}
+
+impl Whole {
+    pub(crate) fn show(py: Python<'_>, form: Form, record: OwnedRecord) -> PyResult<Whole> {
+        Ok(Whole {
+            value: form.show(py, &record.value)?.unbind(),
+            flags: record.flags,
+            expires: record.expiry.at().map(|at| at.0),
+            sliding: record.expiry.span_s(),
+            version: record.version,
+        })
+    }
+}
+
+#[pymethods]
+impl Whole {
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let value = self.value.bind(py).repr()?;
+        let number = |number: Option<u64>| number.map_or("None".into(), |number| number.to_string());
+        Ok(format!(
+            "Record(value={value}, flags={}, expires={}, sliding={}, version={})",
+            self.flags,
+            number(self.expires),
+            number(self.sliding.map(u64::from)),
+            self.version
+        ))
+    }
+}
+
+impl Records {
+    pub(crate) fn new(source: Source) -> Records {
+        Records { source }
+    }
+
+    /// Looks at records: detached from the interpreter, unless that would cost more than it gives.
+    #[inline]
+    fn look<T: Send>(&self, py: Python<'_>, run: impl FnOnce(&Source) -> Result<T> + Send) -> PyResult<T> {
+        let outcome =
+            if self.source.reads_quickly() { run(&self.source) } else { py.detach(|| run(&self.source)) };
+        outcome.map_err(raised)
+    }
+
+    /// Changes records, likewise.
+    #[inline]
+    fn change<T: Send>(&self, py: Python<'_>, run: impl FnOnce(&Source) -> Result<T> + Send) -> PyResult<T> {
+        let outcome =
+            if self.source.writes_quickly() { run(&self.source) } else { py.detach(|| run(&self.source)) };
+        outcome.map_err(raised)
+    }
+
+    /// What may go through all records.
+    fn at_length<T: Send>(
+        &self,
+        py: Python<'_>,
+        run: impl FnOnce(&Source) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        py.detach(|| run(&self.source)).map_err(raised)
+    }
+
+    #[inline]
+    fn value<'py>(&self, py: Python<'py>, key: &[u8]) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let form = self.source.form();
+        let mut copy = None;
+        if self.source.reads_quickly() {
+            let mut shown = None;
+            self.source
+                .view(key, &mut |record| {
+                    shown = form.show_under_lock(py, record.value);
+                    if shown.is_none() {
+                        copy = Some(record.value.to_vec());
+                    }
+                })
+                .map_err(raised)?;
+            if shown.is_some() {
+                return Ok(shown);
+            }
+        } else {
+            copy = py.detach(|| self.source.get(key)).map_err(raised)?;
+        }
+        copy.map(|value| form.show(py, &value)).transpose()
+    }
+
+    fn show_all<'py>(&self, py: Python<'py>, keys: Vec<Vec<u8>>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        keys.iter().map(|key| self.source.form().show(py, key)).collect()
+    }
+
+    fn set_pairs(
+        &self,
+        py: Python<'_>,
+        pairs: &[(Bound<'_, PyAny>, Bound<'_, PyAny>)],
+        ttl: Ttl,
+        flags: u32,
+    ) -> PyResult<()> {
+        let octet_pairs: Vec<(Octets<'_>, Octets<'_>)> =
+            pairs.iter().map(|(key, value)| Ok((octets(key)?, octets(value)?))).collect::<PyResult<_>>()?;
+        self.at_length(py, |source| {
+            octet_pairs.iter().try_for_each(|(key, value)| source.set_with(key, value, ttl, flags))
+        })
+    }
+}
+
+/// Keys and values of a mapping, or of pairs.
+fn pairs<'py>(records: &Bound<'py, PyAny>) -> PyResult<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
+    if let Ok(dict) = records.cast::<PyDict>() {
+        return Ok(dict.iter().collect());
+    }
+    // What is registered as a mapping need not be one in the eyes of `PyMapping`.
+    if records.cast::<PyMapping>().is_ok() || records.hasattr("keys")? {
+        let keys = records.call_method0("keys")?;
+        return keys
+            .try_iter()?
+            .map(|key| {
+                let key = key?;
+                let value = records.get_item(&key)?;
+                Ok((key, value))
+            })
+            .collect();
+    }
+    records.try_iter()?.map(|pair| pair?.extract()).collect()
+}
+
+fn missing(key: &Bound<'_, PyAny>) -> PyErr {
+    PyKeyError::new_err((key.clone().unbind(),))
+}
+
+/// Of how many answers there are at most.
+fn limit_of(limit: Option<usize>) -> usize {
+    limit.unwrap_or(usize::MAX)
+}
+
+#[pymethods]
+impl Records {
+    fn __getitem__<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        self.value(py, &octets(key)?)?.ok_or_else(|| missing(key))
+    }
+
+    fn __setitem__(&self, py: Python<'_>, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (key, value) = (octets(key)?, octets(value)?);
+        self.change(py, |source| source.set(&key, &value))
+    }
+
+    fn __delitem__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        let name = octets(key)?;
+        if self.change(py, |source| source.remove(&name))? { Ok(()) } else { Err(missing(key)) }
+    }
+
+    fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let key = octets(key)?;
+        self.look(py, |source| source.contains(&key))
+    }
+
+    fn __iter__(&self) -> PyResult<Iterator> {
+        View::new(self.source.clone(), Part::Keys, Which::All, false)?.iterator(false)
+    }
+
+    fn __reversed__(&self) -> PyResult<Iterator> {
+        View::new(self.source.clone(), Part::Keys, Which::All, true)?.iterator(true)
+    }
+
+    /// How many records there are; all keys are looked at.
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        self.at_length(py, |source| source.iter().keys().try_fold(0, |count, key| key.map(|_| count + 1)))
+    }
+
+    /// The value of a record, or `default`.
+    #[pyo3(signature = (key, default=None))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        Ok(self.value(py, &octets(key)?)?.or(default))
+    }
+
+    /// A record with its attributes and a version, or None. The first time costs a write, as a version is made when it is asked for.
+    fn get_record(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Option<Whole>> {
+        let key = octets(key)?;
+        let Some(record) = self.change(py, |source| source.get_record(&key))? else { return Ok(None) };
+        Whole::show(py, self.source.form(), record).map(Some)
+    }
+
+    /// A cursor, which stands nowhere at first.
+    fn cursor(&self) -> Cursor {
+        Cursor::new(self.source.clone())
+    }
+
+    /// The keys, of all records or of a range; `start` is included, `stop` is not.
+    #[pyo3(signature = (start=None, stop=None, *, prefix=None, reverse=false))]
+    fn keys(
+        &self,
+        start: Option<&Bound<'_, PyAny>>,
+        stop: Option<&Bound<'_, PyAny>>,
+        prefix: Option<&Bound<'_, PyAny>>,
+        reverse: bool,
+    ) -> PyResult<View> {
+        View::new(self.source.clone(), Part::Keys, Which::of(start, stop, prefix)?, reverse)
+    }
+
+    /// The values, likewise.
+    #[pyo3(signature = (start=None, stop=None, *, prefix=None, reverse=false))]
+    fn values(
+        &self,
+        start: Option<&Bound<'_, PyAny>>,
+        stop: Option<&Bound<'_, PyAny>>,
+        prefix: Option<&Bound<'_, PyAny>>,
+        reverse: bool,
+    ) -> PyResult<View> {
+        View::new(self.source.clone(), Part::Values, Which::of(start, stop, prefix)?, reverse)
+    }
+
+    /// Keys and values, likewise.
+    #[pyo3(signature = (start=None, stop=None, *, prefix=None, reverse=false))]
+    fn items(
+        &self,
+        start: Option<&Bound<'_, PyAny>>,
+        stop: Option<&Bound<'_, PyAny>>,
+        prefix: Option<&Bound<'_, PyAny>>,
+        reverse: bool,
+    ) -> PyResult<View> {
+        View::new(self.source.clone(), Part::Items, Which::of(start, stop, prefix)?, reverse)
+    }
+
+    /// Stores a record, whatever was there. `ttl`: it expires after so many seconds; `sliding`: so many after its last use; `expires`: at
+    /// that Unix time.
+    #[pyo3(signature = (key, value, *, ttl=None, sliding=None, expires=None, flags=0))]
+    #[allow(clippy::too_many_arguments)] // They are Python's, by name.
+    fn set(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        ttl: Option<&Bound<'_, PyAny>>,
+        sliding: Option<&Bound<'_, PyAny>>,
+        expires: Option<&Bound<'_, PyAny>>,
+        flags: u32,
+    ) -> PyResult<()> {
+        let (key, value, ttl) = (octets(key)?, octets(value)?, self::ttl(ttl, sliding, expires)?);
+        self.change(py, |source| source.set_with(&key, &value, ttl, flags))
+    }
+
+    /// Stores a record if there is none; whether it did.
+    #[pyo3(signature = (key, value, *, ttl=None, sliding=None, expires=None, flags=0))]
+    #[allow(clippy::too_many_arguments)]
+    fn add(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        ttl: Option<&Bound<'_, PyAny>>,
+        sliding: Option<&Bound<'_, PyAny>>,
+        expires: Option<&Bound<'_, PyAny>>,
+        flags: u32,
+    ) -> PyResult<bool> {
+        let (key, value, ttl) = (octets(key)?, octets(value)?, self::ttl(ttl, sliding, expires)?);
+        self.change(py, |source| source.add_with(&key, &value, ttl, flags))
+    }
+
+    /// Replaces a record if there is one, flags and expiry included; whether there was.
+    #[pyo3(signature = (key, value, *, ttl=None, sliding=None, expires=None, flags=0))]
+    #[allow(clippy::too_many_arguments)]
+    fn replace(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        ttl: Option<&Bound<'_, PyAny>>,
+        sliding: Option<&Bound<'_, PyAny>>,
+        expires: Option<&Bound<'_, PyAny>>,
+        flags: u32,
+    ) -> PyResult<bool> {
+        let (key, value, ttl) = (octets(key)?, octets(value)?, self::ttl(ttl, sliding, expires)?);
+        self.change(py, |source| source.replace_with(&key, &value, ttl, flags))
+    }
+
+    /// Puts a piece behind a value; makes the record if there is none.
+    fn append(&self, py: Python<'_>, key: &Bound<'_, PyAny>, piece: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (key, piece) = (octets(key)?, octets(piece)?);
+        self.change(py, |source| source.append(&key, &piece))
+    }
+
+    /// Puts a piece before a value; makes the record if there is none.
+    fn prepend(&self, py: Python<'_>, key: &Bound<'_, PyAny>, piece: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (key, piece) = (octets(key)?, octets(piece)?);
+        self.change(py, |source| source.prepend(&key, &piece))
+    }
+
+    /// Adds to a decimal number and returns the sum. Where there is no record it becomes `initial`, to which nothing is added; without
+    /// that it is a KeyError.
+    #[pyo3(signature = (key, delta=1, initial=None))]
+    fn increment(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        delta: i64,
+        initial: Option<i64>,
+    ) -> PyResult<i64> {
+        let name = octets(key)?;
+        match self.change(py, |source| source.increment(&name, delta, initial)) {
+            Err(_) if initial.is_none() && !self.look(py, |source| source.contains(&name))? => {
+                Err(missing(key))
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Replaces a record if it is still of this version (`get_record`); whether it was.
+    fn compare_and_set(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        version: u64,
+    ) -> PyResult<bool> {
+        let (key, value) = (octets(key)?, octets(value)?);
+        let compared = self.change(py, |source| source.compare_and_set(&key, &value, version))?;
+        Ok(compared == Compared::Stored)
+    }
+
+    /// Puts `new` (None: nothing) in the place of a record if its value is `old` (None: if there is none); whether it was. Flags and
+    /// expiry stay.
+    fn compare_and_swap(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        old: Option<&Bound<'_, PyAny>>,
+        new: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        let (key, old, new) = (octets(key)?, old.map(octets).transpose()?, new.map(octets).transpose()?);
+        self.change(py, |source| source.compare_and_swap(&key, old.as_deref(), new.as_deref()))
+    }
+
+    /// Calls `change` with a value (None if there is none), puts what it returns in its place (None: removes it), and returns that. If
+    /// somebody else was there first it is called again; so nobody's change is lost. Flags and expiry stay.
+    fn change_value<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        change: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let key = octets(key)?;
+        loop {
+            let old = self.look(py, |source| source.get(&key))?;
+            let shown = old.as_ref().map(|old| self.source.form().show(py, old)).transpose()?;
+            let answer = change.call1((shown,))?;
+            let new = if answer.is_none() { None } else { Some(octets(&answer)?) };
+            if self.change(py, |source| source.compare_and_swap(&key, old.as_deref(), new.as_deref()))? {
+                drop(new);
+                return Ok(answer);
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// Removes a record and returns its value, or None.
+    fn seize<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let key = octets(key)?;
+        let value = self.change(py, |source| source.seize(&key))?;
+        value.map(|value| self.source.form().show(py, &value)).transpose()
+    }
+
+    /// Removes a record and returns its value; `default`, or KeyError, if there is none.
+    #[pyo3(signature = (key, /, *default))]
+    fn pop<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        default: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if default.len() > 1 {
+            let message = format!("pop expected at most 2 arguments, got {}", 1 + default.len());
+            return Err(PyTypeError::new_err(message));
+        }
+        match self.seize(py, key)? {
+            Some(value) => Ok(value),
+            None => default.get_item(0).map_err(|_| missing(key)),
+        }
+    }
+
+    /// Removes a record, the first one that is met, and returns its key and value; KeyError if there is none.
+    fn popitem<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        let taken = self.at_length(py, |source| {
+            for key in source.iter().keys() {
+                let key = key?;
+                if let Some(value) = source.seize(&key)? {
+                    return Ok(Some((key, value)));
+                }
+            }
+            Ok(None)
+        })?;
+        let (key, value) = taken.ok_or_else(|| PyKeyError::new_err("there are no records"))?;
+        let form = self.source.form();
+        Ok((form.show(py, &key)?, form.show(py, &value)?))
+    }
+
+    /// The value of a record, which is made with `default` if there is none.
+    fn setdefault<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        default: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (name, value) = (octets(key)?, octets(default)?);
+        loop {
+            if let Some(found) = self.value(py, &name)? {
+                return Ok(found);
+            }
+            if self.change(py, |source| source.add(&name, &value))? {
+                return self.source.form().show(py, &value);
+            }
+        }
+    }
+
+    /// Gives a record a new time to live; whether there is one.
+    #[pyo3(signature = (key, *, ttl=None, sliding=None, expires=None))]
+    fn touch(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        ttl: Option<&Bound<'_, PyAny>>,
+        sliding: Option<&Bound<'_, PyAny>>,
+        expires: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<bool> {
+        let (key, ttl) = (octets(key)?, self::ttl(ttl, sliding, expires)?);
+        self.change(py, |source| source.touch(&key, ttl))
+    }
+
+    /// A dict of those of these keys that there are.
+    fn get_many<'py>(&self, py: Python<'py>, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+        let found = PyDict::new(py);
+        if self.source.reads_quickly() {
+            for key in keys.try_iter()? {
+                let key = key?;
+                if let Some(value) = self.value(py, &octets(&key)?)? {
+                    found.set_item(key, value)?;
+                }
+            }
+            return Ok(found);
+        }
+        let keys: Vec<Bound<'py, PyAny>> = keys.try_iter()?.collect::<PyResult<_>>()?;
+        let names: Vec<Octets<'_>> = keys.iter().map(octets).collect::<PyResult<_>>()?;
+        let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
+        let values = self.at_length(py, |source| source.get_many(&names))?;
+        for (key, value) in keys.iter().zip(values) {
+            if let Some(value) = value {
+                found.set_item(key, self.source.form().show(py, &value)?)?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Stores records, of a mapping or of pairs, one after the other; within a transaction as one.
+    #[pyo3(signature = (records, *, ttl=None, sliding=None, expires=None, flags=0))]
+    #[allow(clippy::too_many_arguments)]
+    fn set_many(
+        &self,
+        py: Python<'_>,
+        records: &Bound<'_, PyAny>,
+        ttl: Option<&Bound<'_, PyAny>>,
+        sliding: Option<&Bound<'_, PyAny>>,
+        expires: Option<&Bound<'_, PyAny>>,
+        flags: u32,
+    ) -> PyResult<()> {
+        self.set_pairs(py, &pairs(records)?, self::ttl(ttl, sliding, expires)?, flags)
+    }
+
+    /// As dict's: stores the records of a mapping or of pairs, and those that are named.
+    #[pyo3(signature = (records=None, /, **named))]
+    fn update(
+        &self,
+        py: Python<'_>,
+        records: Option<&Bound<'_, PyAny>>,
+        named: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
+        let mut all = records.map(pairs).transpose()?.unwrap_or_default();
+        all.extend(named.into_iter().flatten());
+        self.set_pairs(py, &all, Ttl::Never, 0)
+    }
+
+    /// Removes records, one after the other; how many there were.
+    fn delete_many(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let keys: Vec<Bound<'_, PyAny>> = keys.try_iter()?.collect::<PyResult<_>>()?;
+        let keys: Vec<Octets<'_>> = keys.iter().map(octets).collect::<PyResult<_>>()?;
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        self.at_length(py, |source| source.remove_many(&keys))
+    }
+
+    /// Removes all records.
+    fn clear(&self, py: Python<'_>) -> PyResult<()> {
+        self.at_length(py, |source| {
+            for key in source.iter().keys() {
+                source.remove(&key?)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The keys that begin with `prefix`.
+    #[pyo3(signature = (prefix, limit=None))]
+    fn match_prefix<'py>(
+        &self,
+        py: Python<'py>,
+        prefix: &Bound<'py, PyAny>,
+        limit: Option<usize>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let prefix = octets(prefix)?;
+        let keys = self.at_length(py, |source| source.match_prefix(&prefix, limit_of(limit)))?;
+        self.show_all(py, keys)
+    }
+
+    /// The keys in which a regular expression (of Rust's crate regex, over bytes) matches somewhere. All keys are looked at.
+    #[pyo3(signature = (pattern, limit=None))]
+    fn match_regex<'py>(
+        &self,
+        py: Python<'py>,
+        pattern: &str,
+        limit: Option<usize>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let keys = self.at_length(py, |source| source.match_regex(pattern, limit_of(limit)))?;
+        self.show_all(py, keys)
+    }
+
+    /// The keys most like `key`, the best first, each with its distance: the fewest characters to insert, remove or replace. All keys are
+    /// looked at. With `by_bytes` it is bytes rather than characters of UTF-8.
+    #[pyo3(signature = (key, distance, limit=None, *, by_bytes=false))]
+    fn match_similar<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        distance: usize,
+        limit: Option<usize>,
+        by_bytes: bool,
+    ) -> PyResult<Vec<(Bound<'py, PyAny>, usize)>> {
+        let key = octets(key)?;
+        let symbols = if by_bytes { Symbols::Bytes } else { Symbols::Characters };
+        let similar =
+            self.at_length(py, |source| source.match_similar(&key, distance, symbols, limit_of(limit)))?;
+        similar
+            .into_iter()
+            .map(|(key, distance)| Ok((self.source.form().show(py, &key)?, distance)))
+            .collect()
+    }
+}

@@ -1,0 +1,379 @@
+//! Where records are, and whether they can still be reached.
+
+use parking_lot::{Mutex, RwLock};
+use pyo3::prelude::*;
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{self, ThreadId};
+use todana::{Db, Error, ErrorKind, Heading, Records, Result, Snapshot, Transaction};
+use todana_core::{Command, Place, Record, Reply, Visitor};
+
+use crate::conversion::Form;
+use crate::error::raised;
+
+/// How often this process has come out of a fork. What was opened before has lost its threads, and its locks may be held by nobody.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// All databases that are open, so that they can be closed when the interpreter ends.
+static OPEN: Mutex<Vec<Weak<Home>>> = Mutex::new(Vec::new());
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if !self.is_open() {
+            return;
+        }
+        // Nobody is left who could: Python's garbage, mostly, in a thread that has the interpreter. It may wait for the disk.
+        if Python::try_attach(|py| py.detach(|| self.close())).is_none() {
+            self.close();
+        }
+    }
+}
+
+/// Called in the child of a fork.
+#[pyfunction]
+pub(crate) fn _after_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Closes all databases: called when the interpreter ends, which does not drop what modules hold.
+#[pyfunction]
+pub(crate) fn _close_all(py: Python<'_>) {
+    if FORKS.load(Ordering::Relaxed) == 0 {
+        py.detach(|| {
+            let homes = std::mem::take(&mut *OPEN.lock());
+            homes.iter().filter_map(Weak::upgrade).for_each(|home| home.close());
+        });
+    }
+}
+
+/// Something that can be closed while others hold it.
+pub(crate) struct Slot<T> {
+    value: RwLock<Option<T>>,
+    forks: u32,
+    what: &'static str,
+}
+
+impl<T: Clone> Slot<T> {
+    fn new(value: T, what: &'static str) -> Slot<T> {
+        Slot { value: RwLock::new(Some(value)), forks: FORKS.load(Ordering::Relaxed), what }
+    }
+
+    /// The lock is held for a clone, so nobody ever waits for it.
+    #[inline]
+    fn get(&self) -> Result<T> {
+        if self.is_of_parent() {
+            return Err(self.lost());
+        }
+        self.value.read().clone().ok_or_else(|| self.closed())
+    }
+
+    /// Leaves nothing.
+    fn take(&self) -> Option<T> {
+        // The child of a fork touches nothing of its parent's.
+        if self.is_of_parent() { None } else { self.value.write().take() }
+    }
+
+    fn is_open(&self) -> bool {
+        !self.is_of_parent() && self.value.read().is_some()
+    }
+
+    #[inline]
+    fn is_of_parent(&self) -> bool {
+        self.forks != FORKS.load(Ordering::Relaxed)
+    }
+
+    #[cold]
+    fn closed(&self) -> Error {
+        Error::new(ErrorKind::Closed, format!("the {} is closed", self.what))
+    }
+
+    #[cold]
+    fn lost(&self) -> Error {
+        let message =
+            format!("the {} is the parent process's: what was opened before a fork stays there", self.what);
+        Error::new(ErrorKind::Closed, message)
+    }
+}
+
+impl<T> Drop for Slot<T> {
+    fn drop(&mut self) {
+        if self.forks != FORKS.load(Ordering::Relaxed) {
+            // To close it would be to write to the parent's files, and to wait for threads that are not here.
+            std::mem::forget(self.value.get_mut().take());
+        }
+    }
+}
+
+/// An open database, and who has something of it.
+pub(crate) struct Home {
+    db: Slot<Db>,
+    pub(crate) form: Form,
+    pub(crate) name: String,
+    is_ordered: bool,
+    /// Its records are in memory, where a look at one is quick ...
+    is_in_memory: bool,
+    /// ... and so is a change, as no log is told of it.
+    is_unlogged: bool,
+    /// Transactions that are open or about to be. It is raised by whoever holds the interpreter; while it is 0, no thread that holds
+    /// the interpreter waits for one that does not have it.
+    transactions: AtomicUsize,
+    transaction_list: Mutex<Vec<Weak<Undertaking>>>,
+    snapshot_list: Mutex<Vec<Weak<View>>>,
+}
+
+impl Home {
+    pub(crate) fn new(db: Db, form: Form, is_in_memory: bool, is_unlogged: bool) -> Arc<Home> {
+        let home = Arc::new(Home {
+            form,
+            name: db.name().to_string(),
+            is_ordered: db.is_ordered(),
+            is_in_memory,
+            is_unlogged: is_in_memory && is_unlogged,
+            db: Slot::new(db, "database"),
+            transactions: AtomicUsize::new(0),
+            transaction_list: Mutex::default(),
+            snapshot_list: Mutex::default(),
+        });
+        note(&OPEN, &home);
+        home
+    }
+
+    pub(crate) fn db(&self) -> Result<Db> {
+        self.db.get()
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.db.is_open()
+    }
+
+    /// Aborts what is open, and closes it. Calls of other threads that are under way come to their end first.
+    pub(crate) fn close(&self) {
+        let Some(db) = self.db.take() else { return };
+        let transactions = std::mem::take(&mut *self.transaction_list.lock());
+        transactions.iter().filter_map(Weak::upgrade).for_each(|undertaking| {
+            let _ = undertaking.drop_it();
+        });
+        let snapshots = std::mem::take(&mut *self.snapshot_list.lock());
+        snapshots.iter().filter_map(Weak::upgrade).for_each(|view| drop(view.slot.take()));
+        drop(db);
+    }
+
+    /// Begins a transaction, once no other one is open.
+    pub(crate) fn begin(self: &Arc<Home>, py: Python<'_>) -> PyResult<Arc<Undertaking>> {
+        let db = self.db().map_err(raised)?;
+        self.transactions.fetch_add(1, Ordering::Relaxed);
+        let begun = py.detach(|| db.begin_owned());
+        // On the way out of here it is counted by whoever has it.
+        let slot = match begun {
+            Ok(transaction) => Slot::new(Arc::new(transaction), "transaction"),
+            Err(error) => {
+                self.transactions.fetch_sub(1, Ordering::Relaxed);
+                return Err(raised(error));
+            }
+        };
+        let undertaking =
+            Arc::new(Undertaking { home: Arc::clone(self), slot, thread: thread::current().id() });
+        note(&self.transaction_list, &undertaking);
+        Ok(undertaking)
+    }
+
+    /// A view of it as it is now.
+    pub(crate) fn snapshot(self: &Arc<Home>, py: Python<'_>) -> PyResult<Arc<View>> {
+        let db = self.db().map_err(raised)?;
+        let snapshot = py.detach(|| db.snapshot()).map_err(raised)?;
+        let view = Arc::new(View { home: Arc::clone(self), slot: Slot::new(Arc::new(snapshot), "snapshot") });
+        note(&self.snapshot_list, &view);
+        Ok(view)
+    }
+}
+
+fn note<T>(list: &Mutex<Vec<Weak<T>>>, one: &Arc<T>) {
+    let mut list = list.lock();
+    list.retain(|other| other.strong_count() > 0);
+    list.push(Arc::downgrade(one));
+}
+
+/// A transaction.
+pub(crate) struct Undertaking {
+    pub(crate) home: Arc<Home>,
+    slot: Slot<Arc<Transaction<'static>>>,
+    thread: ThreadId,
+}
+
+impl Undertaking {
+    fn get(&self) -> Result<Arc<Transaction<'static>>> {
+        self.must_be_mine()?;
+        self.slot.get()
+    }
+
+    fn must_be_mine(&self) -> Result<()> {
+        if self.thread == thread::current().id() {
+            return Ok(());
+        }
+        let message = "a transaction is used by the thread that has begun it, and by no other";
+        Err(Error::new(ErrorKind::Invalid, message))
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.slot.is_open()
+    }
+
+    pub(crate) fn commit(&self) -> Result<()> {
+        self.must_be_mine()?;
+        // Which of the two it is.
+        drop(self.slot.get()?);
+        self.end(|transaction| match Arc::try_unwrap(transaction) {
+            Ok(transaction) => transaction.commit(),
+            // Only its own thread uses it, and that is here.
+            Err(_) => Err(Error::new(ErrorKind::Busy, "the transaction is in use")),
+        })
+    }
+
+    pub(crate) fn abort(&self) -> Result<()> {
+        self.must_be_mine()?;
+        self.drop_it()
+    }
+
+    fn drop_it(&self) -> Result<()> {
+        self.end(|transaction| {
+            drop(transaction);
+            Ok(())
+        })
+    }
+
+    fn end(&self, finish: impl FnOnce(Arc<Transaction<'static>>) -> Result<()>) -> Result<()> {
+        let Some(transaction) = self.slot.take() else { return Ok(()) };
+        let outcome = finish(transaction);
+        // Not before nobody can wait for it.
+        self.home.transactions.fetch_sub(1, Ordering::Relaxed);
+        outcome
+    }
+}
+
+impl Drop for Undertaking {
+    fn drop(&mut self) {
+        let _ = self.drop_it();
+    }
+}
+
+/// A database as it was.
+pub(crate) struct View {
+    pub(crate) home: Arc<Home>,
+    slot: Slot<Arc<Snapshot>>,
+}
+
+impl View {
+    pub(crate) fn close(&self) {
+        drop(self.slot.take());
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.slot.is_open()
+    }
+}
+
+/// Where records are.
+#[derive(Clone)]
+pub(crate) enum Source {
+    Database(Arc<Home>),
+    Transaction(Arc<Undertaking>),
+    Snapshot(Arc<View>),
+}
+
+impl Source {
+    #[inline]
+    pub(crate) fn home(&self) -> &Arc<Home> {
+        match self {
+            Source::Database(home) => home,
+            Source::Transaction(undertaking) => &undertaking.home,
+            Source::Snapshot(view) => &view.home,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn form(&self) -> Form {
+        self.home().form
+    }
+
+    /// Whether to look at a record takes less than to give the interpreter up and to get it back would, and waits for nobody who might wait
+    /// for the interpreter.
+    #[inline]
+    pub(crate) fn reads_quickly(&self) -> bool {
+        let home = self.home();
+        // A read may have to move a sliding expiry, and that waits for transactions.
+        home.is_in_memory && self.waits_for_none()
+    }
+
+    /// The same for a change.
+    #[inline]
+    pub(crate) fn writes_quickly(&self) -> bool {
+        let is_unlogged = match self {
+            Source::Database(home) => home.is_unlogged,
+            // Nothing is logged before it is committed.
+            Source::Transaction(undertaking) => undertaking.home.is_in_memory,
+            Source::Snapshot(_) => true,
+        };
+        is_unlogged && self.waits_for_none()
+    }
+
+    #[inline]
+    fn waits_for_none(&self) -> bool {
+        match self {
+            Source::Database(home) => home.transactions.load(Ordering::Relaxed) == 0,
+            _ => true,
+        }
+    }
+}
+
+/// Runs with what the source is now, if it is still there.
+macro_rules! with_records {
+    ($source:expr, $records:ident => $run:expr) => {
+        match $source {
+            Source::Database(home) => {
+                let $records = home.db.get()?;
+                $run
+            }
+            Source::Transaction(undertaking) => {
+                let $records = undertaking.get()?;
+                $run
+            }
+            Source::Snapshot(view) => {
+                let $records = view.slot.get()?;
+                $run
+            }
+        }
+    };
+}
+
+impl Records for Source {
+    #[inline]
+    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+        with_records!(self, records => records.execute(command, reply))
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        with_records!(self, records => records.visit(key, visitor))
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.home().is_ordered
+    }
+
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        with_records!(self, records => records.scan(from, see))
+    }
+
+    fn walk(
+        &self,
+        heading: Heading,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        with_records!(self, records => records.walk(heading, from, see))
+    }
+}

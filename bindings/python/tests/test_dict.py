@@ -1,0 +1,215 @@
+"""A database is a dict of bytes."""
+
+import collections.abc
+
+import pytest
+
+import todana
+
+
+def test_a_record_comes_back_as_bytes_however_it_was_given(db):
+    pairs = [("a", "1"), (b"b", b"2"), (bytearray(b"c"), bytearray(b"3")), (memoryview(b"d"), memoryview(b"4"))]
+    for key, value in pairs:
+        db[key] = value
+    assert dict(db) == {b"a": b"1", b"b": b"2", b"c": b"3", b"d": b"4"}
+    assert db["a"] == db[b"a"] == db[memoryview(b"a")] == b"1"
+
+
+def test_str_is_utf_8(db):
+    db["戸棚"] = "ä"
+    assert db["戸棚".encode()] == b"\xc3\xa4"
+    with pytest.raises(UnicodeEncodeError):
+        db["\ud800"] = "x"
+
+
+def test_empty_keys_and_values_and_nul_bytes_are_kept(db):
+    db[b""] = b""
+    db[b"\0\xff"] = b"\0" * 1000
+    assert db[b""] == b""
+    assert db[b"\0\xff"] == b"\0" * 1000
+    assert len(db) == 2
+
+
+def test_a_long_value_comes_back(db):
+    value = bytes(range(256)) * 20_000
+    db["long"] = value
+    assert db["long"] == value
+    assert db.get("long") == value
+    assert list(db.values()) == [value]
+
+
+def test_what_is_not_there_is_a_key_error_of_that_key(db):
+    for miss in [lambda: db["x"], lambda: db.__delitem__("x"), lambda: db.pop("x")]:
+        with pytest.raises(KeyError) as caught:
+            miss()
+        assert caught.value.args == ("x",)
+
+
+def test_what_is_neither_bytes_nor_str_is_a_type_error(db):
+    for wrong in [1, None, 1.5, [1], object()]:
+        with pytest.raises(TypeError):
+            db[wrong] = "x"
+        with pytest.raises(TypeError):
+            db["x"] = wrong
+        with pytest.raises(TypeError):
+            db.get(wrong)
+    assert len(db) == 0
+
+
+def test_the_methods_of_dict(db):
+    assert db.get("a") is None
+    assert db.get("a", 7) == 7
+    assert db.setdefault("a", "1") == b"1"
+    assert db.setdefault("a", "2") == b"1"
+    assert "a" in db and b"a" in db and "b" not in db
+    db.update({"b": "2"}, c="3")
+    db.update([("d", "4")])
+    db.update(e=b"5")
+    assert len(db) == 5
+    assert db.pop("b") == b"2"
+    assert db.pop("b", None) is None
+    assert db.pop("b", "x") == "x"
+    with pytest.raises(TypeError):
+        db.pop("b", 1, 2)
+    del db["c"]
+    assert sorted(db) == [b"a", b"d", b"e"]
+    key, value = db.popitem()
+    assert (key, value) in [(b"a", b"1"), (b"d", b"4"), (b"e", b"5")]
+    assert key not in db and len(db) == 2
+    db.clear()
+    assert len(db) == 0 and list(db) == [] and not db
+    with pytest.raises(KeyError):
+        db.popitem()
+
+
+def test_update_takes_another_database(db, tree):
+    tree.update(a="1", b="2")
+    db.update(tree)
+    assert dict(db) == {b"a": b"1", b"b": b"2"}
+
+
+def test_it_is_a_mutable_mapping(db):
+    assert isinstance(db, collections.abc.MutableMapping)
+    assert isinstance(db.keys(), collections.abc.Collection)
+    assert isinstance(iter(db), collections.abc.Iterator)
+
+
+def test_views_know_what_is_in_them(db):
+    db.update(a="1", b="2")
+    assert "a" in db.keys() and "c" not in db.keys()
+    assert ("a", "1") in db.items() and ("a", "2") not in db.items() and ("c", "1") not in db.items()
+    assert "2" in db.values() and "3" not in db.values()
+    assert len(db.keys()) == len(db.values()) == len(db.items()) == 2
+    assert sorted(db.items()) == [(b"a", b"1"), (b"b", b"2")]
+    assert sorted(db.values()) == [b"1", b"2"]
+    # A view shows what is there whenever it is gone through.
+    view = db.keys()
+    db["c"] = "3"
+    assert sorted(view) == sorted(view) == [b"a", b"b", b"c"]
+
+
+def test_text_comes_out_as_str_if_it_is_asked_for(place):
+    with todana.open(place, text=True) as db:
+        db["grün"] = "ja"
+        db[b"b"] = b"\xff"
+        assert db["grün"] == "ja"
+        assert sorted(db) == ["b", "grün"]
+        with pytest.raises(UnicodeDecodeError):
+            db["b"]
+        assert db.get_many(["grün"]) == {"grün": "ja"}
+        assert db.match_prefix("g") == ["grün"]
+        assert db.get_record("grün").value == "ja"
+        assert db.seize("grün") == "ja"
+
+
+def test_a_closed_database_says_so_wherever_it_is_met(place):
+    db = todana.open(place)
+    db["a"] = "1"
+    view, iterator, cursor, snapshot = db.keys(), iter(db), db.cursor(), db.snapshot()
+    assert not db.closed
+    db.close()
+    db.close()
+    assert db.closed and "closed" in repr(db)
+    for call in [
+        lambda: db["a"],
+        lambda: db.__setitem__("a", "1"),
+        lambda: "a" in db,
+        lambda: len(db),
+        lambda: list(db),
+        lambda: next(iterator),
+        lambda: list(view),
+        cursor.first,
+        db.transaction,
+        db.snapshot,
+        db.sync,
+        db.status,
+        db.clear,
+        lambda: snapshot["a"],
+        lambda: db.get_many(["a"]),
+    ]:
+        with pytest.raises(todana.ClosedError) as caught:
+            call()
+        assert isinstance(caught.value, ValueError) and isinstance(caught.value, todana.Error)
+
+
+def test_errors_say_what_can_be_done(tmp_path):
+    with pytest.raises(todana.InvalidError) as caught:
+        todana.open("carts.txt")
+    assert "carts.txt" in str(caught.value) and isinstance(caught.value, ValueError)
+    name = str(tmp_path / "a.hash")
+    with todana.open(name):
+        with pytest.raises(todana.BusyError):
+            todana.open(name)
+    with todana.open(name) as db:
+        db["a"] = "1"
+    with todana.open(name, read_only=True) as db:
+        assert db["a"] == b"1"
+        with pytest.raises(todana.InvalidError):
+            db["a"] = "2"
+        with pytest.raises(todana.InvalidError):
+            db.transaction()
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(todana.UnavailableError) as caught:
+        todana.open(str(tmp_path / "file" / "b.hash"))
+    assert isinstance(caught.value, OSError)
+    assert issubclass(todana.CorruptError, todana.Error) and todana.Error.__module__ == "todana"
+    with pytest.raises(ValueError):
+        todana.open("mem:hash", when_full="shrug")
+    with pytest.raises(ValueError):
+        todana.open("mem:hash", sync=0)
+    with pytest.raises(TypeError):
+        todana.open("mem:hash", no_such_option=1)
+
+
+def test_memory_is_bounded_as_told():
+    value = b"x" * 1000
+    with todana.open("mem:hash", memory_max=8 << 20) as db:
+        for number in range(20_000):
+            db[str(number)] = value
+        assert 1000 < len(db) < 9000
+        assert db.status()["evictions"] > 10_000
+        assert db["19999"] == value
+    with todana.open("mem:hash", memory_max=8 << 20, when_full="refuse") as db:
+        with pytest.raises(todana.FullError):
+            for number in range(20_000):
+                db[str(number)] = value
+        assert db["0"] == value
+
+
+def test_status_tells_what_it_holds(db):
+    db.update(a="1", b="2")
+    status = db.status()
+    assert status["records"] == 2
+    assert status["name"] == db.name
+    assert status["kind"] in ("mem:hash", "mem:tree", "disk:hash", "disk:tree")
+    assert db.name in repr(db)
+
+
+def test_a_subclass_may_add_to_it():
+    class Carts(todana.DB):
+        def total(self, user):
+            return int(self[user])
+
+    with Carts("mem:hash") as carts:
+        carts["ada"] = "7"
+        assert carts.total("ada") == 7

@@ -1,0 +1,48 @@
+"""Todana: a key-value store for very many small records, in memory and on disk, as a dict that outlives the program.
+
+>>> import todana
+>>> with todana.open("mem:tree") as db:
+...     db["hello"] = "world"
+...     db["hello"]
+b'world'
+"""
+
+import atexit as _atexit
+import collections.abc as _abc
+import os as _os
+
+from . import _todana
+from ._errors import BusyError, ClosedError, CorruptError, Error, FullError, InvalidError, UnavailableError
+from ._todana import DB, Cursor, Iterator, Record, Records, Snapshot, Transaction, View
+
+__all__ = [
+    "DB",
+    "BusyError",
+    "ClosedError",
+    "CorruptError",
+    "Cursor",
+    "Error",
+    "FullError",
+    "InvalidError",
+    "Iterator",
+    "Record",
+    "Records",
+    "Snapshot",
+    "Transaction",
+    "UnavailableError",
+    "View",
+    "open",
+]
+
+_abc.MutableMapping.register(Records)
+_abc.Collection.register(View)
+_abc.Iterator.register(Iterator)
+
+# What is open when the interpreter ends is closed as it should be, and the child of a fork leaves it alone.
+_atexit.register(_todana._close_all)
+_os.register_at_fork(after_in_child=_todana._after_fork)
+
+
+def open(name, **options):
+    """Opens a database by its name: mem:hash, mem:tree, PATH.hash, PATH.tree. The options are DB's."""
+    return DB(name, **options)
