@@ -5,7 +5,7 @@ use super::limiter::Limiter;
 use super::witness::{Witness, Witnessed};
 use super::{Db, Inner, Kind, Name, Tuning, relieve_front};
 use crate::data_directory::{DataDirectory, DataOptions, seed_of};
-use crate::disk::SystemDisk;
+use crate::disk::{Disk, SystemDisk};
 use crate::{CachedClock, Clock, Database};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,15 +77,20 @@ impl DbOptions {
     /// `Busy` if another process has it; with `Corrupt` if what is kept is damaged; with `Full` if it has no room in memory;
     /// with `Unavailable` if the disk cannot be read or written.
     pub fn open(&self, name: &str) -> Result<Db> {
+        self.open_on(Arc::new(SystemDisk), name)
+    }
+
+    /// The same on a file system of one's own: that of a test, say, which sees what is left when it stops. What LMDB keeps of a
+    /// tree lies on the machine's all the same.
+    pub fn open_on(&self, disk: Arc<dyn Disk>, name: &str) -> Result<Db> {
         let name = Name::parse(name)?;
         self.check(&name)?;
         let clock = Arc::new(CachedClock::new());
-        let disk = || Arc::new(SystemDisk);
         let kept = self.place(&name)?;
         // Locked before the engine looks at what lies in it.
-        let directory = kept.as_ref().map(|path| DataDirectory::open(disk(), path)).transpose()?;
+        let directory = kept.as_ref().map(|path| DataDirectory::open(Arc::clone(&disk), path)).transpose()?;
         let witness = Arc::<Witness>::default();
-        let engine = Witnessed { engine: self.engine(&name)?, witness: Arc::clone(&witness) };
+        let engine = Witnessed { engine: self.engine(&name, disk)?, witness: Arc::clone(&witness) };
         let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
         let database = Arc::new(database.sync_engine(self.data.log.sync));
         let directory = directory.map(Arc::new);
@@ -165,15 +170,14 @@ impl DbOptions {
         }
     }
 
-    fn engine(&self, name: &Name) -> Result<Box<dyn Engine>> {
+    fn engine(&self, name: &Name, disk: Arc<dyn Disk>) -> Result<Box<dyn Engine>> {
         let tuning = &name.tuning;
         let bytes = self.memory_max.into_iter().chain(tuning.bytes_max).min();
         let limit = MemoryLimit { bytes, when_full: self.when_full };
         let path = name.path.as_deref().unwrap_or(Path::new(""));
         Ok(match name.kind {
             Kind::MemHash => {
-                let seed =
-                    self.data_dir.as_ref().and_then(|directory| seed_of(Arc::new(SystemDisk), directory));
+                let seed = self.data_dir.as_ref().and_then(|directory| seed_of(disk, directory));
                 let capacity_records = tuning.records_max;
                 // Each shard holds its part.
                 let shards =
@@ -190,7 +194,9 @@ impl DbOptions {
                 let compression = tuning.compress.then(Compression::default);
                 Box::new(MemTree::new(MemTreeOptions { limit, compression, ..MemTreeOptions::default() })?)
             }
-            Kind::DiskHash => Box::new(DiskHash::open(path, DiskHashOptions::default())?),
+            Kind::DiskHash => {
+                Box::new(DiskHash::open(path, DiskHashOptions { disk, ..DiskHashOptions::default() })?)
+            }
             Kind::DiskTree => {
                 // The update log beside it vouches for what is written, and shall not be overtaken.
                 let options = DiskTreeOptions { spills: false, ..DiskTreeOptions::default() };

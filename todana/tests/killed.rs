@@ -1,0 +1,181 @@
+//! What is there after a process was killed that wrote through the library: every write that it was told of, each transaction as a
+//! whole or not at all, and nothing that was never written.
+//!
+//! `TODANA_KILLS=200` kills so many processes of each kind of database.
+
+#[path = "../../tests/crash_disk/mod.rs"]
+mod crash_disk;
+mod writes;
+
+use crash_disk::Dice;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use todana::update_log::{LogOptions, Sync};
+use todana::{DataOptions, Db, DbOptions, Records};
+use writes::Found;
+
+const NAME: &str = "TODANA_TEST_KILLED_NAME";
+const FOLDER: &str = "TODANA_TEST_KILLED_FOLDER";
+const KNOWN: &str = "TODANA_TEST_KILLED_KNOWN";
+const WRITERS: u64 = 6;
+/// It ends by itself, should nobody kill it.
+const WRITES_MAX: u64 = 100_000;
+
+fn open(name: &str, folder: &Path) -> Db {
+    // Small segments, so that some are begun and removed all the time.
+    let log = LogOptions { sync: Sync::Always, segment_len: 64 << 10, ..LogOptions::default() };
+    let options = DbOptions::default().data_options(DataOptions { log, ..DataOptions::default() });
+    match name.starts_with("mem:") {
+        true => options.data_dir(folder.join("data")).open(name),
+        false => options.open(folder.join(name).to_str().unwrap()),
+    }
+    .unwrap()
+}
+
+/// How many writes each writer has made; there must be those that were acknowledged, and the one behind them or not.
+fn counts(found: &Found, acknowledged: &[u64]) -> Vec<u64> {
+    let mut expected = Found::new();
+    let counts = acknowledged.iter().zip(1..).map(|(&acknowledged, writer)| {
+        let own = format!("{writer}:").into_bytes();
+        let differs = |expected: &Found| {
+            let own = |(key, _): &(&Vec<u8>, _)| key.starts_with(&own);
+            !found.iter().filter(own).eq(expected.iter().filter(own))
+        };
+        (1..=acknowledged).for_each(|number| writes::note(&mut expected, writer, number));
+        if !differs(&expected) {
+            return acknowledged;
+        }
+        let lacks_last = expected.clone();
+        writes::note(&mut expected, writer, acknowledged + 1);
+        assert!(
+            !differs(&expected),
+            "writer {writer}, {acknowledged} writes acknowledged: {}",
+            writes::difference(found, &lacks_last)
+        );
+        acknowledged + 1
+    });
+    let counts = counts.collect();
+    assert!(*found == expected, "{counts:?}: {}", writes::difference(found, &expected));
+    counts
+}
+
+/// The process that is killed: this very test, started again with a database.
+#[test]
+fn writes_until_it_is_killed() {
+    let (Ok(name), Some(folder), Ok(known)) =
+        (std::env::var(NAME), std::env::var_os(FOLDER), std::env::var(KNOWN))
+    else {
+        return;
+    };
+    let db = open(&name, folder.as_ref());
+    let known: Vec<u64> = known.split(',').map(|count| count.parse().unwrap()).collect();
+    let counts = counts(&writes::found(&db), &known);
+    // One line is one call of the system: it has been said, or it has not.
+    let say = |line: String| std::io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
+    let texts: Vec<String> = counts.iter().map(u64::to_string).collect();
+    say(format!("begins {}", texts.join(",")));
+    std::thread::scope(|scope| {
+        for (count, writer) in counts.into_iter().zip(1..) {
+            let db = &db;
+            scope.spawn(move || {
+                for number in count + 1..=count + WRITES_MAX {
+                    writes::make(db, writer, number).unwrap();
+                    say(format!("made {writer} {number}"));
+                    if writer == 1 && number % 61 == 0 {
+                        db.checkpoint().unwrap();
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn kill_again_and_again(name: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let kills: u64 = std::env::var("TODANA_KILLS").map_or(10, |kills| kills.parse().unwrap());
+    let seed = std::env::var("TODANA_SEED").map_or(1, |seed| seed.parse().unwrap());
+    let mut dice = Dice::new(seed);
+    let mut acknowledged = vec![0; WRITERS as usize];
+    let (mut unacknowledged, mut unbegun) = (0, 0);
+    for kill in 1..=kills {
+        let texts: Vec<String> = acknowledged.iter().map(u64::to_string).collect();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "writes_until_it_is_killed", "--nocapture", "--quiet"])
+            .env(NAME, name)
+            .env(FOLDER, folder.path())
+            .env(KNOWN, texts.join(","))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut begun = false;
+        let mut hear = |line: String| {
+            if let Some(counts) = line.strip_prefix("begins ") {
+                let counts = counts.split(',').map(|count| count.parse::<u64>().unwrap());
+                let counts: Vec<u64> = counts.collect();
+                unacknowledged += counts.iter().sum::<u64>() - acknowledged.iter().sum::<u64>();
+                acknowledged = counts;
+                begun = true;
+            } else if let Some(made) = line.strip_prefix("made ") {
+                let (writer, number) = made.split_once(' ').unwrap();
+                acknowledged[writer.parse::<usize>().unwrap() - 1] = number.parse().unwrap();
+            } else {
+                return false;
+            }
+            true
+        };
+        // In the middle of its work mostly, now and then while it opens what the last one has left; at any moment of what it does.
+        let wanted = if dice.roll(5) == 0 { 0 } else { 1 + dice.roll(400) };
+        let mut heard = 0;
+        while heard < wanted {
+            let line = lines.next().expect("it writes on until it is killed");
+            heard += u64::from(hear(line));
+        }
+        let moment_us = if wanted == 0 { 25_000 } else { 2_000 };
+        std::thread::sleep(Duration::from_micros(dice.roll(moment_us)));
+        child.kill().unwrap();
+        // What it had said until then.
+        for line in lines {
+            hear(line);
+        }
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(9), "kill {kill}: it ended by itself, with {status}");
+        unbegun += u64::from(!begun);
+    }
+    let db = open(name, folder.path());
+    let counts = counts(&writes::found(&db), &acknowledged);
+    let writes: u64 = counts.iter().sum();
+    eprintln!(
+        "{name}: {kills} kills, {unbegun} of them while it opened; {writes} writes there, {unacknowledged} of them unacknowledged"
+    );
+    assert!(writes > kills);
+    // It goes on.
+    db.set(b"after", b"1").unwrap();
+    drop(db);
+    assert_eq!(open(name, folder.path()).get(b"after").unwrap().as_deref(), Some(&b"1"[..]));
+    fs::remove_dir_all(folder.path()).unwrap();
+}
+
+#[test]
+fn killed_hash_in_memory_with_a_data_directory_has_what_was_acknowledged() {
+    kill_again_and_again("mem:hash");
+}
+
+#[test]
+fn killed_tree_in_memory_with_a_data_directory_has_what_was_acknowledged() {
+    kill_again_and_again("mem:tree");
+}
+
+#[test]
+fn killed_hash_on_disk_has_what_was_acknowledged() {
+    kill_again_and_again("x.hash");
+}
+
+#[test]
+fn killed_tree_on_disk_has_what_was_acknowledged() {
+    kill_again_and_again("x.tree");
+}

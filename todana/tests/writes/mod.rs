@@ -1,0 +1,192 @@
+//! Writes that follow from their number: whoever knows how many of them a writer has made knows what must be there.
+//!
+//! Each writer has records of its own, and all of them share accounts, between which transactions move amounts: a transaction that is
+//! there in part, twice, or upon what another one has changed since shows in the balances.
+
+use crate::crash_disk::Dice;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use todana::{Db, Record, Records, Result, Ttl};
+
+const KEYS: u64 = 12;
+const ACCOUNTS: u64 = 5;
+/// This writer has nobody beside it, and removes everything now and then.
+pub(crate) const ALONE: u64 = 0;
+
+/// Values and flags.
+pub(crate) type Found = BTreeMap<Vec<u8>, (Vec<u8>, u32)>;
+
+enum Write {
+    Set {
+        key: Vec<u8>,
+        value: Vec<u8>,
+        flags: u32,
+    },
+    Append {
+        key: Vec<u8>,
+        piece: Vec<u8>,
+    },
+    Remove {
+        key: Vec<u8>,
+    },
+    /// Takes from one account what it gives to the other.
+    Move {
+        from: Vec<u8>,
+        to: Vec<u8>,
+        amount: i64,
+    },
+}
+
+enum Operation {
+    Single(Write),
+    Together(Vec<Write>),
+    /// Written in a transaction that is given up.
+    GivenUp(Vec<Write>),
+    Clear,
+}
+
+fn own_key(writer: u64, dice: &mut Dice) -> Vec<u8> {
+    format!("{writer}:{}", dice.roll(KEYS)).into_bytes()
+}
+
+impl Write {
+    /// Any one to the writer's own records.
+    fn own(writer: u64, number: u64, dice: &mut Dice) -> Write {
+        let key = own_key(writer, dice);
+        let len = match dice.roll(300) {
+            // In memory of its own, and written from there.
+            0 => 100_000,
+            1..8 => 5_000,
+            _ => dice.roll(150) as usize,
+        };
+        match dice.roll(10) {
+            0..2 => Write::Remove { key },
+            2..4 => Write::Append { key, piece: format!("+{number}").into_bytes() },
+            _ => {
+                let value = [number.to_string().as_bytes(), &vec![number as u8; len]].concat();
+                Write::Set { key, value, flags: dice.roll(3) as u32 }
+            }
+        }
+    }
+
+    fn moving(dice: &mut Dice) -> Write {
+        let from = dice.roll(ACCOUNTS);
+        let to = (from + 1 + dice.roll(ACCOUNTS - 1)) % ACCOUNTS;
+        let account = |number| format!("account:{number}").into_bytes();
+        Write::Move { from: account(from), to: account(to), amount: 1 + dice.roll(100) as i64 }
+    }
+
+    fn make(&self, records: &impl Records) -> Result<()> {
+        match self {
+            Write::Set { key, value, flags } => records.set_with(key, value, Ttl::Never, *flags),
+            Write::Append { key, piece } => records.append(key, piece),
+            Write::Remove { key } => records.remove(key).map(|_| ()),
+            Write::Move { from, to, amount } => {
+                // Read and written, as programs do.
+                let (left, right) = (balance(records.get(from)?), balance(records.get(to)?));
+                records.set(from, (left - amount).to_string().as_bytes())?;
+                records.set(to, (right + amount).to_string().as_bytes())
+            }
+        }
+    }
+
+    fn note(self, found: &mut Found) {
+        match self {
+            Write::Set { key, value, flags } => drop(found.insert(key, (value, flags))),
+            Write::Append { key, piece } => found.entry(key).or_default().0.extend(piece),
+            Write::Remove { key } => drop(found.remove(&key)),
+            Write::Move { from, to, amount } => {
+                for (key, amount) in [(from, -amount), (to, amount)] {
+                    let (value, _) = found.entry(key).or_default();
+                    *value = (balance(Some(value.clone())) + amount).to_string().into_bytes();
+                }
+            }
+        }
+    }
+}
+
+fn balance(value: Option<Vec<u8>>) -> i64 {
+    let text = String::from_utf8(value.unwrap_or_default()).unwrap();
+    if text.is_empty() { 0 } else { text.parse().unwrap() }
+}
+
+impl Operation {
+    /// Numbers count from 1.
+    fn of(writer: u64, number: u64) -> Operation {
+        let mut dice = Dice::new(writer << 40 | number);
+        let several = |dice: &mut Dice| -> Vec<Write> {
+            (0..1 + dice.roll(5)).map(|_| Write::own(writer, number, dice)).collect()
+        };
+        match dice.roll(100) {
+            0 if writer == ALONE => Operation::Clear,
+            0..5 => Operation::GivenUp(several(&mut dice)),
+            5..40 => {
+                let mut writes = several(&mut dice);
+                // Whatever else it does, the record that it sets tells that it is there.
+                let (key, value) = (own_key(writer, &mut dice), number.to_string().into_bytes());
+                writes.push(Write::Set { key, value, flags: 0 });
+                (0..dice.roll(3)).for_each(|_| writes.push(Write::moving(&mut dice)));
+                Operation::Together(writes)
+            }
+            _ => Operation::Single(Write::own(writer, number, &mut dice)),
+        }
+    }
+}
+
+/// Makes the writer's write of this number; it is acknowledged when this returns.
+pub(crate) fn make(db: &Db, writer: u64, number: u64) -> Result<()> {
+    let within = |writes: Vec<Write>| {
+        let transaction = db.begin()?;
+        writes.iter().try_for_each(|write| write.make(&transaction)).map(|()| transaction)
+    };
+    match Operation::of(writer, number) {
+        Operation::Single(write) => write.make(db),
+        Operation::Together(writes) => within(writes)?.commit(),
+        Operation::GivenUp(writes) => {
+            within(writes)?.abort();
+            Ok(())
+        }
+        Operation::Clear => db.clear(),
+    }
+}
+
+/// The same in a model.
+pub(crate) fn note(found: &mut Found, writer: u64, number: u64) {
+    match Operation::of(writer, number) {
+        Operation::Single(write) => write.note(found),
+        Operation::Together(writes) => writes.into_iter().for_each(|write| write.note(found)),
+        Operation::GivenUp(_) => {}
+        Operation::Clear => found.clear(),
+    }
+}
+
+/// All that is there.
+pub(crate) fn found(db: &Db) -> Found {
+    let mut found = Found::new();
+    let mut see = |key: &[u8], record: Record<'_>| {
+        found.insert(key.to_vec(), (record.value.to_vec(), record.attributes.flags));
+        ControlFlow::Continue(())
+    };
+    db.for_each(&mut see).unwrap();
+    assert_eq!(db.count(), found.len() as u64);
+    for (key, (value, _)) in &found {
+        assert_eq!(db.get(key).unwrap().as_ref(), Some(value), "{}", key.escape_ascii());
+    }
+    found
+}
+
+/// What differs, for a message.
+pub(crate) fn difference(found: &Found, expected: &Found) -> String {
+    let show = |value: Option<&(Vec<u8>, u32)>| match value {
+        Some((value, flags)) => {
+            let shown = &value[..value.len().min(20)];
+            format!("{} bytes \"{}\" flags {flags}", value.len(), shown.escape_ascii())
+        }
+        None => "nothing".into(),
+    };
+    let keys: std::collections::BTreeSet<_> = found.keys().chain(expected.keys()).collect();
+    let differing = keys.into_iter().filter(|key| found.get(*key) != expected.get(*key)).map(|key| {
+        format!("{}: {} instead of {}", key.escape_ascii(), show(found.get(key)), show(expected.get(key)))
+    });
+    differing.collect::<Vec<_>>().join("; ")
+}
