@@ -40,8 +40,8 @@ enum Task {
     },
     /// Run the engine's tests under AddressSanitizer, in full, and its unsafe part under valgrind
     Sanitize,
-    /// Lose power at every operation that sessions make on their disk, in several ways, and open what is left; flip 10,000 bits
-    /// of large files
+    /// Lose power at every operation that sessions make on their disk, in several ways, and open what is left; kill 200 processes
+    /// that write to each kind of database; flip 10,000 bits of large files
     Crash,
     /// Throw garbage sessions at a live server
     Garbage {
@@ -73,13 +73,12 @@ fn main() -> ExitCode {
         Task::Fuzz { target, minutes } => fuzz::run(&mut report, target.as_deref(), minutes * 60),
         Task::Sanitize => sanitize::run(&mut report, None),
         Task::Crash => report.step("crash", || {
-            let words = ["test", "-p", "todana", "--profile", "fast", "--test"];
-            cargo(
-                &[&words[..], &["crash", "--test", "generations", "--test", "bits", "--", "--nocapture"]]
-                    .concat(),
-            )
-            .env("TODANA_CRASH", "full")
-            .run()
+            let mut words = vec!["test", "-p", "todana", "--profile", "fast"];
+            ["crash", "crash_engines", "killed", "generations", "bits"]
+                .iter()
+                .for_each(|test| words.extend(["--test", test]));
+            words.extend(["--", "--nocapture"]);
+            cargo(&words).env("TODANA_CRASH", "full").env("TODANA_KILLS", "200").run()
         }),
         Task::Garbage { sessions } => {
             build(&mut report);

@@ -1,0 +1,363 @@
+//! What a database of each durable kind has after the power was lost, at every operation on the disk: what was promised, each
+//! transaction as a whole or not at all, and nothing that was never written.
+//!
+//! A session runs through the library once; every operation on its disk is noted, with what had been promised when it began. Then
+//! the disk is put back to each moment, loses its power there, comes up and is opened. LMDB writes past that disk: of its file
+//! each state that was committed is kept, and beside a commit pages of the next one are there already.
+//!
+//! The test command takes one moment in several. `TODANA_CRASH=full` takes all, in more ways.
+
+#[path = "../../tests/crash_disk/mod.rs"]
+mod crash_disk;
+mod writes;
+
+use crash_disk::{CrashDisk, Dice, State, Step};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use todana::update_log::{LogOptions, Sync};
+use todana::{DataOptions, Db, DbOptions, Result};
+use writes::{ALONE, Found};
+
+const OPERATIONS: u64 = 2_000;
+
+fn is_full() -> bool {
+    std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full")
+}
+
+/// A kind of database, and where it lies: the path is the same on the crash disk and, for LMDB, on the machine's.
+struct Place {
+    name: &'static str,
+    folder: tempfile::TempDir,
+    sync: Sync,
+}
+
+impl Place {
+    fn new(name: &'static str, sync: Sync) -> Place {
+        let memory = Path::new("/dev/shm");
+        let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        Place { name, folder: folder.unwrap(), sync }
+    }
+
+    fn open(&self, disk: &CrashDisk) -> Result<Db> {
+        // Small segments, so that there are many ends of them.
+        let log = LogOptions { sync: self.sync, segment_len: 4_000, ..LogOptions::default() };
+        let options = DbOptions::default().data_options(DataOptions { log, ..DataOptions::default() });
+        let disk = Arc::new(disk.clone());
+        match self.name.starts_with("mem:") {
+            true => options.data_dir("/data").open_on(disk, self.name),
+            false => options.open_on(disk, self.folder.path().join(self.name).to_str().unwrap()),
+        }
+    }
+
+    fn lmdb(&self) -> PathBuf {
+        self.folder.path().join(self.name).join("tree")
+    }
+
+    /// The file that LMDB keeps, if there is one.
+    fn page_file(&self) -> Option<Vec<u8>> {
+        fs::read(self.lmdb().join("data.mdb")).ok()
+    }
+
+    /// Puts it back.
+    fn restore(&self, pages: Option<&[u8]>) {
+        let _ = fs::remove_dir_all(self.lmdb());
+        if let Some(pages) = pages {
+            fs::create_dir_all(self.lmdb()).unwrap();
+            fs::write(self.lmdb().join("data.mdb"), pages).unwrap();
+        }
+    }
+}
+
+const PAGE: usize = 4096;
+
+/// The number of the newest commit in a file of LMDB's.
+fn commit(pages: &[u8]) -> u64 {
+    // Of the two meta pages, behind a page's header: magic, version, address, size, two trees, last page.
+    let at = |page: usize| page * PAGE + 16 + 4 + 4 + 8 + 8 + 2 * 48 + 8;
+    let number = |page| u64::from_le_bytes(pages[at(page)..at(page) + 8].try_into().unwrap());
+    number(0).max(number(1))
+}
+
+/// The states of LMDB's file, in order.
+#[derive(Default)]
+struct Commits(Vec<Arc<Vec<u8>>>);
+
+impl Commits {
+    /// The index behind the newest state there is now; 0 for no file.
+    fn look(&mut self, place: &Place) -> u64 {
+        while let Some(pages) = place.page_file().filter(|pages| pages.len() >= 2 * PAGE) {
+            if self.0.last().is_some_and(|last| commit(last) == commit(&pages)) {
+                break;
+            }
+            // The meta pages are written last: what has them has all that they lead to.
+            self.0.push(Arc::new(pages));
+        }
+        self.0.len() as u64
+    }
+
+    fn at(&self, index: u64) -> Option<&[u8]> {
+        index.checked_sub(1).map(|index| self.0[index as usize].as_slice())
+    }
+
+    /// In the middle of the commit behind this state: its pages, or some of them, are there, its meta page is not.
+    fn torn(&self, index: u64, dice: &mut Dice) -> Option<Vec<u8>> {
+        let (before, after) = (self.at(index)?, self.0.get(index as usize)?);
+        if commit(after) != commit(before) + 1 {
+            return None;
+        }
+        let mut torn = before.to_vec();
+        let len = if dice.coin() { after.len().max(before.len()) } else { before.len() };
+        torn.resize(len, 0);
+        for at in (2 * PAGE..len.min(after.len())).step_by(PAGE) {
+            if dice.coin() {
+                let end = (at + PAGE).min(len).min(after.len());
+                torn[at..end].copy_from_slice(&after[at..end]);
+            }
+        }
+        Some(torn)
+    }
+}
+
+/// What the test knows at any moment: writes that have begun, that are promised to be on disk, and the state of LMDB's file.
+#[derive(Clone, Copy)]
+struct Known {
+    begun: u64,
+    promised: u64,
+    commit: u64,
+}
+
+impl Known {
+    fn pack(self) -> u64 {
+        self.commit << 40 | self.promised << 20 | self.begun
+    }
+
+    fn of(note: u64) -> Known {
+        let part = |shift: u32| note >> shift & 0xf_ffff;
+        Known { begun: part(0), promised: part(20), commit: note >> 40 }
+    }
+}
+
+struct Session {
+    place: Arc<Place>,
+    /// What there is behind each write.
+    moments: Vec<Found>,
+    journal: Vec<Step>,
+    commits: Commits,
+    opened: AtomicU64,
+}
+
+fn run(name: &'static str, sync: Sync, seed: u64) -> Session {
+    let (place, disk) = (Arc::new(Place::new(name, sync)), CrashDisk::new());
+    let (begun, promised) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let commits = Arc::<Mutex<Commits>>::default();
+    let note = {
+        let (place, commits) = (Arc::clone(&place), Arc::clone(&commits));
+        let (begun, promised) = (Arc::clone(&begun), Arc::clone(&promised));
+        move || {
+            // In this order: what is promised was promised before the file was looked at.
+            let promised = promised.load(Ordering::SeqCst);
+            let commit = commits.lock().unwrap().look(&place);
+            Known { begun: begun.load(Ordering::SeqCst), promised, commit }.pack()
+        }
+    };
+    disk.record(note);
+    let mut dice = Dice::new(seed);
+    let mut moments = vec![Found::new()];
+    let (mut checkpoints, mut openings) = (0, 1);
+    let mut db = place.open(&disk).unwrap();
+    let mut write = |db: &Db, number: u64, syncs: bool| {
+        begun.store(number, Ordering::SeqCst);
+        writes::make(db, ALONE, number).unwrap();
+        let mut found = moments.last().unwrap().clone();
+        writes::note(&mut found, ALONE, number);
+        moments.push(found);
+        if syncs {
+            db.sync().unwrap();
+        }
+        if syncs || sync == Sync::Always {
+            promised.store(number, Ordering::SeqCst);
+        }
+    };
+    let mut number = 0;
+    while number < OPERATIONS {
+        let more = (1 + dice.roll(60)).min(OPERATIONS - number);
+        for _ in 0..more {
+            number += 1;
+            write(&db, number, dice.roll(40) == 0);
+        }
+        match dice.roll(10) {
+            0 => {
+                drop(db);
+                openings += 1;
+                db = place.open(&disk).unwrap();
+            }
+            // Beside writes.
+            _ => std::thread::scope(|scope| {
+                checkpoints += 1;
+                let maker = scope.spawn(|| db.checkpoint());
+                for _ in 0..dice.roll(20).min(OPERATIONS - number) {
+                    number += 1;
+                    write(&db, number, false);
+                }
+                maker.join().unwrap().unwrap();
+            }),
+        }
+    }
+    disk.stop();
+    drop(db);
+    let journal = disk.journal();
+    let commits = std::mem::take(&mut *commits.lock().unwrap());
+    eprintln!(
+        "{name}, {sync:?}, seed {seed}: {OPERATIONS} writes, {checkpoints} checkpoints, {openings} openings, {} operations on the disk, {} commits of LMDB's",
+        journal.len(),
+        commits.0.len()
+    );
+    Session { place, moments, journal, commits, opened: AtomicU64::new(0) }
+}
+
+impl Session {
+    /// Opens what came up, which must be allowed, and goes on with it now and then.
+    fn check(&self, state: State, pages: Option<&[u8]>, known: Known, story: &str, dice: &mut Dice) {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        self.place.restore(pages);
+        let disk = CrashDisk::with(state);
+        let db = self.place.open(&disk).unwrap_or_else(|error| panic!("{story}: {error}"));
+        let found = writes::found(&db);
+        let Known { promised, begun, .. } = known;
+        let moment = (promised..=begun).find(|&moment| self.moments[moment as usize] == found);
+        let number = moment.unwrap_or_else(|| {
+            let difference = writes::difference(&found, &self.moments[promised as usize]);
+            panic!("{story}: of no moment from {promised} to {begun}; against the first: {difference}")
+        });
+        if dice.roll(8) > 0 {
+            disk.stop();
+            return;
+        }
+        let mut expected = found;
+        for number in number + 1..=number + 1 + dice.roll(20) {
+            writes::make(&db, ALONE, number).unwrap();
+            writes::note(&mut expected, ALONE, number);
+        }
+        if dice.roll(3) == 0 {
+            db.checkpoint().unwrap();
+        }
+        db.sync().unwrap();
+        let state = disk.state().reboot(dice.roll(1 << 40));
+        disk.stop();
+        drop(db);
+        let disk = CrashDisk::with(state);
+        let db = self.place.open(&disk).unwrap_or_else(|error| panic!("{story}, once more: {error}"));
+        let found = writes::found(&db);
+        assert!(found == expected, "{story}, once more: {}", writes::difference(&found, &expected));
+        disk.stop();
+    }
+
+    /// Opening may be stopped too, anywhere; what is opened then is as allowed.
+    fn stop_opening(&self, state: State, pages: Option<&[u8]>, known: Known, story: &str, dice: &mut Dice) {
+        self.place.restore(pages);
+        let disk = CrashDisk::with(state.clone());
+        disk.record(|| 0);
+        let db = self.place.open(&disk).unwrap_or_else(|error| panic!("{story}: {error}"));
+        disk.stop();
+        drop(db);
+        let mut state = state;
+        for (n, step) in disk.journal().iter().enumerate() {
+            let story = format!("{story}, opening stopped at step {n} {}", short(step));
+            let mut torn = state.clone();
+            torn.apply_in_part(&step.op, dice);
+            self.check(torn.reboot(dice.roll(1 << 40)), pages, known, &story, dice);
+            state.apply(&step.op).unwrap();
+        }
+    }
+
+    /// The moments of the session, one in `every`, each in so many ways.
+    fn lose_power(&self, every: u64, ways: u64) {
+        let mut state = State::default();
+        let mut dice = Dice::new(every);
+        let mut known = Known { begun: 0, promised: 0, commit: 0 };
+        let mut stops = 0;
+        for (n, step) in self.journal.iter().enumerate() {
+            let now = Known::of(step.note);
+            // What had been promised before an earlier operation began still is.
+            known = Known {
+                promised: known.promised.max(now.promised),
+                begun: known.begun.max(now.begun),
+                ..now
+            };
+            let next = self.journal.get(n + 1).map_or(now.commit, |next| Known::of(next.note).commit);
+            let is_chosen = n as u64 % every == dice.roll(every);
+            let name = self.place.name;
+            if is_chosen {
+                stops += 1;
+                for _ in 0..ways {
+                    let reboot = dice.roll(1 << 40);
+                    let mut there = state.clone();
+                    if dice.coin() {
+                        there.apply_in_part(&step.op, &mut dice);
+                    }
+                    let story = format!("{name}, stopped at step {n} {}, reboot {reboot}", short(step));
+                    let pages = self.commits.at(known.commit);
+                    self.check(there.reboot(reboot), pages, known, &story, &mut dice);
+                    if dice.roll(60) == 0 {
+                        self.stop_opening(there.reboot(reboot), pages, known, &story, &mut dice);
+                    }
+                    // The process is killed, the machine goes on.
+                    let story = format!("{name}, killed in step {n} {}", short(step));
+                    self.check(there, pages, known, &story, &mut dice);
+                }
+            }
+            state.apply(&step.op).unwrap();
+            if next != now.commit && (is_chosen || dice.roll(every) < 4) {
+                stops += 1;
+                for _ in 0..2 * ways {
+                    let Some(pages) = self.commits.torn(now.commit, &mut dice) else { break };
+                    let story = format!("{name}, stopped behind step {n}, in the middle of LMDB's commit");
+                    let reboot = dice.roll(1 << 40);
+                    self.check(state.reboot(reboot), Some(&pages), known, &story, &mut dice);
+                }
+            }
+        }
+        let opened = self.opened.load(Ordering::Relaxed);
+        eprintln!("{}: {stops} stop points, {opened} times opened and compared", self.place.name);
+    }
+}
+
+fn short(step: &Step) -> String {
+    let text = format!("{:?}", step.op);
+    text.chars().take(80).collect()
+}
+
+fn every(name: &'static str) {
+    let (seeds, every, ways) = if is_full() { (1..=2, 1, 2) } else { (1..=1, 23, 1) };
+    for seed in seeds {
+        // With an interval that never ends, only what is asked for is promised, and what is there is a prefix.
+        for sync in [Sync::Always, Sync::Every(Duration::from_secs(3600))] {
+            let session = run(name, sync, seed);
+            assert!(session.journal.len() as u64 > OPERATIONS / 20, "the session does too little");
+            session.lose_power(every, ways);
+        }
+    }
+}
+
+#[test]
+fn hash_in_memory_with_a_data_directory_keeps_what_was_promised_at_every_stop() {
+    every("mem:hash");
+}
+
+#[test]
+fn tree_in_memory_with_a_data_directory_keeps_what_was_promised_at_every_stop() {
+    every("mem:tree");
+}
+
+#[test]
+fn hash_on_disk_keeps_what_was_promised_at_every_stop() {
+    every("x.hash");
+}
+
+#[test]
+fn tree_on_disk_keeps_what_was_promised_at_every_stop() {
+    every("x.tree");
+}
