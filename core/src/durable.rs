@@ -2,6 +2,7 @@
 
 use crate::{Action, Result};
 use std::path::Path;
+use std::sync::Arc;
 
 /// An engine that keeps its records in files of its own, as they are written.
 pub trait Durable: Send + Sync {
@@ -21,6 +22,10 @@ pub trait Durable: Send + Sync {
     /// Makes a copy of everything in a directory that is not there yet, as of one moment during the call, while work goes
     /// on. It is on disk when this returns; it is opened as the original is.
     fn copy(&self, to: &Path) -> Result<()>;
+
+    /// The files that hold everything as of one moment during the call, for whoever copies them at a pace of their own. They can be
+    /// read for as long as this is held, whatever is written, removed or compacted meanwhile, and take their room on disk until then.
+    fn freeze(&self) -> Result<Vec<FrozenFile>>;
 
     /// Puts everything on disk, and what makes the next opening fast. Writes fail with `Closed` from here on.
     fn close(&self) -> Result<()>;
@@ -42,4 +47,24 @@ pub struct Usage {
     pub live_bytes: u64,
     /// Files that hold records.
     pub files: u64,
+}
+
+/// A file of an engine's, as long as it was at some moment.
+#[derive(Clone)]
+pub struct FrozenFile {
+    /// What its name is made of; files ascend by it.
+    pub number: u64,
+    /// Bytes of it that count.
+    pub len: u64,
+    /// What is in it.
+    pub content: Arc<dyn FrozenContent>,
+}
+
+/// The content of a [`FrozenFile`].
+pub trait FrozenContent: Send + Sync {
+    /// Reads from an offset on, up to the length of the buffer; returns how much there was. Fails with `Unavailable` if it cannot be read.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize>;
+
+    /// Where it is, for messages.
+    fn path(&self) -> &Path;
 }

@@ -11,7 +11,7 @@ use crate::Database;
 use crate::backup::Manifest;
 use crate::checkpoint::{BroughtBack, Checkpoint, CheckpointOptions, Footprint, History, Hold, Shelf};
 use crate::clock::Clock;
-use crate::disk::Disk;
+use crate::disk::{Disk, File};
 use crate::update_log::{
     Identity, LogBytes, LogOptions, Position, Reader, Salvage, Tail, UpdateLog, salvage,
 };
@@ -249,6 +249,17 @@ impl DataDirectory {
         self.history.lock().add(&made);
         self.measure(database);
         made
+    }
+
+    /// A checkpoint of the records of a database whose engine keeps its own on disk, for a backup alone: its file has no name any more and
+    /// is gone when it is closed.
+    pub(crate) fn checkpoint_aside(
+        &self,
+        database: &Database,
+        stops: &AtomicBool,
+    ) -> Result<(Checkpoint, Box<dyn File>)> {
+        let options = *self.checkpoints.lock();
+        self.shelf.make_aside(database, &options, stops)
     }
 
     /// What has become of the checkpoints, whoever asked for them.

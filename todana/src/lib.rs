@@ -78,7 +78,7 @@ pub use db::{
 pub use map_reduce::{Emitter, MapReduce, Values};
 pub use records::{Compared, Heading, OwnedRecord, Records, Update};
 pub use rescue::restore_damaged;
-pub use restoration::{RestoreOptions, Restored, restore};
+pub use restoration::{RestoreOptions, Restored, restore, restore_database};
 pub use sweep::{Round, Sweeps};
 pub use todana_core::{
     Action, Error, ErrorKind, Expiry, Record, Result, Ttl, UnixSeconds, Visitor, WhenFull,

@@ -13,6 +13,8 @@
 //! A point in time is a place in the log: all changes before the first mark of a later time. So changes of one second stay
 //! together, and a clock that was set back meanwhile ends nothing too early.
 
+mod database;
+
 use crate::backup::Manifest;
 use crate::checkpoint::{CheckpointOptions, Failure, Reader as CheckpointReader, Shelf};
 use crate::clock::Clock;
@@ -25,6 +27,8 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result, UnixSeconds};
+
+pub use database::restore_database;
 
 /// What to restore.
 #[derive(Clone, Debug, Default)]
@@ -151,6 +155,13 @@ impl Source {
         let path = options.from.clone();
         refuse_tree(&*disk, &path)?;
         let manifest = Manifest::read(&*disk, &path)?;
+        if manifest.as_ref().is_some_and(Manifest::is_hash) {
+            let message = format!(
+                "{} is a backup of a hash on disk and becomes one again: name it NAME.hash",
+                path.display()
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
         let identity = read_identity(&*disk, &path)?;
         let mut lock = held;
         if let Some(manifest) = manifest {

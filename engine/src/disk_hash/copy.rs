@@ -7,7 +7,7 @@ use crate::disk::Disk;
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
-use todana_core::{Error, ErrorKind, Result};
+use todana_core::{Error, ErrorKind, FrozenContent, FrozenFile, Result};
 
 const PIECE: usize = 1 << 20;
 
@@ -23,6 +23,24 @@ impl DiskHash {
         outcome
     }
 
+    /// All segments, as long as they are at one moment, and all of that in their files.
+    fn segments_now(&self) -> Result<Vec<(u64, Arc<Segment>)>> {
+        let mut appender = self.log.lock();
+        appender.flush()?;
+        let segments = self.log.table().0.by_age();
+        Ok(segments.into_iter().map(|segment| (segment.len(), segment)).collect())
+    }
+
+    /// What a segment holds can be read through the open file even when housekeeping has removed its name.
+    pub(super) fn freeze_files(&self) -> Result<Vec<FrozenFile>> {
+        let frozen = |(len, segment): (u64, Arc<Segment>)| FrozenFile {
+            number: segment.number,
+            len,
+            content: segment,
+        };
+        Ok(self.segments_now()?.into_iter().map(frozen).collect())
+    }
+
     fn copy_files(&self, disk: &dyn Disk, to: &Path) -> Result<()> {
         let mut name = to.file_name().unwrap_or_default().to_os_string();
         name.push(".partial");
@@ -33,19 +51,23 @@ impl DiskHash {
             disk.remove(&path).map_err(|error| unwritable(&path, &error))?;
         }
         disk.make_directory(&partial).map_err(|error| unwritable(&partial, &error))?;
-        let segments = {
-            let mut appender = self.log.lock();
-            appender.flush()?;
-            let segments = self.log.table().0.by_age();
-            segments.into_iter().map(|segment| (segment.len(), segment)).collect::<Vec<_>>()
-        };
-        for (len, segment) in segments {
+        for (len, segment) in self.segments_now()? {
             copy_file(disk, &segment, len, &partial)?;
         }
         let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         disk.sync_directory(&partial).map_err(|error| unwritable(&partial, &error))?;
         disk.rename(&partial, to).map_err(|error| unwritable(to, &error))?;
         disk.sync_directory(parent).map_err(|error| unwritable(parent, &error))
+    }
+}
+
+impl FrozenContent for Segment {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        Segment::read_at(self, offset, into)
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
     }
 }
 

@@ -21,6 +21,7 @@ mod cache;
 mod compaction;
 mod copy;
 mod entry;
+mod examination;
 mod index_file;
 mod log;
 mod opening;
@@ -44,7 +45,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
-    Action, Durable, Engine, Error, ErrorKind, Expiry, Index, Perishable, Place, Record, Result, SharedBytes,
+    Action, Durable, Engine, Error, ErrorKind, Expiry, FrozenFile, Index, Perishable, Place, Record, Result, SharedBytes,
     Status, Usage, Visitor,
 };
 
@@ -153,6 +154,18 @@ impl DiskHash {
     /// what was on disk has changed since: the message names file and offset.
     pub fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHash> {
         opening::open(directory, options)
+    }
+
+    /// Reads a segment of a database by itself, which nobody needs to have open, and checks every checksum; returns how many records are in
+    /// it, also those that have been replaced or removed since. `number`: that of its name. Fails with `Corrupt`, naming file and
+    /// offset, if anything is damaged.
+    pub fn examine_segment(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> {
+        examination::examine(disk, path, number)
+    }
+
+    /// The database that a segment is of, by its first 64 bytes.
+    pub fn database_of(segment: &[u8]) -> Option<[u8; 16]> {
+        examination::database_of(segment)
     }
 
     /// What the opening has found that its user should know: a torn tail that was cut off, an index that had to be made anew.
@@ -470,6 +483,10 @@ impl Durable for DiskHash {
 
     fn copy(&self, to: &Path) -> Result<()> {
         self.copy_to(to)
+    }
+
+    fn freeze(&self) -> Result<Vec<FrozenFile>> {
+        self.freeze_files()
     }
 
     fn close(&self) -> Result<()> {

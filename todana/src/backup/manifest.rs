@@ -11,6 +11,9 @@ use todana_core::{Error, ErrorKind, Result};
 /// The name of the file that makes a directory a backup.
 pub const BACKUP: &str = "backup";
 
+/// Where in a backup the segments of a hash on disk lie.
+pub(crate) const HASH: &str = "hash";
+
 const FORMAT: Format<HEADER_LEN> =
     Format { magic: *b"TODANABK", version: 1, what: "list of a backup's files" };
 const HEADER_LEN: usize = 72;
@@ -43,6 +46,8 @@ pub(crate) enum Kind {
     Identity = 1,
     Checkpoint = 2,
     Segment = 3,
+    /// Of a hash on disk; then all files are.
+    HashSegment = 4,
 }
 
 /// One file of a backup.
@@ -73,6 +78,7 @@ impl Listed {
                 directory.join(CHECKPOINTS).join(format!("{:020}.checkpoint", self.position.0))
             }
             Kind::Segment => directory.join(LOG).join(segment_name(self.position)),
+            Kind::HashSegment => directory.join(HASH).join(format!("{:010}.segment", self.position.0)),
         }
     }
 
@@ -90,6 +96,7 @@ impl Listed {
             1 => Kind::Identity,
             2 => Kind::Checkpoint,
             3 => Kind::Segment,
+            4 => Kind::HashSegment,
             _ => return None,
         };
         let position = Position(eight(bytes, 8));
@@ -100,12 +107,14 @@ impl Listed {
     /// Whether it may stand behind this one.
     pub(super) fn follows(&self, before: Option<&Listed>) -> bool {
         match before {
-            None => self.kind == Kind::Identity,
-            Some(before) => {
-                self.kind > before.kind
-                    || (self.kind, before.kind) == (Kind::Segment, Kind::Segment)
-                        && self.position > before.position
-            }
+            None => matches!(self.kind, Kind::Identity | Kind::HashSegment),
+            Some(before) => match (before.kind, self.kind) {
+                (Kind::Segment, Kind::Segment) | (Kind::HashSegment, Kind::HashSegment) => {
+                    self.position > before.position
+                }
+                (_, Kind::HashSegment) => false,
+                (before, kind) => kind > before,
+            },
         }
     }
 }
@@ -128,6 +137,11 @@ impl Manifest {
         Manifest::decode(&bytes[..len])
             .map(Some)
             .map_err(|why| Error::new(ErrorKind::Corrupt, format!("{} at offset 0: {why}", path.display())))
+    }
+
+    /// Whether it is of a hash on disk.
+    pub(crate) fn is_hash(&self) -> bool {
+        self.files.first().is_some_and(|file| file.kind == Kind::HashSegment)
     }
 
     pub(crate) fn backed_up(&self) -> BackedUp {
@@ -166,7 +180,7 @@ impl Manifest {
             }
         }
         // One that cannot be read has been told of by now.
-        if read_identity(disk, directory).is_ok_and(|identity| identity != self.identity) {
+        if !self.is_hash() && read_identity(disk, directory).is_ok_and(|identity| identity != self.identity) {
             let what = "at offset 0: it is the identity of another database than the backup's";
             damages.push((directory.join("identity"), what.into()));
         }
@@ -227,7 +241,8 @@ impl Manifest {
         let checkpoint = manifest.files.iter().find(|file| file.kind == Kind::Checkpoint);
         let begins_there = manifest.start == checkpoint.map_or(Position(0), |file| file.position);
         // The first one is the identity.
-        let is_sound = begins_there && manifest.start <= manifest.end && !manifest.files.is_empty();
+        let has_no_log = !manifest.is_hash() || manifest.end == Position(0);
+        let is_sound = begins_there && has_no_log && manifest.start <= manifest.end && !manifest.files.is_empty();
         is_sound.then_some(manifest).ok_or_else(malformed)
     }
 }

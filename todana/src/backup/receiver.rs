@@ -1,6 +1,6 @@
 //! The receiving side: a stream as a directory.
 
-use super::manifest::{BACKUP, BackedUp, FILE_LEN, FILES_MAX, Listed, Manifest};
+use super::manifest::{BACKUP, BackedUp, FILE_LEN, FILES_MAX, HASH, Kind, Listed, Manifest};
 use super::stream::{self, FRAME_LEN, HEADER_LEN, Header};
 use crate::data_directory::{CHECKPOINTS, LOG, Target, cannot, verify};
 use crate::disk::{Disk, File};
@@ -46,15 +46,16 @@ struct Incoming {
     synced: u64,
 }
 
+/// The directories in a backup.
+fn parts(is_hash: bool) -> &'static [&'static str] {
+    if is_hash { &[HASH] } else { &[LOG, CHECKPOINTS] }
+}
+
 impl Receiver {
     /// Makes `<target>.partial`. Fails with `Invalid` if there is something at the target already, with `Busy` if another process
     /// is writing the same one, with `Unavailable` if it cannot be made.
     pub fn create(disk: Arc<dyn Disk>, target: &Path) -> Result<Receiver> {
         let target = Target::create(Arc::clone(&disk), target)?;
-        for part in [LOG, CHECKPOINTS] {
-            let path = target.partial().join(part);
-            disk.make_directory(&path).map_err(|error| cannot("make", &path, &error))?;
-        }
         Ok(Receiver {
             disk,
             target,
@@ -142,9 +143,21 @@ impl Receiver {
             return Err(self.wrong(&format!("more than {FILES_MAX} files, which no backup has")));
         }
         let path = listed.path(self.target.partial());
+        if self.files.is_empty() {
+            self.make_directories(listed.kind)?;
+        }
         let file = self.disk.create(&path).map_err(|error| cannot("make", &path, &error))?;
         self.file = Some(Incoming { path, file, listed, len: 0, synced: 0 });
         self.end_file_if_whole()
+    }
+
+    /// By the first file it is known what it is a backup of.
+    fn make_directories(&self, first: Kind) -> Result<()> {
+        for part in parts(first == Kind::HashSegment) {
+            let path = self.target.partial().join(part);
+            self.disk.make_directory(&path).map_err(|error| cannot("make", &path, &error))?;
+        }
+        Ok(())
     }
 
     fn take_bytes(&mut self, content: &[u8]) -> Result<()> {
@@ -218,11 +231,8 @@ impl Receiver {
             return Err(Error::new(ErrorKind::Corrupt, format!("what has come is damaged: {damage}")));
         }
         let backed_up = manifest.backed_up();
-        for directory in [
-            self.target.partial().join(LOG),
-            self.target.partial().join(CHECKPOINTS),
-            self.target.partial().into(),
-        ] {
+        let parts = parts(manifest.is_hash()).iter().map(|part| self.target.partial().join(part));
+        for directory in parts.chain([self.target.partial().into()]) {
             self.disk.sync_directory(&directory).map_err(|error| cannot("sync", &directory, &error))?;
         }
         self.target.finish()?;

@@ -8,12 +8,13 @@ use crate::disk::{Disk, File};
 use crate::update_log::{
     Change, Identity, Position, Reader, SEGMENT_HEADER_LEN, Tail, segment_name, segment_start,
 };
-use crate::{DataDirectory, Database};
+use crate::{DataDirectory, Database, Db};
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use todana_core::{Error, ErrorKind, Result};
+use todana_core::{Error, ErrorKind, FrozenContent, FrozenFile, Result};
+use todana_engine::DiskHash;
 
 /// Bytes of a file in one piece.
 const PIECE: u64 = 256 << 10;
@@ -24,7 +25,8 @@ const PIECE: u64 = 256 << 10;
 /// The log goes to where it ends when the checkpoint has been sent, so the backup is younger than its checkpoint.
 pub struct Backup {
     disk: Arc<dyn Disk>,
-    log: PathBuf,
+    /// The update log; `None` of a hash on disk, whose files are its log.
+    log: Option<PathBuf>,
     identity: Identity,
     /// The database at work, if it is.
     database: Option<Arc<Database>>,
@@ -43,7 +45,9 @@ pub struct Backup {
     done: u64,
     likely: u64,
     bytes: Vec<u8>,
-    hold: Hold,
+    hold: Option<Hold>,
+    /// What has to stay open meanwhile.
+    _open: Option<Db>,
 }
 
 enum Stage {
@@ -57,9 +61,23 @@ enum Stage {
 /// A file to be sent, and how far it has been.
 struct Outgoing {
     path: PathBuf,
-    file: Box<dyn File>,
+    content: Content,
     listed: Listed,
     offset: u64,
+}
+
+enum Content {
+    File(Box<dyn File>),
+    Frozen(Arc<dyn FrozenContent>),
+}
+
+impl Outgoing {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        match &self.content {
+            Content::File(file) => file.read_at(offset, into).map_err(|error| cannot("read", &self.path, &error)),
+            Content::Frozen(content) => content.read_at(offset, into),
+        }
+    }
 }
 
 impl Backup {
@@ -74,16 +92,57 @@ impl Backup {
         };
         // What the checkpoint will need comes after this.
         let hold = directory.hold(log.end());
-        let made = directory.checkpoint_unless(database, stops)?;
+        let is_tree = database.engine().checkpointed().is_some();
+        let (made, file) = match is_tree {
+            // What it has on disk is no stream of records.
+            true => directory.checkpoint_aside(database, stops)?,
+            false => {
+                let made = directory.checkpoint_unless(database, stops)?;
+                let file = directory.disk().open(&made.path, false);
+                let file = file.map_err(|error| cannot("read", &made.path, &error))?;
+                (made, file)
+            }
+        };
         hold.advance(made.start);
         let mut backup = Backup::new(directory, hold, Some(Arc::clone(database)));
         backup.records = made.records;
         backup.start = made.start;
         let listed = Listed { kind: Kind::Checkpoint, crc: 0, position: made.start, len: made.len };
         backup.enqueue_identity()?;
-        backup.enqueue(made.path, listed)?;
+        backup.enqueue_open(made.path, file, listed);
         backup.likely += log.end().0.saturating_sub(made.start.0);
         Ok(backup)
+    }
+
+    /// Begins a backup of a hash on disk that is at work: of its files, as long as they are now. It has no log besides, so the backup is as of
+    /// this moment. Writes and compaction go on; what compaction removes meanwhile takes its room on disk until the backup is dropped.
+    /// Fails with `Invalid` for a database of another kind, with `Unavailable` if what waits in memory cannot be written.
+    pub fn of_files(disk: Arc<dyn Disk>, database: &Arc<Database>) -> Result<Backup> {
+        let not_so = || Error::new(ErrorKind::Invalid, "only a hash on disk is backed up by its files");
+        let durable = database.engine().durable().ok_or_else(not_so)?;
+        let files = durable.freeze()?;
+        let mut backup = Backup::empty(disk, Some(Arc::clone(database)));
+        backup.made_ms = database.now().0.saturating_mul(1000);
+        backup.records = database.engine().status().records;
+        backup.end = Some(Position(0));
+        if let Some(first) = files.first() {
+            let mut bytes = [0; 64];
+            let got = first.content.read_at(0, &mut bytes)?;
+            backup.identity.database_id = DiskHash::database_of(&bytes[..got]).unwrap_or_default();
+        }
+        for FrozenFile { number, len, content } in files {
+            let listed = Listed { kind: Kind::HashSegment, crc: 0, position: Position(number), len };
+            backup.likely += len;
+            let path = content.path().to_path_buf();
+            backup.queue.push_back(Outgoing { path, content: Content::Frozen(content), listed, offset: 0 });
+        }
+        Ok(backup)
+    }
+
+    /// Keeps a database open until the backup is dropped.
+    pub(crate) fn keeping(mut self, open: Db) -> Backup {
+        self._open = Some(open);
+        self
     }
 
     /// Begins a backup of a directory whose database is not at work: of its newest whole checkpoint and the log behind it,
@@ -132,10 +191,18 @@ impl Backup {
     }
 
     fn new(directory: &DataDirectory, hold: Hold, database: Option<Arc<Database>>) -> Backup {
+        let mut backup = Backup::empty(Arc::clone(directory.disk()), database);
+        backup.log = Some(directory.path().join(LOG));
+        backup.identity = directory.identity();
+        backup.hold = Some(hold);
+        backup
+    }
+
+    fn empty(disk: Arc<dyn Disk>, database: Option<Arc<Database>>) -> Backup {
         Backup {
-            disk: Arc::clone(directory.disk()),
-            log: directory.path().join(LOG),
-            identity: directory.identity(),
+            disk,
+            log: None,
+            identity: Identity { server_id: 0, database_id: [0; 16] },
             database,
             start: Position(0),
             end: None,
@@ -150,7 +217,8 @@ impl Backup {
             done: 0,
             likely: 0,
             bytes: Vec::new(),
-            hold,
+            hold: None,
+            _open: None,
         }
     }
 
@@ -164,7 +232,7 @@ impl Backup {
                     let header = Header { identity, start, likely }.encode();
                     self.crc = u32::from_le_bytes(*header.last_chunk().expect("it has four bytes"));
                     out.extend_from_slice(&header);
-                    self.stage = Stage::Checkpoint;
+                    self.stage = if self.log.is_some() { Stage::Checkpoint } else { Stage::Log };
                     return Ok(true);
                 }
                 Stage::Checkpoint | Stage::Log if !self.queue.is_empty() => {
@@ -202,9 +270,9 @@ impl Backup {
         crate::Progress { done: self.done, remaining: self.likely.saturating_sub(self.done) }
     }
 
-    /// How much of the log is on disk for the sake of this alone.
-    pub fn held(&self) -> Held {
-        self.hold.held()
+    /// How much of the log is on disk for the sake of this alone; `None` where there is no log.
+    pub fn held(&self) -> Option<Held> {
+        self.hold.as_ref().map(Hold::held)
     }
 
     /// The checkpoint's records.
@@ -225,14 +293,14 @@ impl Backup {
     /// Sends the next bytes of the file whose turn it is.
     fn put_bytes(&mut self, out: &mut Vec<u8>) -> Result<()> {
         let outgoing = self.queue.front_mut().expect("its turn has come");
-        let Outgoing { path, file, listed, offset } = outgoing;
-        if *offset == 0 {
-            stream::put(stream::Kind::File, &listed.encode(), &mut self.crc, out);
-            listed.crc = crc32c::crc32c(&[]);
+        if outgoing.offset == 0 {
+            stream::put(stream::Kind::File, &outgoing.listed.encode(), &mut self.crc, out);
+            outgoing.listed.crc = crc32c::crc32c(&[]);
         }
-        let len = (listed.len - *offset).min(PIECE) as usize;
+        let len = (outgoing.listed.len - outgoing.offset).min(PIECE) as usize;
         self.bytes.resize(len, 0);
-        let got = file.read_at(*offset, &mut self.bytes).map_err(|error| cannot("read", path, &error))?;
+        let got = outgoing.read_at(outgoing.offset, &mut self.bytes)?;
+        let Outgoing { path, listed, offset, .. } = outgoing;
         if got < len {
             let offset = *offset + got as u64;
             let message = format!("{} at offset {offset}: the file ends here", path.display());
@@ -252,22 +320,30 @@ impl Backup {
     }
 
     fn enqueue_identity(&mut self) -> Result<()> {
-        let path = self.log.with_file_name("identity");
+        let path = self.log_path().with_file_name("identity");
         let file = self.disk.open(&path, false).map_err(|error| cannot("read", &path, &error))?;
         let len = file.len().map_err(|error| cannot("read", &path, &error))?;
         let listed = Listed { kind: Kind::Identity, crc: 0, position: Position(0), len };
         self.likely += len;
-        self.queue.push_back(Outgoing { path, file, listed, offset: 0 });
+        self.queue.push_back(Outgoing { path, content: Content::File(file), listed, offset: 0 });
         Ok(())
+    }
+
+    fn log_path(&self) -> &Path {
+        self.log.as_deref().expect("there is a log where one is sent")
     }
 
     fn enqueue(&mut self, path: PathBuf, listed: Listed) -> Result<()> {
         let file = self.disk.open(&path, false).map_err(|error| cannot("read", &path, &error))?;
+        self.enqueue_open(path, file, listed);
+        Ok(())
+    }
+
+    fn enqueue_open(&mut self, path: PathBuf, file: Box<dyn File>, listed: Listed) {
         if listed.kind == Kind::Checkpoint {
             self.likely += listed.len;
         }
-        self.queue.push_back(Outgoing { path, file, listed, offset: 0 });
-        Ok(())
+        self.queue.push_back(Outgoing { path, content: Content::File(file), listed, offset: 0 });
     }
 
     /// The segments from the checkpoint's position to the end.
@@ -285,7 +361,8 @@ impl Backup {
             (None, None) => self.start,
         };
         self.end = Some(end);
-        let names = self.disk.list(&self.log).map_err(|error| cannot("read", &self.log, &error))?;
+        let directory = self.log_path().to_path_buf();
+        let names = self.disk.list(&directory).map_err(|error| cannot("read", &directory, &error))?;
         let mut starts: Vec<Position> = names.iter().filter_map(|name| segment_start(name)).collect();
         starts.sort_unstable();
         for (n, &start) in starts.iter().enumerate() {
@@ -297,7 +374,7 @@ impl Backup {
             let until = next.unwrap_or(end).min(end).max(start);
             let len = SEGMENT_HEADER_LEN as u64 + (until.0 - start.0);
             let listed = Listed { kind: Kind::Segment, crc: 0, position: start, len };
-            self.enqueue(self.log.join(segment_name(start)), listed)?;
+            self.enqueue(directory.join(segment_name(start)), listed)?;
         }
         Ok(())
     }
@@ -305,7 +382,7 @@ impl Backup {
     /// Reads the log from the checkpoint on, and says where it ends.
     fn read_log(&mut self, progress: &mut dyn FnMut(u64)) -> Result<Position> {
         const TELL_EVERY: u64 = 1 << 12;
-        let mut reader = Reader::open(Arc::clone(&self.disk), &self.log, self.identity, self.start)?;
+        let mut reader = Reader::open(Arc::clone(&self.disk), self.log_path(), self.identity, self.start)?;
         let mut entries = 0u64;
         while let Some((_, entry)) = reader.next_entry()? {
             if let Change::Mark { time_ms, .. } = entry.change {

@@ -1,5 +1,6 @@
 //! The checkpoints of a data directory: which there are, which of them stay, and what of the log stays for them.
 
+use super::writer::Written;
 use super::{Checkpoint, CheckpointOptions, Failure, Reader, Sink, write};
 use crate::Database;
 use crate::disk::{Disk, File};
@@ -11,8 +12,8 @@ use std::io::{self, IoSlice};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use todana_core::{Checkpointed, Error, ErrorKind, Result};
 
 const SUFFIX: &str = ".checkpoint";
@@ -30,6 +31,8 @@ pub(crate) struct Shelf {
     /// Known to be whole, the newest one first. Locked while one is made.
     whole: Mutex<Vec<Known>>,
     holds: Arc<Holds>,
+    /// How many have been made aside.
+    asides: AtomicU64,
 }
 
 /// What a data directory has on disk.
@@ -64,7 +67,7 @@ pub(crate) struct BroughtBack {
 impl Shelf {
     pub(crate) fn new(disk: Arc<dyn Disk>, directory: PathBuf, log: PathBuf, identity: Identity) -> Shelf {
         let (whole, holds) = (Mutex::new(Vec::new()), Arc::new(Holds::default()));
-        Shelf { disk, directory, log, identity, whole, holds }
+        Shelf { disk, directory, log, identity, whole, holds, asides: AtomicU64::new(0) }
     }
 
     /// Where they begin, the newest one first.
@@ -168,6 +171,31 @@ impl Shelf {
         Ok(made)
     }
 
+    /// Makes one that nothing here depends on, and whose file has lost its name by the time it is returned. What of the log it needs
+    /// has to be held.
+    pub(crate) fn make_aside(
+        &self,
+        database: &Database,
+        options: &CheckpointOptions,
+        stops: &AtomicBool,
+    ) -> Result<(Checkpoint, Box<dyn File>)> {
+        let began = Instant::now();
+        if let Some(log) = database.log() {
+            // So that little of the log before it goes along.
+            log.rotate()?;
+        }
+        // Several may be made at once. What a crash leaves is removed at the next opening, as is all that is partial.
+        let number = self.asides.fetch_add(1, Ordering::Relaxed);
+        let partial = self.directory.join(format!("backup-{number}.checkpoint.partial"));
+        let made = self.write_to(database, options, stops, &partial);
+        let open = || self.disk.open(&partial, false).map_err(|error| cannot("read", &partial, &error));
+        let opened = made.and_then(|made| Ok((made, open()?)));
+        let removed = self.disk.remove(&partial);
+        let (written, file) = opened?;
+        removed.map_err(|error| cannot("remove", &partial, &error))?;
+        Ok((Checkpoint { took: began.elapsed(), ..checkpoint(partial, &written) }, file))
+    }
+
     /// Has an engine that keeps a checkpoint itself bring everything there, and removes the log before it. `directory`: where
     /// it is.
     pub(crate) fn settle(
@@ -217,6 +245,21 @@ impl Shelf {
         partial: &Path,
     ) -> Result<Checkpoint> {
         let failed = |error: io::Error| cannot("write", partial, &error);
+        let written = self.write_to(database, options, stops, partial)?;
+        let path = self.path_of(written.header.start);
+        self.disk.rename(partial, &path).map_err(failed)?;
+        self.disk.sync_directory(&self.directory).map_err(failed)?;
+        Ok(checkpoint(path, &written))
+    }
+
+    fn write_to(
+        &self,
+        database: &Database,
+        options: &CheckpointOptions,
+        stops: &AtomicBool,
+        partial: &Path,
+    ) -> Result<Written> {
+        let failed = |error: io::Error| cannot("write", partial, &error);
         if let Err(error) = self.disk.remove(partial)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -226,18 +269,7 @@ impl Shelf {
         let mut sink = FileSink { file, len: 0, synced: 0 };
         let written = write(database, self.identity, options, stops, &mut sink)?;
         sink.file.sync().map_err(failed)?;
-        let path = self.path_of(written.header.start);
-        self.disk.rename(partial, &path).map_err(failed)?;
-        self.disk.sync_directory(&self.directory).map_err(failed)?;
-        Ok(Checkpoint {
-            path,
-            start: written.header.start,
-            until: written.footer.until,
-            records: written.footer.records,
-            len: written.len(),
-            made_ms: written.header.made_ms,
-            took: Default::default(),
-        })
+        Ok(written)
     }
 
     /// Removes all checkpoints but the newest whole ones, and the log before them. As long as there are too few, nothing.
@@ -308,6 +340,18 @@ impl Shelf {
 
     pub(crate) fn path_of(&self, start: Position) -> PathBuf {
         self.directory.join(format!("{:020}{SUFFIX}", start.0))
+    }
+}
+
+fn checkpoint(path: PathBuf, written: &Written) -> Checkpoint {
+    Checkpoint {
+        path,
+        start: written.header.start,
+        until: written.footer.until,
+        records: written.footer.records,
+        len: written.len(),
+        made_ms: written.header.made_ms,
+        took: Duration::ZERO,
     }
 }
 

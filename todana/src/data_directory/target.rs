@@ -1,7 +1,7 @@
 //! A directory that is being made: it gets its name only once it is whole and on disk.
 
 use super::{CHECKPOINTS, LOG, Lock, cannot};
-use crate::backup::BACKUP;
+use crate::backup::{BACKUP, HASH};
 use crate::disk::Disk;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ impl Target {
 
     /// Removes what is in it but the lock. Nothing else than what we make is touched.
     fn empty(&self) -> Result<()> {
-        for part in [LOG, CHECKPOINTS] {
+        for part in [LOG, CHECKPOINTS, HASH] {
             self.remove_files(&self.partial.join(part), &|_| true)?;
         }
         let is_ours =
@@ -89,7 +89,7 @@ impl Drop for Target {
         // Best effort: its name says that it is not whole, and the next one of the same name removes it. The lock's file goes
         // last: once it has, the next one may make what is removed here.
         let _ = self.empty();
-        for part in [LOG, CHECKPOINTS] {
+        for part in [LOG, CHECKPOINTS, HASH] {
             let _ = self.disk.remove_directory(&self.partial.join(part));
         }
         let _ = self.disk.remove(&self.partial.join("lock"));

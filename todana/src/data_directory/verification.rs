@@ -8,6 +8,7 @@ use crate::update_log::{Change, Position, Reader, SEGMENT_HEADER_LEN, Tail, segm
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{ErrorKind, Result};
+use todana_engine::DiskHash;
 
 /// What was found in a data directory.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +33,10 @@ pub struct Verified {
     pub log: (Position, Position),
     /// What stands behind that.
     pub tail: Tail,
+    /// Segments of a hash on disk, where the directory is a backup of one; it has neither checkpoints nor a log then.
+    pub hash_segments: u64,
+    /// Their bytes.
+    pub hash_bytes: u64,
     /// What the directory is a backup of, if it is one.
     pub backup: Option<BackedUp>,
     /// What is wrong: file, offset and why, each.
@@ -63,6 +68,12 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
         }
         manifest => manifest?,
     };
+    if let Some(manifest) = manifest.as_ref().filter(|manifest| manifest.is_hash()) {
+        let mut verified = Verified { backup: Some(manifest.backed_up()), ..Verified::default() };
+        check_files(&*disk, path, manifest, &mut verified, progress);
+        check_hash(&*disk, path, manifest, &mut verified, progress)?;
+        return Ok(verified);
+    }
     let found = identity::read(&*disk, path);
     let identity = match found.and_then(|found| found.ok_or_else(|| identity::missing(&*disk, path))) {
         // The rest can be looked at all the same, if it says itself whose it is.
@@ -145,6 +156,21 @@ fn check_backup(
     verified: &mut Verified,
     progress: &mut dyn FnMut(u64),
 ) {
+    check_files(disk, path, manifest, verified, progress);
+    let (_, end) = verified.log;
+    if verified.damages.is_empty() && (end != manifest.end || verified.tail != Tail::Clean) {
+        let message = format!("{}: its log ends at {}, not at {}", path.display(), end.0, manifest.end.0);
+        verified.damages.push(message);
+    }
+}
+
+fn check_files(
+    disk: &dyn Disk,
+    path: &Path,
+    manifest: &Manifest,
+    verified: &mut Verified,
+    progress: &mut dyn FnMut(u64),
+) {
     for (path, what) in manifest.check(disk, path, progress) {
         let name = path.display().to_string();
         // What has been found already is told with a better place.
@@ -152,11 +178,35 @@ fn check_backup(
             verified.damages.push(format!("{name} {what}"));
         }
     }
-    let (_, end) = verified.log;
-    if verified.damages.is_empty() && (end != manifest.end || verified.tail != Tail::Clean) {
-        let message = format!("{}: its log ends at {}, not at {}", path.display(), end.0, manifest.end.0);
-        verified.damages.push(message);
+}
+
+/// The entries of a hash's segments: what was damaged before the backup was made has a checksum in its list that is right.
+fn check_hash(
+    disk: &dyn Disk,
+    path: &Path,
+    manifest: &Manifest,
+    verified: &mut Verified,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    let mut done = manifest.backed_up().len;
+    for listed in &manifest.files {
+        let path = listed.path(path);
+        let name = path.display().to_string();
+        if verified.damages.iter().any(|damage| damage.starts_with(&name)) {
+            continue;
+        }
+        match DiskHash::examine_segment(disk, &path, listed.position.0) {
+            Ok(_) => {
+                verified.hash_segments += 1;
+                verified.hash_bytes += listed.len;
+            }
+            Err(error) if error.kind() == ErrorKind::Corrupt => verified.damages.push(error.to_string()),
+            Err(error) => return Err(error),
+        }
+        done = done.saturating_add(listed.len);
+        progress(done);
     }
+    Ok(())
 }
 
 /// Where the segments begin, in order.

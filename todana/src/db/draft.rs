@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use todana_core::{Error, ErrorKind, Result};
 
 /// Dropped before it is finished, it is removed.
-pub(super) struct Draft {
+pub(crate) struct Draft {
     path: PathBuf,
     partial: PathBuf,
     made: PathBuf,
@@ -25,7 +25,7 @@ pub(super) struct Draft {
 impl Draft {
     /// Fails with `Invalid` if anything lies at the path, with `Busy` if another process makes the same one. What one that was killed
     /// has left is removed.
-    pub(super) fn create(path: &Path) -> Result<Draft> {
+    pub(crate) fn create(path: &Path) -> Result<Draft> {
         let file_name = path.file_name().unwrap_or_default();
         let mut name = file_name.to_os_string();
         name.push(".partial");
@@ -42,13 +42,18 @@ impl Draft {
         Ok(draft)
     }
 
+    /// Where it lies until it is finished.
+    pub(crate) fn path(&self) -> &Path {
+        &self.made
+    }
+
     /// The name of the database until it is finished.
     pub(super) fn name(&self, of: &Name) -> Result<String> {
         of.at(&self.made)
     }
 
     /// Gives it its name. All that is in it has been synced, and nobody has it open.
-    pub(super) fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(mut self) -> Result<()> {
         fs::rename(&self.made, &self.path).map_err(|error| cannot("give its name to", &self.made, &error))?;
         self.is_finished = true;
         sync_above(&SystemDisk, &self.path)

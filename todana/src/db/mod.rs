@@ -14,9 +14,11 @@ mod snapshot;
 mod transfer;
 mod witness;
 
+use crate::backup::Backup;
 use crate::checkpoint::FRONT_BYTES_MAX;
 use crate::data_directory::DataDirectory;
 use crate::database::is_change;
+use crate::disk::SystemDisk;
 use crate::update_log::Position;
 use crate::{Database, Heading, Lane, Records, Transaction};
 use housekeeper::Housekeeper;
@@ -24,6 +26,7 @@ use limiter::{Limiter, OnlyLooks};
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use thread_local::ThreadLocal;
 use todana_core::{
     Arithmetic, Checkpointed, Command, Error, ErrorKind, Place, Record, Reply, Result, Status, Store, Visitor,
@@ -31,6 +34,7 @@ use todana_core::{
 use witness::Witness;
 
 pub(crate) use bulk::{deal, thread_count};
+pub(crate) use draft::Draft;
 pub use cursor::Cursor;
 pub(crate) use iter::unordered;
 pub use iter::{Iter, IterKeys, IterRecords};
@@ -183,6 +187,49 @@ impl Db {
             Some(directory) => directory.checkpoint(&self.0.database).map(|_| ()),
             None => Ok(()),
         }
+    }
+
+    /// Begins a backup of a database that is kept on disk, as a server makes it: a stream for a [`Receiver`](crate::backup::Receiver). Others
+    /// read and write meanwhile. Of a hash on disk it is as of this moment, of others as of its end; it is restored by
+    /// [`restore_database`](crate::restore_database) or [`restore`](crate::restore). Fails with `Invalid` for a database that is in memory alone, with
+    /// `Unavailable` if the disk cannot be read or written.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use todana::backup::Receiver;
+    /// use todana::disk::SystemDisk;
+    /// use todana::{Db, Name, Records, RestoreOptions, SystemClock, restore_database};
+    ///
+    /// let folder = tempfile::tempdir().unwrap();
+    /// let db = Db::open(folder.path().join("carts.hash").to_str().unwrap())?;
+    /// db.set(b"hello", b"world")?;
+    /// let place = folder.path().join("monday");
+    /// let mut receiver = Receiver::create(Arc::new(SystemDisk), &place)?;
+    /// let (mut backup, mut piece) = (db.backup()?, Vec::new());
+    /// while backup.next(&mut piece)? {
+    ///     receiver.take(&piece)?;
+    ///     piece.clear();
+    /// }
+    /// receiver.finish(&mut |_| ())?;
+    ///
+    /// let again = folder.path().join("again.hash");
+    /// let again = again.to_str().unwrap();
+    /// let options = RestoreOptions { from: place, ..RestoreOptions::default() };
+    /// restore_database(&options, &Name::parse(again)?, Arc::new(SystemClock), &mut |_| ())?;
+    /// assert_eq!(Db::open(again)?.get(b"hello")?, Some(b"world".to_vec()));
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn backup(&self) -> Result<Backup> {
+        let Inner { directory, database, .. } = &*self.0;
+        let backup = match (database.engine().durable(), directory) {
+            (Some(_), _) => Backup::of_files(Arc::new(SystemDisk), database)?,
+            (None, Some(directory)) => Backup::start(directory, database, &AtomicBool::new(false))?,
+            (None, None) => {
+                let message = format!("database \"{}\" is in memory alone", self.name());
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
+        };
+        Ok(backup.keeping(self.clone()))
     }
 
     pub(crate) fn refuse_if_read_only(&self) -> Result<()> {

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
-    Action, Attributes, Bounded, Buffer, Checkpointed, Durable, Engine, Order, Ordered, Perishable, Place,
+    Action, Attributes, Bounded, Buffer, Checkpointed, Durable, Engine, FrozenFile, Order, Ordered, Perishable, Place,
     Record, Result, Status, Survey, Usage, Visitor,
 };
 
@@ -267,6 +267,10 @@ impl Durable for Witnessed {
 
     fn copy(&self, to: &Path) -> Result<()> {
         self.files().copy(to)
+    }
+
+    fn freeze(&self) -> Result<Vec<FrozenFile>> {
+        self.files().freeze()
     }
 
     fn close(&self) -> Result<()> {

@@ -1,0 +1,36 @@
+//! Reading a segment's file by itself, without opening the database that it is of.
+
+use super::entry;
+use super::segment::{HEADER_LEN, Header, SEGMENT_MAGIC, Segment, corrupt, unreadable};
+use super::walk::{CHUNK, walk};
+use crate::disk::Disk;
+use std::path::Path;
+use todana_core::Result;
+
+/// What a segment says of itself: the database that it is of.
+pub(super) fn database_of(bytes: &[u8]) -> Option<[u8; 16]> {
+    Header::decode(bytes, SEGMENT_MAGIC).ok().map(|(header, _)| header.identity.database_id)
+}
+
+/// Reads all of a segment and checks every checksum; returns how many records are in it, those that do not count any more included.
+pub(super) fn examine(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> {
+    let file = disk.open(path, false).map_err(|error| unreadable(path, &error))?;
+    let len = file.len().map_err(|error| unreadable(path, &error))?;
+    let mut bytes = [0; HEADER_LEN];
+    let got = file.read_at(0, &mut bytes).map_err(|error| unreadable(path, &error))?;
+    let (header, seed) =
+        Header::decode(&bytes[..got], SEGMENT_MAGIC).map_err(|what| corrupt(path, 0, &what))?;
+    if header.number != number {
+        return Err(corrupt(path, 0, "it has another number than its name"));
+    }
+    let segment = Segment::new((number, 0), path.to_path_buf(), file, seed, 0);
+    let mut records = 0;
+    let end = walk(&segment, HEADER_LEN as u64, len, CHUNK, &mut |_, head, _| {
+        records += u64::from(head.kind == entry::PUT);
+        Ok(true)
+    })?;
+    if end < len {
+        return Err(corrupt(path, end, "the checksum of the entry differs"));
+    }
+    Ok(records)
+}
