@@ -5,18 +5,18 @@ use crate::amount::amount;
 use crate::data::progress;
 use crate::interruption::Interruption;
 use crate::serve::size;
-use crate::source::{ServerOptions, Source, expect_source, refusal};
+use crate::source::{ServerOptions, Source, database, expect_source, refusal};
 use clap::Args;
 use std::ffi::OsString;
 use std::io::Write;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana::DataDirectory;
 use todana::backup::{BackedUp, Backup, Receiver};
 use todana::disk::SystemDisk;
 use todana::moment;
 use todana::update_log::Tail;
+use todana::{DataDirectory, Db, Name};
 use todana_client::{Destination, Frame};
 use todana_core::ErrorKind;
 
@@ -24,6 +24,8 @@ pub(crate) const AFTER_HELP: &str = "\
 A backup is a directory of its own: a checkpoint, the update log behind it, and
 a list of both with their checksums. It has its name only once all of it is on
 disk and has been read again. What is there already is not replaced.
+
+Of a hash on disk it holds the files instead, as of one moment.
 
 A server goes on working meanwhile; all that it has acknowledged before the
 command is in the backup, and what is changed until its end may be.
@@ -34,7 +36,9 @@ everything else is a directory. ./HOST:PORT is a directory of such a name.
 Examples:
   todana backup 127.0.0.1:11211 /backup/monday --rate 20m
   todana backup -S todanas://cache:11211 --tls-ca ca.pem /backup/monday
+  todana backup 127.0.0.1:11211 /backup/users --database users
   todana backup /var/lib/todana /backup/monday
+  todana backup ./carts.hash /backup/carts
   todana verify /backup/monday
   todana restore /backup/monday /var/lib/todana.new";
 
@@ -42,8 +46,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(allow_missing_positional = true)]
 pub(crate) struct Arguments {
-    /// A server at work, by its address (host:port, todanas://host:port, unix:/path ...) or by -S, or a data directory that
-    /// none has open
+    /// A server at work, by its address (host:port, todanas://host:port, unix:/path ...) or by -S, or a data directory or a
+    /// database on disk that none has open
     #[arg(value_name = "SERVER|DIR")]
     source: Option<OsString>,
     /// Where the backup is to be; made, with those above it
@@ -64,7 +68,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Source::Directory(_) if arguments.rate.is_some() => {
             Err(Failure::usage("--rate is for a backup of a server at work"))
         }
-        Source::Directory(directory) => of_directory(&directory, &arguments.target),
+        Source::Directory(directory) => {
+            arguments.server.expect_no_database()?;
+            match database(&directory) {
+                Some(name) => of_database(&name, &arguments.target),
+                None => of_directory(&directory, &arguments.target),
+            }
+        }
         Source::Server(server) => of_server(&server, arguments),
     }
 }
@@ -76,7 +86,8 @@ fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure>
         if !is_begun {
             // Not before it is known that there is a place for it.
             connection.give_up_when(interruption.flag());
-            connection.begin_backup(arguments.rate)?;
+            let database = arguments.server.database_number(&mut connection)?;
+            connection.begin_backup(database, arguments.rate)?;
             is_begun = true;
         }
         let goes_on = connection.next_frame(|frame| match frame {
@@ -90,6 +101,18 @@ fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure>
         interruption.check()?;
         goes_on.map_err(refusal)
     })
+}
+
+fn of_database(name: &Name, target: &Path) -> Result<(), Failure> {
+    let db = Db::open(&name.to_string()).map_err(|error| match error.kind() {
+        ErrorKind::Busy => Failure::trouble(format!(
+            "{name} is in use by a server: give the server's address instead, and it is backed up at work"
+        )),
+        _ => error.into(),
+    })?;
+    let mut backup = db.backup()?;
+    drop(db);
+    take(target, &mut |bytes, _| Ok(backup.next(bytes)?))
 }
 
 fn of_directory(directory: &Path, target: &Path) -> Result<(), Failure> {
@@ -149,7 +172,17 @@ fn take(target: &Path, next: &mut Next<'_>) -> Result<(), Failure> {
 }
 
 fn report(backed_up: &BackedUp, target: &Path) -> Result<(), Failure> {
-    let BackedUp { start, end, made_ms, records, len, .. } = backed_up;
+    let BackedUp { start, end, made_ms, records, len, is_hash, .. } = backed_up;
+    if *is_hash {
+        writeln!(
+            std::io::stdout(),
+            "{}: a hash on disk of {}, {len} bytes, as of {}",
+            target.display(),
+            amount(*records, "record"),
+            moment::text(*made_ms),
+        )?;
+        return Ok(());
+    }
     let checkpoint = match records {
         0 => String::new(),
         _ => format!("a checkpoint of {}, ", amount(*records, "record")),

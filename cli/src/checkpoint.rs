@@ -40,10 +40,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         None => DEFAULT_SERVER.parse().map_err(|error| Failure::usage(format!("{error}")))?,
     };
     let mut connection = server.connect(&destination)?;
+    let database = server.database_number(&mut connection)?;
     connection.give_up_when(interruption.flag());
     let bar = progress(None, "{spinner} the server makes a checkpoint {elapsed}");
     bar.enable_steady_tick(Duration::from_millis(100));
-    let made = connection.checkpoint();
+    let made = connection.checkpoint(database);
     bar.finish_and_clear();
     interruption.check()?;
     let Made { position, records, len, took_ms } = made.map_err(refusal)?;

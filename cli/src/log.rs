@@ -105,7 +105,10 @@ enum Values {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match Source::of(arguments.source.as_deref(), &arguments.server, "DIR|SERVER")? {
-        Source::Directory(directory) => of_directory(&directory, arguments),
+        Source::Directory(directory) => {
+            arguments.server.expect_no_database()?;
+            of_directory(&directory, arguments)
+        }
         Source::Server(_) if arguments.segments => {
             Err(Failure::usage("--segments is for a directory, not for a server"))
         }
@@ -121,7 +124,8 @@ fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure>
         Some(From::Position(position)) => LogFrom::At(position),
         Some(From::End) => LogFrom::End,
     };
-    let head = connection.begin_log(from, arguments.follow).map_err(refusal)?;
+    let database = arguments.server.database_number(&mut connection)?;
+    let head = connection.begin_log(database, from, arguments.follow).map_err(refusal)?;
     let mut entries = Entries::new(head.database_id, Position(head.position));
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut time_ms = 0;

@@ -11,7 +11,10 @@ use std::sync::Arc;
 use todana::disk::SystemDisk;
 use todana::moment;
 use todana::update_log::Tail;
-use todana::{Clock, Database, Progress, RestoreOptions, SystemClock, restore_damaged, seed_of, verify};
+use todana::{
+    Clock, Database, Name, Progress, RestoreOptions, Restored, SystemClock, restore_damaged,
+    restore_database, seed_of, verify,
+};
 use todana_core::ErrorKind;
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -30,12 +33,16 @@ What is damaged is refused, and nothing is made of it. With --damaged what is
 whole is restored all the same, and what is lost is told; --until and --log work
 as ever. The backup stays as it is; beside TARGET as much room is needed again.
 
-The records go through memory, as much as a server takes for them. The data
-directory that is made is a new database; its server is started by
-  todana serve --data-dir TARGET
+The records go through memory, as much as a server takes for them, unless TARGET is
+a database on disk. What is made is a new database; its server is started by
+  todana serve --data-dir TARGET    or    todana serve TARGET.tree
+
+A backup of a hash on disk becomes a hash on disk again, as of the moment when it
+was begun; all others become whatever TARGET says.
 
 Examples:
   todana restore /backup/monday /var/lib/todana
+  todana restore /backup/users ./users.tree
   todana restore /backup/monday saved --log /var/lib/todana --until 2026-11-21T14:30:00Z
   todana restore --damaged /backup/monday saved";
 
@@ -44,7 +51,8 @@ Examples:
 pub(crate) struct Arguments {
     /// The backup; or a data directory that no server has open
     backup: PathBuf,
-    /// Where the data directory is to be; made, with those above it. What is there already is not replaced
+    /// Where the data directory is to be, or the database on disk (NAME.hash, NAME.tree); made, with those above it. What is
+    /// there already is not replaced
     target: PathBuf,
     /// To this time, instead of to the end
     #[arg(long, value_name = "TIME", value_parser = moment::parse)]
@@ -62,6 +70,16 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     expect_directory(&backup, "restore")?;
     if let Some(log) = &log {
         expect_directory(log, "--log")?;
+    }
+    let to = target.to_str().and_then(|text| Name::parse(text).ok()).filter(|name| name.path.is_some());
+    if let Some(name) = to {
+        if damaged {
+            return Err(Failure::usage(format!(
+                "--damaged makes a data directory, which can be restored to {name} then"
+            )));
+        }
+        let options = RestoreOptions { from: backup, log, until_ms: until, target };
+        return to_database(&options, &name);
     }
     let disk = Arc::new(SystemDisk);
     let seed = seed_of(disk.clone(), &backup);
@@ -99,6 +117,21 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
         })?
     };
     bar.finish_and_clear();
+    tell(&options, &restored)
+}
+
+/// A database on disk: its records do not go through memory.
+fn to_database(options: &RestoreOptions, name: &Name) -> Result<(), Failure> {
+    let bar = progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}");
+    let restored = restore_database(options, name, Arc::new(SystemClock), &mut |step: Progress| {
+        bar.set_length(step.done + step.remaining);
+        bar.set_position(step.done);
+    })?;
+    bar.finish_and_clear();
+    tell(options, &restored)
+}
+
+fn tell(options: &RestoreOptions, restored: &Restored) -> Result<(), Failure> {
     for why in &restored.refused {
         eprintln!(
             "todana: a checkpoint is damaged, the one before it and a longer log take its place: {why}"
@@ -132,12 +165,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
         0 => String::new(),
         time_ms => format!(", last changed {}", moment::text(time_ms)),
     };
-    writeln!(
-        std::io::stdout(),
-        "{}: {} as of position {} of the log{as_of}",
-        options.target.display(),
-        amount(restored.records, "record"),
-        restored.position.0,
-    )?;
+    let position = match restored.position.0 {
+        0 => String::new(),
+        position => format!(" as of position {position} of the log"),
+    };
+    let records = amount(restored.records, "record");
+    writeln!(std::io::stdout(), "{}: {records}{position}{as_of}", options.target.display())?;
     Ok(())
 }

@@ -29,6 +29,9 @@ pub(crate) struct ServerOptions {
     /// The server, as in the data commands; or else TODANA_SERVER of the environment
     #[arg(short = 'S', long, value_name = "SERVER")]
     server: Option<Destination>,
+    /// Which of the server's databases, by its number or its name (`todana stats databases` shows them) [default: the first]
+    #[arg(long, value_name = "NAME")]
+    database: Option<String>,
     #[command(flatten)]
     login: ClientLogin,
     #[command(flatten)]
@@ -53,6 +56,28 @@ impl ServerOptions {
                 }
             },
         }
+    }
+
+    /// Fails if a database of a server is named where there is none.
+    pub(crate) fn expect_no_database(&self) -> Result<(), Failure> {
+        match &self.database {
+            Some(_) => Err(Failure::usage("--database is for a server with several databases")),
+            None => Ok(()),
+        }
+    }
+
+    /// The number of the database that is meant.
+    pub(crate) fn database_number(&self, connection: &mut Connection) -> Result<u32, Failure> {
+        let Some(wanted) = &self.database else { return Ok(0) };
+        if let Ok(number) = wanted.parse() {
+            return Ok(number);
+        }
+        let all = connection.stats("databases")?;
+        let number = all.iter().find_map(|(name, value)| {
+            let number = name.strip_suffix(":name").filter(|_| value == wanted)?;
+            number.parse().ok()
+        });
+        number.ok_or_else(|| Failure::trouble(format!("the server has no database {wanted}")))
     }
 
     /// Connects, and logs in if the server wants that.
@@ -111,11 +136,6 @@ fn address(text: &str) -> Option<Destination> {
 /// Fails if a directory that is to be read is none, or is not there: `what` wants one. Says what there is instead.
 pub(crate) fn expect_directory(path: &Path, what: &str) -> Result<(), Failure> {
     let name = path.display();
-    if let Some(database) = database(path).filter(|_| what == "backup") {
-        return Err(Failure::usage(format!(
-            "{database} is a database on disk, of which no backup is made: `todana copy` and `todana export` take it along"
-        )));
-    }
     let trouble = |what: String| Err(Failure::trouble(what));
     let error = match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => return Ok(()),

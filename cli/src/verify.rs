@@ -61,6 +61,13 @@ fn tell(verified: &Verified, directory: &Path) -> io::Result<()> {
     if let Some(backup) = &verified.backup {
         writeln!(out, "a backup as of {}", moment::text(backup.made_ms))?;
     }
+    if verified.backup.as_ref().is_some_and(|backup| backup.is_hash) {
+        for damage in &verified.damages {
+            writeln!(out, "damaged: {damage}")?;
+        }
+        let files = amount(verified.hash_segments, "file");
+        return writeln!(out, "{files} of a hash on disk, {} bytes, are whole", verified.hash_bytes);
+    }
     let Verified { checkpoint_bytes, log_bytes, .. } = verified;
     let torn = if let Tail::Torn { len, .. } = verified.tail { len } else { 0 };
     write!(out, "checkpoints: {} whole, {checkpoint_bytes} bytes", verified.checkpoints)?;

@@ -116,7 +116,7 @@ fn log_begins_at(server: &Server) -> u64 {
 /// Lets the log grow by a little, and has a checkpoint made.
 fn write_and_checkpoint(server: &Server) {
     Raw::connect(server).set("some", b"thing");
-    connect(server).checkpoint().unwrap();
+    connect(server).checkpoint(0).unwrap();
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_receiver_that_stalls_harms_nobody_and_gets_all_of_it_in_the_end() {
     let server = start(folder.path(), &["-m", "256"]);
     let mut other = Raw::connect(&server);
     fill(&mut other, 64);
-    connect(&server).checkpoint().unwrap();
+    connect(&server).checkpoint(0).unwrap();
     let before = resident_kib(&server);
     let mut stalled = Raw::connect(&server);
     stalled.send(b"todana backup\r\n");
@@ -249,7 +249,7 @@ fn what_a_receiver_holds_of_the_log_is_let_go_when_it_is_gone() {
         let held_from = log_begins_at(&server);
         (0..4).for_each(|_| write_and_checkpoint(&server));
         let still = log_begins_at(&server);
-        let end = connect(&server).checkpoint().unwrap().position;
+        let end = connect(&server).checkpoint(0).unwrap().position;
         assert!(still < end, "{request}");
         if request.contains("backup") {
             // Its own checkpoint stays too.
@@ -275,7 +275,7 @@ fn who_follows_the_log_sees_every_write_in_the_order_of_its_key() {
         let server = start(folder.path(), &["--sync", sync]);
         Raw::connect(&server).set("before", b"1");
         let mut follower = connect(&server);
-        let head = follower.begin_log(LogFrom::End, true).unwrap();
+        let head = follower.begin_log(0, LogFrom::End, true).unwrap();
         let mut entries = Entries::new(head.database_id, Position(head.position));
         std::thread::scope(|scope| {
             for writer in 0..WRITERS {
@@ -332,7 +332,7 @@ fn who_follows_the_log_sees_every_write_in_the_order_of_its_key() {
         // From any of its positions on, the rest is the same.
         drop(follower);
         let mut again = connect(&server);
-        assert_eq!(again.begin_log(LogFrom::At(head.position), false).unwrap(), head);
+        assert_eq!(again.begin_log(0, LogFrom::At(head.position), false).unwrap(), head);
         let mut whole = Entries::new(head.database_id, Position(head.position));
         let mut count = 0;
         while let Some(data) = again
@@ -358,7 +358,7 @@ fn a_server_that_stops_tells_those_it_sends_to_and_waits_for_none() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = start(folder.path(), &[]);
     let mut follower = connect(&server);
-    follower.begin_log(LogFrom::End, true).unwrap();
+    follower.begin_log(0, LogFrom::End, true).unwrap();
     let mut slow = Raw::connect(&server);
     assert!(slow.ask("todana backup 1\r\n").starts_with("DATA "));
     server.signal("TERM");

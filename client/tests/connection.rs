@@ -358,7 +358,7 @@ fn frames_of_an_export_are_bounded() {
         ),
     ];
     with_script(script, |connection| {
-        connection.begin_backup(None).unwrap();
+        connection.begin_backup(0, None).unwrap();
         let mut seen = Vec::new();
         while seen.last() != Some(&None) {
             let see = |frame: Frame<'_>| match frame {
@@ -370,7 +370,7 @@ fn frames_of_an_export_are_bounded() {
         }
         assert_eq!(seen, [Some(0), Some(65_536), None]);
         let head = LogHead { position: 5, database_id: [0; 16], server_id: 7 };
-        assert_eq!(connection.begin_log(LogFrom::First, false).unwrap(), head);
+        assert_eq!(connection.begin_log(0, LogFrom::First, false).unwrap(), head);
         let error = connection.next_frame(|_| ()).unwrap_err().to_string();
         assert_eq!(error, "the server sends a frame of 65537 bytes, and they have at most 65536");
         assert!(connection.version().is_err());

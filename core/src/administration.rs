@@ -50,7 +50,16 @@ pub enum Crawler {
 
 /// What a server is asked to make of the data that it keeps on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Export {
+pub struct Export {
+    /// Of which database, by its number.
+    pub database: u32,
+    /// What.
+    pub what: Exported,
+}
+
+/// What is made of the data on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exported {
     /// A checkpoint, kept where the data is.
     Checkpoint,
     /// A backup, sent to whoever asks.

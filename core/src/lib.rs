@@ -21,7 +21,7 @@ mod ordered;
 mod record;
 mod reply;
 
-pub use administration::{ClassSet, Crawler, Export, List, LogStart, Streams};
+pub use administration::{ClassSet, Crawler, Export, Exported, List, LogStart, Streams};
 pub use checkpointed::Checkpointed;
 pub use command::{
     Arithmetic, Authenticate, ClockShift, Command, Delete, Direction, Family, Get, Inspect, Needs,

@@ -8,6 +8,7 @@
 //! PATH.hash  its files are its log: a thread syncs them
 //! ```
 
+use crate::ledger::Ledger;
 use crate::options::{DataPlace, Further, Options};
 use crate::syncing::{Syncer, Syncing};
 use std::io;
@@ -31,7 +32,7 @@ pub(crate) struct Served {
     /// Where its engine keeps records in files of its own.
     pub(crate) syncing: Option<Arc<Syncing>>,
     /// The last checkpoint that was tried has failed.
-    pub(crate) has_stuck_checkpoints: Arc<AtomicBool>,
+    has_stuck_checkpoints: Arc<AtomicBool>,
     /// Values may come straight into memory of the engine's.
     pub(crate) has_buffers: bool,
 }
@@ -330,6 +331,20 @@ impl Served {
         engine.durable().map_or(of_tree, |durable| durable.usage().bytes)
     }
 
+    /// What vouches for changes.
+    #[inline]
+    pub(crate) fn ledger(&self) -> Option<Ledger<'_>> {
+        match self.database.log() {
+            Some(log) => Some(Ledger::Log(log)),
+            None => self.syncing.as_deref().map(Ledger::Engine),
+        }
+    }
+
+    /// Whether the last checkpoint that was tried has failed.
+    pub(crate) fn has_stuck_checkpoints(&self) -> bool {
+        self.has_stuck_checkpoints.load(Ordering::Relaxed)
+    }
+
     /// Whether changes may come where they wait in memory for a checkpoint.
     pub(crate) fn front_has_room(&self) -> bool {
         let pending = self.database.engine().checkpointed().map_or(0, Checkpointed::pending_bytes);
@@ -340,7 +355,7 @@ impl Served {
     /// room has been asked to before; not all can, and none comes while checkpoints fail.
     pub(crate) fn guard_front(&self) {
         if let Some(engine) = self.database.engine().checkpointed() {
-            let is_stuck = self.has_stuck_checkpoints.load(Ordering::Relaxed);
+            let is_stuck = self.has_stuck_checkpoints();
             self.database.refuse_changes(is_too_much(engine.pending_bytes(), is_stuck));
         }
     }

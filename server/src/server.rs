@@ -8,7 +8,6 @@ use crate::crawler::Crawler;
 use crate::databases::{self, Kept, Making, Served, failed, when_full};
 use crate::exports::Exports;
 use crate::janitor;
-use crate::ledger::Ledger;
 use crate::listener::Listener;
 use crate::login::Logins;
 use crate::observers::Observers;
@@ -113,8 +112,6 @@ pub(crate) struct Shared {
     pub(crate) databases: Vec<Served>,
     /// The same by number and name, for protocols whose clients choose.
     pub(crate) catalog: Catalog,
-    /// Changes to it wait in memory for a checkpoint.
-    has_front: bool,
     /// Values from this length on come straight into memory of the engine's, where it has such memory. Else they wait in the
     /// connection's, bounded as all that is not whole.
     pub(crate) long_block_len: usize,
@@ -159,24 +156,10 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// What vouches for changes to the first database.
+    /// The first database, that memcached's protocols use.
     #[inline]
-    pub(crate) fn ledger(&self) -> Option<Ledger<'_>> {
-        match self.database.log() {
-            Some(log) => Some(Ledger::Log(log)),
-            None => self.databases[0].syncing.as_deref().map(Ledger::Engine),
-        }
-    }
-
-    /// Whether changes may come, where they wait in memory for a checkpoint.
-    #[inline]
-    pub(crate) fn front_has_room(&self) -> bool {
-        !self.has_front || self.databases[0].front_has_room()
-    }
-
-    /// Whether checkpoints fail.
-    pub(crate) fn has_stuck_checkpoints(&self) -> bool {
-        self.databases[0].has_stuck_checkpoints.load(Ordering::Relaxed)
+    pub(crate) fn first(&self) -> &Served {
+        &self.databases[0]
     }
 
     pub(crate) fn stopping(&self) -> Stopping {
@@ -403,7 +386,6 @@ impl Server {
             started_at: clock.now().0,
             roster: Roster::new(&listeners, &datagrams, clock.now().0),
             database: Arc::clone(&databases[0].database),
-            has_front: databases[0].database.engine().checkpointed().is_some(),
             long_block_len: if databases[0].has_buffers { LONG_VALUE_LEN } else { usize::MAX },
             databases,
             catalog,
@@ -544,12 +526,10 @@ impl Server {
             let clock = Arc::clone(&shared.clock) as Arc<dyn Clock>;
             let opened = kept.start(served, Arc::clone(&disk), clock, &options, &mut goes_on, came_on)?;
             if number == 0 {
-                if let Some(directory) = &kept.directory {
-                    shared.exports.set_directory(directory);
-                }
                 first = opened;
             }
         }
+        shared.exports.set_directories(self.kept.iter().map(|kept| kept.directory.as_ref()));
         Ok(first)
     }
 

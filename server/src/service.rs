@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::Lane;
 use todana::update_log::Position;
-use todana_core::{Authenticate, Buffer, ClockShift, Command, Export, List, Refusal, Reply, Streams};
+use todana_core::{
+    Authenticate, Buffer, ClockShift, Command, Export, Exported, List, Refusal, Reply, Streams,
+};
 use todana_protocol::memcached::{Form, Head, Request};
 
 /// The version that clients are told: they choose their features by memcached's.
@@ -177,7 +179,7 @@ impl Execute for Service {
         let end = self.lane.logged();
         // Nothing has changed since: what is only read waits for nothing.
         if self.settled != end {
-            let Some(log) = self.shared.ledger() else { return true };
+            let Some(log) = self.shared.first().ledger() else { return true };
             // A stop does not wait for a disk that does not answer.
             let goes_on = || self.shared.stopping() == Stopping::No;
             if !log.wait_while(log.position(end), &goes_on) {
@@ -260,10 +262,10 @@ impl Service {
 
     #[cold]
     fn export(&mut self, request: &Request<'_>, export: Export, output: &mut Output) -> Flow {
-        let refusal = match export {
-            Export::Backup { .. } if !self.shared.options.dump_allowed => "ERROR backup not allowed",
-            Export::Log { .. } if !self.shared.options.dump_allowed => "ERROR log not allowed",
-            _ => match self.shared.exports.start(export, self.place.clone(), &self.shared.database) {
+        let refusal = match export.what {
+            Exported::Backup { .. } if !self.shared.options.dump_allowed => "ERROR backup not allowed",
+            Exported::Log { .. } if !self.shared.options.dump_allowed => "ERROR log not allowed",
+            _ => match self.shared.exports.start(export, self.place.clone(), &self.shared.catalog) {
                 Ok(export) => {
                     self.export = Some(export);
                     return Flow::Export;

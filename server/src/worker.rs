@@ -243,7 +243,7 @@ impl Worker {
     /// the log cannot be written, what was to be said may not be true, and something else is.
     fn is_settled(&mut self, index: usize) -> bool {
         let Some(position) = self.connections[index].awaits else { return true };
-        let Some(log) = self.shared.ledger() else { return true };
+        let Some(log) = self.shared.first().ledger() else { return true };
         let is_settled = log.is_settled(position) || {
             self.shared.settling.waits(self.number);
             // It may have come on just before.
@@ -264,7 +264,7 @@ impl Worker {
     /// Whether a connection that has said nothing of its changes may go on with more of them: not while more waits to be
     /// written than there should. Nobody else would hold it up, and what waits is in memory.
     fn may_go_on(&mut self, index: usize) -> bool {
-        let Some(log) = self.shared.ledger() else { return true };
+        let Some(log) = self.shared.first().ledger() else { return true };
         // When it cannot be written there will be no more of it.
         let is_held_up = |log: Ledger<'_>| log.is_crowded() && log.takes_changes();
         if self.connections[index].awaits.is_none() || !is_held_up(log) {
@@ -281,14 +281,14 @@ impl Worker {
     /// Whether there is room for more changes where they wait in memory for a checkpoint. Whoever has made some waits until one
     /// has been made; when none can be, the database refuses changes, and reads go on.
     fn front_has_room(&mut self, index: usize) -> bool {
-        let mut has_room = self.shared.front_has_room() || {
+        let mut has_room = self.shared.first().front_has_room() || {
             self.shared.settling.waits(self.number);
             // One may have been made just before.
-            self.shared.front_has_room()
+            self.shared.first().front_has_room()
         };
-        if !has_room && self.shared.has_stuck_checkpoints() {
+        if !has_room && self.shared.first().has_stuck_checkpoints() {
             // It may not have been told yet.
-            self.shared.databases[0].guard_front();
+            self.shared.first().guard_front();
             has_room = true;
         }
         if has_room {
@@ -559,7 +559,7 @@ impl Worker {
         }
         let end = self.service.lane.logged();
         if end != logged {
-            connection.awaits = self.shared.ledger().map(|ledger| ledger.position(end));
+            connection.awaits = self.shared.first().ledger().map(|ledger| ledger.position(end));
             connection.has_changed = true;
         }
         self.send(index)?;

@@ -57,6 +57,15 @@ pub enum Frame<'a> {
     End,
 }
 
+/// The words that say of which database; none for the first, so that older servers understand.
+struct Of(u32);
+
+impl fmt::Display for Of {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 { Ok(()) } else { write!(f, " db {}", self.0) }
+    }
+}
+
 impl fmt::Display for LogFrom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -68,9 +77,9 @@ impl fmt::Display for LogFrom {
 }
 
 impl Connection {
-    /// Has the server make a checkpoint, and waits until it is on disk.
-    pub fn checkpoint(&mut self) -> Result<Made, Error> {
-        self.line("todana checkpoint")?;
+    /// Has the server make a checkpoint of a database, by its number, and waits until it is on disk.
+    pub fn checkpoint(&mut self, database: u32) -> Result<Made, Error> {
+        self.line(&format!("todana checkpoint{}", Of(database)))?;
         let head = self.head(b"CHECKPOINT")?;
         Ok(Made {
             position: head.number("position")?,
@@ -80,18 +89,17 @@ impl Connection {
         })
     }
 
-    /// Asks for a backup, at so many bytes a second at most; [`next_frame`](Self::next_frame) shows it.
-    pub fn begin_backup(&mut self, rate: Option<NonZeroU64>) -> Result<(), Error> {
-        match rate {
-            Some(rate) => self.line(&format!("todana backup {rate}")),
-            None => self.line("todana backup"),
-        }
+    /// Asks for a backup of a database, by its number, at so many bytes a second at most; [`next_frame`](Self::next_frame) shows it.
+    pub fn begin_backup(&mut self, database: u32, rate: Option<NonZeroU64>) -> Result<(), Error> {
+        let rate = rate.map(|rate| format!(" {rate}")).unwrap_or_default();
+        self.line(&format!("todana backup{rate}{}", Of(database)))
     }
 
-    /// Asks for the update log, and for what is changed from now on too if it `follows`; [`next_frame`](Self::next_frame) shows
+    /// Asks for the update log of a database, by its number, and for what is changed from now on too if it `follows`; [`next_frame`](Self::next_frame) shows
     /// its bytes, which nobody has checked.
-    pub fn begin_log(&mut self, from: LogFrom, follows: bool) -> Result<LogHead, Error> {
-        self.line(&format!("todana log {from}{}", if follows { " follow" } else { "" }))?;
+    pub fn begin_log(&mut self, database: u32, from: LogFrom, follows: bool) -> Result<LogHead, Error> {
+        let follow = if follows { " follow" } else { "" };
+        self.line(&format!("todana log {from}{follow}{}", Of(database)))?;
         let head = self.head(b"LOG")?;
         let id = head.field("database")?;
         let id = u128::from_str_radix(id, 16).ok().filter(|_| id.len() == 32).ok_or(Error::Malformed)?;

@@ -45,8 +45,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
-    Action, Durable, Engine, Error, ErrorKind, Expiry, FrozenFile, Index, Perishable, Place, Record, Result, SharedBytes,
-    Status, Usage, Visitor,
+    Action, Durable, Engine, Error, ErrorKind, Expiry, FrozenFile, Index, Perishable, Place, Record, Result,
+    SharedBytes, Status, Usage, Visitor,
 };
 
 const KEY_LEN_MAX: usize = 1 << 28;

@@ -15,12 +15,13 @@ mod producer;
 use crate::output::Output;
 use crate::watchers::Place;
 use pipe::{Pipe, Taken};
+use producer::Source;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use todana::{DataDirectory, Database};
-use todana_core::Export;
+use todana::{Catalog, DataDirectory};
+use todana_core::{Export, Exported};
 
 /// Checkpoints and backups at once.
 const BACKUPS_MAX: usize = 2;
@@ -37,7 +38,8 @@ const HELD_MAX: u64 = 1 << 30;
 /// How often it is asked whether an end has been waited for long enough.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
-const NO_LOG: &str = "SERVER_ERROR a hash on disk has neither checkpoints nor an update log; `todana copy` copies it when no server has it";
+const NO_LOG: &str = "SERVER_ERROR a hash on disk has neither checkpoints nor an update log: its files are its log; a backup can be made of it";
+const NO_DATABASE: &str = "SERVER_ERROR there is no database of this number";
 const NO_DIRECTORY: &str = "SERVER_ERROR no data directory: the server was started without --data-dir";
 const BUSY: &str = "SERVER_ERROR busy";
 const TOO_SLOW: &str = "SERVER_ERROR too slow: too much of the update log is kept for this alone\r\n";
@@ -46,8 +48,8 @@ const NO_THREAD: &str = "SERVER_ERROR no thread can be started";
 /// All exports of a server.
 #[derive(Default)]
 pub(crate) struct Exports {
-    /// What there is to export, once it has been read back.
-    directory: OnceLock<Weak<DataDirectory>>,
+    /// What there is to export by the number of its database, once it has been read back.
+    directories: OnceLock<Vec<Option<Weak<DataDirectory>>>>,
     jobs: Mutex<Vec<Job>>,
     /// How many there are, for a look without the lock.
     count: AtomicUsize,
@@ -81,14 +83,14 @@ impl Drop for Receiving {
 }
 
 impl Exports {
-    /// What there is to export. Said once.
-    pub(crate) fn set_directory(&self, directory: &Arc<DataDirectory>) {
-        let _ = self.directory.set(Arc::downgrade(directory));
+    /// The data directories of all databases, in their order. Said once.
+    pub(crate) fn set_directories<'d>(&self, all: impl Iterator<Item = Option<&'d Arc<DataDirectory>>>) {
+        let _ = self.directories.set(all.map(|directory| directory.map(Arc::downgrade)).collect());
     }
 
-    /// It, while it is open.
-    pub(crate) fn directory(&self) -> Option<Arc<DataDirectory>> {
-        self.directory.get().and_then(Weak::upgrade)
+    /// That of a database, while it is open.
+    pub(crate) fn directory(&self, database: usize) -> Option<Arc<DataDirectory>> {
+        self.directories.get()?.get(database)?.as_ref()?.upgrade()
     }
 
     fn jobs(&self) -> MutexGuard<'_, Vec<Job>> {
@@ -100,15 +102,19 @@ impl Exports {
         &self,
         export: Export,
         place: Place,
-        database: &Arc<Database>,
+        databases: &Catalog,
     ) -> Result<Receiving, &'static str> {
-        if database.engine().durable().is_some() {
-            return Err(NO_LOG);
-        }
-        let directory = self.directory().ok_or(NO_DIRECTORY)?;
+        let number = export.database as usize;
+        let database = &databases.get(number).ok_or(NO_DATABASE)?.database;
+        let source = match (self.directory(number), database.engine().durable()) {
+            (_, Some(_)) if !matches!(export.what, Exported::Backup { .. }) => return Err(NO_LOG),
+            (_, Some(_)) => Source::Files,
+            (Some(directory), None) => Source::Directory(directory),
+            (None, None) => return Err(NO_DIRECTORY),
+        };
         let mut jobs = self.jobs();
         self.clear_away(&mut jobs);
-        let reads_log = |export: &Export| matches!(export, Export::Log { .. });
+        let reads_log = |export: &Export| matches!(export.what, Exported::Log { .. });
         let is_like = |job: &&Job| reads_log(&job.export) == reads_log(&export) && !job.pipe.is_done();
         let most = if reads_log(&export) { LOGS_MAX } else { BACKUPS_MAX };
         if jobs.iter().filter(is_like).count() >= most {
@@ -119,7 +125,7 @@ impl Exports {
         self.count.store(jobs.len() + 1, Ordering::Relaxed);
         let (database, its_own) = (Arc::clone(database), Arc::clone(&pipe));
         let thread = std::thread::Builder::new().name("export".into());
-        let thread = thread.spawn(move || producer::run(export, directory, &database, &its_own));
+        let thread = thread.spawn(move || producer::run(export.what, source, &database, &its_own));
         let thread = thread.map_err(|_| NO_THREAD)?;
         jobs.push(Job { export, pipe: Arc::clone(&pipe), thread });
         Ok(Receiving(pipe))
@@ -146,8 +152,8 @@ impl Exports {
             return;
         }
         // Known without the disk.
-        let on_disk = self.directory().map_or(0, |directory| directory.footprint().checkpoint_bytes);
-        self.end_slow(on_disk.max(HELD_MAX));
+        let on_disk = |database| self.directory(database).map_or(0, |own| own.footprint().checkpoint_bytes);
+        self.end_slow(&|database| on_disk(database).max(HELD_MAX));
         let mut jobs = self.jobs();
         let mut cut_off = 0;
         for job in jobs.iter() {
@@ -164,17 +170,17 @@ impl Exports {
         }
     }
 
-    /// Ends those that keep more of the log than this from being removed.
-    fn end_slow(&self, held_max: u64) {
-        let is_slow = |job: &&Job| !job.pipe.is_stopped() && job.pipe.held_len() > held_max;
+    /// Ends those that keep more of a database's log than this from being removed.
+    fn end_slow(&self, held_max: &dyn Fn(usize) -> u64) {
+        let is_slow = |job: &&Job| {
+            !job.pipe.is_stopped() && job.pipe.held_len() > held_max(job.export.database as usize)
+        };
         // They are told of outside the lock.
         let slow: Vec<Arc<Pipe>> =
             self.jobs().iter().filter(is_slow).map(|job| Arc::clone(&job.pipe)).collect();
         for pipe in slow {
             pipe.cut_short(TOO_SLOW.into());
-            tracing::warn!(
-                "an export is ended: more than {held_max} bytes of the update log are kept for it alone"
-            );
+            tracing::warn!("an export is ended: too many bytes of an update log are kept for it alone");
         }
     }
 
@@ -206,7 +212,7 @@ mod tests {
     use std::num::NonZeroU64;
     use std::sync::atomic::AtomicBool;
     use todana::update_log::{LogOptions, Sync};
-    use todana::{DataOptions, SystemClock};
+    use todana::{CatalogEntry, DataOptions, Database, Name, SystemClock};
     use todana_core::{Command, LogStart, Store};
     use todana_engine::{MemHash, MemHashOptions};
 
@@ -241,15 +247,23 @@ mod tests {
         directory.restore(&database, Arc::new(SystemClock), &options, &mut |_| ()).unwrap();
         let database = Arc::new(database);
         let exports = Exports::default();
-        exports.set_directory(&directory);
+        exports.set_directories([Some(&directory)].into_iter());
+        let name = Name::parse("mem:hash").unwrap();
+        let entry = CatalogEntry { name, database: Arc::clone(&database) };
+        let catalog = Catalog::new(vec![entry]).unwrap();
         write(&directory, &database);
         let slow = [
-            Export::Backup { rate: NonZeroU64::new(1) },
+            Exported::Backup { rate: NonZeroU64::new(1) },
             // Nobody takes what it sends, once that is more than the pipe holds.
-            Export::Log { from: LogStart::End, follows: true },
+            Exported::Log { from: LogStart::End, follows: true },
         ];
-        for export in slow {
-            let receiving = exports.start(export, place(), &database).unwrap();
+        assert_eq!(
+            exports.start(Export { database: 1, what: Exported::Checkpoint }, place(), &catalog).err(),
+            Some(NO_DATABASE)
+        );
+        for what in slow {
+            let export = Export { database: 0, what };
+            let receiving = exports.start(export, place(), &catalog).unwrap();
             let mut output = Output::default();
             while output.is_empty() {
                 receiving.take(&mut output, 1);
@@ -259,9 +273,9 @@ mod tests {
                 write(&directory, &database);
                 exports.came_on();
                 // What it may keep it keeps.
-                exports.end_slow(u64::MAX);
+                exports.end_slow(&|_| u64::MAX);
                 assert!(!receiving.0.is_stopped());
-                exports.end_slow(TOO_MUCH);
+                exports.end_slow(&|_| TOO_MUCH);
             }
             let mut sent = Vec::new();
             while !receiving.take(&mut output, usize::MAX) {}

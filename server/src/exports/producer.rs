@@ -3,13 +3,14 @@
 use super::pace::Pace;
 use super::pipe::Pipe;
 use std::num::NonZeroU64;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana::backup::Backup;
+use todana::disk::SystemDisk;
 use todana::update_log::{Health, LogBytes, Position};
 use todana::{DataDirectory, Database};
-use todana_core::{Error, ErrorKind, Export, LogStart, Result};
+use todana_core::{Error, ErrorKind, Exported, LogStart, Result};
 
 /// The most that one frame carries.
 const FRAME_LEN_MAX: usize = 64 << 10;
@@ -17,17 +18,31 @@ const FRAME_LEN_MAX: usize = 64 << 10;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const END: &[u8] = b"END\r\n";
 
+/// Where an export comes from.
+pub(super) enum Source {
+    /// Checkpoints and an update log.
+    Directory(Arc<DataDirectory>),
+    /// The files of a hash on disk.
+    Files,
+}
+
 /// Runs an export to its end.
-pub(super) fn run(export: Export, directory: Arc<DataDirectory>, database: &Arc<Database>, pipe: &Arc<Pipe>) {
+pub(super) fn run(export: Exported, source: Source, database: &Arc<Database>, pipe: &Arc<Pipe>) {
     let _ending = Ending(pipe);
-    let place = directory.path().to_path_buf();
-    let outcome = match export {
-        Export::Checkpoint => checkpoint(&directory, database, pipe),
-        Export::Backup { rate } => backup(&directory, database, pipe, rate),
-        Export::Log { from, follows } => log(&directory, database, pipe, from, follows),
+    let place = match &source {
+        Source::Directory(directory) => directory.path().to_path_buf(),
+        Source::Files => PathBuf::new(),
+    };
+    let outcome = match (export, &source) {
+        (Exported::Backup { rate }, source) => backup(source, database, pipe, rate),
+        (Exported::Checkpoint, Source::Directory(directory)) => checkpoint(directory, database, pipe),
+        (Exported::Log { from, follows }, Source::Directory(directory)) => {
+            log(directory, database, pipe, from, follows)
+        }
+        (_, Source::Files) => Err(Error::new(ErrorKind::Invalid, "there is no update log")),
     };
     // What is over holds nothing.
-    drop(directory);
+    drop(source);
     let last = outcome.unwrap_or_else(|error| {
         // What is asked for in vain is between the client and us; what cannot be done is for whoever looks after the server.
         if !pipe.is_stopped() && error.kind() != ErrorKind::Invalid {
@@ -42,7 +57,7 @@ pub(super) fn run(export: Export, directory: Arc<DataDirectory>, database: &Arc<
 /// line.
 fn for_clients(error: &str, directory: &Path) -> String {
     let name = directory.display().to_string();
-    let mut text = error.replace(&format!("{name}/"), "");
+    let mut text = if name.is_empty() { error.into() } else { error.replace(&format!("{name}/"), "") };
     // A name that does not begin at the root tells nothing, and may be that of anything.
     if directory.is_absolute() {
         text = text.replace(&name, "the data directory");
@@ -72,18 +87,18 @@ fn checkpoint(directory: &DataDirectory, database: &Database, pipe: &Pipe) -> Re
 }
 
 fn backup(
-    directory: &DataDirectory,
+    source: &Source,
     database: &Arc<Database>,
     pipe: &Pipe,
     rate: Option<NonZeroU64>,
 ) -> Result<Vec<u8>> {
-    if database.engine().checkpointed().is_some() {
-        // Its checkpoints are the tree's own, and no stream of records.
-        let message = "no backup of a tree on disk is sent; `todana copy` copies it when no server has it";
-        return Err(Error::new(ErrorKind::Invalid, message));
+    let mut backup = match source {
+        Source::Directory(directory) => Backup::start(directory, database, pipe.stop_flag())?,
+        Source::Files => Backup::of_files(Arc::new(SystemDisk), database)?,
+    };
+    if let Some(held) = backup.held() {
+        pipe.keeps(held);
     }
-    let mut backup = Backup::start(directory, database, pipe.stop_flag())?;
-    pipe.keeps(backup.held());
     let mut flow = Flow { pipe, pace: rate.map(Pace::new), born: Instant::now() };
     let mut piece = Vec::new();
     while backup.next(&mut piece)? {

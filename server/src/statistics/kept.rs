@@ -14,7 +14,7 @@ fn words(sync: Sync) -> String {
 }
 
 pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
-    if let Some(syncing) = &shared.databases[0].syncing {
+    if let Some(syncing) = &shared.first().syncing {
         w.put("todana_sync", words(syncing.sync()));
         w.put("todana_log_health", syncing.health());
         w.put("todana_log_takes_writes", u8::from(syncing.takes_changes()));
@@ -39,7 +39,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("todana_log_end", end);
     w.put("todana_log_synced", synced);
     w.put("todana_log_unsynced_bytes", end.saturating_sub(synced));
-    let Some(directory) = shared.exports.directory() else { return };
+    let Some(directory) = shared.exports.directory(0) else { return };
     let (footprint, history) = (directory.footprint(), directory.history());
     w.put("todana_log_segments", footprint.log_segments);
     w.put("todana_log_bytes", footprint.log_bytes);

@@ -38,6 +38,8 @@ pub struct BackedUp {
     pub files: usize,
     /// Their bytes.
     pub len: u64,
+    /// It is of a hash on disk, by its files: all of it is as of one moment, and the positions say nothing.
+    pub is_hash: bool,
 }
 
 /// What a file is.
@@ -147,7 +149,7 @@ impl Manifest {
     pub(crate) fn backed_up(&self) -> BackedUp {
         let Manifest { start, end, made_ms, records, .. } = *self;
         let len = self.files.iter().fold(0, |sum: u64, file| sum.saturating_add(file.len));
-        BackedUp { start, end, made_ms, records, files: self.files.len(), len }
+        BackedUp { start, end, made_ms, records, files: self.files.len(), len, is_hash: self.is_hash() }
     }
 
     /// Reads the files it lists and says which are not as it says; `progress` is told the bytes read now and then.
@@ -242,7 +244,8 @@ impl Manifest {
         let begins_there = manifest.start == checkpoint.map_or(Position(0), |file| file.position);
         // The first one is the identity.
         let has_no_log = !manifest.is_hash() || manifest.end == Position(0);
-        let is_sound = begins_there && has_no_log && manifest.start <= manifest.end && !manifest.files.is_empty();
+        let is_sound =
+            begins_there && has_no_log && manifest.start <= manifest.end && !manifest.files.is_empty();
         is_sound.then_some(manifest).ok_or_else(malformed)
     }
 }

@@ -14,7 +14,7 @@ mod receiver;
 mod sender;
 mod stream;
 
-pub(crate) use manifest::{HASH, Manifest};
 pub use manifest::{BACKUP, BackedUp};
+pub(crate) use manifest::{HASH, Manifest};
 pub use receiver::Receiver;
 pub use sender::Backup;

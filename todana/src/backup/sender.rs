@@ -74,7 +74,9 @@ enum Content {
 impl Outgoing {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
         match &self.content {
-            Content::File(file) => file.read_at(offset, into).map_err(|error| cannot("read", &self.path, &error)),
+            Content::File(file) => {
+                file.read_at(offset, into).map_err(|error| cannot("read", &self.path, &error))
+            }
             Content::Frozen(content) => content.read_at(offset, into),
         }
     }

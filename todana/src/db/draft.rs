@@ -43,7 +43,7 @@ impl Draft {
     }
 
     /// Where it lies until it is finished.
-    pub(crate) fn path(&self) -> &Path {
+    pub(crate) fn place(&self) -> &Path {
         &self.made
     }
 

@@ -34,8 +34,8 @@ use todana_core::{
 use witness::Witness;
 
 pub(crate) use bulk::{deal, thread_count};
-pub(crate) use draft::Draft;
 pub use cursor::Cursor;
+pub(crate) use draft::Draft;
 pub(crate) use iter::unordered;
 pub use iter::{Iter, IterKeys, IterRecords};
 pub use name::{Kind, Name, Tuning};

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
-    Action, Attributes, Bounded, Buffer, Checkpointed, Durable, Engine, FrozenFile, Order, Ordered, Perishable, Place,
-    Record, Result, Status, Survey, Usage, Visitor,
+    Action, Attributes, Bounded, Buffer, Checkpointed, Durable, Engine, FrozenFile, Order, Ordered,
+    Perishable, Place, Record, Result, Status, Survey, Usage, Visitor,
 };
 
 /// A record as it was.

@@ -45,15 +45,17 @@ pub fn restore_database(
         )));
     }
     if manifest.is_some() && (options.until_ms.is_some() || options.log.is_some()) {
-        return Err(invalid(format!("{from} is a backup of a hash on disk, as of one moment: it has no log")));
+        return Err(invalid(format!(
+            "{from} is a backup of a hash on disk, as of one moment: it has no log"
+        )));
     }
     let draft = Draft::create(path)?;
     let restored = match manifest {
-        Some(manifest) => files(&*disk, &manifest, &options.from, draft.path(), progress)?,
+        Some(manifest) => files(&*disk, &manifest, &options.from, draft.place(), progress)?,
         None => {
             let engine: Box<dyn Engine> = match name.kind {
-                Kind::DiskHash => Box::new(DiskHash::open(draft.path(), DiskHashOptions::default())?),
-                _ => Box::new(DiskTree::open(&draft.path().join(TREE), DiskTreeOptions::default())?),
+                Kind::DiskHash => Box::new(DiskHash::open(draft.place(), DiskHashOptions::default())?),
+                _ => Box::new(DiskTree::open(&draft.place().join(TREE), DiskTreeOptions::default())?),
             };
             records(options, Database::new(engine, clock), progress)?
         }
@@ -108,7 +110,8 @@ fn files(
         let (mut at, mut crc) = (0, crc32c::crc32c(&[]));
         while at < listed.len {
             let wanted = PIECE.min((listed.len - at) as usize);
-            let got = source.read_at(at, &mut bytes[..wanted]).map_err(|error| cannot("read", &path, &error))?;
+            let got =
+                source.read_at(at, &mut bytes[..wanted]).map_err(|error| cannot("read", &path, &error))?;
             if got == 0 {
                 break;
             }
@@ -119,7 +122,8 @@ fn files(
             progress(Progress { done, remaining: len.saturating_sub(done) });
         }
         if (at, crc) != (listed.len, listed.crc) {
-            let message = format!("{} at offset 0: the checksum of the file differs, or it is cut off", path.display());
+            let message =
+                format!("{} at offset 0: the checksum of the file differs, or it is cut off", path.display());
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         copy.sync().map_err(unwritable)?;

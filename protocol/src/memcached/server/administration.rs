@@ -9,7 +9,7 @@ use super::frame::Frame;
 use super::words::{Words, ends_in_noreply};
 use super::{BAD_FORMAT, Step, number};
 use std::num::NonZeroU64;
-use todana_core::{ClassSet, Command, Crawler, Export, List, LogStart, Streams};
+use todana_core::{ClassSet, Command, Crawler, Export, Exported, List, LogStart, Streams};
 
 const BAD_CLASS: &str = "BADCLASS invalid class id";
 
@@ -95,29 +95,46 @@ fn list<'a>(frame: Frame<'a>, mut words: Words<'a>, keys_only: bool) -> Step<'a>
 
 /// What is asked of the data on disk. No word is left over: a later version may give it a meaning.
 fn export(mut words: Words<'_>) -> Result<Export, &'static str> {
-    let export = match words.next() {
-        Some(b"checkpoint") => Export::Checkpoint,
+    const DATABASE: Option<&[u8]> = Some(b"db");
+    let what = words.next();
+    let mut word = words.next();
+    let what = match what {
+        Some(b"checkpoint") => Exported::Checkpoint,
         Some(b"backup") => {
-            let rate = words.next().map(|word| number::unsigned(word).and_then(NonZeroU64::new));
-            Export::Backup { rate: rate.map(|rate| rate.ok_or(BAD_FORMAT)).transpose()? }
+            let mut rate = None;
+            if word.is_some() && word != DATABASE {
+                let number = word.and_then(number::unsigned).and_then(NonZeroU64::new);
+                rate = Some(number.ok_or(BAD_FORMAT)?);
+                word = words.next();
+            }
+            Exported::Backup { rate }
         }
         Some(b"log") => {
-            let from = match words.next() {
+            let from = match word {
                 Some(b"first") => LogStart::First,
                 Some(b"end") => LogStart::End,
                 Some(word) => LogStart::At(number::unsigned(word).ok_or(BAD_FORMAT)?),
                 None => return Err(BAD_FORMAT),
             };
-            let follows = match words.next() {
-                None => false,
-                Some(b"follow") => true,
-                Some(_) => return Err(BAD_FORMAT),
-            };
-            Export::Log { from, follows }
+            word = words.next();
+            let follows = word == Some(b"follow");
+            if follows {
+                word = words.next();
+            }
+            Exported::Log { from, follows }
         }
         _ => return Err("ERROR"),
     };
-    if words.is_empty() { Ok(export) } else { Err(BAD_FORMAT) }
+    let database = match word {
+        None => 0,
+        DATABASE => {
+            let number =
+                words.next().and_then(number::unsigned).and_then(|number| u32::try_from(number).ok());
+            number.ok_or(BAD_FORMAT)?
+        }
+        Some(_) => return Err(BAD_FORMAT),
+    };
+    if words.is_empty() { Ok(Export { database, what }) } else { Err(BAD_FORMAT) }
 }
 
 /// Numbers of classes with commas between them.
@@ -232,13 +249,22 @@ mod tests {
 
     #[test]
     fn an_export_is_what_its_words_say_and_nothing_else() {
-        let log = |from, follows| Ok(Export::Log { from, follows });
-        let cases: [(&[u8], Result<Export, &str>); 17] = [
-            (b" checkpoint", Ok(Export::Checkpoint)),
-            (b" checkpoint  ", Ok(Export::Checkpoint)),
+        let of = |database, what| Ok(Export { database, what });
+        let log = |from, follows| of(0, Exported::Log { from, follows });
+        let cases: [(&[u8], Result<Export, &str>); 25] = [
+            (b" checkpoint", of(0, Exported::Checkpoint)),
+            (b" checkpoint  ", of(0, Exported::Checkpoint)),
+            (b" checkpoint db 3", of(3, Exported::Checkpoint)),
+            (b" checkpoint db", Err(BAD_FORMAT)),
+            (b" checkpoint db carts", Err(BAD_FORMAT)),
+            (b" checkpoint db 4294967296", Err(BAD_FORMAT)),
+            (b" checkpoint db 1 db 2", Err(BAD_FORMAT)),
+            (b" backup db 1", of(1, Exported::Backup { rate: None })),
+            (b" backup 1000 db 1", of(1, Exported::Backup { rate: NonZeroU64::new(1000) })),
+            (b" log 7 follow db 2", of(2, Exported::Log { from: LogStart::At(7), follows: true })),
             (b" checkpoint now", Err(BAD_FORMAT)),
-            (b" backup", Ok(Export::Backup { rate: None })),
-            (b" backup 1000", Ok(Export::Backup { rate: NonZeroU64::new(1000) })),
+            (b" backup", of(0, Exported::Backup { rate: None })),
+            (b" backup 1000", of(0, Exported::Backup { rate: NonZeroU64::new(1000) })),
             (b" backup 0", Err(BAD_FORMAT)),
             (b" backup -1", Err(BAD_FORMAT)),
             (b" backup 1 2", Err(BAD_FORMAT)),
