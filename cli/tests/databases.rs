@@ -344,12 +344,8 @@ fn what_is_for_data_directories_says_what_there_is_for_a_database() {
     for name in ["x.hash", "x.tree"] {
         folder.import(name, "a\t1\n");
         assert!(folder.complaint(&["verify", name], 2).contains("todana check"));
-        assert!(folder.complaint(&["backup", name, "to"], 2).contains("todana copy"));
         assert!(folder.complaint(&["repair", name], 2).contains("todana check"));
         assert!(folder.expect(&["repair", name, "--yes"], 0).starts_with("whole: 1 record,"));
-        let server = Server::start(&[&folder.path(name).display().to_string()]);
-        let complaint = folder.complaint(&["backup", &server.address, "to"], 3);
-        assert!(complaint.contains("todana copy"), "{complaint}");
     }
 }
 

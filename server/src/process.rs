@@ -10,6 +10,14 @@ pub(crate) fn resident_bytes() -> u64 {
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
+/// Of the resident bytes, those of files that are mapped, this program's own among them.
+pub(crate) fn mapped_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|statm| statm.split(' ').nth(2).and_then(|pages| pages.parse::<u64>().ok()));
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
 /// The machine's memory in bytes.
 pub(crate) fn machine_bytes() -> u64 {
     let system = rustix::system::sysinfo();

@@ -33,7 +33,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana::disk::{Disk, SystemDisk};
 use todana::update_log::LogOptions;
-use todana::{CachedClock, Catalog, CatalogEntry, Clock, DataOptions, Database, Opened, Progress};
+use todana::{CachedClock, Catalog, CatalogEntry, Clock, DataOptions, Database, Kind, Opened, Progress};
 use todana_core::{LONG_VALUE_LEN, MemoryLimit};
 use todana_engine::EvictionObserver;
 use todana_protocol::memcached::{CHUNK_SIZES, Choice, ITEM_OVERHEAD_BYTES};
@@ -137,6 +137,10 @@ pub(crate) struct Shared {
     /// What had been counted when the statistics were last reset.
     pub(crate) baseline: Baseline,
     pub(crate) observers: Arc<Observers>,
+    /// A database lies in a file that is mapped into memory ...
+    has_mapped_files: bool,
+    /// ... before which so much of other files was: the program.
+    mapped_at_start: u64,
     /// What the process held besides the engine when last measured.
     outside_bytes: AtomicU64,
     /// Workers that wait for the update log.
@@ -243,13 +247,18 @@ impl Shared {
     /// Measures what the process holds besides the engine, and gives the engine the rest.
     pub(crate) fn measure_memory(&self) {
         if self.memory_limit_bytes().is_some() {
+            // Those on disk, too: what they hold is theirs besides the limit, and takes nothing from those in memory.
             let committed = || {
-                let bounded =
-                    self.databases.iter().filter(|served| served.database.engine().bounded().is_some());
-                bounded.map(|served| served.database.engine().status().committed_bytes).sum()
+                let all = self.databases.iter().map(|served| served.database.engine());
+                all.map(|engine| engine.status().committed_bytes).sum()
             };
             let before = committed();
-            let resident = process::resident_bytes();
+            // A tree's file is mapped: what is resident of it is the system's to take back.
+            let mapped = match self.has_mapped_files {
+                true => process::mapped_bytes().saturating_sub(self.mapped_at_start),
+                false => 0,
+            };
+            let resident = process::resident_bytes().saturating_sub(mapped);
             if resident == 0 {
                 // There is no descriptor left to read it by. What was measured last is nearer to the truth than nothing, by
                 // which the engine would take the rest's memory.
@@ -315,7 +324,10 @@ struct Answering {
 impl Drop for Answering {
     fn drop(&mut self) {
         self.ending.end();
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+        let Some(thread) = self.thread.take() else { return };
+        // It may ask an engine whose lock is held by whoever waits for a disk that does not answer.
+        let since = Instant::now();
+        if databases::has_ended(&thread, &|| since.elapsed() >= Patience::SHORT) && thread.join().is_err() {
             tracing::error!("the admin thread ended by a panic");
         }
     }
@@ -367,6 +379,7 @@ impl Server {
             CHUNK_SIZES.iter().map(|&size| size - ITEM_OVERHEAD_BYTES as u32).collect();
         let shards = shards(&options, process::machine_bytes());
         let mut observer = Some(Arc::clone(&observers) as Arc<dyn EvictionObserver>);
+        let mapped_at_start = process::mapped_bytes();
         let (mut databases, mut kept) = (Vec::new(), Vec::new());
         for further in options.databases() {
             let (class_bounds, clock) = (class_bounds.as_slice(), &clock);
@@ -379,6 +392,7 @@ impl Server {
         let entry =
             |one: &Served| CatalogEntry { name: one.name.clone(), database: Arc::clone(&one.database) };
         let catalog = Catalog::new(databases.iter().map(entry).collect()).map_err(io::Error::other)?;
+        let has_mapped_files = databases.iter().any(|one| one.name.kind == Kind::DiskTree);
         let handle = Handle::new();
         let listening: Vec<(i32, Option<Choice>)> = listeners.iter().map(Listener::speaks).collect();
         let shared = Arc::new(Shared {
@@ -404,6 +418,8 @@ impl Server {
             housekeepings: AtomicU64::new(0),
             baseline: Baseline::default(),
             observers,
+            has_mapped_files,
+            mapped_at_start,
             outside_bytes: AtomicU64::new(0),
             settling: Arc::new(Settling::new(options.threads)),
             exports: Arc::default(),
@@ -616,11 +632,13 @@ impl Server {
         }
         let mut threads = Vec::new();
         for (number, worker) in self.workers.into_iter().enumerate() {
-            let thread = std::thread::Builder::new().name(format!("worker-{number}"));
-            threads.push(thread.spawn(move || worker.run())?);
+            let name = format!("worker-{number}");
+            let thread = std::thread::Builder::new().name(name.clone()).spawn(move || worker.run())?;
+            threads.push((name, thread));
         }
         if let Some(udp) = self.udp {
-            threads.push(std::thread::Builder::new().name("udp".into()).spawn(move || udp.run())?);
+            let thread = std::thread::Builder::new().name("udp".into()).spawn(move || udp.run())?;
+            threads.push(("udp".into(), thread));
         }
         let shared = Arc::clone(&self.shared);
         let janitor =
@@ -632,17 +650,27 @@ impl Server {
         let verifier = verifier.transpose()?;
         self.acceptor.run();
         janitor.thread().unpark();
-        for thread in threads {
-            if thread.join().is_err() {
+        let mut patience = Patience::new(&self.shared.handle);
+        let mut abandoned = Vec::new();
+        for (name, thread) in threads {
+            if !databases::has_ended(&thread, &|| patience.is_over()) {
+                abandoned.push(name);
+            } else if thread.join().is_err() {
                 tracing::error!("a thread ended by a panic");
             }
+        }
+        if !abandoned.is_empty() {
+            // It may hold locks that everything else needs: there is nothing to wait for.
+            patience.has_been_tried = true;
+            let who = abandoned.join(", ");
+            tracing::warn!("{who}: a request is left unfinished, the disk of a database does not answer");
         }
         // Not before: workers that drain may wait for it.
         self.shared.logins.close();
         if let Some(verifier) = verifier {
             let _ = verifier.join();
         }
-        let patience = Patience { since: Instant::now(), handle: &self.shared.handle };
+        let patience = patience.again();
         // It may be at work on files. With its hold on the databases it is left to itself then.
         if !databases::has_ended(&janitor, &|| patience.is_over()) {
             tracing::warn!("housekeeping is left unfinished: the disk does not answer");
@@ -659,11 +687,11 @@ impl Server {
         // Their connections are closed. Behind the keeper: they may wait for the checkpoint that it has just called off.
         self.shared.exports.close_unless(&|| patience.is_over());
         // With patience of their own: what was called off may have used up that.
-        let patience = Patience { since: Instant::now(), handle: &self.shared.handle };
+        let patience = patience.again();
         for (served, kept) in self.shared.databases.iter().zip(&mut self.kept) {
             kept.settle(served, &|| patience.is_over());
         }
-        let patience = Patience { since: Instant::now(), handle: &self.shared.handle };
+        let patience = patience.again();
         let mut closed = Ok(());
         for (served, mut kept) in self.shared.databases.iter().zip(self.kept) {
             closed = closed.and(kept.close(served, &|| patience.is_over()));
@@ -682,6 +710,8 @@ impl Server {
 struct Patience<'h> {
     since: Instant,
     handle: &'h Handle,
+    /// The disk has been waited for in vain already.
+    has_been_tried: bool,
 }
 
 impl Patience<'_> {
@@ -690,8 +720,18 @@ impl Patience<'_> {
     /// When told to stop a second time; a disk that is well needs less.
     const SHORT: Duration = Duration::from_secs(1);
 
+    fn new(handle: &Handle) -> Patience<'_> {
+        Patience { since: Instant::now(), handle, has_been_tried: false }
+    }
+
+    /// The same for what comes next.
+    fn again(&self) -> Self {
+        Patience { since: Instant::now(), ..*self }
+    }
+
     fn is_over(&self) -> bool {
-        let long = if self.handle.stopping() == Stopping::AtOnce { Self::SHORT } else { Self::LONG };
+        let is_short = self.has_been_tried || self.handle.stopping() == Stopping::AtOnce;
+        let long = if is_short { Self::SHORT } else { Self::LONG };
         self.since.elapsed() >= long
     }
 }
@@ -762,8 +802,49 @@ pub fn serve(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::Further;
+    use todana::Name;
+    use todana_core::{Command, Store};
 
     const GIB: u64 = 1 << 30;
+
+    /// Index and cache of a hash on disk were taken for the server's own, and the database in memory beside it had to make do with less.
+    #[test]
+    fn what_a_database_on_disk_holds_takes_nothing_from_one_in_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = Name::parse(folder.path().join("x.hash").to_str().unwrap()).unwrap();
+        let further = vec![Further { name, data: None }];
+        let options = Options { port: 0, threads: 1, memory_limit_mib: 256, further, ..Options::default() };
+        let mut server = Server::bind(options).unwrap();
+        server.load(&mut |_| ()).unwrap();
+        let shared = Arc::clone(&server.shared);
+        let hash = &shared.databases[1].database;
+        let (lane, value) = (hash.lane(), [7; 4000]);
+        let keys = || (0..20_000u32).map(u32::to_le_bytes);
+        for key in keys() {
+            let store = Command::Store(Store { key: &key, value: &value, ..Store::default() });
+            hash.execute(&lane, &store, &mut |_| ());
+        }
+        let small = [7; 400];
+        for key in keys() {
+            let store = Command::Store(Store { key: &key, value: &small, ..Store::default() });
+            hash.execute(&lane, &store, &mut |_| ());
+        }
+        hash.engine().durable().unwrap().sync().unwrap();
+        for _ in 0..2 {
+            keys().for_each(|key| assert!(hash.engine().view(&key, &mut |_| ()).unwrap()));
+        }
+        let held = hash.status().committed_bytes;
+        assert!(held > 8 << 20, "{held}");
+        // Other tests may come and go in this process meanwhile.
+        let before = process::resident_bytes();
+        shared.measure_memory();
+        let resident = before.max(process::resident_bytes());
+        let outside = shared.outside_bytes.load(Ordering::Relaxed);
+        assert!(outside + held <= resident + (4 << 20), "{outside} + {held}, {resident}");
+        let limit = shared.first().database.engine().bounded().unwrap().limit().bytes.unwrap();
+        assert_eq!(limit, janitor::engine_limit(256 << 20, outside));
+    }
 
     fn shards_of(threads: usize, memory_limit_mib: u64, machine_bytes: u64) -> usize {
         shards(&Options { threads, memory_limit_mib, ..Options::default() }, machine_bytes)

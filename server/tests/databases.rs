@@ -19,6 +19,8 @@ enum Syncs {
     Fail,
     /// They do, but nothing more can be written.
     Full,
+    /// So do writes.
+    WritesHang,
 }
 
 #[derive(Clone, Default)]
@@ -38,7 +40,8 @@ impl MoodyDisk {
     fn sync(&self) -> io::Result<()> {
         self.0.2.fetch_add(1, Ordering::SeqCst);
         let guard = self.0.0.lock().unwrap();
-        match *self.0.1.wait_while(guard, |syncs| *syncs == Syncs::Hang).unwrap() {
+        let hangs = |syncs: &mut Syncs| matches!(syncs, Syncs::Hang | Syncs::WritesHang);
+        match *self.0.1.wait_while(guard, hangs).unwrap() {
             Syncs::Fail => Err(io::Error::other("the disk has failed")),
             _ => Ok(()),
         }
@@ -57,7 +60,11 @@ impl File for MoodyFile {
     }
 
     fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
-        if *self.1.0.0.lock().unwrap() == Syncs::Full {
+        let guard = self.1.0.0.lock().unwrap();
+        if *guard == Syncs::WritesHang {
+            self.1.0.2.fetch_add(1, Ordering::SeqCst);
+        }
+        if *self.1.0.1.wait_while(guard, |syncs| *syncs == Syncs::WritesHang).unwrap() == Syncs::Full {
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.0.write_at(offset, pieces)
@@ -373,6 +380,55 @@ fn a_stop_ends_although_the_disk_of_a_database_hangs() {
                 assert!(error.contains("may be lost"), "{name}, {sync:?}: {error}");
             }
         }
+    }
+}
+
+/// A worker or the thread of UDP that writes to a hash was waited for without end.
+#[test]
+fn a_stop_ends_although_a_request_waits_for_the_disk_of_a_hash() {
+    for over_udp in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = MoodyDisk::default();
+        let name = folder.path().join("x.hash").display().to_string();
+        let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
+        let udp_port = over_udp.then_some(0);
+        let options = Options {
+            threads: 1,
+            port: 0,
+            admin,
+            udp_port,
+            item_size_max: 8 << 20,
+            ..serving(&[&name], Sync::Never)
+        };
+        let server = Server::bind_on(options, None, Arc::new(disk.clone())).unwrap();
+        let udp_address = server.udp_addresses().first().copied();
+        let mut moody = Moody { server: Running::of(server), disk, _folder: folder };
+        let mut client = moody.server.connect();
+        client.set(b"a", b"1");
+        moody.disk.set(Syncs::WritesHang);
+        let begun = moody.disk.begun();
+        match udp_address {
+            // More than is gathered before it is written.
+            None => client.send(&[b"set a 0 0 4000000\r\n", &[b'x'; 4_000_000][..], b"\r\n"].concat()),
+            Some(address) => {
+                let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+                let datagram = |number: u32| {
+                    let head = format!("\0\x01\0\0\0\x01\0\0set k{number} 0 0 50000\r\n");
+                    [head.as_bytes(), &[b'x'; 50_000], b"\r\n"].concat()
+                };
+                // What is gathered is handed to the system in the background, too.
+                for number in 0..40 {
+                    socket.send_to(&datagram(number), address).unwrap();
+                }
+            }
+        }
+        eventually("a write that hangs", || moody.disk.begun() > begun);
+        // Twice: with little patience.
+        moody.server.handle.stop();
+        moody.server.handle.stop();
+        eventually("the end", || moody.server.has_ended());
+        let error = moody.server.outcome().unwrap_err().to_string();
+        assert!(error.contains("x.hash") && error.contains("may be lost"), "{error}");
     }
 }
 

@@ -1,0 +1,316 @@
+//! Backups of databases on disk: of a server at work and of none, checked, restored, and compared record by record.
+
+mod running;
+
+use running::{Server, text, todana};
+use std::fs;
+use std::io::{BufRead, Write};
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A folder in which commands are run.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_string()
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        todana().args(words).current_dir(self.0.path()).output().unwrap()
+    }
+
+    /// Runs a command and checks its exit code; returns what it printed.
+    fn expect(&self, words: &[&str], code: i32) -> String {
+        let output = self.run(words);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// What a command that fails so says.
+    fn complaint(&self, words: &[&str], code: i32) -> String {
+        let output = self.run(words);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stdout));
+        text(&output.stderr)
+    }
+
+    fn import(&self, name: &str, lines: &str) {
+        let mut command = todana();
+        command.args(["import", name]).current_dir(self.0.path()).stdin(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    /// All records of a database as text, in order.
+    fn records(&self, name: &str) -> Vec<String> {
+        let exported = self.expect(&["export", name], 0);
+        let mut lines: Vec<String> = exported.lines().map(String::from).collect();
+        lines.sort();
+        lines
+    }
+}
+
+/// Records with all that one can carry, and one that is longer than a piece of a backup.
+fn many() -> String {
+    let mut lines: Vec<String> = (0..5000).map(|number| format!("k{number:05}\tvalue {number}\n")).collect();
+    lines.push(format!("long\t{}\n", "x".repeat(3_000_000)));
+    lines.push("flagged\t1\t77\n".into());
+    lines.push("mortal\t1\t0\t4000000000\n".into());
+    lines.push("sliding\t1\t5\t4000000000~300\n".into());
+    lines.push("odd\\x00\\t\t\\n\n".into());
+    lines.concat()
+}
+
+fn largest_file(directory: &Path) -> std::path::PathBuf {
+    let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    files.max_by_key(|path| path.metadata().unwrap().len()).unwrap()
+}
+
+#[test]
+fn a_database_that_no_server_has_is_backed_up_and_restored_record_by_record() {
+    for (name, to) in [("x.hash", &["again.hash"][..]), ("x.tree", &["again.tree", "again.hash"])] {
+        let folder = Folder::new();
+        folder.import(name, &many());
+        let all = folder.records(name);
+        assert_eq!(all.len(), 5005);
+        let said = folder.expect(&["backup", name, "saved"], 0);
+        assert!(said.contains("5005 records"), "{said}");
+        let said = folder.expect(&["verify", "saved"], 0);
+        assert!(said.starts_with("a backup as of 2"), "{said}");
+        for to in to {
+            let said = folder.expect(&["restore", "saved", to], 0);
+            assert!(said.starts_with(&format!("{to}: 5005 records")), "{said}");
+            assert_eq!(folder.records(to), all);
+            assert!(folder.expect(&["check", to], 0).starts_with("whole: 5005 records"));
+            // It is a database like others: it is written to, and opened once more.
+            folder.expect(&["set", "new", "1", "-S", to], 0);
+            assert_eq!(folder.expect(&["get", "new", "-S", to], 0), "1");
+            assert!(folder.complaint(&["restore", "saved", to], 2).contains("there already"));
+        }
+        // The one that it was made of has gone on as it was.
+        assert_eq!(folder.records(name), all);
+        assert!(folder.complaint(&["backup", name, "saved"], 2).contains("there already"));
+    }
+}
+
+#[test]
+fn a_tree_comes_back_to_memory_too_and_a_hash_says_what_it_becomes() {
+    let folder = Folder::new();
+    folder.import("x.tree", &many());
+    folder.expect(&["backup", "x.tree", "saved"], 0);
+    folder.expect(&["restore", "saved", "data"], 0);
+    let server = Server::start(&["-m", "0", "--data-dir", &folder.path("data")]);
+    assert_eq!(server.expect(&["get", "k00017"], 0), "value 17");
+    assert_eq!(server.expect(&["count", &server.address], 0), "5005\n");
+    drop(server);
+    // A data directory becomes a database on disk, too: its records need not go through memory.
+    folder.expect(&["restore", "data", "from-data.tree"], 0);
+    assert_eq!(folder.records("from-data.tree"), folder.records("x.tree"));
+
+    folder.import("x.hash", "a\t1\n");
+    folder.expect(&["backup", "x.hash", "files"], 0);
+    for target in ["data2", "x2.tree"] {
+        assert!(folder.complaint(&["restore", "files", target], 2).contains("NAME.hash"));
+    }
+    assert!(folder.complaint(&["restore", "files", "y.hash", "--until", "1"], 2).contains("no log"));
+    assert!(folder.complaint(&["restore", "files", "y.hash", "--damaged"], 2).contains("data directory"));
+    assert!(folder.complaint(&["serve", "--data-dir", "files"], 3).contains("is a backup"));
+    assert!(!Path::new(&folder.path("y.hash")).exists() && !Path::new(&folder.path("x2.tree")).exists());
+}
+
+/// One writer counts on: whatever moment a backup is of, it has all numbers up to one, and nothing behind it.
+fn is_of_one_moment(records: &[String], at_least: u64) {
+    let numbers: Vec<u64> =
+        records.iter().filter_map(|line| line.strip_prefix('n')?.split('\t').next()?.parse().ok()).collect();
+    let count = numbers.len() as u64;
+    assert!(count > at_least, "{count} of {at_least} that had been acknowledged");
+    assert!(numbers.iter().copied().eq(0..count), "a number is missing among {count}");
+    let last = |name: &str| -> u64 {
+        let line = records.iter().find(|line| line.starts_with(&format!("{name}\t"))).unwrap();
+        line.split('\t').nth(1).unwrap().parse().unwrap()
+    };
+    // These two are changed with each number, one behind the other: `first`, the number, `second`.
+    let (first, second) = (last("first"), last("second"));
+    let all = [(count - 1, count - 1), (count - 1, count.wrapping_sub(2)), (count, count - 1)];
+    assert!(all.contains(&(first, second)), "{count}: {first}, {second}");
+}
+
+#[test]
+fn a_backup_of_a_server_at_work_is_of_one_moment_behind_all_that_was_acknowledged() {
+    for name in ["x.hash", "x.tree"] {
+        let folder = Folder::new();
+        folder.import(name, &many());
+        let server = Server::start(&[&folder.path(name), "-t", "2", "--admin-port", "0"]);
+        let (written, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut connection = server.talk();
+                let mut line = String::new();
+                for number in 0u64.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let digits = number.to_string();
+                    let set = |key: &str| format!("set {key} 0 0 {}\r\n{digits}\r\n", digits.len());
+                    let all = [set("first"), set(&format!("n{number:09}")), set("second")].concat();
+                    connection.get_mut().write_all(all.as_bytes()).unwrap();
+                    for _ in 0..3 {
+                        line.clear();
+                        connection.read_line(&mut line).unwrap();
+                        assert_eq!(line, "STORED\r\n");
+                    }
+                    written.store(number, Ordering::SeqCst);
+                }
+            });
+            for round in 0..4 {
+                // Something new has been written since the last one.
+                let before = written.load(Ordering::SeqCst);
+                while written.load(Ordering::SeqCst) < before + 100 {
+                    std::thread::yield_now();
+                }
+                let acknowledged = written.load(Ordering::SeqCst);
+                let (saved, again) = (format!("saved{round}"), format!("again{round}.{}", &name[2..]));
+                let said = folder.expect(&["backup", &server.address, &saved], 0);
+                assert!(said.contains("records"), "{said}");
+                folder.expect(&["verify", &saved], 0);
+                folder.expect(&["restore", &saved, &again], 0);
+                let records = folder.records(&again);
+                is_of_one_moment(&records, acknowledged);
+                let others = records.iter().filter(|line| line.starts_with('k')).count();
+                assert_eq!(others, 5000);
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+/// Compaction removes files while they are being sent: they are sent all the same.
+#[test]
+fn a_hash_is_backed_up_whole_while_its_files_are_compacted() {
+    let folder = Folder::new();
+    let lines = |round: u32| -> String {
+        (0..8000).map(|number| format!("k{number}\t{round}{}\n", "x".repeat(1000))).collect()
+    };
+    folder.import("x.hash", &lines(0));
+    let server = Server::start(&[&folder.path("x.hash"), "-t", "2", "--admin-port", "0"]);
+    let before = folder.records_of(&server);
+    let files = |path: &str| fs::read_dir(path).unwrap().count();
+    let first = fs::read_dir(folder.path("x.hash")).unwrap().map(|entry| entry.unwrap().path());
+    let first: Vec<_> =
+        first.filter(|path| path.extension().is_some_and(|extension| extension == "segment")).collect();
+    let mut slow = todana()
+        .args(["backup", &server.address, "saved", "--rate", "4m"])
+        .current_dir(folder.0.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    // It has begun when its directory is there and something has come.
+    while !Path::new(&folder.path("saved.partial/hash")).exists()
+        || files(&folder.path("saved.partial/hash")) == 0
+    {
+        std::thread::yield_now();
+    }
+    for round in 1..4 {
+        let mut child = todana()
+            .args(["import", &server.address])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(lines(round).as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+    // Of what there was when it began a file is gone, or the backup is over: then there was nothing to see.
+    while first.iter().all(|path| path.exists()) && slow.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    assert!(slow.wait().unwrap().success());
+    folder.expect(&["verify", "saved"], 0);
+    folder.expect(&["restore", "saved", "again.hash"], 0);
+    assert_eq!(folder.records("again.hash"), before);
+}
+
+impl Folder {
+    /// The same of a server, which sends what it has.
+    fn records_of(&self, server: &Server) -> Vec<String> {
+        let exported = self.expect(&["export", &server.address], 0);
+        let mut lines: Vec<String> = exported.lines().map(String::from).collect();
+        lines.sort();
+        lines
+    }
+}
+
+#[test]
+fn each_database_of_a_server_is_backed_up_by_its_number_or_its_name() {
+    let folder = Folder::new();
+    folder.import("x.tree", "in\tthe tree\n");
+    folder.import("x.hash", "in\tthe hash\n");
+    let (tree, hash) = (format!("users={}", folder.path("x.tree")), folder.path("x.hash"));
+    let server = Server::start(&["mem:hash", &tree, &hash, "--admin-port", "0"]);
+    let backup = |name: &str, to: &str, code| {
+        let output = folder.run(&["backup", &server.address, to, "--database", name]);
+        assert_eq!(output.status.code(), Some(code), "{name}: {}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    backup("users", "tree", 0);
+    backup("1", "tree by number", 0);
+    backup(&hash, "hash", 0);
+    for (saved, to, value) in [
+        ("tree", "a.tree", "the tree"),
+        ("tree by number", "b.tree", "the tree"),
+        ("hash", "c.hash", "the hash"),
+    ] {
+        folder.expect(&["restore", saved, to], 0);
+        assert_eq!(folder.expect(&["get", "in", "-S", to], 0), value);
+    }
+    assert!(backup("nobody", "none", 3).contains("no database nobody"));
+    assert!(backup("3", "none", 3).contains("no database of this number"));
+    assert!(backup("0", "none", 3).contains("no data directory"));
+    assert!(!Path::new(&folder.path("none")).exists());
+    // Checkpoints and the log likewise.
+    let said = folder.expect(&["checkpoint", &server.address, "--database", "users"], 0);
+    assert!(said.starts_with("a checkpoint of 1 record"), "{said}");
+    let said = folder.expect(&["log", &server.address, "--database", "users"], 0);
+    assert!(said.is_empty() || said.contains("in"), "{said}");
+    let refused = folder.complaint(&["checkpoint", &server.address, "--database", "2"], 3);
+    assert!(refused.contains("its files are its log"), "{refused}");
+    let misplaced = folder.complaint(&["backup", "x.tree", "none", "--database", "users"], 2);
+    assert!(misplaced.contains("--database is for a server"), "{misplaced}");
+}
+
+#[test]
+fn damage_to_the_backup_of_a_hash_is_found_and_it_is_not_restored() {
+    let folder = Folder::new();
+    folder.import("x.hash", &many());
+    // What was damaged before has a checksum in the list that is right.
+    for damages_first in [false, true] {
+        let file = if damages_first { "x.hash" } else { "saved0/hash" };
+        let damage = || {
+            let path = largest_file(Path::new(&folder.path(file)));
+            let mut bytes = fs::read(&path).unwrap();
+            let at = bytes.len() / 2;
+            bytes[at] ^= 1;
+            fs::write(&path, bytes).unwrap();
+        };
+        if damages_first {
+            damage();
+            let complaint = folder.complaint(&["backup", "x.hash", "saved1"], 3);
+            assert!(complaint.contains("checksum"), "{complaint}");
+            assert!(!Path::new(&folder.path("saved1")).exists());
+        } else {
+            folder.expect(&["backup", "x.hash", "saved0"], 0);
+            damage();
+            let told = folder.expect(&["verify", "saved0"], 1);
+            assert!(told.contains("damaged: saved0/hash/"), "{told}");
+            let complaint = folder.complaint(&["restore", "saved0", "again.hash"], 3);
+            assert!(complaint.contains("checksum"), "{complaint}");
+            assert!(!Path::new(&folder.path("again.hash")).exists());
+        }
+    }
+}
