@@ -109,6 +109,8 @@ pub enum Refusal {
     NotAuthenticated,
     /// The update log cannot be written, so that nothing may change.
     LogUnwritable,
+    /// The files of the engine itself cannot be written, so that nothing may change.
+    FilesUnwritable,
     /// A flush cannot be planned, as nothing would keep the plan over a restart.
     NoPlans,
     /// The bytes on disk are damaged: what the record is cannot be told.

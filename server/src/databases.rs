@@ -101,7 +101,7 @@ impl Making<'_> {
         let has_buffers =
             !engine.buffer(LONG_VALUE_LEN).is_err_and(|error| error.kind() == ErrorKind::Invalid);
         let sync = self.options.sync;
-        let syncing = engine.durable().map(|_| Arc::new(Syncing::new(sync)));
+        let syncing = engine.durable().map(|_| Arc::new(Syncing::new(name.label(), sync)));
         let clock = Arc::clone(self.clock) as Arc<dyn Clock>;
         let mut database =
             Database::with_classes(engine, clock, self.class_bounds.to_vec()).sync_engine(sync);

@@ -2,6 +2,7 @@
 
 use crate::syncing::Syncing;
 use todana::update_log::{Position, UpdateLog};
+use todana_core::Refusal;
 
 /// What vouches for changes.
 #[derive(Clone, Copy)]
@@ -32,6 +33,14 @@ impl Ledger<'_> {
         match self {
             Ledger::Log(log) => log.takes_changes(),
             Ledger::Engine(syncing) => syncing.takes_changes(),
+        }
+    }
+
+    /// What whoever waits for a change is told when it cannot be.
+    pub(crate) fn refusal(self) -> Refusal {
+        match self {
+            Ledger::Log(_) => Refusal::LogUnwritable,
+            Ledger::Engine(_) => Refusal::FilesUnwritable,
         }
     }
 

@@ -308,7 +308,13 @@ impl Outcome {
             Reply::Exists => "exists",
             Reply::NotFound => "not_found",
             Reply::Refused(Refusal::TooLarge) => "too_large",
-            Reply::Refused(_) => "no_memory",
+            Reply::Refused(Refusal::OutOfMemory) => "no_memory",
+            // memcached has no words for these: it keeps nothing on disk.
+            Reply::Refused(Refusal::Damaged) => "damaged",
+            Reply::Refused(Refusal::Busy) => "busy",
+            Reply::Refused(Refusal::LogUnwritable | Refusal::FilesUnwritable | Refusal::Unavailable) => {
+                "unwritable"
+            }
             _ => "not_stored",
         };
     }

@@ -31,6 +31,8 @@ const LOST: u8 = 2;
 
 /// How far the files of an engine have come to disk.
 pub(crate) struct Syncing {
+    /// The database, as it is called among several.
+    label: String,
     sync: Sync,
     begun: AtomicU64,
     over: AtomicU64,
@@ -55,8 +57,9 @@ pub(crate) struct Syncer {
 }
 
 impl Syncing {
-    pub(crate) fn new(sync: Sync) -> Syncing {
+    pub(crate) fn new(label: &str, sync: Sync) -> Syncing {
         Syncing {
+            label: label.into(),
             sync,
             begun: AtomicU64::new(0),
             over: AtomicU64::new(0),
@@ -112,20 +115,28 @@ impl Syncing {
             Ok(()) => {
                 self.over.store(round, Ordering::SeqCst);
                 if self.is_stuck() {
-                    tracing::info!("the disk has room again; writes are taken");
+                    tracing::info!(database = self.label, "the disk has room again; writes are taken");
                     self.state.store(WELL, Ordering::SeqCst);
                     database.has_disk_again();
                 }
             }
             Err(error) if error.kind() == ErrorKind::Full => {
                 if !self.is_stuck() {
-                    tracing::error!(%error, "what is written cannot be brought to disk; no more is taken until it can");
+                    tracing::error!(
+                        %error,
+                        database = self.label,
+                        "what is written cannot be brought to disk; no more is taken until it can"
+                    );
                     database.has_lost_disk();
                     self.state.store(STUCK, Ordering::SeqCst);
                 }
             }
             Err(error) => {
-                tracing::error!(%error, "what is written cannot be brought to disk; no more is taken");
+                tracing::error!(
+                    %error,
+                    database = self.label,
+                    "what is written cannot be brought to disk; no more is taken until a restart"
+                );
                 database.has_lost_disk();
                 self.state.store(LOST, Ordering::SeqCst);
             }

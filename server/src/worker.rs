@@ -19,7 +19,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use todana::Clock;
 use todana::update_log::Position;
-use todana_core::{Refusal, Reply};
+use todana_core::Reply;
 use todana_protocol::memcached::{Form, Limits, encode};
 
 /// The worker's own wake-up.
@@ -252,8 +252,9 @@ impl Worker {
         if is_settled {
             self.connections[index].awaits = None;
         } else if !log.takes_changes() {
+            let refusal = log.refusal();
             self.output.clear(OUTPUT_KEPT);
-            self.connections[index].give_up(Refusal::LogUnwritable);
+            self.connections[index].give_up(refusal);
         } else {
             self.park(index);
             return false;

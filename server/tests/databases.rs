@@ -449,10 +449,10 @@ fn a_sync_that_fails_is_told_to_writers_and_to_whoever_watches() {
     assert!(page(&moody.server, "/readyz").contains("ready\n"));
     moody.disk.set(Syncs::Fail);
     client.send(b"set a 0 0 1\r\n2\r\n");
-    client.expect(b"SERVER_ERROR cannot write the update log\r\n");
+    client.expect(b"SERVER_ERROR cannot write the files of the database\r\n");
     assert!(client.rest().is_empty());
     other.send(b"set b 0 0 1\r\n2\r\n");
-    other.expect(b"SERVER_ERROR cannot write the update log\r\n");
+    other.expect(b"SERVER_ERROR cannot write the files of the database\r\n");
     let mut other = moody.server.connect();
     other.expect_value(b"a", b"2");
     assert_eq!(other.stat("todana_log_health"), "lost");
@@ -473,7 +473,7 @@ fn with_an_interval_too_a_sync_that_fails_ends_writing() {
     moody.disk.set(Syncs::Fail);
     eventually("a refusal", || {
         client.send(b"set a 0 0 1\r\n2\r\n");
-        client.line() == "SERVER_ERROR cannot write the update log\r\n"
+        client.line() == "SERVER_ERROR cannot write the files of the database\r\n"
     });
 }
 

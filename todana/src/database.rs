@@ -435,7 +435,9 @@ impl Database {
         self.flush_if_due(now);
         if self.refuses(command) {
             lane.counts.log_refusals.one();
-            return reply(Reply::Refused(Refusal::LogUnwritable));
+            let has_log_trouble = self.log.get().is_some_and(|log| !log.takes_changes());
+            let refusal = if has_log_trouble { Refusal::LogUnwritable } else { Refusal::FilesUnwritable };
+            return reply(Reply::Refused(refusal));
         }
         self.run(self.space(), lane, command, now, reply);
     }

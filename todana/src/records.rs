@@ -652,6 +652,9 @@ fn refused(reply: Reply<'_>) -> Error {
         Reply::Refused(Refusal::LogUnwritable) => {
             Error::new(ErrorKind::Unavailable, "the update log cannot be written")
         }
+        Reply::Refused(Refusal::FilesUnwritable) => {
+            Error::new(ErrorKind::Unavailable, "the files of the database cannot be written")
+        }
         Reply::Refused(Refusal::Damaged) => Error::new(ErrorKind::Corrupt, "the record is damaged on disk"),
         Reply::Refused(Refusal::Unavailable) => Error::new(
             ErrorKind::Unavailable,

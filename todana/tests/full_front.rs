@@ -17,7 +17,7 @@ fn changes_are_refused_while_there_is_too_much_and_taken_again_later() {
     let database = Database::new(engine, Arc::new(CachedClock::default()));
     let flush = Command::Flush { at: Ttl::Never };
     database.refuse_changes(true);
-    assert_eq!(answer(&database, &flush), "Refused(LogUnwritable)");
+    assert_eq!(answer(&database, &flush), "Refused(FilesUnwritable)");
     assert_eq!(answer(&database, &Command::Get(Get { key: b"a", ..Get::default() })), "Miss");
     assert_eq!(database.counters().log_refusals, 1);
     database.refuse_changes(false);

@@ -529,20 +529,47 @@ impl Difference {
 
 /// What each database holds, whatever protocol it is used by.
 fn databases(text: &mut Exposition, readings: &Readings) {
-    type Of = fn(&OfDatabase) -> u64;
-    let families: [(&str, &str, Of); 5] = [
-        ("todana_database_records", "Records of a database.", |one| one.status.records),
-        ("todana_database_bytes", "Their bytes as stored.", |one| one.status.live_bytes),
-        ("todana_database_memory_bytes", "Memory that its engine holds.", |one| one.status.committed_bytes),
-        ("todana_database_disk_bytes", "Bytes of the files of its engine.", |one| one.disk_bytes),
-        ("todana_database_takes_writes", "0 while its changes cannot be written to disk.", |one| {
-            u64::from(one.takes_writes)
+    type Of = fn(&OfDatabase) -> Option<u64>;
+    let families: [(&str, Kind, &str, Of); 11] = [
+        ("todana_database_records", Gauge, "Records of a database.", |one| Some(one.status.records)),
+        ("todana_database_bytes", Gauge, "Their bytes as stored.", |one| Some(one.status.live_bytes)),
+        ("todana_database_memory_bytes", Gauge, "Memory that its engine holds.", |one| {
+            Some(one.status.committed_bytes)
+        }),
+        ("todana_database_disk_bytes", Gauge, "Bytes of the files of its engine.", |one| {
+            Some(one.disk_bytes)
+        }),
+        ("todana_database_takes_writes", Gauge, "0 while its changes cannot be written to disk.", |one| {
+            Some(u64::from(one.takes_writes))
+        }),
+        ("todana_database_refused_writes_total", Counter, "Writes refused for that.", |one| {
+            Some(one.refused_writes)
+        }),
+        ("todana_database_evictions_total", Counter, "Records removed to make room.", |one| {
+            Some(one.status.evictions)
+        }),
+        ("todana_database_pending_bytes", Gauge, "Memory of changes that wait for a checkpoint.", |one| {
+            Some(one.pending_bytes)
+        }),
+        ("todana_database_log_bytes", Gauge, "Bytes of its update log on disk.", |one| {
+            one.kept.as_ref().map(|kept| kept.log_bytes)
+        }),
+        ("todana_database_checkpoints_made_total", Counter, "Checkpoints made.", |one| {
+            one.kept.as_ref().map(|kept| kept.checkpoints_made)
+        }),
+        ("todana_database_checkpoints_failed_total", Counter, "Checkpoints that could not be made.", |one| {
+            one.kept.as_ref().map(|kept| kept.checkpoints_failed)
         }),
     ];
-    for (name, help, of) in families {
-        text.family(name, Gauge, help, |family| {
+    for (name, kind, help, of) in families {
+        if readings.databases.iter().all(|one| of(one).is_none()) {
+            continue;
+        }
+        text.family(name, kind, help, |family| {
             for one in &readings.databases {
-                family.sample(&[("db", &one.name)], Some(of(one)));
+                if let Some(value) = of(one) {
+                    family.sample(&[("db", &one.name)], Some(value));
+                }
             }
         });
     }

@@ -30,6 +30,17 @@ pub(super) struct OfDatabase {
     pub(super) status: Status,
     pub(super) disk_bytes: u64,
     pub(super) takes_writes: bool,
+    pub(super) refused_writes: u64,
+    pub(super) pending_bytes: u64,
+    /// Of its update log, where there is one.
+    pub(super) kept: Option<OfDirectory>,
+}
+
+/// What of a database's log and checkpoints is told.
+pub(super) struct OfDirectory {
+    pub(super) log_bytes: u64,
+    pub(super) checkpoints_made: u64,
+    pub(super) checkpoints_failed: u64,
 }
 
 /// By what `stats` lists classes.
@@ -61,13 +72,25 @@ impl Readings {
         each(shared, b"", &mut |name, value| {
             keep(name, value);
         });
-        let of = |served: &Served| OfDatabase {
+        let kept = |number| {
+            let directory = shared.exports.directory(number)?;
+            let history = directory.history();
+            Some(OfDirectory {
+                log_bytes: directory.footprint().log_bytes,
+                checkpoints_made: history.made,
+                checkpoints_failed: history.failed,
+            })
+        };
+        let of = |(number, served): (usize, &Served)| OfDatabase {
             name: served.name.label().to_string(),
             status: served.database.status(),
             disk_bytes: served.disk_bytes(),
             takes_writes: statistics::takes_writes(served),
+            refused_writes: served.database.counters().log_refusals,
+            pending_bytes: statistics::pending_bytes(served),
+            kept: kept(number),
         };
-        let databases = shared.databases.iter().map(of).collect();
+        let databases = shared.databases.iter().enumerate().map(of).collect();
         let engine = shared.database.engine();
         Readings {
             databases,

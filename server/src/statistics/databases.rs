@@ -3,7 +3,8 @@
 use super::Writer;
 use crate::databases::Served;
 use crate::server::Shared;
-use todana::update_log::UpdateLog;
+use todana::update_log::{Health, UpdateLog};
+use todana_core::Checkpointed;
 
 pub(super) fn put(shared: &Shared, name: Option<&[u8]>, w: &mut Writer<'_, '_>) {
     let wanted = name.map(|name| std::str::from_utf8(name).ok().and_then(|name| shared.catalog.number(name)));
@@ -20,7 +21,34 @@ pub(super) fn put(shared: &Shared, name: Option<&[u8]>, w: &mut Writer<'_, '_>) 
         w.put_in("", number, "disk_bytes", served.disk_bytes());
         w.put_in("", number, "evictions", status.evictions);
         w.put_in("", number, "takes_writes", u8::from(takes_writes(served)));
+        w.put_in("", number, "refused_writes", served.database.counters().log_refusals);
+        if let Some(health) = health(served) {
+            w.put_in("", number, "health", health);
+            w.put_in("", number, "pending_bytes", pending_bytes(served));
+        }
+        if let Some(directory) = shared.exports.directory(number) {
+            let history = directory.history();
+            w.put_in("", number, "log_bytes", directory.footprint().log_bytes);
+            w.put_in("", number, "checkpoints_made", history.made);
+            w.put_in("", number, "checkpoints_failed", history.failed);
+        }
     }
+}
+
+/// In a word, whether changes come to disk: of the update log, or of the engine's own files. `None` where nothing is kept.
+pub(crate) fn health(served: &Served) -> Option<&'static str> {
+    let of_files = served.syncing.as_ref().map(|syncing| syncing.health());
+    let of_log = served.database.log().map(|log| match log.health() {
+        Health::Well => "well",
+        Health::Stuck(_) => "stuck",
+        Health::Lost(_) => "lost",
+    });
+    of_log.or(of_files)
+}
+
+/// Bytes of changes that wait in memory for a checkpoint.
+pub(crate) fn pending_bytes(served: &Served) -> u64 {
+    served.database.engine().checkpointed().map_or(0, Checkpointed::pending_bytes)
 }
 
 /// Whether changes can be brought to disk, where they are to be.

@@ -1,9 +1,10 @@
 //! `stats`: the data that is kept, where there is a data directory or a database on disk.
 
 use super::Writer;
+use super::databases::health;
 use crate::server::Shared;
 use std::time::Duration;
-use todana::update_log::{Health, Sync};
+use todana::update_log::Sync;
 
 fn words(sync: Sync) -> String {
     match sync {
@@ -28,12 +29,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     // In this order, so that no more is on disk than was appended.
     let synced = log.synced().0;
     let end = log.end().0;
-    let health = match log.health() {
-        Health::Well => "well",
-        Health::Stuck(_) => "stuck",
-        Health::Lost(_) => "lost",
-    };
-    w.put("todana_log_health", health);
+    w.put("todana_log_health", health(shared.first()).unwrap_or("well"));
     w.put("todana_log_takes_writes", u8::from(log.takes_changes()));
     w.put("todana_log_refusals", shared.database.counters().log_refusals);
     w.put("todana_log_end", end);

@@ -28,7 +28,7 @@ mod slabs;
 
 pub(crate) use baseline::Baseline;
 pub(crate) use cachedump::Room;
-pub(crate) use databases::takes_writes;
+pub(crate) use databases::{pending_bytes, takes_writes};
 pub(crate) use sizes::Histogram;
 
 use crate::listing::Walk;

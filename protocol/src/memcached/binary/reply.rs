@@ -144,7 +144,9 @@ fn refused(refusal: Refusal) -> Status {
         Refusal::TooLarge => Status::TooLarge,
         Refusal::OutOfMemory => Status::OutOfMemory,
         Refusal::NonNumeric => Status::NonNumeric,
-        Refusal::LogUnwritable | Refusal::Unavailable | Refusal::Busy => Status::TemporaryFailure,
+        Refusal::LogUnwritable | Refusal::FilesUnwritable | Refusal::Unavailable | Refusal::Busy => {
+            Status::TemporaryFailure
+        }
         Refusal::Damaged => Status::InternalError,
         Refusal::NotAuthenticated | Refusal::NotEnabled => Status::NotAuthenticated,
         Refusal::NoPlans => Status::Invalid,

@@ -227,6 +227,7 @@ fn refusal_text(refusal: Refusal) -> &'static str {
         Refusal::NonNumeric => "CLIENT_ERROR cannot increment or decrement non-numeric value",
         Refusal::NotAuthenticated => "CLIENT_ERROR authentication failure",
         Refusal::LogUnwritable => "SERVER_ERROR cannot write the update log",
+        Refusal::FilesUnwritable => "SERVER_ERROR cannot write the files of the database",
         Refusal::NoPlans => "SERVER_ERROR this database keeps no plan of a flush: flush at once",
         Refusal::Damaged => "SERVER_ERROR the record is damaged on disk",
         Refusal::Unavailable => "SERVER_ERROR the database is unavailable",
