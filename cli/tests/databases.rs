@@ -356,7 +356,7 @@ fn options_that_do_not_go_with_a_database_are_refused() {
         (&["serve", "x.txt"][..], "PATH.hash"),
         (&["serve", "x.hash", "--data-dir", "d"], "its own path"),
         (&["serve", "x.hash", "x.hash"], "told apart"),
-        (&["serve", "x.tree#capsiz=1m"], "only databases in memory"),
+        (&["serve", "x.tree#capcnt=5", "-M"], "-M does not allow"),
         (&["serve", "mem:hash", "%", "--data-dir", "d"], "NAME=%"),
         (&["serve", "mem:hash", "log=%", "--data-dir", "d"], "taken"),
         (&["serve", "mem:tree", "--sync", "always"], "nothing is kept"),

@@ -20,7 +20,9 @@ use std::time::Duration;
 use todana::checkpoint::{CheckpointKeeper, FRONT_BYTES_MAX};
 use todana::disk::Disk;
 use todana::update_log::{Sync, Tail};
-use todana::{CachedClock, Clock, DataDirectory, DataOptions, Database, Kind, Name, Opened, seed_of};
+use todana::{
+    CachedClock, Clock, DataDirectory, DataOptions, Database, Kind, Limiter, Name, Opened, seed_of,
+};
 use todana_core::{Checkpointed, Engine, Error, ErrorKind, LONG_VALUE_LEN, MemoryLimit, Result, WhenFull};
 use todana_engine::{Compression, EvictionObserver, MemHash, MemHashOptions, MemTree, MemTreeOptions};
 
@@ -33,6 +35,8 @@ pub(crate) struct Served {
     pub(crate) syncing: Option<Arc<Syncing>>,
     /// The last checkpoint that was tried has failed.
     has_stuck_checkpoints: Arc<AtomicBool>,
+    /// Keeps to what its name says of its size, where its engine does not.
+    pub(crate) limiter: Option<Limiter>,
     /// Values may come straight into memory of the engine's.
     pub(crate) has_buffers: bool,
 }
@@ -110,7 +114,8 @@ impl Making<'_> {
         }
         let database = Arc::new(database);
         let has_stuck_checkpoints = Arc::default();
-        Ok((Served { name, database, data, syncing, has_stuck_checkpoints, has_buffers }, kept))
+        let limiter = Limiter::of(&name);
+        Ok((Served { name, database, data, syncing, has_stuck_checkpoints, limiter, has_buffers }, kept))
     }
 
     /// Each shard holds its part of a number of records.

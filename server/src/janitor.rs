@@ -17,14 +17,19 @@ const SETTLED_TICKS: u64 = 2;
 /// Runs until the server stops.
 pub(crate) fn run(shared: &Shared) {
     let mut has_settled = false;
+    let lanes: Vec<_> = shared.databases.iter().map(|served| served.database.lane()).collect();
     while shared.stopping() == Stopping::No {
         shared.clock.tick();
         let start = Instant::now();
         let tick = shared.housekeepings.fetch_add(1, Ordering::Relaxed);
         shared.exports.look(tick);
-        for served in &shared.databases {
+        for (served, lane) in shared.databases.iter().zip(&lanes) {
             served.guard_front();
             while served.database.maintain() && start.elapsed() < WORK {}
+            if let Some(limiter) = &served.limiter {
+                // What cannot be removed now is looked at again.
+                let _ = limiter.keep_house(&served.database, lane);
+            }
         }
         if let Some(round) = shared.database.take_sweep_round() {
             shared.observers.tell_swept(&round);

@@ -231,21 +231,17 @@ impl Options {
         }
         for Further { name, data } in &databases {
             let tuning = &name.tuning;
-            let is_on_disk = matches!(name.kind, Kind::DiskHash | Kind::DiskTree);
             if tuning.read_only {
                 return wrong(format!(
                     "database \"{name}\": a server does not serve a database for reading only"
                 ));
             }
-            if is_on_disk && (tuning.records_max.is_some() || tuning.bytes_max.is_some()) {
-                return wrong(format!("database \"{name}\": only databases in memory are limited (cap...)"));
-            }
             if tuning.compress && name.kind != Kind::MemTree {
                 return wrong(format!("database \"{name}\": only mem:tree is compressed (opts=c, zcomp=)"));
             }
-            if name.kind == Kind::MemTree && tuning.records_max.is_some() {
+            if tuning.records_max.is_some() && self.refuse_when_full {
                 return wrong(format!(
-                    "database \"{name}\": the number of records of a tree is not limited; capsiz limits its memory"
+                    "database \"{name}\": at a number of records others go for new ones, which -M does not allow"
                 ));
             }
             match (name.kind, data) {

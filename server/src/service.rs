@@ -13,10 +13,11 @@ use crate::tls::Tls;
 use crate::watchers::Place;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use todana::Lane;
 use todana::update_log::Position;
+use todana::{Lane, Limiter};
 use todana_core::{
-    Authenticate, Buffer, ClockShift, Command, Export, Exported, List, Refusal, Reply, Streams,
+    Arithmetic, Authenticate, Buffer, ClockShift, Command, Export, Exported, List, Refusal, Reply, Store,
+    Streams,
 };
 use todana_protocol::memcached::{Form, Head, Request};
 
@@ -124,6 +125,9 @@ impl Execute for Service {
             }
             command => self.shared.database.execute(&self.lane, command, &mut reply),
         }
+        if let Some(limiter) = &self.shared.first().limiter {
+            self.limit(limiter, &request.command);
+        }
         if request.form.closes() { Flow::Close } else { Flow::Continue }
     }
 
@@ -197,6 +201,15 @@ impl Execute for Service {
 }
 
 impl Service {
+    /// Others go for what has just been written, where there are too many.
+    #[cold]
+    fn limit(&self, limiter: &Limiter, command: &Command<'_>) {
+        if let Command::Store(Store { key, .. }) | Command::Arithmetic(Arithmetic { key, .. }) = command {
+            // Where nothing can be removed, the next change is refused.
+            let _ = limiter.enforce(&self.shared.database, &self.lane, key);
+        }
+    }
+
     #[cold]
     fn refresh_certificates(&self, reply: &mut dyn FnMut(Reply<'_>)) {
         match self.shared.tls.as_deref().map(Tls::refresh) {

@@ -522,24 +522,59 @@ fn a_database_that_another_server_has_is_refused_by_name() {
 
 #[test]
 fn databases_that_cannot_be_are_refused_with_their_name() {
-    for (names, what) in [
-        (&["a.hash", "x=a.hash"][..], "told apart"),
-        (&["a.hash#capcnt=5"], "in memory"),
-        (&["mem:tree#capcnt=5"], "capsiz"),
-        (&["a.tree#mode=r"], "reading only"),
-    ] {
+    for (names, what) in [(&["a.hash", "x=a.hash"][..], "told apart"), (&["a.tree#mode=r"], "reading only")] {
         let error = serving(names, Sync::Never).validate().unwrap_err().to_string();
         assert!(error.contains(what) && error.contains(names[0]), "{error}");
     }
 }
 
 #[test]
-fn the_number_of_records_of_a_hash_in_memory_is_limited() {
-    let server = Running::start(serving(&["*#capcnt=2000"], Sync::Never));
-    let mut client = server.connect();
-    for number in 0..6000 {
-        client.set(format!("k{number}").as_bytes(), b"1");
+fn the_number_of_records_is_limited_on_every_kind_of_database() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in every_kind(folder.path()) {
+        let limited = format!("{name}#capcnt=2000");
+        let server = Running::start(serving(&[&limited], Sync::Never));
+        let mut client = server.connect();
+        for number in 0..6000 {
+            client.set(format!("k{number}").as_bytes(), b"1");
+            client.expect_value(format!("k{number}").as_bytes(), b"1");
+        }
+        let records: u64 = client.stat("curr_items").parse().unwrap();
+        assert!((1000..=2000).contains(&records), "{name}: {records}");
     }
-    let records: u64 = client.stat("curr_items").parse().unwrap();
-    assert!((1000..=2000).contains(&records), "{records}");
+    let options = Options { refuse_when_full: true, ..serving(&["x.hash#capcnt=5"], Sync::Never) };
+    assert!(options.validate().unwrap_err().to_string().contains("-M"));
+}
+
+#[test]
+fn the_bytes_of_records_are_limited_on_disk_too_and_what_is_too_much_at_the_start_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["x.hash", "x.tree"] {
+        let name = folder.path().join(file).display().to_string();
+        let mut server = Running::start(serving(&[&name], Sync::Never));
+        let mut client = server.connect();
+        for number in 0..3000 {
+            client.set(format!("k{number}").as_bytes(), &[b'x'; 1000]);
+        }
+        server.handle.stop();
+        drop(client);
+        server.join();
+        // As the second one nobody writes to it.
+        let limited = format!("{name}#capsiz=1m");
+        let server = Running::start(serving(&["mem:hash", &limited], Sync::Never));
+        let mut client = server.connect();
+        let bytes = |client: &mut Client| -> u64 {
+            let told = client.stats(" databases");
+            told.iter().find(|(name, _)| name == "1:bytes").unwrap().1.parse().unwrap()
+        };
+        eventually("room", || bytes(&mut client) <= 1 << 20);
+        assert!(bytes(&mut client) > 0);
+        drop((client, server));
+        let server = Running::start(serving(&[&limited], Sync::Never));
+        let mut client = server.connect();
+        for number in 0..3000 {
+            client.set(format!("n{number}").as_bytes(), &[b'x'; 1000]);
+        }
+        assert!(client.stat("bytes").parse::<u64>().unwrap() <= 1 << 20);
+    }
 }

@@ -73,7 +73,8 @@ pub use data_directory::{
 };
 pub use database::Database;
 pub use db::{
-    Cursor, Db, DbOptions, Iter, IterKeys, IterRecords, Kind, Loaded, Merge, Name, Snapshot, Symbols, Tuning,
+    Cursor, Db, DbOptions, Iter, IterKeys, IterRecords, Kind, Limiter, Loaded, Merge, Name, Snapshot,
+    Symbols, Tuning,
 };
 pub use map_reduce::{Emitter, MapReduce, Values};
 pub use records::{Compared, Heading, OwnedRecord, Records, Update};

@@ -3,6 +3,7 @@
 //! A hand goes round over all records in the order of the engine's scans, and what it comes to goes. So which ones go has nothing to do with
 //! their use: noting uses on disk would cost a write a read.
 
+use super::name::{Kind, Name, Tuning};
 use crate::{Database, Lane};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
@@ -15,8 +16,9 @@ const VICTIMS_MAX: u64 = 64;
 const WRITES_MAX: u64 = 64;
 const BYTES_LARGE: u64 = 64 << 20;
 
+/// Keeps a database within the number of records or bytes that its name says, where its engine does not do so itself.
 #[derive(Debug)]
-pub(super) struct Limiter {
+pub struct Limiter {
     records_max: u64,
     bytes_max: u64,
     /// Writes between two counts.
@@ -26,8 +28,18 @@ pub(super) struct Limiter {
 }
 
 impl Limiter {
+    /// That of a database of this name; `None` where there is nothing to limit, or the engine does it.
+    pub fn of(name: &Name) -> Option<Limiter> {
+        let Tuning { records_max, bytes_max, .. } = name.tuning;
+        match name.kind {
+            Kind::MemHash => None,
+            Kind::MemTree => Limiter::new(records_max, None),
+            Kind::DiskHash | Kind::DiskTree => Limiter::new(records_max, bytes_max),
+        }
+    }
+
     /// `None` where there is nothing to limit.
-    pub(super) fn new(records_max: Option<u64>, bytes_max: Option<u64>) -> Option<Limiter> {
+    fn new(records_max: Option<u64>, bytes_max: Option<u64>) -> Option<Limiter> {
         if records_max.is_none() && bytes_max.is_none() {
             return None;
         }
@@ -43,16 +55,18 @@ impl Limiter {
         Some(Limiter { records_max, bytes_max, every, writes: AtomicU64::new(0), hand: Mutex::default() })
     }
 
-    /// To be called after a write; `written` stays, unless it is alone and too large.
-    pub(super) fn enforce(&self, database: &Database, lane: &Lane, written: &[u8]) -> Result<()> {
+    /// To be called after a write; `written` stays, unless it is alone and too large. Others go, a few for each write at most times, as soon
+    /// as there are too many. Fails as [`Database::visit_record`] does.
+    pub fn enforce(&self, database: &Database, lane: &Lane, written: &[u8]) -> Result<()> {
         if self.writes.fetch_add(1, Ordering::Relaxed) % self.every != self.every - 1 {
             return Ok(());
         }
         self.relieve(database, written, &mut |key| database.visit_record(lane, key, &mut Take))
     }
 
-    /// The same for what transactions have written. Does not wait for one that is open.
-    pub(super) fn keep_house(&self, database: &Database, lane: &Lane) -> Result<()> {
+    /// The same for what transactions have written, and for what was there before it was limited; to be called again and again. Some tens of
+    /// records go at a time. Does not wait for a transaction that is open.
+    pub fn keep_house(&self, database: &Database, lane: &Lane) -> Result<()> {
         if self.surplus(database) == 0 {
             return Ok(());
         }

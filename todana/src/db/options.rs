@@ -102,7 +102,7 @@ impl DbOptions {
             let relieve = move |database: Arc<Database>| relieve_front(&database, &directory);
             database.before_commit(move || weak.upgrade().map_or(Ok(()), &relieve));
         }
-        let limiter = self.limiter(&name).map(Arc::new);
+        let limiter = Limiter::of(&name).map(Arc::new);
         let housekeeper = Housekeeper::start(&database, clock, directory.as_ref(), limiter.clone())?;
         let Tuning { read_only: is_read_only, truncate, .. } = name.tuning;
         let (housekeeper, lanes) = (Some(housekeeper), ThreadLocal::new());
@@ -143,16 +143,6 @@ impl DbOptions {
             };
         }
         Ok(())
-    }
-
-    /// What the engine does not limit by itself.
-    fn limiter(&self, name: &Name) -> Option<Limiter> {
-        let Tuning { records_max, bytes_max, .. } = name.tuning;
-        match name.kind {
-            Kind::MemHash => None,
-            Kind::MemTree => Limiter::new(records_max, None),
-            Kind::DiskHash | Kind::DiskTree => Limiter::new(records_max, bytes_max),
-        }
     }
 
     /// The data directory, where there is one.
