@@ -1,6 +1,7 @@
 //! `cargo xtask TASK`: the only spelling of a task in this repository; CI calls the same.
 #![forbid(unsafe_code)]
 
+mod c;
 mod clients;
 mod fuzz;
 mod garbage;
@@ -9,6 +10,8 @@ mod readme;
 mod sanitize;
 mod soak;
 mod step;
+#[cfg(test)]
+mod unsafe_code;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -29,6 +32,14 @@ enum Task {
         /// Only this step
         #[arg(long)]
         only: Option<String>,
+    },
+    /// Make the header of the C library anew
+    Header,
+    /// Build the C library as it is released, and put it with its header and a pkg-config file below a folder
+    InstallC {
+        /// The folder, say /usr/local
+        #[arg(long)]
+        prefix: std::path::PathBuf,
     },
     /// Fuzz every target, or one
     Fuzz {
@@ -63,6 +74,7 @@ enum Task {
 fn main() -> ExitCode {
     let root =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
+    let called_from = std::env::current_dir().unwrap_or_default();
     if let Err(error) = std::env::set_current_dir(root) {
         eprintln!("cannot enter {}: {error}", root.display());
         return ExitCode::FAILURE;
@@ -70,6 +82,12 @@ fn main() -> ExitCode {
     let mut report = Report::default();
     match Arguments::parse().task {
         Task::Test { only } => test(&mut report, only.as_deref()),
+        Task::Header => report.step("header", c::header),
+        Task::InstallC { prefix } => {
+            // Relative to where the user stands.
+            let prefix = called_from.join(prefix);
+            report.step("install", || c::install(&prefix));
+        }
         Task::Fuzz { target, minutes } => fuzz::run(&mut report, target.as_deref(), minutes * 60),
         Task::Sanitize => sanitize::run(&mut report, None),
         Task::Crash => report.step("crash", || {
@@ -98,7 +116,7 @@ fn test(report: &mut Report, only: Option<&str>) {
     report.only(only);
     report.step("room", room);
     // Quietly and at once, so that the steps' output is theirs alone. What is missing afterwards the steps will name.
-    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
+    for manifest in ["Cargo.toml", "fuzz/Cargo.toml", "bindings/c/header/Cargo.toml"] {
         cargo(&["fetch", "--locked", "--manifest-path", manifest]).succeeds();
     }
     report.step("format", || cargo(&["fmt", "--all", "--check"]).run());
@@ -107,6 +125,7 @@ fn test(report: &mut Report, only: Option<&str>) {
     });
     // `fast`: optimised as the server is, so that the property tests get through many cases.
     report.step("tests", || cargo(&["test", "--workspace", "--profile", "fast"]).run());
+    c::run(report);
     report.step("docs", || {
         cargo(&["doc", "--workspace", "--no-deps", "--exclude", "todana-cli"])
             .env("RUSTDOCFLAGS", "-D warnings")

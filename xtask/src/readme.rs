@@ -13,7 +13,7 @@ pub(crate) fn run(report: &mut Report) {
 }
 
 /// The blocks marked with `language`, each with the number of its first line.
-fn blocks(text: &str, language: &str) -> Vec<(usize, String)> {
+pub(crate) fn blocks(text: &str, language: &str) -> Vec<(usize, String)> {
     let mut blocks = Vec::new();
     let mut lines = text.lines().enumerate();
     while let Some((number, line)) = lines.next() {

@@ -1,0 +1,33 @@
+//! Prints the header of the C library, made from its sources: `cargo xtask header`.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::path::Path;
+
+/// In the order in which a reader wants them.
+const SOURCES: [&str; 10] = [
+    "answer",
+    "raw",
+    "attributes",
+    "database",
+    "records",
+    "visitors",
+    "transactions",
+    "iterators",
+    "cursors",
+    "matches",
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("it lies in a folder")?;
+    let mut builder =
+        cbindgen::Builder::new().with_config(cbindgen::Config::from_file(folder.join("cbindgen.toml"))?);
+    for source in SOURCES.iter().chain(&["home"]) {
+        builder = builder.with_src(folder.join("src").join(source).with_extension("rs"));
+    }
+    let mut header = Vec::new();
+    builder.generate()?.write(&mut header);
+    // cbindgen knows this type as a name.
+    print!("{}", String::from_utf8(header)?.replace("const char * ", "const char *"));
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! Handles: numbers that lead to what is open. One that has been closed leads nowhere, and no number is given twice.
+
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use todana::{Error, ErrorKind, Result};
+
+/// All that is open of one kind.
+pub(crate) struct Handles<T>(LazyLock<RwLock<HashMap<usize, Arc<T>>>>);
+
+/// They look like addresses where nothing can be.
+static NEXT: AtomicUsize = AtomicUsize::new(16);
+
+/// The number for something new.
+pub(crate) fn new_number() -> usize {
+    NEXT.fetch_add(16, Ordering::Relaxed)
+}
+
+impl<T> Handles<T> {
+    pub(crate) const fn new() -> Handles<T> {
+        Handles(LazyLock::new(RwLock::default))
+    }
+
+    pub(crate) fn insert(&self, number: usize, open: Arc<T>) {
+        self.0.write().insert(number, open);
+    }
+
+    pub(crate) fn find(&self, number: usize, what: &str) -> Result<Arc<T>> {
+        match self.0.read().get(&number) {
+            Some(open) => Ok(Arc::clone(open)),
+            None => Err(unknown(number, what)),
+        }
+    }
+
+    pub(crate) fn remove(&self, number: usize, what: &str) -> Result<Arc<T>> {
+        self.0.write().remove(&number).ok_or_else(|| unknown(number, what))
+    }
+}
+
+fn unknown(number: usize, what: &str) -> Error {
+    if number == 0 {
+        return Error::new(ErrorKind::Invalid, format!("the {what} is NULL"));
+    }
+    Error::new(ErrorKind::Closed, format!("the {what} was closed, or is none"))
+}
+
+/// What C sees of a number: an address that is never followed.
+pub(crate) fn shown<H>(number: usize) -> *mut H {
+    ptr::without_provenance_mut(number)
+}

@@ -1,0 +1,194 @@
+//! An open database, or a snapshot of one, as functions find it by its handle.
+
+use crate::answer::invalid;
+use crate::handles::{Handles, shown};
+use crate::transactions;
+use parking_lot::RwLock;
+use std::cell::Cell;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use todana::{Db, Error, ErrorKind, Heading, Record, Records, Result, Snapshot, UnixSeconds, Visitor};
+use todana_core::{Command, Place, Reply};
+
+/// An open database, or a snapshot of one. The same handle may be used by any number of threads at once.
+pub struct Database {
+    _private: [u8; 0],
+}
+
+pub(crate) struct Home {
+    pub(crate) number: usize,
+    /// `None` once it is closed, which waits for the calls that are under way.
+    base: RwLock<Option<Base>>,
+    /// How many snapshots and transactions of it are open.
+    dependents: AtomicUsize,
+}
+
+pub(crate) enum Base {
+    Db(Db),
+    /// The database that it is of stays open until it is gone.
+    Snapshot {
+        snapshot: Snapshot,
+        _of: Dependent,
+    },
+}
+
+/// Keeps a database from being closed.
+pub(crate) struct Dependent(Arc<Home>);
+
+static OPEN: Handles<Home> = Handles::new();
+
+thread_local! {
+    /// What this thread has used last: most use one.
+    static LAST: Cell<Option<Arc<Home>>> = const { Cell::new(None) };
+}
+
+/// Runs with the database of a handle.
+pub(crate) fn with<T>(database: *mut Database, run: impl FnOnce(&Arc<Home>) -> Result<T>) -> Result<T> {
+    let number = database.addr();
+    // Not borrowed, as what runs may come here again.
+    let home = match LAST.take() {
+        Some(home) if home.number == number => home,
+        _ => OPEN.find(number, "database")?,
+    };
+    let outcome = run(&home);
+    LAST.set(Some(home));
+    outcome
+}
+
+impl Home {
+    /// Opens a home for it, and tells its handle.
+    pub(crate) fn open(base: Base) -> *mut Database {
+        let number = crate::handles::new_number();
+        let home = Home { number, base: RwLock::new(Some(base)), dependents: AtomicUsize::new(0) };
+        OPEN.insert(number, Arc::new(home));
+        shown(number)
+    }
+
+    /// Closes it, once calls that are under way have ended, and returns what it was. Fails with `Busy` if something of it is still open.
+    pub(crate) fn close(&self) -> Result<Base> {
+        let mut base = self.base.write();
+        if self.dependents.load(Ordering::SeqCst) > 0 {
+            let message = "snapshots of the database, or other threads' transactions, are open";
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
+        let taken = base.take().ok_or_else(closed)?;
+        let _ = OPEN.remove(self.number, "database");
+        Ok(taken)
+    }
+
+    /// Runs with the database itself. Fails with `Invalid` for a snapshot.
+    pub(crate) fn with_db<T>(&self, run: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
+        // A call may be made within another one: the one that waits to close it must not come between.
+        match &*self.base.read_recursive() {
+            Some(Base::Db(db)) => run(db),
+            Some(Base::Snapshot { .. }) => Err(invalid("a snapshot can only be read")),
+            None => Err(closed()),
+        }
+    }
+
+    /// Runs with its records: as this thread's transaction sees them, if it has one open.
+    fn with_records<T>(&self, run: impl FnOnce(&dyn Records) -> Result<T>) -> Result<T> {
+        let base = self.base.read_recursive();
+        let base = base.as_ref().ok_or_else(closed)?;
+        if let Some(transaction) = transactions::of_this_thread(self.number) {
+            return run(transaction.records());
+        }
+        match base {
+            Base::Db(db) => run(db),
+            Base::Snapshot { snapshot, .. } => run(snapshot),
+        }
+    }
+
+    /// The time by which its records live.
+    pub(crate) fn now(&self) -> Result<UnixSeconds> {
+        self.with_db(|db| Ok(db.database().now()))
+    }
+}
+
+impl Dependent {
+    /// To be called while something keeps it open.
+    pub(crate) fn new(home: &Arc<Home>) -> Dependent {
+        home.dependents.fetch_add(1, Ordering::SeqCst);
+        Dependent(Arc::clone(home))
+    }
+
+    pub(crate) fn number(&self) -> usize {
+        self.0.number
+    }
+}
+
+impl Drop for Dependent {
+    fn drop(&mut self) {
+        self.0.dependents.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the database was closed")
+}
+
+impl Records for Home {
+    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+        self.with_records(|records| records.execute(command, reply))
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        self.with_records(|records| records.visit(key, visitor))
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.with_records(|records| Ok(records.is_ordered())).unwrap_or(false)
+    }
+
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        self.with_records(|records| records.scan(from, see))
+    }
+
+    fn walk(
+        &self,
+        heading: Heading,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.with_records(|records| records.walk(heading, from, see))
+    }
+}
+
+/// The same for cursors and iterators, which stay. They do not keep it open.
+pub(crate) struct Scope(pub(crate) Arc<Home>);
+
+impl Records for Scope {
+    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+        self.0.execute(command, reply)
+    }
+
+    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        self.0.visit(key, visitor)
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.0.is_ordered()
+    }
+
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        self.0.scan(from, see)
+    }
+
+    fn walk(
+        &self,
+        heading: Heading,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.0.walk(heading, from, see)
+    }
+}

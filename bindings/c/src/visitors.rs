@@ -1,0 +1,147 @@
+//! Visitors: functions of the caller that are shown records, and say what becomes of them.
+#![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
+
+use crate::answer::{TODANA_OK, answer, found, invalid, visiting};
+use crate::attributes::{Attributes, Shown};
+use crate::home::{self, Database};
+use crate::raw::{Bytes, List};
+use crate::transactions;
+use std::ffi::{c_int, c_void};
+use todana::{OwnedRecord, Record, Records, Result, UnixSeconds, Update};
+
+/// The record stays as it is.
+pub const TODANA_KEEP: c_int = 0;
+/// It gets `change->value`; attributes stay.
+pub const TODANA_PUT: c_int = 1;
+/// It is replaced by `change->value` and `change->attributes`.
+pub const TODANA_PUT_WITH: c_int = 2;
+/// It is removed.
+pub const TODANA_REMOVE: c_int = 3;
+
+/// What a visitor wants to be put. It is copied at once when the visitor returns.
+#[repr(C)]
+pub struct Change {
+    value: Bytes,
+    attributes: Attributes,
+}
+
+/// Is shown a record. todana_each() goes on while it returns 0.
+pub type See = Option<extern "C" fn(context: *mut c_void, record: &Shown) -> c_int>;
+
+/// Is shown a record, or NULL where there is none, and returns what becomes of it: TODANA_KEEP, TODANA_PUT, TODANA_PUT_WITH or
+/// TODANA_REMOVE.
+pub type Visit = Option<
+    extern "C" fn(context: *mut c_void, key: Bytes, record: Option<&Shown>, change: &mut Change) -> c_int,
+>;
+
+/// Shows a record where it lies, without a copy. `see` runs under a lock: it must be brief, and whatever it calls here but todana_free() is
+/// refused with TODANA_BUSY. What it returns does not count. TODANA_NONE: there is no record.
+#[unsafe(no_mangle)]
+pub extern "C" fn todana_view(db: *mut Database, key: Bytes, see: See, context: *mut c_void) -> c_int {
+    answer(|| {
+        let (see, key) = (there(see)?, key.as_slice()?);
+        home::with(db, |home| {
+            home.view(key, &mut |record| {
+                visiting(|| see(context, &Shown::of(key, record)));
+            })
+        })
+        .map(found)
+    })
+}
+
+/// Runs `visit` on a record and does as it says, atomically: nobody changes the record in between. It may run more than once, and it runs
+/// under a lock: it must be brief, and whatever it calls here but todana_free() is refused with TODANA_BUSY.
+#[unsafe(no_mangle)]
+pub extern "C" fn todana_update(db: *mut Database, key: Bytes, visit: Visit, context: *mut c_void) -> c_int {
+    answer(|| {
+        let visit = there(visit)?;
+        home::with(db, |home| {
+            let (key, mut visitor) = (key.as_slice()?, Visitor::new(visit, context, home.now()?));
+            home.update(key, &mut |record| visitor.update(key, record))?;
+            visitor.end()
+        })
+    })
+}
+
+/// Runs `visit` on each of several records, and does as it says with all of them at once: others see all of it or nothing. If it goes wrong
+/// nothing is changed, unless it is part of a transaction that this thread has open. What todana_update() says of `visit` holds.
+#[unsafe(no_mangle)]
+pub extern "C" fn todana_update_many(
+    db: *mut Database,
+    keys: List,
+    visit: Visit,
+    context: *mut c_void,
+) -> c_int {
+    answer(|| {
+        let visit = there(visit)?;
+        home::with(db, |home| {
+            let (keys, mut visitor) = (keys.as_slices()?, Visitor::new(visit, context, home.now()?));
+            if transactions::of_this_thread(home.number).is_some() {
+                for key in keys {
+                    home.update(key, &mut |record| visitor.update(key, record))?;
+                }
+                return visitor.end();
+            }
+            home.with_db(|db| {
+                let transaction = db.begin()?;
+                for key in &keys {
+                    transaction.update(key, &mut |record| visitor.update(key, record))?;
+                }
+                let code = visitor.end()?;
+                transaction.commit()?;
+                Ok(code)
+            })
+        })
+    })
+}
+
+type CalledVisit =
+    extern "C" fn(context: *mut c_void, key: Bytes, record: Option<&Shown>, change: &mut Change) -> c_int;
+
+struct Visitor {
+    visit: CalledVisit,
+    context: *mut c_void,
+    now: UnixSeconds,
+    outcome: Result<()>,
+}
+
+impl Visitor {
+    fn new(visit: CalledVisit, context: *mut c_void, now: UnixSeconds) -> Visitor {
+        Visitor { visit, context, now, outcome: Ok(()) }
+    }
+
+    fn update(&mut self, key: &[u8], record: Option<Record<'_>>) -> Update {
+        let mut change = Change { value: Bytes::NONE, attributes: Attributes::default() };
+        let shown = record.map(|record| Shown::of(key, record));
+        let decided = visiting(|| (self.visit)(self.context, Bytes::lend(key), shown.as_ref(), &mut change));
+        let update = self.decided(decided, &change);
+        update.unwrap_or_else(|error| {
+            self.outcome = Err(error);
+            Update::Keep
+        })
+    }
+
+    fn decided(&self, decided: c_int, change: &Change) -> Result<Update> {
+        Ok(match decided {
+            TODANA_KEEP => Update::Keep,
+            TODANA_PUT => Update::Value(change.value.as_slice()?.to_vec()),
+            TODANA_PUT_WITH => Update::Record(OwnedRecord {
+                value: change.value.as_slice()?.to_vec(),
+                flags: change.attributes.flags(),
+                expiry: change.attributes.expiry(self.now)?,
+                version: 0,
+            }),
+            TODANA_REMOVE => Update::Remove,
+            other => return Err(invalid(format!("a visitor cannot return {other}"))),
+        })
+    }
+
+    fn end(self) -> Result<c_int> {
+        self.outcome.map(|()| TODANA_OK)
+    }
+}
+
+/// A function that must not be NULL.
+pub(crate) fn there<F>(function: Option<F>) -> Result<F> {
+    function.ok_or_else(|| invalid("the function to call is NULL"))
+}

@@ -1,0 +1,481 @@
+// What the functions of the C library promise: on bytes, on codes, and on what goes wrong.
+// Run by cargo xtask test, with and without AddressSanitizer. Takes an empty folder for its files.
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <todana.h>
+
+static const char *folder;
+
+#define CHECK(what)                                                                          \
+  do {                                                                                       \
+    if (!(what)) {                                                                           \
+      fprintf(stderr, "%s:%d: %s\n  message: %s\n", __FILE__, __LINE__, #what, todana_message()); \
+      exit(1);                                                                               \
+    }                                                                                        \
+  } while (0)
+
+#define S(text) todana_string(text)
+
+static int is(todana_bytes bytes, const char *text) {
+  return bytes.data && bytes.len == strlen(text) && memcmp(bytes.data, text, bytes.len) == 0;
+}
+
+static int says(const char *piece) { return strstr(todana_message(), piece) != NULL; }
+
+static todana_db *opened(const char *name) {
+  todana_db *db = NULL;
+  CHECK(todana_open(name, NULL, &db) == TODANA_OK && db != NULL);
+  return db;
+}
+
+// Whether a record has this value; NULL: whether there is none.
+static int has(todana_db *db, const char *key, const char *value) {
+  todana_bytes found;
+  int code = todana_get(db, S(key), &found);
+  int is_so = value ? code == TODANA_OK && is(found, value) : code == TODANA_NONE && found.data == NULL;
+  todana_free(found.data);
+  return is_so;
+}
+
+static const char *path(const char *name) {
+  static char place[4096];
+  snprintf(place, sizeof place, "%s/%s", folder, name);
+  return place;
+}
+
+static void values_are_bytes(void) {
+  todana_db *db = opened("mem:hash");
+  todana_bytes value;
+  CHECK(todana_set(db, todana_span("a\0b", 3), todana_span("\0\xff\n", 3)) == TODANA_OK);
+  CHECK(todana_get(db, todana_span("a\0b", 3), &value) == TODANA_OK);
+  CHECK(value.len == 3 && memcmp(value.data, "\0\xff\n", 4) == 0); // and a NUL behind it
+  todana_free(value.data);
+  CHECK(todana_contains(db, S("a")) == TODANA_NONE);
+  CHECK(todana_set(db, S(""), todana_span(NULL, 0)) == TODANA_OK);
+  CHECK(has(db, "", ""));
+  CHECK(todana_close(db) == TODANA_OK);
+}
+
+static void conditions_are_codes(void) {
+  todana_db *db = opened("mem:hash");
+  int64_t sum = 0, one = 1;
+  todana_bytes a = S("a"), b = S("b");
+  CHECK(todana_replace(db, S("k"), S("0"), NULL) == TODANA_NONE);
+  CHECK(todana_add(db, S("k"), S("1"), NULL) == TODANA_OK);
+  CHECK(todana_add(db, S("k"), S("2"), NULL) == TODANA_OTHER && has(db, "k", "1"));
+  CHECK(todana_replace(db, S("k"), S("3"), NULL) == TODANA_OK && has(db, "k", "3"));
+  CHECK(todana_append(db, S("k"), S("4")) == TODANA_OK);
+  CHECK(todana_prepend(db, S("k"), S("2")) == TODANA_OK && has(db, "k", "234"));
+  CHECK(todana_increment(db, S("k"), 2, NULL, &sum) == TODANA_OK && sum == 236);
+  CHECK(todana_increment(db, S("n"), 5, NULL, &sum) == TODANA_NONE && has(db, "n", NULL));
+  CHECK(todana_increment(db, S("n"), 5, &one, &sum) == TODANA_OK && sum == 1);
+  CHECK(todana_increment(db, S("n"), -3, &one, NULL) == TODANA_OK && has(db, "n", "-2"));
+  CHECK(todana_set(db, S("x"), S("word")) == TODANA_OK);
+  CHECK(todana_increment(db, S("x"), 1, NULL, &sum) == TODANA_INVALID && says("\"x\" is no number"));
+  CHECK(todana_compare_and_swap(db, S("l"), NULL, &a) == TODANA_OK);
+  CHECK(todana_compare_and_swap(db, S("l"), NULL, &b) == TODANA_OTHER && has(db, "l", "a"));
+  CHECK(todana_compare_and_swap(db, S("l"), &a, NULL) == TODANA_OK && has(db, "l", NULL));
+  CHECK(todana_remove(db, S("k")) == TODANA_OK && todana_remove(db, S("k")) == TODANA_NONE);
+  todana_bytes seized;
+  CHECK(todana_seize(db, S("x"), &seized) == TODANA_OK && is(seized, "word"));
+  todana_free(seized.data);
+  CHECK(todana_seize(db, S("x"), &seized) == TODANA_NONE && seized.data == NULL);
+  CHECK(todana_close(db) == TODANA_OK);
+}
+
+static void attributes_come_back(void) {
+  todana_db *db = opened("mem:tree");
+  todana_attributes given = {0}, read;
+  todana_bytes value;
+  uint64_t version = 0, later = 0;
+  given.life = TODANA_SLIDING;
+  given.seconds = 900;
+  given.flags = 7;
+  CHECK(todana_set_with(db, S("s"), S("v"), &given) == TODANA_OK);
+  CHECK(todana_get_with(db, S("s"), &value, &read, &version) == TODANA_OK && is(value, "v"));
+  todana_free(value.data);
+  CHECK(read.life == TODANA_SLIDING && read.seconds == 900 && read.flags == 7 && version > 0);
+  CHECK(todana_set(db, S("s"), S("w")) == TODANA_OK);
+  CHECK(todana_compare_and_set(db, S("s"), S("x"), version) == TODANA_OTHER);
+  CHECK(todana_get_with(db, S("s"), &value, NULL, &later) == TODANA_OK && later != version);
+  todana_free(value.data);
+  CHECK(todana_compare_and_set(db, S("s"), S("x"), later) == TODANA_OK && has(db, "s", "x"));
+  CHECK(todana_compare_and_set(db, S("gone"), S("x"), later) == TODANA_NONE);
+
+  uint64_t now = (uint64_t)time(NULL);
+  given.life = TODANA_SECONDS;
+  given.seconds = 1000;
+  CHECK(todana_touch(db, S("s"), &given) == TODANA_OK);
+  CHECK(todana_get_with(db, S("s"), &value, &read, NULL) == TODANA_OK);
+  todana_free(value.data);
+  CHECK(read.life == TODANA_AT && read.seconds >= now + 990 && read.seconds <= now + 1100);
+  given.life = TODANA_AT;
+  given.seconds = 1; // long past
+  CHECK(todana_touch(db, S("s"), &given) == TODANA_OK && has(db, "s", NULL));
+  CHECK(todana_touch(db, S("s"), NULL) == TODANA_NONE);
+  given.life = 9;
+  CHECK(todana_set_with(db, S("s"), S("v"), &given) == TODANA_INVALID && says("no life of kind 9"));
+  given.life = TODANA_SLIDING;
+  given.seconds = UINT64_MAX;
+  CHECK(todana_add(db, S("s"), S("v"), &given) == TODANA_INVALID && has(db, "s", NULL));
+  CHECK(todana_close(db) == TODANA_OK);
+}
+
+static void many_at_once(void) {
+  todana_db *db = opened("mem:tree");
+  todana_bytes keys[] = {S("a"), S("b"), S("nothing"), S("c")};
+  todana_bytes values[] = {S("1"), S(""), S("x"), S("3")};
+  todana_list three = {keys, 2}, all = {keys, 4}, given = {values, 2}, got;
+  size_t removed = 9;
+  CHECK(todana_set_many(db, three, given) == TODANA_OK);
+  CHECK(todana_set(db, S("c"), S("3")) == TODANA_OK);
+  CHECK(todana_get_many(db, all, &got) == TODANA_OK && got.len == 4);
+  CHECK(is(got.items[0], "1") && is(got.items[1], "") && got.items[2].data == NULL && is(got.items[3], "3"));
+  CHECK(((const char *)got.items[3].data)[1] == '\0');
+  todana_free(got.items);
+  CHECK(todana_set_many(db, all, given) == TODANA_INVALID && says("4 keys and 2 values"));
+  CHECK(todana_remove_many(db, all, &removed) == TODANA_OK && removed == 3);
+  todana_list none = {NULL, 0}, bad = {NULL, 2};
+  CHECK(todana_get_many(db, none, &got) == TODANA_OK && got.len == 0);
+  todana_free(got.items);
+  CHECK(todana_get_many(db, bad, &got) == TODANA_INVALID);
+  CHECK(todana_close(db) == TODANA_OK);
+}
+
+static int stop_at_three(void *context, const todana_record *record) {
+  char *seen = context;
+  strncat(seen, record->key.data, record->key.len);
+  return strlen(seen) == 3;
+}
+
+static void ranges_go_both_ways(void) {
+  todana_db *db = opened("mem:tree"), *hash = opened("mem:hash");
+  todana_iterator *iterator;
+  todana_record record;
+  todana_range range;
+  char name[2] = "a", seen[8] = "";
+  for (; name[0] <= 'f'; name[0]++) CHECK(todana_set(db, S(name), S("v")) == TODANA_OK);
+
+  memset(&range, 0, sizeof range);
+  range.from = S("b");
+  range.to = S("e");
+  range.with_to = 1;
+  range.backwards = 1;
+  CHECK(todana_iterate(db, &range, &iterator) == TODANA_OK);
+  for (name[0] = 'e'; name[0] >= 'b'; name[0]--) {
+    CHECK(todana_next(iterator, &record) == TODANA_OK && is(record.key, name) && is(record.value, "v"));
+    CHECK(record.expires_at == 0 && record.attributes.life == TODANA_NEVER);
+  }
+  CHECK(todana_next(iterator, &record) == TODANA_NONE && todana_next(iterator, &record) == TODANA_NONE);
+  CHECK(todana_iterator_close(iterator) == TODANA_OK);
+  CHECK(todana_iterator_close(iterator) == TODANA_CLOSED && todana_next(iterator, &record) == TODANA_CLOSED);
+
+  range.only_keys = range.without_from = 1;
+  range.with_to = range.backwards = 0;
+  CHECK(todana_iterate(db, &range, &iterator) == TODANA_OK);
+  CHECK(todana_next(iterator, &record) == TODANA_OK && is(record.key, "c") && record.value.data == NULL);
+  CHECK(todana_next(iterator, &record) == TODANA_OK && is(record.key, "d"));
+  CHECK(todana_next(iterator, &record) == TODANA_NONE);
+  CHECK(todana_iterator_close(iterator) == TODANA_OK);
+
+  CHECK(todana_each(db, NULL, stop_at_three, seen) == TODANA_OK && strcmp(seen, "abc") == 0);
+  CHECK(todana_iterate(hash, &range, &iterator) == TODANA_INVALID && says("no order"));
+  range.prefix = S("p");
+  CHECK(todana_iterate(db, &range, &iterator) == TODANA_INVALID);
+  memset(&range, 0, sizeof range);
+  range.backwards = 1;
+  CHECK(todana_iterate(hash, &range, &iterator) == TODANA_INVALID);
+  CHECK(todana_is_ordered(db) == TODANA_OK && todana_is_ordered(hash) == TODANA_NONE);
+
+  // An iterator and a cursor of a database that has been closed.
+  todana_cursor *cursor;
+  CHECK(todana_iterate(db, NULL, &iterator) == TODANA_OK && todana_cursor_open(db, &cursor) == TODANA_OK);
+  CHECK(todana_close(db) == TODANA_OK && todana_close(hash) == TODANA_OK);
+  CHECK(todana_next(iterator, &record) == TODANA_CLOSED && todana_cursor_first(cursor) == TODANA_CLOSED);
+  CHECK(todana_iterator_close(iterator) == TODANA_OK && todana_cursor_close(cursor) == TODANA_OK);
+}
+
+static void cursors_survive_writes(void) {
+  todana_db *db = opened("mem:tree");
+  todana_cursor *cursor;
+  todana_record record;
+  CHECK(todana_set(db, S("ant"), S("6")) == TODANA_OK && todana_set(db, S("bee"), S("6")) == TODANA_OK);
+  CHECK(todana_set(db, S("crab"), S("10")) == TODANA_OK);
+  CHECK(todana_cursor_open(db, &cursor) == TODANA_OK);
+  CHECK(todana_cursor_record(cursor, &record) == TODANA_NONE && record.key.len == 0);
+  CHECK(todana_cursor_jump(cursor, S("b")) == TODANA_OK);
+  CHECK(todana_cursor_record(cursor, &record) == TODANA_OK && is(record.key, "bee") && is(record.value, "6"));
+  CHECK(todana_remove(db, S("bee")) == TODANA_OK);
+  CHECK(todana_cursor_record(cursor, &record) == TODANA_NONE && is(record.key, "bee"));
+  CHECK(todana_cursor_set(cursor, S("7")) == TODANA_NONE);
+  CHECK(todana_cursor_step(cursor) == TODANA_OK && todana_cursor_set(cursor, S("8")) == TODANA_OK);
+  CHECK(has(db, "crab", "8") && todana_cursor_remove(cursor) == TODANA_OK);
+  CHECK(todana_cursor_step(cursor) == TODANA_NONE);
+  CHECK(todana_cursor_last(cursor) == TODANA_OK && todana_cursor_step_back(cursor) == TODANA_NONE);
+  CHECK(todana_cursor_jump_back(cursor, S("b")) == TODANA_OK);
+  CHECK(todana_cursor_close(cursor) == TODANA_OK && todana_cursor_close(NULL) == TODANA_OK);
+  CHECK(todana_cursor_first(cursor) == TODANA_CLOSED && todana_close(db) == TODANA_OK);
+}
+
+struct visited {
+  todana_db *db;
+  int code, inner;
+  char seen[32];
+};
+
+static int visit(void *context, todana_bytes key, const todana_record *record, todana_change *change) {
+  struct visited *visited = context;
+  todana_bytes value;
+  visited->inner = todana_get(visited->db, key, &value);
+  snprintf(visited->seen, sizeof visited->seen, "%.*s=%.*s", (int)key.len, (const char *)key.data,
+           record ? (int)record->value.len : 1, record ? (const char *)record->value.data : "-");
+  change->value = S("made");
+  change->attributes.flags = 5;
+  return visited->code;
+}
+
+static int see(void *context, const todana_record *record) {
+  strncat(context, record->value.data, record->value.len);
+  return 0;
+}
+
+static void visitors_decide(void) {
+  todana_db *db = opened("mem:hash");
+  struct visited visited = {db, TODANA_KEEP, 0, ""};
+  char seen[16] = "";
+  todana_attributes attributes = {TODANA_NEVER, 3, 0};
+  todana_bytes value, pair[] = {S("k"), S("l")};
+  todana_list both = {pair, 2};
+  CHECK(todana_update(db, S("k"), visit, &visited) == TODANA_OK && has(db, "k", NULL));
+  CHECK(strcmp(visited.seen, "k=-") == 0);
+  CHECK(visited.inner == TODANA_BUSY);
+  CHECK(todana_set_with(db, S("k"), S("old"), &attributes) == TODANA_OK);
+  visited.code = TODANA_PUT;
+  CHECK(todana_update(db, S("k"), visit, &visited) == TODANA_OK && strcmp(visited.seen, "k=old") == 0);
+  CHECK(todana_get_with(db, S("k"), &value, &attributes, NULL) == TODANA_OK && is(value, "made"));
+  todana_free(value.data);
+  CHECK(attributes.flags == 3);
+  visited.code = TODANA_PUT_WITH;
+  CHECK(todana_update_many(db, both, visit, &visited) == TODANA_OK && strcmp(visited.seen, "l=-") == 0);
+  CHECK(todana_get_with(db, S("k"), &value, &attributes, NULL) == TODANA_OK && attributes.flags == 5);
+  todana_free(value.data);
+  CHECK(todana_view(db, S("l"), see, seen) == TODANA_OK && strcmp(seen, "made") == 0);
+  CHECK(todana_view(db, S("m"), see, seen) == TODANA_NONE);
+  visited.code = 99;
+  CHECK(todana_update(db, S("k"), visit, &visited) == TODANA_INVALID && says("cannot return 99"));
+  CHECK(todana_update_many(db, both, visit, &visited) == TODANA_INVALID && has(db, "k", "made"));
+  visited.code = TODANA_REMOVE;
+  CHECK(todana_update_many(db, both, visit, &visited) == TODANA_OK && has(db, "k", NULL) && has(db, "l", NULL));
+  CHECK(todana_update(db, S("k"), NULL, NULL) == TODANA_INVALID && says("NULL"));
+  CHECK(todana_close(db) == TODANA_OK);
+}
+
+static void *reads_elsewhere(void *db) { return has(db, "a", "before") ? db : NULL; }
+
+static void *leaves_it_open(void *db) {
+  CHECK(todana_begin(db) == TODANA_OK && todana_set(db, S("left"), S("open")) == TODANA_OK);
+  CHECK(todana_commit(db) == TODANA_OK);
+  CHECK(todana_begin(db) == TODANA_OK && todana_set(db, S("left"), S("undone")) == TODANA_OK);
+  return db;
+}
+
+static void *in_thread(void *(*run)(void *), void *context) {
+  pthread_t thread;
+  void *result;
+  CHECK(pthread_create(&thread, NULL, run, context) == 0 && pthread_join(thread, &result) == 0);
+  return result;
+}
+
+static void transactions_are_whole_and_of_their_thread(void) {
+  todana_db *db = opened("mem:tree");
+  todana_cursor *cursor;
+  uint64_t count;
+  CHECK(todana_set(db, S("a"), S("before")) == TODANA_OK);
+  CHECK(todana_commit(db) == TODANA_INVALID && todana_abort(db) == TODANA_INVALID);
+  CHECK(todana_begin(db) == TODANA_OK && todana_begin(db) == TODANA_BUSY);
+  CHECK(todana_set(db, S("a"), S("within")) == TODANA_OK && has(db, "a", "within"));
+  CHECK(in_thread(reads_elsewhere, db) == db);
+  CHECK(todana_cursor_open(db, &cursor) == TODANA_OK && todana_cursor_first(cursor) == TODANA_OK);
+  CHECK(todana_cursor_remove(cursor) == TODANA_OK && has(db, "a", NULL));
+  CHECK(todana_snapshot(db, &(todana_db *){NULL}) == TODANA_BUSY);
+  CHECK(todana_abort(db) == TODANA_OK && has(db, "a", "before"));
+  CHECK(todana_begin(db) == TODANA_OK && todana_append(db, S("a"), S("!")) == TODANA_OK);
+  CHECK(todana_commit(db) == TODANA_OK && has(db, "a", "before!"));
+  CHECK(todana_cursor_close(cursor) == TODANA_OK);
+
+  // A thread that ends aborts what it has left open, and others go on.
+  CHECK(in_thread(leaves_it_open, db) == db);
+  CHECK(has(db, "left", "open") && todana_set(db, S("b"), S("2")) == TODANA_OK);
+  CHECK(todana_count(db, &count) == TODANA_OK && count == 3);
+
+  // Closing aborts.
+  CHECK(todana_begin(db) == TODANA_OK && todana_set(db, S("c"), S("3")) == TODANA_OK);
+  CHECK(todana_close(db) == TODANA_OK && todana_commit(db) == TODANA_CLOSED);
+}
+
+static void snapshots_stand_still(void) {
+  todana_db *db = opened("mem:hash"), *snapshot;
+  CHECK(todana_set(db, S("a"), S("1")) == TODANA_OK && todana_snapshot(db, &snapshot) == TODANA_OK);
+  CHECK(todana_set(db, S("a"), S("2")) == TODANA_OK && todana_set(db, S("b"), S("2")) == TODANA_OK);
+  CHECK(has(snapshot, "a", "1") && has(snapshot, "b", NULL) && has(db, "a", "2"));
+  CHECK(todana_set(snapshot, S("a"), S("3")) == TODANA_INVALID && todana_begin(snapshot) == TODANA_INVALID);
+  CHECK(todana_close(db) == TODANA_BUSY && has(db, "a", "2"));
+  CHECK(todana_close(snapshot) == TODANA_OK && todana_close(db) == TODANA_OK);
+  CHECK(todana_contains(snapshot, S("a")) == TODANA_CLOSED);
+}
+
+static void keys_are_found_by_their_looks(void) {
+  todana_db *db = opened("mem:tree");
+  todana_list keys;
+  todana_numbers distances;
+  const char *names[] = {"crab", "crane", "crate", "heron"};
+  for (int i = 0; i < 4; i++) CHECK(todana_set(db, S(names[i]), S("")) == TODANA_OK);
+  CHECK(todana_match_prefix(db, S("cra"), 2, &keys) == TODANA_OK && keys.len == 2);
+  CHECK(is(keys.items[0], "crab") && is(keys.items[1], "crane"));
+  todana_free(keys.items);
+  CHECK(todana_match_regex(db, "^h|te$", 9, &keys) == TODANA_OK && keys.len == 2 && is(keys.items[1], "heron"));
+  todana_free(keys.items);
+  CHECK(todana_match_regex(db, "(", 9, &keys) == TODANA_INVALID && says("regular expression"));
+  CHECK(todana_match_regex(db, "\xff", 9, &keys) == TODANA_INVALID && says("UTF-8"));
+  CHECK(todana_match_similar(db, S("crane"), 2, TODANA_BYTES, 2, &keys, &distances) == TODANA_OK);
+  CHECK(keys.len == 2 && is(keys.items[1], "crate") && distances.items[0] == 0 && distances.items[1] == 1);
+  todana_free(keys.items);
+  todana_free(distances.items);
+  CHECK(todana_match_similar(db, S("crane"), 2, 7, 2, &keys, NULL) == TODANA_INVALID);
+  CHECK(todana_close(db) == TODANA_OK);
+}
+
+static void databases_travel(void) {
+  todana_options options = {0};
+  todana_status status;
+  uint64_t count = 0;
+  char place[4096], again[4096];
+  strcpy(place, path("copy.tree"));
+  strcpy(again, path("text.tsv"));
+  options.data_dir = path("kept");
+  options.sync = TODANA_SYNC_ALWAYS;
+  todana_db *db, *other = opened("mem:tree"), *copy;
+  CHECK(todana_open("mem:hash", &options, &db) == TODANA_OK);
+  CHECK(todana_set(db, S("a"), S("1\t2")) == TODANA_OK && todana_set(db, S("b"), S("3")) == TODANA_OK);
+  CHECK(todana_sync(db) == TODANA_OK && todana_checkpoint(db) == TODANA_OK);
+  CHECK(todana_close(db) == TODANA_OK && todana_open("mem:hash", &options, &db) == TODANA_OK);
+  CHECK(has(db, "a", "1\t2"));
+  CHECK(todana_copy(db, place, &count) == TODANA_OK && count == 2);
+  CHECK(todana_copy(db, place, NULL) == TODANA_INVALID && says("is there already"));
+  copy = opened(place);
+  CHECK(has(copy, "b", "3") && todana_open(place, NULL, &(todana_db *){NULL}) == TODANA_BUSY);
+  CHECK(todana_merge(other, copy, TODANA_MERGE_SET, &count) == TODANA_OK && count == 2);
+  CHECK(todana_merge(other, copy, TODANA_MERGE_APPEND, NULL) == TODANA_OK && has(other, "b", "33"));
+  CHECK(todana_merge(other, copy, 8, NULL) == TODANA_INVALID);
+  CHECK(todana_merge(other, other, TODANA_MERGE_SET, NULL) == TODANA_INVALID && says("into itself"));
+  CHECK(todana_dump(other, again, &count) == TODANA_OK && count == 2);
+  CHECK(todana_inform(other, &status) == TODANA_OK && status.records == 2 && status.is_ordered);
+  CHECK(status.record_bytes > 0 && status.memory_bytes >= status.record_bytes && status.evictions == 0);
+  CHECK(todana_clear(other) == TODANA_OK && todana_count(other, &count) == TODANA_OK && count == 0);
+  CHECK(todana_load(other, again, &count) == TODANA_OK && count == 2 && has(other, "a", "1\t21\t2"));
+  CHECK(todana_load(other, path("nothing.tsv"), NULL) == TODANA_UNAVAILABLE && says("nothing.tsv"));
+  CHECK(todana_close(db) == TODANA_OK && todana_close(other) == TODANA_OK && todana_close(copy) == TODANA_OK);
+}
+
+static void what_is_wrong_is_said(void) {
+  todana_db *db = opened("mem:hash"), *none = NULL;
+  todana_bytes value;
+  todana_options options = {0};
+  CHECK(todana_open("carts.txt", NULL, &none) == TODANA_INVALID && says("carts.txt") && none == NULL);
+  CHECK(todana_open(NULL, NULL, &none) == TODANA_INVALID && says("name is NULL"));
+  CHECK(todana_open("\xff\xfe", NULL, &none) == TODANA_INVALID && says("UTF-8"));
+  CHECK(todana_open("mem:hash", NULL, NULL) == TODANA_INVALID && says("NULL"));
+  CHECK(todana_open(path("text.tsv/all.hash"), NULL, &none) == TODANA_UNAVAILABLE && none == NULL);
+  options.reserved[2] = 1;
+  CHECK(todana_open("mem:hash", &options, &none) == TODANA_INVALID && says("reserved"));
+  options.reserved[2] = 0;
+  options.sync = -4;
+  CHECK(todana_open("mem:hash", &options, &none) == TODANA_INVALID);
+
+  CHECK(todana_get(NULL, S("a"), &value) == TODANA_INVALID && says("the database is NULL"));
+  CHECK(todana_get(db, S("a"), NULL) == TODANA_INVALID);
+  CHECK(todana_set(db, todana_span(NULL, 3), S("v")) == TODANA_INVALID && says("NULL"));
+  CHECK(todana_set(db, todana_span("a", SIZE_MAX), S("v")) == TODANA_INVALID);
+  CHECK(todana_set(db, todana_string(NULL), S("v")) == TODANA_OK); // no bytes
+
+  // A key that is too long, and one that the tree on disk cannot hold: nothing is stored.
+  size_t len = ((size_t)1 << 28) + 1;
+  char *key = calloc(1, len);
+  CHECK(key && todana_set(db, todana_span(key, len), S("v")) == TODANA_INVALID && says("longer"));
+  CHECK(todana_contains(db, todana_span(key, len)) != TODANA_OK);
+  free(key);
+
+  // Small limits, where nothing may go.
+  todana_db *small;
+  memset(&options, 0, sizeof options);
+  options.memory_max = 4 << 20;
+  options.refuses_when_full = 1;
+  CHECK(todana_open("mem:hash", &options, &small) == TODANA_OK);
+  char *large = calloc(1, 8 << 20);
+  CHECK(large && todana_set(small, S("large"), todana_span(large, 8 << 20)) == TODANA_FULL && says("room"));
+  free(large);
+  CHECK(todana_close(small) == TODANA_OK);
+
+  // What was closed, or never open.
+  CHECK(todana_close(db) == TODANA_OK && todana_close(db) == TODANA_CLOSED && says("closed"));
+  CHECK(todana_get(db, S("a"), &value) == TODANA_CLOSED && todana_begin(db) == TODANA_CLOSED);
+  CHECK(todana_set((todana_db *)&value, S("a"), S("b")) == TODANA_CLOSED);
+  CHECK(todana_close(NULL) == TODANA_OK);
+  todana_free(NULL);
+  CHECK(strlen(todana_version()) >= 5);
+}
+
+struct shared {
+  todana_db *db;
+  int64_t sum;
+};
+
+static void *counts(void *context) {
+  int64_t zero = 0;
+  for (int i = 0; i < 5000; i++)
+    CHECK(todana_increment(((struct shared *)context)->db, S("n"), 1, &zero, NULL) == TODANA_OK);
+  return context;
+}
+
+static void *writes_until_it_is_closed(void *db) {
+  int code;
+  do code = todana_set(db, S("k"), S("v"));
+  while (code == TODANA_OK);
+  return code == TODANA_CLOSED ? db : NULL;
+}
+
+static void threads_share_a_handle(void) {
+  struct shared shared = {opened("mem:hash"), 0};
+  pthread_t threads[4];
+  void *result;
+  for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, counts, &shared) == 0);
+  for (int i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+  // The first one made it 0.
+  CHECK(has(shared.db, "n", "19999"));
+  for (int i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, writes_until_it_is_closed, shared.db) == 0);
+  while (todana_contains(shared.db, S("k")) != TODANA_OK) {}
+  CHECK(todana_close(shared.db) == TODANA_OK);
+  for (int i = 0; i < 4; i++) CHECK(pthread_join(threads[i], &result) == 0 && result == shared.db);
+}
+
+int main(int argc, char **argv) {
+  CHECK(argc == 2);
+  folder = argv[1];
+  values_are_bytes();
+  conditions_are_codes();
+  attributes_come_back();
+  many_at_once();
+  ranges_go_both_ways();
+  cursors_survive_writes();
+  visitors_decide();
+  transactions_are_whole_and_of_their_thread();
+  snapshots_stand_still();
+  keys_are_found_by_their_looks();
+  databases_travel();
+  what_is_wrong_is_said();
+  threads_share_a_handle();
+  puts("all promises are kept");
+  return 0;
+}
