@@ -21,7 +21,9 @@ A torn end of the log, as a crash leaves it, is no damage: the server cuts it
 off when it is started.
 
 A database on disk mends a torn end itself when it is opened, and a damaged
-index is made anew from its records; other damage is told, and not mended.
+index is made anew from its records. The update log of a tree is mended, and
+begins anew where it is lost: what was stored behind the tree's last checkpoint
+is lost then. Other damage is told, and not mended.
 
 A backup is not repaired: `todana restore --damaged` makes a data directory of
 what is whole in it.
@@ -64,7 +66,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         _ => error.into(),
     })?;
-    let told = tell(&repaired, directory, *yes);
+    report(&repaired, directory, *yes)
+}
+
+/// Prints what was found, and what became of it; fails where something is left to be done.
+pub(crate) fn report(repaired: &Repair, directory: &Path, yes: bool) -> Result<(), Failure> {
+    let told = tell(repaired, directory, yes);
     if !repaired.remedies.is_empty() && (!yes || repaired.unmended > 0) {
         // Whoever reads no further is told by the exit code all the same.
         return Err(Failure::miss());

@@ -5,6 +5,7 @@ mod identity;
 mod repair;
 mod replay;
 mod target;
+mod tree_repair;
 mod verification;
 
 use crate::Database;
@@ -28,6 +29,7 @@ use todana_core::{Error, ErrorKind, Result};
 pub use repair::{Remedy, Repair, repair};
 pub(crate) use repair::{is_there, repair_locked};
 pub(crate) use target::Target;
+pub use tree_repair::repair_tree;
 pub use verification::{Newest, Verified, verify};
 
 pub(crate) const LOG: &str = "log";

@@ -69,7 +69,8 @@ pub use catalog::{Catalog, CatalogEntry};
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
 pub use counters::{ClassCounters, Counters, Lane};
 pub use data_directory::{
-    DataDirectory, DataOptions, Newest, Opened, Progress, Remedy, Repair, Verified, repair, seed_of, verify,
+    DataDirectory, DataOptions, Newest, Opened, Progress, Remedy, Repair, Verified, repair, repair_tree,
+    seed_of, verify,
 };
 pub use database::Database;
 pub use db::{

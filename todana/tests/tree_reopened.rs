@@ -2,9 +2,10 @@
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
+mod folder;
 
 use crash_disk::CrashDisk;
-use std::fs;
+use folder::copy;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -54,20 +55,6 @@ impl Tree {
 
     fn records(&self) -> u64 {
         self.database.status().records
-    }
-}
-
-/// What is in the files at this moment, as a process that is killed leaves it.
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let place = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &place);
-        } else {
-            fs::copy(entry.path(), place).unwrap();
-        }
     }
 }
 

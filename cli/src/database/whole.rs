@@ -9,7 +9,7 @@ use crate::data::{self, Server, progress};
 use crate::dump::{self, Output, dump};
 use crate::interruption::Interruption;
 use crate::place::Place;
-use crate::{Failure, tsv};
+use crate::{Failure, repair, tsv};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use std::ffi::OsString;
@@ -17,6 +17,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use todana::disk::SystemDisk;
 use todana::{Action, Db, Expiry, Kind, Name, Record, Records, UnixSeconds, Visitor};
 use todana_core::Attributes;
 use todana_engine::DiskTree;
@@ -436,8 +437,15 @@ fn compact(name: &Name) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `repair`: opening mends what can be.
+/// `repair`: opening mends what can be, but for a tree's update log.
 pub(crate) fn examine(name: &Name, mends: bool) -> Result<(), Failure> {
+    if let (Kind::DiskTree, Some(path)) = (name.kind, &name.path) {
+        let repaired = todana::repair_tree(&SystemDisk, path, mends);
+        let repaired = repaired.map_err(|error| super::trouble(error, path))?;
+        if !repaired.remedies.is_empty() {
+            repair::report(&repaired, path, mends)?;
+        }
+    }
     if !mends {
         return Err(Failure::usage(format!(
             "{name} is a database on disk: `todana check {name}` tells of damage; with --yes what opening it can mend is mended"

@@ -221,6 +221,11 @@ impl DiskTree {
         store::check(directory).map(|totals| totals.records)
     }
 
+    /// Whose log the mark is of, as far as that is known ([`Checkpointed::tie`]).
+    pub fn database_id(&self) -> Option<[u8; 16]> {
+        self.store.database_id()
+    }
+
     /// Shows the newest record of a key in any layer.
     #[inline]
     fn find<T>(&self, layers: &Layers, key: &[u8], see: impl FnOnce(Option<Record<'_>>) -> T) -> Result<T> {

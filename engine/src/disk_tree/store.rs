@@ -155,6 +155,10 @@ impl Store {
         found.map(|bytes| bytes.try_into().map_err(damaged)).transpose()
     }
 
+    pub(super) fn database_id(&self) -> Option<[u8; 16]> {
+        self.database_id.get().copied()
+    }
+
     /// See [`todana_core::Checkpointed::tie`].
     pub(super) fn tie(&self, database_id: [u8; 16]) -> Result<()> {
         let known = *self.database_id.get_or_init(|| database_id);

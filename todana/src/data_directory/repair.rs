@@ -16,7 +16,7 @@ use std::sync::Arc;
 use todana_core::{ErrorKind, Result};
 
 /// Where the log is gone the database is taken to have been opened so often since as nobody has.
-const OPENINGS_UNKNOWN: u32 = 1 << 16;
+pub(super) const OPENINGS_UNKNOWN: u32 = 1 << 16;
 
 /// Copied at once.
 const PIECE: usize = 256 << 10;
@@ -104,14 +104,7 @@ fn repair_held(disk: Arc<dyn Disk>, path: &Path, held: Option<Lock>, repairs: bo
         Some(first) => salvage_for(&*disk, &log, identity, first, &starts, repairs)?,
         None => Salvage::default(),
     };
-    repair.entries = salvaged.entries;
-    for finding in salvaged.findings {
-        let remedy = match finding.lost {
-            0 => "mended".to_string(),
-            lost => format!("marked as lost, {lost} bytes; what stands behind it is kept"),
-        };
-        repair.remedies.push(Remedy { finding, remedy });
-    }
+    repair.add(salvaged.entries, salvaged.findings);
     let Salvage { end, between, .. } = salvaged;
     let log = Log { path: log, identity, first, end, between };
     repair.look_at_checkpoints(&*disk, &shelf, starts, path, &log, repairs)?;
@@ -132,7 +125,19 @@ fn repair_held(disk: Arc<dyn Disk>, path: &Path, held: Option<Lock>, repairs: bo
 }
 
 impl Repair {
-    fn find(&mut self, path: PathBuf, offset: u64, what: String, remedy: &str) {
+    /// Adds what was found in the log.
+    pub(super) fn add(&mut self, entries: u64, findings: Vec<Finding>) {
+        self.entries = entries;
+        for finding in findings {
+            let remedy = match finding.lost {
+                0 => "mended".to_string(),
+                lost => format!("marked as lost, {lost} bytes; what stands behind it is kept"),
+            };
+            self.remedies.push(Remedy { finding, remedy });
+        }
+    }
+
+    pub(super) fn find(&mut self, path: PathBuf, offset: u64, what: String, remedy: &str) {
         let finding = Finding { path, offset, what, lost: 0 };
         self.remedies.push(Remedy { finding, remedy: remedy.into() });
     }
@@ -296,14 +301,14 @@ impl Repair {
 }
 
 /// The log of a damaged directory.
-struct Log {
-    path: PathBuf,
-    identity: Identity,
-    first: Option<Position>,
+pub(super) struct Log {
+    pub(super) path: PathBuf,
+    pub(super) identity: Identity,
+    pub(super) first: Option<Position>,
     /// Where its entries end once it is repaired, if there are any.
-    end: Position,
+    pub(super) end: Position,
     /// The beginnings of checkpoints that are between two of them.
-    between: Vec<Position>,
+    pub(super) between: Vec<Position>,
 }
 
 impl Log {
@@ -319,8 +324,12 @@ impl Log {
             Some(_) => one.start.0.checked_sub(self.end.0).is_some_and(can_be_marked),
             None => true,
         };
-        let lost = self.next(one).0.checked_sub(one.start.0);
-        is_free && lost.is_some_and(|lost| lost == 0 || can_be_marked(lost))
+        is_free && self.can_begin(one.start, self.next(one))
+    }
+
+    /// Whether it can begin at one place and have marked as lost what is missing up to another.
+    pub(super) fn can_begin(&self, start: Position, next: Position) -> bool {
+        next.0.checked_sub(start.0).is_some_and(|lost| lost == 0 || can_be_marked(lost))
     }
 
     /// Where it goes on behind the place where a checkpoint begins.
@@ -344,12 +353,12 @@ impl Lacking {
     }
 }
 
-fn first_segment(disk: &dyn Disk, log: &Path) -> Result<Option<Position>> {
+pub(super) fn first_segment(disk: &dyn Disk, log: &Path) -> Result<Option<Position>> {
     Ok(names(disk, log)?.iter().filter_map(|name| segment_start(name)).min())
 }
 
 /// The names in a directory; none if it is missing, which is not made without being told to.
-fn names(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
+pub(super) fn names(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
     match disk.list(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         names => names.map_err(|error| cannot("read", directory, &error)),
@@ -365,7 +374,7 @@ pub(crate) fn is_there(disk: &dyn Disk, file: &Path) -> Result<bool> {
 }
 
 /// Gives a file the name that damaged ones have, one that is not taken.
-fn set_aside(disk: &dyn Disk, directory: &Path, path: &Path) -> Result<()> {
+pub(super) fn set_aside(disk: &dyn Disk, directory: &Path, path: &Path) -> Result<()> {
     let aside = || -> io::Result<()> {
         disk.rename(path, &unused(disk, directory, path)?)?;
         disk.sync_directory(directory)

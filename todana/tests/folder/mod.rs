@@ -191,3 +191,17 @@ pub(crate) fn files(directory: &Path) -> Vec<PathBuf> {
     found.sort();
     found
 }
+
+/// What is in the files at this moment, as a process that is killed leaves it.
+pub(crate) fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let place = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &place);
+        } else {
+            fs::copy(entry.path(), place).unwrap();
+        }
+    }
+}
