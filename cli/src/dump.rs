@@ -9,6 +9,7 @@ use crate::data::{Server, progress};
 use crate::{Failure, tsv};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 use todana_client::{Connection, Error, Found};
@@ -21,43 +22,92 @@ const BUFFER: usize = 1 << 18;
 type Listed = (Vec<u8>, tsv::Expiry);
 
 pub(crate) fn dump(server: &Server, path: &Path) -> Result<(), Failure> {
+    let mut output = Output::create(path).map_err(|error| named(path, error))?;
+    let mut written = 0u64;
+    let wanted = Wanted { keys: &|_| true, values: true };
+    let left_out = walk_server(server, &wanted, &mut |key, value, flags, expiry| {
+        tsv::put(&mut output, key, value, flags, expiry).map_err(|error| named(path, error))?;
+        written += 1;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    output.finish().map_err(|error| named(path, error))?;
+    eprintln!("{written} records written");
+    left_out.told()
+}
+
+/// Which records of a server are wanted, and whether their values are.
+pub(crate) struct Wanted<'w> {
+    pub(crate) keys: &'w dyn Fn(&[u8]) -> bool,
+    pub(crate) values: bool,
+}
+
+/// What is shown each record of a server: key, value, flags, expiry.
+pub(crate) type See<'s> = dyn FnMut(&[u8], &[u8], u32, tsv::Expiry) -> Result<ControlFlow<()>, Failure> + 's;
+
+/// What could not be read.
+#[derive(Default)]
+pub(crate) struct LeftOut {
+    records: u64,
+    /// A key that was left out, and why.
+    example: Option<String>,
+}
+
+impl LeftOut {
+    /// Fails if there is anything.
+    pub(crate) fn told(self) -> Result<(), Failure> {
+        match self.example {
+            None => Ok(()),
+            Some(example) => {
+                Err(Failure::trouble(format!("{} records are left out; one is {example}", self.records)))
+            }
+        }
+    }
+}
+
+/// Shows the records of a server, in no order, until `see` breaks.
+pub(crate) fn walk_server(
+    server: &Server,
+    wanted: &Wanted<'_>,
+    see: &mut See<'_>,
+) -> Result<LeftOut, Failure> {
     let mut keys = server.connect()?;
     let mut values = server.connect()?;
     let total = values.stats("")?.into_iter().find(|(name, _)| name == "curr_items");
     let total = total.and_then(|(_, value)| value.parse().ok());
     let reads = if values.takes_meta()? { Reads::Peeks } else { Reads::Gets };
-    let output = Output::create(path).map_err(|error| named(path, error))?;
-    let mut dump = Dump { output, path, reads, written: 0, left_out: 0, example: None };
+    let mut walk = Walk { see, values: wanted.values, reads, left_out: LeftOut::default(), is_over: false };
     let bar = progress(total, "{wide_bar} {pos}/{len} records {per_sec} eta {eta}");
 
-    let (mut batch, mut failure) = (Vec::new(), None);
+    let (mut batch, mut failure, mut passed) = (Vec::new(), None, 0);
     let listed = keys.metadump(|line| {
-        batch.push(read_listed(line).ok_or(Error::Malformed)?);
+        let listed: Listed = read_listed(line).ok_or(Error::Malformed)?;
+        passed += 1;
+        if !(wanted.keys)(&listed.0) {
+            return Ok(());
+        }
+        batch.push(listed);
         if batch.len() < KEYS_AT_ONCE {
             return Ok(());
         }
-        let outcome = dump.take(&mut values, &mut batch);
-        bar.set_position(dump.written);
-        outcome.map_err(|error| {
+        let outcome = walk.take(&mut values, &mut batch);
+        bar.set_position(passed);
+        if let Err(error) = outcome {
             failure = Some(error);
-            // Only to end the listing.
-            io::Error::from(io::ErrorKind::Interrupted).into()
-        })
+        } else if !walk.is_over {
+            return Ok(());
+        }
+        // Only to end the listing.
+        Err(io::Error::from(io::ErrorKind::Interrupted).into())
     });
     if let Some(failure) = failure {
         return Err(failure);
     }
-    listed?;
-    dump.take(&mut values, &mut batch)?;
-    dump.output.finish().map_err(|error| named(path, error))?;
-    bar.finish_and_clear();
-    eprintln!("{} records written", dump.written);
-    match dump.example {
-        None => Ok(()),
-        Some(example) => {
-            Err(Failure::trouble(format!("{} records are left out; one is {example}", dump.left_out)))
-        }
+    if !walk.is_over {
+        listed?;
+        walk.take(&mut values, &mut batch)?;
     }
+    bar.finish_and_clear();
+    Ok(walk.left_out)
 }
 
 /// How values are read.
@@ -67,45 +117,55 @@ enum Reads {
     Gets,
 }
 
-struct Dump<'a> {
-    output: Output,
-    path: &'a Path,
+struct Walk<'a, 's> {
+    see: &'a mut See<'s>,
+    values: bool,
     reads: Reads,
-    written: u64,
-    left_out: u64,
-    /// A key that was left out, and why.
-    example: Option<String>,
+    left_out: LeftOut,
+    /// No more is wanted.
+    is_over: bool,
 }
 
-impl Dump<'_> {
-    /// Writes the records of these keys. One that was removed since it was listed is not there, and not missed.
+impl Walk<'_, '_> {
+    /// Shows the records of these keys. One that was removed since it was listed is not there, and not missed.
     fn take(&mut self, values: &mut Connection, batch: &mut Vec<Listed>) -> Result<(), Failure> {
-        let keys: Vec<&[u8]> = batch.iter().map(|(key, _)| key.as_slice()).collect();
         let mut outcome = Ok(());
-        let see = |at: usize, found: Result<Found<'_>, Error>| {
+        let (see, is_over) = (&mut self.see, &mut self.is_over);
+        let mut show = |key: &[u8], value: &[u8], flags, expiry| {
+            if outcome.is_err() || *is_over {
+                return;
+            }
+            match see(key, value, flags, expiry) {
+                Ok(flow) => *is_over = flow.is_break(),
+                Err(failure) => outcome = Err(failure),
+            }
+        };
+        if !self.values {
+            batch.drain(..).for_each(|(key, expiry)| show(&key, b"", 0, expiry));
+            return outcome;
+        }
+        let left_out = &mut self.left_out;
+        let keys: Vec<&[u8]> = batch.iter().map(|(key, _)| key.as_slice()).collect();
+        let found = |at: usize, found: Result<Found<'_>, Error>| {
             let (key, expiry) = &batch[at];
             match found {
-                _ if outcome.is_err() => {}
-                Ok(Found { value, flags }) => {
-                    outcome = tsv::put(&mut self.output, key, value, flags, *expiry);
-                    self.written += 1;
-                }
+                Ok(Found { value, flags }) => show(key, value, flags, *expiry),
                 Err(error) => {
-                    self.left_out += 1;
+                    left_out.records += 1;
                     let reason = match error {
                         Error::Invalid(_) => "no request can carry it".to_string(),
                         error => error.to_string(),
                     };
-                    self.example.get_or_insert_with(|| format!("\"{}\": {reason}", key.escape_ascii()));
+                    left_out.example.get_or_insert_with(|| format!("\"{}\": {reason}", key.escape_ascii()));
                 }
             }
         };
         match self.reads {
-            Reads::Peeks => values.peek_any(&keys, see)?,
-            Reads::Gets => values.read_any(&keys, see)?,
+            Reads::Peeks => values.peek_any(&keys, found)?,
+            Reads::Gets => values.read_any(&keys, found)?,
         }
         batch.clear();
-        outcome.map_err(|error| named(self.path, error))
+        outcome
     }
 }
 

@@ -1,11 +1,14 @@
-//! Where records are: at a server, or in a database on disk that no server has open.
+//! Where records are: at a server, or in a database on disk or a data directory that no server has open.
 //!
 //! ```text
 //! PATH.hash  PATH.tree  PATH.kch ...              a database
+//! ./PATH  /PATH                                   a data directory: anything else with a slash in it
 //! host:port  [v6]:port  unix:path  todana://host  a server, and so is everything else
 //! ```
 
+use crate::Failure;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use todana::{Kind, Name};
 use todana_client::Destination;
@@ -16,7 +19,46 @@ pub(crate) enum Place {
     /// At a server.
     Server(Destination),
     /// In a database on disk.
-    Database(Name),
+    Database(Local),
+}
+
+/// What the command line opens itself.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Local {
+    /// A database on disk.
+    Named(Name),
+    /// What a server has kept of a database in memory (`--data-dir`).
+    Kept(PathBuf),
+}
+
+impl Local {
+    /// Where it lies.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Local::Named(name) => name.path.as_deref().unwrap_or(Path::new("")),
+            Local::Kept(path) => path,
+        }
+    }
+
+    /// The name of a database on disk; fails for a data directory, which `what` is not for.
+    pub(crate) fn named(&self, what: &str) -> Result<&Name, Failure> {
+        match self {
+            Local::Named(name) => Ok(name),
+            Local::Kept(path) => Err(Failure::usage(format!(
+                "{} is a data directory, if anything; {what}, as ./x.hash and ./x.tree are",
+                path.display()
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Local::Named(name) => name.fmt(f),
+            Local::Kept(path) => path.display().fmt(f),
+        }
+    }
 }
 
 impl FromStr for Place {
@@ -26,11 +68,12 @@ impl FromStr for Place {
         let is_address = text.contains("://") || text.starts_with("unix:");
         match Name::parse(text) {
             Ok(name) if !is_address => match name.kind {
-                Kind::DiskHash | Kind::DiskTree => Ok(Place::Database(name)),
+                Kind::DiskHash | Kind::DiskTree => Ok(Place::Database(Local::Named(name))),
                 Kind::MemHash | Kind::MemTree => Err(format!(
                     "{text} is in the memory of the server that has it: name that server, or a database on disk"
                 )),
             },
+            _ if text.contains('/') && !is_address => Ok(Place::Database(Local::Kept(text.into()))),
             _ => text.parse().map(Place::Server).map_err(|error| format!("{error}")),
         }
     }
@@ -52,12 +95,15 @@ mod tests {
     #[test]
     fn databases_are_told_from_servers() {
         for text in ["x.hash", "./x.tree", "/var/lib/carts.kch#bnum=1", "carts=x.tch", "dir:1/x.tree"] {
-            assert!(matches!(text.parse(), Ok(Place::Database(_))), "{text}");
+            assert!(matches!(text.parse(), Ok(Place::Database(Local::Named(_)))), "{text}");
         }
         for text in
             ["127.0.0.1:11211", "cache.hash:11211", "unix:/run/x.hash", "todana://x.hash", "localhost", "::1"]
         {
             assert!(matches!(text.parse(), Ok(Place::Server(_))), "{text}");
+        }
+        for text in ["./data", "/var/lib/todana", "data/", "../x:1"] {
+            assert_eq!(text.parse(), Ok(Place::Database(Local::Kept(text.into()))));
         }
         for text in ["mem:hash", "%", "*#capcnt=5"] {
             assert!(text.parse::<Place>().unwrap_err().contains("memory of the server"), "{text}");

@@ -13,7 +13,7 @@
 use crate::Failure;
 use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
-use crate::place::Place;
+use crate::place::{Local, Place};
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -157,7 +157,7 @@ pub(crate) fn expect_directory(path: &Path, what: &str) -> Result<(), Failure> {
 
 /// The database on disk that a path leads to, if it is one: others may have named a directory so.
 pub(crate) fn database(path: &Path) -> Option<Name> {
-    let Ok(Place::Database(name)) = path.to_str()?.parse() else { return None };
+    let Ok(Place::Database(Local::Named(name))) = path.to_str()?.parse() else { return None };
     let is_one = match name.kind {
         Kind::DiskTree => path.join("tree").is_dir(),
         _ => path.is_dir() && !path.join("identity").exists() && !path.join("log").exists(),

@@ -36,6 +36,12 @@ pub(crate) struct Arguments {
     directory: PathBuf,
 }
 
+impl Arguments {
+    pub(crate) fn of(directory: &Path) -> Arguments {
+        Arguments { directory: directory.into() }
+    }
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     expect_directory(&arguments.directory, "verify")?;
     if let Some(name) = database(&arguments.directory) {

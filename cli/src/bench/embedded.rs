@@ -4,10 +4,11 @@ use super::process;
 use super::workload::{Operation, Workload};
 use crate::Failure;
 use crate::data::progress;
+use crate::place::Local;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use todana::{Db, Name, Records};
+use todana::{Db, Records};
 
 /// How much work, by how many.
 pub(super) struct Plan {
@@ -27,7 +28,7 @@ pub(super) struct Cost {
 }
 
 /// Stores all keys, and then runs the mix, as the arguments of the benchmark say.
-pub(super) fn run(name: &Name, workload: &Workload, plans: &[Plan]) -> Result<(), Failure> {
+pub(super) fn run(name: &Local, workload: &Workload, plans: &[Plan]) -> Result<(), Failure> {
     let db = crate::database::open(name, true)?;
     for plan in plans {
         let cost = measure(&db, workload, plan)?;

@@ -10,13 +10,18 @@ pub(crate) use records::run;
 pub(crate) use whole::{Command, examine, run as run_whole};
 
 use crate::Failure;
+use crate::place::Local;
 use std::path::Path;
 use todana::{Db, DbOptions, Name};
 use todana_core::{Error, ErrorKind};
 
 /// Opens a database. One that is only read, or removed from, is not made.
-pub(crate) fn open(name: &Name, makes: bool) -> Result<Db, Failure> {
-    let path = name.path.as_deref().unwrap_or(Path::new(""));
+pub(crate) fn open(local: &Local, makes: bool) -> Result<Db, Failure> {
+    let path = local.path();
+    let name = match local {
+        Local::Named(name) => name,
+        Local::Kept(path) => return open_kept(path),
+    };
     if !makes {
         expect_kept(name)?;
     }
@@ -24,6 +29,21 @@ pub(crate) fn open(name: &Name, makes: bool) -> Result<Db, Failure> {
         expect(path)?;
     }
     DbOptions::default().open(&name.to_string()).map_err(|error| trouble(error, path))
+}
+
+/// Opens what a server has kept of a database in memory; none is made. It is read into memory, in the order of the keys.
+fn open_kept(path: &Path) -> Result<Db, Failure> {
+    expect(path)?;
+    let shown = path.display();
+    if path.join("backup").is_file() {
+        return Err(Failure::usage(format!("{shown} is a backup: `todana restore` makes a database of it")));
+    }
+    if !path.join("identity").is_file() {
+        return Err(Failure::trouble(format!(
+            "{shown} is no data directory: there is no file `identity` in it"
+        )));
+    }
+    DbOptions::default().data_dir(path).open("mem:tree").map_err(|error| trouble(error, path))
 }
 
 /// Fails for a name that has the database emptied as it is opened: whoever wants what is in it cannot mean that.

@@ -3,16 +3,17 @@
 use super::open;
 use crate::Failure;
 use crate::data::{self, Command};
+use crate::place::Local;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use todana::{Db, Name, Records};
+use todana::{Db, Records};
 use todana_client::{Item, Store, Verb};
 use todana_core::{
     Arithmetic, Command as Act, Direction, Get, Needs, Refusal, Reply, Store as Put, StoreMode, Touch, Ttl,
 };
 
 /// Runs a data command on a database. What it has changed is on disk when it ends.
-pub(crate) fn run(command: &Command, name: &Name) -> Result<(), Failure> {
+pub(crate) fn run(command: &Command, name: &Local) -> Result<(), Failure> {
     match command {
         Command::Get { keys, json, versions, .. } => {
             let db = open(name, false)?;

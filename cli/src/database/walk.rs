@@ -19,7 +19,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    fn has(&self, key: &[u8]) -> bool {
+    pub(super) fn has(&self, key: &[u8]) -> bool {
         self.prefix.as_ref().is_none_or(|prefix| key.starts_with(prefix))
             && self.from.as_ref().is_none_or(|from| key >= from.as_slice())
             && self.to.as_ref().is_none_or(|to| key < to.as_slice())

@@ -6,10 +6,10 @@ use crate::amount::amount;
 use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
 use crate::data::{self, Server, progress};
-use crate::dump::{self, Output, dump};
+use crate::dump::{self, Output, Wanted, dump, walk_server};
 use crate::interruption::Interruption;
-use crate::place::Place;
-use crate::{Failure, repair, tsv};
+use crate::place::{Local, Place};
+use crate::{Failure, repair, tsv, verify};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use std::ffi::OsString;
@@ -25,7 +25,7 @@ use todana_engine::DiskTree;
 /// A server or a database, and what gets one into the server.
 #[derive(Debug, Args)]
 pub(crate) struct Where {
-    /// The database: ./x.hash, ./x.tree; or a server, host:port
+    /// The database: ./x.hash, ./x.tree, or a data directory; or a server, host:port
     #[arg(value_name = "DB")]
     place: Place,
     #[command(flatten)]
@@ -51,14 +51,13 @@ pub(crate) enum Command {
         #[command(flatten)]
         of: Where,
     },
-    /// Print the keys of a database on disk, of a tree in order
+    /// Print the keys of a database, of a tree in order
     #[command(
         after_help = "Examples:\n  todana list ./users.tree --prefix a --limit 10\n  todana list ./users.tree --from k --to m --values\n  todana list ./users.tree --reverse --limit 1\n\nControl characters and backslashes in keys and values are escaped as in docs/format/tsv.md."
     )]
     List {
-        /// The database: ./x.hash, ./x.tree
-        #[arg(value_name = "DB")]
-        place: Place,
+        #[command(flatten)]
+        of: Where,
         /// Only keys that begin so
         #[arg(long)]
         prefix: Option<OsString>,
@@ -158,10 +157,17 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
             writeln!(io::stdout(), "{count}")?;
             Ok(())
         }
-        Command::List { place, prefix, from, to, limit, reverse, values } => {
+        Command::List { of, prefix, from, to, limit, reverse, values } => {
             let bytes = |word: Option<OsString>| word.map(|word| word.as_bytes().to_vec());
             let range = Range { prefix: bytes(prefix), from: bytes(from), to: bytes(to), reverse };
-            list(database(&place)?, &range, limit.unwrap_or(u64::MAX), values)
+            let limit = limit.unwrap_or(u64::MAX);
+            match &of.place {
+                Place::Database(local) => list(local, &range, limit, values),
+                Place::Server(_) if range.reverse => {
+                    Err(Failure::usage("a server lists its keys in no order; --reverse needs a tree"))
+                }
+                Place::Server(_) => list_of_server(&of.server(), &range, limit, values),
+            }
         }
         Command::Import { to, file } => match &to.place {
             Place::Database(name) => import(name, &file),
@@ -171,14 +177,20 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
             Place::Database(name) => export(name, &file),
             Place::Server(_) => dump(&of.server(), &file),
         },
-        Command::Copy { from, to } => copy(database(&from)?, database(&to)?),
+        Command::Copy { from, to } => {
+            copy(database(&from, COPIES)?, database(&to, "`todana import` fills a server")?)
+        }
         Command::Merge { to, from, keep } => {
-            let to = database(&to)?;
-            let from = from.iter().map(database).collect::<Result<Vec<&Name>, Failure>>()?;
+            let to = database(&to, "`todana import` fills a server")?;
+            let from =
+                from.iter().map(|from| database(from, COPIES)).collect::<Result<Vec<&Local>, Failure>>()?;
             merge(to, &from, keep)
         }
-        Command::Compact { place } => compact(database(&place)?),
-        Command::Check { place } => check(database(&place)?),
+        Command::Compact { place } => compact(database(&place, "a server compacts by itself")?),
+        Command::Check { place } => check(database(
+            &place,
+            "`todana backup` makes a copy of a server's at work, which `todana verify` checks",
+        )?),
     }
 }
 
@@ -189,26 +201,33 @@ impl Where {
 }
 
 /// The database of a word that may name no server.
-fn database(place: &Place) -> Result<&Name, Failure> {
+fn database<'p>(place: &'p Place, hint: &str) -> Result<&'p Local, Failure> {
     match place {
-        Place::Database(name) => Ok(name),
+        Place::Database(local) => Ok(local),
         Place::Server(_) => Err(Failure::usage(format!(
-            "{place} is no database on disk, as ./x.hash and ./x.tree are; `todana backup` and `todana dump` copy a server's"
+            "{place} is no database on disk, as ./x.hash and ./x.tree are; {hint}"
         ))),
     }
 }
+
+/// What there is for a server instead.
+const COPIES: &str = "`todana backup` and `todana export` copy a server's";
 
 /// A bar over so many records; none unless somebody looks.
 fn records_bar(total: u64) -> ProgressBar {
     progress(Some(total), "{wide_bar} {pos}/{len} records {per_sec} eta {eta}")
 }
 
-pub(super) fn inform(name: &Name, json: bool) -> Result<(), Failure> {
-    let db = open(name, false)?;
+pub(super) fn inform(local: &Local, json: bool) -> Result<(), Failure> {
+    let db = open(local, false)?;
     let status = db.status();
-    let path = name.path.as_deref().unwrap_or(Path::new(""));
+    let path = local.path();
+    let kind = match local {
+        Local::Named(name) => name.kind.word(),
+        Local::Kept(_) => "data directory",
+    };
     let mut facts: Vec<(&str, serde_json::Value)> = vec![
-        ("kind", name.kind.word().into()),
+        ("kind", kind.into()),
         ("path", path.display().to_string().into()),
         ("records", status.records.into()),
         ("live_bytes", status.live_bytes.into()),
@@ -255,7 +274,7 @@ fn size_of(path: &Path) -> Result<u64, Failure> {
     Ok(sum)
 }
 
-fn list(name: &Name, range: &Range, limit: u64, values: bool) -> Result<(), Failure> {
+fn list(name: &Local, range: &Range, limit: u64, values: bool) -> Result<(), Failure> {
     let db = open(name, false)?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     let mut left = limit;
@@ -276,7 +295,29 @@ fn list(name: &Name, range: &Range, limit: u64, values: bool) -> Result<(), Fail
     Ok(())
 }
 
-pub(super) fn export(name: &Name, file: &Path) -> Result<(), Failure> {
+/// The same of a server: in no order, as it goes over all of its keys.
+fn list_of_server(server: &Server, range: &Range, limit: u64, values: bool) -> Result<(), Failure> {
+    if limit == 0 {
+        return Ok(());
+    }
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut left = limit;
+    let wanted = Wanted { keys: &|key| range.has(key), values };
+    let left_out = walk_server(server, &wanted, &mut |key, value, _, _| {
+        tsv::escape(&mut out, key)?;
+        if values {
+            out.write_all(b"\t")?;
+            tsv::escape(&mut out, value)?;
+        }
+        out.write_all(b"\n")?;
+        left -= 1;
+        Ok(if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    out.flush()?;
+    left_out.told()
+}
+
+pub(super) fn export(name: &Local, file: &Path) -> Result<(), Failure> {
     let db = open(name, false)?;
     let mut output = Output::create(file).map_err(|error| dump::named(file, error))?;
     let bar = records_bar(db.count());
@@ -299,7 +340,7 @@ pub(super) fn export(name: &Name, file: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-pub(super) fn import(name: &Name, file: &Path) -> Result<(), Failure> {
+pub(super) fn import(name: &Local, file: &Path) -> Result<(), Failure> {
     let (input, bar) = data::input(file)?;
     let db = open(name, true)?;
     let (mut input, mut line) = (BufReader::with_capacity(1 << 18, input), Vec::new());
@@ -379,7 +420,8 @@ fn pour(from: &Db, to: &Db, keeps: bool) -> Result<u64, Failure> {
     Ok(poured)
 }
 
-fn copy(from: &Name, to: &Name) -> Result<(), Failure> {
+fn copy(from: &Local, to: &Local) -> Result<(), Failure> {
+    let to = to.named("a copy is a database on disk")?;
     let path = to.path.as_deref().unwrap_or(Path::new(""));
     if path.symlink_metadata().is_ok() {
         return Err(Failure::usage(format!("{} is there already, and is not replaced", path.display())));
@@ -398,13 +440,15 @@ fn copy(from: &Name, to: &Name) -> Result<(), Failure> {
     Ok(())
 }
 
-fn merge(to: &Name, from: &[&Name], keeps: bool) -> Result<(), Failure> {
-    for name in from {
-        if name.path == to.path {
-            return Err(Failure::usage(format!("{name} is merged into itself")));
+fn merge(to: &Local, from: &[&Local], keeps: bool) -> Result<(), Failure> {
+    for local in from {
+        if local.path() == to.path() {
+            return Err(Failure::usage(format!("{local} is merged into itself")));
         }
-        expect_kept(name)?;
-        expect(name.path.as_deref().unwrap_or(Path::new("")))?;
+        if let Local::Named(name) = local {
+            expect_kept(name)?;
+        }
+        expect(local.path())?;
     }
     let target = open(to, true)?;
     let mut merged = 0;
@@ -416,17 +460,24 @@ fn merge(to: &Name, from: &[&Name], keeps: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn compact(name: &Name) -> Result<(), Failure> {
-    let path = name.path.as_deref().unwrap_or(Path::new(""));
+fn compact(local: &Local) -> Result<(), Failure> {
+    let path = local.path();
     expect(path)?;
-    if name.kind == Kind::DiskTree {
+    if let Local::Named(name) = local
+        && name.kind == Kind::DiskTree
+    {
         return Err(Failure::usage(format!(
             "{name} uses the room that old records have left again, and does not give it back: `todana copy {name} NEW.tree` makes one that lies close"
         )));
     }
     let before = size_of(path)?;
-    let db = open(name, false)?;
+    let db = open(local, false)?;
     let bar = progress(None, "{spinner} compacting, {bytes} on disk");
+    if matches!(local, Local::Kept(_)) {
+        // What of the log is older than two checkpoints goes.
+        db.checkpoint()?;
+        db.checkpoint()?;
+    }
     while db.database().maintain() {
         bar.set_position(db.database().engine().durable().map_or(0, |durable| durable.usage().bytes));
     }
@@ -451,16 +502,20 @@ pub(crate) fn examine(name: &Name, mends: bool) -> Result<(), Failure> {
             "{name} is a database on disk: `todana check {name}` tells of damage; with --yes what opening it can mend is mended"
         )));
     }
-    check(name)
+    check(&Local::Named(name.clone()))
 }
 
-fn check(name: &Name) -> Result<(), Failure> {
+fn check(local: &Local) -> Result<(), Failure> {
     let damaged = |error: &dyn std::fmt::Display| {
         // Whoever reads no further is told by the exit code all the same.
         let _ = writeln!(io::stdout(), "damaged: {error}");
         Failure::miss()
     };
-    let path = name.path.as_deref().unwrap_or(Path::new(""));
+    let name = match local {
+        Local::Named(name) => name,
+        Local::Kept(path) => return verify::run(&verify::Arguments::of(path)),
+    };
+    let path = local.path();
     expect_kept(name)?;
     expect(path)?;
     let db = match todana::Db::open(&name.to_string()) {
