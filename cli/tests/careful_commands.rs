@@ -3,36 +3,18 @@
 
 mod running;
 
-use running::{text, todana};
+use running::{expect, refused, text, todana};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, Sync};
 use todana::{Clock, DataDirectory, DataOptions, Database, SystemClock};
 use todana_core::{Command, Store};
 use todana_engine::{MemHash, MemHashOptions};
-
-fn run(words: &[&str]) -> Output {
-    todana().args(words).output().unwrap()
-}
-
-/// What a command prints, whose exit code must be this.
-fn expect(words: &[&str], code: i32) -> String {
-    let output = run(words);
-    assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
-    text(&output.stdout)
-}
-
-/// Why a command fails with this exit code.
-fn refused(words: &[&str], code: i32) -> String {
-    let output = run(words);
-    assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stdout));
-    text(&output.stderr)
-}
 
 /// A data directory with these records.
 fn directory_with(path: &Path, records: &[(&str, &[u8])]) {

@@ -2,53 +2,8 @@
 
 mod running;
 
-use running::{Server, text, todana};
-use std::io::Write;
+use running::{Folder, Server, text, todana};
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
-
-/// A folder in which commands are run.
-struct Folder(tempfile::TempDir);
-
-impl Folder {
-    fn new() -> Folder {
-        Folder(tempfile::tempdir().unwrap())
-    }
-
-    fn run(&self, words: &[&str]) -> Output {
-        todana().args(words).current_dir(self.0.path()).output().unwrap()
-    }
-
-    /// Runs a command and checks its exit code; returns what it printed.
-    fn expect(&self, words: &[&str], code: i32) -> String {
-        let output = self.run(words);
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
-        text(&output.stdout)
-    }
-
-    /// What a command that fails so says.
-    fn complaint(&self, words: &[&str], code: i32) -> String {
-        let output = self.run(words);
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stdout));
-        text(&output.stderr)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn import(&self, name: &str, lines: &str) -> Output {
-        let mut command = todana();
-        command
-            .args(["import", name])
-            .current_dir(self.0.path())
-            .stdin(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-        child.wait_with_output().unwrap()
-    }
-}
 
 const BOTH: [&str; 2] = ["x.hash", "./x.tree"];
 
@@ -271,7 +226,7 @@ fn largest_file(directory: &Path) -> PathBuf {
 fn check_finds_a_byte_that_has_changed() {
     let folder = Folder::new();
     folder.import("x.hash", &many());
-    let file = largest_file(&folder.path("x.hash"));
+    let file = largest_file(folder.path("x.hash").as_ref());
     let mut bytes = std::fs::read(&file).unwrap();
     let at = bytes.len() / 2;
     bytes[at] ^= 1;
@@ -297,7 +252,7 @@ fn bench_runs_on_a_database_without_a_server() {
 fn a_server_keeps_a_database_that_the_command_line_finds_again() {
     let folder = Folder::new();
     for name in ["x.hash", "x.tree", "x.tcb"] {
-        let path = folder.path(name).display().to_string();
+        let path = folder.path(name);
         let mut server = Server::start(&[&path, "--sync", "always"]);
         server.expect(&["set", "a", "1"], 0);
         assert_eq!(server.expect(&["count", &server.address], 0), "1\n");
@@ -317,11 +272,11 @@ fn a_server_keeps_a_database_that_the_command_line_finds_again() {
 #[test]
 fn the_banner_tells_each_database_and_a_file_may_name_them() {
     let folder = Folder::new();
-    let path = folder.path("x.tree").display().to_string();
+    let path = folder.path("x.tree");
     let config = folder.path("todana.toml");
     std::fs::write(&config, format!("database = [\"mem:hash\", \"carts={path}\"]\nsync = \"always\"\n"))
         .unwrap();
-    let mut server = Server::start(&["--config", config.to_str().unwrap()]);
+    let mut server = Server::start(&["--config", &config]);
     let mut lines = Vec::new();
     use std::io::BufRead;
     for _ in 0..2 {
@@ -332,7 +287,7 @@ fn the_banner_tells_each_database_and_a_file_may_name_them() {
     assert!(lines[0].starts_with("database 0: mem:hash, gone with the process"), "{lines:?}");
     assert!(lines[1].starts_with(&format!("database 1 (carts): {path}, disk:tree")), "{lines:?}");
     assert!(lines[1].contains("--sync always"), "{lines:?}");
-    let shown = folder.expect(&["config", "show", "--", "--config", config.to_str().unwrap(), "x.hash"], 0);
+    let shown = folder.expect(&["config", "show", "--", "--config", &config, "x.hash"], 0);
     let of_database: Vec<&str> = shown.lines().filter(|line| line.starts_with("database")).collect();
     assert!(of_database.len() == 1 && of_database[0].contains("x.hash"), "{shown}");
     assert!(!of_database[0].contains("carts") && of_database[0].contains("flag"), "{shown}");

@@ -2,58 +2,23 @@
 
 mod running;
 
-use running::{Server, text, todana};
+use running::{Folder, Server, text, todana};
 use std::fs;
 use std::io::{BufRead, Write};
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A folder in which commands are run.
-struct Folder(tempfile::TempDir);
+/// All records of a database or a server as text, in order.
+fn records(folder: &Folder, place: &str) -> Vec<String> {
+    let exported = folder.expect(&["export", place], 0);
+    let mut lines: Vec<String> = exported.lines().map(String::from).collect();
+    lines.sort();
+    lines
+}
 
-impl Folder {
-    fn new() -> Folder {
-        Folder(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.path().join(name).to_str().unwrap().to_string()
-    }
-
-    fn run(&self, words: &[&str]) -> Output {
-        todana().args(words).current_dir(self.0.path()).output().unwrap()
-    }
-
-    /// Runs a command and checks its exit code; returns what it printed.
-    fn expect(&self, words: &[&str], code: i32) -> String {
-        let output = self.run(words);
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
-        text(&output.stdout)
-    }
-
-    /// What a command that fails so says.
-    fn complaint(&self, words: &[&str], code: i32) -> String {
-        let output = self.run(words);
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stdout));
-        text(&output.stderr)
-    }
-
-    fn import(&self, name: &str, lines: &str) {
-        let mut command = todana();
-        command.args(["import", name]).current_dir(self.0.path()).stdin(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-        assert!(child.wait().unwrap().success());
-    }
-
-    /// All records of a database as text, in order.
-    fn records(&self, name: &str) -> Vec<String> {
-        let exported = self.expect(&["export", name], 0);
-        let mut lines: Vec<String> = exported.lines().map(String::from).collect();
-        lines.sort();
-        lines
-    }
+fn fill(folder: &Folder, place: &str, lines: &str) {
+    assert!(folder.import(place, lines).status.success());
 }
 
 /// Records with all that one can carry, and one that is longer than a piece of a backup.
@@ -76,8 +41,8 @@ fn largest_file(directory: &Path) -> std::path::PathBuf {
 fn a_database_that_no_server_has_is_backed_up_and_restored_record_by_record() {
     for (name, to) in [("x.hash", &["again.hash"][..]), ("x.tree", &["again.tree", "again.hash"])] {
         let folder = Folder::new();
-        folder.import(name, &many());
-        let all = folder.records(name);
+        fill(&folder, name, &many());
+        let all = records(&folder, name);
         assert_eq!(all.len(), 5005);
         let said = folder.expect(&["backup", name, "saved"], 0);
         assert!(said.contains("5005 records"), "{said}");
@@ -86,7 +51,7 @@ fn a_database_that_no_server_has_is_backed_up_and_restored_record_by_record() {
         for to in to {
             let said = folder.expect(&["restore", "saved", to], 0);
             assert!(said.starts_with(&format!("{to}: 5005 records")), "{said}");
-            assert_eq!(folder.records(to), all);
+            assert_eq!(records(&folder, to), all);
             assert!(folder.expect(&["check", to], 0).starts_with("whole: 5005 records"));
             // It is a database like others: it is written to, and opened once more.
             folder.expect(&["set", "new", "1", "-S", to], 0);
@@ -94,7 +59,7 @@ fn a_database_that_no_server_has_is_backed_up_and_restored_record_by_record() {
             assert!(folder.complaint(&["restore", "saved", to], 2).contains("there already"));
         }
         // The one that it was made of has gone on as it was.
-        assert_eq!(folder.records(name), all);
+        assert_eq!(records(&folder, name), all);
         assert!(folder.complaint(&["backup", name, "saved"], 2).contains("there already"));
     }
 }
@@ -102,7 +67,7 @@ fn a_database_that_no_server_has_is_backed_up_and_restored_record_by_record() {
 #[test]
 fn a_tree_comes_back_to_memory_too_and_a_hash_says_what_it_becomes() {
     let folder = Folder::new();
-    folder.import("x.tree", &many());
+    fill(&folder, "x.tree", &many());
     folder.expect(&["backup", "x.tree", "saved"], 0);
     folder.expect(&["restore", "saved", "data"], 0);
     let server = Server::start(&["-m", "0", "--data-dir", &folder.path("data")]);
@@ -111,9 +76,9 @@ fn a_tree_comes_back_to_memory_too_and_a_hash_says_what_it_becomes() {
     drop(server);
     // A data directory becomes a database on disk, too: its records need not go through memory.
     folder.expect(&["restore", "data", "from-data.tree"], 0);
-    assert_eq!(folder.records("from-data.tree"), folder.records("x.tree"));
+    assert_eq!(records(&folder, "from-data.tree"), records(&folder, "x.tree"));
 
-    folder.import("x.hash", "a\t1\n");
+    fill(&folder, "x.hash", "a\t1\n");
     folder.expect(&["backup", "x.hash", "files"], 0);
     for target in ["data2", "x2.tree"] {
         assert!(folder.complaint(&["restore", "files", target], 2).contains("NAME.hash"));
@@ -145,7 +110,7 @@ fn is_of_one_moment(records: &[String], at_least: u64) {
 fn a_backup_of_a_server_at_work_is_of_one_moment_behind_all_that_was_acknowledged() {
     for name in ["x.hash", "x.tree"] {
         let folder = Folder::new();
-        folder.import(name, &many());
+        fill(&folder, name, &many());
         let server = Server::start(&[&folder.path(name), "-t", "2", "--admin-port", "0"]);
         let (written, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
@@ -180,7 +145,7 @@ fn a_backup_of_a_server_at_work_is_of_one_moment_behind_all_that_was_acknowledge
                 assert!(said.contains("records"), "{said}");
                 folder.expect(&["verify", &saved], 0);
                 folder.expect(&["restore", &saved, &again], 0);
-                let records = folder.records(&again);
+                let records = records(&folder, &again);
                 is_of_one_moment(&records, acknowledged);
                 let others = records.iter().filter(|line| line.starts_with('k')).count();
                 assert_eq!(others, 5000);
@@ -197,9 +162,9 @@ fn a_hash_is_backed_up_whole_while_its_files_are_compacted() {
     let lines = |round: u32| -> String {
         (0..8000).map(|number| format!("k{number}\t{round}{}\n", "x".repeat(1000))).collect()
     };
-    folder.import("x.hash", &lines(0));
+    fill(&folder, "x.hash", &lines(0));
     let server = Server::start(&[&folder.path("x.hash"), "-t", "2", "--admin-port", "0"]);
-    let before = folder.records_of(&server);
+    let before = records(&folder, &server.address);
     let files = |path: &str| fs::read_dir(path).unwrap().count();
     let first = fs::read_dir(folder.path("x.hash")).unwrap().map(|entry| entry.unwrap().path());
     let first: Vec<_> =
@@ -217,14 +182,7 @@ fn a_hash_is_backed_up_whole_while_its_files_are_compacted() {
         std::thread::yield_now();
     }
     for round in 1..4 {
-        let mut child = todana()
-            .args(["import", &server.address])
-            .stdin(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(lines(round).as_bytes()).unwrap();
-        assert!(child.wait().unwrap().success());
+        fill(&folder, &server.address, &lines(round));
     }
     // Of what there was when it began a file is gone, or the backup is over: then there was nothing to see.
     while first.iter().all(|path| path.exists()) && slow.try_wait().unwrap().is_none() {
@@ -233,24 +191,14 @@ fn a_hash_is_backed_up_whole_while_its_files_are_compacted() {
     assert!(slow.wait().unwrap().success());
     folder.expect(&["verify", "saved"], 0);
     folder.expect(&["restore", "saved", "again.hash"], 0);
-    assert_eq!(folder.records("again.hash"), before);
-}
-
-impl Folder {
-    /// The same of a server, which sends what it has.
-    fn records_of(&self, server: &Server) -> Vec<String> {
-        let exported = self.expect(&["export", &server.address], 0);
-        let mut lines: Vec<String> = exported.lines().map(String::from).collect();
-        lines.sort();
-        lines
-    }
+    assert_eq!(records(&folder, "again.hash"), before);
 }
 
 #[test]
 fn each_database_of_a_server_is_backed_up_by_its_number_or_its_name() {
     let folder = Folder::new();
-    folder.import("x.tree", "in\tthe tree\n");
-    folder.import("x.hash", "in\tthe hash\n");
+    fill(&folder, "x.tree", "in\tthe tree\n");
+    fill(&folder, "x.hash", "in\tthe hash\n");
     let (tree, hash) = (format!("users={}", folder.path("x.tree")), folder.path("x.hash"));
     let server = Server::start(&["mem:hash", &tree, &hash, "--admin-port", "0"]);
     let backup = |name: &str, to: &str, code| {
@@ -287,7 +235,7 @@ fn each_database_of_a_server_is_backed_up_by_its_number_or_its_name() {
 #[test]
 fn damage_to_the_backup_of_a_hash_is_found_and_it_is_not_restored() {
     let folder = Folder::new();
-    folder.import("x.hash", &many());
+    fill(&folder, "x.hash", &many());
     // What was damaged before has a checksum in the list that is right.
     for damages_first in [false, true] {
         let file = if damages_first { "x.hash" } else { "saved0/hash" };

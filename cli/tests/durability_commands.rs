@@ -2,55 +2,20 @@
 
 mod running;
 
-use running::{Server, text, todana};
+use running::{Folder, Server, expect, refused, run, stop, text, todana};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-fn run(words: &[&str]) -> Output {
-    todana().args(words).output().unwrap()
-}
-
-/// What a command prints, whose exit code must be this.
-fn expect(words: &[&str], code: i32) -> String {
-    let output = run(words);
-    assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
-    text(&output.stdout)
-}
-
-/// Why a command fails with this exit code.
-fn refused(words: &[&str], code: i32) -> String {
-    let output = run(words);
-    assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stdout));
-    text(&output.stderr)
-}
 
 fn start(directory: &str, options: &[&str]) -> Server {
     let words =
         [&["--data-dir", directory, "--sync", "always", "-t", "2", "--admin-port", "0"], options].concat();
     Server::start(&words)
-}
-
-fn stop(mut server: Server) {
-    server.signal("TERM");
-    assert!(server.child.wait().unwrap().success());
-}
-
-struct Folder(tempfile::TempDir);
-
-impl Folder {
-    fn new() -> Folder {
-        Folder(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.path().join(name).to_str().unwrap().to_string()
-    }
 }
 
 fn files(directory: &Path) -> Vec<PathBuf> {

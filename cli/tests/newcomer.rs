@@ -2,30 +2,12 @@
 
 mod running;
 
-use running::{Server, text, todana};
+use running::{Folder, Server, expect, refused, run, stop, text, todana};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-fn run(words: &[&str]) -> Output {
-    todana().args(words).output().unwrap()
-}
-
-/// What a command prints, whose exit code must be this.
-fn expect(words: &[&str], code: i32) -> String {
-    let output = run(words);
-    assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
-    text(&output.stdout)
-}
-
-/// Why a command fails with this exit code.
-fn refused(words: &[&str], code: i32) -> String {
-    let output = run(words);
-    assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stdout));
-    text(&output.stderr)
-}
 
 fn start(options: &[&str]) -> Server {
     Server::start(&[&["-t", "2", "--admin-port", "0"], options].concat())
@@ -34,23 +16,6 @@ fn start(options: &[&str]) -> Server {
 /// A server that keeps its data, of which writes are on disk before they are answered.
 fn keep(directory: &str, options: &[&str]) -> Server {
     start(&[&["--data-dir", directory, "--sync", "always"], options].concat())
-}
-
-fn stop(mut server: Server) {
-    server.signal("TERM");
-    assert!(server.child.wait().unwrap().success());
-}
-
-struct Folder(tempfile::TempDir);
-
-impl Folder {
-    fn new() -> Folder {
-        Folder(tempfile::tempdir().unwrap())
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.path().join(name).to_str().unwrap().to_string()
-    }
 }
 
 /// A stopped server's directory with records a and b in a checkpoint, and c behind it.

@@ -3,7 +3,7 @@
 // Each test file takes what it needs.
 #![allow(dead_code)]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
@@ -22,6 +22,76 @@ pub(crate) fn todana() -> Command {
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+pub(crate) fn run(words: &[&str]) -> Output {
+    todana().args(words).output().unwrap()
+}
+
+/// What a command prints, whose exit code must be this.
+pub(crate) fn expect(words: &[&str], code: i32) -> String {
+    printed(words, &run(words), code)
+}
+
+/// Why a command fails with this exit code.
+pub(crate) fn refused(words: &[&str], code: i32) -> String {
+    said(words, &run(words), code)
+}
+
+fn printed(words: &[&str], output: &Output, code: i32) -> String {
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn said(words: &[&str], output: &Output, code: i32) -> String {
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {}", text(&output.stdout));
+    text(&output.stderr)
+}
+
+/// A folder of its own, in which commands can be run.
+pub(crate) struct Folder(pub(crate) tempfile::TempDir);
+
+impl Folder {
+    pub(crate) fn new() -> Folder {
+        Folder(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_string()
+    }
+
+    pub(crate) fn run(&self, words: &[&str]) -> Output {
+        todana().args(words).current_dir(self.0.path()).output().unwrap()
+    }
+
+    /// Runs a command and checks its exit code; returns what it printed.
+    pub(crate) fn expect(&self, words: &[&str], code: i32) -> String {
+        printed(words, &self.run(words), code)
+    }
+
+    /// What a command that fails so says.
+    pub(crate) fn complaint(&self, words: &[&str], code: i32) -> String {
+        said(words, &self.run(words), code)
+    }
+
+    /// Stores these lines of text in a database or a server.
+    pub(crate) fn import(&self, name: &str, lines: &str) -> Output {
+        let mut command = todana();
+        command
+            .args(["import", name])
+            .current_dir(self.0.path())
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    }
+}
+
+/// Stops a server, which must go well.
+pub(crate) fn stop(mut server: Server) {
+    server.signal("TERM");
+    assert!(server.child.wait().unwrap().success());
 }
 
 /// A server process on a port that the system chose.

@@ -1,0 +1,153 @@
+//! The commands on whole databases, on each place where records can be: a hash and a tree on disk, a data directory, a server. Each does
+//! there what it does elsewhere, or says what does it there.
+
+mod running;
+
+use running::{Folder, Server, expect, refused, stop, text};
+
+const LINES: &str = "a\t1\nab\t2\nb\t3\t7\nc\t4\t0\t4000000000\n";
+
+/// A folder with the same records everywhere, and a server that has them.
+fn everywhere() -> (Folder, Server, [String; 4]) {
+    let folder = Folder::new();
+    let [hash, tree, data] = ["x.hash", "x.tree", "data"].map(|name| folder.path(name));
+    for name in [&hash, &tree] {
+        assert!(folder.import(name, LINES).status.success());
+    }
+    let server = Server::start(&["--data-dir", &data, "--admin-port", "0"]);
+    assert!(folder.import(&server.address, LINES).status.success());
+    stop(server);
+    let server = Server::start(&["--admin-port", "0"]);
+    assert!(folder.import(&server.address, LINES).status.success());
+    let address = server.address.clone();
+    (folder, server, [hash, tree, data, address])
+}
+
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn what_only_reads_answers_alike_wherever_the_records_are() {
+    let (_folder, _server, places) = everywhere();
+    for place in &places {
+        assert_eq!(expect(&["count", place], 0), "4\n", "{place}");
+        assert_eq!(expect(&["get", "b", "-S", place], 0), "3", "{place}");
+        assert_eq!(expect(&["get", "a", "nope", "-S", place], 1), "1\n", "{place}");
+        assert_eq!(sorted(&expect(&["export", place], 0)), sorted(LINES), "{place}");
+        assert_eq!(sorted(&expect(&["list", place], 0)), ["a", "ab", "b", "c"], "{place}");
+        assert_eq!(
+            sorted(&expect(&["list", place, "--values"], 0)),
+            ["a\t1", "ab\t2", "b\t3", "c\t4"],
+            "{place}"
+        );
+        assert_eq!(sorted(&expect(&["list", place, "--prefix", "a"], 0)), ["a", "ab"], "{place}");
+        assert_eq!(sorted(&expect(&["list", place, "--from", "ab", "--to", "c"], 0)), ["ab", "b"], "{place}");
+        assert_eq!(expect(&["list", place, "--limit", "2"], 0).lines().count(), 2, "{place}");
+        assert_eq!(expect(&["list", place, "--limit", "0"], 0), "", "{place}");
+        let told: serde_json::Value = serde_json::from_str(&expect(&["inform", place, "--json"], 0)).unwrap();
+        let records = if told["records"].is_null() { &told["curr_items"] } else { &told["records"] };
+        assert!(*records == serde_json::json!(4) || *records == serde_json::json!("4"), "{place}: {told}");
+    }
+    // Where there is an order it goes both ways; elsewhere that is said.
+    for place in &places[1..3] {
+        assert_eq!(expect(&["list", place, "--reverse", "--limit", "2"], 0), "c\nb\n", "{place}");
+    }
+    for place in [&places[0], &places[3]] {
+        assert!(refused(&["list", place, "--reverse"], 2).contains("tree"), "{place}");
+    }
+}
+
+#[test]
+fn what_changes_changes_alike_wherever_the_records_are() {
+    let (folder, _server, places) = everywhere();
+    for place in &places {
+        expect(&["set", "n", "41", "-S", place], 0);
+        assert_eq!(expect(&["incr", "n", "-S", place], 0), "42\n", "{place}");
+        expect(&["delete", "a", "-S", place], 0);
+        expect(&["delete", "a", "-S", place], 1);
+        assert!(folder.import(place, "d\t5\n").status.success());
+        assert_eq!(sorted(&expect(&["list", place], 0)), ["ab", "b", "c", "d", "n"], "{place}");
+    }
+    // What was changed in the data directory a server finds there.
+    let server = Server::start(&["--data-dir", &places[2], "--admin-port", "0"]);
+    assert_eq!(server.expect(&["get", "n", "d"], 0), "42\n5\n");
+    let complaint = refused(&["count", &places[2]], 3);
+    assert!(complaint.contains("in use"), "{complaint}");
+}
+
+#[test]
+fn copies_and_merges_come_from_everywhere_but_a_server_which_says_what_does_it() {
+    let (folder, _server, places) = everywhere();
+    for (number, place) in places[..3].iter().enumerate() {
+        for kind in ["hash", "tree"] {
+            let copy = folder.path(&format!("copy{number}.{kind}"));
+            expect(&["copy", place, &copy], 0);
+            assert_eq!(sorted(&expect(&["export", &copy], 0)), sorted(LINES), "{place} {kind}");
+        }
+    }
+    let all = folder.path("all.tree");
+    expect(&["merge", &all, &places[0], &places[1], &places[2]], 0);
+    assert_eq!(expect(&["list", &all], 0), "a\nab\nb\nc\n");
+    // Into a data directory, too.
+    expect(&["set", "new", "1", "-S", &all], 0);
+    expect(&["merge", &places[2], &all], 0);
+    assert_eq!(expect(&["get", "new", "-S", &places[2]], 0), "1");
+
+    let server = &places[3];
+    let copy = folder.path("from-server.tree");
+    assert!(refused(&["copy", server, &copy], 2).contains("todana export"));
+    assert!(refused(&["merge", &copy, server], 2).contains("todana export"));
+    assert!(refused(&["copy", &all, server], 2).contains("todana import"));
+    assert!(refused(&["merge", server, &all], 2).contains("todana import"));
+    assert!(refused(&["copy", &all, &folder.path("elsewhere")], 2).contains("x.tree"));
+    assert!(refused(&["compact", server], 2).contains("by itself"));
+    assert!(refused(&["check", server], 2).contains("todana verify"));
+}
+
+#[test]
+fn checks_repairs_and_compactions_know_each_kind() {
+    let (_folder, _server, places) = everywhere();
+    let [hash, tree, data, _] = &places;
+    for place in [hash, tree] {
+        assert!(expect(&["check", place], 0).starts_with("whole: 4 records"), "{place}");
+        assert!(expect(&["repair", place, "--yes"], 0).starts_with("whole: 4 records"), "{place}");
+    }
+    assert!(expect(&["check", data], 0).contains("bytes of checkpoints and log are whole"));
+    expect(&["repair", data], 0);
+    expect(&["compact", hash], 0);
+    assert!(refused(&["compact", tree], 2).contains("todana copy"));
+    expect(&["compact", data], 0);
+    assert!(expect(&["check", data], 0).contains("checkpoints: 2 whole"));
+    for place in [hash, data] {
+        assert_eq!(sorted(&expect(&["export", place], 0)), sorted(LINES), "{place}");
+    }
+}
+
+#[test]
+fn a_directory_that_is_none_and_a_database_in_memory_are_told_as_such() {
+    let folder = Folder::new();
+    let gone = folder.path("gone");
+    std::fs::create_dir(folder.path("empty")).unwrap();
+    for words in [&["count"][..], &["list"], &["inform"], &["export"], &["get", "a", "-S"]] {
+        let at = |place: &str, code| refused(&[words, &[place]].concat(), code);
+        assert!(at(&gone, 3).contains("does not exist"), "{words:?}");
+        assert!(at(&folder.path("empty"), 3).contains("no data directory"), "{words:?}");
+        for name in ["*", "%", "mem:tree"] {
+            assert!(at(name, 2).contains("memory of the server"), "{words:?}");
+        }
+    }
+    // Nor is one made.
+    assert!(refused(&["set", "a", "1", "-S", &gone], 3).contains("does not exist"));
+    assert!(folder.import(&gone, "a\t1\n").status.code() == Some(3));
+    assert!(!std::path::Path::new(&gone).exists());
+    assert_eq!(std::fs::read_dir(folder.path("empty")).unwrap().count(), 0);
+    folder.import("x.tree", LINES);
+    folder.expect(&["backup", "x.tree", "saved"], 0);
+    let complaint = folder.complaint(&["count", "./saved"], 2);
+    assert!(complaint.contains("todana restore"), "{complaint}");
+    let complaint = folder.complaint(&["bench", "./saved"], 2);
+    assert!(!complaint.is_empty() && text(complaint.as_bytes()).contains("backup"), "{complaint}");
+}
