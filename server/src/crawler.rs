@@ -3,7 +3,6 @@
 //! told to crawl.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use todana::Database;
 
 /// memcached's rest between two records.
 const SLEEP_US: u32 = 100;
@@ -43,8 +42,8 @@ impl Crawler {
         self.enabled.swap(on, Ordering::Relaxed)
     }
 
-    /// Does as it is told, or says why not.
-    pub(crate) fn obey(&self, order: todana_core::Crawler, database: &Database) -> Result<(), &'static str> {
+    /// Does as it is told, or says why not. `sweep` begins a round of the sweep.
+    pub(crate) fn obey(&self, order: todana_core::Crawler, sweep: &dyn Fn()) -> Result<(), &'static str> {
         use todana_core::Crawler::{Crawl, Disable, Enable, RecordsMax, Sleep};
         match order {
             Enable if self.switch(true) => return Err("ERROR failed to start lru crawler thread"),
@@ -54,7 +53,7 @@ impl Crawler {
             // Both could go on at once. But a script that is told so now has learnt to try again.
             Crawl(_) if self.running.load(Ordering::Relaxed) > 0 => return Err(BUSY),
             // Records lie together whatever their class, so the sweep meets all that have expired.
-            Crawl(_) => database.want_sweep(),
+            Crawl(_) => sweep(),
             Sleep(microseconds) => self.sleep_us.store(microseconds, Ordering::Relaxed),
             RecordsMax(records) => self.records_max.store(records, Ordering::Relaxed),
         }
@@ -86,7 +85,7 @@ const BUSY: &str = "BUSY currently processing crawler request";
 mod tests {
     use super::*;
     use std::sync::Arc;
-    use todana::SystemClock;
+    use todana::{Database, SystemClock};
     use todana_core::Crawler as Order;
     use todana_engine::{MemHash, MemHashOptions};
 
@@ -95,21 +94,22 @@ mod tests {
         let engine = MemHash::new(MemHashOptions::default()).unwrap();
         let database = Database::new(Box::new(engine), Arc::new(SystemClock));
         let crawler = Crawler::new(true);
+        let sweep = || database.want_sweep();
         let crawl = Order::Crawl(todana_core::ClassSet::ALL);
         let rounds = || {
             while database.maintain() {}
             database.sweeps().rounds
         };
         assert_eq!(rounds(), 0);
-        assert_eq!(crawler.obey(crawl, &database), Ok(()));
+        assert_eq!(crawler.obey(crawl, &sweep), Ok(()));
         assert_eq!(rounds(), 1);
         crawler.begin();
-        assert_eq!(crawler.obey(crawl, &database), Err(BUSY));
+        assert_eq!(crawler.obey(crawl, &sweep), Err(BUSY));
         crawler.end();
-        assert_eq!(crawler.obey(Order::Disable, &database), Ok(()));
-        assert_eq!(crawler.obey(crawl, &database), Err(DISABLED));
+        assert_eq!(crawler.obey(Order::Disable, &sweep), Ok(()));
+        assert_eq!(crawler.obey(crawl, &sweep), Err(DISABLED));
         assert_eq!(rounds(), 1);
-        assert_eq!(crawler.obey(Order::Enable, &database), Ok(()));
-        assert!(crawler.obey(Order::Enable, &database).is_err());
+        assert_eq!(crawler.obey(Order::Enable, &sweep), Ok(()));
+        assert!(crawler.obey(Order::Enable, &sweep).is_err());
     }
 }

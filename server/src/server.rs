@@ -46,6 +46,9 @@ const HELD_MAX: u64 = 1 << 30;
 const BACKLOG_MIN: u64 = 1 << 20;
 const BACKLOG_MAX: u64 = 32 << 20;
 
+/// Descriptors that are asked for besides, for each hash on disk.
+const HASH_FILES: u64 = 4096;
+
 /// Beyond so many shards, threads do not meet in one more rarely.
 const SHARDS_FOR_THREADS_MAX: usize = 256;
 /// What a shard is planned to hold: half of the 32 GiB that its handles can address, as records are not spread evenly and
@@ -164,6 +167,11 @@ impl Shared {
     #[inline]
     pub(crate) fn first(&self) -> &Served {
         &self.databases[0]
+    }
+
+    /// Does this to each database.
+    pub(crate) fn each(&self, act: impl Fn(&Database)) {
+        self.databases.iter().for_each(|served| act(&served.database));
     }
 
     pub(crate) fn stopping(&self) -> Stopping {
@@ -361,7 +369,9 @@ impl Server {
         let wanted =
             options.connections_max as u64 + 2 * options.threads as u64 + listeners.len() as u64 + 32;
         let wanted = wanted + if admin.is_some() { admin::CONNECTIONS_MAX as u64 + 8 } else { 0 };
-        let allowed = process::allow_files(wanted);
+        // A hash on disk has a file open for each 128 MiB.
+        let hashes = options.databases().iter().filter(|one| one.name.kind == Kind::DiskHash).count() as u64;
+        let allowed = process::allow_files(wanted + hashes * HASH_FILES);
         if allowed < wanted {
             tracing::warn!(
                 "only {allowed} files may be open, so fewer than {} connections can be; raise `ulimit -n`",

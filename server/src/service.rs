@@ -14,7 +14,7 @@ use crate::watchers::Place;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::update_log::Position;
-use todana::{Lane, Limiter};
+use todana::{Database, Lane, Limiter};
 use todana_core::{
     Arithmetic, Authenticate, Buffer, ClockShift, Command, Export, Exported, List, Refusal, Reply, Store,
     Streams,
@@ -72,10 +72,12 @@ impl Execute for Service {
         let mut reply = |reply: Reply<'_>| answer(request, &reply, output);
         match &request.command {
             Command::Quit => return Flow::Close,
-            Command::Crawler(order) => match self.shared.crawler.obey(*order, &self.shared.database) {
-                Ok(()) => reply(Reply::Done),
-                Err(message) => reply(Reply::Faulty(message)),
-            },
+            Command::Crawler(order) => {
+                match self.shared.crawler.obey(*order, &|| self.shared.each(Database::want_sweep)) {
+                    Ok(()) => reply(Reply::Done),
+                    Err(message) => reply(Reply::Faulty(message)),
+                }
+            }
             Command::Stats { group } => {
                 match statistics::answer(&self.shared, group, self.place.descriptor, &mut reply) {
                     Some(walk @ Walk::Items { .. }) => return self.begin(Form::ITEMS, walk),
@@ -102,7 +104,7 @@ impl Execute for Service {
                     ClockShift::Resume => self.shared.clock.resume(),
                     ClockShift::Forward { seconds } => self.shared.clock.advance(seconds),
                 }
-                self.shared.database.tell_time();
+                self.shared.each(Database::tell_time);
                 reply(Reply::Done);
             }
             Command::Shutdown { graceful } => {

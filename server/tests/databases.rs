@@ -509,6 +509,79 @@ fn several_databases_are_kept_and_told_and_memcacheds_commands_use_the_first() {
 }
 
 #[test]
+fn the_background_cares_for_every_database_and_not_the_first_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let sync = Sync::Always;
+    let kept = |name: &str, directory: &Path| Further {
+        name: Name::parse(name).unwrap(),
+        data: Some(DataPlace::new(directory.into(), sync)),
+    };
+    let all = || {
+        vec![
+            further(at("x.hash").to_str().unwrap(), sync),
+            further(at("x.tree").to_str().unwrap(), sync),
+            kept("m=mem:hash", &at("hash")),
+            kept("t=mem:tree", &at("tree")),
+        ]
+    };
+    for one in all() {
+        let Further { name, data } = one;
+        let mut server = Running::start(Options { database: Some(name), data, sync, ..options() });
+        let mut client = server.connect();
+        for number in 0..10 {
+            client.send(format!("set mortal{number} 0 1000 1\r\nx\r\n").as_bytes());
+            client.expect(b"STORED\r\n");
+        }
+        client.set(b"stays", b"1");
+        server.handle.stop();
+        drop(client);
+        server.join();
+    }
+    let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
+    let options = Options { further: all(), debug_commands: true, sync, admin, ..options() };
+    let server = Running::start(options);
+    let mut client = server.connect();
+    let told = |client: &mut Client, what: &str| -> Vec<String> {
+        let stats = client.stats(" databases");
+        let of = |number: usize| {
+            let found = stats.iter().find(|(name, _)| *name == format!("{number}:{what}"));
+            found.map_or("none".to_string(), |(_, value)| value.clone())
+        };
+        (1..5).map(of).collect()
+    };
+    assert_eq!(told(&mut client, "records"), ["11"; 4]);
+    assert_eq!(told(&mut client, "health"), ["well"; 4]);
+    client.send(b"debugtime +2000\r\n");
+    client.expect(b"OK\r\n");
+    eventually("the sweeps", || told(&mut client, "records") == ["1"; 4]);
+    // Exports of each, by its number.
+    for (number, label) in [(2, "x.tree"), (3, "m"), (4, "t")] {
+        client.send(format!("todana checkpoint db {number}\r\n").as_bytes());
+        let line = loop {
+            let line = client.line();
+            if line != "WAIT" && line != "WAIT\r\n" {
+                break line;
+            }
+        };
+        assert!(line.starts_with("CHECKPOINT position="), "{label}: {line}");
+    }
+    assert_eq!(told(&mut client, "checkpoints_made"), ["none", "1", "1", "1"]);
+    let metrics = page(&server, "/metrics");
+    for (name, value) in [
+        ("todana_database_checkpoints_made_total{db=\"m\"}", 1),
+        ("todana_database_checkpoints_failed_total{db=\"t\"}", 0),
+        ("todana_database_refused_writes_total{db=\"m\"}", 0),
+        ("todana_database_evictions_total{db=\"t\"}", 0),
+    ] {
+        assert!(metrics.contains(&format!("{name} {value}\n")), "{name}: {metrics}");
+    }
+    assert!(
+        metrics.contains(&format!("todana_database_pending_bytes{{db=\"{}\"}} ", at("x.tree").display()))
+    );
+}
+
+#[test]
 fn a_database_that_another_server_has_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     for file in ["x.hash", "x.tree"] {

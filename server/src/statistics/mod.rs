@@ -36,7 +36,7 @@ use crate::server::Shared;
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use todana::ClassCounters;
+use todana::{ClassCounters, Database};
 use todana_core::{Reply, SizeClass, SurveyedClass};
 use todana_protocol::memcached::CHUNK_SIZES;
 
@@ -120,7 +120,7 @@ pub(crate) fn answer(shared: &Shared, group: &[u8], asker: i32, out: Out<'_>) ->
 }
 
 fn reset(shared: &Shared) {
-    shared.database.reset_counters();
+    shared.each(Database::reset_counters);
     shared.crawler.reset();
     shared.baseline.set(shared);
     shared.connections.total.store(0, Ordering::Relaxed);
