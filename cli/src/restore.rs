@@ -165,9 +165,9 @@ fn tell(options: &RestoreOptions, restored: &Restored) -> Result<(), Failure> {
         0 => String::new(),
         time_ms => format!(", last changed {}", moment::text(time_ms)),
     };
-    let position = match restored.position.0 {
-        0 => String::new(),
-        position => format!(" as of position {position} of the log"),
+    let position = match restored.has_log {
+        true => format!(" as of position {} of the log", restored.position.0),
+        false => String::new(),
     };
     let records = amount(restored.records, "record");
     writeln!(std::io::stdout(), "{}: {records}{position}{as_of}", options.target.display())?;

@@ -32,8 +32,9 @@ fn a_slash_behind_the_name_of_a_tree_makes_no_data_directory_of_it() {
     assert_eq!(run(at, &["repair", "./u.tree/", "--yes"]).0, Some(0));
     assert_eq!(fs::read_dir(at.join("u.tree/checkpoints")).unwrap().count(), 0);
     assert_eq!(run(at, &["verify", "./u.tree/"]).0, Some(2));
-    assert_eq!(run(at, &["backup", "./u.tree/", "bk"]).0, Some(2));
-    assert!(!at.join("bk").exists());
+    assert_eq!(run(at, &["backup", "./u.tree/", "bk"]).0, Some(0));
+    assert_eq!(run(at, &["verify", "bk"]).0, Some(0));
+    assert_eq!(fs::read_dir(at.join("u.tree/checkpoints")).unwrap().count(), 0);
     assert_eq!(count(at, "./u.tree/"), "3\n");
 }
 

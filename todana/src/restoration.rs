@@ -48,6 +48,8 @@ pub struct RestoreOptions {
 pub struct Restored {
     /// Records in the new checkpoint; some that have only just expired may be among them.
     pub records: u64,
+    /// There was a log; of a hash on disk there is none.
+    pub has_log: bool,
     /// The state is that as of this position of the old log.
     pub position: Position,
     /// The time of the last changes in it, Unix time in milliseconds; 0 if there was none.
@@ -293,6 +295,7 @@ impl Source {
         }
         Ok(Restored {
             records: 0,
+            has_log: true,
             position: walked.position,
             time_ms,
             entries,

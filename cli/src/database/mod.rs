@@ -10,8 +10,12 @@ pub(crate) use records::run;
 pub(crate) use whole::{Command, examine, run as run_whole};
 
 use crate::Failure;
+use crate::data::progress;
 use crate::place::Local;
+use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 use todana::{Db, DbOptions, Name};
 use todana_core::{Error, ErrorKind};
 
@@ -28,7 +32,8 @@ pub(crate) fn open(local: &Local, makes: bool) -> Result<Db, Failure> {
     if !makes || name.tuning.must_exist {
         expect(path)?;
     }
-    DbOptions::default().open(&name.to_string()).map_err(|error| trouble(error, path))
+    patiently("opening", || DbOptions::default().open(&name.to_string()))
+        .map_err(|error| trouble(error, path))
 }
 
 /// Opens what a server has kept of a database in memory; none is made. It is read into memory, in the order of the keys.
@@ -43,7 +48,30 @@ fn open_kept(path: &Path) -> Result<Db, Failure> {
             "{shown} is no data directory: there is no file `identity` in it"
         )));
     }
-    DbOptions::default().data_dir(path).open("mem:tree").map_err(|error| trouble(error, path))
+    let open = || DbOptions::default().data_dir(path).open("mem:tree");
+    patiently("reading it into memory", open).map_err(|error| trouble(error, path))
+}
+
+/// Shows that something is at work which does not say how far it has come, once that has taken a second.
+fn patiently<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
+    if !std::io::stderr().is_terminal() {
+        return work();
+    }
+    std::thread::scope(|scope| {
+        let (done, waits) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
+            if waits.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+                let bar = progress(None, "{spinner} {msg} {elapsed}").with_message(what);
+                bar.enable_steady_tick(Duration::from_millis(100));
+                // Until it is done, whichever way.
+                let _ = waits.recv();
+                bar.finish_and_clear();
+            }
+        });
+        let outcome = work();
+        drop(done);
+        outcome
+    })
 }
 
 /// Fails for a name that has the database emptied as it is opened: whoever wants what is in it cannot mean that.

@@ -1,7 +1,7 @@
 //! Commands on whole databases: what is in them, in and out of them, from one to another.
 
 use super::walk::{Range, walk};
-use super::{expect, expect_kept, open};
+use super::{expect, expect_kept, open, patiently};
 use crate::amount::amount;
 use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
@@ -475,8 +475,7 @@ fn compact(local: &Local) -> Result<(), Failure> {
     let bar = progress(None, "{spinner} compacting, {bytes} on disk");
     if matches!(local, Local::Kept(_)) {
         // What of the log is older than two checkpoints goes.
-        db.checkpoint()?;
-        db.checkpoint()?;
+        patiently("writing it anew", || db.checkpoint().and_then(|()| db.checkpoint()))?;
     }
     while db.database().maintain() {
         bar.set_position(db.database().engine().durable().map_or(0, |durable| durable.usage().bytes));
@@ -553,10 +552,12 @@ fn check(local: &Local) -> Result<(), Failure> {
     let is_tree = name.kind == Kind::DiskTree;
     if is_tree {
         // The pages, besides what leads to the records.
-        DiskTree::check(&path.join("tree")).map_err(|error| match error.kind() {
-            todana_core::ErrorKind::Corrupt => damaged(&error),
-            _ => error.into(),
-        })?;
+        patiently("reading its pages", || DiskTree::check(&path.join("tree"))).map_err(
+            |error| match error.kind() {
+                todana_core::ErrorKind::Corrupt => damaged(&error),
+                _ => error.into(),
+            },
+        )?;
     }
     let doubt = if is_tree { "; values carry no checksums in a tree" } else { "" };
     let checked = amount(checked, "record");

@@ -134,6 +134,7 @@ fn files(
     todana_core::Durable::close(&opened)?;
     Ok(Restored {
         records,
+        has_log: false,
         position: Position(0),
         time_ms: manifest.made_ms,
         entries: 0,
