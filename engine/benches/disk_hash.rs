@@ -1,7 +1,7 @@
 //! Questions to `disk_hash`, each answered in one run:
 //!
 //! - `speed`: CPU time per load, get, miss and update (its compaction included), 8/8 and 16/400 bytes, all of it in the
-//!   system's cache; with the default block cache and without one.
+//!   system's cache; read by way of a mapping, with a block cache, and by system calls alone.
 //! - `space`: bytes of files for each byte that counts, after overwriting everything five times; bytes written for each
 //!   that was asked for.
 //! - `opening`: memory of the index, and seconds to open after a clean close and after a kill.
@@ -70,10 +70,13 @@ fn fresh(directory: &Path) -> PathBuf {
 }
 
 /// As whoever owns a database does, in between: as long as there is something to do.
-fn keep_house(hash: &DiskHash, written: u64) {
-    if written.is_multiple_of(256) {
-        while hash.maintain() {}
+fn keep_house(hash: &DiskHash, written: u64) -> Duration {
+    if !written.is_multiple_of(256) {
+        return Duration::ZERO;
     }
+    let start = Instant::now();
+    while hash.maintain() {}
+    start.elapsed()
 }
 
 fn each(records: u64, work: impl FnOnce()) -> f64 {
@@ -92,9 +95,9 @@ fn speed(records: Option<u64>, directory: &Path) {
         let keys = list(&|n| n);
         let order = list(&|n| arbitrary(n) % records);
         let misses = list(&|n| records + arbitrary(n) % records);
-        for cache_bytes in [64 << 20, 0, 512 << 20] {
+        for (is_mapped, cache_bytes) in [(true, 0), (false, 64 << 20), (false, 0)] {
             let path = fresh(directory);
-            let options = DiskHashOptions { cache_bytes, ..DiskHashOptions::default() };
+            let options = DiskHashOptions { is_mapped, cache_bytes, ..DiskHashOptions::default() };
             let hash = DiskHash::open(&path, options).expect("it opens");
             let load = each(records, || {
                 for (written, key) in (0..).zip(keys.chunks_exact(digits)) {
@@ -113,17 +116,22 @@ fn speed(records: Option<u64>, directory: &Path) {
             let miss = each(records, || get(&misses));
             assert_eq!(sum, 2 * records as usize * value.len());
             let mut value = value.clone();
+            let mut housekeeping = Duration::ZERO;
             let update = each(records, || {
                 for (written, key) in (0..).zip(order.chunks_exact(digits)) {
                     value[0] = value[0].wrapping_add(1);
                     hash.visit(key, &mut Set(&value)).expect("it is stored");
-                    keep_house(&hash, written);
+                    housekeeping += keep_house(&hash, written);
                 }
             });
+            let housekeeping = housekeeping.as_secs_f64() / records as f64 * 1e6;
             let usage = hash.usage();
             println!(
-                "{name:7} cache {:3} MiB: load {load:.3} get {hit:.3} miss {miss:.3} update {update:.3}; files / live {:.2}",
-                cache_bytes >> 20,
+                "{name:7} {}: load {load:.3} get {hit:.3} miss {miss:.3} update {update:.3} (housekeeping, by the clock, {housekeeping:.3}); files / live {:.2}",
+                match cache_bytes >> 20 {
+                    _ if is_mapped => "mapped".to_owned(),
+                    mib => format!("cache {mib} MiB"),
+                },
                 usage.bytes as f64 / usage.live_bytes as f64
             );
             drop(hash);

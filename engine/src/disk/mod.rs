@@ -7,6 +7,7 @@ mod system;
 use std::io::{self, IoSlice};
 use std::path::Path;
 
+pub use crate::raw::MappedFile;
 pub use system::SystemDisk;
 
 /// A file system.
@@ -68,6 +69,13 @@ pub trait File: Send + Sync {
 
     /// Cuts or extends it with zeros to this length.
     fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Shows its first `len` bytes in memory, those included that are appended later; `None` if it cannot. Nobody changes what
+    /// has been appended while that lasts.
+    fn map(&self, len: u64) -> Option<MappedFile> {
+        let _ = len;
+        None
+    }
 
     /// Returns once its bytes are on disk.
     fn sync(&self) -> io::Result<()>;

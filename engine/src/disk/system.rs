@@ -1,6 +1,6 @@
 //! The machine's own file system.
 
-use super::{Disk, File};
+use super::{Disk, File, MappedFile};
 use std::fs::{self, OpenOptions, TryLockError};
 use std::io::{self, IoSlice, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -121,6 +121,10 @@ impl File for SystemFile {
             }
         }
         Ok(())
+    }
+
+    fn map(&self, len: u64) -> Option<MappedFile> {
+        MappedFile::new(&self.0, usize::try_from(len).ok()?).ok()
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

@@ -43,7 +43,8 @@ impl DiskHash {
         let (mut scratch, mut bytes, mut plan) = (Scratch::take(), Vec::new(), Vec::new());
         let room = &mut *scratch;
         for (hash, key, action) in wanted {
-            let found = self.find(&shards[place(hash)], hash, key, &mut room.old)?;
+            let shard = &shards[place(hash)];
+            let found = self.find(&shard.part, &shard.table, hash, key, &mut room.old)?;
             let start = bytes.len();
             let expiry = match (action, &found) {
                 (Action::Keep, _) | (Action::Remove | Action::Retag(_), None) => continue,
@@ -58,12 +59,12 @@ impl DiskHash {
                     Some(record.attributes.expiry)
                 }
                 (Action::Retag(attributes), Some(found)) => {
-                    self.encode_retagged(key, &room.old, found, attributes, &mut room.new)?;
+                    self.encode_retagged(key, &room.old, found, attributes, &mut room.new);
                     bytes.extend_from_slice(&room.new);
                     Some(attributes.expiry)
                 }
             };
-            let old = found.map(|found| (found.slot, found.head.len));
+            let old = found.map(|found| (found.slot, found.entry.head.len));
             plan.push(Change { hash, key, bytes: start..bytes.len(), old, expiry });
         }
         // The longest last: the others then begin where an index entry can still lead.

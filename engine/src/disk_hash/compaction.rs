@@ -1,7 +1,7 @@
 //! Housekeeping: what counts in a segment with much garbage is written once more, and the segment removed.
 //!
 //! ```text
-//! victim: walk its entries; those the index leads to go to the end of the log -> "dropped" entry -> sync -> remove the file
+//! victim: what the index leads to of its entries goes to the end of the log -> "dropped" entry -> sync -> remove the file
 //! ```
 //!
 //! A remove entry counts as long as an older segment may hold a record of its key; it goes along until then, or until there is a
@@ -13,8 +13,8 @@ use super::entry::{self, PUT, REMOVE};
 use super::index_file::IndexWriter;
 use super::page::{Location, Slot, class_of, tag_of};
 use super::scratch::Scratch;
-use super::segment::{Position, Segment};
-use super::shard::{SHARDS, shard_of};
+use super::segment::{HEADER_LEN, Position, Segment};
+use super::shard::{PAGES, SHARDS, Shard, shard_of};
 use super::walk::walk;
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,6 +25,15 @@ use todana_core::{Error, Expiry, Result};
 const STEP_LEN: u64 = 256 << 10;
 /// The bytes of longer entries are not kept from the first look at them to the second.
 const KEPT_MAX: usize = 16 << 10;
+/// In so many steps what was written is handed to the system at least once.
+const FLUSH_STEPS: u64 = 64;
+/// So much of a victim is read in a step.
+const READ_LEN: u64 = 4 << 20;
+/// No more than this of a segment that is not mapped is held in memory.
+const COPIED_MAX: u64 = 16 << 20;
+/// The index is gone through if it leads to no more than so many times what is looked for: a slot that leads elsewhere costs about a
+/// nanosecond, an entry of the log that has to be looked up some tens.
+const PAGES_SEARCHED: u64 = 100;
 /// So many segments wait for the sync that they share before they are removed.
 const DRAINED_MAX: usize = 2;
 /// It is not worth a segment's rewriting to win less than this share of it.
@@ -64,12 +73,33 @@ impl Stretch {
     }
 }
 
+/// How what counts in a segment is found.
+enum Way {
+    /// There is nothing.
+    Nothing,
+    /// Its entries are gone through, and each looked up in the index. That is all there is to do where the segment is a small part
+    /// of the whole; and only so are its removes found.
+    Log { at: u64, removes_count: bool },
+    /// The index is gone through, a page at a time: it is read in its own order and no key is hashed. `read`: so much of the segment
+    /// has been read into memory before; where it is not mapped, into `copy`.
+    Index { read: u64, copy: Vec<u8>, page: usize },
+}
+
+/// A segment that is compacted, and how far.
+struct Victim {
+    segment: Arc<Segment>,
+    way: Way,
+}
+
 #[derive(Default)]
 pub(super) struct Housekeeping {
     /// What is compacted now, and how far.
-    victim: Option<(Arc<Segment>, u64)>,
+    victim: Option<Victim>,
     /// What has been compacted: it can be removed once this position is on disk.
     drained: Vec<(Arc<Segment>, Position)>,
+    /// How often a step has been made, and what had been appended before the last one.
+    steps: u64,
+    seen: u64,
     /// No victim is looked for before so many bytes have been appended.
     choose_at: u64,
     pub(super) index: Option<IndexWriter>,
@@ -114,11 +144,18 @@ impl DiskHash {
     }
 
     fn step(&self, house: &mut Housekeeping) -> Result<bool> {
-        self.log.flush()?;
+        // While more and more comes it is written in whole stretches of the file, and by itself; what has come to rest, or for long
+        // enough has not, is written now.
+        let appended = self.log.appended();
+        house.steps += 1;
+        if appended == house.seen || house.steps.is_multiple_of(FLUSH_STEPS) {
+            self.log.flush()?;
+        }
+        house.seen = appended;
         // Looking for one means asking all shards: not before something has been written that could have made one.
         let is_due = self.log.appended() >= house.choose_at;
         if house.victim.is_none() && is_due {
-            house.victim = self.choose().map(|segment| (segment, 0));
+            house.victim = self.choose();
             if house.victim.is_none() {
                 house.choose_at = self.log.appended() + self.log.slack() / 16;
             }
@@ -126,29 +163,25 @@ impl DiskHash {
         if house.victim.is_none() || house.drained.len() >= DRAINED_MAX {
             self.remove_drained(house)?;
         }
-        let Some((segment, at)) = house.victim.clone() else { return self.index_step(house) };
-        match self.compact(&segment, at) {
-            Ok(next) if next == segment.len() => {
-                house.victim = None;
-                let left = self.live_by_slot().get(segment.slot as usize).copied().unwrap_or(0);
-                if left > 0 {
-                    segment.damaged.store(true, Ordering::Relaxed);
-                    return Err(
-                        segment.corrupt(0, "what counts in the segment was not found in it; it stays")
-                    );
-                }
-                let position = self.log.lock().drop_segment(&segment)?;
-                house.drained.push((segment, position));
-            }
-            Ok(next) => house.victim = Some((segment, next)),
-            Err(error) => {
-                house.victim = None;
-                return Err(error);
-            }
+        let Some(mut victim) = house.victim.take() else { return self.index_step(house) };
+        if self.compact(&mut victim)? {
+            house.victim = Some(victim);
+        } else {
+            let position = self.give_up(&victim.segment)?;
+            house.drained.push((victim.segment, position));
         }
         // So that the index is written down now and then where compaction never ends.
         self.index_step(house)?;
         Ok(true)
+    }
+
+    /// Lets a segment go in which nothing counts any more.
+    fn give_up(&self, segment: &Arc<Segment>) -> Result<Position> {
+        if self.live_by_slot().get(segment.slot as usize).is_some_and(|&left| left > 0) {
+            segment.damaged.store(true, Ordering::Relaxed);
+            return Err(segment.corrupt(0, "what counts in the segment was not found in it; it stays"));
+        }
+        self.log.lock().drop_segment(segment)
     }
 
     /// Bytes that count in each segment, by slot.
@@ -165,7 +198,7 @@ impl DiskHash {
     }
 
     /// The segment to be compacted next, if it is worth it.
-    fn choose(&self) -> Option<Arc<Segment>> {
+    fn choose(&self) -> Option<Victim> {
         let (table, _) = self.log.table();
         let live = self.live_by_slot();
         let (total, live_total) = (self.log.bytes(), live.iter().sum::<u64>());
@@ -194,18 +227,88 @@ impl DiskHash {
             // Only with the oldest segments do removes go.
             best = oldest.or(best);
         }
-        best.cloned()
+        let segment = Arc::clone(best?);
+        let counts = live.get(segment.slot as usize).copied().unwrap_or(0);
+        let is_oldest = segments.first().is_some_and(|oldest| oldest.number == segment.number);
+        let removes_count = !is_oldest && segment.removes.load(Ordering::Relaxed) > 0;
+        let way = if counts == 0 && !removes_count {
+            Way::Nothing
+        } else if removes_count
+            || counts.saturating_mul(PAGES_SEARCHED) < live_total
+            || segment.len() > COPIED_MAX && !segment.is_mapped()
+        {
+            Way::Log { at: HEADER_LEN as u64, removes_count }
+        } else {
+            Way::Index { read: 0, copy: Vec::new(), page: 0 }
+        };
+        Some(Victim { segment, way })
+    }
+
+    /// Writes once more some of what counts in a segment; false when that is done.
+    fn compact(&self, victim: &mut Victim) -> Result<bool> {
+        let segment = &victim.segment;
+        match &mut victim.way {
+            Way::Nothing => Ok(false),
+            Way::Log { at, removes_count } => {
+                *at = self.compact_stretch(segment, *at, *removes_count)?;
+                Ok(*at < segment.len())
+            }
+            Way::Index { read, copy, .. } if *read < segment.len() => {
+                let until = (*read + READ_LEN).min(segment.len());
+                if segment.populated(*read, until).is_none() && segment.len() <= COPIED_MAX {
+                    copy.resize(until as usize, 0);
+                    if segment.read_at(*read, &mut copy[*read as usize..])? < (until - *read) as usize {
+                        copy.clear();
+                    }
+                }
+                *read = until;
+                Ok(true)
+            }
+            Way::Index { copy, page, .. } => {
+                let (mut moved, mut scratch) = (0, Scratch::take());
+                while *page < SHARDS * PAGES && moved < STEP_LEN {
+                    moved += self.move_page(segment, copy, *page, &mut scratch.old)?;
+                    *page += 1;
+                }
+                Ok(*page < SHARDS * PAGES)
+            }
+        }
+    }
+
+    /// Writes once more those of a page's records that lie in a segment; returns how many bytes they are. `copy`: the segment, or
+    /// nothing.
+    fn move_page(&self, segment: &Segment, copy: &[u8], page: usize, old: &mut Vec<u8>) -> Result<u64> {
+        let mut guard = self.alone(page / PAGES);
+        let Shard { part, .. } = &mut *guard;
+        let found: Vec<(usize, Slot)> = part.pages[page % PAGES].of_segment(segment.slot).collect();
+        for (_, slot) in &found {
+            segment.prefetch(u64::from(slot.location().unit) * 8, slot.class());
+        }
+        let (mut appender, mut moved) = (None, 0);
+        for (index, slot) in found {
+            let at = slot.location();
+            let offset = u64::from(at.unit) * 8;
+            let copied =
+                copy.get(offset as usize..).and_then(|bytes| entry::whole(bytes, segment.seed_at(offset)));
+            let (head, bytes) = match copied {
+                Some(found) => found,
+                None => {
+                    let fetched = self.log.fetch(segment, at.unit, slot.class(), old)?;
+                    (fetched.head, fetched.bytes(old))
+                }
+            };
+            let appender = appender.get_or_insert_with(|| self.log.lock());
+            let appended = appender.append_copy(bytes)?;
+            appender.segment().note_expiry(head.attributes.expiry);
+            let slot = Slot::new(slot.tag(), class_of(appended.len), appended.at);
+            part.enter_at((page % PAGES, index), slot, appended.len, head.len);
+            moved += head.len as u64;
+        }
+        Ok(moved)
     }
 
     /// Writes once more what counts in a stretch of a segment; returns where to go on.
-    fn compact(&self, segment: &Arc<Segment>, from: u64) -> Result<u64> {
-        let is_oldest = self.log.table().0.slots.iter().flatten().all(|other| other.number >= segment.number);
-        let removes_count = !is_oldest && segment.removes.load(Ordering::Relaxed) > 0;
-        let counts = self.live_by_slot().get(segment.slot as usize).is_some_and(|&live| live > 0);
-        if !counts && !removes_count {
-            return Ok(segment.len());
-        }
-        let from = from.max(super::segment::HEADER_LEN as u64);
+    fn compact_stretch(&self, segment: &Arc<Segment>, from: u64, removes_count: bool) -> Result<u64> {
         let until = from + STEP_LEN;
         let mut scratch = Scratch::take();
         let mut is_enough = false;
@@ -257,19 +360,16 @@ impl DiskHash {
             }
             let place = Location { slot: segment.slot, unit: (entry.at / 8) as u32 };
             let Some(index) = shard.slot_at(entry.hash, place) else { continue };
+            let mut long: &[u8] = &[];
             if entry.bytes.is_empty() {
                 // Too long to have been kept; read without the lock on the end of the log.
                 drop(appender.take());
-                self.log.fetch(segment, place.unit, class_of(entry.len), old)?;
+                let fetched = self.log.fetch(segment, place.unit, class_of(entry.len), old)?;
+                long = fetched.bytes(old);
             }
-            let bytes = if entry.bytes.is_empty() { &old[..entry.len] } else { &bytes[entry.bytes.clone()] };
+            let bytes = if entry.bytes.is_empty() { long } else { &bytes[entry.bytes.clone()] };
             let appender = appender.get_or_insert_with(|| self.log.lock());
-            appender.prepare(entry.len, entry.len)?;
-            let appended = if appender.is_long(entry.len) {
-                appender.append_long(bytes, &[], &[])?
-            } else {
-                appender.append_small(|buffer| buffer.extend_from_slice(bytes))
-            };
+            let appended = appender.append_copy(bytes)?;
             appender.segment().note_expiry(entry.expiry);
             let slot = Slot::new(tag_of(entry.hash), class_of(appended.len), appended.at);
             shard.enter(entry.hash, slot, appended.len, Some((index, entry.len)));
@@ -280,7 +380,7 @@ impl DiskHash {
     fn move_remove(&self, key: &[u8], old: &mut Vec<u8>) -> Result<()> {
         let hash = self.hash(key);
         let shard = self.alone(shard_of(hash));
-        if self.find(&shard, hash, key, old)?.is_some() {
+        if self.find(&shard.part, &shard.table, hash, key, old)?.is_some() {
             return Ok(());
         }
         let mut appender = self.log.lock();
@@ -301,6 +401,7 @@ impl DiskHash {
         for (segment, _) in house.drained.drain(..) {
             // A file that cannot be removed now is left over, and is removed by the next opening.
             let _ = self.log.disk.remove(&segment.path);
+            self.log.leaving.fetch_sub(segment.len(), Ordering::Relaxed);
         }
         self.log.note_name();
         Ok(())

@@ -1,5 +1,6 @@
 //! Entries of the log: their bytes, and what they say (docs/format/disk-hash.md, section 2).
 
+use crate::raw;
 use todana_core::{Access, Attributes, Expiry, Marks, UnixSeconds};
 
 pub(crate) const ALIGN: usize = 8;
@@ -212,14 +213,22 @@ pub(crate) fn seal(into: &mut Vec<u8>, start: usize, seed: u32) {
     let len = padded(into.len() - start);
     // Fewer than eight.
     into.resize(start + len, 0);
-    let crc = crc32c::crc32c_append(seed, &into[start + 4..]);
+    let crc = raw::crc32c(seed, &into[start + 4..]);
     into[start..start + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// Whether the CRC of a whole entry is right.
 #[inline]
 pub(crate) fn is_whole(entry: &[u8], seed: u32) -> bool {
-    crc32c::crc32c_append(seed, &entry[4..]) == four(entry, 0)
+    raw::crc32c(seed, &entry[4..]) == four(entry, 0)
+}
+
+/// The entry that these bytes begin with, and what it says; `None` if it is not whole.
+#[inline]
+pub(crate) fn whole(bytes: &[u8], seed: u32) -> Option<(Head, &[u8])> {
+    let head = parse(bytes)?;
+    let entry = bytes.get(..head.len)?;
+    is_whole(entry, seed).then_some((head, entry))
 }
 
 /// What an entry's first bytes ([`HEAD_MAX`] of them, or all) say; `None` if that is nothing. The rest of it may not be

@@ -22,6 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use todana_core::{Error, ErrorKind, Result};
 
+/// Entries of half of this are written by themselves, however long the buffer is.
+const LONG_LEN_MAX: usize = 256 << 10;
+
 /// Segments are this share of the whole, within bounds: small ones waste little in a small database, few are open in a large one.
 const SEGMENT_SHARE: u64 = 24;
 
@@ -31,6 +34,10 @@ pub(crate) struct Head {
     buffer: Vec<u8>,
     /// Where the buffer begins.
     base: u64,
+    /// Before this everything is in the file: the beginning of the buffer may be, up to within an entry.
+    written: u64,
+    /// Where the last entry in the buffer begins.
+    last: u64,
     /// The segment is sealed before it gets longer, if it can be.
     limit: u64,
     /// The last mark tells that everything before this is on disk.
@@ -60,6 +67,7 @@ pub(crate) struct Log {
     buffer_len: usize,
     segment_min: u64,
     segment_max: u64,
+    is_mapped: bool,
     head: RwLock<Head>,
     table: Mutex<Arc<Table>>,
     /// Counts changes of the table.
@@ -68,6 +76,8 @@ pub(crate) struct Log {
     wake: Condvar,
     /// Of all segments.
     bytes: AtomicU64,
+    /// Of segments that count no more, and whose files are still there.
+    pub(crate) leaving: AtomicU64,
     /// Appended since the opening, and read at it.
     appended: AtomicU64,
 }
@@ -77,8 +87,27 @@ pub(crate) struct LogOptions {
     pub(crate) buffer_len: usize,
     pub(crate) segment_min: u64,
     pub(crate) segment_max: u64,
+    pub(crate) is_mapped: bool,
     /// Bytes of the log that were read at the opening.
     pub(crate) replayed: u64,
+}
+
+/// An entry that was found: what it says, and its bytes where they need not be copied.
+#[derive(Clone, Copy)]
+pub(crate) struct Fetched<'s> {
+    pub(crate) head: entry::Head,
+    mapped: Option<&'s [u8]>,
+}
+
+impl<'s> Fetched<'s> {
+    /// Its bytes. `copy`: what it was fetched into.
+    #[inline]
+    pub(crate) fn bytes<'b>(&self, copy: &'b [u8]) -> &'b [u8]
+    where
+        's: 'b,
+    {
+        self.mapped.unwrap_or_else(|| &copy[..self.head.len])
+    }
 }
 
 /// An entry that was appended.
@@ -102,7 +131,8 @@ impl Log {
         let bytes = table.slots.iter().flatten().map(|segment| segment.len()).sum();
         let number = last_number + 1;
         let limit = segment_limit(bytes, &options);
-        let (segment, buffer) = create(&*disk, &directory, identity, openings, &table, number, limit)?;
+        let (segment, buffer) =
+            create(&*disk, &directory, identity, openings, &table, number, (limit, options.is_mapped))?;
         let mut table = table;
         table.put(Arc::clone(&segment));
         let until = Position { number, offset: 0 };
@@ -110,6 +140,8 @@ impl Log {
             segment,
             buffer,
             base: 0,
+            written: 0,
+            last: 0,
             limit,
             marked: Position::default(),
             unsynced: Vec::new(),
@@ -122,10 +154,12 @@ impl Log {
             identity,
             openings,
             cache: Cache::new(options.cache_bytes),
-            buffer_len: options.buffer_len.max(4096),
+            buffer_len: options.buffer_len.max(4096).next_multiple_of(4096),
             segment_min: options.segment_min,
             segment_max: options.segment_max,
+            is_mapped: options.is_mapped,
             bytes: AtomicU64::new(bytes + head.segment.len()),
+            leaving: AtomicU64::new(0),
             appended: AtomicU64::new(options.replayed),
             head: RwLock::new(head),
             table: Mutex::new(Arc::new(table)),
@@ -282,16 +316,18 @@ impl Log {
         see: impl FnOnce(&entry::Head, &[u8]) -> T,
     ) -> Result<T> {
         let offset = u64::from(unit) * 8;
+        segment.prefetch(offset, class);
         let mut see = Some(see);
         let mut show = |bytes: &[u8]| {
-            let head = entry::parse(bytes).filter(|head| head.len <= bytes.len())?;
-            let bytes = &bytes[..head.len];
-            if !entry::is_whole(bytes, segment.seed_at(offset)) {
-                return None;
-            }
+            let (head, bytes) = entry::whole(bytes, segment.seed_at(offset))?;
             Some(see.take().expect("shown once")(&head, bytes))
         };
-        if offset >= segment.flushed.load(Ordering::Acquire) {
+        if let Some(bytes) = segment.mapped(offset) {
+            if let Some(seen) = show(bytes) {
+                return Ok(seen);
+            }
+            // Beyond what is mapped, or damaged: the read below will tell.
+        } else if offset >= segment.flushed.load(Ordering::Acquire) {
             let head = self.head.read();
             if head.segment.number == segment.number && offset >= head.base {
                 let bytes = &head.buffer[(offset - head.base) as usize..];
@@ -310,21 +346,26 @@ impl Log {
         show(&room.read[..len]).ok_or_else(|| segment.corrupt(offset, "the checksum of the entry differs"))
     }
 
-    /// As `see`, with a copy in `scratch`, whose first bytes are the entry then.
+    /// As `see`, and the bytes stay: where the segment is mapped, or as a copy in `scratch`.
     #[inline]
-    pub(crate) fn fetch(
+    pub(crate) fn fetch<'s>(
         &self,
-        segment: &Segment,
+        segment: &'s Segment,
         unit: u32,
         class: u32,
         scratch: &mut Vec<u8>,
-    ) -> Result<entry::Head> {
-        let bound = class_bound(class);
-        if bound.is_none_or(|bound| bound > 4096)
-            && u64::from(unit) * 8 < segment.flushed.load(Ordering::Acquire)
+    ) -> Result<Fetched<'s>> {
+        let offset = u64::from(unit) * 8;
+        segment.prefetch(offset, class);
+        if let Some(bytes) = segment.mapped(offset)
+            && let Some((head, bytes)) = entry::whole(bytes, segment.seed_at(offset))
         {
+            return Ok(Fetched { head, mapped: Some(bytes) });
+        }
+        let bound = class_bound(class);
+        if bound.is_none_or(|bound| bound > 4096) && offset < segment.flushed.load(Ordering::Acquire) {
             // Not by way of the cache, and without a second copy.
-            return read_entry(segment, unit, class, scratch);
+            return Ok(Fetched { head: read_entry(segment, unit, class, scratch)?, mapped: None });
         }
         let mut copy = std::mem::take(scratch);
         let outcome = self.see(segment, unit, class, false, |head, bytes| {
@@ -335,7 +376,7 @@ impl Log {
             *head
         });
         *scratch = copy;
-        outcome
+        Ok(Fetched { head: outcome?, mapped: None })
     }
 }
 
@@ -389,7 +430,7 @@ fn create(
     openings: u32,
     table: &Table,
     number: u64,
-    limit: u64,
+    (limit, is_mapped): (u64, bool),
 ) -> Result<(Arc<Segment>, Vec<u8>)> {
     let slot = table.free_slot().ok_or_else(|| {
         Error::new(ErrorKind::Full, format!("{} holds as many segments as it can", directory.display()))
@@ -409,7 +450,7 @@ fn create(
     entry::seal(&mut buffer, HEADER_LEN, seed ^ (HEADER_LEN / 8) as u32);
     let path = directory.join(file_name(number));
     let file = disk.create(&path).map_err(|error| unwritable(&path, &error))?;
-    let segment = Segment::new((number, slot), path, file, seed, limit);
+    let segment = Segment::new((number, slot), path, file, seed, limit, is_mapped);
     segment.len.store(buffer.len() as u64, Ordering::Release);
     Ok((Arc::new(segment), buffer))
 }
@@ -440,8 +481,8 @@ impl Appender<'_> {
         if is_crowded || end + needed - last as u64 >= OFFSET_MAX {
             self.roll(needed)?;
             self.mark();
-        } else if self.head.buffer.len() + len > self.log.buffer_len && !self.head.buffer.is_empty() {
-            self.flush()?;
+        } else {
+            self.flush_whole(end, len)?;
         }
         if self.head.buffer.is_empty() {
             self.mark();
@@ -467,6 +508,7 @@ impl Appender<'_> {
         let head = &mut *self.head;
         let start = head.buffer.len();
         let offset = head.base + start as u64;
+        head.last = offset;
         put(&mut head.buffer);
         entry::seal(&mut head.buffer, start, head.segment.seed_at(offset));
         let len = head.buffer.len() - start;
@@ -481,9 +523,9 @@ impl Appender<'_> {
         let offset = self.head.base;
         let len = entry::padded(beginning.len() + key.len() + value.len());
         let padding = &[0u8; 8][..len - beginning.len() - key.len() - value.len()];
-        let mut crc = crc32c::crc32c_append(self.head.segment.seed_at(offset), &beginning[4..]);
+        let mut crc = crate::raw::crc32c(self.head.segment.seed_at(offset), &beginning[4..]);
         for part in [key, value, padding] {
-            crc = crc32c::crc32c_append(crc, part);
+            crc = crate::raw::crc32c(crc, part);
         }
         let crc = crc.to_le_bytes();
         let mut pieces = [&crc[..], &beginning[4..], key, value, padding].map(IoSlice::new);
@@ -491,16 +533,26 @@ impl Appender<'_> {
         let segment = Arc::clone(&head.segment);
         segment.file.write_at(offset, &mut pieces).map_err(|error| unwritable(&segment.path, &error))?;
         head.base = offset + len as u64;
+        head.written = head.base;
         segment.len.store(head.base, Ordering::Release);
         segment.flushed.store(head.base, Ordering::Release);
         self.log.count(len);
         Ok(Appended { at: Location { slot: segment.slot, unit: (offset / 8) as u32 }, len })
     }
 
+    /// Appends a whole entry once more.
+    pub(crate) fn append_copy(&mut self, entry: &[u8]) -> Result<Appended> {
+        self.prepare(entry.len(), entry.len())?;
+        if self.is_long(entry.len()) {
+            return self.append_long(entry, &[], &[]);
+        }
+        Ok(self.append_small(|buffer| buffer.extend_from_slice(entry)))
+    }
+
     /// Whether an entry of this length is better written by itself.
     #[inline]
     pub(crate) fn is_long(&self, len: usize) -> bool {
-        len > self.log.buffer_len / 2
+        len > self.log.buffer_len.min(LONG_LEN_MAX) / 2
     }
 
     #[inline]
@@ -517,14 +569,51 @@ impl Appender<'_> {
             return Err(trouble.clone());
         }
         let segment = &head.segment;
-        let mut pieces = [IoSlice::new(&head.buffer)];
-        segment.file.write_at(head.base, &mut pieces).map_err(|error| unwritable(&segment.path, &error))?;
+        let mut pieces = [IoSlice::new(&head.buffer[(head.written - head.base) as usize..])];
+        segment
+            .file
+            .write_at(head.written, &mut pieces)
+            .map_err(|error| unwritable(&segment.path, &error))?;
         head.base += head.buffer.len() as u64;
+        head.written = head.base;
         segment.flushed.store(head.base, Ordering::Release);
         head.buffer.clear();
         if head.buffer.capacity() > 2 * self.log.buffer_len {
             head.buffer.shrink_to(self.log.buffer_len);
         }
+        Ok(())
+    }
+
+    /// Writes what fills whole stretches of the file, if there is such by now: `end` is that of the log, where an entry of `len` bytes is
+    /// to follow. These the system takes best: 0.2 ns a byte with 256 KiB at a time, 0.67 with 6 KiB anywhere (ext4, 2026-11).
+    #[inline]
+    fn flush_whole(&mut self, end: u64, len: usize) -> Result<()> {
+        let whole = self.log.buffer_len as u64;
+        let until = end / whole * whole;
+        if until <= self.head.written && self.head.buffer.len() + len <= 2 * self.log.buffer_len {
+            return Ok(());
+        }
+        self.flush_until(until, end)
+    }
+
+    #[cold]
+    fn flush_until(&mut self, until: u64, end: u64) -> Result<()> {
+        // What is in the buffer begins with a whole entry, and is as long as that may be: one that lies across the end stays.
+        let base = if until == end { end } else { self.head.last };
+        if until <= self.head.written || base > until {
+            return self.flush();
+        }
+        if let Some(trouble) = &self.head.trouble {
+            return Err(trouble.clone());
+        }
+        let head = &mut *self.head;
+        let segment = &head.segment;
+        let range = (head.written - head.base) as usize..(until - head.base) as usize;
+        let written = segment.file.write_at(head.written, &mut [IoSlice::new(&head.buffer[range])]);
+        written.map_err(|error| unwritable(&segment.path, &error))?;
+        head.buffer.drain(..(base - head.base) as usize);
+        (head.base, head.written) = (base, until);
+        segment.flushed.store(base, Ordering::Release);
         Ok(())
     }
 
@@ -537,6 +626,7 @@ impl Appender<'_> {
             buffer_len: 0,
             segment_min: log.segment_min,
             segment_max: log.segment_max,
+            is_mapped: log.is_mapped,
             replayed: 0,
         };
         let limit = segment_limit(log.bytes(), &options);
@@ -549,7 +639,7 @@ impl Appender<'_> {
             log.openings,
             &shared,
             number,
-            limit.max(needed),
+            (limit.max(needed), log.is_mapped),
         )?;
         log.bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
         let mut table = Table::clone(&shared);
@@ -561,7 +651,8 @@ impl Appender<'_> {
         head.segment.sealed.store(true, Ordering::Release);
         let old = std::mem::replace(&mut head.segment, segment);
         head.unsynced.push(old);
-        (head.buffer, head.base, head.limit, head.names_unsynced) = (buffer, 0, limit, true);
+        (head.buffer, head.base, head.written, head.last) = (buffer, 0, 0, 0);
+        (head.limit, head.names_unsynced) = (limit, true);
         head.buffer.reserve(log.buffer_len);
         Ok(())
     }
@@ -578,6 +669,7 @@ impl Appender<'_> {
         *shared = Arc::new(table);
         log.version.fetch_add(1, Ordering::Release);
         log.bytes.fetch_sub(segment.len(), Ordering::Relaxed);
+        log.leaving.fetch_add(segment.len(), Ordering::Relaxed);
         drop(shared);
         // It may be among those that wait for a sync, and stays there: after a crash its file may be there again, and is read
         // before it is known that it does not count.

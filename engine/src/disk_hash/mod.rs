@@ -3,7 +3,7 @@
 //! ```text
 //! key -> hash -> shard (lock) -> page -> slot: 21 more bits of the hash, size class, segment, offset
 //!                                          |
-//! segments of the log (docs/format/disk-hash.md): block cache | file | the end that is not written yet
+//! segments of the log (docs/format/disk-hash.md): mapped | block cache and file | the end that is not written yet
 //! ```
 //!
 //! A write appends a record and turns the index to it; what was there before is garbage until compaction has written the
@@ -11,7 +11,7 @@
 //! it alone but once in some thousands, a hit reads one place.
 //!
 //! There are no threads in here. Whoever owns it calls [`Engine::maintain`] again and again: that hands what was written to the
-//! system, compacts, and writes the index down, a bounded step each; and [`Durable::sync`] where a write is to be on disk.
+//! system once it has come to rest, compacts, and writes the index down, a bounded step each; and [`Durable::sync`] where a write is to be on disk.
 //!
 //! Always true: of a key's entries the last in the log counts; the index leads to it; an entry that the index leads to lies in a
 //! segment that counts.
@@ -35,11 +35,12 @@ mod walk;
 use crate::disk::{Disk, SystemDisk};
 use compaction::Housekeeping;
 use entry::Head;
-use log::{Appended, Log};
+use log::{Appended, Fetched, Log};
 use page::{Slot, class_of, tag_of};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use scratch::{Room, Scratch};
-use shard::{PAGES, SHARDS, Shard, page_of, shard_of};
+use segment::Table;
+use shard::{PAGES, Part, SHARDS, Shard, page_of, shard_of};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,7 +58,10 @@ const VALUE_LEN_MAX: usize = 1 << 30;
 pub struct DiskHashOptions {
     /// The hash seed of a database that is made; `None` takes a random one, as whoever faces strangers should.
     pub seed: Option<u64>,
-    /// Memory for blocks of the files, so that reads of what is hot need no system call. Taken as it is needed.
+    /// Reads what is in files where the system keeps it, without a call or a copy. Without, and on file systems that cannot, it is read
+    /// into a cache of blocks; then a disk that does not give back what it holds is an error, which otherwise ends the process.
+    pub is_mapped: bool,
+    /// Without a mapping: memory for blocks of the files, so that reads of what is hot need no system call. Taken as it is needed.
     pub cache_bytes: u64,
     /// What is written is gathered up to so many bytes before it is handed to the system.
     pub buffer_bytes: usize,
@@ -65,7 +69,7 @@ pub struct DiskHashOptions {
     pub segment_bytes_min: u64,
     /// ... nor longer than this (at most 128 MiB).
     pub segment_bytes_max: u64,
-    /// Compaction begins when the files are so many times as large as what counts in them: 1.4 is the default. Less costs
+    /// Compaction begins when the files are so many times as large as what counts in them: 1.45 is the default, with which they stay below 1.6 times. Less costs
     /// more writing.
     pub space_factor: f64,
     /// The index is written down when so many bytes have been written since, and half as many again as the index takes: so
@@ -79,11 +83,12 @@ impl Default for DiskHashOptions {
     fn default() -> Self {
         DiskHashOptions {
             seed: None,
+            is_mapped: true,
             cache_bytes: 64 << 20,
             buffer_bytes: 256 << 10,
             segment_bytes_min: 1 << 20,
             segment_bytes_max: 128 << 20,
-            space_factor: 1.4,
+            space_factor: 1.45,
             checkpoint_bytes: 64 << 20,
             disk: Arc::new(SystemDisk),
         }
@@ -134,11 +139,19 @@ pub struct DiskHash {
     _lock: Box<dyn Send + Sync>,
 }
 
-/// A record that was found: where in its page, the slot there, and what its entry says.
-struct Found {
+/// A record that was found: where in its page, the slot there, and its entry.
+struct Found<'s> {
     index: usize,
     slot: Slot,
-    head: Head,
+    entry: Fetched<'s>,
+}
+
+impl Found<'_> {
+    /// Where in its page, and how long its entry is.
+    #[inline]
+    fn place(&self) -> (usize, usize) {
+        (self.index, self.entry.head.len)
+    }
 }
 
 /// The value that a visit stores, until its visitor has been shown it.
@@ -211,17 +224,25 @@ impl DiskHash {
         }
     }
 
-    /// Finds the record of a key; its entry is in `old` then.
-    fn find(&self, shard: &Shard, hash: u64, key: &[u8], old: &mut Vec<u8>) -> Result<Option<Found>> {
-        let (page, tag) = (&shard.pages[page_of(hash)], tag_of(hash));
+    /// Finds the record of a key; its entry may be in `old` then.
+    #[inline]
+    fn find<'t>(
+        &self,
+        part: &Part,
+        table: &'t Table,
+        hash: u64,
+        key: &[u8],
+        old: &mut Vec<u8>,
+    ) -> Result<Option<Found<'t>>> {
+        let (page, tag) = (&part.pages[page_of(hash)], tag_of(hash));
         let mut next = page.first(tag);
         while let Some(index) = next {
             let slot = page.get(index);
             let at = slot.location();
-            let segment = shard.table.get(at.slot).ok_or_else(lost)?;
-            let head = self.log.fetch(segment, at.unit, slot.class(), old)?;
-            if head.kind == entry::PUT && head.key(old) == key {
-                return Ok(Some(Found { index, slot, head }));
+            let segment = table.get(at.slot).ok_or_else(lost)?;
+            let entry = self.log.fetch(segment, at.unit, slot.class(), old)?;
+            if entry.head.kind == entry::PUT && entry.head.key(entry.bytes(old)) == key {
+                return Ok(Some(Found { index, slot, entry }));
             }
             next = page.next(tag, index + 1);
         }
@@ -251,12 +272,12 @@ impl DiskHash {
     /// if the value is shared.
     fn put(
         &self,
-        shard: &mut Shard,
+        part: &mut Part,
         hash: u64,
         new: &[u8],
         stored: &Stored,
         expiry: Expiry,
-        found: Option<&Found>,
+        old: Option<(usize, usize)>,
     ) -> Result<()> {
         let value = match stored {
             Stored::Entry => None,
@@ -264,17 +285,18 @@ impl DiskHash {
         };
         let appended = self.append_put(new, value, expiry)?;
         let slot = Slot::new(tag_of(hash), class_of(appended.len), appended.at);
-        shard.enter(hash, slot, appended.len, found.map(|found| (found.index, found.head.len)));
+        part.enter(hash, slot, appended.len, old);
         Ok(())
     }
 
-    fn remove(&self, shard: &mut Shard, hash: u64, key: &[u8], found: &Found) -> Result<()> {
+    /// `place`: where in its page the record is, and how long its entry.
+    fn remove(&self, part: &mut Part, hash: u64, key: &[u8], place: (usize, usize)) -> Result<()> {
         let mut appender = self.log.lock();
         appender.prepare(entry::padded(10 + key.len()), 0)?;
         let appended = appender.append_small(|buffer| entry::put_remove(buffer, key));
         appender.segment().removes.fetch_add(appended.len as u64, Ordering::Relaxed);
         drop(appender);
-        shard.leave(hash, found.index, found.head.len);
+        part.leave(hash, place.0, place.1);
         Ok(())
     }
 
@@ -290,16 +312,16 @@ impl DiskHash {
         &self,
         key: &[u8],
         old: &[u8],
-        found: &Found,
+        found: &Found<'_>,
         attributes: todana_core::Attributes,
         new: &mut Vec<u8>,
-    ) -> Result<()> {
+    ) {
         new.clear();
-        let value = found.head.value(old);
-        entry::put_head(new, key.len(), value.len(), &attributes, found.head.packing);
+        let head = &found.entry.head;
+        let value = head.value(found.entry.bytes(old));
+        entry::put_head(new, key.len(), value.len(), &attributes, head.packing);
         new.extend_from_slice(key);
         new.extend_from_slice(value);
-        Ok(())
     }
 
     /// Writes the entry of a record up to its value, or up to its key where the value is better not copied.
@@ -359,16 +381,18 @@ impl Engine for DiskHash {
         self.refuse_if_closed()?;
         let hash = self.hash(key);
         let mut guard = self.alone(shard_of(hash));
-        let shard = &mut *guard;
+        let Shard { part, table, .. } = &mut *guard;
         let mut scratch = Scratch::take();
         let Room { old, new, .. } = &mut *scratch;
-        let found = self.find(shard, hash, key, old)?;
-        let record = found.as_ref().map(|found| Record::new(found.head.value(old), found.head.attributes));
+        let found = self.find(part, table, hash, key, old)?;
+        let record = found.as_ref().map(|Found { entry, .. }| {
+            Record::new(entry.head.value(entry.bytes(old)), entry.head.attributes)
+        });
         let (stored, attributes, value_len) = match visitor.visit(record) {
             Action::Keep => return Ok(()),
             Action::Remove => {
                 let Some(found) = found else { return Ok(()) };
-                self.remove(shard, hash, key, &found)?;
+                self.remove(part, hash, key, found.place())?;
                 visitor.applied(None);
                 return Ok(());
             }
@@ -378,7 +402,7 @@ impl Engine for DiskHash {
                 (self.encode(key, &Record { attributes, ..record }, new)?, attributes, record.value.len())
             }
         };
-        self.put(shard, hash, new, &stored, attributes.expiry, found.as_ref())?;
+        self.put(part, hash, new, &stored, attributes.expiry, found.as_ref().map(Found::place))?;
         let now = match &stored {
             Stored::Entry => Record::new(&new[new.len() - value_len..], attributes),
             Stored::Shared(shared) => Record { value: (**shared).as_ref(), shared: Some(shared), attributes },
@@ -409,8 +433,8 @@ impl Engine for DiskHash {
             while let Some(slot) = slots.next() {
                 let at = slot.location();
                 let segment = shard.table.get(at.slot).ok_or_else(lost)?;
-                let head = self.log.fetch(segment, at.unit, slot.class(), &mut scratch.old)?;
-                let entry = &scratch.old[..head.len];
+                let fetched = self.log.fetch(segment, at.unit, slot.class(), &mut scratch.old)?;
+                let (head, entry) = (fetched.head, fetched.bytes(&scratch.old));
                 let hash = self.hash(head.key(entry));
                 if (shard_of(hash) * PAGES + page_of(hash), tag_of(hash)) != (page_index, slot.tag()) {
                     return Err(segment.corrupt(u64::from(at.unit) * 8, "the entry is another key's"));
@@ -503,7 +527,8 @@ impl Durable for DiskHash {
     fn usage(&self) -> Usage {
         let (table, _) = self.log.table();
         let live_bytes = self.shards.iter().map(|shard| shard.0.read().live_bytes()).sum();
-        Usage { bytes: self.log.bytes(), live_bytes, files: table.slots.iter().flatten().count() as u64 }
+        let bytes = self.log.bytes() + self.log.leaving.load(Ordering::Relaxed);
+        Usage { bytes, live_bytes, files: table.slots.iter().flatten().count() as u64 }
     }
 }
 

@@ -43,7 +43,13 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
     })?;
     let mut notes = Vec::new();
     let found = loop {
-        let attempt = Attempt { disk: &*disk, directory, seed: options.seed, notes: Vec::new() };
+        let attempt = Attempt {
+            disk: &*disk,
+            directory,
+            seed: options.seed,
+            is_mapped: options.is_mapped,
+            notes: Vec::new(),
+        };
         match attempt.run()? {
             Outcome::Torn(at) => notes.push(cut(&*disk, directory, at)?),
             Outcome::Found(found) => break *found,
@@ -66,6 +72,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         buffer_len: options.buffer_bytes,
         segment_min: options.segment_bytes_min.clamp(4096, OFFSET_MAX),
         segment_max: options.segment_bytes_max.clamp(4096, OFFSET_MAX),
+        is_mapped: options.is_mapped,
         replayed: found.replayed,
     };
     let log = Log::new(
@@ -138,6 +145,7 @@ struct Attempt<'a> {
     disk: &'a dyn Disk,
     directory: &'a Path,
     seed: Option<u64>,
+    is_mapped: bool,
     notes: Vec<String>,
 }
 
@@ -322,7 +330,7 @@ impl Attempt<'_> {
 
     fn segment(&self, opened: Opened, number: u64, slot: u32, seed: u32) -> Segment {
         let Opened { path, file, len, .. } = opened;
-        let segment = Segment::new((number, slot), path, file, seed, len);
+        let segment = Segment::new((number, slot), path, file, seed, len, self.is_mapped);
         segment.len.store(len, Ordering::Relaxed);
         segment.flushed.store(len, Ordering::Relaxed);
         segment

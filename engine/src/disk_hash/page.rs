@@ -199,6 +199,13 @@ impl Page {
         }
     }
 
+    /// The slots that lead to a segment, with their indices.
+    #[inline]
+    pub(crate) fn of_segment(&self, segment: u32) -> impl Iterator<Item = (usize, Slot)> + '_ {
+        let slots = self.slots.iter().enumerate().map(|(index, &bits)| (index, Slot(bits)));
+        slots.filter(move |(_, slot)| slot.location().slot == segment && slot.0 != 0)
+    }
+
     /// The slots, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
         self.slots.iter().filter(|&&bits| bits != 0).map(|&bits| Slot(bits))

@@ -1,8 +1,9 @@
 //! A segment: its header, its file, what is known about it; and the table of those that count.
 
 use super::entry::{eight, four};
-use super::page::SLOT_BITS;
-use crate::disk::File;
+use super::page::{SLOT_BITS, class_bound};
+use crate::disk::{File, MappedFile};
+use crate::raw;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -103,6 +104,8 @@ pub(crate) struct Segment {
     pub(crate) slot: u32,
     pub(crate) path: PathBuf,
     pub(crate) file: Box<dyn File>,
+    /// The file in memory, where that can be had.
+    pub(crate) map: Option<MappedFile>,
     /// The CRC of its header, from which those of its entries go on.
     pub(crate) seed: u32,
     /// Its end, what is not written yet included.
@@ -122,18 +125,22 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
+    /// `capacity`: how long it will get, by and large. `is_mapped`: it is to be read by way of a mapping, if it can be.
     pub(crate) fn new(
         (number, slot): (u64, u32),
         path: PathBuf,
         file: Box<dyn File>,
         seed: u32,
         capacity: u64,
+        is_mapped: bool,
     ) -> Segment {
+        let map = if is_mapped { file.map(capacity) } else { None };
         Segment {
             number,
             slot,
             path,
             file,
+            map,
             seed,
             len: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
@@ -164,6 +171,39 @@ impl Segment {
 
     pub(crate) fn corrupt(&self, offset: u64, what: &str) -> Error {
         corrupt(&self.path, offset, what)
+    }
+
+    /// What is in the file from an offset on, as far as it is in memory.
+    #[inline]
+    pub(crate) fn mapped(&self, offset: u64) -> Option<&[u8]> {
+        let map = self.map.as_ref()?;
+        let end = self.flushed.load(Ordering::Acquire).min(map.capacity() as u64);
+        if offset < end { map.get(offset as usize..end as usize) } else { None }
+    }
+
+    /// Whether it can be read in memory.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.map.is_some()
+    }
+
+    /// Says that an entry of this size class will be read soon: all its lines are asked for at once, or of a long one the first.
+    #[inline]
+    pub(crate) fn prefetch(&self, offset: u64, class: u32) {
+        const LEN_MAX: usize = 768;
+        if let Some(bytes) = self.mapped(offset) {
+            let len = class_bound(class).unwrap_or(LEN_MAX).min(LEN_MAX).min(bytes.len());
+            bytes[..len].iter().step_by(64).for_each(raw::prefetch);
+        }
+    }
+
+    /// The same up to `limit` and no further, all of it read from the disk by now; `None` if that cannot be said.
+    pub(crate) fn populated(&self, offset: u64, limit: u64) -> Option<&[u8]> {
+        let map = self.map.as_ref()?;
+        let range = offset as usize..limit as usize;
+        if limit > self.flushed.load(Ordering::Acquire) || !map.populate(range.clone()) {
+            return None;
+        }
+        map.get(range)
     }
 
     /// Reads up to the buffer's length.

@@ -2,6 +2,7 @@
 
 use super::page::{Location, Page, Slot, tag_of};
 use super::segment::Table;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// Parts of the index; the highest 6 bits of the hash.
@@ -19,22 +20,46 @@ pub(crate) fn page_of(hash: u64) -> usize {
     (hash >> 52) as usize & (PAGES - 1)
 }
 
+/// A part of the index, and the segments that it leads to.
 pub(crate) struct Shard {
-    pub(crate) pages: Vec<Page>,
-    /// Bytes of the entries that count, by the slot of their segment.
-    pub(crate) live: Vec<u64>,
-    pub(crate) records: u64,
+    pub(crate) part: Part,
     /// The segments, as of so many changes of their table.
     pub(crate) table: Arc<Table>,
     pub(crate) version: u64,
 }
 
+impl Deref for Shard {
+    type Target = Part;
+
+    #[inline]
+    fn deref(&self) -> &Part {
+        &self.part
+    }
+}
+
+impl DerefMut for Shard {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Part {
+        &mut self.part
+    }
+}
+
+/// Which records there are, and where.
+pub(crate) struct Part {
+    pub(crate) pages: Vec<Page>,
+    /// Bytes of the entries that count, by the slot of their segment.
+    pub(crate) live: Vec<u64>,
+    pub(crate) records: u64,
+}
+
 impl Shard {
     pub(crate) fn new() -> Shard {
         let pages = (0..PAGES).map(|_| Page::default()).collect();
-        Shard { pages, live: Vec::new(), records: 0, table: Arc::default(), version: 0 }
+        Shard { part: Part { pages, live: Vec::new(), records: 0 }, table: Arc::default(), version: 0 }
     }
+}
 
+impl Part {
     /// Bytes of memory.
     pub(crate) fn bytes(&self) -> u64 {
         let pages: usize = self.pages.iter().map(|page| page.bytes() + size_of::<Page>()).sum();
@@ -95,6 +120,16 @@ impl Shard {
                 self.records += 1;
             }
         }
+        self.gain(slot.location().slot, len);
+    }
+
+    /// Turns the slot at an index of a page to where the record is now; its entries were and are of these lengths.
+    #[inline]
+    pub(crate) fn enter_at(&mut self, (page, index): (usize, usize), slot: Slot, len: usize, old_len: usize) {
+        let page = &mut self.pages[page];
+        let gone = page.get(index).location().slot;
+        page.replace(index, slot);
+        self.lose(gone, old_len);
         self.gain(slot.location().slot, len);
     }
 

@@ -1,11 +1,11 @@
 //! Going over the records for those that have expired: by segment, and only those segments in which one may have.
 
+use super::DiskHash;
 use super::entry::PUT;
 use super::page::Location;
 use super::segment::{HEADER_LEN, Segment};
 use super::shard::shard_of;
 use super::walk::walk;
-use super::{DiskHash, Found};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana_core::{Expiry, Perishable, Place, Result, SweepAim, Swept, UnixSeconds};
@@ -91,8 +91,7 @@ impl DiskHash {
             }
             let Some(index) = shard.slot_at(hash, here) else { return Ok(true) };
             if is_over(head.attributes.expiry) {
-                let slot = shard.pages[super::shard::page_of(hash)].get(index);
-                self.remove(&mut shard, hash, key, &Found { index, slot, head: *head })?;
+                self.remove(&mut shard, hash, key, (index, head.len))?;
                 swept.removed += 1;
             } else {
                 soonest = soonest.min(expires.0);
@@ -144,8 +143,14 @@ mod tests {
         assert_eq!((segment.slot, segment.number), (now.slot, now.number));
         let limit = segment.flushed.load(Ordering::Acquire);
         let file = old.log.disk.open(&segment.path, false).unwrap();
-        let dropped =
-            Segment::new((segment.number + 9, segment.slot), segment.path.clone(), file, segment.seed, limit);
+        let dropped = Segment::new(
+            (segment.number + 9, segment.slot),
+            segment.path.clone(),
+            file,
+            segment.seed,
+            limit,
+            true,
+        );
         dropped.len.store(limit, Ordering::Relaxed);
         dropped.flushed.store(limit, Ordering::Release);
 

@@ -3,12 +3,16 @@
 //! Each file has its entry in SAFETY.md.
 #![allow(unsafe_code)]
 
+mod checksum;
 mod lmdb;
+mod mapped_file;
 mod mapping;
 mod prefetch;
 mod residency;
 
+pub(crate) use checksum::crc32c;
 pub(crate) use lmdb::{Lmdb, Snapshot, Table, Writing};
+pub use mapped_file::MappedFile;
 pub(crate) use mapping::{Mapping, SYSTEM_PAGE};
 pub(crate) use prefetch::prefetch;
 pub use residency::release_start_up_memory;

@@ -1,0 +1,126 @@
+//! A file's bytes where the system keeps them, as a byte slice: a read costs no system call and no copy.
+//!
+//! Only for files that grow and never change: whoever maps one asks for no byte behind the file's end, and nobody writes to, or
+//! cuts off, what is before it. What the disk does not give back ends the process (SIGBUS), where a read would fail.
+//!
+//! Always true: `ptr` points at `len` bytes of address space that show the file from its beginning, until `drop`.
+
+use super::SYSTEM_PAGE;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+
+/// Address space that shows a file from its beginning.
+pub struct MappedFile {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone, and nothing in it is tied to a thread.
+unsafe impl Send for MappedFile {}
+// SAFETY: its bytes can only be read, by anybody.
+unsafe impl Sync for MappedFile {}
+
+impl MappedFile {
+    /// Maps the first `len` bytes of a file, which may still be shorter. Meant for reads at random: the system reads no more than
+    /// is asked for.
+    pub(crate) fn new(file: &File, len: usize) -> io::Result<MappedFile> {
+        if len == 0 || len > isize::MAX as usize {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let ptr = unsafe {
+            libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if ptr == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let ptr =
+            NonNull::new(ptr.cast::<u8>()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        // SAFETY: the range is our own mapping, as mmap returned it; the advice changes no byte of it.
+        unsafe {
+            libc::madvise(ptr.as_ptr().cast(), len, libc::MADV_RANDOM);
+        }
+        Ok(MappedFile { ptr, len })
+    }
+
+    /// How much of the file can be shown.
+    #[inline]
+    pub(crate) fn capacity(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of the file; `None` beyond what is mapped. `range.end` must not be behind the file's end: no caller of the engine's
+    /// asks for what it has not written, or found there.
+    #[inline]
+    pub(crate) fn get(&self, range: Range<usize>) -> Option<&[u8]> {
+        if range.start > range.end || range.end > self.len {
+            return None;
+        }
+        // SAFETY: the range lies in the mapping, whose pages are readable as far as the file reaches; these bytes of the file are
+        // never changed (the engine appends, under a lock on the directory that keeps other processes of ours out).
+        Some(unsafe { std::slice::from_raw_parts(self.ptr.as_ptr().add(range.start), range.len()) })
+    }
+
+    /// Reads a stretch of the file into memory, all of it at once. False if the disk did not give it, or the system cannot say.
+    pub(crate) fn populate(&self, range: Range<usize>) -> bool {
+        let start = range.start / SYSTEM_PAGE * SYSTEM_PAGE;
+        if range.start >= range.end || range.end > self.len {
+            return range.is_empty();
+        }
+        // SAFETY: the range lies in our own mapping (compared above), and begins at a page of it; both only read the file.
+        unsafe {
+            let at = self.ptr.as_ptr().add(start).cast();
+            let len = range.end - start;
+            libc::madvise(at, len, libc::MADV_WILLNEED);
+            libc::madvise(at, len, libc::MADV_POPULATE_READ) == 0
+        }
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        // SAFETY: `ptr` and `len` are what mmap returned, unmapped exactly once, and no slice outlives `self`.
+        unsafe {
+            libc::munmap(self.ptr.as_ptr().cast(), self.len);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn what_is_appended_can_be_seen_in_a_mapping_that_was_there_before() {
+        let mut file = tempfile::tempfile().unwrap();
+        let map = MappedFile::new(&file, 3 * SYSTEM_PAGE).unwrap();
+        file.write_all(&[7; 5000]).unwrap();
+        assert_eq!(map.get(4990..5000).unwrap(), [7; 10]);
+        file.write_all(&[8; 5000]).unwrap();
+        assert_eq!(map.get(4999..5002).unwrap(), [7, 8, 8]);
+        assert!(map.populate(100..10_000));
+        assert_eq!(map.get(10_000..10_000).unwrap(), []);
+        assert!(map.get(0..3 * SYSTEM_PAGE + 1).is_none());
+    }
+
+    #[test]
+    fn what_the_file_does_not_have_is_not_populated() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"short").unwrap();
+        let map = MappedFile::new(&file, 4 * SYSTEM_PAGE).unwrap();
+        assert!(map.populate(0..5));
+        assert!(!map.populate(0..2 * SYSTEM_PAGE));
+        assert!(!map.populate(0..5 * SYSTEM_PAGE));
+    }
+
+    #[test]
+    fn an_empty_or_absurd_mapping_is_an_error() {
+        let file = tempfile::tempfile().unwrap();
+        assert!(MappedFile::new(&file, 0).is_err());
+        assert!(MappedFile::new(&file, usize::MAX).is_err());
+    }
+}
