@@ -23,7 +23,7 @@ pub(super) fn examine(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> 
     if header.number != number {
         return Err(corrupt(path, 0, "it has another number than its name"));
     }
-    let segment = Segment::new((number, 0), path.to_path_buf(), file, seed, 0);
+    let segment = Segment::new((number, 0), path.to_path_buf(), file, seed, 0, false);
     let mut records = 0;
     let end = walk(&segment, HEADER_LEN as u64, len, CHUNK, &mut |_, head, _| {
         records += u64::from(head.kind == entry::PUT);
