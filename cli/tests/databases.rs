@@ -91,7 +91,7 @@ fn what_is_only_read_is_not_made() {
 fn names_that_are_no_database_on_disk_are_told_why() {
     let folder = Folder::new();
     assert!(folder.complaint(&["get", "a", "-S", "mem:hash"], 2).contains("memory of the server"));
-    assert!(folder.complaint(&["list", "localhost:1"], 2).contains("no database on disk"));
+    assert!(folder.complaint(&["copy", "localhost:1", "x.hash"], 2).contains("no database on disk"));
     std::fs::write(folder.path("f.hash"), "").unwrap();
     assert!(folder.complaint(&["get", "a", "-S", "f.hash"], 3).contains("is a file"));
     assert!(folder.complaint(&["verify", "x.hash"], 3).contains("does not exist"));

@@ -632,6 +632,7 @@ fn the_bytes_of_records_are_limited_on_disk_too_and_what_is_too_much_at_the_star
         server.handle.stop();
         drop(client);
         server.join();
+        drop(server);
         // As the second one nobody writes to it.
         let limited = format!("{name}#capsiz=1m");
         let server = Running::start(serving(&["mem:hash", &limited], Sync::Never));

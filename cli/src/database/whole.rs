@@ -463,20 +463,21 @@ fn merge(to: &Local, from: &[&Local], keeps: bool) -> Result<(), Failure> {
 fn compact(local: &Local) -> Result<(), Failure> {
     let path = local.path();
     expect(path)?;
-    if let Local::Named(name) = local
-        && name.kind == Kind::DiskTree
-    {
-        return Err(Failure::usage(format!(
+    let instead = match local {
+        Local::Named(name) if name.kind != Kind::DiskTree => None,
+        Local::Named(name) => Some(format!(
             "{name} uses the room that old records have left again, and does not give it back: `todana copy {name} NEW.tree` makes one that lies close"
-        )));
+        )),
+        Local::Kept(_) => Some(format!(
+            "the server of {local} keeps its log short; `todana restore {local} NEW` makes a data directory of one checkpoint alone"
+        )),
+    };
+    if let Some(instead) = instead {
+        return Err(Failure::usage(instead));
     }
     let before = size_of(path)?;
     let db = open(local, false)?;
     let bar = progress(None, "{spinner} compacting, {bytes} on disk");
-    if matches!(local, Local::Kept(_)) {
-        // What of the log is older than two checkpoints goes.
-        patiently("writing it anew", || db.checkpoint().and_then(|()| db.checkpoint()))?;
-    }
     while db.database().maintain() {
         bar.set_position(db.database().engine().durable().map_or(0, |durable| durable.usage().bytes));
     }

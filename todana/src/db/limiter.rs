@@ -73,7 +73,7 @@ impl Limiter {
         // The hand first: a writer that has it may wait for a transaction to end, so none must wait for the hand.
         let Some(mut hand) = self.hand.try_lock() else { return Ok(()) };
         let Some(transaction) = database.try_begin(lane) else { return Ok(()) };
-        let surplus = self.surplus(database).min(VICTIMS_MAX);
+        let surplus = self.surplus(database).max(self.heavy(database)).min(VICTIMS_MAX);
         for key in victims(database, &mut hand, surplus, &[])? {
             transaction.visit_record(&key, &mut Take)?;
         }
@@ -86,6 +86,14 @@ impl Limiter {
         let status = database.engine().status();
         let too_long = u64::from(status.live_bytes > self.bytes_max && status.records > 1);
         status.records.saturating_sub(self.records_max).max(too_long)
+    }
+
+    /// Half as many records as it would take to be rid of too many bytes, were all of one length.
+    fn heavy(&self, database: &Database) -> u64 {
+        let status = database.engine().status();
+        let too_many = u128::from(status.live_bytes.saturating_sub(self.bytes_max));
+        let records = too_many * u128::from(status.records) / 2 / u128::from(status.live_bytes.max(1));
+        u64::try_from(records).unwrap_or(u64::MAX)
     }
 
     fn relieve(
