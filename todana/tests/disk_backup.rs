@@ -1,0 +1,143 @@
+//! Backups of databases on disk: of one moment, whole, and told from what is not.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use todana::backup::Receiver;
+use todana::disk::SystemDisk;
+use todana::{Db, ErrorKind, Name, Records, RestoreOptions, SystemClock, restore_database, verify};
+
+fn open(path: &Path) -> Db {
+    Db::open(path.to_str().unwrap()).unwrap()
+}
+
+/// A backup as a stream.
+fn stream(db: &Db) -> Vec<u8> {
+    let (mut backup, mut bytes) = (db.backup().unwrap(), Vec::new());
+    while backup.next(&mut bytes).unwrap() {}
+    bytes
+}
+
+fn receive(stream: &[u8], target: &Path) -> todana::Result<()> {
+    let mut receiver = Receiver::create(Arc::new(SystemDisk), target)?;
+    stream.chunks(1000).try_for_each(|bytes| receiver.take(bytes))?;
+    receiver.finish(&mut |_| ()).map(|_| ())
+}
+
+fn restore(from: &Path, to: &Path) -> todana::Result<Db> {
+    let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
+    let name = Name::parse(to.to_str().unwrap()).unwrap();
+    restore_database(&options, &name, Arc::new(SystemClock), &mut |_| ())?;
+    Ok(open(to))
+}
+
+/// Both accounts are changed by each transaction; their sum stays.
+#[test]
+fn a_transaction_is_in_a_backup_as_a_whole_or_not_at_all() {
+    const SUM: u64 = 1000;
+    for file in ["x.hash", "x.tree"] {
+        let folder = tempfile::tempdir().unwrap();
+        let db = open(&folder.path().join(file));
+        let number = |db: &Db, key: &[u8]| -> u64 {
+            String::from_utf8(db.get(key).unwrap().unwrap()).unwrap().parse().unwrap()
+        };
+        let transfer = |from: u64| {
+            let transaction = db.begin().unwrap();
+            transaction.set(b"one", from.to_string().as_bytes()).unwrap();
+            // So that they lie apart.
+            transaction.set(b"between", &[b'x'; 5000]).unwrap();
+            transaction.set(b"two", (SUM - from).to_string().as_bytes()).unwrap();
+            transaction.commit().unwrap();
+        };
+        transfer(0);
+        let (commits, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    transfer(commits.fetch_add(1, Ordering::SeqCst) % SUM);
+                }
+            });
+            for round in 0..10 {
+                let before = commits.load(Ordering::SeqCst);
+                while commits.load(Ordering::SeqCst) < before + 5 {
+                    std::thread::yield_now();
+                }
+                let saved = folder.path().join(format!("saved{round}"));
+                receive(&stream(&db), &saved).unwrap();
+                let again =
+                    restore(&saved, &folder.path().join(format!("again{round}{}", &file[1..]))).unwrap();
+                assert_eq!(number(&again, b"one") + number(&again, b"two"), SUM, "{file}");
+                assert_eq!(again.count(), 3);
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+#[test]
+fn no_bit_of_the_stream_of_a_hash_can_change_and_none_be_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = open(&folder.path().join("x.hash"));
+    for number in 0..50 {
+        db.set(format!("key {number}").as_bytes(), format!("value {number}").as_bytes()).unwrap();
+    }
+    let whole = stream(&db);
+    let target = folder.path().join("saved");
+    // Each takes some waits for the disk.
+    for at in (0..whole.len()).step_by(13) {
+        let mut changed = whole.clone();
+        changed[at] ^= 1 << (at % 8);
+        let error = receive(&changed, &target).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Invalid), "{at}: {error}");
+        assert!(!target.exists());
+    }
+    for len in (0..whole.len()).step_by(101) {
+        assert_eq!(receive(&whole[..len], &target).unwrap_err().kind(), ErrorKind::Corrupt, "{len}");
+        assert!(!target.exists());
+    }
+    receive(&whole, &target).unwrap();
+    assert_eq!(restore(&target, &folder.path().join("again.hash")).unwrap().count(), 50);
+}
+
+#[test]
+fn no_byte_of_the_backup_of_a_hash_changes_unseen() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = open(&folder.path().join("x.hash"));
+    for number in 0..50 {
+        db.set(format!("key {number}").as_bytes(), format!("value {number}").as_bytes()).unwrap();
+    }
+    let saved = folder.path().join("saved");
+    receive(&stream(&db), &saved).unwrap();
+    let check = || verify(Arc::new(SystemDisk), &saved, &mut |_| ()).unwrap();
+    let verified = check();
+    assert!(verified.damages.is_empty() && verified.hash_segments >= 1, "{verified:?}");
+    let segments = std::fs::read_dir(saved.join("hash")).unwrap().map(|entry| entry.unwrap().path());
+    for path in segments.chain([saved.join("backup")]) {
+        let bytes = std::fs::read(&path).unwrap();
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1 << (at % 8);
+            std::fs::write(&path, &changed).unwrap();
+            // Without its list it is not known to be a backup at all.
+            let seen = verify(Arc::new(SystemDisk), &saved, &mut |_| ());
+            assert!(seen.is_err() || !seen.unwrap().damages.is_empty(), "{} at {at}", path.display());
+            if at % 37 == 0 {
+                let target = folder.path().join("again.hash");
+                assert!(restore(&saved, &target).is_err(), "{} at {at}", path.display());
+                assert!(!target.exists());
+            }
+        }
+        std::fs::write(&path, &bytes).unwrap();
+    }
+    assert!(check().damages.is_empty());
+}
+
+#[test]
+fn a_database_in_memory_alone_is_not_backed_up() {
+    let error = Db::open("mem:hash").unwrap().backup().err().expect("nothing is kept");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let options = RestoreOptions::default();
+    let name = Name::parse("mem:tree").unwrap();
+    let restored = restore_database(&options, &name, Arc::new(SystemClock), &mut |_| ());
+    assert_eq!(restored.unwrap_err().kind(), ErrorKind::Invalid);
+}
