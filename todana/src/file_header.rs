@@ -9,7 +9,10 @@ use crate::update_log::Identity;
 /// What a header of `LEN` bytes begins with.
 pub(crate) struct Format<const LEN: usize> {
     pub(crate) magic: [u8; 8],
+    /// The one that is written.
     pub(crate) version: u32,
+    /// Those from this one on are read.
+    pub(crate) oldest: u32,
     /// What it is the header of, for messages.
     pub(crate) what: &'static str,
 }
@@ -29,7 +32,7 @@ impl<const LEN: usize> Format<LEN> {
     /// Whose the header is, if it is whole and begins so; what is wrong with it otherwise. `zeros`: where four bytes without a
     /// meaning stand.
     pub(crate) fn check(&self, bytes: &[u8; LEN], zeros: &[usize]) -> Result<Identity, String> {
-        let Format { magic, version, what } = self;
+        let Format { magic, what, .. } = self;
         if bytes[..8] != *magic {
             return Err(format!("this is no {what}"));
         }
@@ -38,16 +41,22 @@ impl<const LEN: usize> Format<LEN> {
         }
         self.check_version(bytes)?;
         if four(bytes, 12) as usize != LEN || zeros.iter().any(|&at| four(bytes, at) != 0) {
-            return Err(format!("the header is not one of version {version}"));
+            return Err(format!("the header is not one of version {}", four(bytes, 8)));
         }
         Ok(identity(bytes))
     }
 
-    /// Whether a header of at least twelve bytes is of this version.
+    /// Whether a header of at least twelve bytes is of a version that is known.
     pub(crate) fn check_version(&self, bytes: &[u8]) -> Result<(), String> {
-        match (four(bytes, 8), self.version) {
-            (found, known) if found == known => Ok(()),
-            (found, known) => Err(format!("format version {found}; this program knows version {known}")),
+        let Format { version, oldest, .. } = *self;
+        match four(bytes, 8) {
+            found if (oldest..=version).contains(&found) => Ok(()),
+            found if oldest == version => {
+                Err(format!("format version {found}; this program knows version {version}"))
+            }
+            found => {
+                Err(format!("format version {found}; this program knows versions {oldest} to {version}"))
+            }
         }
     }
 }

@@ -16,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use todana::checkpoint::{CheckpointOptions, Compression};
 use todana::update_log::{LogOptions, Sync, Tail};
-use todana::{DataOptions, verify};
+use todana::{DataOptions, Records, verify};
 use todana_core::{
     Arithmetic, Attributes, Command, Delete, ErrorKind, Expiry, Get, Needs, Store, StoreMode, Touch, Ttl,
 };
@@ -125,37 +125,40 @@ fn of_version(bytes: &[u8], version: u32, checksum: usize) -> Vec<u8> {
 
 #[test]
 fn a_later_version_is_refused_and_says_so() {
-    const WHY: &str = "format version 2; this program knows version 1";
     let original = files(&fixtures().join("1/zstd"));
-    let changed = |suffix: &str, checksum: usize| {
+    let changed = |suffix: &str, version: u32, checksum: usize| {
         let mut files = original.clone();
         let mut names = Vec::new();
         for (path, bytes) in files.iter_mut().filter(|(path, _)| path.to_str().unwrap().ends_with(suffix)) {
-            *bytes = of_version(bytes, 2, checksum);
+            *bytes = of_version(bytes, version, checksum);
             names.push(path.display().to_string());
         }
         (CrashDisk::with(state(&files)), names)
     };
-    for (suffix, checksum) in [("identity", 32), (".log", 60)] {
-        let (disk, names) = changed(suffix, checksum);
+    for (suffix, version, checksum, known) in
+        [("identity", 2, 32, "version 1"), (".log", 3, 60, "versions 1 to 2")]
+    {
+        let (disk, names) = changed(suffix, version, checksum);
         let error = open(&disk, NOW, options(Sync::Never)).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         // The log is read from the newest checkpoint's position on.
-        let whys: Vec<String> = names.iter().map(|name| format!("{name} at offset 0: {WHY}")).collect();
+        let why = format!("format version {version}; this program knows {known}");
+        let whys: Vec<String> = names.iter().map(|name| format!("{name} at offset 0: {why}")).collect();
         assert!(whys.iter().any(|why| error.to_string().starts_with(why)), "{error}");
     }
-    let (disk, names) = changed(".checkpoint", 92);
+    let (disk, names) = changed(".checkpoint", 2, 92);
     assert_eq!(names.len(), 2);
     let error = open(&disk, NOW, options(Sync::Never)).err().unwrap().to_string();
     assert!(error.contains("does not go back to position 0"), "{error}");
     for name in names {
-        assert!(error.contains(&format!("; {name} at offset 0: {WHY}")), "{error}");
+        let why = "format version 2; this program knows version 1";
+        assert!(error.contains(&format!("; {name} at offset 0: {why}")), "{error}");
     }
 }
 
 /// Contents of entries, as docs/format/update-log.md has them: every kind and every field. By hand, for the program itself does
 /// not write all of them yet.
-const ENTRIES: [&[u8]; 14] = [
+const ENTRIES: [&[u8]; 16] = [
     b"\x00\0\xa0\x85\x8d\x8b\x01\0\0\0\0\0\0\0\0\0\0",
     b"\x01\x05plainvalue",
     b"\x01\x00the empty key",
@@ -176,9 +179,15 @@ const ENTRIES: [&[u8]; 14] = [
     b"\x06\0\0\0",
     // A clear that is planned, and called off again.
     b"\x05\x80\x80\x80\x80\x20",
+    b"\x05\x00",
+    b"\x01\x04last1",
 ];
 
-fn by_hand() -> Vec<(PathBuf, Vec<u8>)> {
+/// What version 2 has besides: puts and removals as one.
+const TRANSACTION: &[u8] = b"\x07\x08\x01\x03onenew\x06\x03\x04last\x0b\x09\x03two\x05flags";
+
+/// A log with these entries.
+fn by_hand(version: u8, entries: &[&[u8]]) -> Vec<(PathBuf, Vec<u8>)> {
     const ID: &[u8; 16] = b"0123456789abcdef";
     let with_checksum = |mut bytes: Vec<u8>| {
         let crc = crc32c::crc32c(&bytes);
@@ -186,10 +195,11 @@ fn by_hand() -> Vec<(PathBuf, Vec<u8>)> {
         bytes
     };
     let identity = with_checksum([b"TODANAID\x01\0\0\0\x07\0\0\0", &ID[..]].concat());
-    let mut header = [b"TODANALG\x01\0\0\0\x40\0\0\0", &ID[..], b"\x07\0\0\0\x01\0\0\0"].concat();
+    let begin = [&b"TODANALG"[..], &[version], b"\0\0\0\x40\0\0\0"].concat();
+    let mut header = [&begin[..], &ID[..], b"\x07\0\0\0\x01\0\0\0"].concat();
     header.resize(60, 0);
     let mut segment = with_checksum(header);
-    for content in ENTRIES.iter().chain([&&b"\x05\x00"[..], &&b"\x01\x04last1"[..]]) {
+    for content in entries {
         let position = (segment.len() as u64 - 64).to_le_bytes();
         let size = (content.len() as u32).to_le_bytes();
         let crc = crc32c::crc32c(&[ID, &position[..], &size, content].concat());
@@ -201,7 +211,12 @@ fn by_hand() -> Vec<(PathBuf, Vec<u8>)> {
 
 #[test]
 fn the_entries_of_the_format_page_are_the_fixtures() {
-    assert_eq!(files(&fixtures().join("1/entries")), by_hand());
+    assert_eq!(files(&fixtures().join("1/entries")), by_hand(1, &ENTRIES));
+    assert_eq!(files(&fixtures().join("2/entries")), by_hand(2, &with_transaction()));
+}
+
+fn with_transaction() -> Vec<&'static [u8]> {
+    ENTRIES.into_iter().chain([TRANSACTION]).collect()
 }
 
 /// Sets of every kind, in a log of several segments and, where there is to be compression, two checkpoints.
@@ -250,6 +265,11 @@ fn made(compression: Option<Compression>) -> Vec<(PathBuf, Vec<u8>)> {
     kept.run(Command::Store(Store { key: b"text", value: b", and more", mode: StoreMode::Append, ..store }));
     kept.run(Command::Arithmetic(Arithmetic { key: b"00000007", delta: 1, ..Arithmetic::default() }));
     kept.run(Command::Delete(Delete { key: b"00000008", ..Delete::default() }));
+    let transaction = kept.database.begin(&kept.lane).unwrap();
+    transaction.set(b"one", b"of several").unwrap();
+    transaction.remove(b"00000012").unwrap();
+    transaction.set_with(b"two", b"of several", Ttl::Seconds(86_400), 7).unwrap();
+    transaction.commit().unwrap();
     kept.run(Command::Touch(Touch { key: b"00000009", ttl: Ttl::Seconds(100_000) }));
     kept.run(Command::Get(Get { key: b"00000010", needs: shows, ..Get::default() }));
     kept.run(Command::Delete(Delete { key: b"00000011", mark_stale: true, ..Delete::default() }));
@@ -268,10 +288,11 @@ fn made(compression: Option<Compression>) -> Vec<(PathBuf, Vec<u8>)> {
 #[ignore = "makes the fixtures that are missing"]
 fn make_missing_fixtures() {
     let all = [
-        ("1/entries", by_hand()),
-        ("1/log", made(None)),
-        ("1/plain", made(Some(Compression::None))),
-        ("1/zstd", made(Some(Compression::Zstd(1)))),
+        // Those of version 1 are there; no program makes them any more.
+        ("2/entries", by_hand(2, &with_transaction())),
+        ("2/log", made(None)),
+        ("2/plain", made(Some(Compression::None))),
+        ("2/zstd", made(Some(Compression::Zstd(1)))),
     ];
     for (name, files) in all {
         let folder = fixtures().join(name);

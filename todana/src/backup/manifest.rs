@@ -15,7 +15,7 @@ pub const BACKUP: &str = "backup";
 pub(crate) const HASH: &str = "hash";
 
 const FORMAT: Format<HEADER_LEN> =
-    Format { magic: *b"TODANABK", version: 1, what: "list of a backup's files" };
+    Format { magic: *b"TODANABK", version: 1, oldest: 1, what: "list of a backup's files" };
 const HEADER_LEN: usize = 72;
 pub(super) const FILE_LEN: usize = 24;
 /// So many files a backup has at most: its list is sent as one piece.

@@ -8,7 +8,7 @@ pub(super) const FRAME_LEN: usize = 12;
 /// The longest content of a piece.
 pub(super) const CONTENT_LEN_MAX: usize = 1 << 20;
 
-const FORMAT: Format<HEADER_LEN> = Format { magic: *b"TODANABS", version: 1, what: "backup" };
+const FORMAT: Format<HEADER_LEN> = Format { magic: *b"TODANABS", version: 1, oldest: 1, what: "backup" };
 
 /// How a stream begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ pub(crate) const FOOTER_LEN: usize = 56;
 /// The longest content of a block.
 pub(crate) const CONTENT_LEN_MAX: usize = 1 << 20;
 
-const FORMAT: Format<HEADER_LEN> = Format { magic: *b"TODANACP", version: 1, what: "checkpoint" };
+const FORMAT: Format<HEADER_LEN> = Format { magic: *b"TODANACP", version: 1, oldest: 1, what: "checkpoint" };
 const END_MAGIC: &[u8; 8] = b"TODANAEC";
 
 /// How a checkpoint begins.

@@ -24,7 +24,7 @@ impl Identity {
 
 pub(crate) const HEADER_LEN: usize = 64;
 const FORMAT: Format<HEADER_LEN> =
-    Format { magic: *b"TODANALG", version: 1, what: "segment of an update log" };
+    Format { magic: *b"TODANALG", version: 2, oldest: 1, what: "segment of an update log" };
 
 /// What stands at the beginning of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn a_header_lies_as_the_format_page_says() {
         let bytes = HEADER.encode();
-        assert_eq!(&bytes[..16], b"TODANALG\x01\0\0\0\x40\0\0\0");
+        assert_eq!(&bytes[..16], b"TODANALG\x02\0\0\0\x40\0\0\0");
         assert_eq!(&bytes[16..40], b"0123456789abcdef\x07\0\0\0\x03\0\0\0");
         assert_eq!(&bytes[40..48], b"\x04\x03\x02\x01\0\0\0\0");
         assert_eq!(bytes[48..56], 1_800_000_000_123u64.to_le_bytes());
