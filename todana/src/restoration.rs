@@ -20,7 +20,9 @@ use crate::checkpoint::{CheckpointOptions, Failure, Reader as CheckpointReader, 
 use crate::clock::Clock;
 use crate::data_directory::{CHECKPOINTS, LOG, Lock, Target, cannot, read_identity, refuse_tree};
 use crate::disk::Disk;
-use crate::update_log::{Change, Entry, Identity, Position, Reader, Tail, openings_of, segment_start};
+use crate::update_log::{
+    Change, Entry, Identity, Position, Reader, Tail, openings_of, segment_start, segments,
+};
 use crate::{DataDirectory, DataOptions, Database, Progress, moment};
 use std::io;
 use std::ops::ControlFlow;
@@ -70,7 +72,8 @@ pub struct Restored {
 }
 
 /// Makes a data directory. `database` is empty, has room for all of it, and is to be dropped afterwards. `progress` is told now and
-/// then. Fails with `Invalid` if there is something at the target already, or if what there is does not go back to the time; with
+/// then. Fails with `Invalid` if there is something at the target already, if what there is does not go back to the time, or if the log is
+/// not of the same database; with
 /// `Corrupt` if anything is damaged that is needed, the message naming file and offset; with `Busy` if a server has the
 /// directory open. Nothing stays then.
 pub fn restore(
@@ -140,6 +143,28 @@ struct Source {
     _lock: Option<Lock>,
 }
 
+/// A log that goes on from the same position is not one that goes on with the same records. Fails with `Invalid` if it is another
+/// database's, or none.
+fn refuse_others_log(disk: &dyn Disk, log: &Path, identity: Identity, from: &Path) -> Result<()> {
+    let refuse = |what: &str| {
+        let message = format!("{} is {what}: more of the log of {} is wanted", log.display(), from.display());
+        Err(Error::new(ErrorKind::Invalid, message))
+    };
+    let above = log.parent().unwrap_or(log);
+    if refuse_tree(disk, above).is_err() {
+        return refuse("the log of a tree on disk");
+    }
+    match segments(disk, log) {
+        Ok(found) if found.is_empty() => refuse("no update log"),
+        Ok(found) if found.iter().any(|one| one.identity.database_id != identity.database_id) => {
+            refuse("another database's log")
+        }
+        Err(error) if error.kind() != ErrorKind::Corrupt => Err(error),
+        // What is damaged shows where it is read.
+        _ => Ok(()),
+    }
+}
+
 /// What there is to begin with: a checkpoint, or nothing where the log goes back to the beginning.
 struct Beginning {
     checkpoint: Option<CheckpointReader>,
@@ -186,7 +211,9 @@ impl Source {
         let mut logs = vec![path.join(LOG)];
         if let Some(more) = &options.log {
             let within = more.join(LOG);
-            logs.push(if disk.list(&within).is_ok() { within } else { more.clone() });
+            let log = if disk.list(&within).is_ok() { within } else { more.clone() };
+            refuse_others_log(&*disk, &log, identity, &path)?;
+            logs.push(log);
         }
         let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
         Ok(Source { disk, path, identity, shelf, logs, _lock: lock })

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use todana::{Clock, DataDirectory, ManualClock, RestoreOptions, Restored, restore, verify};
+use todana::{Clock, DataDirectory, Db, ManualClock, Records, RestoreOptions, Restored, restore, verify};
 use todana_core::{Command, ErrorKind, Get, Needs, Result, Ttl, UnixSeconds};
 
 /// As the machine's clock would show it: long after the last change.
@@ -239,10 +239,25 @@ fn a_log_of_another_database_is_refused() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     for name in ["data", "other"] {
-        let kept = open(&path(name), 200);
-        kept.set("key", "value");
+        let kept = open(&path(name), 300);
+        (0..20).for_each(|n| kept.set(&format!("{name} {n}"), "1"));
+        kept.settle();
     }
-    let error = restored(&path("data"), Some(&path("other")), None, &path("target")).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    assert!(error.to_string().contains("another database"), "{error}");
+    let tree = path("x.tree");
+    let db = Db::open(tree.to_str().unwrap()).unwrap();
+    db.set(b"of the tree", b"1").unwrap();
+    drop(db);
+    fs::create_dir(path("empty")).unwrap();
+    for (log, what) in [
+        (path("other"), "is another database's log"),
+        (path("other").join("log"), "is another database's log"),
+        (tree.clone(), "is the log of a tree on disk"),
+        (tree.join("log"), "is the log of a tree on disk"),
+        (path("empty"), "is no update log"),
+    ] {
+        let error = restored(&path("data"), Some(&log), None, &path("target")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains(what), "{what}: {error}");
+        assert!(!path("target").exists());
+    }
 }
