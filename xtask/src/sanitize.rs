@@ -16,9 +16,7 @@ pub(crate) fn run(report: &mut Report, cases: Option<u32>) {
         words.extend(["--lib", "--tests"]);
         let run = nightly(&words)
             .env("RUSTFLAGS", "-Zsanitizer=address")
-            .env("CARGO_TARGET_DIR", "target/sanitizer")
-            // Tests of crashes leave an engine behind as a killed process does, and never drop it: all of that would be leaks.
-            .env("ASAN_OPTIONS", "detect_leaks=0");
+            .env("CARGO_TARGET_DIR", "target/sanitizer");
         match cases {
             Some(cases) => run.env("TODANA_CASES", &cases.to_string()).run(),
             None => run.env("TODANA_CASES", "200").run(),

@@ -172,11 +172,15 @@ pub(crate) fn a_scan_shows_every_record_that_was_there_throughout(subject: &Subj
 }
 
 fn seen_in_pieces(engine: &dyn Engine, piece: usize) -> HashSet<String> {
-    let (mut seen, mut place) = (HashSet::new(), None);
+    let (mut seen, mut place, mut last) = (HashSet::new(), None, None::<Vec<u8>>);
     loop {
         let mut left = piece;
         place = engine
             .scan(place, &mut |key, _| {
+                if engine.ordered().is_some() {
+                    assert!(last.as_deref().is_none_or(|last| last < key), "in order, none twice");
+                    last = Some(key.to_vec());
+                }
                 seen.insert(String::from_utf8(key.to_vec()).unwrap());
                 left -= 1;
                 if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -1,10 +1,41 @@
-//! The sweep: what is over goes, all else stays as it was, however records lie and whatever happens meanwhile.
+//! The sweep of engines in memory: what is over goes, all else stays as it was, however records lie and whatever happens meanwhile.
 
 use std::collections::BTreeMap;
 use todana_core::{
     Action, Attributes, Engine, Expiry, Perishable, Place, Record, SweepAim, UnixSeconds, Visitor,
 };
-use todana_engine::{MemTree, MemTreeOptions};
+use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
+
+/// How an engine is made.
+type Make = fn() -> Box<dyn Engine>;
+
+/// One module of tests for an engine.
+macro_rules! engine {
+    ($name:ident, $make:expr, $($promise:ident)*) => {
+        mod $name {
+            use super::*;
+
+            $(#[test] fn $promise() { super::$promise($make); })*
+        }
+    };
+    ($name:ident, $make:expr) => {
+        engine! { $name, $make,
+            a_round_removes_what_is_over_and_nothing_else
+            what_a_sweep_removes_gives_its_memory_back
+            all_records_of_one_second_go_in_one_round
+            what_slips_through_while_the_engine_grows_goes_in_the_next_round
+            a_step_ends_after_about_what_it_was_given
+            an_unknown_place_is_the_end
+        }
+    };
+}
+
+engine!(mem_hash, || {
+    Box::new(MemHash::new(MemHashOptions { seed: Some(7), shards: Some(4), ..Default::default() }).unwrap())
+});
+engine!(mem_tree, || {
+    Box::new(MemTree::new(MemTreeOptions { partitions: Some(4), ..Default::default() }).unwrap())
+});
 
 struct Set<'a>(&'a [u8], Expiry);
 
@@ -14,19 +45,15 @@ impl Visitor for Set<'_> {
     }
 }
 
-fn tree() -> MemTree {
-    MemTree::new(MemTreeOptions { partitions: Some(4), ..MemTreeOptions::default() }).unwrap()
-}
-
-fn sweeper(tree: &MemTree) -> &dyn Perishable {
-    tree.perishable().expect("a tree can be swept")
+fn sweeper(engine: &dyn Engine) -> &dyn Perishable {
+    engine.perishable().expect("it can be swept")
 }
 
 /// A whole round; returns how many records it saw and how many it removed.
-fn round(tree: &MemTree, now: u64) -> (u64, u64) {
+fn round(engine: &dyn Engine, now: u64) -> (u64, u64) {
     let (mut place, mut seen, mut removed) = (None, 0, 0);
     loop {
-        let swept = sweeper(tree)
+        let swept = sweeper(engine)
             .sweep(place, 100, SweepAim::Tidiness, &mut |expiry| !expiry.is_live(UnixSeconds(now)))
             .unwrap();
         (seen, removed) = (seen + swept.seen, removed + swept.removed);
@@ -62,15 +89,15 @@ fn records(count: usize) -> BTreeMap<Vec<u8>, (Vec<u8>, Expiry)> {
     (0..count).map(record).collect()
 }
 
-fn fill(tree: &MemTree, records: &BTreeMap<Vec<u8>, (Vec<u8>, Expiry)>) {
+fn fill(engine: &dyn Engine, records: &BTreeMap<Vec<u8>, (Vec<u8>, Expiry)>) {
     for (key, (value, expiry)) in records {
-        tree.visit(key, &mut Set(value, *expiry)).unwrap();
+        engine.visit(key, &mut Set(value, *expiry)).unwrap();
     }
 }
 
-fn content(tree: &MemTree) -> BTreeMap<Vec<u8>, (Vec<u8>, Expiry)> {
+fn content(engine: &dyn Engine) -> BTreeMap<Vec<u8>, (Vec<u8>, Expiry)> {
     let mut all = BTreeMap::new();
-    let end = tree.scan(None, &mut |key, record| {
+    let end = engine.scan(None, &mut |key, record| {
         all.insert(key.to_vec(), (record.value.to_vec(), record.attributes.expiry));
         std::ops::ControlFlow::Continue(())
     });
@@ -78,100 +105,94 @@ fn content(tree: &MemTree) -> BTreeMap<Vec<u8>, (Vec<u8>, Expiry)> {
     all
 }
 
-#[test]
-fn a_round_removes_what_is_over_and_nothing_else() {
-    let tree = tree();
+fn a_round_removes_what_is_over_and_nothing_else(make: Make) {
+    let engine = make();
     let mut expected = records(20_000);
-    fill(&tree, &expected);
-    assert_eq!(round(&tree, 999), (20_000, 0));
-    assert_eq!(content(&tree), expected);
+    fill(&*engine, &expected);
+    assert_eq!(round(&*engine, 999), (20_000, 0));
+    assert_eq!(content(&*engine), expected);
     for now in [1000, 2000, 1 << 40] {
         let before = expected.len();
         expected.retain(|_, (_, expiry)| expiry.is_live(UnixSeconds(now)));
-        assert_eq!(round(&tree, now).1 as usize, before - expected.len(), "at {now}");
-        assert!(content(&tree) == expected, "at {now}");
-        let status = tree.status();
+        assert_eq!(round(&*engine, now).1 as usize, before - expected.len(), "at {now}");
+        assert!(content(&*engine) == expected, "at {now}");
+        let status = engine.status();
         assert_eq!(status.records as usize, expected.len());
         assert_eq!(status.classes.iter().map(|class| class.records).sum::<u64>(), status.records);
         // The structure is whole: what was removed can be written again, and found.
         let returning: BTreeMap<_, _> = records(50);
-        fill(&tree, &returning);
+        fill(&*engine, &returning);
         expected.extend(returning);
-        assert!(content(&tree) == expected, "at {now}");
+        assert!(content(&*engine) == expected, "at {now}");
     }
 }
 
-#[test]
-fn what_a_sweep_removes_gives_its_memory_back() {
-    let tree = tree();
+fn what_a_sweep_removes_gives_its_memory_back(make: Make) {
+    let engine = make();
     for n in 0..200_000u32 {
         let expiry = if n.is_multiple_of(2) { at(10) } else { Expiry::Never };
-        tree.visit(format!("key:{n}").as_bytes(), &mut Set(b"value", expiry)).unwrap();
+        engine.visit(format!("key:{n}").as_bytes(), &mut Set(b"value", expiry)).unwrap();
     }
-    let before = tree.status();
-    assert_eq!(round(&tree, 10).1, 100_000);
-    while tree.maintain() {}
-    let after = tree.status();
+    let before = engine.status();
+    assert_eq!(round(&*engine, 10).1, 100_000);
+    while engine.maintain() {}
+    let after = engine.status();
     assert_eq!(after.records, 100_000);
     assert!(after.live_bytes * 2 < before.live_bytes, "{after:?}");
     assert!(after.committed_bytes < before.committed_bytes * 6 / 10, "{before:?} {after:?}");
     assert!(after.committed_bytes < after.live_bytes * 11 / 10 + (1 << 20), "{after:?}");
 }
 
-#[test]
-fn all_records_of_one_second_go_in_one_round() {
+fn all_records_of_one_second_go_in_one_round(make: Make) {
     // Removals merge buckets behind the pass; what they move must stay ahead of it.
-    let tree = tree();
+    let engine = make();
     for n in 0..50_000u32 {
-        tree.visit(&n.to_le_bytes(), &mut Set(b"", at(5))).unwrap();
+        engine.visit(&n.to_le_bytes(), &mut Set(b"", at(5))).unwrap();
     }
-    assert_eq!(round(&tree, 5), (50_000, 50_000));
-    assert_eq!(tree.status().records, 0);
+    assert_eq!(round(&*engine, 5), (50_000, 50_000));
+    assert_eq!(engine.status().records, 0);
 }
 
-#[test]
-fn what_slips_through_while_the_tree_grows_goes_in_the_next_round() {
-    let tree = tree();
+fn what_slips_through_while_the_engine_grows_goes_in_the_next_round(make: Make) {
+    let engine = make();
     for n in 0..2000u32 {
-        tree.visit(&n.to_le_bytes(), &mut Set(b"old", at(5))).unwrap();
+        engine.visit(&n.to_le_bytes(), &mut Set(b"old", at(5))).unwrap();
     }
     let mut place: Option<Place> = None;
     let (mut written, mut removed) = (2000u32, 0);
     loop {
         let swept =
-            sweeper(&tree).sweep(place, 100, SweepAim::Tidiness, &mut |expiry| expiry == at(5)).unwrap();
+            sweeper(&*engine).sweep(place, 100, SweepAim::Tidiness, &mut |expiry| expiry == at(5)).unwrap();
         removed += swept.removed;
         place = swept.next;
         if place.is_none() {
             break;
         }
         for _ in 0..200 {
-            tree.visit(&written.to_le_bytes(), &mut Set(b"new", at(9))).unwrap();
+            engine.visit(&written.to_le_bytes(), &mut Set(b"new", at(9))).unwrap();
             written += 1;
         }
     }
-    removed += round(&tree, 5).1;
+    removed += round(&*engine, 5).1;
     assert_eq!(removed, 2000);
-    assert_eq!(content(&tree).len(), written as usize - 2000);
-    assert!(content(&tree).values().all(|(value, expiry)| value == b"new" && *expiry == at(9)));
+    assert_eq!(content(&*engine).len(), written as usize - 2000);
+    assert!(content(&*engine).values().all(|(value, expiry)| value == b"new" && *expiry == at(9)));
 }
 
-#[test]
-fn a_step_ends_after_about_what_it_was_given() {
-    let tree = tree();
-    fill(&tree, &records(20_000));
-    let first = sweeper(&tree).sweep(None, 1, SweepAim::Tidiness, &mut |_| false).unwrap();
+fn a_step_ends_after_about_what_it_was_given(make: Make) {
+    let engine = make();
+    fill(&*engine, &records(20_000));
+    let first = sweeper(&*engine).sweep(None, 1, SweepAim::Tidiness, &mut |_| false).unwrap();
     assert!(first.next.is_some() && first.seen < 1000, "{first:?}");
     // A directory that has emptied is no reason to go on for ever.
-    tree.clear(&mut || ()).unwrap();
-    let next = sweeper(&tree).sweep(first.next, 1, SweepAim::Tidiness, &mut |_| false).unwrap();
+    engine.clear(&mut || ()).unwrap();
+    let next = sweeper(&*engine).sweep(first.next, 1, SweepAim::Tidiness, &mut |_| false).unwrap();
     assert!(next.seen == 0 && next.removed == 0, "{next:?}");
-    assert_eq!(round(&tree, 1 << 50), (0, 0));
+    assert_eq!(round(&*engine, 1 << 50), (0, 0));
 }
 
-#[test]
-fn an_unknown_place_is_the_end() {
-    let swept = sweeper(&tree())
+fn an_unknown_place_is_the_end(make: Make) {
+    let swept = sweeper(&*make())
         .sweep(Some(Place::Number(u64::MAX)), 1000, SweepAim::Tidiness, &mut |_| true)
         .unwrap();
     assert_eq!((swept.next, swept.seen), (None, 0));
