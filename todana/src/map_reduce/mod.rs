@@ -167,7 +167,7 @@ impl<'c> MapReduce<'c> {
             emitter.trouble.take().map_or(Ok(()), Err)
         };
         let finish = |mut emitter: Emitter<'_>| {
-            emitter.settle();
+            emitter.settle()?;
             left.lock().push((emitter.table, emitter.runs));
             Ok(())
         };
@@ -229,15 +229,21 @@ impl Emitter<'_> {
         if self.trouble.is_some() {
             return;
         }
-        let outcome = self.empty().and_then(|()| {
-            if self.table.push(key, value, self.combine) {
-                return Ok(());
-            }
-            let message =
-                format!("a pair of {} bytes exceeds the memory of map-reduce", key.len() + value.len());
-            Err(Error::new(ErrorKind::Invalid, message))
-        });
-        self.trouble = outcome.err();
+        self.trouble = self.try_again(|emitter| emitter.table.push(key, value, emitter.combine)).err();
+    }
+
+    /// Makes room, and does again what has found none.
+    fn try_again(&mut self, run: impl Fn(&mut Self) -> bool) -> Result<()> {
+        self.empty()?;
+        if run(self) {
+            return Ok(());
+        }
+        // Combining may have made just enough room for some of what waited.
+        self.spill()?;
+        if run(self) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Invalid, "a pair is longer than the memory of map-reduce"))
     }
 
     /// Combines what is there; if that does not make much room, it goes to disk.
@@ -248,6 +254,11 @@ impl Emitter<'_> {
                 return Ok(());
             }
         }
+        self.spill()
+    }
+
+    /// Writes what is there to disk, and has all room again.
+    fn spill(&mut self) -> Result<()> {
         let mut writer = RunWriter::new(self.temp_dir)?;
         self.table.sort();
         self.table.each(&mut |key, values| {
@@ -263,10 +274,14 @@ impl Emitter<'_> {
     }
 
     /// There is no more to come.
-    fn settle(&mut self) {
+    fn settle(&mut self) -> Result<()> {
+        if !self.table.take_in(self.combine) {
+            self.try_again(|emitter| emitter.table.take_in(emitter.combine))?;
+        }
         if let Some(combine) = self.combine {
             self.table.combine(combine);
         }
         self.table.sort();
+        Ok(())
     }
 }
