@@ -13,8 +13,9 @@
 
 use super::leaf::Leaf;
 use crate::arena::Budget;
-use std::cell::RefCell;
+use parking_lot::Mutex;
 use std::sync::Arc;
+use zstd::zstd_safe::{DCtx, DParameter, FrameFormat};
 
 const RAW: u8 = 0;
 const ZSTD: u8 = 1;
@@ -27,28 +28,69 @@ const LEVEL: i32 = 1;
 
 struct Codec {
     compressor: zstd::bulk::Compressor<'static>,
-    decompressor: zstd::bulk::Decompressor<'static>,
+    decompressor: DCtx<'static>,
+    /// What the budget knows of it.
+    bytes: usize,
 }
 
-thread_local! {
-    /// Some hundred KiB a thread; `None` until it is needed, or where there was no memory for it.
-    static CODEC: RefCell<Option<Codec>> = const { RefCell::new(None) };
+impl Codec {
+    /// `None` where there is no memory for it.
+    fn new() -> Option<Codec> {
+        let mut compressor = zstd::bulk::Compressor::new(LEVEL).ok()?;
+        // The lengths are known without it, and nobody reads these but us.
+        compressor.include_contentsize(false).ok()?;
+        compressor.include_checksum(false).ok()?;
+        compressor.include_magicbytes(false).ok()?;
+        let mut decompressor = DCtx::try_create()?;
+        decompressor.set_parameter(DParameter::Format(FrameFormat::Magicless)).ok()?;
+        Some(Codec { compressor, decompressor, bytes: 0 })
+    }
+
+    /// What they hold, which grows when they are first used.
+    fn held(&mut self) -> usize {
+        self.compressor.context_mut().sizeof() + self.decompressor.sizeof()
+    }
 }
 
-fn with_codec<T>(work: impl FnOnce(&mut Codec) -> Option<T>) -> Option<T> {
-    CODEC.with_borrow_mut(|codec| {
-        if codec.is_none() {
-            let mut compressor = zstd::bulk::Compressor::new(LEVEL).ok()?;
-            // The lengths are known without it, and nobody reads these but us.
-            compressor.include_contentsize(false).ok()?;
-            compressor.include_checksum(false).ok()?;
-            compressor.include_magicbytes(false).ok()?;
-            let mut decompressor = zstd::bulk::Decompressor::new().ok()?;
-            decompressor.include_magicbytes(false).ok()?;
-            *codec = Some(Codec { compressor, decompressor });
+/// The contexts of a database, some hundred KiB each: as many as there have been threads at work at once.
+pub(super) struct Codecs {
+    idle: Mutex<Vec<Codec>>,
+    budget: Arc<Budget>,
+}
+
+impl Codecs {
+    pub(super) fn new(budget: Arc<Budget>) -> Codecs {
+        Codecs { idle: Mutex::default(), budget }
+    }
+
+    /// Works with one of them; `None` where there is no memory for another one.
+    fn with<T>(&self, work: impl FnOnce(&mut Codec) -> Option<T>) -> Option<T> {
+        let idle = self.idle.lock().pop();
+        let mut codec = idle.or_else(Codec::new)?;
+        let outcome = work(&mut codec);
+        let held = codec.held();
+        if held > codec.bytes {
+            self.budget.commit_anyway(held - codec.bytes);
+        } else {
+            self.budget.release(codec.bytes - held);
         }
-        work(codec.as_mut()?)
-    })
+        codec.bytes = held;
+        self.idle.lock().push(codec);
+        outcome
+    }
+
+    /// Gives the memory of all back; those who need one make it again.
+    pub(super) fn forget(&self) {
+        for codec in self.idle.lock().drain(..) {
+            self.budget.release(codec.bytes);
+        }
+    }
+}
+
+impl Drop for Codecs {
+    fn drop(&mut self) {
+        self.forget();
+    }
 }
 
 /// True for the bytes of a closed leaf.
@@ -68,7 +110,7 @@ pub(super) fn key(bytes: &[u8]) -> &[u8] {
 }
 
 /// A closed leaf of an open one.
-pub(super) fn close(leaf: Leaf<'_>) -> Vec<u8> {
+pub(super) fn close(leaf: Leaf<'_>, codecs: &Codecs) -> Vec<u8> {
     let image = leaf.image();
     let first = leaf.entry(leaf.records_at());
     let mut key = [leaf.prefix(), &leaf.bytes()[first.key]].concat();
@@ -76,7 +118,7 @@ pub(super) fn close(leaf: Leaf<'_>) -> Vec<u8> {
     let mut closed = vec![0, RAW, 0, 0, key.len() as u8];
     closed.extend_from_slice(&key);
     closed.extend_from_slice(&(image.len() as u16).to_le_bytes());
-    let packed = with_codec(|codec| codec.compressor.compress(image).ok());
+    let packed = codecs.with(|codec| codec.compressor.compress(image).ok());
     match packed.filter(|packed| packed.len() * 100 <= image.len() * WORTH_HUNDREDTHS) {
         Some(packed) => {
             closed[1] = ZSTD;
@@ -90,14 +132,15 @@ pub(super) fn close(leaf: Leaf<'_>) -> Vec<u8> {
 }
 
 /// The bytes of the leaf that was closed, and eight more.
-pub(super) fn open(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn open(bytes: &[u8], codecs: &Codecs) -> Vec<u8> {
     let at = HEADER + usize::from(bytes[4]);
     let leaf_len = usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let payload = &bytes[at + 2..len(bytes)];
     let mut leaf = Vec::with_capacity(leaf_len + 8);
     if bytes[1] == ZSTD {
         // Memory of our own: there is nobody to report damage to, and no other record to go on with.
-        with_codec(|codec| codec.decompressor.decompress_to_buffer(payload, &mut leaf).ok())
+        codecs
+            .with(|codec| codec.decompressor.decompress(&mut leaf, payload).ok())
             .expect("what was compressed here can be decompressed");
     } else {
         leaf.extend_from_slice(payload);

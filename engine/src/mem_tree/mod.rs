@@ -27,7 +27,9 @@ mod uses;
 
 use crate::arena::{Budget, NoRoom};
 use crate::huge::{self, TRIES, full};
+use crate::mem_hash::EvictionObserver;
 use crate::mem_hash::classes::ClassBounds;
+use closed::Codecs;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use partition::{Partition, Shape, Trouble};
 use router::{Location, Router};
@@ -54,6 +56,8 @@ pub struct MemTreeOptions {
     pub class_bounds: Vec<u32>,
     /// Whether leaves are compressed, and how.
     pub compression: Option<Compression>,
+    /// Who is told of records that are evicted. The tree does not tell reads from other uses: `is_read` is always false.
+    pub observer: Option<Arc<dyn EvictionObserver>>,
 }
 
 /// How a [`MemTree`] is compressed.
@@ -79,6 +83,7 @@ impl Default for MemTreeOptions {
             limit: MemoryLimit { bytes: None, when_full: WhenFull::Evict },
             class_bounds: Vec::new(),
             compression: None,
+            observer: None,
         }
     }
 }
@@ -129,6 +134,8 @@ pub struct MemTree {
     uses: Uses,
     /// The key at which eviction goes on. Held before any partition's lock.
     hand: Mutex<Vec<u8>>,
+    observer: Option<Arc<dyn EvictionObserver>>,
+    codecs: Arc<Codecs>,
 }
 
 /// Eviction frees at least so much at a time, so that it is not for every write.
@@ -156,8 +163,11 @@ impl MemTree {
                 Shape { leaf_max: 8 << 10, record_max: 2 << 10, open_max: Some(open_max) }
             }
         };
-        let partition =
-            |_| Padded(RwLock::new(Partition::new(Arc::clone(&budget), Arc::clone(&bounds), shape)));
+        let codecs = Arc::new(Codecs::new(Arc::clone(&budget)));
+        let partition = |_| {
+            let (budget, bounds, codecs) = (Arc::clone(&budget), Arc::clone(&bounds), Arc::clone(&codecs));
+            Padded(RwLock::new(Partition::new(budget, bounds, shape, codecs)))
+        };
         let partitions: Box<[Padded]> = (0..count).map(partition).collect();
         let slot = partitions[0].0.write().add_segment(Segment::empty(Arc::from(&[][..]), None));
         Ok(MemTree {
@@ -169,6 +179,8 @@ impl MemTree {
             may_unite: AtomicBool::new(false),
             uses: Uses::new(),
             hand: Mutex::new(Vec::new()),
+            observer: options.observer,
+            codecs,
         })
     }
 
@@ -207,6 +219,9 @@ impl MemTree {
         for partition in &self.partitions {
             let mut partition = partition.0.write();
             while !self.budget.fits(bytes as u64) && partition.pack() {}
+        }
+        if !self.budget.fits(bytes as u64) {
+            self.codecs.forget();
         }
         self.budget.fits(bytes as u64)
     }
@@ -345,6 +360,7 @@ impl Engine for MemTree {
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
         let gone = self.empty(cleared);
         drop(gone);
+        self.codecs.forget();
         Ok(())
     }
 

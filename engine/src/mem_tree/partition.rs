@@ -13,7 +13,7 @@ mod write;
 pub(super) use walk::Walked;
 pub(super) use write::Trouble;
 
-use super::closed::{self, Copies};
+use super::closed::{self, Codecs, Copies};
 use super::leaf::{self, Body, Entry, Leaf, NewLeaf, Spot};
 use super::segment::Segment;
 use crate::arena::{Arena, Budget, Effort, Handle, Kind};
@@ -68,6 +68,7 @@ pub(super) struct Partition {
     moved_when_last_maintained: u64,
     scratch: Vec<u8>,
     new: NewLeaf,
+    codecs: Arc<Codecs>,
 }
 
 /// Where a key's leaf is.
@@ -79,7 +80,12 @@ pub(super) struct At {
 }
 
 impl Partition {
-    pub(super) fn new(budget: Arc<Budget>, bounds: Arc<ClassBounds>, shape: Shape) -> Partition {
+    pub(super) fn new(
+        budget: Arc<Budget>,
+        bounds: Arc<ClassBounds>,
+        shape: Shape,
+        codecs: Arc<Codecs>,
+    ) -> Partition {
         let closing = |open_max| Closing::new(open_max, Copies::new(open_max, Arc::clone(&budget)));
         Partition {
             shape,
@@ -104,12 +110,18 @@ impl Partition {
             moved_when_last_maintained: 0,
             scratch: Vec::new(),
             new: NewLeaf::default(),
+            codecs,
         }
     }
 
     /// Leaves an empty one, without any segment, in its place.
     pub(super) fn empty(&mut self, changed: u64) -> Partition {
-        let mut empty = Partition::new(Arc::clone(&self.budget), self.classes.bounds(), self.shape);
+        let mut empty = Partition::new(
+            Arc::clone(&self.budget),
+            self.classes.bounds(),
+            self.shape,
+            Arc::clone(&self.codecs),
+        );
         empty.changed = changed;
         // What has gone stays counted.
         std::mem::swap(&mut empty.classes, &mut self.classes);

@@ -49,9 +49,10 @@ impl MemTree {
     pub(super) fn evict(&self, bytes: usize, spare: Option<&[u8]>) -> usize {
         let mut hand = self.hand.lock();
         let (mut freed, mut rounds) = (0, 0);
+        let observer = self.observer.as_deref().filter(|observer| observer.is_listening());
         while freed < bytes && rounds < 2 {
             let (more, next) = self.change(&hand, |partition, slot| {
-                let evicted = partition.evict(slot, &hand, &self.uses, spare);
+                let evicted = partition.evict(slot, &hand, &self.uses, spare, observer);
                 // Slack costs records.
                 if !self.budget.fits(self.reserve()) {
                     partition.compact(Effort::Thorough);

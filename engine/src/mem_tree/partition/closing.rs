@@ -54,7 +54,7 @@ impl Partition {
         if let Some(copy) = closing.copies.lock().get(handle.0) {
             return copy;
         }
-        let copy: Arc<[u8]> = closed::open(self.arena.bytes(handle)).into();
+        let copy: Arc<[u8]> = closed::open(self.arena.bytes(handle), &self.codecs).into();
         closing.copies.lock().put(handle.0, Arc::clone(&copy));
         copy
     }
@@ -97,7 +97,7 @@ impl Partition {
             return Ok(at);
         }
         let copy = self.closing.as_ref().and_then(|closing| closing.copies.lock().get(at.handle.0));
-        let bytes = copy.unwrap_or_else(|| closed::open(self.arena.bytes(at.handle)).into());
+        let bytes = copy.unwrap_or_else(|| closed::open(self.arena.bytes(at.handle), &self.codecs).into());
         let image = Leaf::new(&bytes).image();
         let handle = self.arena.alloc(image.len(), Kind::Bucket, Need::Upkeep)?;
         self.arena.write(handle, 0, image);
@@ -199,7 +199,7 @@ impl Partition {
         if leaf.entries().any(|entry| matches!(entry.body, Body::Stub { .. })) {
             return;
         }
-        let image = closed::close(leaf);
+        let image = closed::close(leaf, &self.codecs);
         // Without a block for it, it stays open.
         let Ok(handle) = self.arena.alloc(image.len(), Kind::Bucket, Need::Upkeep) else { return };
         self.arena.write(handle, 0, &image);

@@ -49,7 +49,7 @@ impl Partition {
             let len = image.len();
             image.resize(len + 8, 0);
             let is_closed = self.is_closed(*handle);
-            let opened = if is_closed { closed::open(&image) } else { Vec::new() };
+            let opened = if is_closed { closed::open(&image, &self.codecs) } else { Vec::new() };
             let leaf = Leaf::new(if is_closed { &opened } else { &image });
             let mut mended = Vec::new();
             for entry in leaf.entries() {

@@ -3,6 +3,7 @@
 use super::super::leaf::{Body, Entry, Item, Leaf, NewLeaf};
 use super::{At, Partition, whole};
 use crate::arena::{Handle, Need, NoRoom};
+use crate::mem_hash::EvictionObserver;
 use crate::mem_tree::uses::Uses;
 use crate::record::Elsewhere;
 use todana_core::{Expiry, SweepAim};
@@ -101,6 +102,7 @@ impl Partition {
         key: &[u8],
         uses: &Uses,
         spare: Option<&[u8]>,
+        observer: Option<&dyn EvictionObserver>,
     ) -> (usize, Option<Vec<u8>>) {
         let leaf = self.at(slot, key).leaf;
         let next = self.segment(slot).end_of(leaf);
@@ -129,16 +131,36 @@ impl Partition {
                 causes[index] = cause;
             }
         }
+        self.tell_evicted(at.handle, causes.iter().map(|of| *of == cause), observer);
         if let Ok((_, bytes)) = self.purge(key, at, &causes, Need::Growth) {
             return (bytes, next);
         }
         // There is not even a smaller block for the others: they go too.
-        for (cause_of, count) in causes.iter_mut().zip(&counts) {
+        let mut others = vec![false; causes.len()];
+        for ((cause_of, count), goes_too) in causes.iter_mut().zip(&counts).zip(&mut others) {
             if cause_of.is_none() && *count != SPARED {
                 *cause_of = cause;
+                *goes_too = true;
             }
         }
+        self.tell_evicted(at.handle, others.into_iter(), observer);
         (self.purge(key, at, &causes, Need::Upkeep).map_or(0, |(_, bytes)| bytes), next)
+    }
+
+    /// Tells whoever listens of records of an open leaf that are about to go. Their bytes are gone afterwards; so in the rare case that the system
+    /// then refuses the smaller block, and that of a spared one, too, one is told that stays.
+    fn tell_evicted(
+        &self,
+        handle: Handle,
+        goes: impl Iterator<Item = bool>,
+        observer: Option<&dyn EvictionObserver>,
+    ) {
+        let Some(observer) = observer else { return };
+        let (leaf, mut key) = (self.leaf(handle), Vec::new());
+        for (entry, _) in leaf.entries().zip(goes).filter(|(_, goes)| *goes) {
+            self.key_of(leaf, &entry, &mut key);
+            observer.evicted(&key, self.record(leaf, &entry, &mut [0; 20]), false);
+        }
     }
 
     /// Removes the records of a leaf that have a cause to go; returns how many, and how many bytes they had. Without a
