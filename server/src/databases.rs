@@ -88,6 +88,7 @@ impl Making<'_> {
                     limit,
                     class_bounds,
                     compression,
+                    observer: self.observer,
                     ..MemTreeOptions::default()
                 })?)
             }

@@ -5,6 +5,7 @@ mod running;
 use running::{Client, Running, eventually, options};
 use std::collections::BTreeSet;
 use std::io::Write;
+use todana::Name;
 use todana_server::Options;
 
 /// A line of an event without its time and number, and without the descriptor of its connection.
@@ -133,7 +134,17 @@ fn a_watcher_is_told_of_connections_requests_and_the_system() {
 
 #[test]
 fn a_watcher_is_told_of_each_eviction() {
-    let options = Options { memory_limit_mib: 8, watcher_buffer_bytes: 64 << 20, ..options() };
+    told_of_each_eviction("mem:hash");
+}
+
+#[test]
+fn a_watcher_is_told_of_each_eviction_from_a_tree() {
+    told_of_each_eviction("mem:tree");
+}
+
+fn told_of_each_eviction(database: &str) {
+    let database = Some(Name::parse(database).unwrap());
+    let options = Options { memory_limit_mib: 8, watcher_buffer_bytes: 64 << 20, database, ..options() };
     let server = Running::start(options);
     let mut watcher = watch(&server, "evictions");
     let mut client = server.connect();
