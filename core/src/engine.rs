@@ -31,6 +31,12 @@ pub trait Visitor {
     /// Decides from what is stored now.
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a>;
 
+    /// Whether it puts or removes something whatever is there. Where a record is damaged, such a visitor is shown none, and what it
+    /// does is done; the visit of any other fails with `Corrupt`.
+    fn overwrites(&self) -> bool {
+        false
+    }
+
     /// Called once after a `Put`, `Retag` or `Remove` of an existing record is in, with what is stored
     /// now (`None` after a removal). Not called for `Keep`.
     fn applied(&mut self, now: Option<Record<'_>>) {

@@ -45,4 +45,16 @@ impl Visitor for DeleteVisitor<'_> {
         }
         if delete.drop_value { Action::Put(Record::new(b"", attributes)) } else { Action::Retag(attributes) }
     }
+
+    fn overwrites(&self) -> bool {
+        let Delete { compare, mark_stale, drop_value, .. } = self.delete;
+        compare.is_none() && !mark_stale && !drop_value
+    }
+
+    fn applied(&mut self, now: Option<Record<'_>>) {
+        // There was one after all, which could not be read.
+        if now.is_none() {
+            self.outcome = Reply::Deleted;
+        }
+    }
 }

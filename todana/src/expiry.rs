@@ -125,6 +125,10 @@ impl Visitor for Living<'_> {
         }
     }
 
+    fn overwrites(&self) -> bool {
+        self.inner.overwrites()
+    }
+
     fn applied(&mut self, now: Option<Record<'_>>) {
         if self.buries {
             return;

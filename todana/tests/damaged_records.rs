@@ -42,7 +42,6 @@ fn a_damaged_record_on_disk_is_told_to_be_damaged_by_all_that_reads_it() {
     damaged(db.contains(b"crane"));
     damaged(db.get_record(b"crane").map(|record| record.is_some()));
     damaged(db.add(b"crane", b"new"));
-    damaged(db.remove(b"crane"));
     damaged(db.touch(b"crane", Ttl::Seconds(9)));
     damaged(db.seize(b"crane").map(|value| value.is_some()));
     let mut told = Vec::new();
@@ -51,6 +50,35 @@ fn a_damaged_record_on_disk_is_told_to_be_damaged_by_all_that_reads_it() {
     assert_eq!(told, [true]);
     assert_eq!(db.get(b"heron").unwrap().as_deref(), Some(&b"whole"[..]));
     assert_eq!(db.get(b"egret").unwrap(), None);
+}
+
+#[test]
+fn a_damaged_record_on_disk_can_be_overwritten_and_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("words.hash");
+    let name = path.to_str().unwrap();
+    let db = Db::open(name).unwrap();
+    db.set(b"crane", b"one whose bytes will change").unwrap();
+    db.set(b"heron", b"whole").unwrap();
+    db.set(b"egret", b"another, as bad as the first").unwrap();
+    drop(db);
+    spoil(&path, b"one whose bytes");
+    spoil(&path, b"another, as bad");
+
+    let db = Db::open(name).unwrap();
+    assert_eq!(db.get(b"crane").unwrap_err().kind(), ErrorKind::Corrupt);
+    db.set(b"crane", b"new").unwrap();
+    assert!(db.remove(b"egret").unwrap());
+    assert!(!db.remove(b"egret").unwrap());
+    let is_as_it_should = |db: &Db| {
+        assert_eq!(db.get(b"crane").unwrap().as_deref(), Some(&b"new"[..]));
+        assert_eq!(db.get(b"heron").unwrap().as_deref(), Some(&b"whole"[..]));
+        assert_eq!(db.get(b"egret").unwrap(), None);
+        assert_eq!(db.count(), 2);
+    };
+    is_as_it_should(&db);
+    drop(db);
+    is_as_it_should(&Db::open(name).unwrap());
 }
 
 #[test]

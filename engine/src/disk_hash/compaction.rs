@@ -19,7 +19,7 @@ use super::walk::walk;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use todana_core::{Error, Expiry, Result};
+use todana_core::{Error, ErrorKind, Expiry, Result};
 
 /// So much of a victim is gone through in a step.
 const STEP_LEN: u64 = 256 << 10;
@@ -34,6 +34,8 @@ const COPIED_MAX: u64 = 16 << 20;
 /// The index is gone through if it leads to no more than so many times what is looked for: a slot that leads elsewhere costs about a
 /// nanosecond, an entry of the log that has to be looked up some tens.
 const PAGES_SEARCHED: u64 = 100;
+/// Of segments of less than a quarter of the shortest that are made on purpose, so many stay as they are.
+const SMALL_MAX: usize = 8;
 /// So many segments wait for the sync that they share before they are removed.
 const DRAINED_MAX: usize = 2;
 /// It is not worth a segment's rewriting to win less than this share of it.
@@ -126,11 +128,7 @@ impl DiskHash {
         let outcome = self.step(&mut house);
         match outcome {
             Ok(has_more) => {
-                if !has_more
-                    && house
-                        .trouble
-                        .as_ref()
-                        .is_some_and(|error| error.kind() != todana_core::ErrorKind::Corrupt)
+                if !has_more && house.trouble.as_ref().is_some_and(|error| error.kind() != ErrorKind::Corrupt)
                 {
                     house.trouble = None;
                 }
@@ -167,7 +165,7 @@ impl DiskHash {
         if self.compact(&mut victim)? {
             house.victim = Some(victim);
         } else {
-            let position = self.give_up(&victim.segment)?;
+            let position = self.give_up(&victim)?;
             house.drained.push((victim.segment, position));
         }
         // So that the index is written down now and then where compaction never ends.
@@ -176,8 +174,14 @@ impl DiskHash {
     }
 
     /// Lets a segment go in which nothing counts any more.
-    fn give_up(&self, segment: &Arc<Segment>) -> Result<Position> {
-        if self.live_by_slot().get(segment.slot as usize).is_some_and(|&left| left > 0) {
+    fn give_up(&self, victim: &Victim) -> Result<Position> {
+        let segment = &victim.segment;
+        let slot = segment.slot as usize;
+        if matches!(victim.way, Way::Index { .. }) {
+            // The index leads to nothing in it; how long an entry was that was damaged, and then removed, can only be guessed.
+            let lives = self.shards.iter().map(|shard| shard.0.write());
+            lives.for_each(|mut shard| shard.live.get_mut(slot).into_iter().for_each(|live| *live = 0));
+        } else if self.live_by_slot().get(slot).is_some_and(|&left| left > 0) {
             segment.damaged.store(true, Ordering::Relaxed);
             return Err(segment.corrupt(0, "what counts in the segment was not found in it; it stays"));
         }
@@ -202,10 +206,10 @@ impl DiskHash {
         let (table, _) = self.log.table();
         let live = self.live_by_slot();
         let (total, live_total) = (self.log.bytes(), live.iter().sum::<u64>());
-        if total as f64 <= live_total as f64 * self.space_factor + self.log.slack() as f64 {
-            return None;
-        }
         let segments = table.by_age();
+        if total as f64 <= live_total as f64 * self.space_factor + self.log.slack() as f64 {
+            return self.choose_small(&segments, &live);
+        }
         let (mut best, mut best_share) = (None, GAIN_MIN);
         let (mut removes_total, mut oldest) = (0, None);
         for (age, segment) in segments.iter().enumerate() {
@@ -227,7 +231,25 @@ impl DiskHash {
             // Only with the oldest segments do removes go.
             best = oldest.or(best);
         }
-        let segment = Arc::clone(best?);
+        Some(self.victim(best?, &segments, &live))
+    }
+
+    /// Each opening begins a segment: when there are many that have stayed small, the oldest of them joins the last one.
+    fn choose_small(&self, segments: &[Arc<Segment>], live: &[u64]) -> Option<Victim> {
+        let is_small = |segment: &&Arc<Segment>| {
+            segment.sealed.load(Ordering::Acquire)
+                && !segment.damaged.load(Ordering::Relaxed)
+                && segment.len() < self.log.slack() / 8
+        };
+        let mut small = segments.iter().filter(is_small);
+        let oldest = small.next()?;
+        (small.count() >= SMALL_MAX).then(|| self.victim(oldest, segments, live))
+    }
+
+    /// How to compact a segment. `live`: what counts in each, by slot.
+    fn victim(&self, segment: &Arc<Segment>, segments: &[Arc<Segment>], live: &[u64]) -> Victim {
+        let segment = Arc::clone(segment);
+        let live_total: u64 = live.iter().sum();
         let counts = live.get(segment.slot as usize).copied().unwrap_or(0);
         let is_oldest = segments.first().is_some_and(|oldest| oldest.number == segment.number);
         let removes_count = !is_oldest && segment.removes.load(Ordering::Relaxed) > 0;
@@ -241,7 +263,7 @@ impl DiskHash {
         } else {
             Way::Index { read: 0, copy: Vec::new(), page: 0 }
         };
-        Some(Victim { segment, way })
+        Victim { segment, way }
     }
 
     /// Writes once more some of what counts in a segment; false when that is done.
@@ -249,10 +271,18 @@ impl DiskHash {
         let segment = &victim.segment;
         match &mut victim.way {
             Way::Nothing => Ok(false),
-            Way::Log { at, removes_count } => {
-                *at = self.compact_stretch(segment, *at, *removes_count)?;
-                Ok(*at < segment.len())
-            }
+            Way::Log { at, removes_count } => match self.compact_stretch(segment, *at, *removes_count) {
+                Ok(next) => {
+                    *at = next;
+                    Ok(next < segment.len())
+                }
+                // Perhaps what is damaged counts no more.
+                Err(error) if error.kind() == ErrorKind::Corrupt && !*removes_count => {
+                    victim.way = Way::Index { read: 0, copy: Vec::new(), page: 0 };
+                    Ok(true)
+                }
+                Err(error) => Err(error),
+            },
             Way::Index { read, copy, .. } if *read < segment.len() => {
                 let until = (*read + READ_LEN).min(segment.len());
                 if segment.populated(*read, until).is_none() && segment.len() <= COPIED_MAX {
@@ -293,7 +323,12 @@ impl DiskHash {
             let (head, bytes) = match copied {
                 Some(found) => found,
                 None => {
-                    let fetched = self.log.fetch(segment, at.unit, slot.class(), old)?;
+                    let fetched = self.log.fetch(segment, at.unit, slot.class(), old);
+                    let fetched = fetched.inspect_err(|error| {
+                        // Until it is overwritten.
+                        let is_damage = error.kind() == ErrorKind::Corrupt;
+                        segment.damaged.fetch_or(is_damage, Ordering::Relaxed);
+                    })?;
                     (fetched.head, fetched.bytes(old))
                 }
             };

@@ -36,7 +36,7 @@ use crate::disk::{Disk, SystemDisk};
 use compaction::Housekeeping;
 use entry::Head;
 use log::{Appended, Fetched, Log};
-use page::{Slot, class_of, tag_of};
+use page::{Slot, class_bound, class_of, tag_of};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use scratch::{Room, Scratch};
 use segment::Table;
@@ -131,6 +131,8 @@ pub struct DiskHash {
     log: Log,
     secrets: rapidhash::v3::RapidSecrets,
     house: Mutex<Housekeeping>,
+    /// Damaged records that were overwritten or removed.
+    gone: Mutex<Option<(u64, Error)>>,
     is_closed: AtomicBool,
     space_factor: f64,
     checkpoint_bytes: u64,
@@ -151,6 +153,20 @@ impl Found<'_> {
     #[inline]
     fn place(&self) -> (usize, usize) {
         (self.index, self.entry.head.len)
+    }
+}
+
+/// A record that is damaged: where in its page, the slot there, and what is wrong.
+struct Damage {
+    index: usize,
+    slot: Slot,
+    error: Error,
+}
+
+impl Damage {
+    /// Where in its page, and how long its entry was, as far as can be told.
+    fn place(&self) -> (usize, usize) {
+        (self.index, class_bound(self.slot.class()).unwrap_or_default())
     }
 }
 
@@ -191,6 +207,11 @@ impl DiskHash {
         self.house.lock().trouble()
     }
 
+    /// How many damaged records have been overwritten or removed since the opening, and what was wrong with the last of them.
+    pub fn damaged_records(&self) -> Option<(u64, Error)> {
+        self.gone.lock().clone()
+    }
+
     #[inline]
     fn hash(&self, key: &[u8]) -> u64 {
         rapidhash::v3::rapidhash_v3_seeded(key, &self.secrets)
@@ -224,8 +245,7 @@ impl DiskHash {
         }
     }
 
-    /// Finds the record of a key; its entry may be in `old` then.
-    #[inline]
+    /// Finds the record of a key; its entry may be in `old` then. Fails if it cannot be told from one that is damaged.
     fn find<'t>(
         &self,
         part: &Part,
@@ -234,15 +254,40 @@ impl DiskHash {
         key: &[u8],
         old: &mut Vec<u8>,
     ) -> Result<Option<Found<'t>>> {
+        let mut damage = None;
+        match (self.seek(part, table, hash, key, old, &mut damage)?, damage) {
+            (None, Some(damage)) => Err(damage.error),
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// Finds the record of a key; its entry may be in `old` then. If there is none, but one that is damaged and may have been it,
+    /// that is in `damage`: it has all 33 bits of the hash that the index knows, so it is hardly ever another's.
+    #[inline]
+    fn seek<'t>(
+        &self,
+        part: &Part,
+        table: &'t Table,
+        hash: u64,
+        key: &[u8],
+        old: &mut Vec<u8>,
+        damage: &mut Option<Damage>,
+    ) -> Result<Option<Found<'t>>> {
         let (page, tag) = (&part.pages[page_of(hash)], tag_of(hash));
         let mut next = page.first(tag);
         while let Some(index) = next {
             let slot = page.get(index);
             let at = slot.location();
             let segment = table.get(at.slot).ok_or_else(lost)?;
-            let entry = self.log.fetch(segment, at.unit, slot.class(), old)?;
-            if entry.head.kind == entry::PUT && entry.head.key(entry.bytes(old)) == key {
-                return Ok(Some(Found { index, slot, entry }));
+            match self.log.fetch(segment, at.unit, slot.class(), old) {
+                Ok(entry) if entry.head.kind == entry::PUT && entry.head.key(entry.bytes(old)) == key => {
+                    return Ok(Some(Found { index, slot, entry }));
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    *damage = Some(Damage { index, slot, error })
+                }
+                Err(error) => return Err(error),
             }
             next = page.next(tag, index + 1);
         }
@@ -298,6 +343,16 @@ impl DiskHash {
         drop(appender);
         part.leave(hash, place.0, place.1);
         Ok(())
+    }
+
+    /// Counts a damaged record that was overwritten or removed. Its segment may be compacted now.
+    fn note_damage(&self, damage: Option<Damage>, table: &Table) {
+        let Some(Damage { slot, error, .. }) = damage else { return };
+        if let Some(segment) = table.get(slot.location().slot) {
+            segment.damaged.store(false, Ordering::Relaxed);
+        }
+        let mut gone = self.gone.lock();
+        *gone = Some((gone.as_ref().map_or(0, |gone| gone.0) + 1, error));
     }
 
     fn refuse_if_closed(&self) -> Result<()> {
@@ -358,23 +413,28 @@ impl Engine for DiskHash {
         let shard = self.shared(shard_of(hash));
         let (page, tag) = (&shard.pages[page_of(hash)], tag_of(hash));
         let mut next = page.first(tag);
+        let mut damage = None;
         while let Some(index) = next {
             let slot = page.get(index);
             let at = slot.location();
             let segment = shard.table.get(at.slot).ok_or_else(lost)?;
-            let is_it = self.log.see(segment, at.unit, slot.class(), true, |head, entry| {
+            let seen = self.log.see(segment, at.unit, slot.class(), true, |head, entry| {
                 let is_it = head.kind == entry::PUT && head.key(entry) == key;
                 if is_it {
                     self.show(head, entry, &mut *see);
                 }
                 is_it
-            })?;
-            if is_it {
-                return Ok(true);
+            });
+            match seen {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                // Perhaps it is another's.
+                Err(error) if error.kind() == ErrorKind::Corrupt => damage = Some(error),
+                Err(error) => return Err(error),
             }
             next = page.next(tag, index + 1);
         }
-        Ok(false)
+        damage.map_or(Ok(false), Err)
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
@@ -384,15 +444,22 @@ impl Engine for DiskHash {
         let Shard { part, table, .. } = &mut *guard;
         let mut scratch = Scratch::take();
         let Room { old, new, .. } = &mut *scratch;
-        let found = self.find(part, table, hash, key, old)?;
+        let mut damage = None;
+        let found = self.seek(part, table, hash, key, old, &mut damage)?;
+        let damage = damage.filter(|_| found.is_none());
+        if let Some(damage) = damage.as_ref().filter(|_| !visitor.overwrites()) {
+            return Err(damage.error.clone());
+        }
+        let place = found.as_ref().map(Found::place).or(damage.as_ref().map(Damage::place));
         let record = found.as_ref().map(|Found { entry, .. }| {
             Record::new(entry.head.value(entry.bytes(old)), entry.head.attributes)
         });
         let (stored, attributes, value_len) = match visitor.visit(record) {
             Action::Keep => return Ok(()),
             Action::Remove => {
-                let Some(found) = found else { return Ok(()) };
-                self.remove(part, hash, key, found.place())?;
+                let Some(place) = place else { return Ok(()) };
+                self.remove(part, hash, key, place)?;
+                self.note_damage(damage, table);
                 visitor.applied(None);
                 return Ok(());
             }
@@ -402,7 +469,8 @@ impl Engine for DiskHash {
                 (self.encode(key, &Record { attributes, ..record }, new)?, attributes, record.value.len())
             }
         };
-        self.put(part, hash, new, &stored, attributes.expiry, found.as_ref().map(Found::place))?;
+        self.put(part, hash, new, &stored, attributes.expiry, place)?;
+        self.note_damage(damage, table);
         let now = match &stored {
             Stored::Entry => Record::new(&new[new.len() - value_len..], attributes),
             Stored::Shared(shared) => Record { value: (**shared).as_ref(), shared: Some(shared), attributes },

@@ -91,6 +91,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         log,
         secrets: RapidSecrets::seed(found.identity.seed),
         house: Mutex::new(Housekeeping::default()),
+        gone: Mutex::new(None),
         is_closed: AtomicBool::new(false),
         space_factor: options.space_factor.max(1.05),
         checkpoint_bytes: options.checkpoint_bytes.max(1),

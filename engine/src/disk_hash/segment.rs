@@ -118,7 +118,7 @@ pub(crate) struct Segment {
     pub(crate) removes: AtomicU64,
     /// No record in it expires before this; `u64::MAX`: none does at all.
     pub(crate) soonest: AtomicU64,
-    /// An entry in it is damaged, so it cannot be compacted.
+    /// An entry in it is damaged that may count, so it cannot be compacted.
     pub(crate) damaged: AtomicBool,
     /// Where its blocks are cached: the frame's index + 1.
     pub(crate) blocks: Box<[AtomicU32]>,

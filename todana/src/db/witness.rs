@@ -138,6 +138,10 @@ impl Visitor for Witnessing<'_> {
         action
     }
 
+    fn overwrites(&self) -> bool {
+        self.inner.overwrites()
+    }
+
     fn applied(&mut self, now: Option<Record<'_>>) {
         self.inner.applied(now);
     }

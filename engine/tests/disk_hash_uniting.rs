@@ -1,0 +1,26 @@
+//! Small segments, which every opening leaves behind.
+
+#[allow(dead_code)]
+mod visitor;
+
+use todana_core::{Durable, Engine};
+use todana_engine::{DiskHash, DiskHashOptions};
+
+#[test]
+fn segments_that_short_openings_have_left_become_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("often.hash");
+    let open = || DiskHash::open(&path, DiskHashOptions::default()).unwrap();
+    for n in 0..30u32 {
+        let hash = open();
+        hash.visit(&n.to_be_bytes(), &mut visitor::Set(b"value")).unwrap();
+        while hash.maintain() {}
+        hash.close().unwrap();
+        assert!(hash.usage().files <= 12, "{} files after {n} openings", hash.usage().files);
+    }
+    let hash = open();
+    assert_eq!(hash.status().records, 30);
+    for n in 0..30u32 {
+        assert!(hash.view(&n.to_be_bytes(), &mut |record| assert_eq!(record.value, b"value")).unwrap());
+    }
+}
