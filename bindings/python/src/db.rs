@@ -2,17 +2,22 @@
 
 use crate::conversion::Form;
 use crate::error::raised;
+use crate::map_reduce;
+use crate::pace::{Disk, Pace};
 use crate::records::Records;
 use crate::source::{Home, Source};
 use crate::transaction::{Snapshot, Transaction};
+use crate::transfer::File;
+use parking_lot::Mutex;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict};
+use pyo3::types::{PyBool, PyDict, PyTuple};
+use std::io::{self, BufReader, BufWriter};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use todana::update_log::Sync;
-use todana::{DataOptions, DbOptions, Kind, WhenFull};
+use todana::{DataOptions, Db, DbOptions, Kind, Merge, WhenFull};
 
 /// An open database, as a dict that is shared by all threads.
 #[pyclass(name = "DB", module = "todana", extends = Records, subclass, frozen, generic, weakref)]
@@ -35,9 +40,7 @@ impl Database {
         read_only: bool,
         text: bool,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let Some(name) = name.to_str() else {
-            return Err(PyValueError::new_err(format!("\"{}\" is no text", name.display())));
-        };
+        let name = text_of(&name)?;
         let name = if read_only { format!("{name}#mode=r") } else { name.into() };
         let mut options = DbOptions::default();
         if let Some(directory) = &data_dir {
@@ -59,7 +62,9 @@ impl Database {
         let db = py.detach(|| options.open(&name)).map_err(raised)?;
         let form = if text { Form::Text } else { Form::Bytes };
         let is_in_memory = matches!(db.name().kind, Kind::MemHash | Kind::MemTree);
-        let home = Home::new(db, form, is_in_memory, data_dir.is_none());
+        let reads = if is_in_memory { Pace::Memory } else { Pace::Disk(Disk::default()) };
+        let writes = if is_in_memory && data_dir.is_none() { Pace::Memory } else { Pace::Waits };
+        let home = Home::new(db, form, reads, writes);
         let records = Records::new(Source::Database(Arc::clone(&home)));
         Ok(PyClassInitializer::from(records).add_subclass(Database { home }))
     }
@@ -141,6 +146,99 @@ impl Database {
         answer.set_item("memory_bytes", status.committed_bytes)?;
         answer.set_item("evictions", status.evictions)?;
         Ok(answer)
+    }
+
+    /// Brings the records of other databases into this one; returns how many came in. `mode` is what becomes of a record that is there
+    /// already: "set" replaces it, "add" keeps it, "replace" lets nothing else in, "append" puts the other's value behind its own.
+    #[pyo3(signature = (*sources, mode="set"))]
+    fn merge(&self, py: Python<'_>, sources: &Bound<'_, PyTuple>, mode: &str) -> PyResult<u64> {
+        let mode = match mode {
+            "set" => Merge::Set,
+            "add" => Merge::Add,
+            "replace" => Merge::Replace,
+            "append" => Merge::Append,
+            _ => return Err(PyValueError::new_err("mode is \"set\", \"add\", \"replace\" or \"append\"")),
+        };
+        let sources: Vec<Db> = sources
+            .iter()
+            .map(|source| source.cast::<Database>()?.get().home.db().map_err(raised))
+            .collect::<PyResult<_>>()?;
+        let db = self.home.db().map_err(raised)?;
+        py.detach(|| db.merge(&sources.iter().collect::<Vec<_>>(), mode)).map_err(raised)
+    }
+
+    /// Makes a copy of all records, as of one moment, in a database on disk that is not there yet; returns how many there are.
+    fn copy(&self, py: Python<'_>, name: PathBuf) -> PyResult<u64> {
+        let db = self.home.db().map_err(raised)?;
+        let name = text_of(&name)?;
+        py.detach(|| db.copy(name)).map_err(raised)
+    }
+
+    /// Writes all records as tab-separated text to a path, or a file that was opened in binary mode; returns how many.
+    fn dump(&self, py: Python<'_>, file: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let db = self.home.db().map_err(raised)?;
+        if let Ok(path) = file.extract::<PathBuf>() {
+            let outcome = py.detach(|| -> io::Result<_> {
+                let mut file = BufWriter::new(std::fs::File::create(path)?);
+                Ok(db.dump(&mut file))
+            })?;
+            return outcome.map_err(raised);
+        }
+        through(py, file, |file| db.dump(&mut BufWriter::with_capacity(BUFFER_LEN, file)))
+    }
+
+    /// Stores the records of such text; returns how many. What has expired is left out.
+    fn load(&self, py: Python<'_>, file: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let db = self.home.db().map_err(raised)?;
+        if let Ok(path) = file.extract::<PathBuf>() {
+            let outcome = py.detach(|| -> io::Result<_> {
+                let mut file = BufReader::new(std::fs::File::open(path)?);
+                Ok(db.load(&mut file))
+            })?;
+            return outcome.map(|loaded| loaded.stored).map_err(raised);
+        }
+        through(py, file, |file| {
+            db.load(&mut BufReader::with_capacity(BUFFER_LEN, file)).map(|loaded| loaded.stored)
+        })
+    }
+
+    /// Calls `map` with the key and value of each record, and then `reduce` with each key of the pairs that it has returned and a list of
+    /// all values of that key, in the order of the keys; returns a dict of what that returns. What does not fit into memory is sorted on
+    /// disk. `combine`, called with a key and some of its values, makes one value of them before memory runs out.
+    #[pyo3(signature = (map, reduce, *, combine=None, memory_max=None, temp_dir=None))]
+    fn map_reduce<'py>(
+        &self,
+        py: Python<'py>,
+        map: Py<PyAny>,
+        reduce: Py<PyAny>,
+        combine: Option<Py<PyAny>>,
+        memory_max: Option<usize>,
+        temp_dir: Option<PathBuf>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let db = self.home.db().map_err(raised)?;
+        let options = map_reduce::Options { memory_max, temp_dir };
+        map_reduce::run(py, &db, self.home.form, &map, &reduce, combine.as_ref(), options)
+    }
+}
+
+/// Of what goes to a file of Python's, or comes from there, at once.
+const BUFFER_LEN: usize = 64 << 10;
+
+fn text_of(name: &std::path::Path) -> PyResult<&str> {
+    name.to_str().ok_or_else(|| PyValueError::new_err(format!("\"{}\" is no text", name.display())))
+}
+
+/// Runs with a file of Python's; what that raises comes out as it is.
+fn through(
+    py: Python<'_>,
+    file: &Bound<'_, PyAny>,
+    run: impl FnOnce(File<'_>) -> todana::Result<u64> + Send,
+) -> PyResult<u64> {
+    let (file, trouble) = (file.clone().unbind(), Mutex::new(None));
+    let outcome = py.detach(|| run(File::new(&file, &trouble)));
+    match trouble.into_inner() {
+        Some(error) => Err(error),
+        None => outcome.map_err(raised),
     }
 }
 

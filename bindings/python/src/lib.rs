@@ -3,12 +3,12 @@
 //! ```text
 //! DB, Transaction, Snapshot   what a program holds; all three are Records, which has what they have in common
 //! View, Iterator, Cursor      ways through their records
-//! source                      where records are, and whether they still can be reached: closed, over, on the wrong side of a fork
+//! source, pace                where records are, and whether they still can be reached: closed, over, on the wrong side of a fork
 //! ```
 //!
 //! Always true: nobody waits for the interpreter while a lock of the library's is held. So whoever holds the interpreter may wait for such a
-//! lock, which is let go soon; that is what calls do that take less than giving the interpreter up and getting it back would. All else runs
-//! detached from it.
+//! lock, which is let go soon; that is what calls do that take less than giving the interpreter up and getting it back would (`pace`). All
+//! else runs detached from it.
 //!
 //! `unsafe` is in what PyO3's macros make, and nowhere in this crate's own text.
 #![forbid(unsafe_code)]
@@ -17,9 +17,12 @@ mod conversion;
 mod cursor;
 mod db;
 mod error;
+mod map_reduce;
+mod pace;
 mod records;
 mod source;
 mod transaction;
+mod transfer;
 mod view;
 
 use pyo3::prelude::*;

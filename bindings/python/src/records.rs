@@ -63,20 +63,16 @@ impl Records {
         Records { source }
     }
 
-    /// Looks at records: detached from the interpreter, unless that would cost more than it gives.
+    /// Looks at one record.
     #[inline]
     fn look<T: Send>(&self, py: Python<'_>, run: impl FnOnce(&Source) -> Result<T> + Send) -> PyResult<T> {
-        let outcome =
-            if self.source.reads_quickly() { run(&self.source) } else { py.detach(|| run(&self.source)) };
-        outcome.map_err(raised)
+        self.source.look(py, run).map_err(raised)
     }
 
-    /// Changes records, likewise.
+    /// Changes one record.
     #[inline]
     fn change<T: Send>(&self, py: Python<'_>, run: impl FnOnce(&Source) -> Result<T> + Send) -> PyResult<T> {
-        let outcome =
-            if self.source.writes_quickly() { run(&self.source) } else { py.detach(|| run(&self.source)) };
-        outcome.map_err(raised)
+        self.source.change(py, run).map_err(raised)
     }
 
     /// What may go through all records.
@@ -92,10 +88,10 @@ impl Records {
     fn value<'py>(&self, py: Python<'py>, key: &[u8]) -> PyResult<Option<Bound<'py, PyAny>>> {
         let form = self.source.form();
         let mut copy = None;
-        if self.source.reads_quickly() {
+        if let Some(_turn) = self.source.look_turn() {
             let mut shown = None;
             self.source
-                .view(key, &mut |record| {
+                .view_in_turn(key, &mut |record| {
                     shown = form.show_under_lock(py, record.value);
                     if shown.is_none() {
                         copy = Some(record.value.to_vec());
@@ -106,7 +102,7 @@ impl Records {
                 return Ok(shown);
             }
         } else {
-            copy = py.detach(|| self.source.get(key)).map_err(raised)?;
+            copy = self.look(py, |source| source.get(key))?;
         }
         copy.map(|value| form.show(py, &value)).transpose()
     }
@@ -459,7 +455,7 @@ impl Records {
     /// A dict of those of these keys that there are.
     fn get_many<'py>(&self, py: Python<'py>, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
         let found = PyDict::new(py);
-        if self.source.reads_quickly() {
+        if self.source.is_in_memory() {
             for key in keys.try_iter()? {
                 let key = key?;
                 if let Some(value) = self.value(py, &octets(&key)?)? {

@@ -11,6 +11,7 @@ use todana_core::{Command, Place, Record, Reply, Visitor};
 
 use crate::conversion::Form;
 use crate::error::raised;
+use crate::pace::{Pace, Turn};
 
 /// How often this process has come out of a fork. What was opened before has lost its threads, and its locks may be held by nobody.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -59,13 +60,25 @@ impl<T: Clone> Slot<T> {
         Slot { value: RwLock::new(Some(value)), forks: FORKS.load(Ordering::Relaxed), what }
     }
 
-    /// The lock is held for a clone, so nobody ever waits for it.
+    /// The lock is held for a clone, so nobody waits for it for long.
     #[inline]
     fn get(&self) -> Result<T> {
         if self.is_of_parent() {
             return Err(self.lost());
         }
         self.value.read().clone().ok_or_else(|| self.closed())
+    }
+
+    /// The same without a clone. The lock is held meanwhile: for whoever holds the interpreter and does not wait.
+    #[inline]
+    fn with<R>(&self, run: impl FnOnce(&T) -> Result<R>) -> Result<R> {
+        if self.is_of_parent() {
+            return Err(self.lost());
+        }
+        match &*self.value.read() {
+            Some(value) => run(value),
+            None => Err(self.closed()),
+        }
     }
 
     /// Leaves nothing.
@@ -111,10 +124,8 @@ pub(crate) struct Home {
     pub(crate) form: Form,
     pub(crate) name: String,
     is_ordered: bool,
-    /// Its records are in memory, where a look at one is quick ...
-    is_in_memory: bool,
-    /// ... and so is a change, as no log is told of it.
-    is_unlogged: bool,
+    reads: Pace,
+    writes: Pace,
     /// Transactions that are open or about to be. It is raised by whoever holds the interpreter; while it is 0, no thread that holds
     /// the interpreter waits for one that does not have it.
     transactions: AtomicUsize,
@@ -123,13 +134,13 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    pub(crate) fn new(db: Db, form: Form, is_in_memory: bool, is_unlogged: bool) -> Arc<Home> {
+    pub(crate) fn new(db: Db, form: Form, reads: Pace, writes: Pace) -> Arc<Home> {
         let home = Arc::new(Home {
             form,
             name: db.name().to_string(),
             is_ordered: db.is_ordered(),
-            is_in_memory,
-            is_unlogged: is_in_memory && is_unlogged,
+            reads,
+            writes,
             db: Slot::new(db, "database"),
             transactions: AtomicUsize::new(0),
             transaction_list: Mutex::default(),
@@ -296,25 +307,55 @@ impl Source {
         self.home().form
     }
 
-    /// Whether to look at a record takes less than to give the interpreter up and to get it back would, and waits for nobody who might wait
-    /// for the interpreter.
+    /// Runs a look at one record.
     #[inline]
-    pub(crate) fn reads_quickly(&self) -> bool {
-        let home = self.home();
-        // A read may have to move a sliding expiry, and that waits for transactions.
-        home.is_in_memory && self.waits_for_none()
+    pub(crate) fn look<T: Send>(
+        &self,
+        py: Python<'_>,
+        run: impl FnOnce(&Source) -> Result<T> + Send,
+    ) -> Result<T> {
+        if !self.waits_for_none() {
+            return py.detach(|| run(self));
+        }
+        self.home().reads.run(py, || run(self))
     }
 
-    /// The same for a change.
+    /// Runs a change of one record.
     #[inline]
-    pub(crate) fn writes_quickly(&self) -> bool {
-        let is_unlogged = match self {
-            Source::Database(home) => home.is_unlogged,
-            // Nothing is logged before it is committed.
-            Source::Transaction(undertaking) => undertaking.home.is_in_memory,
-            Source::Snapshot(_) => true,
-        };
-        is_unlogged && self.waits_for_none()
+    pub(crate) fn change<T: Send>(
+        &self,
+        py: Python<'_>,
+        run: impl FnOnce(&Source) -> Result<T> + Send,
+    ) -> Result<T> {
+        if !self.waits_for_none() {
+            return py.detach(|| run(self));
+        }
+        match self {
+            Source::Database(home) => home.writes.run(py, || run(self)),
+            // What is in the way of a commit is met there.
+            Source::Transaction(_) | Source::Snapshot(_) => self.home().reads.run(py, || run(self)),
+        }
+    }
+
+    /// Whether no look ever waits.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        matches!(self.home().reads, Pace::Memory)
+    }
+
+    /// Leave to look at one record with the interpreter held, until it is dropped.
+    #[inline]
+    pub(crate) fn look_turn(&self) -> Option<Turn<'_>> {
+        // A read may have to move a sliding expiry, and that waits for transactions.
+        if self.waits_for_none() { self.home().reads.turn() } else { None }
+    }
+
+    /// Shows a record to whoever has leave to hold the interpreter meanwhile.
+    #[inline]
+    pub(crate) fn view_in_turn(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        match self {
+            Source::Database(home) => home.db.with(|db| db.view(key, see)),
+            _ => self.view(key, see),
+        }
     }
 
     #[inline]

@@ -29,5 +29,6 @@ class ClosedError(Error, ValueError):
     """It was closed: open it again."""
 
 
-for _class in (Error, InvalidError, FullError, BusyError, CorruptError, UnavailableError, ClosedError):
-    _class.__module__ = "todana"
+for _error in (Error, InvalidError, FullError, BusyError, CorruptError, UnavailableError, ClosedError):
+    _error.__module__ = "todana"
+del _error

@@ -1,0 +1,220 @@
+"""Threads, forks, kills, and the end of the interpreter."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import todana
+
+
+def python(program, *words, **options):
+    return subprocess.Popen([sys.executable, "-c", program, *words], stdout=subprocess.PIPE, text=True, **options)
+
+
+def run_all(count, work):
+    """Runs in so many threads; what one raises comes out."""
+    failures = []
+
+    def guarded(number):
+        try:
+            work(number)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive(), "a thread hangs"
+    if failures:
+        raise failures[0]
+
+
+def test_threads_count_together(db):
+    def work(number):
+        for turn in range(500):
+            db.increment("sum", initial=1)
+            db[f"{number}:{turn}"] = str(turn)
+            assert db[f"{number}:{turn}"] == b"%d" % turn
+            db.change_value("changed", lambda old: str(int(old or 0) + 1))
+
+    run_all(8, work)
+    assert (db["sum"], db["changed"]) == (b"4000", b"4000")
+    assert len(db) == 4002
+
+
+def test_threads_with_transactions_iterators_and_snapshots(db):
+    """Money moves; whoever looks sees the same sum."""
+    accounts = [f"account {number}" for number in range(10)]
+    db.update({name: "100" for name in accounts})
+
+    def work(number):
+        for turn in range(40):
+            source, target = accounts[(number + turn) % 10], accounts[(number * 3 + turn * 7 + 1) % 10]
+            if number % 4 == 0:
+                with db.snapshot() as snapshot:
+                    assert sum(int(snapshot[name]) for name in accounts) == 1000
+            elif number % 4 == 1:
+                db.get(source)
+                # Not only those: others come and go.
+                assert sum(key.startswith(b"account") for key in set(db)) == 10
+                db.set(f"other {number}", "x", sliding=100)
+                db.get(f"other {number}")
+            else:
+                with db.transaction() as t:
+                    t.increment(source, -turn)
+                    t.increment(target, turn)
+
+    run_all(8, work)
+    assert sum(int(db[name]) for name in accounts) == 1000
+
+
+def test_a_database_may_be_closed_while_threads_are_at_it(place):
+    db = todana.open(place)
+    started = threading.Barrier(5)
+
+    def work(number):
+        if number == 0:
+            started.wait()
+            db.close()
+            return
+        started.wait()
+        try:
+            for turn in range(100_000):
+                db[f"{number}:{turn}"] = "x"
+                db.get(f"{number}:{turn - 1}")
+        except todana.ClosedError:
+            return
+        assert False, "it was never closed"
+
+    run_all(5, work)
+    assert db.closed
+
+
+def test_what_was_closed_is_there_again(durable):
+    name, options = durable
+    with todana.open(name, **options) as db:
+        db.set("a", "1", flags=3)
+    with todana.open(name, **options) as db:
+        assert db["a"] == b"1" and db.get_record("a").flags == 3
+
+
+KILLED = """
+import os, signal, sys, todana
+db = todana.open(sys.argv[1], data_dir=sys.argv[2] or None, sync=sys.argv[3] if sys.argv[3] == "always" else 3600)
+for number in range(20):
+    with db.transaction() as t:
+        t["left"] = str(number)
+        t["right"] = str(number)
+        t["only %d" % number] = "x" * 1000
+    if sys.argv[3] != "always":
+        db.sync()
+    print(number, flush=True)
+t = db.transaction()
+t["left"] = "never"
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("sync", ["always", "sync"])
+def test_what_was_committed_outlives_a_kill(durable, sync):
+    name, options = durable
+    child = python(KILLED, name, options.get("data_dir", ""), sync)
+    printed, _ = child.communicate(timeout=120)
+    assert child.returncode == -signal.SIGKILL
+    assert printed.split() == [str(number) for number in range(20)]
+    with todana.open(name, **options) as db:
+        assert (db["left"], db["right"]) == (b"19", b"19")
+        assert sorted(db.match_prefix("only ")) == sorted(b"only %d" % number for number in range(20))
+
+
+def test_the_end_of_the_interpreter_closes_what_is_open(durable):
+    """Whatever waits to be written is, although nobody has called close."""
+    name, options = durable
+    program = """
+import sys, todana
+db = todana.open(sys.argv[1], data_dir=sys.argv[2] or None, sync=3600)
+db.update({str(number): "x" for number in range(1000)})
+open_transaction = db.transaction()
+"""
+    child = python(program, name, options.get("data_dir", ""))
+    child.communicate(timeout=120)
+    assert child.returncode == 0
+    with todana.open(name, **options) as db:
+        assert len(db) == 1000
+
+
+def test_the_child_of_a_fork_leaves_it_alone(durable):
+    name, options = durable
+    program = """
+import os, sys, todana
+db = todana.open(sys.argv[1], data_dir=sys.argv[2] or None)
+db["a"] = "1"
+iterator, snapshot, transaction = iter(db), db.snapshot(), db.transaction()
+child = os.fork()
+if child == 0:
+    for call in [lambda: db["a"], lambda: next(iterator), lambda: snapshot["a"], lambda: transaction["a"], db.transaction]:
+        try:
+            call()
+        except todana.ClosedError as error:
+            assert "fork" in str(error), error
+        else:
+            os._exit(1)
+    transaction.abort()
+    snapshot.close()
+    db.close()
+    del iterator, snapshot, transaction, db
+    # What it opens itself is its own.
+    with todana.open("mem:hash") as own:
+        own["b"] = "2"
+        assert own["b"] == b"2"
+    sys.exit(0)
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+transaction["b"] = "2"
+transaction.commit()
+assert dict(db) == {b"a": b"1", b"b": b"2"}
+db.close()
+print("well")
+"""
+    child = python(program, name, options.get("data_dir", ""))
+    printed, _ = child.communicate(timeout=120)
+    assert (child.returncode, printed) == (0, "well\n")
+    with todana.open(name, **options) as db:
+        assert dict(db) == {b"a": b"1", b"b": b"2"}
+
+
+def test_a_slow_writer_does_not_hold_the_interpreter(tmp_path):
+    """Another thread runs while one waits for a transaction of a third."""
+    with todana.open("mem:hash") as db:
+        t = db.transaction()
+        thread = threading.Thread(target=lambda: db.set("a", "1"))
+        thread.start()
+        # Would hang for good if the writer held the interpreter, as only this thread can end the transaction.
+        for _ in range(1000):
+            db.get("a")
+        t.commit()
+        thread.join(60)
+        assert not thread.is_alive() and db["a"] == b"1"
+
+
+def test_a_fork_by_multiprocessing_opens_its_own(tmp_path):
+    multiprocessing = pytest.importorskip("multiprocessing")
+    context = multiprocessing.get_context("spawn")
+    place = str(tmp_path / "a.hash")
+    process = context.Process(target=_fill, args=(place,))
+    process.start()
+    process.join(120)
+    assert process.exitcode == 0
+    with todana.open(place) as db:
+        assert db["pid"] != b"%d" % os.getpid()
+
+
+def _fill(place):
+    with todana.open(place) as db:
+        db["pid"] = str(os.getpid())
