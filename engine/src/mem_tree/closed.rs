@@ -172,6 +172,9 @@ impl Copies {
     }
 
     pub(super) fn put(&mut self, handle: u32, leaf: Arc<[u8]>) {
+        // Two readers may have opened the same leaf at once. A second copy would outlive what `remove` is for, and be taken for
+        // what another leaf holds in that block.
+        self.remove(handle);
         while self.bytes + leaf.len() > self.bytes_max {
             let Some((_, gone)) = self.copies.pop() else { break };
             self.forget(gone.len());
@@ -207,5 +210,25 @@ impl Copies {
 impl Drop for Copies {
     fn drop(&mut self) {
         self.budget.release(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use todana_core::{MemoryLimit, WhenFull};
+
+    #[test]
+    fn a_leaf_that_two_readers_have_opened_at_once_is_forgotten_whole() {
+        let budget = Arc::new(Budget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict }));
+        let mut copies = Copies::new(1000, Arc::clone(&budget));
+        copies.put(7, [1; 100].into());
+        copies.put(8, [2; 100].into());
+        copies.put(7, [1; 100].into());
+        assert_eq!(copies.bytes, 200);
+        copies.remove(7);
+        assert_eq!(copies.get(7), None);
+        assert_eq!(copies.get(8).as_deref(), Some(&[2; 100][..]));
+        assert_eq!(copies.bytes, 100);
     }
 }
