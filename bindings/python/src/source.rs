@@ -16,7 +16,8 @@ use crate::pace::{Pace, Turn};
 /// How often this process has come out of a fork. What was opened before has lost its threads, and its locks may be held by nobody.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// All databases that are open, so that they can be closed when the interpreter ends.
+/// All databases that are open, so that they can be closed when the interpreter ends. Locked by whoever has the interpreter, as who forks
+/// has: in the child of a fork it is free.
 static OPEN: Mutex<Vec<Weak<Home>>> = Mutex::new(Vec::new());
 
 impl Drop for Home {
@@ -40,12 +41,10 @@ pub(crate) fn _after_fork() {
 /// Closes all databases: called when the interpreter ends, which does not drop what modules hold.
 #[pyfunction]
 pub(crate) fn _close_all(py: Python<'_>) {
-    if FORKS.load(Ordering::Relaxed) == 0 {
-        py.detach(|| {
-            let homes = std::mem::take(&mut *OPEN.lock());
-            homes.iter().filter_map(Weak::upgrade).for_each(|home| home.close());
-        });
-    }
+    py.detach(|| {
+        let homes = std::mem::take(&mut *OPEN.lock());
+        homes.iter().filter_map(Weak::upgrade).for_each(|home| home.close());
+    });
 }
 
 /// Something that can be closed while others hold it.
