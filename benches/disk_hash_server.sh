@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What does a get cost a server whose records lie on disk, all of them in the page cache, against one that has them in memory? CPU
-# time of both server processes, side by side in turns, 50 connections: without a pipeline, which is the bar, and 16 deep. Small records,
-# most of which the hash's own cache of 64 MiB holds, and larger ones, most of which it does not. Needs a release build. Runs on
-# loopback on ports of the system's choice and stops at the end. The hash goes to a new folder in TMPDIR (else /var/tmp).
+# time of both server processes, side by side in turns, 50 connections: without a pipeline, which is the bar, and 16 deep. Small records and
+# larger ones. Needs a release build. Runs on loopback on ports of the system's choice and stops at the end. The hash goes to a new
+# folder in TMPDIR (else /var/tmp).
 # Usage: benches/disk_hash_server.sh [TODANA]        ROUNDS=7 REQUESTS=400000
 set -euo pipefail
 cd "$(dirname "$0")/.."
