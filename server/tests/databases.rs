@@ -1,13 +1,15 @@
 //! The engines behind memcached's commands, several databases, and what is told while a disk is slow or fails.
 
 mod running;
+#[path = "../../tests/swayed_disk/mod.rs"]
+mod swayed_disk;
 
 use running::{Client, Running, eventually, options};
 use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
-use todana::disk::{Disk, File, SystemDisk};
+use swayed_disk::{Sway, Swayed};
 use todana_server::{AdminOptions, DataPlace, Further, Kind, Name, Options, Server, Sync};
 
 /// What becomes of syncs and, on a full disk, of writes; all else goes well.
@@ -48,68 +50,24 @@ impl MoodyDisk {
     }
 }
 
-struct MoodyFile(Box<dyn File>, MoodyDisk);
-
-impl File for MoodyFile {
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.0.read_at(offset, into)
-    }
-
-    fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
-        let guard = self.1.0.0.lock().unwrap();
+impl Sway for MoodyDisk {
+    fn writes(&self, _: &[IoSlice<'_>]) -> io::Result<()> {
+        let guard = self.0.0.lock().unwrap();
         if *guard == Syncs::WritesHang {
-            self.1.0.2.fetch_add(1, Ordering::SeqCst);
+            self.0.2.fetch_add(1, Ordering::SeqCst);
         }
-        if *self.1.0.1.wait_while(guard, |syncs| *syncs == Syncs::WritesHang).unwrap() == Syncs::Full {
-            return Err(io::ErrorKind::StorageFull.into());
+        match *self.0.1.wait_while(guard, |syncs| *syncs == Syncs::WritesHang).unwrap() {
+            Syncs::Full => Err(io::ErrorKind::StorageFull.into()),
+            _ => Ok(()),
         }
-        self.0.write_at(offset, pieces)
     }
 
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+    fn syncs(&self) -> io::Result<bool> {
+        self.sync().map(|()| true)
     }
 
-    fn sync(&self) -> io::Result<()> {
-        self.1.sync().and_then(|()| self.0.sync())
-    }
-}
-
-impl Disk for MoodyDisk {
-    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        Ok(Box::new(MoodyFile(SystemDisk.create(path)?, self.clone())))
-    }
-
-    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
-        Ok(Box::new(MoodyFile(SystemDisk.open(path, writable)?, self.clone())))
-    }
-
-    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        SystemDisk.list(directory)
-    }
-
-    fn make_directory(&self, directory: &Path) -> io::Result<()> {
-        SystemDisk.make_directory(directory)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        SystemDisk.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        SystemDisk.remove(path)
-    }
-
-    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-        self.sync().and_then(|()| SystemDisk.sync_directory(directory))
-    }
-
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + std::marker::Sync>> {
-        SystemDisk.lock(path)
+    fn syncs_directory(&self) -> io::Result<bool> {
+        self.sync().map(|()| true)
     }
 }
 
@@ -299,7 +257,7 @@ fn moody_of(name: &str, sync: Sync) -> Moody {
     let name = folder.path().join(name).display().to_string();
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
     let options = Options { threads: 1, port: 0, admin, ..serving(&[&name], sync) };
-    let server = Server::bind_on(options, None, Arc::new(disk.clone())).unwrap();
+    let server = Server::bind_on(options, None, Arc::new(Swayed(disk.clone()))).unwrap();
     Moody { server: Running::of(server), disk, _folder: folder }
 }
 
@@ -400,7 +358,7 @@ fn a_stop_ends_although_a_request_waits_for_the_disk_of_a_hash() {
             item_size_max: 8 << 20,
             ..serving(&[&name], Sync::Never)
         };
-        let server = Server::bind_on(options, None, Arc::new(disk.clone())).unwrap();
+        let server = Server::bind_on(options, None, Arc::new(Swayed(disk.clone()))).unwrap();
         let udp_address = server.udp_addresses().first().copied();
         let mut moody = Moody { server: Running::of(server), disk, _folder: folder };
         let mut client = moody.server.connect();

@@ -1,15 +1,16 @@
 //! What a server tells its clients while its disk is slow, hangs or fails.
 
 mod running;
+#[path = "../../tests/swayed_disk/mod.rs"]
+mod swayed_disk;
 
 use running::{Client, PATIENCE, Running, eventually, options};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use todana::disk::{Disk, File, SystemDisk};
+use swayed_disk::{Sway, Swayed};
 use todana_server::{AdminOptions, DataPlace, Options, Server, Sync};
 
 /// What becomes of the files of the update log.
@@ -53,77 +54,26 @@ impl MoodyDisk {
     }
 }
 
-struct MoodyFile {
-    file: Box<dyn File>,
-    disk: MoodyDisk,
-}
-
 fn has(pieces: &[IoSlice<'_>], what: &[u8]) -> bool {
     pieces.iter().any(|piece| piece.windows(what.len()).any(|found| found == what))
 }
 
-impl File for MoodyFile {
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.file.read_at(offset, into)
-    }
-
-    fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
-        let mut mood = self.disk.awake();
+impl Sway for MoodyDisk {
+    fn writes(&self, pieces: &[IoSlice<'_>]) -> io::Result<()> {
+        let mut mood = self.awake();
         match *mood {
             Mood::Full => return Err(io::ErrorKind::StorageFull.into()),
             Mood::FailsFrom(what) if has(pieces, what) => *mood = Mood::Fails,
             _ => {}
         }
-        self.file.write_at(offset, pieces)
+        Ok(())
     }
 
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        match *self.disk.awake() {
+    fn syncs(&self) -> io::Result<bool> {
+        match *self.awake() {
             Mood::Fails => Err(io::Error::other("the disk has failed")),
-            _ => self.file.sync(),
+            _ => Ok(true),
         }
-    }
-}
-
-impl Disk for MoodyDisk {
-    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        Ok(Box::new(MoodyFile { file: SystemDisk.create(path)?, disk: self.clone() }))
-    }
-
-    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
-        Ok(Box::new(MoodyFile { file: SystemDisk.open(path, writable)?, disk: self.clone() }))
-    }
-
-    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        SystemDisk.list(directory)
-    }
-
-    fn make_directory(&self, directory: &Path) -> io::Result<()> {
-        SystemDisk.make_directory(directory)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        SystemDisk.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        SystemDisk.remove(path)
-    }
-
-    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-        SystemDisk.sync_directory(directory)
-    }
-
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + std::marker::Sync>> {
-        SystemDisk.lock(path)
     }
 }
 
@@ -149,7 +99,7 @@ fn start_with(sync: Sync, options: Options) -> Kept {
     let folder = tempfile::tempdir().unwrap();
     let disk = MoodyDisk::default();
     let data = Some(DataPlace::new(folder.path().into(), sync));
-    let server = Running::start_from(Options { threads: 1, data, ..options }, Arc::new(disk.clone()));
+    let server = Running::start_from(Options { threads: 1, data, ..options }, Arc::new(Swayed(disk.clone())));
     Kept { server, disk, folder }
 }
 

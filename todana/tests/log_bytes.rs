@@ -1,11 +1,14 @@
 //! The update log as bytes, read while it is written.
 
-use std::io;
+#[path = "../../tests/swayed_disk/mod.rs"]
+mod swayed_disk;
+
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use todana::disk::{Disk, File, SystemDisk};
+use swayed_disk::{Sway, Swayed};
+use todana::disk::{Disk, SystemDisk};
 use todana::update_log::{Change, Entries, LogBytes, LogOptions, Position, Reader, Sync, segments};
 use todana::{DataDirectory, DataOptions, Database, SystemClock};
 use todana_core::{Command, ErrorKind, Store};
@@ -196,39 +199,13 @@ impl Interrupted {
     }
 }
 
-impl Disk for Interrupted {
-    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        SystemDisk.create(path)
-    }
-
-    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
+impl Sway for Arc<Interrupted> {
+    fn opens(&self, path: &Path) {
         Interrupted::happens(&self.opens, path);
-        SystemDisk.open(path, writable)
     }
 
-    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        SystemDisk.list(directory)
-    }
-
-    fn make_directory(&self, directory: &Path) -> io::Result<()> {
-        SystemDisk.make_directory(directory)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        SystemDisk.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
+    fn removes(&self, path: &Path) {
         Interrupted::happens(&self.removes, path);
-        SystemDisk.remove(path)
-    }
-
-    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-        SystemDisk.sync_directory(directory)
-    }
-
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + std::marker::Sync>> {
-        SystemDisk.lock(path)
     }
 }
 
@@ -249,7 +226,7 @@ fn drained(bytes: &mut LogBytes, until: Position) -> u64 {
 fn a_segment_that_is_removed_while_a_reader_begins_is_passed_over() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Arc::new(Interrupted::default());
-    let (directory, database) = open_on(disk.clone(), folder.path(), Sync::Always);
+    let (directory, database) = open_on(Arc::new(Swayed(disk.clone())), folder.path(), Sync::Always);
     let log = database.log().unwrap();
     for number in 0..40 {
         set(&database, &format!("key:{number}"), &[7; 1000]);
@@ -278,7 +255,7 @@ fn a_segment_that_is_removed_while_a_reader_begins_is_passed_over() {
 fn nothing_more_is_removed_once_a_reader_has_begun() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Arc::new(Interrupted::default());
-    let (directory, database) = open_on(disk.clone(), folder.path(), Sync::Always);
+    let (directory, database) = open_on(Arc::new(Swayed(disk.clone())), folder.path(), Sync::Always);
     let directory = Arc::new(directory);
     let log = database.log().unwrap();
     let write = || {

@@ -1,15 +1,18 @@
 //! A database in a folder of the machine's own file system, its backups, and what they hold.
 #![allow(dead_code)] // Each test uses its part.
 
+#[path = "../../../tests/swayed_disk/mod.rs"]
+mod swayed_disk;
+
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, IoSlice};
+use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use swayed_disk::{Sway, Swayed};
 use todana::backup::{BackedUp, Backup, Receiver};
-use todana::disk::{Disk, File, SystemDisk};
 use todana::update_log::{LogOptions, Sync};
 use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock};
 use todana_core::{Command, Delete, Result, Store, Ttl, UnixSeconds};
@@ -26,76 +29,21 @@ pub(crate) struct Kept {
 }
 
 /// The machine's file system, never synced: these tests make thousands of files, and crash none.
+#[derive(Clone)]
 pub(crate) struct Unsynced;
 
-struct UnsyncedFile(Box<dyn File>);
-
-impl Disk for Unsynced {
-    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        Ok(Box::new(UnsyncedFile(SystemDisk.create(path)?)))
+impl Sway for Unsynced {
+    fn syncs(&self) -> io::Result<bool> {
+        Ok(false)
     }
 
-    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
-        Ok(Box::new(UnsyncedFile(SystemDisk.open(path, writable)?)))
-    }
-
-    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        SystemDisk.list(directory)
-    }
-
-    fn make_directory(&self, directory: &Path) -> io::Result<()> {
-        SystemDisk.make_directory(directory)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        SystemDisk.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        SystemDisk.remove(path)
-    }
-
-    fn remove_directory(&self, directory: &Path) -> io::Result<()> {
-        SystemDisk.remove_directory(directory)
-    }
-
-    fn is_link(&self, path: &Path) -> io::Result<bool> {
-        SystemDisk.is_link(path)
-    }
-
-    fn sync_directory(&self, _: &Path) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + std::marker::Sync>> {
-        SystemDisk.lock(path)
+    fn syncs_directory(&self) -> io::Result<bool> {
+        Ok(false)
     }
 }
 
-impl File for UnsyncedFile {
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-
-    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.0.read_at(offset, into)
-    }
-
-    fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
-        self.0.write_at(offset, pieces)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-pub(crate) fn disk() -> Arc<Unsynced> {
-    Arc::new(Unsynced)
+pub(crate) fn disk() -> Arc<Swayed<Unsynced>> {
+    Arc::new(Swayed(Unsynced))
 }
 
 /// A folder that is gone with the test; in memory, where that is to be had.

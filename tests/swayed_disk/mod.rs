@@ -1,0 +1,112 @@
+//! The machine's file system, with a test's say in what is done to it.
+#![allow(dead_code)] // Each test uses its part.
+
+use std::io::{self, IoSlice};
+use std::path::Path;
+use todana_engine::disk::{Disk, File, SystemDisk};
+
+/// What is done first. Whatever it fails with is what comes of the operation; it may wait, too.
+pub(crate) trait Sway: Clone + Send + Sync + 'static {
+    /// A file is opened.
+    fn opens(&self, _: &Path) {}
+
+    /// A file is removed.
+    fn removes(&self, _: &Path) {}
+
+    /// Something is written to a file.
+    fn writes(&self, _: &[IoSlice<'_>]) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// A file is synced; it is not where this is false.
+    fn syncs(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    /// So for a directory.
+    fn syncs_directory(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+}
+
+/// The file system.
+#[derive(Clone, Default)]
+pub(crate) struct Swayed<S>(pub(crate) S);
+
+struct SwayedFile<S> {
+    file: Box<dyn File>,
+    sway: S,
+}
+
+impl<S: Sway> Swayed<S> {
+    fn file(&self, file: Box<dyn File>) -> Box<dyn File> {
+        Box::new(SwayedFile { file, sway: self.0.clone() })
+    }
+}
+
+impl<S: Sway> File for SwayedFile<S> {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.file.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+        self.sway.writes(pieces)?;
+        self.file.write_at(offset, pieces)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.sway.syncs()? { self.file.sync() } else { Ok(()) }
+    }
+}
+
+impl<S: Sway> Disk for Swayed<S> {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        SystemDisk.create(path).map(|file| self.file(file))
+    }
+
+    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
+        self.0.opens(path);
+        SystemDisk.open(path, writable).map(|file| self.file(file))
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        SystemDisk.list(directory)
+    }
+
+    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+        SystemDisk.make_directory(directory)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        SystemDisk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.0.removes(path);
+        SystemDisk.remove(path)
+    }
+
+    fn remove_directory(&self, directory: &Path) -> io::Result<()> {
+        SystemDisk.remove_directory(directory)
+    }
+
+    fn is_link(&self, path: &Path) -> io::Result<bool> {
+        SystemDisk.is_link(path)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        if self.0.syncs_directory()? { SystemDisk.sync_directory(directory) } else { Ok(()) }
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        SystemDisk.lock(path)
+    }
+}
