@@ -3,7 +3,7 @@
 use parking_lot::{Mutex, RwLock};
 use pyo3::prelude::*;
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
 use todana::{Db, Error, ErrorKind, Heading, Records, Result, Snapshot, Transaction};
@@ -86,6 +86,14 @@ impl<T: Clone> Slot<T> {
         if self.is_of_parent() { None } else { self.value.write().take() }
     }
 
+    /// The same for whoever must have it.
+    fn take_open(&self) -> Result<T> {
+        if self.is_of_parent() {
+            return Err(self.lost());
+        }
+        self.take().ok_or_else(|| self.closed())
+    }
+
     fn is_open(&self) -> bool {
         !self.is_of_parent() && self.value.read().is_some()
     }
@@ -161,9 +169,7 @@ impl Home {
     pub(crate) fn close(&self) {
         let Some(db) = self.db.take() else { return };
         let transactions = std::mem::take(&mut *self.transaction_list.lock());
-        transactions.iter().filter_map(Weak::upgrade).for_each(|undertaking| {
-            let _ = undertaking.drop_it();
-        });
+        transactions.iter().filter_map(Weak::upgrade).for_each(|undertaking| undertaking.drop_it());
         let snapshots = std::mem::take(&mut *self.snapshot_list.lock());
         snapshots.iter().filter_map(Weak::upgrade).for_each(|view| drop(view.slot.take()));
         drop(db);
@@ -182,8 +188,12 @@ impl Home {
                 return Err(raised(error));
             }
         };
-        let undertaking =
-            Arc::new(Undertaking { home: Arc::clone(self), slot, thread: thread::current().id() });
+        let undertaking = Arc::new(Undertaking {
+            home: Arc::clone(self),
+            slot,
+            thread: thread::current().id(),
+            was_ended: AtomicBool::new(false),
+        });
         note(&self.transaction_list, &undertaking);
         Ok(undertaking)
     }
@@ -209,6 +219,8 @@ pub(crate) struct Undertaking {
     pub(crate) home: Arc<Home>,
     slot: Slot<Arc<Transaction<'static>>>,
     thread: ThreadId,
+    /// By a commit or an abort of its user's, and not with its database.
+    was_ended: AtomicBool,
 }
 
 impl Undertaking {
@@ -231,30 +243,35 @@ impl Undertaking {
 
     pub(crate) fn commit(&self) -> Result<()> {
         self.must_be_mine()?;
-        // Which of the two it is.
-        drop(self.slot.get()?);
-        self.end(|transaction| match Arc::try_unwrap(transaction) {
+        let transaction = self.slot.take_open()?;
+        self.was_ended.store(true, Ordering::Relaxed);
+        self.finish(|| match Arc::try_unwrap(transaction) {
             Ok(transaction) => transaction.commit(),
             // Only its own thread uses it, and that is here.
             Err(_) => Err(Error::new(ErrorKind::Busy, "the transaction is in use")),
         })
     }
 
+    /// Commits it, unless its user has ended it already. Fails with `Closed` if anything else has.
+    pub(crate) fn commit_unless_ended(&self) -> Result<()> {
+        if !self.is_open() && self.was_ended.load(Ordering::Relaxed) { Ok(()) } else { self.commit() }
+    }
+
     pub(crate) fn abort(&self) -> Result<()> {
         self.must_be_mine()?;
-        self.drop_it()
+        self.was_ended.store(true, Ordering::Relaxed);
+        self.drop_it();
+        Ok(())
     }
 
-    fn drop_it(&self) -> Result<()> {
-        self.end(|transaction| {
-            drop(transaction);
-            Ok(())
-        })
+    fn drop_it(&self) {
+        if let Some(transaction) = self.slot.take() {
+            self.finish(|| drop(transaction));
+        }
     }
 
-    fn end(&self, finish: impl FnOnce(Arc<Transaction<'static>>) -> Result<()>) -> Result<()> {
-        let Some(transaction) = self.slot.take() else { return Ok(()) };
-        let outcome = finish(transaction);
+    fn finish<R>(&self, run: impl FnOnce() -> R) -> R {
+        let outcome = run();
         // Not before nobody can wait for it.
         self.home.transactions.fetch_sub(1, Ordering::Relaxed);
         outcome
@@ -263,7 +280,7 @@ impl Undertaking {
 
 impl Drop for Undertaking {
     fn drop(&mut self) {
-        let _ = self.drop_it();
+        self.drop_it();
     }
 }
 

@@ -53,9 +53,8 @@ impl Transaction {
     ) -> PyResult<()> {
         match kind {
             Some(_) => self.abort(py),
-            // The block may have ended it by itself.
-            None if self.undertaking.is_open() => self.commit(py),
-            None => Ok(()),
+            // The block may have ended it by itself. If its database was closed, nothing was committed, and the block is told so.
+            None => py.detach(|| self.undertaking.commit_unless_ended()).map_err(raised),
         }
     }
 

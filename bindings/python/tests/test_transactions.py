@@ -120,6 +120,35 @@ def test_a_closed_database_aborts_it(db):
         t.commit()
 
 
+def close_elsewhere(db):
+    thread = threading.Thread(target=db.close)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("close", [todana.DB.close, close_elsewhere])
+def test_a_block_whose_database_was_closed_does_not_end_as_if_committed(durable, close):
+    name, options = durable
+    db = todana.open(name, **options)
+    with pytest.raises(todana.ClosedError):
+        with db.transaction() as t:
+            t["a"] = "1"
+            close(db)
+    with pytest.raises(todana.ClosedError):
+        t.commit()
+    # What the user has ended stays so.
+    db = todana.open(name, **options)
+    with db.transaction() as t:
+        t["b"] = "2"
+        t.commit()
+        db.close()
+    with todana.open(name, **options) as db:
+        assert dict(db) == {b"b": b"2"}
+        with db.transaction() as t:
+            t["c"] = "3"
+            t.abort()
+
+
 def test_iterators_and_cursors_go_through_it(tree):
     tree.update(a="1", c="3")
     with tree.transaction() as t:
