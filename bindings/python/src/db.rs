@@ -59,6 +59,7 @@ impl Database {
             "refuse" => WhenFull::Refuse,
             _ => return Err(PyValueError::new_err("when_full is \"evict\" or \"refuse\"")),
         });
+        py.import("todana._processes")?.call_method0("close_at_end")?;
         let db = py.detach(|| options.open(&name)).map_err(raised)?;
         let form = if text { Form::Text } else { Form::Bytes };
         let is_in_memory = matches!(db.name().kind, Kind::MemHash | Kind::MemTree);

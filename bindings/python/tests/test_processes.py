@@ -1,5 +1,7 @@
 """Threads, forks, kills, and the end of the interpreter."""
 
+import contextlib
+import multiprocessing.util
 import os
 import signal
 import subprocess
@@ -205,18 +207,34 @@ def test_a_slow_writer_does_not_hold_the_interpreter(tmp_path):
         assert not thread.is_alive() and db["a"] == b"1"
 
 
-def test_a_fork_by_multiprocessing_opens_its_own(tmp_path):
-    multiprocessing = pytest.importorskip("multiprocessing")
-    context = multiprocessing.get_context("spawn")
-    place = str(tmp_path / "a.hash")
-    process = context.Process(target=_fill, args=(place,))
-    process.start()
-    process.join(120)
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("has_open", [False, True])
+def test_the_end_of_a_child_of_multiprocessing_closes_what_is_open(method, has_open, durable, tmp_path):
+    """Such children do not end as other programs do: what is to be done at exit is left out."""
+    context = multiprocessing.get_context(method)
+    name, options = durable
+    # A child of a fork has its parent's to leave alone.
+    with todana.open(tmp_path / "parent.hash") if has_open else contextlib.nullcontext():
+        process = context.Process(target=_fill, args=(name, options))
+        process.start()
+        process.join(120)
     assert process.exitcode == 0
-    with todana.open(place) as db:
-        assert db["pid"] != b"%d" % os.getpid()
+    with todana.open(name, **options) as db:
+        assert len(db) == 1001 and db["pid"] == b"%d" % process.pid
+        assert db["last"] == b"999"
 
 
-def _fill(place):
-    with todana.open(place) as db:
-        db["pid"] = str(os.getpid())
+def _fill(name, options):
+    global kept  # Else it is closed when it is dropped.
+    kept = todana.open(name, sync=3600, **options)
+    kept.update({str(number): "x" for number in range(999)}, pid=str(os.getpid()))
+    # A thread that still writes is waited for.
+    ending = threading.Event()
+    multiprocessing.util.Finalize(None, ending.set, exitpriority=0)
+    threading.Thread(target=_fill_last, args=(ending,)).start()
+
+
+def _fill_last(ending):
+    ending.wait(60)
+    for number in range(1000):
+        kept["last"] = str(number)

@@ -7,11 +7,9 @@
 b'world'
 """
 
-import atexit as _atexit
 import collections.abc as _abc
-import os as _os
 
-from . import _todana
+from . import _processes
 from ._errors import BusyError, ClosedError, CorruptError, Error, FullError, InvalidError, UnavailableError
 from ._todana import DB, Cursor, Iterator, Record, Records, Snapshot, Transaction, View
 
@@ -37,10 +35,6 @@ __all__ = [
 _abc.MutableMapping.register(Records)
 _abc.Collection.register(View)
 _abc.Iterator.register(Iterator)
-
-# What is open when the interpreter ends is closed as it should be, and the child of a fork leaves it alone.
-_atexit.register(_todana._close_all)
-_os.register_at_fork(after_in_child=_todana._after_fork)
 
 
 def open(name, **options):
