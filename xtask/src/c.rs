@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const HEADER: &str = "bindings/c/include/todana.h";
+const TESTS: [&str; 2] = ["todana", "exit"];
 /// As build.rs of the library has it.
 const SONAME: &str = "libtodana.so.0";
 
@@ -104,11 +105,16 @@ fn programs() -> Result<(), Outcome> {
     place(&target_directory().join("fast/deps"), &prefix).map_err(failed)?;
     let c = Compiler { folder: folder.path().into(), prefix };
 
-    let test = c.compile("bindings/c/tests/todana.c", "plain", "")?;
-    c.run(&test, ".", "")?;
-    if c.compile_text("int main(void) { return 0; }", "empty", "-fsanitize=address,undefined").is_ok() {
-        let test = c.compile("bindings/c/tests/todana.c", "sanitized", "-fsanitize=address,undefined")?;
+    for name in TESTS {
+        let test = c.compile(&format!("bindings/c/tests/{name}.c"), name, "")?;
         c.run(&test, ".", "")?;
+    }
+    if c.compile_text("int main(void) { return 0; }", "empty", "-fsanitize=address,undefined").is_ok() {
+        for name in TESTS {
+            let (source, name) = (format!("bindings/c/tests/{name}.c"), format!("{name}-sanitized"));
+            let test = c.compile(&source, &name, "-fsanitize=address,undefined")?;
+            c.run(&test, ".", "")?;
+        }
     } else {
         println!("skipped: cc has no AddressSanitizer here");
     }

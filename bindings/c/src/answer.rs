@@ -38,7 +38,9 @@ thread_local! {
 /// What went wrong in the last call of this thread that failed; "" if none has. It stays until the next one fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_message() -> *const c_char {
-    MESSAGE.with_borrow(|message| message.as_ptr())
+    MESSAGE
+        .try_with(|message| message.borrow().as_ptr())
+        .unwrap_or(c"the thread ends: it keeps no message".as_ptr())
 }
 
 /// The version of the library.
@@ -79,7 +81,9 @@ fn code_of(kind: ErrorKind) -> c_int {
 fn note(code: c_int, message: String) -> c_int {
     let mut message = message.into_bytes();
     message.retain(|&byte| byte != 0);
-    MESSAGE.set(CString::new(message).unwrap_or_default());
+    let message = CString::new(message).unwrap_or_default();
+    // Where the process ends, the code must do.
+    let _ = MESSAGE.try_with(|last| last.replace(message));
     code
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Dependent(Arc<Home>);
 static OPEN: Handles<Home> = Handles::new();
 
 thread_local! {
-    /// What this thread has used last: most use one.
+    /// What this thread has used last: most use one. Gone where the process ends: a function given to `atexit` looks its handles up.
     static LAST: Cell<Option<Arc<Home>>> = const { Cell::new(None) };
 }
 
@@ -47,12 +47,12 @@ thread_local! {
 pub(crate) fn with<T>(database: *mut Database, run: impl FnOnce(&Arc<Home>) -> Result<T>) -> Result<T> {
     let number = database.addr();
     // Not borrowed, as what runs may come here again.
-    let home = match LAST.take() {
+    let home = match LAST.try_with(Cell::take).ok().flatten() {
         Some(home) if home.number == number => home,
         _ => OPEN.find(number, "database")?,
     };
     let outcome = run(&home);
-    LAST.set(Some(home));
+    let _ = LAST.try_with(|last| last.set(Some(home)));
     outcome
 }
 

@@ -41,8 +41,7 @@ pub extern "C" fn todana_begin(db: *mut Database) -> c_int {
         home::with(db, |home: &Arc<Home>| {
             home.with_db(|db| {
                 let transaction = db.begin_owned()?;
-                let own = Own { transaction, home: Dependent::new(home) };
-                OPEN.with_borrow_mut(|open| open.push(Rc::new(own)));
+                keep(Rc::new(Own { transaction, home: Dependent::new(home) }))?;
                 Ok(TODANA_OK)
             })
         })
@@ -75,13 +74,21 @@ pub(crate) fn abort_own(number: usize) {
 }
 
 fn take(number: usize) -> Result<Own> {
-    let own = OPEN.with_borrow_mut(|open| {
+    let own = OPEN.try_with(|open| {
+        let mut open = open.borrow_mut();
         let at = open.iter().position(|own| own.home.number() == number)?;
         Some(open.swap_remove(at))
     });
-    let own = own.ok_or_else(|| invalid("this thread has no transaction of the database open"))?;
-    Rc::try_unwrap(own).map_err(|own| {
-        OPEN.with_borrow_mut(|open| open.push(own));
-        Error::new(ErrorKind::Busy, "the transaction is at work")
+    let own =
+        own.ok().flatten().ok_or_else(|| invalid("this thread has no transaction of the database open"))?;
+    Rc::try_unwrap(own).map_err(|own| match keep(own) {
+        Ok(()) => Error::new(ErrorKind::Busy, "the transaction is at work"),
+        Err(error) => error,
     })
+}
+
+/// Keeps a transaction for this thread; aborts it if the thread keeps nothing any more.
+fn keep(own: Rc<Own>) -> Result<()> {
+    OPEN.try_with(|open| open.borrow_mut().push(own))
+        .map_err(|_| invalid("the thread ends: it keeps no transaction open"))
 }

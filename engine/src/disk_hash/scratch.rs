@@ -29,7 +29,8 @@ pub(crate) struct Scratch(Option<Box<Room>>);
 impl Scratch {
     #[inline]
     pub(crate) fn take() -> Scratch {
-        Scratch(Some(ROOM.take().unwrap_or_default()))
+        // A thread that ends keeps nothing any more.
+        Scratch(Some(ROOM.try_with(Cell::take).ok().flatten().unwrap_or_default()))
     }
 }
 
@@ -57,7 +58,7 @@ impl Drop for Scratch {
                     *part = Vec::new();
                 }
             }
-            ROOM.set(Some(room));
+            let _ = ROOM.try_with(|kept| kept.set(Some(room)));
         }
     }
 }

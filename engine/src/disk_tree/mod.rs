@@ -184,13 +184,13 @@ thread_local! {
 
 /// Runs `build` with the thread's scratch memory, which is not kept if it has become large.
 fn with_scratch(build: impl FnOnce(&mut Vec<u8>) -> Entry) -> Entry {
-    SCRATCH.with_borrow_mut(|scratch| {
-        let entry = build(scratch);
-        if scratch.capacity() > 128 << 10 {
-            *scratch = Vec::new();
-        }
-        entry
-    })
+    // A thread that ends has none any more.
+    let mut scratch = SCRATCH.try_with(RefCell::take).unwrap_or_default();
+    let entry = build(&mut scratch);
+    if scratch.capacity() <= 128 << 10 {
+        let _ = SCRATCH.try_with(|kept| kept.replace(scratch));
+    }
+    entry
 }
 
 impl DiskTree {

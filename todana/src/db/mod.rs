@@ -6,6 +6,7 @@ mod cursor;
 mod draft;
 mod housekeeper;
 mod iter;
+mod lanes;
 mod limiter;
 mod name;
 mod options;
@@ -22,13 +23,13 @@ use crate::disk::SystemDisk;
 use crate::update_log::Position;
 use crate::{Database, Heading, Lane, Records, Transaction};
 use housekeeper::Housekeeper;
+use lanes::ThreadLanes;
 pub use limiter::Limiter;
 use limiter::OnlyLooks;
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use thread_local::ThreadLocal;
 use todana_core::{
     Arithmetic, Checkpointed, Command, Error, ErrorKind, Place, Record, Reply, Result, Status, Store, Visitor,
 };
@@ -64,7 +65,7 @@ struct Inner {
     /// Ends first.
     housekeeper: Option<Housekeeper>,
     database: Arc<Database>,
-    lanes: ThreadLocal<Arc<Lane>>,
+    lanes: ThreadLanes,
     directory: Option<Arc<DataDirectory>>,
     limiter: Option<Arc<Limiter>>,
     is_read_only: bool,
@@ -250,11 +251,11 @@ impl Db {
     }
 
     fn lane(&self) -> &Lane {
-        self.0.lanes.get_or(|| self.0.database.lane())
+        self.0.lanes.own(|| self.0.database.lane())
     }
 
     pub(crate) fn own_lane(&self) -> Arc<Lane> {
-        Arc::clone(self.0.lanes.get_or(|| self.0.database.lane()))
+        Arc::clone(self.0.lanes.own(|| self.0.database.lane()))
     }
 
     /// What this thread has written counts as made before the call returns.

@@ -1,6 +1,7 @@
 //! How a database is opened.
 
 use super::housekeeper::Housekeeper;
+use super::lanes::ThreadLanes;
 use super::limiter::Limiter;
 use super::witness::{Witness, Witnessed};
 use super::{Db, Inner, Kind, Name, Tuning, relieve_front};
@@ -9,7 +10,6 @@ use crate::disk::{Disk, SystemDisk};
 use crate::{CachedClock, Clock, Database};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use thread_local::ThreadLocal;
 use todana_core::{Engine, Error, ErrorKind, MemoryLimit, Result, WhenFull};
 use todana_engine::{
     Compression, DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, MemHash, MemHashOptions, MemTree,
@@ -105,7 +105,7 @@ impl DbOptions {
         let limiter = Limiter::of(&name).map(Arc::new);
         let housekeeper = Housekeeper::start(&database, clock, directory.as_ref(), limiter.clone())?;
         let Tuning { read_only: is_read_only, truncate, .. } = name.tuning;
-        let (housekeeper, lanes) = (Some(housekeeper), ThreadLocal::new());
+        let (housekeeper, lanes) = (Some(housekeeper), ThreadLanes::default());
         let db = Db(Arc::new(Inner {
             housekeeper,
             database,

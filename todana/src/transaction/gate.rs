@@ -9,10 +9,28 @@
 
 use super::layer::Layer;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::ThreadId;
 use todana_core::{Error, ErrorKind, Result};
+
+/// No two threads ever have the same one. [`std::thread::current`] cannot be asked once the thread's own data is gone, as it is in a
+/// function given to `atexit`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct ThreadNumber(u64);
+
+impl ThreadNumber {
+    fn own() -> ThreadNumber {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        thread_local!(static OWN: Cell<u64> = const { Cell::new(0) });
+        OWN.with(|own| {
+            if own.get() == 0 {
+                own.set(NEXT.fetch_add(1, Ordering::Relaxed));
+            }
+            ThreadNumber(own.get())
+        })
+    }
+}
 
 #[derive(Default)]
 pub(crate) struct Gate {
@@ -20,7 +38,7 @@ pub(crate) struct Gate {
     /// Grows whenever the shield is raised or lowered: it is odd while it is up.
     shieldings: AtomicU64,
     /// Whose transaction is open.
-    owner: Mutex<Option<ThreadId>>,
+    owner: Mutex<Option<ThreadNumber>>,
     opened: Condvar,
     shield: RwLock<Option<Arc<Layer>>>,
     /// Held by a commit from its first change to its entry in the log.
@@ -55,7 +73,7 @@ impl Gate {
     }
 
     /// Who has a transaction open, which is nobody; waits for that.
-    fn unowned(&self) -> Result<MutexGuard<'_, Option<ThreadId>>> {
+    fn unowned(&self) -> Result<MutexGuard<'_, Option<ThreadNumber>>> {
         let mut owner = self.owner.lock();
         while let Some(thread) = *owner {
             refuse_own(thread)?;
@@ -80,8 +98,8 @@ impl Gate {
         is_free
     }
 
-    fn take(&self, owner: &mut Option<ThreadId>) {
-        *owner = Some(std::thread::current().id());
+    fn take(&self, owner: &mut Option<ThreadNumber>) {
+        *owner = Some(ThreadNumber::own());
         self.closed.store(true, Ordering::SeqCst);
     }
 
@@ -142,8 +160,8 @@ impl Gate {
     }
 }
 
-fn refuse_own(owner: ThreadId) -> Result<()> {
-    if owner == std::thread::current().id() {
+fn refuse_own(owner: ThreadNumber) -> Result<()> {
+    if owner == ThreadNumber::own() {
         return Err(Error::new(
             ErrorKind::Busy,
             "this thread has a transaction open: write through it, or end it first",
