@@ -24,3 +24,32 @@ fn segments_that_short_openings_have_left_become_one() {
         assert!(hash.view(&n.to_be_bytes(), &mut |record| assert_eq!(record.value, b"value")).unwrap());
     }
 }
+
+#[test]
+fn what_was_cleared_stays_away_when_small_segments_are_united() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("often.hash");
+    let open = || DiskHash::open(&path, DiskHashOptions::default()).unwrap();
+    let hash = open();
+    // More than makes a segment a small one.
+    for n in 0..600u32 {
+        hash.visit(format!("old{n}").as_bytes(), &mut visitor::Set(&[7; 1000])).unwrap();
+    }
+    hash.close().unwrap();
+    drop(hash);
+    let hash = open();
+    hash.clear(&mut || ()).unwrap();
+    hash.close().unwrap();
+    drop(hash);
+    for n in 0..14u32 {
+        let hash = open();
+        hash.visit(&n.to_be_bytes(), &mut visitor::Set(b"value")).unwrap();
+        while hash.maintain() {}
+        hash.close().unwrap();
+    }
+    // As in a backup, which has none.
+    std::fs::remove_file(path.join("index")).unwrap();
+    let hash = open();
+    assert_eq!(hash.status().records, 14);
+    assert!(!hash.view(b"old0", &mut |_| ()).unwrap());
+}

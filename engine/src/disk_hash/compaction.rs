@@ -5,7 +5,8 @@
 //! ```
 //!
 //! A remove entry counts as long as an older segment may hold a record of its key; it goes along until then, or until there is a
-//! record of the key again. The segment whose garbage is the largest share of it goes first. A segment is
+//! record of the key again. The segment whose garbage is the largest share of it goes first, but before all others the oldest one
+//! if nothing counts in it: so what a clear has cleared goes before the clear does. A segment is
 //! never changed, so a crash at any time leaves either it or all that counted in it.
 
 use super::DiskHash;
@@ -204,23 +205,29 @@ impl DiskHash {
     /// The segment to be compacted next, if it is worth it.
     fn choose(&self) -> Option<Victim> {
         let (table, _) = self.log.table();
+        let mut segments = table.by_age();
+        // Asked before what counts is, so that a clear in one of these has been carried out.
+        segments.retain(|segment| segment.sealed.load(Ordering::Acquire));
         let live = self.live_by_slot();
+        let counts = |segment: &Segment| live.get(segment.slot as usize).copied().unwrap_or(0);
+        // A clear is not written once more: it goes only when all that it cleared, in the segments before it, has gone. These are the
+        // oldest then, and nothing counts in them.
+        if let Some(oldest) = segments.first().filter(|oldest| counts(oldest) == 0) {
+            return Some(self.victim(oldest, &segments, &live));
+        }
         let (total, live_total) = (self.log.bytes(), live.iter().sum::<u64>());
-        let segments = table.by_age();
         if total as f64 <= live_total as f64 * self.space_factor + self.log.slack() as f64 {
             return self.choose_small(&segments, &live);
         }
         let (mut best, mut best_share) = (None, GAIN_MIN);
         let (mut removes_total, mut oldest) = (0, None);
         for (age, segment) in segments.iter().enumerate() {
-            let is_sealed = segment.sealed.load(Ordering::Acquire);
             let removes = segment.removes.load(Ordering::Relaxed);
             removes_total += removes;
-            if !is_sealed || segment.damaged.load(Ordering::Relaxed) {
+            if segment.damaged.load(Ordering::Relaxed) {
                 continue;
             }
-            let kept =
-                live.get(segment.slot as usize).copied().unwrap_or(0) + if age == 0 { 0 } else { removes };
+            let kept = counts(segment) + if age == 0 { 0 } else { removes };
             let share = 1.0 - (kept as f64 / segment.len() as f64).min(1.0);
             if share > best_share {
                 (best, best_share) = (Some(segment), share);
@@ -237,9 +244,7 @@ impl DiskHash {
     /// Each opening begins a segment: when there are many that have stayed small, the oldest of them joins the last one.
     fn choose_small(&self, segments: &[Arc<Segment>], live: &[u64]) -> Option<Victim> {
         let is_small = |segment: &&Arc<Segment>| {
-            segment.sealed.load(Ordering::Acquire)
-                && !segment.damaged.load(Ordering::Relaxed)
-                && segment.len() < self.log.slack() / 8
+            !segment.damaged.load(Ordering::Relaxed) && segment.len() < self.log.slack() / 8
         };
         let mut small = segments.iter().filter(is_small);
         let oldest = small.next()?;
