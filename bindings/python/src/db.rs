@@ -82,9 +82,9 @@ impl Database {
         !self.home.is_open()
     }
 
-    /// Closes it; transactions that are open are aborted. To close it again does nothing.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.home.close());
+    /// Closes it, once other threads' calls have come to their end; transactions that are open are aborted. To close it again does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.home.close(py)
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -92,8 +92,8 @@ impl Database {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
-        self.close(py);
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.close(py)
     }
 
     fn __repr__(&self) -> String {
@@ -138,10 +138,12 @@ impl Database {
     /// What it holds, by name.
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let db = self.home.db().map_err(raised)?;
-        let status = py.detach(|| db.status());
+        let (status, kind) = py.detach(|| (db.status(), db.name().kind.word()));
+        // What follows may bring Python to clear up, and that may close this.
+        drop(db);
         let answer = PyDict::new(py);
         answer.set_item("name", &self.home.name)?;
-        answer.set_item("kind", db.name().kind.word())?;
+        answer.set_item("kind", kind)?;
         answer.set_item("records", status.records)?;
         answer.set_item("live_bytes", status.live_bytes)?;
         answer.set_item("memory_bytes", status.committed_bytes)?;
@@ -160,12 +162,13 @@ impl Database {
             "append" => Merge::Append,
             _ => return Err(PyValueError::new_err("mode is \"set\", \"add\", \"replace\" or \"append\"")),
         };
-        let sources: Vec<Db> = sources
+        let sources: Vec<_> = sources
             .iter()
             .map(|source| source.cast::<Database>()?.get().home.db().map_err(raised))
             .collect::<PyResult<_>>()?;
         let db = self.home.db().map_err(raised)?;
-        py.detach(|| db.merge(&sources.iter().collect::<Vec<_>>(), mode)).map_err(raised)
+        py.detach(|| db.merge(&sources.iter().map(|source| &***source).collect::<Vec<&Db>>(), mode))
+            .map_err(raised)
     }
 
     /// Makes a copy of all records, as of one moment, in a database on disk that is not there yet; returns how many there are.
@@ -177,28 +180,30 @@ impl Database {
 
     /// Writes all records as tab-separated text to a path, or a file that was opened in binary mode; returns how many.
     fn dump(&self, py: Python<'_>, file: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let path = file.extract::<PathBuf>();
         let db = self.home.db().map_err(raised)?;
-        if let Ok(path) = file.extract::<PathBuf>() {
+        if let Ok(path) = path {
             let outcome = py.detach(|| -> io::Result<_> {
                 let mut file = BufWriter::new(std::fs::File::create(path)?);
                 Ok(db.dump(&mut file))
             })?;
             return outcome.map_err(raised);
         }
-        through(py, file, |file| db.dump(&mut BufWriter::with_capacity(BUFFER_LEN, file)))
+        through(py, &self.home, file, |file| db.dump(&mut BufWriter::with_capacity(BUFFER_LEN, file)))
     }
 
     /// Stores the records of such text; returns how many. What has expired is left out.
     fn load(&self, py: Python<'_>, file: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let path = file.extract::<PathBuf>();
         let db = self.home.db().map_err(raised)?;
-        if let Ok(path) = file.extract::<PathBuf>() {
+        if let Ok(path) = path {
             let outcome = py.detach(|| -> io::Result<_> {
                 let mut file = BufReader::new(std::fs::File::open(path)?);
                 Ok(db.load(&mut file))
             })?;
             return outcome.map(|loaded| loaded.stored).map_err(raised);
         }
-        through(py, file, |file| {
+        through(py, &self.home, file, |file| {
             db.load(&mut BufReader::with_capacity(BUFFER_LEN, file)).map(|loaded| loaded.stored)
         })
     }
@@ -218,7 +223,8 @@ impl Database {
     ) -> PyResult<Bound<'py, PyDict>> {
         let db = self.home.db().map_err(raised)?;
         let options = map_reduce::Options { memory_max, temp_dir };
-        map_reduce::run(py, &db, self.home.form, &map, &reduce, combine.as_ref(), options)
+        let form = self.home.form;
+        self.home.calling(|| map_reduce::run(py, &db, form, &map, &reduce, combine.as_ref(), options))
     }
 }
 
@@ -232,11 +238,12 @@ fn text_of(name: &std::path::Path) -> PyResult<&str> {
 /// Runs with a file of Python's; what that raises comes out as it is.
 fn through(
     py: Python<'_>,
+    home: &Home,
     file: &Bound<'_, PyAny>,
     run: impl FnOnce(File<'_>) -> todana::Result<u64> + Send,
 ) -> PyResult<u64> {
     let (file, trouble) = (file.clone().unbind(), Mutex::new(None));
-    let outcome = py.detach(|| run(File::new(&file, &trouble)));
+    let outcome = home.calling(|| py.detach(|| run(File::new(&file, &trouble))));
     match trouble.into_inner() {
         Some(error) => Err(error),
         None => outcome.map_err(raised),

@@ -2,10 +2,14 @@
 
 use parking_lot::{Mutex, RwLock};
 use pyo3::prelude::*;
-use std::ops::{Bound, ControlFlow};
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::ops::{Bound, ControlFlow, Deref};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 use todana::{Db, Error, ErrorKind, Heading, Records, Result, Snapshot, Transaction};
 use todana_core::{Command, Place, Record, Reply, Visitor};
 
@@ -20,18 +24,6 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 /// has: in the child of a fork it is free.
 static OPEN: Mutex<Vec<Weak<Home>>> = Mutex::new(Vec::new());
 
-impl Drop for Home {
-    fn drop(&mut self) {
-        if !self.is_open() {
-            return;
-        }
-        // Nobody is left who could: Python's garbage, mostly, in a thread that has the interpreter. It may wait for the disk.
-        if Python::try_attach(|py| py.detach(|| self.close())).is_none() {
-            self.close();
-        }
-    }
-}
-
 /// Called in the child of a fork.
 #[pyfunction]
 pub(crate) fn _after_fork() {
@@ -41,10 +33,54 @@ pub(crate) fn _after_fork() {
 /// Closes all databases: called when the interpreter ends, which does not drop what modules hold.
 #[pyfunction]
 pub(crate) fn _close_all(py: Python<'_>) {
+    let homes = std::mem::take(&mut *OPEN.lock());
+    let deadline = Instant::now() + LAST_CALLS_MAX;
     py.detach(|| {
-        let homes = std::mem::take(&mut *OPEN.lock());
-        homes.iter().filter_map(Weak::upgrade).for_each(|home| home.close());
+        homes.iter().filter_map(Weak::upgrade).for_each(|home| {
+            home.close_within(deadline.saturating_duration_since(Instant::now()));
+        });
     });
+}
+
+/// Threads that the interpreter does not wait for may have calls that never end.
+const LAST_CALLS_MAX: Duration = Duration::from_secs(5);
+/// So often whoever closes a database looks for a Ctrl-C.
+const CLOSING_SLICE: Duration = Duration::from_millis(100);
+
+/// What calls get of a home, each as long as it needs it. Once all of it is gone, whoever closes the home is told.
+pub(crate) struct Lent<T> {
+    // Goes first.
+    value: T,
+    told: Sender<Infallible>,
+}
+
+impl<T> Lent<T> {
+    /// Something else of the same home.
+    fn with<U>(&self, value: U) -> Lent<U> {
+        Lent { value, told: self.told.clone() }
+    }
+}
+
+impl<T> Deref for Lent<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+/// How a home is closed.
+struct Departure {
+    /// Ends when nothing is lent any more.
+    is_empty: Receiver<Infallible>,
+    /// Kept until then, so that it is closed by who has nothing else to do.
+    db: Option<Db>,
+}
+
+thread_local! {
+    /// By their addresses, the homes of which this thread has something lent while functions of Python's run.
+    static CALLING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Something that can be closed while others hold it.
@@ -94,6 +130,10 @@ impl<T: Clone> Slot<T> {
         self.take().ok_or_else(|| self.closed())
     }
 
+    fn must_be_open(&self) -> Result<()> {
+        self.with(|_| Ok(()))
+    }
+
     fn is_open(&self) -> bool {
         !self.is_of_parent() && self.value.read().is_some()
     }
@@ -127,7 +167,8 @@ impl<T> Drop for Slot<T> {
 
 /// An open database, and who has something of it.
 pub(crate) struct Home {
-    db: Slot<Db>,
+    db: Slot<Arc<Lent<Db>>>,
+    departure: Mutex<Departure>,
     pub(crate) form: Form,
     pub(crate) name: String,
     is_ordered: bool,
@@ -142,13 +183,15 @@ pub(crate) struct Home {
 
 impl Home {
     pub(crate) fn new(db: Db, form: Form, reads: Pace, writes: Pace) -> Arc<Home> {
+        let (told, is_empty) = mpsc::channel();
         let home = Arc::new(Home {
             form,
             name: db.name().to_string(),
             is_ordered: db.is_ordered(),
             reads,
             writes,
-            db: Slot::new(db, "database"),
+            db: Slot::new(Arc::new(Lent { value: db, told }), "database"),
+            departure: Mutex::new(Departure { is_empty, db: None }),
             transactions: AtomicUsize::new(0),
             transaction_list: Mutex::default(),
             snapshot_list: Mutex::default(),
@@ -157,7 +200,7 @@ impl Home {
         home
     }
 
-    pub(crate) fn db(&self) -> Result<Db> {
+    pub(crate) fn db(&self) -> Result<Arc<Lent<Db>>> {
         self.db.get()
     }
 
@@ -165,14 +208,67 @@ impl Home {
         self.db.is_open()
     }
 
-    /// Aborts what is open, and closes it. Calls of other threads that are under way come to their end first.
-    pub(crate) fn close(&self) {
-        let Some(db) = self.db.take() else { return };
+    /// Aborts what is open, and closes it. Calls of other threads that are under way come to their end first; who interrupts the wait for
+    /// them leaves it to be closed later.
+    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
+        while !py.detach(|| self.close_within(CLOSING_SLICE)) {
+            py.check_signals()?;
+        }
+        Ok(())
+    }
+
+    /// The same for who does not wait longer; returns whether it is closed.
+    fn close_within(&self, wait_max: Duration) -> bool {
+        // In the child of a fork its locks may be held by nobody.
+        if self.db.is_of_parent() {
+            return true;
+        }
+        if self.is_calling() {
+            // A call of this very thread is under way: whoever has the last one closes it.
+            drop(self.db.take());
+            self.abandon();
+            return true;
+        }
+        let Some(mut departure) = self.departure.try_lock_for(wait_max) else { return false };
+        if let Some(lent) = self.db.take() {
+            departure.db = Some(Db::clone(&lent));
+            drop(lent);
+            self.abandon();
+        }
+        if departure.is_empty.recv_timeout(wait_max) == Err(RecvTimeoutError::Timeout) {
+            return false;
+        }
+        drop(departure.db.take());
+        true
+    }
+
+    /// Ends what others have of it once it is closed.
+    fn abandon(&self) {
         let transactions = std::mem::take(&mut *self.transaction_list.lock());
         transactions.iter().filter_map(Weak::upgrade).for_each(|undertaking| undertaking.drop_it());
         let snapshots = std::mem::take(&mut *self.snapshot_list.lock());
-        snapshots.iter().filter_map(Weak::upgrade).for_each(|view| drop(view.slot.take()));
-        drop(db);
+        snapshots.iter().filter_map(Weak::upgrade).for_each(|view| view.close());
+    }
+
+    /// Runs with something lent and functions of Python's, which may close it.
+    pub(crate) fn calling<R>(&self, run: impl FnOnce() -> R) -> R {
+        struct Ends;
+        impl Drop for Ends {
+            fn drop(&mut self) {
+                CALLING.with_borrow_mut(Vec::pop);
+            }
+        }
+        CALLING.with_borrow_mut(|calling| calling.push(self.address()));
+        let _ends = Ends;
+        run()
+    }
+
+    fn is_calling(&self) -> bool {
+        CALLING.with_borrow(|calling| calling.contains(&self.address()))
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     /// Begins a transaction, once no other one is open.
@@ -182,7 +278,7 @@ impl Home {
         let begun = py.detach(|| db.begin_owned());
         // On the way out of here it is counted by whoever has it.
         let slot = match begun {
-            Ok(transaction) => Slot::new(Arc::new(transaction), "transaction"),
+            Ok(transaction) => Slot::new(Arc::new(db.with(transaction)), "transaction"),
             Err(error) => {
                 self.transactions.fetch_sub(1, Ordering::Relaxed);
                 return Err(raised(error));
@@ -195,16 +291,45 @@ impl Home {
             was_ended: AtomicBool::new(false),
         });
         note(&self.transaction_list, &undertaking);
-        Ok(undertaking)
+        // Whoever has closed it meanwhile may not have met this one.
+        match self.db.must_be_open() {
+            Ok(()) => Ok(undertaking),
+            Err(error) => {
+                py.detach(|| undertaking.drop_it());
+                Err(raised(error))
+            }
+        }
     }
 
     /// A view of it as it is now.
     pub(crate) fn snapshot(self: &Arc<Home>, py: Python<'_>) -> PyResult<Arc<View>> {
         let db = self.db().map_err(raised)?;
         let snapshot = py.detach(|| db.snapshot()).map_err(raised)?;
-        let view = Arc::new(View { home: Arc::clone(self), slot: Slot::new(Arc::new(snapshot), "snapshot") });
+        let slot = Slot::new(Arc::new(db.with(snapshot)), "snapshot");
+        let view = Arc::new(View { home: Arc::clone(self), slot });
         note(&self.snapshot_list, &view);
-        Ok(view)
+        match self.db.must_be_open() {
+            Ok(()) => Ok(view),
+            Err(error) => {
+                py.detach(|| view.close());
+                Err(raised(error))
+            }
+        }
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if self.db.is_of_parent() {
+            std::mem::forget(self.departure.get_mut().db.take());
+            return;
+        }
+        // Nobody is left who has something of it. It is Python's garbage, mostly, in a thread that has the interpreter, and may wait for the
+        // disk.
+        let close = || drop((self.db.take(), self.departure.lock().db.take()));
+        if Python::try_attach(|py| py.detach(close)).is_none() {
+            close();
+        }
     }
 }
 
@@ -217,14 +342,14 @@ fn note<T>(list: &Mutex<Vec<Weak<T>>>, one: &Arc<T>) {
 /// A transaction.
 pub(crate) struct Undertaking {
     pub(crate) home: Arc<Home>,
-    slot: Slot<Arc<Transaction<'static>>>,
+    slot: Slot<Arc<Lent<Transaction<'static>>>>,
     thread: ThreadId,
     /// By a commit or an abort of its user's, and not with its database.
     was_ended: AtomicBool,
 }
 
 impl Undertaking {
-    fn get(&self) -> Result<Arc<Transaction<'static>>> {
+    fn get(&self) -> Result<Arc<Lent<Transaction<'static>>>> {
         self.must_be_mine()?;
         self.slot.get()
     }
@@ -246,7 +371,7 @@ impl Undertaking {
         let transaction = self.slot.take_open()?;
         self.was_ended.store(true, Ordering::Relaxed);
         self.finish(|| match Arc::try_unwrap(transaction) {
-            Ok(transaction) => transaction.commit(),
+            Ok(Lent { value: transaction, told: _told }) => transaction.commit(),
             // Only its own thread uses it, and that is here.
             Err(_) => Err(Error::new(ErrorKind::Busy, "the transaction is in use")),
         })
@@ -287,7 +412,7 @@ impl Drop for Undertaking {
 /// A database as it was.
 pub(crate) struct View {
     pub(crate) home: Arc<Home>,
-    slot: Slot<Arc<Snapshot>>,
+    slot: Slot<Arc<Lent<Snapshot>>>,
 }
 
 impl View {

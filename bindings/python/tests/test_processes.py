@@ -84,6 +84,9 @@ def test_a_database_may_be_closed_while_threads_are_at_it(place):
         if number == 0:
             started.wait()
             db.close()
+            # Nobody is at it any more. On disk it would be another's else.
+            with todana.open(place) as again:
+                again["last"] = "x"
             return
         started.wait()
         try:
@@ -96,6 +99,43 @@ def test_a_database_may_be_closed_while_threads_are_at_it(place):
 
     run_all(5, work)
     assert db.closed
+
+
+def test_who_waits_for_a_transaction_of_a_closed_database_is_told(place):
+    db = todana.open(place)
+    started = threading.Barrier(9)
+
+    def work(number):
+        started.wait()
+        if number == 0:
+            # What the others wait for; here it is only hoped that some of them do already.
+            db.close()
+            return
+        with pytest.raises(todana.ClosedError):
+            db.transaction()
+
+    t = db.transaction()
+    run_all(9, work)
+    assert t.closed and db.closed
+
+
+def test_a_function_may_close_the_database_that_calls_it(place):
+    class File:
+        def write(self, text):
+            db.close()
+            return len(text)
+
+    for use in [
+        lambda: db.dump(File()),
+        lambda: db.map_reduce(lambda key, value: db.close(), lambda key, values: None),
+    ]:
+        db = todana.open(place)
+        db["a"] = "1"
+        use()
+        assert db.closed
+        db.close()
+        with todana.open(place) as db:
+            pass
 
 
 def test_what_was_closed_is_there_again(durable):
