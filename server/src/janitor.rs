@@ -3,9 +3,12 @@
 //! `-m` means the process. The engine knows what it holds; the janitor measures what the process holds besides (code,
 //! connections, what the allocator keeps) and leaves the engine the rest.
 
+use crate::databases::has_ended;
 use crate::server::{Shared, Stopping};
 use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use todana_core::{Error, ErrorKind, Result};
 
 const TICK: Duration = Duration::from_millis(100);
 /// Housekeeping takes at most so much of a tick.
@@ -45,6 +48,20 @@ pub(crate) fn run(shared: &Shared) {
     }
 }
 
+/// Waits for its thread to end. It may be at work on files: when `gives_up` says so it is left to itself, with its hold on the
+/// databases and on their locks. Fails with `Unavailable` then.
+pub(crate) fn end(thread: JoinHandle<()>, gives_up: &dyn Fn() -> bool) -> Result<()> {
+    if !has_ended(&thread, gives_up) {
+        let what = "housekeeping is left unfinished and keeps the databases open: the disk does not answer";
+        tracing::warn!("{what}");
+        return Err(Error::new(ErrorKind::Unavailable, what));
+    }
+    if thread.join().is_err() {
+        tracing::error!("a thread ended by a panic");
+    }
+    Ok(())
+}
+
 /// What the process holds besides the engine: `resident_bytes`, less what the engine held when they were measured, which is
 /// known from `before` and after that alone. Large values come and go while this thread is kept from running, so all that
 /// is certain is a range; what was known `last` stays as far as it lies in there. (The least of the range let a busy process
@@ -66,6 +83,17 @@ pub(crate) fn engine_limit(limit_bytes: u64, outside_bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn housekeeping_that_is_left_unfinished_is_no_good_end() {
+        let (release, waits) = std::sync::mpsc::channel::<()>();
+        let at_work = std::thread::spawn(move || assert!(waits.recv().is_err()));
+        let error = end(at_work, &|| true).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("keeps the databases open"), "{error}");
+        drop(release);
+        assert!(end(std::thread::spawn(|| ()), &|| false).is_ok());
+    }
 
     #[test]
     fn what_the_engine_takes_or_gives_back_meanwhile_is_not_counted_as_the_rests() {

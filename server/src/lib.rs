@@ -35,6 +35,7 @@ mod login;
 mod observers;
 mod options;
 mod output;
+mod patience;
 mod pid_file;
 mod prefixes;
 mod process;

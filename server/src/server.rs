@@ -12,6 +12,7 @@ use crate::listener::Listener;
 use crate::login::Logins;
 use crate::observers::Observers;
 use crate::options::{DataPlace, Options};
+use crate::patience::{self, Patience, Pulse, Watched};
 use crate::pid_file::PidFile;
 use crate::prefixes::Prefixes;
 use crate::process;
@@ -30,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use todana::disk::{Disk, SystemDisk};
 use todana::update_log::LogOptions;
 use todana::{CachedClock, Catalog, CatalogEntry, Clock, DataOptions, Database, Kind, Opened, Progress};
@@ -76,7 +77,7 @@ struct HandleState {
 }
 
 impl Handle {
-    fn new() -> Handle {
+    pub(crate) fn new() -> Handle {
         Handle(Arc::new(HandleState { stopping: AtomicU8::new(0), wakers: Mutex::new(Vec::new()) }))
     }
 
@@ -93,7 +94,7 @@ impl Handle {
         }
     }
 
-    fn stopping(&self) -> Stopping {
+    pub(crate) fn stopping(&self) -> Stopping {
         match self.0.stopping.load(Ordering::SeqCst) {
             0 => Stopping::No,
             1 => Stopping::Drain,
@@ -120,6 +121,8 @@ pub(crate) struct Shared {
     pub(crate) long_block_len: usize,
     pub(crate) clock: Arc<CachedClock>,
     pub(crate) handle: Handle,
+    /// Of the disk of the databases.
+    pulse: Arc<Pulse>,
     pub(crate) started: Instant,
     pub(crate) started_at: u64,
     pub(crate) connections: ConnectionCounters,
@@ -335,7 +338,7 @@ impl Drop for Answering {
         let Some(thread) = self.thread.take() else { return };
         // It may ask an engine whose lock is held by whoever waits for a disk that does not answer.
         let since = Instant::now();
-        if databases::has_ended(&thread, &|| since.elapsed() >= Patience::SHORT) && thread.join().is_err() {
+        if databases::has_ended(&thread, &|| since.elapsed() >= patience::SHORT) && thread.join().is_err() {
             tracing::error!("the admin thread ended by a panic");
         }
     }
@@ -358,6 +361,8 @@ impl Server {
     /// The same with databases on a disk that need not be the machine's: for tests.
     pub fn bind_on(options: Options, tls: Option<Tls>, disk: Arc<dyn Disk>) -> io::Result<Server> {
         options.validate().map_err(invalid)?;
+        let pulse = Arc::default();
+        let disk = Watched::new(disk, &pulse);
         let tls = tls.map(Arc::new);
         let logins = Logins::open(&options.authentication)?;
         let listeners = Listener::open(&options, tls.as_ref())?;
@@ -416,6 +421,7 @@ impl Server {
             catalog,
             clock,
             handle: handle.clone(),
+            pulse,
             connections: ConnectionCounters::default(),
             // One more, for UDP.
             workers: (0..=options.threads).map(|_| WorkerCounters::default()).collect(),
@@ -483,7 +489,7 @@ impl Server {
     /// process may still fork behind it. `load` does so if it has not been done. Fails when the directory cannot be made, or
     /// another process has it.
     pub fn claim_data(&mut self) -> io::Result<()> {
-        self.claim_data_on(Arc::new(SystemDisk))
+        self.claim_data_on(Watched::new(Arc::new(SystemDisk), &self.shared.pulse))
     }
 
     fn claim_data_on(&mut self, disk: Arc<dyn Disk>) -> io::Result<()> {
@@ -526,6 +532,7 @@ impl Server {
         progress: &mut dyn FnMut(Progress),
     ) -> io::Result<Option<Opened>> {
         let shared = Arc::clone(&self.shared);
+        let disk = Watched::new(disk, &shared.pulse);
         if shared.databases.iter().any(|served| served.data.is_some() || served.syncing.is_some()) {
             // A limit to the size of files is to be an error like others, not the end of the process.
             signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
@@ -661,7 +668,7 @@ impl Server {
         let verifier = verifier.transpose()?;
         self.acceptor.run();
         janitor.thread().unpark();
-        let mut patience = Patience::new(&self.shared.handle);
+        let mut patience = Patience::new(&self.shared.handle, &self.shared.pulse);
         let mut abandoned = Vec::new();
         for (name, thread) in threads {
             if !databases::has_ended(&thread, &|| patience.is_over()) {
@@ -682,12 +689,7 @@ impl Server {
             let _ = verifier.join();
         }
         let patience = patience.again();
-        // It may be at work on files. With its hold on the databases it is left to itself then.
-        if !databases::has_ended(&janitor, &|| patience.is_over()) {
-            tracing::warn!("housekeeping is left unfinished: the disk does not answer");
-        } else if janitor.join().is_err() {
-            tracing::error!("a thread ended by a panic");
-        }
+        let mut closed = janitor::end(janitor, &|| patience.is_over());
         for kept in &mut self.kept {
             if !kept.end_keeper(&|| patience.is_over()) {
                 tracing::warn!(
@@ -703,9 +705,10 @@ impl Server {
             kept.settle(served, &|| patience.is_over());
         }
         let patience = patience.again();
-        let mut closed = Ok(());
         for (served, mut kept) in self.shared.databases.iter().zip(self.kept) {
-            closed = closed.and(kept.close(served, &|| patience.is_over()));
+            let outcome = kept.close(served, &|| patience.is_over());
+            // What a database says weighs more.
+            closed = outcome.and(closed);
         }
         // Not before, so that it can say meanwhile that the server is stopping.
         drop(self.admin);
@@ -714,36 +717,6 @@ impl Server {
             log.finish();
         }
         closed.map_err(failed)
-    }
-}
-
-/// How long a server that stops waits for its disk.
-struct Patience<'h> {
-    since: Instant,
-    handle: &'h Handle,
-    /// The disk has been waited for in vain already.
-    has_been_tried: bool,
-}
-
-impl Patience<'_> {
-    /// A disk that is merely slow writes what waits, at most some 32 MiB, in so long a time.
-    const LONG: Duration = Duration::from_secs(30);
-    /// When told to stop a second time; a disk that is well needs less.
-    const SHORT: Duration = Duration::from_secs(1);
-
-    fn new(handle: &Handle) -> Patience<'_> {
-        Patience { since: Instant::now(), handle, has_been_tried: false }
-    }
-
-    /// The same for what comes next.
-    fn again(&self) -> Self {
-        Patience { since: Instant::now(), ..*self }
-    }
-
-    fn is_over(&self) -> bool {
-        let is_short = self.has_been_tried || self.handle.stopping() == Stopping::AtOnce;
-        let long = if is_short { Self::SHORT } else { Self::LONG };
-        self.since.elapsed() >= long
     }
 }
 

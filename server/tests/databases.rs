@@ -23,7 +23,12 @@ enum Syncs {
     Full,
     /// So do writes.
     WritesHang,
+    /// They and writes succeed after a while.
+    Slow,
 }
+
+/// What a slow disk takes for one operation. The end of a hash is some fifty of them.
+const SLOW: std::time::Duration = std::time::Duration::from_millis(60);
 
 #[derive(Clone, Default)]
 struct MoodyDisk(Arc<(Mutex<Syncs>, Condvar, AtomicU64)>);
@@ -44,6 +49,10 @@ impl MoodyDisk {
         let guard = self.0.0.lock().unwrap();
         let hangs = |syncs: &mut Syncs| matches!(syncs, Syncs::Hang | Syncs::WritesHang);
         match *self.0.1.wait_while(guard, hangs).unwrap() {
+            Syncs::Slow => {
+                std::thread::sleep(SLOW);
+                Ok(())
+            }
             Syncs::Fail => Err(io::Error::other("the disk has failed")),
             _ => Ok(()),
         }
@@ -57,6 +66,10 @@ impl Sway for MoodyDisk {
             self.0.2.fetch_add(1, Ordering::SeqCst);
         }
         match *self.0.1.wait_while(guard, |syncs| *syncs == Syncs::WritesHang).unwrap() {
+            Syncs::Slow => {
+                std::thread::sleep(SLOW);
+                Ok(())
+            }
             Syncs::Full => Err(io::ErrorKind::StorageFull.into()),
             _ => Ok(()),
         }
@@ -341,6 +354,20 @@ fn a_stop_ends_although_the_disk_of_a_database_hangs() {
     }
 }
 
+#[test]
+fn a_stop_told_twice_waits_for_a_disk_that_is_slow_but_answers() {
+    let mut moody = moody_of("x.hash", Sync::Never);
+    let mut client = moody.server.connect();
+    client.set(b"a", b"1");
+    moody.disk.set(Syncs::Slow);
+    let since = std::time::Instant::now();
+    moody.server.handle.stop();
+    moody.server.handle.stop();
+    moody.server.outcome().unwrap();
+    // Else this shows nothing.
+    assert!(since.elapsed() > 20 * SLOW, "{:?}", since.elapsed());
+}
+
 /// A worker or the thread of UDP that writes to a hash was waited for without end.
 #[test]
 fn a_stop_ends_although_a_request_waits_for_the_disk_of_a_hash() {
@@ -593,7 +620,7 @@ fn the_bytes_of_records_are_limited_on_disk_too_and_what_is_too_much_at_the_star
         drop(server);
         // As the second one nobody writes to it.
         let limited = format!("{name}#capsiz=1m");
-        let server = Running::start(serving(&["mem:hash", &limited], Sync::Never));
+        let mut server = Running::start(serving(&["mem:hash", &limited], Sync::Never));
         let mut client = server.connect();
         let bytes = |client: &mut Client| -> u64 {
             let told = client.stats(" databases");
@@ -601,7 +628,11 @@ fn the_bytes_of_records_are_limited_on_disk_too_and_what_is_too_much_at_the_star
         };
         eventually("room", || bytes(&mut client) <= 1 << 20);
         assert!(bytes(&mut client) > 0);
-        drop((client, server));
+        server.handle.stop();
+        drop(client);
+        server.join();
+        // What reads its files again keeps it, too.
+        drop(server);
         let server = Running::start(serving(&[&limited], Sync::Never));
         let mut client = server.connect();
         for number in 0..3000 {

@@ -1,0 +1,226 @@
+//! How long a server that stops waits for its disk.
+//!
+//! ```text
+//! databases --> Watched disk --counts what the disk has answered--> Pulse --> Patience: over when nothing more comes
+//! ```
+//!
+//! A disk that is slow, or a machine that is busy, is not taken for a disk that hangs: the patience begins anew with each
+//! operation that comes to an end. What does not go through a [`Disk`] (the tree's own file) is not seen, and has the time of one
+//! operation.
+
+use crate::server::{Handle, Stopping};
+use std::cell::Cell;
+use std::io::{self, IoSlice};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use todana::disk::{Disk, File, MappedFile};
+
+/// A disk that is merely slow writes what waits, at most some 32 MiB, in so long a time.
+const LONG: Duration = Duration::from_secs(30);
+/// When told to stop a second time; a disk that is well needs less.
+pub(crate) const SHORT: Duration = Duration::from_secs(1);
+/// A disk that always answers, and never comes to an end, is given up after so many times that.
+const TIMES_MAX: u32 = 20;
+
+/// What a disk has answered, once somebody wants to know.
+#[derive(Debug, Default)]
+pub(crate) struct Pulse {
+    /// Else workers would meet in the count with each read.
+    is_felt: AtomicBool,
+    answers: AtomicU64,
+}
+
+impl Pulse {
+    fn answered<T>(&self, outcome: T) -> T {
+        if self.is_felt.load(Ordering::Relaxed) {
+            self.answers.fetch_add(1, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    /// Counts from now on.
+    fn feel(&self) {
+        self.is_felt.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A disk that shows that it answers.
+pub(crate) struct Watched {
+    disk: Arc<dyn Disk>,
+    pulse: Arc<Pulse>,
+}
+
+impl Watched {
+    pub(crate) fn new(disk: Arc<dyn Disk>, pulse: &Arc<Pulse>) -> Arc<dyn Disk> {
+        Arc::new(Watched { disk, pulse: Arc::clone(pulse) })
+    }
+
+    fn file(&self, opened: io::Result<Box<dyn File>>) -> io::Result<Box<dyn File>> {
+        let file = self.pulse.answered(opened)?;
+        Ok(Box::new(WatchedFile { file, pulse: Arc::clone(&self.pulse) }))
+    }
+}
+
+impl Disk for Watched {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.file(self.disk.create(path))
+    }
+
+    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
+        self.file(self.disk.open(path, writable))
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        self.pulse.answered(self.disk.list(directory))
+    }
+
+    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+        self.pulse.answered(self.disk.make_directory(directory))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.pulse.answered(self.disk.rename(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.pulse.answered(self.disk.remove(path))
+    }
+
+    fn remove_directory(&self, directory: &Path) -> io::Result<()> {
+        self.pulse.answered(self.disk.remove_directory(directory))
+    }
+
+    fn is_link(&self, path: &Path) -> io::Result<bool> {
+        self.disk.is_link(path)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        self.pulse.answered(self.disk.sync_directory(directory))
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        self.disk.lock(path)
+    }
+}
+
+struct WatchedFile {
+    file: Box<dyn File>,
+    pulse: Arc<Pulse>,
+}
+
+impl File for WatchedFile {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.pulse.answered(self.file.read_at(offset, into))
+    }
+
+    fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+        self.pulse.answered(self.file.write_at(offset, pieces))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.pulse.answered(self.file.set_len(len))
+    }
+
+    fn map(&self, len: u64) -> Option<MappedFile> {
+        self.file.map(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.pulse.answered(self.file.sync())
+    }
+}
+
+/// How long a server that stops waits for its disk.
+pub(crate) struct Patience<'s> {
+    handle: &'s Handle,
+    pulse: &'s Pulse,
+    begun: Instant,
+    /// The disk's answers so far, and since when there have been no more.
+    heard: Cell<(u64, Instant)>,
+    /// The disk has been waited for in vain already.
+    pub(crate) has_been_tried: bool,
+}
+
+impl<'s> Patience<'s> {
+    pub(crate) fn new(handle: &'s Handle, pulse: &'s Pulse) -> Patience<'s> {
+        pulse.feel();
+        Patience::from(handle, pulse, Instant::now())
+    }
+
+    fn from(handle: &'s Handle, pulse: &'s Pulse, now: Instant) -> Patience<'s> {
+        let heard = Cell::new((pulse.answers.load(Ordering::Relaxed), now));
+        Patience { handle, pulse, begun: now, heard, has_been_tried: false }
+    }
+
+    /// The same for what comes next.
+    pub(crate) fn again(&self) -> Patience<'s> {
+        let has_been_tried = self.has_been_tried;
+        Patience { has_been_tried, ..Patience::from(self.handle, self.pulse, Instant::now()) }
+    }
+
+    /// Whether the disk hangs. To be asked again and again: what it does between two questions is what it is judged by.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over_at(Instant::now())
+    }
+
+    fn is_over_at(&self, now: Instant) -> bool {
+        let answers = self.pulse.answers.load(Ordering::Relaxed);
+        if answers != self.heard.get().0 {
+            self.heard.set((answers, now));
+        }
+        let is_short = self.has_been_tried || self.handle.stopping() == Stopping::AtOnce;
+        let long = if is_short { SHORT } else { LONG };
+        now.duration_since(self.heard.get().1) >= long || now.duration_since(self.begun) >= long * TIMES_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_that_answers_is_waited_for_and_one_that_does_not_is_given_up() {
+        let (handle, pulse, began) = (Handle::new(), Pulse::default(), Instant::now());
+        let patience = Patience::from(&handle, &pulse, began);
+        pulse.feel();
+        let at = |long: Duration, parts: u32| began + long * parts / 10;
+        assert!(!patience.is_over_at(at(LONG, 9)));
+        pulse.answered(());
+        // Ten times as long as without an answer.
+        for parts in (10..100).step_by(9) {
+            assert!(!patience.is_over_at(at(LONG, parts)), "{parts}");
+            pulse.answered(());
+        }
+        assert!(!patience.is_over_at(at(LONG, 101)));
+        assert!(!patience.is_over_at(at(LONG, 110)));
+        assert!(patience.is_over_at(at(LONG, 111)));
+        // Told twice, it waits for less.
+        handle.stop();
+        handle.stop();
+        let patience = Patience::from(&handle, &pulse, began);
+        assert!(!patience.is_over_at(at(SHORT, 9)));
+        pulse.answered(());
+        assert!(!patience.is_over_at(at(SHORT, 18)));
+        assert!(!patience.is_over_at(at(SHORT, 27)));
+        assert!(patience.is_over_at(at(SHORT, 28)));
+    }
+
+    #[test]
+    fn a_disk_that_answers_for_ever_is_given_up_some_time() {
+        let (handle, pulse, began) = (Handle::new(), Pulse::default(), Instant::now());
+        let mut patience = Patience::from(&handle, &pulse, began);
+        patience.has_been_tried = true;
+        pulse.feel();
+        let given_up = (1..1000).find(|tenths| {
+            pulse.answered(());
+            patience.is_over_at(began + SHORT * *tenths / 10)
+        });
+        assert_eq!(given_up, Some(10 * TIMES_MAX));
+    }
+}
