@@ -382,11 +382,10 @@ impl Undertaking {
         if !self.is_open() && self.was_ended.load(Ordering::Relaxed) { Ok(()) } else { self.commit() }
     }
 
-    pub(crate) fn abort(&self) -> Result<()> {
-        self.must_be_mine()?;
+    /// By any thread: its own may have ended without.
+    pub(crate) fn abort(&self) {
         self.was_ended.store(true, Ordering::Relaxed);
         self.drop_it();
-        Ok(())
     }
 
     fn drop_it(&self) {

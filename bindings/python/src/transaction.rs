@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use std::sync::Arc;
 
 /// What is done through it becomes visible, and outlives a crash, as a whole when it is committed, or not at all. As a context manager it
-/// commits at the end, and aborts when an exception comes out of the block. It is used by the thread that has begun it.
+/// commits at the end, and aborts when an exception comes out of the block. It is used by the thread that has begun it; any other can only abort it.
 #[pyclass(module = "todana", extends = Records, frozen, generic, weakref)]
 pub(crate) struct Transaction {
     undertaking: Arc<Undertaking>,
@@ -28,9 +28,9 @@ impl Transaction {
         py.detach(|| self.undertaking.commit()).map_err(raised)
     }
 
-    /// Leaves everything as it was. To abort what is over does nothing.
-    fn abort(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.undertaking.abort()).map_err(raised)
+    /// Leaves everything as it was; any thread may call it. To abort what is over does nothing.
+    fn abort(&self, py: Python<'_>) {
+        py.detach(|| self.undertaking.abort());
     }
 
     /// Whether it has been committed or aborted.
@@ -52,7 +52,10 @@ impl Transaction {
         _traceback: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         match kind {
-            Some(_) => self.abort(py),
+            Some(_) => {
+                self.abort(py);
+                Ok(())
+            }
             // The block may have ended it by itself. If its database was closed, nothing was committed, and the block is told so.
             None => py.detach(|| self.undertaking.commit_unless_ended()).map_err(raised),
         }

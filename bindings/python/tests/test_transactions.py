@@ -74,7 +74,7 @@ def test_another_thread_may_not_use_it(db):
     failures = []
 
     def run():
-        for call in [lambda: t["a"], lambda: t.__setitem__("a", "1"), t.commit, t.abort, lambda: list(t)]:
+        for call in [lambda: t["a"], lambda: t.__setitem__("a", "1"), t.commit, lambda: list(t)]:
             try:
                 call()
             except todana.InvalidError as error:
@@ -85,8 +85,32 @@ def test_another_thread_may_not_use_it(db):
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
-    assert len(failures) == 5 and "thread" in failures[0]
+    assert len(failures) == 4 and "thread" in failures[0]
     assert db["a"] == b"1"
+
+
+def test_another_thread_may_abort_it(db):
+    def begin():
+        begun.append(db.transaction())
+        begun[-1]["a"] = "1"
+
+    def abort_in_block():
+        with pytest.raises(ZeroDivisionError):
+            with begun[-1]:
+                1 / 0
+
+    begun = []
+    for abort in [lambda: begun[-1].abort(), abort_in_block]:
+        thread = threading.Thread(target=begin)
+        thread.start()
+        # Its own thread is no more.
+        thread.join()
+        with pytest.raises(todana.InvalidError):
+            begun[-1].commit()
+        assert not begun[-1].closed
+        abort()
+        assert begun[-1].closed and "a" not in db
+        db["b"] = "1"
 
 
 def test_writers_wait_and_readers_do_not(db):
