@@ -1,6 +1,7 @@
 //! Files of Python's as the library reads and writes them.
 
 use parking_lot::Mutex;
+use pyo3::exceptions::{PyBlockingIOError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::io::{self, Read, Write};
@@ -32,8 +33,15 @@ impl Write for File<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.call(|file| {
             let written = file.call_method1("write", (PyBytes::new(file.py(), bytes),))?;
-            // Raw files say how much they have taken.
-            if written.is_none() { Ok(bytes.len()) } else { Ok(written.extract::<usize>()?.min(bytes.len())) }
+            if !written.is_none() {
+                // Raw files take as much as they like.
+                return Ok(written.extract::<usize>()?.min(bytes.len()));
+            }
+            // Where Python's own say nothing they have taken nothing; others say nothing at all.
+            if file.is_instance(&file.py().import("io")?.getattr("RawIOBase")?)? {
+                return Err(PyBlockingIOError::new_err("the file does not block, and takes no more now"));
+            }
+            Ok(bytes.len())
         })
     }
 
@@ -49,10 +57,16 @@ impl Read for File<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.call(|file| {
             let read = file.call_method1("read", (bytes.len(),))?;
+            if read.is_none() {
+                return Err(PyBlockingIOError::new_err("the file does not block, and has no more now"));
+            }
             let read: &[u8] = read.extract()?;
-            let len = read.len().min(bytes.len());
-            bytes[..len].copy_from_slice(&read[..len]);
-            Ok(len)
+            let Some(room) = bytes.get_mut(..read.len()) else {
+                let message = format!("read({}) has returned {} bytes", bytes.len(), read.len());
+                return Err(PyValueError::new_err(message));
+            };
+            room.copy_from_slice(read);
+            Ok(read.len())
         })
     }
 }

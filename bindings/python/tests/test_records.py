@@ -2,6 +2,7 @@
 
 import datetime
 import io
+import os
 import time
 
 import pytest
@@ -286,6 +287,38 @@ def test_dump_and_load(db, tmp_path):
             other.load(tmp_path / "none")
         with pytest.raises(TypeError):
             other.load(io.StringIO("a\tb\n"))
+
+
+def test_a_file_that_does_not_block_loses_nothing_in_silence(db):
+    # More than a pipe holds.
+    db.update({str(number): "x" * 1000 for number in range(1000)})
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    with open(reader, "rb", buffering=0) as reader, open(writer, "wb", buffering=0) as writer:
+        with pytest.raises(BlockingIOError):
+            db.load(reader)
+        with pytest.raises(BlockingIOError):
+            db.dump(writer)
+
+
+def test_a_file_may_not_give_more_than_it_was_asked_for(db):
+    class File:
+        def read(self, size):
+            return b"a\tb\n" * size
+
+    with pytest.raises(ValueError, match="bytes"):
+        db.load(File())
+
+
+def test_a_file_need_not_say_what_it_has_taken(db):
+    class File(list):
+        def write(self, text):
+            self.append(text)
+
+    db["a"] = "b"
+    file = File()
+    assert db.dump(file) == 1 and b"".join(file).startswith(b"a\tb")
 
 
 def test_map_reduce_counts_words(db):
