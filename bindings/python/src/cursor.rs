@@ -26,6 +26,7 @@ impl Cursor {
         py: Python<'_>,
         run: impl FnOnce(&mut Place<Source>) -> Result<T> + Send,
     ) -> PyResult<T> {
+        self.source.must_be_of_this_process().map_err(raised)?;
         py.detach(|| run(&mut self.place.lock())).map_err(raised)
     }
 

@@ -208,6 +208,11 @@ impl Home {
         self.db.is_open()
     }
 
+    #[inline]
+    pub(crate) fn must_be_of_this_process(&self) -> Result<()> {
+        if self.db.is_of_parent() { Err(self.db.lost()) } else { Ok(()) }
+    }
+
     /// Aborts what is open, and closes it. Calls of other threads that are under way come to their end first; who interrupts the wait for
     /// them leaves it to be closed later.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
@@ -445,6 +450,12 @@ impl Source {
     #[inline]
     pub(crate) fn form(&self) -> Form {
         self.home().form
+    }
+
+    /// Fails in the child of a fork. To be asked before any lock that is held while others run: in the child it may be held by nobody.
+    #[inline]
+    pub(crate) fn must_be_of_this_process(&self) -> Result<()> {
+        self.home().must_be_of_this_process()
     }
 
     /// Runs a look at one record.

@@ -1,13 +1,14 @@
 //! Keys, values and items: views that can be gone through as often as need be, and iterators, each of which goes once.
 
-use crate::conversion::{Form, octets};
+use crate::conversion::octets;
 use crate::error::raised;
-use crate::source::Source;
+use crate::source::{Home, Source};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::collections::VecDeque;
 use std::ops::Bound as Limit;
+use std::sync::Arc;
 use todana::{Error, ErrorKind, Iter, IterKeys, Records, Result};
 
 /// What is shown of each record.
@@ -91,7 +92,7 @@ impl View {
 
     pub(crate) fn iterator(&self, is_down: bool) -> PyResult<Iterator> {
         let iter = self.which.iter(self.source.clone()).map_err(raised)?;
-        Ok(Iterator::new(self.source.form(), self.part, iter, is_down))
+        Ok(Iterator::new(Arc::clone(self.source.home()), self.part, iter, is_down))
     }
 }
 
@@ -161,7 +162,7 @@ impl View {
 /// Goes through records once, in batches: it survives whatever is written meanwhile.
 #[pyclass(module = "todana", frozen, generic)]
 pub(crate) struct Iterator {
-    form: Form,
+    home: Arc<Home>,
     part: Part,
     is_down: bool,
     /// What was fetched, and what there is to fetch; never held by whoever waits for the interpreter.
@@ -228,13 +229,14 @@ impl Walk {
 }
 
 impl Iterator {
-    pub(crate) fn new(form: Form, part: Part, iter: Iter<Source>, is_down: bool) -> Iterator {
+    pub(crate) fn new(home: Arc<Home>, part: Part, iter: Iter<Source>, is_down: bool) -> Iterator {
         let ahead = if part == Part::Keys { Ahead::Keys(iter.keys()) } else { Ahead::Records(iter) };
         let walk = Walk { fetched: VecDeque::new(), ahead, batch_len: BATCH_FIRST };
-        Iterator { form, part, is_down, walk: Mutex::new(walk) }
+        Iterator { home, part, is_down, walk: Mutex::new(walk) }
     }
 
     fn next(&self, py: Python<'_>) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        self.home.must_be_of_this_process()?;
         // Whoever fetches holds it, and does not need the interpreter to finish.
         if let Some(mut walk) = self.walk.try_lock() {
             if let Some(record) = walk.fetched.pop_front() {
@@ -262,12 +264,11 @@ impl Iterator {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some((key, value)) = self.next(py).map_err(raised)? else { return Ok(None) };
+        let form = self.home.form;
         Ok(Some(match self.part {
-            Part::Keys => self.form.show(py, &key)?,
-            Part::Values => self.form.show(py, &value)?,
-            Part::Items => {
-                PyTuple::new(py, [self.form.show(py, &key)?, self.form.show(py, &value)?])?.into_any()
-            }
+            Part::Keys => form.show(py, &key)?,
+            Part::Values => form.show(py, &value)?,
+            Part::Items => PyTuple::new(py, [form.show(py, &key)?, form.show(py, &value)?])?.into_any(),
         }))
     }
 }

@@ -197,10 +197,17 @@ def test_the_child_of_a_fork_leaves_it_alone(durable, tmp_path):
 import os, sys, todana
 db = todana.open(sys.argv[1], data_dir=sys.argv[2] or None)
 db["a"] = "1"
-iterator, snapshot, transaction = iter(db), db.snapshot(), db.transaction()
+iterator, snapshot, cursor = iter(db), db.snapshot(), db.cursor()
+# What they have in hand is the parent's, too.
+db["b"] = "1"
+begun = iter(db.items())
+next(begun)
+assert cursor.first()
+del db["b"]
+transaction = db.transaction()
 child = os.fork()
 if child == 0:
-    for call in [lambda: db["a"], lambda: next(iterator), lambda: snapshot["a"], lambda: transaction["a"], db.transaction]:
+    for call in [lambda: db["a"], lambda: next(iterator), lambda: next(begun), lambda: cursor.key, lambda: snapshot["a"], lambda: transaction["a"], db.transaction]:
         try:
             call()
         except todana.ClosedError as error:
@@ -210,7 +217,7 @@ if child == 0:
     transaction.abort()
     snapshot.close()
     db.close()
-    del iterator, snapshot, transaction, db
+    del iterator, begun, cursor, snapshot, transaction, db
     # What it opens itself is its own, and closed when it ends.
     own = todana.open(sys.argv[3], sync=3600)
     own.update({str(number): "x" for number in range(1000)})
