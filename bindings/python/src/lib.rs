@@ -27,8 +27,9 @@ mod view;
 
 use pyo3::prelude::*;
 
-/// Todana, a key-value store: what is compiled of it.
-#[pymodule]
+/// Todana, a key-value store: what is compiled of it. Where Python is built without an interpreter lock, importing it turns the lock on: that
+/// nobody else has the interpreter is what much of this relies on.
+#[pymodule(gil_used = true)]
 mod _todana {
     #[pymodule_export]
     use crate::cursor::Cursor;
