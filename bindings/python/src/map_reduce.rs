@@ -1,6 +1,7 @@
 //! Map and reduce with functions of Python's.
 //!
-//! On one thread, which holds the interpreter: Python would let no second one run.
+//! On one thread, which holds the interpreter: Python would let no second one run. It holds it between the calls, too, while records are read
+//! and sorted: to give it up around each would mean to wait for up to 5 ms to get it back where another thread computes, for every record.
 
 use crate::conversion::{Form, Octets, octets};
 use crate::error::raised;
