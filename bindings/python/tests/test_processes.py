@@ -101,6 +101,34 @@ def test_a_database_may_be_closed_while_threads_are_at_it(place):
     assert db.closed
 
 
+def test_close_waits_for_a_call_that_is_under_way(tmp_path):
+    db = todana.open(tmp_path / "a.hash")
+    db["a"] = "1"
+    started, release, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class File:
+        def write(self, text):
+            started.set()
+            assert release.wait(120)
+            assert not closed.is_set()
+
+    def work(number):
+        if number == 0:
+            assert db.dump(File()) == 1
+        elif number == 1:
+            assert started.wait(120)
+            db.close()
+            closed.set()
+            with todana.open(tmp_path / "a.hash") as again:
+                assert dict(again) == {b"a": b"1"}
+        else:
+            # Time enough for a close that does not wait.
+            closed.wait(0.5)
+            release.set()
+
+    run_all(3, work)
+
+
 def test_who_waits_for_a_transaction_of_a_closed_database_is_told(place):
     db = todana.open(place)
     started = threading.Barrier(9)
@@ -189,6 +217,31 @@ open_transaction = db.transaction()
     assert child.returncode == 0
     with todana.open(name, **options) as db:
         assert len(db) == 1000
+
+
+def test_the_end_of_the_interpreter_does_not_wait_for_a_call_that_never_ends(tmp_path):
+    program = """
+import sys, threading, todana
+
+class File:
+    def write(self, text):
+        started.set()
+        threading.Event().wait()
+
+started = threading.Event()
+stuck, other = todana.open(sys.argv[1]), todana.open(sys.argv[2], sync=3600)
+stuck["a"] = "1"
+threading.Thread(target=stuck.dump, args=(File(),), daemon=True).start()
+started.wait()
+other["b"] = "2"
+"""
+    names = [str(tmp_path / "stuck.hash"), str(tmp_path / "other.hash")]
+    child = python(program, *names)
+    child.communicate(timeout=120)
+    assert child.returncode == 0
+    for name, records in zip(names, [{b"a": b"1"}, {b"b": b"2"}]):
+        with todana.open(name) as db:
+            assert dict(db) == records
 
 
 def test_the_child_of_a_fork_leaves_it_alone(durable, tmp_path):
