@@ -115,7 +115,8 @@ counters! {
     reclaimed,
 }
 
-/// The counters of one worker: no other thread adds to them, so adding costs no contention.
+/// The counters of one worker: no other thread adds to them at the same time, so adding costs no contention. Where two do, counts are lost,
+/// and one may not wait for all that it has written.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Lane {
@@ -158,7 +159,7 @@ pub(crate) struct Count(AtomicU64);
 impl Count {
     #[inline]
     pub(crate) fn add(&self, by: u64) {
-        // Only the lane's owner writes, so this needs no atomic addition.
+        // A worker, a thread or a transaction has its lane for itself, so this needs no atomic addition.
         self.0.store(self.0.load(Ordering::Relaxed) + by, Ordering::Relaxed);
     }
 

@@ -476,3 +476,16 @@ fn an_engine_without_room_still_takes_part_in_transactions_that_only_remove() {
     assert!(!transaction.remove(b"a").unwrap());
     transaction.commit().unwrap();
 }
+
+#[test]
+fn a_transaction_in_another_thread_takes_no_counts_from_the_thread_that_began_it() {
+    const READS: u64 = 200_000;
+    let db = Db::open("mem:hash").unwrap();
+    db.set(b"a", b"1").unwrap();
+    let transaction = db.begin_owned().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || (0..READS).for_each(|_| assert!(transaction.view(b"a", &mut |_| ()).unwrap())));
+        (0..READS).for_each(|_| assert!(db.view(b"a", &mut |_| ()).unwrap()));
+    });
+    assert_eq!(db.database().counters().get_hits, 2 * READS);
+}

@@ -1,6 +1,7 @@
-//! A lane for every thread, as no two may count in one at once.
+//! A lane for every thread and every open transaction, as no two threads may count in one at once.
 
 use crate::counters::Lane;
+use parking_lot::Mutex;
 use std::cell::Cell;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
@@ -11,6 +12,8 @@ pub(super) struct ThreadLanes {
     by_thread: ThreadLocal<Arc<Lane>>,
     /// Of threads whose thread-locals are gone: those of the main thread go before the functions run that were given to `atexit`.
     late: Late,
+    /// Of transactions that are over.
+    spare: Mutex<Vec<Arc<Lane>>>,
 }
 
 /// A list: what is in it stays where it is.
@@ -41,11 +44,22 @@ impl Drop for End {
 impl ThreadLanes {
     /// This thread's.
     #[inline]
-    pub(super) fn own(&self, open: impl FnOnce() -> Arc<Lane>) -> &Arc<Lane> {
+    pub(super) fn own(&self, open: impl FnOnce() -> Arc<Lane>) -> &Lane {
         match self.by_thread.get() {
             Some(lane) => lane,
             None => self.first(open),
         }
+    }
+
+    /// One for a transaction, which may go from thread to thread.
+    pub(super) fn lend(&self, open: impl FnOnce() -> Arc<Lane>) -> Arc<Lane> {
+        let spare = self.spare.lock().pop();
+        spare.unwrap_or_else(open)
+    }
+
+    /// The transaction is over.
+    pub(super) fn take_back(&self, lane: Arc<Lane>) {
+        self.spare.lock().push(lane);
     }
 
     #[cold]

@@ -26,6 +26,7 @@ use housekeeper::Housekeeper;
 use lanes::ThreadLanes;
 pub use limiter::Limiter;
 use limiter::OnlyLooks;
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -126,8 +127,7 @@ impl Db {
     /// # Ok::<(), todana::Error>(())
     /// ```
     pub fn begin(&self) -> Result<Transaction<'_>> {
-        self.refuse_if_read_only()?;
-        self.0.database.begin(self.lane())
+        Transaction::of(Cow::Borrowed(self))
     }
 
     /// Removes all records.
@@ -250,12 +250,18 @@ impl Db {
         }
     }
 
-    fn lane(&self) -> &Lane {
+    /// This thread's.
+    pub(crate) fn lane(&self) -> &Lane {
         self.0.lanes.own(|| self.0.database.lane())
     }
 
-    pub(crate) fn own_lane(&self) -> Arc<Lane> {
-        Arc::clone(self.0.lanes.own(|| self.0.database.lane()))
+    /// A lane for a transaction, to be given back when that is over.
+    pub(crate) fn lend_lane(&self) -> Arc<Lane> {
+        self.0.lanes.lend(|| self.0.database.lane())
+    }
+
+    pub(crate) fn take_back_lane(&self, lane: Arc<Lane>) {
+        self.0.lanes.take_back(lane);
     }
 
     /// What this thread has written counts as made before the call returns.

@@ -22,6 +22,7 @@ use crate::{
     database::{Replay, unwritable},
 };
 use layer::{Layer, Owned};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -100,8 +101,10 @@ pub struct Transaction<'d> {
 
 /// The database that a transaction changes, and the lane in which it counts what it does.
 enum Home<'d> {
+    /// The lane is the caller's, who uses it for nothing else in another thread.
     Lent(&'d Database, &'d Lane),
-    Own(Db, Arc<Lane>),
+    /// The lane is nobody else's until the transaction is over, wherever it goes: what its thread does beside it is counted elsewhere.
+    Db(Cow<'d, Db>, Arc<Lane>),
 }
 
 impl fmt::Debug for Transaction<'_> {
@@ -111,8 +114,8 @@ impl fmt::Debug for Transaction<'_> {
 }
 
 impl Database {
-    /// Begins a transaction, once no other one is open; what it does is counted in this lane. Fails with `Busy` if this thread has
-    /// one open already.
+    /// Begins a transaction, once no other one is open; what it does is counted in this lane, in which nobody else counts while it is
+    /// there. Fails with `Busy` if this thread has one open already.
     pub fn begin<'d>(&'d self, lane: &'d Lane) -> Result<Transaction<'d>> {
         self.flush_if_due(self.now());
         self.gate().close()?;
@@ -145,15 +148,20 @@ impl Db {
     /// # Ok::<(), todana::Error>(())
     /// ```
     pub fn begin_owned(&self) -> Result<Transaction<'static>> {
-        self.refuse_if_read_only()?;
-        let database = self.database();
-        database.flush_if_due(database.now());
-        database.gate().close()?;
-        Ok(Transaction::new(Home::Own(self.clone(), self.own_lane())))
+        Transaction::of(Cow::Owned(self.clone()))
     }
 }
 
 impl<'d> Transaction<'d> {
+    pub(crate) fn of(db: Cow<'d, Db>) -> Result<Transaction<'d>> {
+        db.refuse_if_read_only()?;
+        let database = db.database();
+        database.flush_if_due(database.now());
+        database.gate().close()?;
+        let lane = db.lend_lane();
+        Ok(Transaction::new(Home::Db(db, lane)))
+    }
+
     /// Behind a gate that has just been closed.
     fn new(home: Home<'d>) -> Transaction<'d> {
         let transaction = Transaction { home, layer: Layer::default(), is_open: true };
@@ -165,14 +173,14 @@ impl<'d> Transaction<'d> {
     pub fn database(&self) -> &Database {
         match &self.home {
             Home::Lent(database, _) => database,
-            Home::Own(db, _) => db.database(),
+            Home::Db(db, _) => db.database(),
         }
     }
 
     fn lane(&self) -> &Lane {
         match &self.home {
             Home::Lent(_, lane) => lane,
-            Home::Own(_, lane) => lane,
+            Home::Db(_, lane) => lane,
         }
     }
 
@@ -309,6 +317,9 @@ impl<'d> Transaction<'d> {
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
         self.end();
+        if let Home::Db(db, lane) = &self.home {
+            db.take_back_lane(Arc::clone(lane));
+        }
     }
 }
 
@@ -343,4 +354,29 @@ fn make<'c>(
         database.visit_past_gate(key, &mut Replay(action(record)))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Records as _;
+    use std::ptr;
+
+    #[test]
+    fn a_transaction_counts_in_a_lane_that_no_thread_has_and_the_next_one_has_it_again() {
+        let db = Db::open("mem:hash").unwrap();
+        let lane_of = |transaction: &Transaction<'_>| {
+            transaction.set(b"a", b"1").unwrap();
+            ptr::from_ref(transaction.lane())
+        };
+        let own = ptr::from_ref(db.lane());
+        let lent = lane_of(&db.begin().unwrap());
+        let transaction = db.begin_owned().unwrap();
+        assert_eq!(lane_of(&transaction), lent);
+        assert_ne!(own, lent);
+        // One that still waits for the disk while the next one is open keeps its own.
+        let mut waiting = transaction;
+        waiting.end();
+        assert_ne!(lane_of(&db.begin().unwrap()), lent);
+    }
 }
