@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use todana::{Db, Error, ErrorKind, Heading, Record, Records, Result, Snapshot, UnixSeconds, Visitor};
 use todana_core::{Command, Place, Reply};
 
@@ -32,6 +33,9 @@ pub(crate) enum Base {
         _of: Dependent,
     },
 }
+
+/// How often who closes asks whether it still may.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// Keeps a database from being closed.
 pub(crate) struct Dependent(Arc<Home>);
@@ -67,14 +71,25 @@ impl Home {
 
     /// Closes it, once calls that are under way have ended, and returns what it was. Fails with `Busy` if something of it is still open.
     pub(crate) fn close(&self) -> Result<Base> {
-        let mut base = self.base.write();
+        let mut base = loop {
+            // A call may itself be waiting for a transaction that is open, and the answer is known meanwhile.
+            self.refuse_if_needed()?;
+            if let Some(base) = self.base.try_write_for(LOOK_AGAIN) {
+                break base;
+            }
+        };
+        self.refuse_if_needed()?;
+        let taken = base.take().ok_or_else(closed)?;
+        let _ = OPEN.remove(self.number, "database");
+        Ok(taken)
+    }
+
+    fn refuse_if_needed(&self) -> Result<()> {
         if self.dependents.load(Ordering::SeqCst) > 0 {
             let message = "snapshots of the database, or other threads' transactions, are open";
             return Err(Error::new(ErrorKind::Busy, message));
         }
-        let taken = base.take().ok_or_else(closed)?;
-        let _ = OPEN.remove(self.number, "database");
-        Ok(taken)
+        Ok(())
     }
 
     /// Runs with the database itself. Fails with `Invalid` for a snapshot.

@@ -1,6 +1,7 @@
 // What the functions of the C library promise: on bytes, on codes, and on what goes wrong.
 // Run by cargo xtask test, with and without AddressSanitizer. Takes an empty folder for its files.
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -315,6 +316,37 @@ static void transactions_are_whole_and_of_their_thread(void) {
   CHECK(todana_close(db) == TODANA_OK && todana_commit(db) == TODANA_CLOSED);
 }
 
+struct held {
+  todana_db *db;
+  sem_t is_in, may_go;
+};
+
+static int waits(void *context, const todana_record *record) {
+  struct held *held = context;
+  (void)record;
+  sem_post(&held->is_in);
+  return sem_wait(&held->may_go);
+}
+
+static void *looks_within_a_transaction(void *context) {
+  struct held *held = context;
+  CHECK(todana_begin(held->db) == TODANA_OK);
+  CHECK(todana_view(held->db, S("a"), waits, held) == TODANA_OK && todana_commit(held->db) == TODANA_OK);
+  return context;
+}
+
+// It would wait for ever: the call ends only once the close has been answered.
+static void who_cannot_close_is_told_so_while_others_are_in_a_call(void) {
+  struct held held = {.db = opened("mem:hash")};
+  pthread_t thread;
+  CHECK(sem_init(&held.is_in, 0, 0) == 0 && sem_init(&held.may_go, 0, 0) == 0);
+  CHECK(todana_set(held.db, S("a"), S("1")) == TODANA_OK);
+  CHECK(pthread_create(&thread, NULL, looks_within_a_transaction, &held) == 0 && sem_wait(&held.is_in) == 0);
+  CHECK(todana_close(held.db) == TODANA_BUSY && says("transactions"));
+  CHECK(sem_post(&held.may_go) == 0 && pthread_join(thread, NULL) == 0);
+  CHECK(has(held.db, "a", "1") && todana_close(held.db) == TODANA_OK);
+}
+
 static void snapshots_stand_still(void) {
   todana_db *db = opened("mem:hash"), *snapshot;
   CHECK(todana_set(db, S("a"), S("1")) == TODANA_OK && todana_snapshot(db, &snapshot) == TODANA_OK);
@@ -471,6 +503,7 @@ int main(int argc, char **argv) {
   cursors_survive_writes();
   visitors_decide();
   transactions_are_whole_and_of_their_thread();
+  who_cannot_close_is_told_so_while_others_are_in_a_call();
   snapshots_stand_still();
   keys_are_found_by_their_looks();
   databases_travel();
