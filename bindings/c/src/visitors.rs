@@ -3,11 +3,11 @@
 
 use crate::answer::{TODANA_OK, answer, found, invalid, visiting};
 use crate::attributes::{Attributes, Shown};
-use crate::home::{self, Database};
+use crate::home::{self, Database, Home};
 use crate::raw::{Bytes, List};
 use crate::transactions;
 use std::ffi::{c_int, c_void};
-use todana::{OwnedRecord, Record, Records, Result, UnixSeconds, Update};
+use todana::{OwnedRecord, Record, Records, Result, Update};
 
 /// The record stays as it is.
 pub const TODANA_KEEP: c_int = 0;
@@ -56,9 +56,8 @@ pub extern "C" fn todana_update(db: *mut Database, key: Bytes, visit: Visit, con
     answer(|| {
         let visit = there(visit)?;
         home::with(db, |home| {
-            let (key, mut visitor) = (key.as_slice()?, Visitor::new(visit, context, home.now()?));
-            home.update(key, &mut |record| visitor.update(key, record))?;
-            visitor.end()
+            Visitor { visit, context, home }.update(&**home, key.as_slice()?)?;
+            Ok(TODANA_OK)
         })
     })
 }
@@ -75,21 +74,16 @@ pub extern "C" fn todana_update_many(
     answer(|| {
         let visit = there(visit)?;
         home::with(db, |home| {
-            let (keys, mut visitor) = (keys.as_slices()?, Visitor::new(visit, context, home.now()?));
+            let (keys, visitor) = (keys.as_slices()?, Visitor { visit, context, home });
             if transactions::of_this_thread(home.number).is_some() {
-                for key in keys {
-                    home.update(key, &mut |record| visitor.update(key, record))?;
-                }
-                return visitor.end();
+                keys.iter().try_for_each(|key| visitor.update(&**home, key))?;
+                return Ok(TODANA_OK);
             }
             home.with_db(|db| {
                 let transaction = db.begin()?;
-                for key in &keys {
-                    transaction.update(key, &mut |record| visitor.update(key, record))?;
-                }
-                let code = visitor.end()?;
+                keys.iter().try_for_each(|key| visitor.update(&transaction, key))?;
                 transaction.commit()?;
-                Ok(code)
+                Ok(TODANA_OK)
             })
         })
     })
@@ -98,27 +92,32 @@ pub extern "C" fn todana_update_many(
 type CalledVisit =
     extern "C" fn(context: *mut c_void, key: Bytes, record: Option<&Shown>, change: &mut Change) -> c_int;
 
-struct Visitor {
+struct Visitor<'h> {
     visit: CalledVisit,
     context: *mut c_void,
-    now: UnixSeconds,
-    outcome: Result<()>,
+    home: &'h Home,
 }
 
-impl Visitor {
-    fn new(visit: CalledVisit, context: *mut c_void, now: UnixSeconds) -> Visitor {
-        Visitor { visit, context, now, outcome: Ok(()) }
+impl Visitor<'_> {
+    fn update(&self, records: &dyn Records, key: &[u8]) -> Result<()> {
+        let mut outcome = Ok(());
+        records.update(key, &mut |record| {
+            let (update, of_this_run) = match self.run(key, record) {
+                Ok(update) => (update, Ok(())),
+                Err(error) => (Update::Keep, Err(error)),
+            };
+            // Only the last run counts.
+            outcome = of_this_run;
+            update
+        })?;
+        outcome
     }
 
-    fn update(&mut self, key: &[u8], record: Option<Record<'_>>) -> Update {
+    fn run(&self, key: &[u8], record: Option<Record<'_>>) -> Result<Update> {
         let mut change = Change { value: Bytes::NONE, attributes: Attributes::default() };
         let shown = record.map(|record| Shown::of(key, record));
         let decided = visiting(|| (self.visit)(self.context, Bytes::lend(key), shown.as_ref(), &mut change));
-        let update = self.decided(decided, &change);
-        update.unwrap_or_else(|error| {
-            self.outcome = Err(error);
-            Update::Keep
-        })
+        self.decided(decided, &change)
     }
 
     fn decided(&self, decided: c_int, change: &Change) -> Result<Update> {
@@ -128,16 +127,13 @@ impl Visitor {
             TODANA_PUT_WITH => Update::Record(OwnedRecord {
                 value: change.value.as_slice()?.to_vec(),
                 flags: change.attributes.flags(),
-                expiry: change.attributes.expiry(self.now)?,
+                // As of now: the update may have waited for a transaction.
+                expiry: change.attributes.expiry(self.home.now()?)?,
                 version: 0,
             }),
             TODANA_REMOVE => Update::Remove,
             other => return Err(invalid(format!("a visitor cannot return {other}"))),
         })
-    }
-
-    fn end(self) -> Result<c_int> {
-        self.outcome.map(|()| TODANA_OK)
     }
 }
 

@@ -335,6 +335,38 @@ static void *looks_within_a_transaction(void *context) {
   return context;
 }
 
+static int lives_on(void *context, todana_bytes key, const todana_record *record, todana_change *change) {
+  (void)context, (void)key, (void)record;
+  change->value = S("v");
+  change->attributes.life = TODANA_SECONDS;
+  change->attributes.seconds = 1000;
+  return TODANA_PUT_WITH;
+}
+
+static void *updates(void *context) {
+  struct held *held = context;
+  CHECK(sem_post(&held->is_in) == 0);
+  CHECK(todana_update(held->db, S("k"), lives_on, NULL) == TODANA_OK);
+  return context;
+}
+
+static void seconds_to_live_count_from_the_end_of_the_wait_for_a_transaction(void) {
+  struct held held = {.db = opened("mem:hash")};
+  pthread_t thread;
+  todana_attributes read;
+  todana_bytes value;
+  uint64_t began = (uint64_t)time(NULL);
+  struct timespec some = {0, 50 * 1000 * 1000};
+  CHECK(sem_init(&held.is_in, 0, 0) == 0 && todana_begin(held.db) == TODANA_OK);
+  CHECK(pthread_create(&thread, NULL, updates, &held) == 0 && sem_wait(&held.is_in) == 0);
+  while ((uint64_t)time(NULL) < began + 3) nanosleep(&some, NULL);
+  CHECK(todana_commit(held.db) == TODANA_OK && pthread_join(thread, NULL) == 0);
+  CHECK(todana_get_with(held.db, S("k"), &value, &read, NULL) == TODANA_OK && read.life == TODANA_AT);
+  todana_free(value.data);
+  CHECK(read.seconds >= began + 1002); // the clock may be a second behind
+  CHECK(todana_close(held.db) == TODANA_OK);
+}
+
 // It would wait for ever: the call ends only once the close has been answered.
 static void who_cannot_close_is_told_so_while_others_are_in_a_call(void) {
   struct held held = {.db = opened("mem:hash")};
@@ -503,6 +535,7 @@ int main(int argc, char **argv) {
   cursors_survive_writes();
   visitors_decide();
   transactions_are_whole_and_of_their_thread();
+  seconds_to_live_count_from_the_end_of_the_wait_for_a_transaction();
   who_cannot_close_is_told_so_while_others_are_in_a_call();
   snapshots_stand_still();
   keys_are_found_by_their_looks();
