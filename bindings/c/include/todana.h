@@ -139,8 +139,8 @@ typedef struct todana_status {
   int is_ordered;
 } todana_status;
 
-// Bytes somewhere. Where a function takes them, `data` may be NULL if `len` is 0. Where it gives them, a NUL that does not count stands
-// behind them; `data` is NULL where there is nothing.
+// Bytes somewhere. Where a function takes them, `data` may be NULL if `len` is 0. Where it gives them, to be freed, a NUL that does not count
+// stands behind them; not where it shows them. `data` is NULL where there is nothing.
 typedef struct todana_bytes {
   const void *data;
   size_t len;
@@ -162,7 +162,7 @@ typedef struct todana_list {
   size_t len;
 } todana_list;
 
-// A record that is shown. All of it belongs to who shows it: copy what you keep.
+// A record that is shown. All of it belongs to who shows it: copy what you keep. No NUL stands behind these bytes: `len` tells where they end.
 typedef struct todana_record {
   struct todana_bytes key;
   struct todana_bytes value;
@@ -447,7 +447,7 @@ int todana_cursor_step(struct todana_cursor *cursor);
 int todana_cursor_step_back(struct todana_cursor *cursor);
 
 // Shows the record where it stands, as it is now; that stays where it is until the cursor's next call. TODANA_NONE: it is gone (its key is
-// still shown), or the cursor stands nowhere.
+// still shown), or the cursor stands nowhere (then `key.data` is NULL).
 int todana_cursor_record(struct todana_cursor *cursor,
                          struct todana_record *record);
 

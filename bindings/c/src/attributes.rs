@@ -26,7 +26,7 @@ pub struct Attributes {
     seconds: u64,
 }
 
-/// A record that is shown. All of it belongs to who shows it: copy what you keep.
+/// A record that is shown. All of it belongs to who shows it: copy what you keep. No NUL stands behind these bytes: `len` tells where they end.
 #[repr(C)]
 pub struct Shown {
     key: Bytes,
@@ -79,6 +79,13 @@ impl Attributes {
 }
 
 impl Shown {
+    pub(crate) const NOTHING: Shown = Shown {
+        key: Bytes::NONE,
+        value: Bytes::NONE,
+        attributes: Attributes { life: TODANA_NEVER, flags: 0, seconds: 0 },
+        expires_at: 0,
+    };
+
     pub(crate) fn of(key: &[u8], record: Record<'_>) -> Shown {
         let expiry = record.attributes.expiry;
         Shown {
@@ -101,6 +108,6 @@ impl Shown {
 
     /// Only a key.
     pub(crate) fn of_key(key: &[u8]) -> Shown {
-        Shown { key: Bytes::lend(key), value: Bytes::NONE, attributes: Attributes::default(), expires_at: 0 }
+        Shown { key: Bytes::lend(key), ..Shown::NOTHING }
     }
 }

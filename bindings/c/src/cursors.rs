@@ -90,7 +90,7 @@ pub extern "C" fn todana_cursor_step_back(cursor: *mut Cursor) -> c_int {
 }
 
 /// Shows the record where it stands, as it is now; that stays where it is until the cursor's next call. TODANA_NONE: it is gone (its key is
-/// still shown), or the cursor stands nowhere.
+/// still shown), or the cursor stands nowhere (then `key.data` is NULL).
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_cursor_record(
     cursor: *mut Cursor,
@@ -99,15 +99,15 @@ pub extern "C" fn todana_cursor_record(
     answer(|| {
         let place = record.must()?;
         at(cursor, |standing| {
-            let key = standing.cursor.key().unwrap_or_default();
+            let key = standing.cursor.key();
             match standing.cursor.record()? {
                 Some(record) => {
                     standing.last = record;
-                    place.put(Shown::of_owned(key, &standing.last));
+                    place.put(Shown::of_owned(key.unwrap_or_default(), &standing.last));
                     Ok(TODANA_OK)
                 }
                 None => {
-                    place.put(Shown::of_key(key));
+                    place.put(key.map_or(Shown::NOTHING, Shown::of_key));
                     Ok(TODANA_NONE)
                 }
             }

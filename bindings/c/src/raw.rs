@@ -7,8 +7,8 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use todana::{Error, ErrorKind, Result};
 
-/// Bytes somewhere. Where a function takes them, `data` may be NULL if `len` is 0. Where it gives them, a NUL that does not count stands
-/// behind them; `data` is NULL where there is nothing.
+/// Bytes somewhere. Where a function takes them, `data` may be NULL if `len` is 0. Where it gives them, to be freed, a NUL that does not count
+/// stands behind them; not where it shows them. `data` is NULL where there is nothing.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Bytes {

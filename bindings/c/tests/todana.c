@@ -205,7 +205,7 @@ static void cursors_survive_writes(void) {
   CHECK(todana_set(db, S("ant"), S("6")) == TODANA_OK && todana_set(db, S("bee"), S("6")) == TODANA_OK);
   CHECK(todana_set(db, S("crab"), S("10")) == TODANA_OK);
   CHECK(todana_cursor_open(db, &cursor) == TODANA_OK);
-  CHECK(todana_cursor_record(cursor, &record) == TODANA_NONE && record.key.len == 0);
+  CHECK(todana_cursor_record(cursor, &record) == TODANA_NONE && record.key.data == NULL && record.key.len == 0);
   CHECK(todana_cursor_jump(cursor, S("b")) == TODANA_OK);
   CHECK(todana_cursor_record(cursor, &record) == TODANA_OK && is(record.key, "bee") && is(record.value, "6"));
   CHECK(todana_remove(db, S("bee")) == TODANA_OK);
