@@ -199,8 +199,8 @@ pub extern "C" fn todana_merge(
             TODANA_MERGE_APPEND => Merge::Append,
             other => return Err(invalid(format!("there is no merging of kind {other}"))),
         };
-        let source = with_db(source, |source| Ok(source.clone()))?;
-        merged.put(with_db(db, |db| db.merge(&[&source], mode))?);
+        // Who closes the source meanwhile waits.
+        merged.put(with_db(source, |source| with_db(db, |db| db.merge(&[source], mode)))?);
         Ok(TODANA_OK)
     })
 }

@@ -443,6 +443,34 @@ static void databases_travel(void) {
   CHECK(todana_close(db) == TODANA_OK && todana_close(other) == TODANA_OK && todana_close(copy) == TODANA_OK);
 }
 
+struct merging {
+  todana_db *db, *source;
+};
+
+static void *merges(void *context) {
+  struct merging *merging = context;
+  uint64_t merged = 0;
+  CHECK(todana_merge(merging->db, merging->source, TODANA_MERGE_SET, &merged) == TODANA_OK && merged == 30000);
+  return context;
+}
+
+static void what_is_merged_from_is_closed_only_when_that_is_done(void) {
+  char place[4096], key[32];
+  strcpy(place, path("source.hash"));
+  struct merging merging = {opened("mem:hash"), opened(place)};
+  for (int i = 0; i < 30000; i++) {
+    snprintf(key, sizeof key, "key:%d", i);
+    CHECK(todana_set(merging.source, S(key), S("v")) == TODANA_OK);
+  }
+  pthread_t thread;
+  uint64_t count = 0;
+  CHECK(pthread_create(&thread, NULL, merges, &merging) == 0);
+  while (count == 0) CHECK(todana_count(merging.db, &count) == TODANA_OK);
+  CHECK(todana_close(merging.source) == TODANA_OK);
+  CHECK(todana_close(opened(place)) == TODANA_OK);
+  CHECK(pthread_join(thread, NULL) == 0 && todana_close(merging.db) == TODANA_OK);
+}
+
 static void what_is_wrong_is_said(void) {
   todana_db *db = opened("mem:hash"), *none = NULL;
   todana_bytes value;
@@ -540,6 +568,7 @@ int main(int argc, char **argv) {
   snapshots_stand_still();
   keys_are_found_by_their_looks();
   databases_travel();
+  what_is_merged_from_is_closed_only_when_that_is_done();
   what_is_wrong_is_said();
   threads_share_a_handle();
   puts("all promises are kept");
