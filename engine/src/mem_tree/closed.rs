@@ -13,7 +13,7 @@
 
 use super::leaf::Leaf;
 use crate::arena::Budget;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use zstd::zstd_safe::{DCtx, DParameter, FrameFormat};
 
@@ -27,7 +27,8 @@ const WORTH_HUNDREDTHS: usize = 90;
 const LEVEL: i32 = 1;
 
 struct Codec {
-    compressor: zstd::bulk::Compressor<'static>,
+    /// Made again where it has been given back.
+    compressor: Option<zstd::bulk::Compressor<'static>>,
     decompressor: DCtx<'static>,
     /// What the budget knows of it.
     bytes: usize,
@@ -36,37 +37,55 @@ struct Codec {
 impl Codec {
     /// `None` where there is no memory for it.
     fn new() -> Option<Codec> {
-        let mut compressor = zstd::bulk::Compressor::new(LEVEL).ok()?;
-        // The lengths are known without it, and nobody reads these but us.
-        compressor.include_contentsize(false).ok()?;
-        compressor.include_checksum(false).ok()?;
-        compressor.include_magicbytes(false).ok()?;
         let mut decompressor = DCtx::try_create()?;
         decompressor.set_parameter(DParameter::Format(FrameFormat::Magicless)).ok()?;
-        Some(Codec { compressor, decompressor, bytes: 0 })
+        Some(Codec { compressor: None, decompressor, bytes: 0 })
+    }
+
+    fn compress(&mut self, image: &[u8]) -> Option<Vec<u8>> {
+        if self.compressor.is_none() {
+            let mut compressor = zstd::bulk::Compressor::new(LEVEL).ok()?;
+            // The lengths are known without it, and nobody reads these but us.
+            compressor.include_contentsize(false).ok()?;
+            compressor.include_checksum(false).ok()?;
+            compressor.include_magicbytes(false).ok()?;
+            self.compressor = Some(compressor);
+        }
+        self.compressor.as_mut()?.compress(image).ok()
     }
 
     /// What they hold, which grows when they are first used.
     fn held(&mut self) -> usize {
-        self.compressor.context_mut().sizeof() + self.decompressor.sizeof()
+        let compressor = self.compressor.as_mut().map_or(0, |compressor| compressor.context_mut().sizeof());
+        compressor + self.decompressor.sizeof()
     }
 }
 
-/// The contexts of a database, some hundred KiB each: as many as there have been threads at work at once.
+/// The contexts of a database, some hundred KiB each: as many as there have been threads at work at once. Once there is one, there is
+/// always one that can decompress: what is compressed must not become unreadable where there is no memory for another.
 pub(super) struct Codecs {
-    idle: Mutex<Vec<Codec>>,
+    all: Mutex<All>,
+    came_back: Condvar,
     budget: Arc<Budget>,
+    make: fn() -> Option<Codec>,
+}
+
+#[derive(Default)]
+struct All {
+    idle: Vec<Codec>,
+    /// How many there are, those at work included.
+    count: usize,
 }
 
 impl Codecs {
     pub(super) fn new(budget: Arc<Budget>) -> Codecs {
-        Codecs { idle: Mutex::default(), budget }
+        Codecs { all: Mutex::default(), came_back: Condvar::new(), budget, make: Codec::new }
     }
 
-    /// Works with one of them; `None` where there is no memory for another one.
+    /// Works with one of them. Where there is no memory for another one this waits for one that is at work; `None` if there is none, which
+    /// is so only until something has been compressed.
     fn with<T>(&self, work: impl FnOnce(&mut Codec) -> Option<T>) -> Option<T> {
-        let idle = self.idle.lock().pop();
-        let mut codec = idle.or_else(Codec::new)?;
+        let mut codec = self.take()?;
         let outcome = work(&mut codec);
         let held = codec.held();
         if held > codec.bytes {
@@ -75,21 +94,52 @@ impl Codecs {
             self.budget.release(codec.bytes - held);
         }
         codec.bytes = held;
-        self.idle.lock().push(codec);
+        self.all.lock().idle.push(codec);
+        self.came_back.notify_one();
         outcome
     }
 
-    /// Gives the memory of all back; those who need one make it again.
+    fn take(&self) -> Option<Codec> {
+        if let Some(codec) = self.all.lock().idle.pop() {
+            return Some(codec);
+        }
+        let new = (self.make)();
+        let mut all = self.all.lock();
+        if new.is_some() {
+            all.count += 1;
+            return new;
+        }
+        while all.count > 0 {
+            if let Some(codec) = all.idle.pop() {
+                return Some(codec);
+            }
+            self.came_back.wait(&mut all);
+        }
+        None
+    }
+
+    /// Gives back the memory of all but one, and of that what compresses; those who need one make it again.
     pub(super) fn forget(&self) {
-        for codec in self.idle.lock().drain(..) {
+        let mut all = self.all.lock();
+        while all.count > 1 {
+            let Some(codec) = all.idle.pop() else { return };
+            all.count -= 1;
             self.budget.release(codec.bytes);
+        }
+        if let Some(last) = all.idle.last_mut() {
+            last.compressor = None;
+            let held = last.held();
+            self.budget.release(last.bytes - held);
+            last.bytes = held;
         }
     }
 }
 
 impl Drop for Codecs {
     fn drop(&mut self) {
-        self.forget();
+        for codec in self.all.get_mut().idle.drain(..) {
+            self.budget.release(codec.bytes);
+        }
     }
 }
 
@@ -118,7 +168,7 @@ pub(super) fn close(leaf: Leaf<'_>, codecs: &Codecs) -> Vec<u8> {
     let mut closed = vec![0, RAW, 0, 0, key.len() as u8];
     closed.extend_from_slice(&key);
     closed.extend_from_slice(&(image.len() as u16).to_le_bytes());
-    let packed = codecs.with(|codec| codec.compressor.compress(image).ok());
+    let packed = codecs.with(|codec| codec.compress(image));
     match packed.filter(|packed| packed.len() * 100 <= image.len() * WORTH_HUNDREDTHS) {
         Some(packed) => {
             closed[1] = ZSTD;
@@ -215,8 +265,74 @@ impl Drop for Copies {
 
 #[cfg(test)]
 mod tests {
+    use super::super::leaf::{Item, NewLeaf, entry, put_record};
     use super::*;
-    use todana_core::{MemoryLimit, WhenFull};
+    use todana_core::{Attributes, MemoryLimit, WhenFull};
+
+    /// A leaf as it stands in the arena.
+    fn image() -> Vec<u8> {
+        let mut records = Vec::new();
+        for n in 0..50 {
+            let mut bytes = Vec::new();
+            put_record(
+                &mut bytes,
+                format!("key:{n:04}").as_bytes(),
+                b"a value like others",
+                &Attributes::default(),
+            );
+            records.push(bytes);
+        }
+        let items: Vec<Item<'_>> =
+            records.iter().map(|bytes| Item { bytes, entry: entry(bytes, 0), prefix: &[] }).collect();
+        let mut new = NewLeaf::default();
+        new.build(&items);
+        new.image.resize(new.image.len() + 8, 0);
+        new.image
+    }
+
+    #[test]
+    fn what_is_compressed_is_read_also_where_there_is_no_memory_for_another_context() {
+        let budget = Arc::new(Budget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict }));
+        let mut codecs = Codecs::new(Arc::clone(&budget));
+        let image = image();
+        let closed = close(Leaf::new(&image), &codecs);
+        assert_eq!(closed[1], ZSTD);
+        codecs.make = || None;
+        codecs.forget();
+        let open = || open(&closed, &codecs);
+        assert!(open() == image);
+        // Who comes while the last one is at work waits for it.
+        let (told, tells) = std::sync::mpsc::channel();
+        let both_are_there = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            let (both_are_there, open) = (&both_are_there, &open);
+            scope.spawn(move || {
+                both_are_there.wait();
+                told.send(open()).unwrap();
+            });
+            codecs.with(|_| {
+                both_are_there.wait();
+                Some(())
+            });
+            assert!(tells.recv().unwrap() == image);
+        });
+        // Compressing needs more.
+        assert_eq!(close(Leaf::new(&image), &codecs)[1], ZSTD);
+    }
+
+    #[test]
+    fn contexts_give_back_all_that_the_budget_knows_of() {
+        let budget = Arc::new(Budget::new(MemoryLimit { bytes: None, when_full: WhenFull::Evict }));
+        let before = budget.committed();
+        let codecs = Codecs::new(Arc::clone(&budget));
+        close(Leaf::new(&image()), &codecs);
+        let in_use = budget.committed();
+        codecs.forget();
+        let kept = budget.committed();
+        assert!(before < kept && kept < in_use, "{before} {kept} {in_use}");
+        drop(codecs);
+        assert_eq!(budget.committed(), before);
+    }
 
     #[test]
     fn a_leaf_that_two_readers_have_opened_at_once_is_forgotten_whole() {
