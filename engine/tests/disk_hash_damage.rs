@@ -17,10 +17,27 @@ impl Visitor for Set<'_> {
     }
 }
 
+/// Removes a record, whatever it was.
+struct Remove;
+
+impl Visitor for Remove {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        Action::Remove
+    }
+
+    fn overwrites(&self) -> bool {
+        true
+    }
+}
+
 /// Opens with segments of so many bytes.
 fn open(path: &Path, segment_bytes_min: u64) -> DiskHash {
+    open_seeded(path, segment_bytes_min, 3)
+}
+
+fn open_seeded(path: &Path, segment_bytes_min: u64, seed: u64) -> DiskHash {
     let options =
-        DiskHashOptions { seed: Some(3), segment_bytes_min, buffer_bytes: 4096, ..Default::default() };
+        DiskHashOptions { seed: Some(seed), segment_bytes_min, buffer_bytes: 4096, ..Default::default() };
     DiskHash::open(path, options).unwrap()
 }
 
@@ -76,4 +93,70 @@ fn a_damaged_segment_goes_before_the_clear_that_emptied_it() {
     let hash = open(&path, 4096);
     assert_eq!(hash.status().records, 1);
     assert_eq!(value_of(&hash, b"after"), Some(vec![19; 3000]));
+}
+
+/// Short records of which one or two are in the same part of the index as another, of 64 parts.
+const NEIGHBOURS: u32 = 64;
+
+/// A database of a damaged record, "x", and short ones behind it.
+fn among_neighbours(path: &Path, seed: u64, count: u32) {
+    let hash = open_seeded(path, 64 << 10, seed);
+    // An entry of 48 bytes, and those of its neighbours are 16: together no more than an entry of its class may be long.
+    hash.visit(b"x", &mut Set(&[b'q'; 40])).unwrap();
+    for n in 0..count {
+        hash.visit(&n.to_be_bytes(), &mut Set(b"y")).unwrap();
+    }
+    for round in 0..15 {
+        hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
+    }
+    hash.close().unwrap();
+    drop(hash);
+    spoil(path, &[b'q'; 40]);
+}
+
+fn assert_neighbours_are_there(hash: &DiskHash, count: u32) {
+    for n in 0..count {
+        assert_eq!(value_of(hash, &n.to_be_bytes()), Some(b"y".to_vec()), "neighbour {n}");
+    }
+}
+
+#[test]
+fn the_neighbours_of_a_damaged_record_that_was_overwritten_are_there_after_a_clean_opening() {
+    for seed in 0..12 {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("neighbours.hash");
+        among_neighbours(&path, seed, NEIGHBOURS);
+        let hash = open_seeded(&path, 64 << 10, seed);
+        hash.visit(b"x", &mut Set(b"new")).unwrap();
+        assert_eq!(hash.damaged_records().unwrap().0, 1);
+        hash.close().unwrap();
+        drop(hash);
+        let hash = open_seeded(&path, 64 << 10, seed);
+        assert_neighbours_are_there(&hash, NEIGHBOURS);
+        assert_eq!(value_of(&hash, b"x"), Some(b"new".to_vec()));
+    }
+}
+
+#[test]
+fn the_neighbour_of_a_damaged_record_that_was_removed_outlives_its_segment() {
+    // By these the two are in one part of the index.
+    for seed in [41, 180] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("neighbours.hash");
+        among_neighbours(&path, seed, 1);
+        let first = path.join("0000000001.segment");
+        let hash = open_seeded(&path, 4096, seed);
+        hash.visit(b"x", &mut Remove).unwrap();
+        for round in 0..20 {
+            hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
+            while hash.maintain() {}
+        }
+        assert!(!first.exists(), "it is not compacted: {:?}", hash.trouble());
+        assert_neighbours_are_there(&hash, 1);
+        drop(hash);
+        std::fs::remove_file(path.join("index")).unwrap();
+        let hash = open_seeded(&path, 4096, seed);
+        assert_neighbours_are_there(&hash, 1);
+        assert_eq!(value_of(&hash, b"x"), None);
+    }
 }

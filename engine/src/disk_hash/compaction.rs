@@ -163,7 +163,7 @@ impl DiskHash {
             self.remove_drained(house)?;
         }
         let Some(mut victim) = house.victim.take() else { return self.index_step(house) };
-        if self.compact(&mut victim)? {
+        if self.compact(&mut victim)? || self.is_left_over(&mut victim) {
             house.victim = Some(victim);
         } else {
             let position = self.give_up(&victim)?;
@@ -174,17 +174,25 @@ impl DiskHash {
         Ok(true)
     }
 
+    /// Whether there is more counted in a segment than its entries were; the index is asked then, which knows.
+    fn is_left_over(&self, victim: &mut Victim) -> bool {
+        let slot = victim.segment.slot as usize;
+        let asks = !matches!(victim.way, Way::Index { .. })
+            && self.live_by_slot().get(slot).is_some_and(|&left| left > 0);
+        if asks {
+            victim.way = Way::Index { read: 0, copy: Vec::new(), page: 0 };
+        }
+        asks
+    }
+
     /// Lets a segment go in which nothing counts any more.
     fn give_up(&self, victim: &Victim) -> Result<Position> {
         let segment = &victim.segment;
-        let slot = segment.slot as usize;
         if matches!(victim.way, Way::Index { .. }) {
-            // The index leads to nothing in it; how long an entry was that was damaged, and then removed, can only be guessed.
+            // The index leads to nothing in it; how long an entry was that was damaged, and then removed, is not known.
+            let slot = segment.slot as usize;
             let lives = self.shards.iter().map(|shard| shard.0.write());
             lives.for_each(|mut shard| shard.live.get_mut(slot).into_iter().for_each(|live| *live = 0));
-        } else if self.live_by_slot().get(slot).is_some_and(|&left| left > 0) {
-            segment.damaged.store(true, Ordering::Relaxed);
-            return Err(segment.corrupt(0, "what counts in the segment was not found in it; it stays"));
         }
         self.log.lock().drop_segment(segment)
     }

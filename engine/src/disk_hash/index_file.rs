@@ -120,9 +120,18 @@ impl DiskHash {
             writer.until = writer.until.max(position);
             bytes.reserve(shard.records as usize * 8 + PAGES * 4);
             let mut count = 0u32;
-            for (slot, &live) in shard.live.iter().enumerate().filter(|(_, live)| **live > 0) {
-                // Bytes count in it, so it is there.
+            // Those that a record leads to, whatever is counted: what is not listed is not found again.
+            let mut is_used: Vec<bool> = shard.live.iter().map(|&live| live > 0).collect();
+            is_used.resize(shard.table.slots.len(), false);
+            for slot in shard.pages.iter().flat_map(Page::iter) {
+                is_used
+                    .get_mut(slot.location().slot as usize)
+                    .into_iter()
+                    .for_each(|is_used| *is_used = true);
+            }
+            for (slot, _) in is_used.iter().enumerate().filter(|(_, is_used)| **is_used) {
                 let Some(segment) = shard.table.get(slot as u32) else { continue };
+                let live = shard.live.get(slot).copied().unwrap_or(0);
                 bytes.extend_from_slice(&segment.number.to_le_bytes());
                 bytes.extend_from_slice(&live.to_le_bytes());
                 bytes.extend_from_slice(&(slot as u32).to_le_bytes());

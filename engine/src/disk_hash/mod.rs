@@ -36,7 +36,7 @@ use crate::disk::{Disk, SystemDisk};
 use compaction::Housekeeping;
 use entry::Head;
 use log::{Appended, Fetched, Log};
-use page::{Slot, class_bound, class_of, tag_of};
+use page::{Slot, class_of, tag_of};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use scratch::{Room, Scratch};
 use segment::Table;
@@ -164,9 +164,10 @@ struct Damage {
 }
 
 impl Damage {
-    /// Where in its page, and how long its entry was, as far as can be told.
+    /// Where in its page. How long its entry was cannot be told: 0 leaves it counted until its segment goes, where any guess could
+    /// take from what its neighbours count.
     fn place(&self) -> (usize, usize) {
-        (self.index, class_bound(self.slot.class()).unwrap_or_default())
+        (self.index, 0)
     }
 }
 
