@@ -160,3 +160,41 @@ fn the_neighbour_of_a_damaged_record_that_was_removed_outlives_its_segment() {
         assert_eq!(value_of(&hash, b"x"), None);
     }
 }
+
+/// What a crash would leave of a database that has just been synced.
+fn crash(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+    }
+}
+
+/// A closed database of some records whose bytes have changed on disk since: "crane0" to "crane9".
+fn damaged_cranes(path: &Path) {
+    let hash = open(path, 64 << 10);
+    for n in 0..10 {
+        hash.visit(format!("crane{n}").as_bytes(), &mut Set(b"one whose bytes will change")).unwrap();
+    }
+    hash.close().unwrap();
+    drop(hash);
+    (0..10).for_each(|_| spoil(path, b"one whose bytes"));
+}
+
+#[test]
+fn after_a_crash_a_damaged_record_is_what_it_was_overwritten_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, crashed) = (folder.path().join("cranes.hash"), folder.path().join("crashed.hash"));
+    damaged_cranes(&path);
+    let hash = open(&path, 64 << 10);
+    hash.visit(b"crane1", &mut Set(b"new")).unwrap();
+    hash.visit(b"crane2", &mut Remove).unwrap();
+    hash.visit(b"other", &mut Set(b"acknowledged")).unwrap();
+    hash.sync().unwrap();
+    crash(&path, &crashed);
+    let hash = open(&crashed, 64 << 10);
+    assert_eq!(hash.status().records, 10);
+    assert_eq!(value_of(&hash, b"crane1"), Some(b"new".to_vec()));
+    assert_eq!(value_of(&hash, b"crane2"), None);
+    assert_eq!(value_of(&hash, b"other"), Some(b"acknowledged".to_vec()));
+}

@@ -585,20 +585,24 @@ impl<'t> Replay<'t> {
         Ok(())
     }
 
-    /// Where the record of a key is in its page, and how long its entry is.
+    /// Where the record of a key is in its page, and how long its entry is. One that is damaged and may be the key's is taken for it, as
+    /// by whoever wrote what is read now; how long it was is not known.
     fn find(&mut self, hash: u64, key: &[u8]) -> Result<Option<(usize, usize)>> {
         let (page, tag) = (&self.shards[shard_of(hash)].pages[page_of(hash)], tag_of(hash));
         let mut next = page.first(tag);
+        let mut damaged = None;
         while let Some(index) = next {
             let slot = page.get(index);
             let at = slot.location();
             let segment = self.table.get(at.slot).ok_or_else(super::lost)?;
-            let head = read_entry(segment, at.unit, slot.class(), &mut self.scratch)?;
-            if head.key(&self.scratch) == key {
-                return Ok(Some((index, head.len)));
+            match read_entry(segment, at.unit, slot.class(), &mut self.scratch) {
+                Ok(head) if head.key(&self.scratch) == key => return Ok(Some((index, head.len))),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Corrupt => damaged = Some((index, 0)),
+                Err(error) => return Err(error),
             }
             next = page.next(tag, index + 1);
         }
-        Ok(None)
+        Ok(damaged)
     }
 }
