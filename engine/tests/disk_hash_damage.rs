@@ -1,7 +1,7 @@
 //! A record whose bytes have changed on disk: what is overwritten or removed is gone, and nothing else is.
 
 use std::path::Path;
-use todana_core::{Action, Attributes, Durable, Engine, Record, Visitor};
+use todana_core::{Action, Attributes, Durable, Engine, ErrorKind, Record, Visitor};
 use todana_engine::{DiskHash, DiskHashOptions};
 
 /// Stores a value, whatever was there.
@@ -197,4 +197,29 @@ fn after_a_crash_a_damaged_record_is_what_it_was_overwritten_with() {
     assert_eq!(value_of(&hash, b"crane1"), Some(b"new".to_vec()));
     assert_eq!(value_of(&hash, b"crane2"), None);
     assert_eq!(value_of(&hash, b"other"), Some(b"acknowledged".to_vec()));
+}
+
+#[test]
+fn a_batch_overwrites_and_removes_damaged_records_and_retags_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, crashed) = (folder.path().join("cranes.hash"), folder.path().join("crashed.hash"));
+    damaged_cranes(&path);
+    let hash = open(&path, 64 << 10);
+    let put = Action::Put(Record::new(b"new", Attributes::default()));
+    let error =
+        hash.apply(&[(b"crane1", put), (b"crane2", Action::Retag(Attributes::default()))]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert_eq!(hash.damaged_records(), None, "a part of a batch has been made");
+    hash.apply(&[(b"crane1", put), (b"crane2", Action::Remove), (b"crane3", Action::Keep), (b"other", put)])
+        .unwrap();
+    assert_eq!(hash.damaged_records().unwrap().0, 2);
+    hash.sync().unwrap();
+    crash(&path, &crashed);
+    for hash in [hash, open(&crashed, 64 << 10)] {
+        assert_eq!(hash.status().records, 10);
+        assert_eq!(value_of(&hash, b"crane1"), Some(b"new".to_vec()));
+        assert_eq!(value_of(&hash, b"crane2"), None);
+        assert_eq!(hash.view(b"crane3", &mut |_| ()).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(value_of(&hash, b"other"), Some(b"new".to_vec()));
+    }
 }

@@ -1,11 +1,11 @@
 //! Several changes at once: one stretch of the log that counts as a whole or not at all.
 
-use super::DiskHash;
 use super::entry::{self, BATCH};
 use super::page::{Slot, class_of, tag_of};
 use super::scratch::Scratch;
 use super::segment::OFFSET_MAX;
 use super::shard::shard_of;
+use super::{Damage, DiskHash};
 use std::collections::HashMap;
 use std::ops::Range;
 use todana_core::{Action, Error, ErrorKind, Expiry, Record, Result};
@@ -19,8 +19,9 @@ struct Change<'k> {
     key: &'k [u8],
     /// Its entry, but for the CRC.
     bytes: Range<usize>,
-    /// Where the record is now, and how long its entry is.
+    /// Where the record is now, and how long its entry is: 0 if it is damaged.
     old: Option<(Slot, usize)>,
+    damage: Option<Damage>,
     /// `None`: it is removed.
     expiry: Option<Expiry>,
 }
@@ -44,11 +45,17 @@ impl DiskHash {
         let room = &mut *scratch;
         for (hash, key, action) in wanted {
             let shard = &shards[place(hash)];
-            let found = self.find(&shard.part, &shard.table, hash, key, &mut room.old)?;
+            let mut damage = None;
+            let found = self.seek(&shard.part, &shard.table, hash, key, &mut room.old, &mut damage)?;
+            let damage = damage.filter(|_| found.is_none());
             let start = bytes.len();
             let expiry = match (action, &found) {
-                (Action::Keep, _) | (Action::Remove | Action::Retag(_), None) => continue,
-                (Action::Remove, Some(_)) => {
+                (Action::Retag(_), None) if damage.is_some() => {
+                    return Err(damage.map_or_else(super::lost, |damage| damage.error));
+                }
+                (Action::Keep, _) | (Action::Retag(_), None) => continue,
+                (Action::Remove, None) if damage.is_none() => continue,
+                (Action::Remove, _) => {
                     entry::put_remove(&mut bytes, key);
                     None
                 }
@@ -65,7 +72,8 @@ impl DiskHash {
                 }
             };
             let old = found.map(|found| (found.slot, found.entry.head.len));
-            plan.push(Change { hash, key, bytes: start..bytes.len(), old, expiry });
+            let old = old.or(damage.as_ref().map(|damage| (damage.slot, 0)));
+            plan.push(Change { hash, key, bytes: start..bytes.len(), old, damage, expiry });
         }
         // The longest last: the others then begin where an index entry can still lead.
         plan.sort_by_key(|change| change.bytes.len());
@@ -99,24 +107,27 @@ impl DiskHash {
             let _ = appender.flush();
         }
         drop(appender);
-        for (change, appended) in plan.iter().zip(appended) {
+        for (change, appended) in plan.into_iter().zip(appended) {
             let shard = &mut shards[place(change.hash)];
-            let old = change.old.map(|(slot, len)| {
-                (shard.slot_at(change.hash, slot.location()).expect("it was found above"), len)
-            });
+            // It was found above; but one that is damaged two changes may have taken for theirs.
+            let old =
+                change.old.and_then(|(slot, len)| Some((shard.slot_at(change.hash, slot.location())?, len)));
+            debug_assert!(old.is_some() || change.old.is_none_or(|(_, len)| len == 0), "{:?}", change.key);
             match (change.expiry, old) {
                 (Some(expiry), old) => {
                     segment.note_expiry(expiry);
                     let slot = Slot::new(tag_of(change.hash), class_of(appended.len), appended.at);
                     shard.enter(change.hash, slot, appended.len, old);
                 }
-                (None, Some((index, len))) => {
+                (None, old) => {
                     let removes = &segment.removes;
                     removes.fetch_add(appended.len as u64, std::sync::atomic::Ordering::Relaxed);
-                    shard.leave(change.hash, index, len);
+                    if let Some((index, len)) = old {
+                        shard.leave(change.hash, index, len);
+                    }
                 }
-                (None, None) => unreachable!("what was not there is not removed: {:?}", change.key),
             }
+            self.note_damage(change.damage, &shard.table);
         }
         Ok(())
     }

@@ -428,7 +428,9 @@ impl DiskHash {
     fn move_remove(&self, key: &[u8], old: &mut Vec<u8>) -> Result<()> {
         let hash = self.hash(key);
         let shard = self.alone(shard_of(hash));
-        if self.find(&shard.part, &shard.table, hash, key, old)?.is_some() {
+        let mut damage = None;
+        // A record that is damaged and may be the key's came after the remove: as long as that counts, there is none before it.
+        if self.seek(&shard.part, &shard.table, hash, key, old, &mut damage)?.is_some() || damage.is_some() {
             return Ok(());
         }
         let mut appender = self.log.lock();

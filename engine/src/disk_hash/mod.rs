@@ -246,22 +246,6 @@ impl DiskHash {
         }
     }
 
-    /// Finds the record of a key; its entry may be in `old` then. Fails if it cannot be told from one that is damaged.
-    fn find<'t>(
-        &self,
-        part: &Part,
-        table: &'t Table,
-        hash: u64,
-        key: &[u8],
-        old: &mut Vec<u8>,
-    ) -> Result<Option<Found<'t>>> {
-        let mut damage = None;
-        match (self.seek(part, table, hash, key, old, &mut damage)?, damage) {
-            (None, Some(damage)) => Err(damage.error),
-            (found, _) => Ok(found),
-        }
-    }
-
     /// Finds the record of a key; its entry may be in `old` then. If there is none, but one that is damaged and may have been it,
     /// that is in `damage`: it has all 33 bits of the hash that the index knows, so it is hardly ever another's.
     #[inline]
