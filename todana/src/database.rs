@@ -1132,6 +1132,10 @@ impl Visitor for NoRoom<'_> {
         if self.refused { Action::Keep } else { action }
     }
 
+    fn overwrites(&self) -> bool {
+        self.inner.overwrites()
+    }
+
     fn applied(&mut self, now: Option<Record<'_>>) {
         self.inner.applied(now);
     }
@@ -1187,6 +1191,10 @@ impl Visitor for Replay<'_> {
     fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
         self.0
     }
+
+    fn overwrites(&self) -> bool {
+        matches!(self.0, Action::Put(_) | Action::Remove)
+    }
 }
 
 /// Removes whatever is there.
@@ -1195,5 +1203,9 @@ struct Remove;
 impl Visitor for Remove {
     fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
         Action::Remove
+    }
+
+    fn overwrites(&self) -> bool {
+        true
     }
 }

@@ -94,3 +94,43 @@ fn a_write_beside_a_transaction_of_the_same_thread_is_busy_and_not_out_of_room()
     transaction.commit().unwrap();
     assert_eq!(db.get(b"crane").unwrap().as_deref(), Some(&b"2"[..]));
 }
+
+/// A database, opened again, of the records "crane0" to "crane9", all of them damaged.
+fn damaged_cranes(path: &Path) {
+    let db = Db::open(path.to_str().unwrap()).unwrap();
+    let value = |n: u32| format!("number {n} of those whose bytes will change");
+    (0..10).for_each(|n| db.set(format!("crane{n}").as_bytes(), value(n).as_bytes()).unwrap());
+    drop(db);
+    (0..10).for_each(|n| spoil(path, value(n).as_bytes()));
+}
+
+#[test]
+fn damaged_records_on_disk_can_be_overwritten_and_removed_in_a_transaction() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("words.hash");
+    damaged_cranes(&path);
+    let db = Db::open(path.to_str().unwrap()).unwrap();
+    // One that is to keep what is replaced.
+    let snapshot = db.snapshot().unwrap();
+    let transaction = db.begin().unwrap();
+    assert_eq!(transaction.touch(b"crane1", Ttl::Seconds(9)).unwrap_err().kind(), ErrorKind::Corrupt);
+    transaction.set(b"crane1", b"new").unwrap();
+    assert!(transaction.remove(b"crane2").unwrap());
+    assert_eq!(transaction.get(b"crane2").unwrap(), None);
+    transaction.commit().unwrap();
+    db.set_many(&[(b"crane3", b"new"), (b"heron", b"new")]).unwrap();
+    assert_eq!(db.remove_many(&[b"crane4", b"egret"]).unwrap(), 1);
+    drop(snapshot);
+    let is_as_it_should = |db: &Db| {
+        for key in [&b"crane1"[..], b"crane3", b"heron"] {
+            assert_eq!(db.get(key).unwrap().as_deref(), Some(&b"new"[..]));
+        }
+        assert_eq!(db.get(b"crane2").unwrap(), None);
+        assert_eq!(db.get(b"crane4").unwrap(), None);
+        assert_eq!(db.get(b"crane5").unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(db.count(), 9);
+    };
+    is_as_it_should(&db);
+    drop(db);
+    is_as_it_should(&Db::open(path.to_str().unwrap()).unwrap());
+}

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
-    Action, Attributes, Bounded, Buffer, Checkpointed, Durable, Engine, FrozenFile, Order, Ordered,
-    Perishable, Place, Record, Result, Status, Survey, Usage, Visitor,
+    Action, Attributes, Bounded, Buffer, Checkpointed, Durable, Engine, ErrorKind, FrozenFile, Order,
+    Ordered, Perishable, Place, Record, Result, Status, Survey, Usage, Visitor,
 };
 
 /// A record as it was.
@@ -260,9 +260,12 @@ impl Durable for Witnessed {
         if self.witness.is_wanted() {
             // A commit, during which nobody else writes.
             for (key, _) in changes {
-                let is_there = self.engine.peek(key, &mut |old| self.witness.keep(key, Some(old)))?;
-                if !is_there {
-                    self.witness.keep(key, None);
+                match self.engine.peek(key, &mut |old| self.witness.keep(key, Some(old))) {
+                    Ok(true) => {}
+                    Ok(false) => self.witness.keep(key, None),
+                    // What was damaged a single write shows as none, too.
+                    Err(error) if error.kind() == ErrorKind::Corrupt => self.witness.keep(key, None),
+                    Err(error) => return Err(error),
                 }
             }
         }

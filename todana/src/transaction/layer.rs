@@ -105,7 +105,8 @@ enum Outcome {
     Remove,
 }
 
-fn outcome(visitor: &mut dyn Visitor, old: Option<Record<'_>>) -> Outcome {
+/// `is_there`: there is a record, which is shown unless it is damaged.
+fn outcome(visitor: &mut dyn Visitor, old: Option<Record<'_>>, is_there: bool) -> Outcome {
     match visitor.visit(old) {
         Action::Keep => Outcome::Keep,
         Action::Put(record) => Outcome::Put(Owned::of(record)),
@@ -113,7 +114,7 @@ fn outcome(visitor: &mut dyn Visitor, old: Option<Record<'_>>) -> Outcome {
             Some(old) => Outcome::Put(Owned::of(Record { attributes, ..old })),
             None => Outcome::Keep,
         },
-        Action::Remove if old.is_some() => Outcome::Remove,
+        Action::Remove if is_there => Outcome::Remove,
         Action::Remove => Outcome::Keep,
     }
 }
@@ -130,11 +131,16 @@ impl Engine for Layered<'_> {
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         let mut records = self.layer.0.write();
         let outcome = match records.get(key) {
-            Some(old) => outcome(visitor, old.as_ref().map(Owned::record)),
+            Some(old) => outcome(visitor, old.as_ref().map(Owned::record), old.is_some()),
             None => {
                 let mut found = None;
-                self.base.view(key, &mut |record| found = Some(outcome(visitor, Some(record))))?;
-                found.unwrap_or_else(|| outcome(visitor, None))
+                let seen =
+                    self.base.view(key, &mut |record| found = Some(outcome(visitor, Some(record), true)));
+                let is_damaged = match seen {
+                    Err(error) if error.kind() == ErrorKind::Corrupt && visitor.overwrites() => true,
+                    seen => seen.map(|_| false)?,
+                };
+                found.unwrap_or_else(|| outcome(visitor, None, is_damaged))
             }
         };
         let new = match outcome {

@@ -302,12 +302,17 @@ impl<'d> Transaction<'d> {
         }
     }
 
-    /// The records that these changes replace.
+    /// The records that these changes replace. One that is damaged is as good as none where the engine makes all changes or none, so that
+    /// it need not be put back.
     fn replaced(&self, changes: &BTreeMap<Box<[u8]>, Option<Owned>>) -> Result<Records> {
         let mut replaced = Vec::with_capacity(changes.len());
+        let engine = self.database().engine();
         for key in changes.keys() {
             let mut old = None;
-            self.database().engine().peek(key, &mut |record| old = Some(Owned::of(record)))?;
+            match engine.peek(key, &mut |record| old = Some(Owned::of(record))) {
+                Err(error) if error.kind() == ErrorKind::Corrupt && engine.durable().is_some() => {}
+                seen => drop(seen?),
+            }
             replaced.push((key.clone(), old));
         }
         Ok(replaced)
