@@ -220,6 +220,15 @@ pub trait Engine: Send + Sync {
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<Place>>;
 
+    /// The same, but records that are damaged are passed over, where `scan` fails with `Corrupt`.
+    fn scan_whole(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        self.scan(from, see)
+    }
+
     /// Removes all records and gives their memory back. `cleared` is called once, when there are none and before anything can
     /// be written again; it must be brief and must not call the engine.
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()>;

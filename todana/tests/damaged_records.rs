@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use todana::{Db, ErrorKind, Records, Ttl};
-use todana_core::{Arithmetic, Command, Refusal, Reply};
+use todana_core::{Arithmetic, Command, Refusal, RefusedStore, Reply, StoreMode};
 
 /// Flips a bit of the only place in a folder's files where `bytes` stand.
 fn spoil(folder: &Path, bytes: &[u8]) {
@@ -133,4 +133,38 @@ fn damaged_records_on_disk_can_be_overwritten_and_removed_in_a_transaction() {
     is_as_it_should(&db);
     drop(db);
     is_as_it_should(&Db::open(path.to_str().unwrap()).unwrap());
+}
+
+#[test]
+fn a_database_with_damaged_records_stays_within_its_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("words.hash");
+    damaged_cranes(&path);
+    let db = Db::open(&format!("{}#capcnt=100", path.display())).unwrap();
+    for n in 0..2000 {
+        db.set(format!("heron{n}").as_bytes(), b"whole").unwrap();
+        assert!(db.count() <= 100, "{} records after {n} writes", db.count());
+    }
+    assert!(db.count() >= 90);
+    assert_eq!(db.get(b"crane0").unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(db.get(b"heron1999").unwrap().as_deref(), Some(&b"whole"[..]));
+}
+
+#[test]
+fn a_refused_store_discards_a_damaged_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("words.hash");
+    damaged_cranes(&path);
+    let db = Db::open(path.to_str().unwrap()).unwrap();
+    let refused = RefusedStore {
+        key: b"crane0",
+        value_len: 1 << 31,
+        flags: 0,
+        mode: StoreMode::Set,
+        compares: false,
+        discards: true,
+        refusal: Refusal::TooLarge,
+    };
+    db.execute(&Command::RefusedStore(refused), &mut |_| ()).unwrap();
+    assert_eq!(db.get(b"crane0").unwrap(), None);
 }

@@ -51,7 +51,7 @@ impl Housekeeper {
                     let start = Instant::now();
                     while database.maintain() && start.elapsed() < WORK {}
                     if let Some(limiter) = &limiter {
-                        // Whoever writes next is told what is wrong.
+                        // Tried again by and by.
                         let _ = limiter.keep_house(&database, &lane);
                     }
                     if let (Some(durable), Sync::Every(interval)) =

@@ -122,13 +122,20 @@ impl Limiter {
 /// So many keys from the hand on; fewer if there are no more.
 fn victims(database: &Database, hand: &mut Option<Place>, count: u64, spared: &[u8]) -> Result<Vec<Vec<u8>>> {
     let mut victims = Vec::new();
-    for _round in 0..2 {
-        *hand = database.engine().scan(hand.take(), &mut |key, _| {
+    for round in 0..2 {
+        // What is damaged has no key to go by; it goes when it is overwritten or removed.
+        let outcome = database.engine().scan_whole(hand.take(), &mut |key, _| {
             if key != spared {
                 victims.push(key.to_vec());
             }
             if victims.len() as u64 >= count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
+        });
+        match outcome {
+            Ok(place) => *hand = place,
+            Err(error) if victims.is_empty() && round > 0 => return Err(error),
+            // What lies before that which cannot be read can go; the hand begins anew.
+            Err(_) => {}
+        }
         if !victims.is_empty() {
             break;
         }
@@ -143,6 +150,10 @@ struct Take;
 impl Visitor for Take {
     fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
         Action::Remove
+    }
+
+    fn overwrites(&self) -> bool {
+        true
     }
 }
 

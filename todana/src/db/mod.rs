@@ -243,10 +243,10 @@ impl Db {
     }
 
     /// Others go for what has just been written, if there are too many.
-    fn limit(&self, written: &[u8]) -> Result<()> {
-        match &self.0.limiter {
-            Some(limiter) => limiter.enforce(&self.0.database, self.lane(), written),
-            None => Ok(()),
+    fn limit(&self, written: &[u8]) {
+        if let Some(limiter) = &self.0.limiter {
+            // Written it is all the same. What keeps others from going will keep the next write from being made, or they go with that.
+            let _ = limiter.enforce(&self.0.database, self.lane(), written);
         }
     }
 
@@ -302,7 +302,7 @@ impl Records for Db {
         self.0.database.execute(lane, command, reply);
         if changes {
             if let Command::Store(Store { key, .. }) | Command::Arithmetic(Arithmetic { key, .. }) = command {
-                self.limit(key)?;
+                self.limit(key);
             }
             self.0.database.settle_engine()?;
         }
@@ -318,7 +318,7 @@ impl Records for Db {
         let lane = self.lane();
         let before = lane.logged();
         self.0.database.visit_record(lane, key, visitor)?;
-        self.limit(key)?;
+        self.limit(key);
         self.0.database.settle_engine()?;
         self.settle(before)
     }

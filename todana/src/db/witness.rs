@@ -179,6 +179,14 @@ impl Engine for Witnessed {
         self.engine.scan(from, see)
     }
 
+    fn scan_whole(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        self.engine.scan_whole(from, see)
+    }
+
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
         self.witness.lose_all();
         self.engine.clear(cleared)
