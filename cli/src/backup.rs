@@ -25,7 +25,8 @@ A backup is a directory of its own: a checkpoint, the update log behind it, and
 a list of both with their checksums. It has its name only once all of it is on
 disk and has been read again. What is there already is not replaced.
 
-Of a hash on disk it holds the files instead, as of one moment.
+Of a hash on disk it holds the files instead, as of one moment. What is damaged
+in them is backed up as it is, and told; the exit code is 1 then.
 
 A server goes on working meanwhile; all that it has acknowledged before the
 command is in the backup, and what is changed until its end may be.
@@ -168,7 +169,11 @@ fn take(target: &Path, next: &mut Next<'_>) -> Result<(), Failure> {
     bar.set_length(checking);
     let backed_up = receiver.finish(&mut |done| bar.set_position(done))?;
     bar.finish_and_clear();
-    report(&backed_up, target)
+    report(&backed_up, target)?;
+    for damage in &backed_up.damages {
+        eprintln!("todana: damaged before it was backed up, and so in the backup: {damage}");
+    }
+    if backed_up.damages.is_empty() { Ok(()) } else { Err(Failure::miss()) }
 }
 
 fn report(backed_up: &BackedUp, target: &Path) -> Result<(), Failure> {

@@ -32,6 +32,7 @@ the times of all.
 What is damaged is refused, and nothing is made of it. With --damaged what is
 whole is restored all the same, and what is lost is told; --until and --log work
 as ever. The backup stays as it is; beside TARGET as much room is needed again.
+A backup of a hash on disk is restored as a whole or not at all.
 
 The records go through memory, as much as a server takes for them, unless TARGET is
 a database on disk. What is made is a new database; its server is started by
@@ -75,7 +76,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     if let Some(name) = to {
         if damaged {
             return Err(Failure::usage(format!(
-                "--damaged makes a data directory, which can be restored to {name} then"
+                "--damaged makes a data directory, which can be restored to {name} then; a backup of a hash on disk is restored as a whole or not at all"
             )));
         }
         let options = RestoreOptions { from: backup, log, until_ms: until, target };

@@ -72,7 +72,16 @@ fn tell(verified: &Verified, directory: &Path) -> io::Result<()> {
             writeln!(out, "damaged: {damage}")?;
         }
         let files = amount(verified.hash_segments, "file");
-        return writeln!(out, "{files} of a hash on disk, {} bytes, are whole", verified.hash_bytes);
+        writeln!(out, "{files} of a hash on disk, {} bytes, are whole", verified.hash_bytes)?;
+        if !verified.damages.is_empty() {
+            let of_before = match verified.inherited == verified.damages.len() {
+                true => "it was damaged before it was backed up; ",
+                false => "",
+            };
+            let what = "a backup of a hash is restored as a whole or not at all, with --damaged, too";
+            writeln!(out, "{of_before}{what}: another backup of it may be whole")?;
+        }
+        return Ok(());
     }
     let Verified { checkpoint_bytes, log_bytes, .. } = verified;
     let torn = if let Tail::Torn { len, .. } = verified.tail { len } else { 0 };

@@ -89,6 +89,31 @@ fn a_tree_comes_back_to_memory_too_and_a_hash_says_what_it_becomes() {
     assert!(!Path::new(&folder.path("y.hash")).exists() && !Path::new(&folder.path("x2.tree")).exists());
 }
 
+#[test]
+fn a_hash_that_is_damaged_is_backed_up_and_every_command_says_how_it_stands() {
+    let folder = Folder::new();
+    fill(&folder, "x.hash", "old\ta value that is replaced\n");
+    fill(&folder, "x.hash", "old\tnew\nother\t1\n");
+    let segments = fs::read_dir(folder.path("x.hash")).unwrap().map(|entry| entry.unwrap().path());
+    let what = b"a value that is replaced";
+    let spoilt = segments.filter(|path| path.extension().is_some_and(|end| end == "segment")).any(|path| {
+        let mut bytes = fs::read(&path).unwrap();
+        let Some(at) = bytes.windows(what.len()).position(|found| found == what) else { return false };
+        bytes[at] ^= 0xff;
+        fs::write(&path, bytes).is_ok()
+    });
+    assert!(spoilt);
+    let said = folder.complaint(&["backup", "x.hash", "saved"], 1);
+    assert!(said.contains("damaged before it was backed up, and so in the backup: saved/hash/"), "{said}");
+    let said = folder.expect(&["verify", "saved"], 1);
+    assert!(said.contains("damaged: saved/hash/") && said.contains("as a whole or not at all"), "{said}");
+    for arguments in [&["restore", "saved", "y.hash"][..], &["restore", "--damaged", "saved", "data"]] {
+        let said = folder.complaint(arguments, if arguments.len() == 3 { 3 } else { 2 });
+        assert!(said.contains("as a whole or not at all"), "{said}");
+    }
+    assert_eq!(folder.expect(&["get", "old", "-S", "x.hash"], 0), "new");
+}
+
 /// One writer counts on: whatever moment a backup is of, it has all numbers up to one, and nothing behind it.
 fn is_of_one_moment(records: &[String], at_least: u64) {
     let numbers: Vec<u64> =
@@ -248,9 +273,13 @@ fn damage_to_the_backup_of_a_hash_is_found_and_it_is_not_restored() {
         };
         if damages_first {
             damage();
-            let complaint = folder.complaint(&["backup", "x.hash", "saved1"], 3);
+            let complaint = folder.complaint(&["backup", "x.hash", "saved1"], 1);
             assert!(complaint.contains("checksum"), "{complaint}");
-            assert!(!Path::new(&folder.path("saved1")).exists());
+            let told = folder.expect(&["verify", "saved1"], 1);
+            assert!(told.contains("damaged: saved1/hash/"), "{told}");
+            let complaint = folder.complaint(&["restore", "saved1", "again.hash"], 3);
+            assert!(complaint.contains("damaged before it was backed up"), "{complaint}");
+            assert!(!Path::new(&folder.path("again.hash")).exists());
         } else {
             folder.expect(&["backup", "x.hash", "saved0"], 0);
             damage();

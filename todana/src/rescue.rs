@@ -7,7 +7,7 @@
 //! What is damaged is not touched. The copy is mended as a directory is (`data_directory::repair`) and removed at the end,
 //! whatever comes; it takes as much of the disk as the files do.
 
-use crate::backup::BACKUP;
+use crate::backup::{BACKUP, Manifest};
 use crate::clock::Clock;
 use crate::data_directory::{CHECKPOINTS, LOG, Target, cannot, is_there, lock, refuse_tree, repair_locked};
 use crate::disk::Disk;
@@ -17,7 +17,7 @@ use crate::{Database, Progress, Remedy, Repair, RestoreOptions, Restored};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana_core::{Error, Result};
+use todana_core::{Error, ErrorKind, Result};
 
 /// Read at once.
 const PIECE: usize = 256 << 10;
@@ -25,7 +25,7 @@ const PIECE: usize = 256 << 10;
 /// Makes a data directory of what is whole, as [`restore`](crate::restore) does of what is undamaged. Returns what was
 /// damaged, too; the paths are those of what it was made of. What a backup's list alone tells is not seen: that a file is
 /// missing behind the others, for one, which [`verify`](crate::verify) finds. Fails as `restore` does, and with `Corrupt`
-/// where nothing can be saved.
+/// where nothing can be saved; with `Invalid` for a backup of a hash on disk, which is restored as a whole or not at all.
 pub fn restore_damaged(
     disk: Arc<dyn Disk>,
     options: &RestoreOptions,
@@ -34,6 +34,12 @@ pub fn restore_damaged(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Repair, Restored)> {
     refuse_tree(&*disk, &options.from)?;
+    // A list that is damaged itself is for the repair to tell of.
+    if Manifest::read(&*disk, &options.from).is_ok_and(|found| found.is_some_and(|found| found.is_hash())) {
+        let from = options.from.display();
+        let what = "a backup of a hash on disk, which is restored as a whole or not at all";
+        return Err(Error::new(ErrorKind::Invalid, format!("{from} is {what}")));
+    }
     // Nobody writes to it while it is copied. A backup is written to by nobody, and may lie where nothing can be locked.
     let is_locked =
         !is_there(&*disk, &options.from.join(BACKUP))? && is_there(&*disk, &options.from.join("lock"))?;

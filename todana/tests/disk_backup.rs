@@ -150,3 +150,49 @@ fn a_database_in_memory_alone_is_not_backed_up() {
     let restored = restore_database(&options, &name, Arc::new(SystemClock), &mut |_| ());
     assert_eq!(restored.unwrap_err().kind(), ErrorKind::Invalid);
 }
+
+/// Changes a byte of an entry of the only segment of a hash, where this stands in it.
+fn spoil(hash: &Path, what: &[u8]) {
+    let path = std::fs::read_dir(hash).unwrap().map(|entry| entry.unwrap().path());
+    let path = path.into_iter().find(|path| path.extension().is_some_and(|end| end == "segment")).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(what.len()).position(|found| found == what).expect("it is on disk");
+    bytes[at] ^= 0xff;
+    std::fs::write(&path, &bytes).unwrap();
+}
+
+/// An entry that counts no more, and is damaged, kept all the others from being backed up.
+#[test]
+fn a_hash_with_a_damaged_entry_is_backed_up_and_the_damage_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.hash");
+    let db = open(&path);
+    db.set(b"old", b"a value that is replaced").unwrap();
+    db.set(b"old", b"new").unwrap();
+    db.set(b"other", b"1").unwrap();
+    drop(db);
+    spoil(&path, b"a value that is replaced");
+    let db = open(&path);
+    let bytes = stream(&db);
+    let saved = folder.path().join("saved");
+    let mut receiver = Receiver::create(Arc::new(SystemDisk), &saved).unwrap();
+    receiver.take(&bytes).unwrap();
+    let [damage] = receiver.finish(&mut |_| ()).unwrap().damages.try_into().unwrap();
+    assert!(damage.starts_with(&saved.join("hash").display().to_string()), "{damage}");
+    let verified = verify(Arc::new(SystemDisk), &saved, &mut |_| ()).unwrap();
+    assert_eq!((verified.damages, verified.inherited), (vec![damage], 1));
+    // It is restored as a whole or not at all, and the message says so of the backup's own file.
+    let error = restore(&saved, &folder.path().join("again.hash")).err().expect("it is damaged").to_string();
+    assert!(error.starts_with(&saved.join("hash").display().to_string()), "{error}");
+    assert!(error.contains("damaged before it was backed up"), "{error}");
+    assert!(!folder.path().join("again.hash").exists());
+    let target = folder.path().join("target");
+    let options = RestoreOptions { from: saved, target, ..RestoreOptions::default() };
+    let clock: Arc<dyn todana::Clock> = Arc::new(SystemClock);
+    let engine = todana_engine::MemHash::new(todana_engine::MemHashOptions::default()).unwrap();
+    let into = todana::Database::new(Box::new(engine), Arc::clone(&clock));
+    let error = todana::restore_damaged(Arc::new(SystemDisk), &options, &into, clock, &mut |_| ());
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("hash on disk"), "{error}");
+}

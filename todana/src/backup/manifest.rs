@@ -40,6 +40,9 @@ pub struct BackedUp {
     pub len: u64,
     /// It is of a hash on disk, by its files: all of it is as of one moment, and the positions say nothing.
     pub is_hash: bool,
+    /// What was damaged in the files of a hash before it was backed up, as they have come: file, offset and why. Told by
+    /// [`Receiver::finish`](super::Receiver::finish) alone.
+    pub damages: Vec<String>,
 }
 
 /// What a file is.
@@ -149,7 +152,8 @@ impl Manifest {
     pub(crate) fn backed_up(&self) -> BackedUp {
         let Manifest { start, end, made_ms, records, .. } = *self;
         let len = self.files.iter().fold(0, |sum: u64, file| sum.saturating_add(file.len));
-        BackedUp { start, end, made_ms, records, files: self.files.len(), len, is_hash: self.is_hash() }
+        let (files, is_hash) = (self.files.len(), self.is_hash());
+        BackedUp { start, end, made_ms, records, files, len, is_hash, damages: Vec::new() }
     }
 
     /// Reads the files it lists and says which are not as it says; `progress` is told the bytes read now and then.

@@ -221,16 +221,21 @@ impl Receiver {
 
     /// Ends: reads again what was written, checks every checksum, and gives the directory its name. `progress` is told the bytes read
     /// so far, now and then. Fails with `Corrupt` if the stream is cut off or holds what is damaged, with `Unavailable` if
-    /// it cannot be written.
+    /// it cannot be written. Of a hash on disk, what was damaged in its files before is received as it is, and told in
+    /// [`BackedUp::damages`]: one entry must not keep all the others from being backed up.
     pub fn finish(self, progress: &mut dyn FnMut(u64)) -> Result<BackedUp> {
         let Some(manifest) = self.manifest.as_ref().filter(|_| self.state == State::Over) else {
             return Err(self.wrong("the backup is cut off"));
         };
-        let verified = verify(Arc::clone(&self.disk), self.target.partial(), progress)?;
+        let mut verified = verify(Arc::clone(&self.disk), self.target.partial(), progress)?;
+        let inherited = verified.damages.split_off(verified.damages.len() - verified.inherited);
         if let Some(damage) = verified.damages.first() {
             return Err(Error::new(ErrorKind::Corrupt, format!("what has come is damaged: {damage}")));
         }
-        let backed_up = manifest.backed_up();
+        // They have been found under the name that goes now.
+        let (partial, path) = (self.target.partial().display().to_string(), self.target.path().display());
+        let damages = inherited.iter().map(|damage| damage.replace(&partial, &path.to_string())).collect();
+        let backed_up = BackedUp { damages, ..manifest.backed_up() };
         let parts = parts(manifest.is_hash()).iter().map(|part| self.target.partial().join(part));
         for directory in parts.chain([self.target.partial().into()]) {
             self.disk.sync_directory(&directory).map_err(|error| cannot("sync", &directory, &error))?;

@@ -36,6 +36,11 @@ impl Target {
         Ok(target)
     }
 
+    /// Where it will be.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Where to make it.
     pub(crate) fn partial(&self) -> &Path {
         &self.partial

@@ -41,6 +41,8 @@ pub struct Verified {
     pub backup: Option<BackedUp>,
     /// What is wrong: file, offset and why, each.
     pub damages: Vec<String>,
+    /// How many of these, the last ones, were there before: in files of a hash that are as the backup's list says.
+    pub inherited: usize,
 }
 
 /// The newest whole checkpoint of a directory.
@@ -189,6 +191,7 @@ fn check_hash(
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
     let mut done = manifest.backed_up().len;
+    let of_files = verified.damages.len();
     for listed in &manifest.files {
         let path = listed.path(path);
         let name = path.display().to_string();
@@ -206,6 +209,7 @@ fn check_hash(
         done = done.saturating_add(listed.len);
         progress(done);
     }
+    verified.inherited = verified.damages.len() - of_files;
     Ok(())
 }
 

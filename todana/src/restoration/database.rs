@@ -25,7 +25,7 @@ const PIECE: usize = 256 << 10;
 /// Makes a database on disk, of the kind that its name says, of a backup or of a data directory that no server has open. `options.target`
 /// has no meaning: the name says where. It is a new one, as with [`restore`](crate::restore), with which it shares what it refuses; nothing stays of one that fails.
 /// Fails with `Invalid` for a name in memory, and for a backup of a hash on disk where the name is not one: such a backup
-/// holds the hash's files.
+/// holds the hash's files. Such a backup is restored as a whole or not at all: fails with `Corrupt` if one entry of it is damaged.
 pub fn restore_database(
     options: &RestoreOptions,
     name: &Name,
@@ -127,6 +127,17 @@ fn files(
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
         copy.sync().map_err(unwritable)?;
+        // Opened as what a crash has left, it would pass for whole without all that stands behind the damage.
+        DiskHash::examine_segment(disk, &path, listed.position.0).map_err(|error| {
+            let why = match error.kind() {
+                // The file is as the list says.
+                ErrorKind::Corrupt => {
+                    "; it was damaged before it was backed up, and is restored as a whole or not at all"
+                }
+                _ => "",
+            };
+            Error::new(error.kind(), format!("{error}{why}"))
+        })?;
     }
     disk.sync_directory(to).map_err(|error| cannot("sync", to, &error))?;
     let opened = DiskHash::open(to, DiskHashOptions::default())?;
