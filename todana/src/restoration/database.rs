@@ -23,7 +23,8 @@ use todana_engine::{DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions};
 const PIECE: usize = 256 << 10;
 
 /// Makes a database on disk, of the kind that its name says, of a backup or of a data directory that no server has open. `options.target`
-/// has no meaning: the name says where. It is a new one, as with [`restore`](crate::restore), with which it shares what it refuses; nothing stays of one that fails.
+/// has no meaning: the name says where. It is a new one, as with [`restore`](crate::restore), with which it shares what it refuses, but that a hash made of the backup of one keeps its
+/// database id, and that versions are numbered by its own openings (docs/format/backup.md); nothing stays of one that fails.
 /// Fails with `Invalid` for a name in memory, and for a backup of a hash on disk where the name is not one: such a backup
 /// holds the hash's files. Such a backup is restored as a whole or not at all: fails with `Corrupt` if one entry of it is damaged.
 pub fn restore_database(
@@ -90,7 +91,8 @@ fn records(
     Ok(restored)
 }
 
-/// Copies the files that a manifest lists, and opens what has been made: then it is known to be a database.
+/// Copies the files that a manifest lists, and opens what has been made: then it is known to be a database. It keeps the database id, which the
+/// checksum of every entry depends on.
 fn files(
     disk: &dyn Disk,
     manifest: &Manifest,
