@@ -103,7 +103,8 @@ impl Name {
         Ok(match self.kind {
             Kind::MemHash | Kind::MemTree => None,
             Kind::DiskHash => {
-                let options = DiskHashOptions { disk: Arc::clone(disk), ..DiskHashOptions::default() };
+                let (disk, is_mapped) = (Arc::clone(disk), !self.tuning.unmapped);
+                let options = DiskHashOptions { disk, is_mapped, ..DiskHashOptions::default() };
                 Some(Box::new(DiskHash::open(path, options)?))
             }
             Kind::DiskTree => {
@@ -118,6 +119,33 @@ impl Name {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whether a file of this directory is shown in this process's memory.
+    #[cfg(target_os = "linux")]
+    fn is_mapped(directory: &Path) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.contains(&format!("{}/", directory.display()))
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_hash_on_disk_is_not_mapped_where_its_name_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().canonicalize().unwrap().join("x.hash");
+        let disk: Arc<dyn Disk> = Arc::new(crate::disk::SystemDisk);
+        for (tuning, mapped) in [("#map=off", false), ("", true), ("#map=on", true), ("#map=off", false)] {
+            let text = format!("{}{tuning}", path.display());
+            let db = crate::Db::open(&text).unwrap();
+            crate::Records::set(&db, b"key", &[7; 10_000]).unwrap();
+            db.sync().unwrap();
+            assert_eq!(crate::Records::get(&db, b"key").unwrap(), Some(vec![7; 10_000]));
+            assert_eq!(is_mapped(&path), mapped, "{text}");
+            drop(db);
+            // So it is for a server.
+            let engine = Name::parse(&text).unwrap().open_on_disk(&disk).unwrap().unwrap();
+            assert_eq!((engine.status().records, is_mapped(&path)), (1, mapped), "{text}");
+        }
+    }
 
     fn check(names: &[&str]) -> Result<()> {
         let names: Vec<Name> = names.iter().map(|name| Name::parse(name).unwrap()).collect();

@@ -55,6 +55,9 @@ pub struct Tuning {
     pub truncate: bool,
     /// It is not made where there is none (`mode` with `w` and without `c`).
     pub must_exist: bool,
+    /// The files of a hash on disk are read, not mapped (`map=off`): a disk that does not give back what it holds is an error then, which
+    /// otherwise ends the process. Reads of what is not in the cache of 64 MiB cost a system call.
+    pub unmapped: bool,
 }
 
 /// The name of a database, taken apart.
@@ -108,6 +111,15 @@ impl Name {
                 Some((key, value)) => tune(text, key, value, &mut kind, &mut tuning, &mut notes)?,
                 None => notes.push(format!("{word} has no meaning here")),
             }
+        }
+        if tuning.unmapped && kind == Kind::DiskTree {
+            let message =
+                format!("database \"{text}\": a tree on disk is always mapped, map=off is for a hash");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        if tuning.unmapped && kind != Kind::DiskHash {
+            tuning.unmapped = false;
+            notes.push("map=off has no meaning here".into());
         }
         Ok(Name { alias, kind, path, tuning, notes, text: text.into() })
     }
@@ -193,6 +205,11 @@ fn tune(
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         "rcomp" => {}
+        "map" if matches!(value, "on" | "off") => tuning.unmapped = value == "off",
+        "map" => {
+            let message = format!("database \"{text}\": map={value} is neither map=on nor map=off");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
         "erase" => tuning.truncate |= value == "true",
         _ => notes.push(format!("{key}={value} has no meaning here")),
     }
@@ -257,6 +274,16 @@ mod tests {
         assert!(read.read_only && read.must_exist && !read.truncate);
         let fresh = Name::parse("x.kch#mode=wct").unwrap().tuning;
         assert!(!fresh.read_only && !fresh.must_exist && fresh.truncate);
+    }
+
+    #[test]
+    fn only_a_hash_on_disk_can_do_without_a_mapping() {
+        assert!(Name::parse("x.hash#map=off").unwrap().tuning.unmapped);
+        assert!(!Name::parse("x.hash#map=on").unwrap().tuning.unmapped);
+        assert_eq!(Name::parse(":#map=off").unwrap().notes, ["map=off has no meaning here"]);
+        for name in ["x.tree#map=off", "x.hash#map=no"] {
+            assert_eq!(Name::parse(name).unwrap_err().kind(), ErrorKind::Invalid);
+        }
     }
 
     #[test]

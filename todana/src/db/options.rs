@@ -185,7 +185,9 @@ impl DbOptions {
                 Box::new(MemTree::new(MemTreeOptions { limit, compression, ..MemTreeOptions::default() })?)
             }
             Kind::DiskHash => {
-                Box::new(DiskHash::open(path, DiskHashOptions { disk, ..DiskHashOptions::default() })?)
+                let options =
+                    DiskHashOptions { disk, is_mapped: !tuning.unmapped, ..DiskHashOptions::default() };
+                Box::new(DiskHash::open(path, options)?)
             }
             Kind::DiskTree => {
                 // The update log beside it vouches for what is written, and shall not be overtaken.
