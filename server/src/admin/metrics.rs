@@ -694,6 +694,12 @@ fn engine(text: &mut Exposition, readings: &Readings) {
     );
     put("todana_held_bytes", Gauge, "What connections keep between their turns.", Some(readings.held_bytes));
     put("todana_held_limit_bytes", Gauge, "What they may keep.", Some(readings.held_max_bytes));
+    put(
+        "todana_exports_held_bytes",
+        Gauge,
+        "On disk for the sake of backups and readers of the log alone: log, and removed files.",
+        Some(readings.exports_held_bytes),
+    );
     put("todana_evictions_total", Counter, "Records removed to make room.", Some(status.evictions));
     put(
         "todana_evictions_with_expiry_total",

@@ -22,6 +22,8 @@ pub(super) struct Readings {
     /// What connections keep between their turns, and may keep.
     pub(super) held_bytes: u64,
     pub(super) held_max_bytes: u64,
+    /// What is on disk for the sake of exports alone.
+    pub(super) exports_held_bytes: u64,
 }
 
 /// What a database holds.
@@ -101,6 +103,7 @@ impl Readings {
             engine_limit_bytes: engine.bounded().and_then(|bounded| bounded.limit().bytes),
             held_bytes: shared.held_bytes(),
             held_max_bytes: shared.held_max(),
+            exports_held_bytes: shared.exports.held_bytes(),
         }
     }
 

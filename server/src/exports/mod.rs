@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Always true: no worker waits for an export; a receiver that is slow slows its own thread alone, and when it is gone, or takes
-//! nothing for minutes, or is so slow that far too much of the log is kept for it, the thread ends and what it held of the log is let go;
+//! nothing for minutes, or is so slow that far too much of the log or of removed files is kept for it, the thread ends and what it held is let go;
 //! there are only so many at once.
 
 mod pace;
@@ -16,11 +16,11 @@ use crate::output::Output;
 use crate::watchers::Place;
 use pipe::{Pipe, Taken};
 use producer::Source;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use todana::{Catalog, DataDirectory};
+use todana::{Catalog, DataDirectory, Database};
 use todana_core::{Export, Exported};
 
 /// Checkpoints and backups at once.
@@ -32,7 +32,8 @@ const LOOK_EVERY: u64 = 30;
 /// So many of those without anything taken, five minutes, and a receiver is cut off: the log must not grow for its sake.
 const QUIET_LOOKS_MAX: u32 = 100;
 
-/// Bytes of the log that may be on disk for the sake of one receiver alone; more, where the checkpoints take more.
+/// Bytes of the log, or of a hash's files that compaction has removed, that may be on disk for the sake of one receiver alone; more,
+/// where the checkpoints take more, or the hash's records.
 const HELD_MAX: u64 = 1 << 30;
 
 /// How often it is asked whether an end has been waited for long enough.
@@ -42,7 +43,7 @@ const NO_LOG: &str = "SERVER_ERROR a hash on disk has neither checkpoints nor an
 const NO_DATABASE: &str = "SERVER_ERROR there is no database of this number";
 const NO_DIRECTORY: &str = "SERVER_ERROR no data directory: the server was started without --data-dir";
 const BUSY: &str = "SERVER_ERROR busy";
-const TOO_SLOW: &str = "SERVER_ERROR too slow: too much of the update log is kept for this alone\r\n";
+const TOO_SLOW: &str = "SERVER_ERROR too slow: too much is kept on disk for this alone\r\n";
 const NO_THREAD: &str = "SERVER_ERROR no thread can be started";
 
 /// All exports of a server.
@@ -53,10 +54,13 @@ pub(crate) struct Exports {
     jobs: Mutex<Vec<Job>>,
     /// How many there are, for a look without the lock.
     count: AtomicUsize,
+    /// What was kept for them at the last look.
+    held_bytes: AtomicU64,
 }
 
 struct Job {
     export: Export,
+    database: Weak<Database>,
     pipe: Arc<Pipe>,
     thread: JoinHandle<()>,
 }
@@ -123,11 +127,12 @@ impl Exports {
         let pipe = Arc::new(Pipe::new(place));
         // Before it can miss anything.
         self.count.store(jobs.len() + 1, Ordering::Relaxed);
+        let of = Arc::downgrade(database);
         let (database, its_own) = (Arc::clone(database), Arc::clone(&pipe));
         let thread = std::thread::Builder::new().name("export".into());
         let thread = thread.spawn(move || producer::run(export.what, source, &database, &its_own));
         let thread = thread.map_err(|_| NO_THREAD)?;
-        jobs.push(Job { export, pipe: Arc::clone(&pipe), thread });
+        jobs.push(Job { export, database: of, pipe: Arc::clone(&pipe), thread });
         Ok(Receiving(pipe))
     }
 
@@ -152,8 +157,12 @@ impl Exports {
             return;
         }
         // Known without the disk.
-        let on_disk = |database| self.directory(database).map_or(0, |own| own.footprint().checkpoint_bytes);
-        self.end_slow(&|database| on_disk(database).max(HELD_MAX));
+        let of_directory = |number| self.directory(number).map_or(0, |own| own.footprint().checkpoint_bytes);
+        let on_disk = |number, database: &Database| {
+            let files = database.engine().durable().map(|files| files.usage().live_bytes);
+            files.unwrap_or_else(|| of_directory(number))
+        };
+        self.end_slow(&|number, database| on_disk(number, database).max(HELD_MAX));
         let mut jobs = self.jobs();
         let mut cut_off = 0;
         for job in jobs.iter() {
@@ -170,23 +179,35 @@ impl Exports {
         }
     }
 
-    /// Ends those that keep more of a database's log than this from being removed.
-    fn end_slow(&self, held_max: &dyn Fn(usize) -> u64) {
-        let is_slow = |job: &&Job| {
-            !job.pipe.is_stopped() && job.pipe.held_len() > held_max(job.export.database as usize)
-        };
-        // They are told of outside the lock.
-        let slow: Vec<Arc<Pipe>> =
-            self.jobs().iter().filter(is_slow).map(|job| Arc::clone(&job.pipe)).collect();
-        for pipe in slow {
-            pipe.cut_short(TOO_SLOW.into());
-            tracing::warn!("an export is ended: too many bytes of an update log are kept for it alone");
+    /// What is on disk for the sake of exports alone, as of the last look.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.held_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Ends those that keep more of a database, which is told by its number, too, than this from being removed.
+    fn end_slow(&self, held_max: &dyn Fn(usize, &Database) -> u64) {
+        let of = |job: &Job| (job.export.database, job.database.upgrade(), Arc::clone(&job.pipe));
+        // Files are looked for, and they are told of, outside the lock.
+        let all: Vec<_> = self.jobs().iter().map(of).collect();
+        let mut sum = 0;
+        for (number, database, pipe) in all {
+            let Some(database) = database else { continue };
+            let held = pipe.held_len();
+            sum += held;
+            if held > 0 && !pipe.is_stopped() && held > held_max(number as usize, &database) {
+                pipe.cut_short(TOO_SLOW.into());
+                tracing::warn!("an export is ended: too many bytes are kept on disk for it alone");
+            }
         }
+        self.held_bytes.store(sum, Ordering::Relaxed);
     }
 
     fn clear_away(&self, jobs: &mut Vec<Job>) {
         jobs.retain(|job| !(job.pipe.is_done() && job.thread.is_finished()));
         self.count.store(jobs.len(), Ordering::Relaxed);
+        if jobs.is_empty() {
+            self.held_bytes.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Ends all of them. `gives_up` is asked now and then; once it says so, those whom the disk keeps waiting are left to
@@ -212,9 +233,9 @@ mod tests {
     use std::num::NonZeroU64;
     use std::sync::atomic::AtomicBool;
     use todana::update_log::{LogOptions, Sync};
-    use todana::{CatalogEntry, DataOptions, Database, Name, SystemClock};
-    use todana_core::{Command, LogStart, Store};
-    use todana_engine::{MemHash, MemHashOptions};
+    use todana::{CatalogEntry, DataOptions, Name, SystemClock};
+    use todana_core::{Command, LogStart, Reply, Store};
+    use todana_engine::{DiskHash, DiskHashOptions, MemHash, MemHashOptions};
 
     const TOO_MUCH: u64 = 10_000;
 
@@ -273,9 +294,9 @@ mod tests {
                 write(&directory, &database);
                 exports.came_on();
                 // What it may keep it keeps.
-                exports.end_slow(&|_| u64::MAX);
+                exports.end_slow(&|_, _| u64::MAX);
                 assert!(!receiving.0.is_stopped());
-                exports.end_slow(&|_| TOO_MUCH);
+                exports.end_slow(&|_, _| TOO_MUCH);
             }
             let mut sent = Vec::new();
             while !receiving.take(&mut output, usize::MAX) {}
@@ -288,6 +309,63 @@ mod tests {
             write(&directory, &database);
             let end = database.log().unwrap().end().0;
             assert!(end - directory.log_bytes(None).unwrap().position().0 < 3 * TOO_MUCH);
+        }
+        exports.close_unless(&|| false);
+    }
+
+    /// What compaction removes stays on disk as long as a backup is to read it: counted, told, and bounded.
+    #[test]
+    fn who_is_so_slow_that_too_many_removed_files_of_a_hash_are_kept_for_it_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.hash");
+        let name = Name::parse(path.to_str().unwrap()).unwrap();
+        let options = DiskHashOptions {
+            segment_bytes_min: 16 << 10,
+            segment_bytes_max: 16 << 10,
+            ..DiskHashOptions::default()
+        };
+        let engine = DiskHash::open(&path, options).unwrap();
+        let database = Arc::new(Database::new(Box::new(engine), Arc::new(SystemClock)));
+        let lane = database.lane();
+        let write = || {
+            for number in 0..100u32 {
+                let key = number.to_string();
+                let store = Store { key: key.as_bytes(), value: &[7; 1000], ..Store::default() };
+                database.execute(&lane, &Command::Store(store), &mut |reply| {
+                    assert!(matches!(reply, Reply::Stored(_)), "{reply:?}");
+                });
+            }
+            // As the janitor does, not without end.
+            let _ = (0..1000).find(|_| !database.maintain());
+        };
+        write();
+        let catalog = Catalog::new(vec![CatalogEntry { name, database: Arc::clone(&database) }]).unwrap();
+        let exports = Exports::default();
+        let export = Export { database: 0, what: Exported::Backup { rate: NonZeroU64::new(1) } };
+        let receiving = exports.start(export, place(), &catalog).unwrap();
+        let mut output = Output::default();
+        while output.is_empty() {
+            receiving.take(&mut output, 1);
+            std::thread::yield_now();
+        }
+        exports.end_slow(&|_, _| TOO_MUCH);
+        assert!(exports.held_bytes() == 0 && !receiving.0.is_stopped());
+        let mut begun = Vec::new();
+        output.write_to(&mut begun).unwrap();
+        assert!(begun.starts_with(b"DATA "), "{}", begun.escape_ascii());
+        while exports.held_bytes() <= TOO_MUCH {
+            write();
+            exports.end_slow(&|_, _| u64::MAX);
+            assert!(!receiving.0.is_stopped());
+        }
+        exports.end_slow(&|_, _| TOO_MUCH);
+        assert!(receiving.0.is_stopped());
+        let mut sent = Vec::new();
+        while !receiving.take(&mut output, usize::MAX) {}
+        output.write_to(&mut sent).unwrap();
+        assert!(sent.ends_with(TOO_SLOW.as_bytes()), "{}", sent.escape_ascii());
+        while receiving.0.held_len() > 0 {
+            std::thread::yield_now();
         }
         exports.close_unless(&|| false);
     }

@@ -2,7 +2,7 @@
 
 use super::manifest::{Kind, Listed, Manifest};
 use super::stream::{self, Header};
-use crate::checkpoint::{Failure, Held, Hold};
+use crate::checkpoint::{Failure, Held, Hold, HoldFiles};
 use crate::data_directory::{LOG, cannot, refuse_tree};
 use crate::disk::{Disk, File};
 use crate::update_log::{
@@ -46,6 +46,8 @@ pub struct Backup {
     likely: u64,
     bytes: Vec<u8>,
     hold: Option<Hold>,
+    /// Of a hash on disk: what compaction removes meanwhile.
+    hold_files: Option<HoldFiles>,
     /// What has to stay open meanwhile.
     _open: Option<Db>,
 }
@@ -123,7 +125,9 @@ impl Backup {
         let not_so = || Error::new(ErrorKind::Invalid, "only a hash on disk is backed up by its files");
         let durable = database.engine().durable().ok_or_else(not_so)?;
         let files = durable.freeze()?;
+        let hold_files = HoldFiles::new(Arc::clone(&disk), &files);
         let mut backup = Backup::empty(disk, Some(Arc::clone(database)));
+        backup.hold_files = Some(hold_files);
         backup.made_ms = database.now().0.saturating_mul(1000);
         backup.records = database.engine().status().records;
         backup.end = Some(Position(0));
@@ -220,6 +224,7 @@ impl Backup {
             likely: 0,
             bytes: Vec::new(),
             hold: None,
+            hold_files: None,
             _open: None,
         }
     }
@@ -272,9 +277,9 @@ impl Backup {
         crate::Progress { done: self.done, remaining: self.likely.saturating_sub(self.done) }
     }
 
-    /// How much of the log is on disk for the sake of this alone; `None` where there is no log.
+    /// How much of the log, or of the files of a hash, is on disk for the sake of this alone.
     pub fn held(&self) -> Option<Held> {
-        self.hold.as_ref().map(Hold::held)
+        self.hold.as_ref().map(Hold::held).or_else(|| self.hold_files.as_ref().map(HoldFiles::held))
     }
 
     /// The checkpoint's records.

@@ -26,7 +26,7 @@ use todana_core::{ErrorKind, Result};
 pub use keeper::CheckpointKeeper;
 pub(crate) use reader::{Failure, Reader, called_off};
 pub(crate) use salvage::{Saved, salvage_checkpoint};
-pub(crate) use shelf::{BroughtBack, Shelf};
+pub(crate) use shelf::{BroughtBack, HoldFiles, Shelf};
 pub use shelf::{Footprint, Held, Hold};
 pub(crate) use writer::{Sink, write, write_empty};
 
