@@ -223,3 +223,41 @@ fn a_batch_overwrites_and_removes_damaged_records_and_retags_none() {
         assert_eq!(value_of(&hash, b"other"), Some(b"new".to_vec()));
     }
 }
+
+#[test]
+fn a_segment_that_could_not_be_compacted_goes_when_its_removes_count_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("removes.hash");
+    let hash = open(&path, 64 << 10);
+    hash.visit(b"gone", &mut Set(b"one that is removed")).unwrap();
+    hash.visit(b"long", &mut Set(&[1; 40_000])).unwrap();
+    hash.close().unwrap();
+    drop(hash);
+    let hash = open(&path, 64 << 10);
+    hash.visit(b"x", &mut Set(b"one whose bytes will change")).unwrap();
+    hash.visit(b"gone", &mut Remove).unwrap();
+    for round in 0..15 {
+        hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
+    }
+    hash.close().unwrap();
+    drop(hash);
+    spoil(&path, b"one whose bytes");
+
+    let second = path.join("0000000002.segment");
+    let hash = open(&path, 4096);
+    let work = |hash: &DiskHash| {
+        for round in 0..20 {
+            hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
+            while hash.maintain() {}
+        }
+    };
+    hash.visit(b"x", &mut Set(b"new")).unwrap();
+    work(&hash);
+    assert!(second.exists() && hash.trouble().is_some(), "the damage was not met");
+    hash.visit(b"long", &mut Set(b"short")).unwrap();
+    work(&hash);
+    assert!(!second.exists(), "it is not compacted: {:?}", hash.trouble());
+    assert_eq!(hash.trouble(), None);
+    assert_eq!(value_of(&hash, b"x"), Some(b"new".to_vec()));
+    assert_eq!(value_of(&hash, b"gone"), None);
+}

@@ -129,8 +129,12 @@ impl DiskHash {
         let outcome = self.step(&mut house);
         match outcome {
             Ok(has_more) => {
-                if !has_more && house.trouble.as_ref().is_some_and(|error| error.kind() != ErrorKind::Corrupt)
-                {
+                let is_over = |error: &Error| {
+                    let is_damaged = |segment: &Arc<Segment>| segment.damaged.load(Ordering::Relaxed);
+                    error.kind() != ErrorKind::Corrupt
+                        || !self.log.table().0.slots.iter().flatten().any(is_damaged)
+                };
+                if !has_more && house.trouble.as_ref().is_some_and(is_over) {
                     house.trouble = None;
                 }
                 has_more
@@ -232,7 +236,12 @@ impl DiskHash {
         for (age, segment) in segments.iter().enumerate() {
             let removes = segment.removes.load(Ordering::Relaxed);
             removes_total += removes;
-            if segment.damaged.load(Ordering::Relaxed) {
+            if age == 0 && removes > 0 && segment.damaged.swap(false, Ordering::Relaxed) {
+                // Its removes do not count any more. If they are all that could not be read it can go now: that is tried once.
+                segment.removes.store(0, Ordering::Relaxed);
+            }
+            let is_empty = counts(segment) + removes == 0;
+            if segment.damaged.load(Ordering::Relaxed) && !is_empty {
                 continue;
             }
             let kept = counts(segment) + if age == 0 { 0 } else { removes };
@@ -375,7 +384,8 @@ impl DiskHash {
             Ok(true)
         })?;
         if end < segment.len() && !is_enough {
-            segment.damaged.store(true, Ordering::Relaxed);
+            // Without removes the index tells what counts.
+            segment.damaged.fetch_or(removes_count, Ordering::Relaxed);
             return Err(
                 segment.corrupt(end, "the checksum of the entry differs; the segment is not compacted")
             );

@@ -99,7 +99,6 @@ impl DiskHash {
             Ok(true)
         })?;
         if end < limit && !stopped {
-            segment.damaged.store(true, Ordering::Relaxed);
             // The rest of it cannot be told; the others can.
             return Ok(limit);
         }
