@@ -53,7 +53,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    pub(crate) fn new(disk: Arc<dyn Disk>, pulse: &Arc<Pulse>) -> Arc<dyn Disk> {
+    pub(crate) fn over(disk: Arc<dyn Disk>, pulse: &Arc<Pulse>) -> Arc<dyn Disk> {
         Arc::new(Watched { disk, pulse: Arc::clone(pulse) })
     }
 

@@ -362,7 +362,7 @@ impl Server {
     pub fn bind_on(options: Options, tls: Option<Tls>, disk: Arc<dyn Disk>) -> io::Result<Server> {
         options.validate().map_err(invalid)?;
         let pulse = Arc::default();
-        let disk = Watched::new(disk, &pulse);
+        let disk = Watched::over(disk, &pulse);
         let tls = tls.map(Arc::new);
         let logins = Logins::open(&options.authentication)?;
         let listeners = Listener::open(&options, tls.as_ref())?;
@@ -489,7 +489,7 @@ impl Server {
     /// process may still fork behind it. `load` does so if it has not been done. Fails when the directory cannot be made, or
     /// another process has it.
     pub fn claim_data(&mut self) -> io::Result<()> {
-        self.claim_data_on(Watched::new(Arc::new(SystemDisk), &self.shared.pulse))
+        self.claim_data_on(Watched::over(Arc::new(SystemDisk), &self.shared.pulse))
     }
 
     fn claim_data_on(&mut self, disk: Arc<dyn Disk>) -> io::Result<()> {
@@ -532,7 +532,7 @@ impl Server {
         progress: &mut dyn FnMut(Progress),
     ) -> io::Result<Option<Opened>> {
         let shared = Arc::clone(&self.shared);
-        let disk = Watched::new(disk, &shared.pulse);
+        let disk = Watched::over(disk, &shared.pulse);
         if shared.databases.iter().any(|served| served.data.is_some() || served.syncing.is_some()) {
             // A limit to the size of files is to be an error like others, not the end of the process.
             signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
