@@ -182,7 +182,7 @@ fn a_hash_with_a_damaged_entry_is_backed_up_and_the_damage_is_told() {
     let verified = verify(Arc::new(SystemDisk), &saved, &mut |_| ()).unwrap();
     assert_eq!((verified.damages, verified.inherited), (vec![damage], 1));
     // It is restored as a whole or not at all, and the message says so of the backup's own file.
-    let error = restore(&saved, &folder.path().join("again.hash")).err().expect("it is damaged").to_string();
+    let error = restore(&saved, &folder.path().join("again.hash")).unwrap_err().to_string();
     assert!(error.starts_with(&saved.join("hash").display().to_string()), "{error}");
     assert!(error.contains("damaged before it was backed up"), "{error}");
     assert!(!folder.path().join("again.hash").exists());
