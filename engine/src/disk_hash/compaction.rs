@@ -35,6 +35,8 @@ const COPIED_MAX: u64 = 16 << 20;
 /// The index is gone through if it leads to no more than so many times what is looked for: a slot that leads elsewhere costs about a
 /// nanosecond, an entry of the log that has to be looked up some tens.
 const PAGES_SEARCHED: u64 = 100;
+/// So many slots of the index are looked at in a step, however few of them lead to the victim.
+const SLOTS_MAX: usize = 64 << 10;
 /// Of segments of less than a quarter of the shortest that are made on purpose, so many stay as they are.
 const SMALL_MAX: usize = 8;
 /// So many segments wait for the sync that they share before they are removed.
@@ -317,9 +319,10 @@ impl DiskHash {
                 Ok(true)
             }
             Way::Index { copy, page, .. } => {
-                let (mut moved, mut scratch) = (0, Scratch::take());
-                while *page < SHARDS * PAGES && moved < STEP_LEN {
-                    moved += self.move_page(segment, copy, *page, &mut scratch.old)?;
+                let (mut moved, mut seen, mut scratch) = (0, 0, Scratch::take());
+                while *page < SHARDS * PAGES && moved < STEP_LEN && seen < SLOTS_MAX {
+                    let (bytes, slots) = self.move_page(segment, copy, *page, &mut scratch.old)?;
+                    (moved, seen) = (moved + bytes, seen + slots);
                     *page += 1;
                 }
                 Ok(*page < SHARDS * PAGES)
@@ -327,9 +330,15 @@ impl DiskHash {
         }
     }
 
-    /// Writes once more those of a page's records that lie in a segment; returns how many bytes they are. `copy`: the segment, or
-    /// nothing.
-    fn move_page(&self, segment: &Segment, copy: &[u8], page: usize, old: &mut Vec<u8>) -> Result<u64> {
+    /// Writes once more those of a page's records that lie in a segment; returns how many bytes they are, and how many slots were
+    /// looked at. `copy`: the segment, or nothing.
+    fn move_page(
+        &self,
+        segment: &Segment,
+        copy: &[u8],
+        page: usize,
+        old: &mut Vec<u8>,
+    ) -> Result<(u64, usize)> {
         let mut guard = self.alone(page / PAGES);
         let Shard { part, .. } = &mut *guard;
         let found: Vec<(usize, Slot)> = part.pages[page % PAGES].of_segment(segment.slot).collect();
@@ -361,7 +370,7 @@ impl DiskHash {
             part.enter_at((page % PAGES, index), slot, appended.len, head.len);
             moved += head.len as u64;
         }
-        Ok(moved)
+        Ok((moved, part.pages[page % PAGES].len()))
     }
 
     /// Writes once more what counts in a stretch of a segment; returns where to go on.
@@ -465,5 +474,44 @@ impl DiskHash {
         }
         self.log.note_name();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk_hash::DiskHashOptions;
+    use todana_core::{Action, Attributes, Durable, Engine, Record, Visitor};
+
+    struct Set;
+
+    impl Visitor for Set {
+        fn visit<'a>(&'a mut self, _old: Option<Record<'a>>) -> Action<'a> {
+            Action::Put(Record::new(b"value", Attributes::default()))
+        }
+    }
+
+    #[test]
+    fn a_step_through_a_long_index_ends_though_nothing_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || DiskHash::open(folder.path(), DiskHashOptions::default()).unwrap();
+        let hash = open();
+        hash.visit(b"crane", &mut Set).unwrap();
+        hash.close().unwrap();
+        drop(hash);
+        let hash = open();
+        for n in 0..2 * SLOTS_MAX as u32 {
+            hash.visit(&n.to_be_bytes(), &mut Set).unwrap();
+        }
+        let segment = hash.log.table().0.by_age().swap_remove(0);
+        let way = Way::Index { read: segment.len(), copy: Vec::new(), page: 0 };
+        let mut victim = Victim { segment, way };
+        let mut steps = 1;
+        while hash.compact(&mut victim).unwrap() {
+            steps += 1;
+        }
+        // Without a bound it is one.
+        assert_eq!(steps, 2);
+        assert!(hash.view(b"crane", &mut |_| ()).unwrap());
     }
 }
