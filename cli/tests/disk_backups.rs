@@ -92,7 +92,8 @@ fn a_tree_comes_back_to_memory_too_and_a_hash_says_what_it_becomes() {
 #[test]
 fn a_hash_that_is_damaged_is_backed_up_and_every_command_says_how_it_stands() {
     let folder = Folder::new();
-    fill(&folder, "x.hash", "old\ta value that is replaced\n");
+    // What stays keeps the segment, and with it what counts no more.
+    fill(&folder, "x.hash", "stays\t1\nold\ta value that is replaced\n");
     fill(&folder, "x.hash", "old\tnew\nother\t1\n");
     let segments = fs::read_dir(folder.path("x.hash")).unwrap().map(|entry| entry.unwrap().path());
     let what = b"a value that is replaced";
