@@ -74,17 +74,21 @@ fn received(stream: &[u8], portion: usize) -> (Result<BackedUp>, State) {
     (outcome, disk.state())
 }
 
-/// What has been taken for a whole backup is one.
+/// What has been taken for a whole backup is one, and what its maker had damaged is told when it comes as ever after.
 fn whole(disk: &CrashDisk, backed_up: &BackedUp) {
     let verified = verify(Arc::new(disk.clone()), Path::new(TARGET), &mut |_| ()).expect("it was received");
-    assert_eq!((verified.damages, verified.backup.as_ref()), (vec![], Some(backed_up)));
+    assert!(backed_up.is_hash || backed_up.damages.is_empty());
+    assert_eq!((verified.inherited, &verified.damages), (backed_up.damages.len(), &backed_up.damages));
+    let listed = BackedUp { damages: vec![], ..backed_up.clone() };
+    assert_eq!(verified.backup, Some(listed));
     assert_eq!(verified.log.1, backed_up.end);
     not_served(disk);
     match restored(disk) {
         Ok(_) => assert!(disk.state().files().contains_key(Path::new("/restored/identity"))),
-        // A stream may come without the log that its checkpoint needs.
+        // A hash becomes one again, nothing else. A stream may come without the log that its checkpoint needs.
         Err(error) => {
-            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            let kind = if backed_up.is_hash { ErrorKind::Invalid } else { ErrorKind::Corrupt };
+            assert_eq!(error.kind(), kind, "{error}");
             assert!(!disk.state().files().keys().any(|path| path.starts_with("/restored")), "{error}");
         }
     }
