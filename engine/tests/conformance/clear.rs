@@ -1,6 +1,7 @@
 //! Removing everything.
 
-use crate::subject::{Ends, Subject, put, scan, view};
+use crate::model::{scan, view};
+use crate::subject::{Ends, Subject, put};
 use crate::visitor::Set;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::Attributes;

@@ -1,7 +1,7 @@
 //! The shortest and the longest: keys, values, buffers.
 
-use crate::model::{Decided, Decision};
-use crate::subject::{Subject, name, put, remove, view};
+use crate::model::{Decided, Decision, name, view};
+use crate::subject::{Subject, put, remove};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use todana_core::{

@@ -1,7 +1,7 @@
 //! Engines that can live within a memory limit.
 
-use crate::model::{Decided, Decision};
-use crate::subject::{Map, Subject, assert_same, cases, remove, scan, view};
+use crate::model::{Decided, Decision, Map, assert_same, scan, view};
+use crate::subject::{Subject, cases, remove};
 use todana_core::{Attributes, Engine, ErrorKind, MemoryLimit, WhenFull};
 
 const LIMIT: u64 = 8 << 20;

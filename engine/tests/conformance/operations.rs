@@ -1,11 +1,11 @@
 //! Random operations with all attributes and sizes, each outcome compared with that of a `BTreeMap`.
 
-use crate::model::{self, Decided, Decision, Operation, attributes, owned};
-use crate::subject::{Map, Opened, Subject, assert_same, cases, name, put, remove, scan, view};
+use crate::model::operation::{Operation, attributes, operations};
+use crate::model::{Decided, Decision, Map, assert_same, operate, owned, scan, view};
+use crate::subject::{Opened, Subject, cases, put, remove};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
-use std::ops::{Bound, ControlFlow};
 use todana_core::{Attributes, Engine, SweepAim, UnixSeconds};
 
 #[derive(Clone, Debug)]
@@ -17,8 +17,6 @@ enum Step {
     Peek(Vec<u8>),
     /// Removes what is over at this second.
     Sweep(u64),
-    /// Walks so many records from here on, both ways.
-    Walk(Vec<u8>, bool, usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -29,12 +27,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let others = prop_oneof![
         2 => Just(Step::Reopen),
-        10 => short.clone().prop_map(Step::Peek),
+        10 => short.prop_map(Step::Peek),
         1 => any::<u32>().prop_map(|now| Step::Sweep(now.into())),
-        10 => (short, any::<bool>(), 1usize..100).prop_map(|(key, at, len)| Step::Walk(key, at, len)),
     ];
     let others = proptest::collection::vec((any::<prop::sample::Index>(), others), 0..40);
-    (model::operations(1..800), others).prop_map(|(operations, others)| {
+    (operations(1..800), others).prop_map(|(operations, others)| {
         let mut steps: Vec<Step> = operations.into_iter().map(Step::Do).collect();
         for (at, step) in others {
             steps.insert(at.index(steps.len()), step);
@@ -70,7 +67,6 @@ fn check(engine: &mut Opened, steps: &[Step]) {
                 assert_eq!(seen.as_ref(), model.get(key));
             }
             Step::Sweep(now) => sweep(&**engine, *now, &mut model),
-            Step::Walk(key, at, len) => walk(&**engine, key, *at, *len, &model),
         }
         if engine.status().records != model.len() as u64 {
             panic!("{} records counted, {} there, after {step:?}", engine.status().records, model.len());
@@ -80,48 +76,6 @@ fn check(engine: &mut Opened, steps: &[Step]) {
     engine.reopen();
     assert_same(&scan(&**engine, 100), &model, "the scan after reopening");
     assert_eq!(engine.status().records, model.len() as u64);
-}
-
-fn operate(engine: &dyn Engine, operation: &Operation, model: &mut Map) {
-    let (key, decision) = match operation {
-        Operation::Put(key, value, attributes) => (key, Decision::Put(value.clone(), *attributes)),
-        Operation::Retag(key, attributes) => (key, Decision::Retag(*attributes)),
-        Operation::Remove(key) => (key, Decision::Remove),
-        Operation::Keep(key) => (key, Decision::Keep),
-        Operation::View(key) => {
-            assert!(view(engine, key).as_ref() == model.get(key), "{} differs", name(key));
-            return;
-        }
-        Operation::Maintain => {
-            let ends = (0..100_000).any(|_| !engine.maintain());
-            assert!(ends, "housekeeping comes to an end");
-            return;
-        }
-        Operation::Scan => return assert_same(&scan(engine, usize::MAX), model, "a scan"),
-        Operation::ScanInPieces(piece) => {
-            return assert_same(&scan(engine, *piece), model, "a scan in pieces");
-        }
-        Operation::Clear => {
-            engine.clear(&mut || ()).unwrap();
-            model.clear();
-            return;
-        }
-    };
-    let old = model.get(key).cloned();
-    let (new, applies) = match &decision {
-        Decision::Keep => (old.clone(), false),
-        Decision::Put(value, attributes) => (Some((value.clone(), *attributes)), true),
-        Decision::Retag(attributes) => (old.clone().map(|(value, _)| (value, *attributes)), old.is_some()),
-        Decision::Remove => (None, old.is_some()),
-    };
-    let mut visitor = Decided::new(decision);
-    engine.visit(key, &mut visitor).unwrap();
-    assert!(visitor.seen == old, "{} was shown otherwise than it is", name(key));
-    assert!(visitor.applied == applies.then(|| new.clone()), "{} was applied otherwise", name(key));
-    match new {
-        Some(new) => model.insert(key.clone(), new),
-        None => model.remove(key),
-    };
 }
 
 /// A whole round of an engine that can be swept.
@@ -142,29 +96,6 @@ fn sweep(engine: &dyn Engine, now: u64, model: &mut Map) {
         assert!(rounds < 10, "{removed} of {over} were removed");
     }
     assert_eq!(removed, over);
-}
-
-fn walk(engine: &dyn Engine, key: &[u8], at: bool, len: usize, model: &Map) {
-    let Some(ordered) = engine.ordered() else { return };
-    let from = if at { Bound::Included(key) } else { Bound::Excluded(key) };
-    let mut found = Vec::new();
-    let mut see = |key: &[u8], record: todana_core::Record<'_>| {
-        found.push((key.to_vec(), owned(record)));
-        if found.len() % len == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    ordered.ascend(from, &mut see).unwrap();
-    let up = std::mem::take(&mut found);
-    let mut see = |key: &[u8], record: todana_core::Record<'_>| {
-        found.push((key.to_vec(), owned(record)));
-        if found.len() % len == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    };
-    ordered.descend(from, &mut see).unwrap();
-    let owned = |(key, record): (&Vec<u8>, &(Vec<u8>, Attributes))| (key.clone(), record.clone());
-    let above = model.range::<[u8], _>((from, Bound::Unbounded)).take(len).map(owned).collect::<Vec<_>>();
-    let below =
-        model.range::<[u8], _>((Bound::Unbounded, from)).rev().take(len).map(owned).collect::<Vec<_>>();
-    assert!(up == above, "upwards from {}", name(key));
-    assert!(found == below, "downwards from {}", name(key));
 }
 
 pub(crate) fn growth_and_shrinkage_lose_no_record(subject: &Subject) {

@@ -1,7 +1,7 @@
 //! Engines that keep their records in order: walks both ways, from every kind of bound.
 
-use crate::model::owned;
-use crate::subject::{Ends, Map, Subject, cases, put, remove};
+use crate::model::{Map, owned};
+use crate::subject::{Ends, Subject, cases, put, remove};
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{Attributes, Engine};

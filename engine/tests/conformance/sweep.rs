@@ -1,6 +1,7 @@
 //! Engines whose records can be swept: what is over goes, all else stays as it was.
 
-use crate::subject::{Map, Subject, assert_same, put, scan};
+use crate::model::{Map, assert_same, scan};
+use crate::subject::{Subject, put};
 use std::collections::BTreeSet;
 use todana_core::{Attributes, Engine, Expiry, SweepAim, UnixSeconds};
 
