@@ -1,5 +1,7 @@
 //! Engines in memory within a limit: what each of them promises.
 
+#[macro_use]
+mod in_memory;
 mod visitor;
 
 use todana_core::{
@@ -11,42 +13,28 @@ use visitor::{Remove, Set};
 /// How an engine is made.
 type Make = fn(MemoryLimit) -> Box<dyn Engine>;
 
-/// One module of tests for an engine.
-macro_rules! engine {
-    ($name:ident, $make:expr, $($promise:ident)*) => {
-        mod $name {
-            use super::*;
-
-            $(#[test] fn $promise() { super::$promise($make); })*
-        }
-    };
-    ($name:ident, $make:expr) => {
-        engine! { $name, $make,
-            eviction_keeps_within_the_limit_whatever_the_sizes_do
-            a_huge_record_pushes_others_out_and_a_monstrous_one_is_refused
-            without_eviction_the_limit_refuses_and_forgets_nothing
-            a_lowered_limit_is_reached_by_housekeeping
-            the_oldest_records_of_a_full_engine_go_first
-            memory_follows_the_live_bytes_after_mass_deletion
-            a_full_engine_still_takes_new_attributes_for_what_it_holds
-            memory_counts_until_the_system_has_it_back
-            a_value_counts_until_its_last_reader_lets_go
-            a_buffer_counts_by_what_is_in_it_and_becomes_the_value_as_it_is
-            a_buffer_makes_others_go_as_it_fills_but_never_more_than_its_share
-            buffers_share_half_of_a_full_memory_and_short_ones_come_in_beside_them
-            without_eviction_a_buffer_is_refused_where_it_cannot_fit
-        }
-    };
+engines_in_memory! {
+    |limit| {
+        let options = MemHashOptions { shards: Some(2), seed: Some(1), limit, ..Default::default() };
+        Box::new(MemHash::new(options).unwrap())
+    },
+    |limit| {
+        Box::new(MemTree::new(MemTreeOptions { partitions: Some(2), limit, ..Default::default() }).unwrap())
+    },
+    eviction_keeps_within_the_limit_whatever_the_sizes_do
+    a_huge_record_pushes_others_out_and_a_monstrous_one_is_refused
+    without_eviction_the_limit_refuses_and_forgets_nothing
+    a_lowered_limit_is_reached_by_housekeeping
+    the_oldest_records_of_a_full_engine_go_first
+    memory_follows_the_live_bytes_after_mass_deletion
+    a_full_engine_still_takes_new_attributes_for_what_it_holds
+    memory_counts_until_the_system_has_it_back
+    a_value_counts_until_its_last_reader_lets_go
+    a_buffer_counts_by_what_is_in_it_and_becomes_the_value_as_it_is
+    a_buffer_makes_others_go_as_it_fills_but_never_more_than_its_share
+    buffers_share_half_of_a_full_memory_and_short_ones_come_in_beside_them
+    without_eviction_a_buffer_is_refused_where_it_cannot_fit
 }
-
-engine!(mem_hash, |limit| {
-    Box::new(
-        MemHash::new(MemHashOptions { shards: Some(2), seed: Some(1), limit, ..Default::default() }).unwrap(),
-    )
-});
-engine!(mem_tree, |limit| {
-    Box::new(MemTree::new(MemTreeOptions { partitions: Some(2), limit, ..Default::default() }).unwrap())
-});
 
 const UNLIMITED: MemoryLimit = MemoryLimit { bytes: None, when_full: WhenFull::Evict };
 

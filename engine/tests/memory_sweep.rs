@@ -1,5 +1,8 @@
 //! The sweep of engines in memory: what is over goes, all else stays as it was, however records lie and whatever happens meanwhile.
 
+#[macro_use]
+mod in_memory;
+
 use std::collections::BTreeMap;
 use todana_core::{
     Action, Attributes, Engine, Expiry, Perishable, Place, Record, SweepAim, UnixSeconds, Visitor,
@@ -9,33 +12,19 @@ use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
 /// How an engine is made.
 type Make = fn() -> Box<dyn Engine>;
 
-/// One module of tests for an engine.
-macro_rules! engine {
-    ($name:ident, $make:expr, $($promise:ident)*) => {
-        mod $name {
-            use super::*;
-
-            $(#[test] fn $promise() { super::$promise($make); })*
-        }
-    };
-    ($name:ident, $make:expr) => {
-        engine! { $name, $make,
-            a_round_removes_what_is_over_and_nothing_else
-            what_a_sweep_removes_gives_its_memory_back
-            all_records_of_one_second_go_in_one_round
-            what_slips_through_while_the_engine_grows_goes_in_the_next_round
-            a_step_ends_after_about_what_it_was_given
-            an_unknown_place_is_the_end
-        }
-    };
+engines_in_memory! {
+    || {
+        let options = MemHashOptions { seed: Some(7), shards: Some(4), ..Default::default() };
+        Box::new(MemHash::new(options).unwrap())
+    },
+    || Box::new(MemTree::new(MemTreeOptions { partitions: Some(4), ..Default::default() }).unwrap()),
+    a_round_removes_what_is_over_and_nothing_else
+    what_a_sweep_removes_gives_its_memory_back
+    all_records_of_one_second_go_in_one_round
+    what_slips_through_while_the_engine_grows_goes_in_the_next_round
+    a_step_ends_after_about_what_it_was_given
+    an_unknown_place_is_the_end
 }
-
-engine!(mem_hash, || {
-    Box::new(MemHash::new(MemHashOptions { seed: Some(7), shards: Some(4), ..Default::default() }).unwrap())
-});
-engine!(mem_tree, || {
-    Box::new(MemTree::new(MemTreeOptions { partitions: Some(4), ..Default::default() }).unwrap())
-});
 
 struct Set<'a>(&'a [u8], Expiry);
 
