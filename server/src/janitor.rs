@@ -74,7 +74,8 @@ pub(crate) fn outside_bytes(last: u64, resident_bytes: u64, before: u64, after: 
 
 /// What the engine may hold so that the process stays within `limit_bytes`.
 pub(crate) fn engine_limit(limit_bytes: u64, outside_bytes: u64) -> u64 {
-    // What the measurement cannot see yet: buffers that come and go between two ticks.
+    // What the measurement cannot see yet: buffers that come and go between two ticks. A 128th of the limit, within 512 KiB and 16 MiB, as it
+    // depends on clients more than on the limit; of a small limit no more than a 32nd, as the records need the room.
     let margin = (limit_bytes / 32).min(512 << 10).max(limit_bytes / 128).min(16 << 20);
     // Whatever the rest takes, a little is left to store in: refusing everything would help nobody.
     limit_bytes.saturating_sub(outside_bytes + margin).max(limit_bytes / 16)
