@@ -287,14 +287,14 @@ impl Database {
             Change::Put { key, record } => {
                 self.versions.have_been_made_to(record.attributes.version);
                 self.sweep.note_expiry(record.attributes.expiry);
-                self.engine.visit(key, &mut Replay(Action::Put(record)))
+                self.engine.visit(key, &mut Regardless(Action::Put(record)))
             }
             Change::Retag { key, attributes } => {
                 self.versions.have_been_made_to(attributes.version);
                 self.sweep.note_expiry(attributes.expiry);
-                self.engine.visit(key, &mut Replay(Action::Retag(attributes)))
+                self.engine.visit(key, &mut Regardless(Action::Retag(attributes)))
             }
-            Change::Remove { key } => self.engine.visit(key, &mut Replay(Action::Remove)),
+            Change::Remove { key } => self.engine.visit(key, &mut Regardless(Action::Remove)),
             Change::Clear => {
                 self.flush.restore(None);
                 self.engine.clear(&mut || ())
@@ -334,7 +334,7 @@ impl Database {
     }
 
     /// A visit of a commit's.
-    pub(crate) fn visit_past_gate(&self, key: &[u8], visitor: &mut Replay<'_>) -> Result<()> {
+    pub(crate) fn visit_past_gate(&self, key: &[u8], visitor: &mut Regardless<'_>) -> Result<()> {
         if let Action::Put(record) = visitor.0 {
             self.note_expiry(record.attributes.expiry);
         }
@@ -932,7 +932,7 @@ impl Database {
             _ => {}
         }
         if discards {
-            let _ = self.visit(space, lane, key, now, &mut Remove);
+            let _ = self.visit(space, lane, key, now, &mut Regardless(Action::Remove));
         }
     }
 
@@ -1184,28 +1184,15 @@ pub(crate) struct Stand {
     pub(crate) version: u64,
 }
 
-/// Does as it was told before.
-pub(crate) struct Replay<'r>(pub(crate) Action<'r>);
+/// Does as it is told, whatever is there.
+pub(crate) struct Regardless<'r>(pub(crate) Action<'r>);
 
-impl Visitor for Replay<'_> {
+impl Visitor for Regardless<'_> {
     fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
         self.0
     }
 
     fn overwrites(&self) -> bool {
         matches!(self.0, Action::Put(_) | Action::Remove)
-    }
-}
-
-/// Removes whatever is there.
-struct Remove;
-
-impl Visitor for Remove {
-    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
-        Action::Remove
-    }
-
-    fn overwrites(&self) -> bool {
-        true
     }
 }

@@ -4,6 +4,7 @@
 //! their use: noting uses on disk would cost a write a read.
 
 use super::name::{Kind, Name, Tuning};
+use crate::database::Regardless;
 use crate::{Database, Lane};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
@@ -61,7 +62,9 @@ impl Limiter {
         if self.writes.fetch_add(1, Ordering::Relaxed) % self.every != self.every - 1 {
             return Ok(());
         }
-        self.relieve(database, written, &mut |key| database.visit_record(lane, key, &mut Take))
+        self.relieve(database, written, &mut |key| {
+            database.visit_record(lane, key, &mut Regardless(Action::Remove))
+        })
     }
 
     /// The same for what transactions have written, and for what was there before it was limited; to be called again and again. Some tens of
@@ -75,7 +78,7 @@ impl Limiter {
         let Some(transaction) = database.try_begin(lane) else { return Ok(()) };
         let surplus = self.surplus(database).max(self.heavy(database)).min(VICTIMS_MAX);
         for key in victims(database, &mut hand, surplus, &[])? {
-            transaction.visit_record(&key, &mut Take)?;
+            transaction.visit_record(&key, &mut Regardless(Action::Remove))?;
         }
         drop(hand);
         transaction.commit()
@@ -143,18 +146,6 @@ fn victims(database: &Database, hand: &mut Option<Place>, count: u64, spared: &[
     // Those that lie together come together.
     victims.truncate(usize::try_from(count).unwrap_or(usize::MAX));
     Ok(victims)
-}
-
-struct Take;
-
-impl Visitor for Take {
-    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
-        Action::Remove
-    }
-
-    fn overwrites(&self) -> bool {
-        true
-    }
 }
 
 /// Lets a visitor look, and refuses what it wants changed.

@@ -19,7 +19,7 @@ use crate::counters::Lane;
 use crate::update_log::{Change, Gathered, Position, UpdateLog};
 use crate::{
     Database, Db,
-    database::{Replay, unwritable},
+    database::{Regardless, unwritable},
 };
 use layer::{Layer, Owned};
 use std::borrow::Cow;
@@ -356,7 +356,7 @@ fn make<'c>(
     changes: impl IntoIterator<Item = (&'c [u8], Option<&'c Owned>)>,
 ) -> Result<()> {
     for (key, record) in changes {
-        database.visit_past_gate(key, &mut Replay(action(record)))?;
+        database.visit_past_gate(key, &mut Regardless(action(record)))?;
     }
     Ok(())
 }
