@@ -4,7 +4,8 @@
 //! what had been promised to be on disk when it began. Then the disk is put back to each moment, loses its power, comes up and is
 //! opened: there must be what the session had after one of its changes, and not an earlier one than was promised.
 //!
-//! `TODANA_CRASH=full` takes every moment, in several ways; without it one in some, each in one way.
+//! `TODANA_CRASH=full` takes every moment, in several ways; without it one in some, each in one way. What comes up is opened
+//! mapped or not as the dice fall, and so is the session.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
@@ -27,7 +28,7 @@ fn is_full() -> bool {
 
 /// Opens what came up; its records are those of a moment, none before `promised`.
 fn check(state: State, moments: &[Records], promised: usize, begun: usize, story: &str, dice: &mut Dice) {
-    let disk = CrashDisk::with(state);
+    let disk = CrashDisk::shown_or_read(state, dice.coin());
     let hash = open(&disk).unwrap_or_else(|error| panic!("{story}: {error}"));
     let found = records(&hash);
     let moment = (promised..=begun).find(|&moment| moments[moment] == found);
@@ -52,7 +53,7 @@ fn check(state: State, moments: &[Records], promised: usize, begun: usize, story
     let state = disk.state().reboot(dice.roll(1 << 40));
     disk.stop();
     drop(hash);
-    let disk = CrashDisk::with(state);
+    let disk = CrashDisk::shown_or_read(state, dice.coin());
     let hash = open(&disk).unwrap_or_else(|error| panic!("{story}, once more: {error}"));
     assert_eq!(records(&hash), expected, "{story}, once more");
 }
@@ -62,6 +63,7 @@ fn after_a_crash_at_any_operation_the_state_is_one_that_was_and_not_before_what_
     let seeds: &[u64] = if is_full() { &[1, 2, 3, 4] } else { &[1] };
     for &seed in seeds {
         let disk = CrashDisk::new();
+        disk.show_in_memory(seed % 2 == 1);
         // The moment that is on disk in the upper half, the one that has begun in the lower.
         let told = Arc::new(AtomicU64::new(0));
         let note = Arc::clone(&told);
@@ -77,6 +79,7 @@ fn after_a_crash_at_any_operation_the_state_is_one_that_was_and_not_before_what_
             }
         });
         let journal = disk.journal();
+        assert_eq!(disk.shown() > 0, seed % 2 == 1);
         eprintln!("seed {seed}: {} moments, {} operations on the disk", moments.len(), journal.len());
         assert!(journal.len() > 2_000, "the session does too little: {}", journal.len());
         let mut dice = Dice::new(seed);
@@ -177,6 +180,7 @@ fn a_second_opening_is_refused_while_the_first_one_lasts() {
 #[test]
 fn a_copy_is_what_was_there_at_one_moment_and_the_original_goes_on() {
     let disk = CrashDisk::new();
+    disk.show_in_memory(true);
     let mut dice = Dice::new(5);
     let hash = open(&disk).unwrap();
     let mut expected = Records::new();
@@ -214,7 +218,8 @@ fn any_changed_bit_is_told_or_changes_nothing() {
         for bit in (0..bytes.len() * 8).step_by(step) {
             let mut flipped = state.clone();
             flipped.flip(&path, bit);
-            match open(&CrashDisk::with(flipped)).and_then(|hash| kept::try_records(&hash)) {
+            let flipped = CrashDisk::shown_or_read(flipped, dice.coin());
+            match open(&flipped).and_then(|hash| kept::try_records(&hash)) {
                 Ok(found) => {
                     assert_eq!(found, expected, "bit {bit} of {}", path.display());
                     harmless += 1;
@@ -248,7 +253,8 @@ fn a_file_cut_at_any_length_is_told_or_changes_nothing() {
         for len in 0..bytes.len() {
             let mut cut = state.clone();
             cut.put(&path, bytes[..len].to_vec());
-            match open(&CrashDisk::with(cut)).and_then(|hash| kept::try_records(&hash)) {
+            let cut = CrashDisk::shown_or_read(cut, dice.coin());
+            match open(&cut).and_then(|hash| kept::try_records(&hash)) {
                 Ok(found) => assert_eq!(found, expected, "{} cut at {len}", path.display()),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
             }

@@ -10,13 +10,17 @@
 //! After a reboot, synced bytes and names are there. Of those that were not, each block of 512 bytes holds what it held at
 //! some moment since the last sync, each on its own, perhaps torn in the middle; each name was made, changed and removed,
 //! or was not.
+//!
+//! Its files can be shown in memory, too: each that is has a twin among the machine's files, which every change reaches as it
+//! reaches the file, and whose pages are what is seen.
 #![allow(dead_code)] // Each test uses its part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, IoSlice};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use todana_engine::disk::{Disk, File};
+use todana_engine::disk::{Disk, File, MappedFile, SystemDisk};
 
 const BLOCK: usize = 512;
 
@@ -306,15 +310,17 @@ impl State {
         content.unsynced.push(change);
     }
 
+    /// The files that have a name.
+    fn numbers(&self) -> BTreeSet<u64> {
+        let number = |node: &Node| match node {
+            Node::File(number) => Some(*number),
+            Node::Directory => None,
+        };
+        self.names.values().filter_map(number).collect()
+    }
+
     fn used(&self) -> u64 {
-        let numbers: BTreeSet<u64> = self
-            .names
-            .values()
-            .filter_map(|node| match node {
-                Node::File(number) => Some(*number),
-                Node::Directory => None,
-            })
-            .collect();
+        let numbers = self.numbers();
         numbers.iter().map(|number| self.files[number].bytes.len() as u64).sum()
     }
 }
@@ -419,6 +425,9 @@ struct Inner {
     capacity: Option<u64>,
     stopped: bool,
     locked: BTreeSet<PathBuf>,
+    shows: bool,
+    /// Of files that have been shown in memory.
+    twins: BTreeMap<u64, Box<dyn File>>,
 }
 
 /// The disk; its clones are the same one.
@@ -438,14 +447,38 @@ impl CrashDisk {
         disk
     }
 
+    /// Whether its files can be shown in memory from now on; at first they are only read.
+    pub(crate) fn show_in_memory(&self, shows: bool) {
+        self.inner().shows = shows;
+    }
+
+    /// One that holds this, and shows its files in memory or does not.
+    pub(crate) fn shown_or_read(state: State, shows: bool) -> CrashDisk {
+        let disk = CrashDisk::with(state);
+        disk.show_in_memory(shows);
+        disk
+    }
+
+    /// How many files are shown in memory, or were and are still there.
+    pub(crate) fn shown(&self) -> usize {
+        self.inner().twins.len()
+    }
+
     /// As programs see it now, and what would survive.
     pub(crate) fn state(&self) -> State {
         self.inner().state.clone()
     }
 
-    /// What is on it changes by itself.
+    /// What is on it changes by itself. Nobody reads from it at that time.
     pub(crate) fn damage(&self, damage: impl FnOnce(&mut State)) {
-        damage(&mut self.inner().state);
+        let mut inner = self.inner();
+        let inner = &mut *inner;
+        damage(&mut inner.state);
+        for (number, twin) in &inner.twins {
+            let bytes = &inner.state.files[number].bytes;
+            twin.write_at(0, &mut [IoSlice::new(bytes)]).expect("there is room for a twin");
+            twin.set_len(bytes.len() as u64).expect("it can be cut");
+        }
     }
 
     /// From now on all operations are noted, each with what `note` says when it begins.
@@ -515,11 +548,11 @@ impl CrashDisk {
                 let part = bytes[..bytes.len() - (grows - free).min(bytes.len() as u64) as usize].to_vec();
                 let part = Op::Write { file: *file, offset: *offset, bytes: part };
                 inner.journal.iter_mut().for_each(|journal| journal.push(Step { op: part.clone(), note }));
-                inner.state.apply(&part)?;
+                inner.apply(&part)?;
                 return Err(ErrorKind::StorageFull.into());
             }
         }
-        let outcome = inner.state.apply(&op)?;
+        let outcome = inner.apply(&op)?;
         inner.journal.iter_mut().for_each(|journal| journal.push(Step { op: op.clone(), note }));
         Ok(outcome)
     }
@@ -528,6 +561,59 @@ impl CrashDisk {
 impl Inner {
     fn runs(&self) -> io::Result<()> {
         if self.stopped { Err(io::Error::other("the machine has stopped")) } else { Ok(()) }
+    }
+
+    /// Does it, and to the file's twin as well.
+    fn apply(&mut self, op: &Op) -> io::Result<u64> {
+        let outcome = self.state.apply(op)?;
+        match op {
+            Op::Write { file, offset, bytes } => {
+                if let Some(twin) = self.twins.get(file) {
+                    twin.write_at(*offset, &mut [IoSlice::new(bytes)])?;
+                }
+            }
+            Op::SetLen { file, len } => self.twins.get(file).map_or(Ok(()), |twin| twin.set_len(*len))?,
+            // Nobody appends to what has no name any more; a mapping of it lasts.
+            Op::Remove { .. } | Op::Rename { .. } => {
+                let named: BTreeSet<u64> = self.state.numbers();
+                self.twins.retain(|number, _| named.contains(number));
+            }
+            _ => {}
+        }
+        Ok(outcome)
+    }
+
+    /// Shows the first `len` bytes of a file.
+    fn map(&mut self, number: u64, len: u64) -> Option<MappedFile> {
+        if !self.shows {
+            return None;
+        }
+        if !self.twins.contains_key(&number) {
+            let file = twin();
+            file.write_at(0, &mut [IoSlice::new(&self.state.files[&number].bytes)]).ok()?;
+            self.twins.insert(number, file);
+        }
+        self.twins[&number].map(len)
+    }
+}
+
+/// A file in memory, where the machine has that, without a name.
+fn twin() -> Box<dyn File> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let memory = Path::new("/dev/shm");
+    let folder = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+    loop {
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!("todana-twin-{}-{number}", std::process::id()));
+        match SystemDisk.create(&path) {
+            Ok(file) => {
+                SystemDisk.remove(&path).expect("it has just been made");
+                return file;
+            }
+            // Of a process of the same number, which was killed just then.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => panic!("{}: {error}", path.display()),
+        }
     }
 }
 
@@ -642,6 +728,10 @@ impl File for CrashFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.act(Op::SetLen { file: self.number, len })
+    }
+
+    fn map(&self, len: u64) -> Option<MappedFile> {
+        self.disk.inner().map(self.number, len)
     }
 
     fn sync(&self) -> io::Result<()> {
