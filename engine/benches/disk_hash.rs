@@ -1,13 +1,13 @@
 //! Questions to `disk_hash`, each answered in one run:
 //!
 //! - `speed`: CPU time per load, get, miss and update (its compaction included), 8/8 and 16/400 bytes, all of it in the
-//!   system's cache; read by way of a mapping, with a block cache, and by system calls alone.
+//!   system's cache; read by way of a mapping, with a block cache, and by system calls alone. `mapped`: the first of these only.
 //! - `space`: bytes of files for each byte that counts, after overwriting everything five times; bytes written for each
 //!   that was asked for.
 //! - `opening`: memory of the index, and seconds to open after a clean close and after a kill.
 //! - `commits`: writes a second that are on disk one by one, by threads.
 //!
-//! Run: `cargo bench -p todana-engine --bench disk_hash -- QUESTION [RECORDS [DIRECTORY]]`; all questions without arguments.
+//! Run: `cargo bench -p todana-engine --bench disk_hash -- QUESTION [RECORDS [DIRECTORY [SHAPE]]]`; all questions without arguments.
 
 #[path = "../tests/visitor/mod.rs"]
 #[allow(dead_code)]
@@ -51,8 +51,8 @@ struct Shape {
     value: Vec<u8>,
 }
 
-fn shapes(records: Option<u64>) -> [Shape; 2] {
-    [
+fn shapes(records: Option<u64>) -> Vec<Shape> {
+    let mut shapes = vec![
         Shape { name: "8/8", records: records.unwrap_or(2_000_000), digits: 8, value: b"12345678".to_vec() },
         Shape {
             name: "16/400",
@@ -60,7 +60,11 @@ fn shapes(records: Option<u64>) -> [Shape; 2] {
             digits: 16,
             value: vec![b'v'; 400],
         },
-    ]
+    ];
+    if let Some(wanted) = std::env::args().skip(1).filter(|word| !word.starts_with("--")).nth(3) {
+        shapes.retain(|shape| shape.name == wanted);
+    }
+    shapes
 }
 
 fn fresh(directory: &Path) -> PathBuf {
@@ -86,6 +90,15 @@ fn each(records: u64, work: impl FnOnce()) -> f64 {
 }
 
 fn speed(records: Option<u64>, directory: &Path) {
+    speed_by(&[(true, 0), (false, 64 << 20), (false, 0)], records, directory);
+}
+
+fn mapped(records: Option<u64>, directory: &Path) {
+    speed_by(&[(true, 0)], records, directory);
+}
+
+/// `ways`: whether files are mapped, and bytes of the cache of their blocks.
+fn speed_by(ways: &[(bool, u64)], records: Option<u64>, directory: &Path) {
     println!("# speed: CPU microseconds each");
     for Shape { name, records, digits, value } in shapes(records) {
         // One behind the other in memory, so that the keys themselves cost nothing.
@@ -95,7 +108,7 @@ fn speed(records: Option<u64>, directory: &Path) {
         let keys = list(&|n| n);
         let order = list(&|n| arbitrary(n) % records);
         let misses = list(&|n| records + arbitrary(n) % records);
-        for (is_mapped, cache_bytes) in [(true, 0), (false, 64 << 20), (false, 0)] {
+        for &(is_mapped, cache_bytes) in ways {
             let path = fresh(directory);
             let options = DiskHashOptions { is_mapped, cache_bytes, ..DiskHashOptions::default() };
             let hash = DiskHash::open(&path, options).expect("it opens");
@@ -259,11 +272,12 @@ fn main() {
     let directory = words.get(2).map_or_else(std::env::temp_dir, PathBuf::from);
     for (name, ask) in [
         ("speed", speed as fn(Option<u64>, &Path)),
+        ("mapped", mapped),
         ("space", space),
         ("opening", opening),
         ("commits", commits),
     ] {
-        if question == name || question == "all" {
+        if question == name || question == "all" && name != "mapped" {
             ask(records, &directory);
         }
     }

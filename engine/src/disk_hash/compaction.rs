@@ -341,7 +341,8 @@ impl DiskHash {
     ) -> Result<(u64, usize)> {
         let mut guard = self.alone(page / PAGES);
         let Shard { part, .. } = &mut *guard;
-        let found: Vec<(usize, Slot)> = part.pages[page % PAGES].of_segment(segment.slot).collect();
+        let mut found = Vec::with_capacity(64);
+        part.pages[page % PAGES].of_segment(segment.slot, &mut found);
         for (_, slot) in &found {
             segment.prefetch(u64::from(slot.location().unit) * 8, slot.class());
         }

@@ -10,7 +10,7 @@
 //!
 //! Always true: nonempty slots ascend by hash, each at its home or behind, without an empty slot between home and it.
 
-use crate::raw;
+use crate::raw::{self, WINDOW};
 
 /// Where an entry lies: the slot of its segment, and the offset in units of 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,12 +129,28 @@ impl Page {
     /// The first of the slots with this tag: its index.
     #[inline]
     pub(crate) fn first(&self, tag: u32) -> Option<usize> {
-        self.next(tag, self.home(tag))
+        let mut from = self.home(tag);
+        // Empty slots look as if they were of tag 0.
+        if tag == 0 || self.slots.len() < WINDOW {
+            return self.first_by_one(tag, from);
+        }
+        loop {
+            // None of this tag is before its home, so that it does no harm to look there.
+            from = from.min(self.slots.len() - WINDOW);
+            let window = self.slots[from..].first_chunk()?;
+            let found = raw::equal(window, TAG_SHIFT, u64::MAX, tag.into());
+            if found != 0 {
+                return Some(from + found.trailing_zeros() as usize);
+            }
+            let last = window[WINDOW - 1];
+            from += WINDOW;
+            if last == 0 || Slot(last).tag() > tag || from >= self.slots.len() {
+                return None;
+            }
+        }
     }
 
-    /// The next slot with this tag at or behind an index.
-    #[inline]
-    pub(crate) fn next(&self, tag: u32, from: usize) -> Option<usize> {
+    fn first_by_one(&self, tag: u32, from: usize) -> Option<usize> {
         for (index, &bits) in self.slots.iter().enumerate().skip(from) {
             let found = Slot(bits).tag();
             if bits == 0 || found > tag {
@@ -145,6 +161,13 @@ impl Page {
             }
         }
         None
+    }
+
+    /// The next slot with this tag: that at `index`, which is right behind one, or none.
+    #[inline]
+    pub(crate) fn next(&self, tag: u32, index: usize) -> Option<usize> {
+        let bits = *self.slots.get(index)?;
+        (bits != 0 && Slot(bits).tag() == tag).then_some(index)
     }
 
     #[inline]
@@ -165,6 +188,18 @@ impl Page {
         }
         self.count += 1;
         let mut index = self.home(slot.tag());
+        if self.slots.len() >= WINDOW {
+            let from = index.min(self.slots.len() - WINDOW);
+            if let Some(window) = self.slots[from..].first_chunk_mut() {
+                let (behind, empty) = raw::behind(window, TAG_SHIFT, slot.tag().into());
+                let at = (behind & u32::MAX << (index - from)).trailing_zeros();
+                let gap = (empty & u32::MAX.checked_shl(at).unwrap_or(0)).trailing_zeros() as usize;
+                if gap < WINDOW {
+                    raw::insert(window, at as usize, gap, slot.0);
+                    return;
+                }
+            }
+        }
         while index < self.slots.len()
             && self.slots[index] != 0
             && Slot(self.slots[index]).tag() <= slot.tag()
@@ -199,11 +234,24 @@ impl Page {
         }
     }
 
-    /// The slots that lead to a segment, with their indices.
-    #[inline]
-    pub(crate) fn of_segment(&self, segment: u32) -> impl Iterator<Item = (usize, Slot)> + '_ {
-        let slots = self.slots.iter().enumerate().map(|(index, &bits)| (index, Slot(bits)));
-        slots.filter(move |(_, slot)| slot.location().slot == segment && slot.0 != 0)
+    /// The slots that lead to a segment, with their indices, in order.
+    pub(crate) fn of_segment(&self, segment: u32, into: &mut Vec<(usize, Slot)>) {
+        let (windows, rest) = self.slots.as_chunks();
+        let mut note = |index: usize| {
+            if self.slots[index] != 0 {
+                into.push((index, Slot(self.slots[index])));
+            }
+        };
+        for (nth, window) in windows.iter().enumerate() {
+            let mut found = raw::equal(window, UNIT_BITS, (1 << SLOT_BITS) - 1, segment.into());
+            while found != 0 {
+                note(nth * WINDOW + found.trailing_zeros() as usize);
+                found &= found - 1;
+            }
+        }
+        let start = windows.len() * WINDOW;
+        let leads = |(_, bits): &(usize, &u64)| Slot(**bits).location().slot == segment;
+        rest.iter().enumerate().filter(leads).for_each(|(index, _)| note(start + index));
     }
 
     /// The slots, in order.
@@ -303,7 +351,11 @@ mod tests {
             for step in 0..6000u32 {
                 let grows = step < 2500 || (4000..5000).contains(&step);
                 if grows || random.u8(..) < 60 {
-                    let tag = (1 << TAG_BITS) - 1 - random.u32(..spread);
+                    let tag = if spread == 50 {
+                        random.u32(..spread)
+                    } else {
+                        (1 << TAG_BITS) - 1 - random.u32(..spread)
+                    };
                     let slot = Slot::new(tag, 3, Location { slot: 1, unit: step + 8 });
                     page.insert(slot);
                     model.insert(slot.0);
@@ -317,9 +369,25 @@ mod tests {
                 }
                 if step % 97 == 0 {
                     assert_in_order(&page);
+                    for &bits in &model {
+                        let (slot, mut next) = (Slot(bits), page.first(Slot(bits).tag()));
+                        while next.is_some_and(|index| page.get(index) != slot) {
+                            next = page.next(slot.tag(), next.unwrap() + 1);
+                        }
+                        assert!(next.is_some(), "{slot:?}");
+                        let absent = slot.tag().wrapping_sub(1) & ((1 << TAG_BITS) - 1);
+                        let is_there = model.iter().any(|&bits| Slot(bits).tag() == absent);
+                        assert_eq!(page.first(absent).is_some(), is_there);
+                    }
                 }
             }
             assert_eq!(page.iter().map(|slot| slot.0).collect::<BTreeSet<_>>(), model);
+            for segment in 0..3 {
+                let mut found = Vec::new();
+                page.of_segment(segment, &mut found);
+                assert_eq!(found.len(), if segment == 1 { model.len() } else { 0 });
+                assert!(found.iter().all(|&(index, slot)| page.get(index) == slot));
+            }
             page.retain(|slot| slot.location().unit.is_multiple_of(2));
             model.retain(|&bits| Slot(bits).location().unit.is_multiple_of(2));
             assert_in_order(&page);

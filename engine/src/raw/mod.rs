@@ -9,6 +9,7 @@ mod mapped_file;
 mod mapping;
 mod prefetch;
 mod residency;
+mod words;
 
 pub(crate) use checksum::crc32c;
 pub(crate) use lmdb::{Lmdb, Snapshot, Table, Writing};
@@ -16,3 +17,4 @@ pub use mapped_file::MappedFile;
 pub(crate) use mapping::{Mapping, SYSTEM_PAGE};
 pub(crate) use prefetch::prefetch;
 pub use residency::release_start_up_memory;
+pub(crate) use words::{WINDOW, behind, equal, insert};

@@ -1,0 +1,158 @@
+//! Sixteen words of a table looked at together, by the processor's instructions for several at once.
+//!
+//! No branch depends on what the words are. Where one does, a processor that waits for their memory guesses, and when it has guessed
+//! wrongly, as often it must, throws away what it has done since; without, it goes on, and waits for the next table and for this one at once.
+//!
+//! Each function has a plain twin, which processors without AVX2 run.
+
+/// So many words are looked at together.
+pub(crate) const WINDOW: usize = 16;
+
+/// Bit n is set where bits of word n, shifted down by `shift` and under `mask`, are `wanted`.
+#[inline]
+pub(crate) fn equal(words: &[u64; WINDOW], shift: u32, mask: u64, wanted: u64) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has the instructions, as has just been asked.
+        return unsafe { by_instruction::equal(words, shift, mask, wanted) };
+    }
+    plain::equal(words, shift, mask, wanted)
+}
+
+/// Where a word belongs among those that ascend by their bits from `shift` on: bit n is set in the first where word n is 0 or greater
+/// in these than `bits`, in the second where it is 0. `shift` is not 0.
+#[inline]
+pub(crate) fn behind(words: &[u64; WINDOW], shift: u32, bits: u64) -> (u32, u32) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: as in `equal`.
+        return unsafe { by_instruction::behind(words, shift, bits) };
+    }
+    plain::behind(words, shift, bits)
+}
+
+/// Moves the words from `at` on up to before `gap` to the next place, which overwrites that of `gap`, and puts one at `at`.
+#[inline]
+pub(crate) fn insert(words: &mut [u64; WINDOW], at: usize, gap: usize, word: u64) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: as in `equal`.
+        return unsafe { by_instruction::insert(words, at, gap, word) };
+    }
+    plain::insert(words, at, gap, word);
+}
+
+mod plain {
+    use super::WINDOW;
+
+    pub(super) fn equal(words: &[u64; WINDOW], shift: u32, mask: u64, wanted: u64) -> u32 {
+        let bits = words.iter().map(|word| u32::from(word >> shift & mask == wanted));
+        bits.rev().fold(0, |bits, bit| bits << 1 | bit)
+    }
+
+    pub(super) fn behind(words: &[u64; WINDOW], shift: u32, bits: u64) -> (u32, u32) {
+        let both =
+            words.iter().map(|&word| (u32::from(word == 0 || word >> shift > bits), u32::from(word == 0)));
+        both.rev().fold((0, 0), |(behind, zero), (one, other)| (behind << 1 | one, zero << 1 | other))
+    }
+
+    #[inline(always)]
+    pub(super) fn insert(words: &mut [u64; WINDOW], at: usize, gap: usize, word: u64) {
+        let (mut now, mut before) = (*words, 0);
+        for (n, (new, old)) in now.iter_mut().zip(words.iter()).enumerate() {
+            let moved = if n > at && n <= gap { before } else { *old };
+            *new = if n == at { word } else { moved };
+            before = *old;
+        }
+        *words = now;
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod by_instruction {
+    use super::WINDOW;
+    use std::arch::x86_64::{
+        __m256i, _mm_cvtsi64_si128, _mm256_and_si256, _mm256_castsi256_pd, _mm256_cmpeq_epi64,
+        _mm256_cmpgt_epi64, _mm256_movemask_pd, _mm256_set_epi64x, _mm256_set1_epi64x, _mm256_setzero_si256,
+        _mm256_srl_epi64,
+    };
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn four(words: &[u64]) -> __m256i {
+        _mm256_set_epi64x(words[3] as i64, words[2] as i64, words[1] as i64, words[0] as i64)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn bits(lanes: __m256i) -> u32 {
+        _mm256_movemask_pd(_mm256_castsi256_pd(lanes)) as u32
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn equal(words: &[u64; WINDOW], shift: u32, mask: u64, wanted: u64) -> u32 {
+        let (shift, mask) = (_mm_cvtsi64_si128(i64::from(shift)), _mm256_set1_epi64x(mask as i64));
+        let wanted = _mm256_set1_epi64x(wanted as i64);
+        let mut found = 0;
+        for n in 0..WINDOW / 4 {
+            let shifted = _mm256_and_si256(_mm256_srl_epi64(four(&words[4 * n..]), shift), mask);
+            found |= bits(_mm256_cmpeq_epi64(shifted, wanted)) << (4 * n);
+        }
+        found
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn behind(words: &[u64; WINDOW], shift: u32, wanted: u64) -> (u32, u32) {
+        let (shift, wanted) = (_mm_cvtsi64_si128(i64::from(shift)), _mm256_set1_epi64x(wanted as i64));
+        let (mut greater, mut zero) = (0, 0);
+        for n in 0..WINDOW / 4 {
+            let four = four(&words[4 * n..]);
+            // Shifted by one at least, none is negative.
+            greater |= bits(_mm256_cmpgt_epi64(_mm256_srl_epi64(four, shift), wanted)) << (4 * n);
+            zero |= bits(_mm256_cmpeq_epi64(four, _mm256_setzero_si256())) << (4 * n);
+        }
+        (greater | zero, zero)
+    }
+
+    /// The plain one, in wider registers.
+    #[target_feature(enable = "avx2")]
+    pub(super) fn insert(words: &mut [u64; WINDOW], at: usize, gap: usize, word: u64) {
+        super::plain::insert(words, at, gap, word);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_instructions_find_is_what_their_plain_twins_find() {
+        let mut random = fastrand::Rng::with_seed(5);
+        for _ in 0..20_000 {
+            let (shift, spread) = (random.u32(1..60), random.u64(1..50));
+            let mut words: [u64; WINDOW] = std::array::from_fn(|_| {
+                let word = random.u64(..spread) << shift | random.u64(..) & ((1 << shift) - 1);
+                if random.u8(..) < 60 { 0 } else { word }
+            });
+            let wanted = random.u64(..spread);
+            for mask in [u64::MAX, 7] {
+                let found = equal(&words, shift, mask, wanted);
+                assert_eq!(found, plain::equal(&words, shift, mask, wanted));
+                assert_eq!(found >> 3 & 1 == 1, words[3] >> shift & mask == wanted);
+            }
+            let found = behind(&words, shift, wanted);
+            assert_eq!(found, plain::behind(&words, shift, wanted));
+            assert_eq!(found.1 >> 9 & 1 == 1, words[9] == 0);
+            assert_eq!(found.0 >> 9 & 1 == 1, words[9] == 0 || words[9] >> shift > wanted);
+            let gap = random.usize(..WINDOW);
+            let at = random.usize(..=gap);
+            let mut model = words.to_vec();
+            model.remove(gap);
+            model.insert(at, 77);
+            let mut twin = words;
+            plain::insert(&mut twin, at, gap, 77);
+            insert(&mut words, at, gap, 77);
+            assert_eq!((&words[..], &twin[..]), (&model[..], &model[..]));
+        }
+    }
+}
