@@ -48,14 +48,38 @@ impl Dice {
 /// What changes something. Files go by number: a name can be another file's later.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
-    Create { path: PathBuf },
-    Write { file: u64, offset: u64, bytes: Vec<u8> },
-    SetLen { file: u64, len: u64 },
-    Sync { file: u64 },
-    Rename { from: PathBuf, to: PathBuf },
-    Remove { path: PathBuf },
-    SyncDirectory { path: PathBuf },
-    MakeDirectory { path: PathBuf },
+    Create {
+        path: PathBuf,
+    },
+    Write {
+        file: u64,
+        offset: u64,
+        bytes: Vec<u8>,
+    },
+    SetLen {
+        file: u64,
+        len: u64,
+    },
+    Sync {
+        file: u64,
+    },
+    Rename {
+        from: PathBuf,
+        to: PathBuf,
+    },
+    Remove {
+        path: PathBuf,
+    },
+    SyncDirectory {
+        path: PathBuf,
+    },
+    MakeDirectory {
+        path: PathBuf,
+    },
+    /// The power is lost, and there again.
+    Reboot {
+        seed: u64,
+    },
 }
 
 /// An operation, and what the test knew when it began.
@@ -180,6 +204,7 @@ impl State {
                 }
                 self.directory(path)?;
             }
+            Op::Reboot { seed } => *self = self.reboot(*seed),
         }
         Ok(0)
     }
@@ -192,7 +217,7 @@ impl State {
                 let _ = self.apply(&Op::Write { file: *file, offset: *offset, bytes: part });
             }
             // Neither done nor undone: some of it reaches the platters, as at any crash.
-            Op::Sync { .. } | Op::SyncDirectory { .. } => {}
+            Op::Sync { .. } | Op::SyncDirectory { .. } | Op::Reboot { .. } => {}
             // On the way to the platters, or not yet asked for.
             _ if dice.coin() => {
                 let _ = self.apply(op);
@@ -496,6 +521,22 @@ impl CrashDisk {
     /// Everything fails from now on: the process is as good as dead.
     pub(crate) fn stop(&self) {
         self.inner().stopped = true;
+    }
+
+    /// Comes up again, after the power was lost or, without a seed, only the process. Whoever had it open must have dropped
+    /// that: it has been stopped.
+    pub(crate) fn come_up(&self, power_lost: Option<u64>) {
+        let note = self.inner().note.clone();
+        let note = note.map_or(0, |note| note());
+        let mut inner = self.inner();
+        assert!(inner.stopped, "nobody has stopped it");
+        inner.stopped = false;
+        inner.twins.clear();
+        if let Some(seed) = power_lost {
+            let op = Op::Reboot { seed };
+            inner.journal.iter_mut().for_each(|journal| journal.push(Step { op: op.clone(), note }));
+            inner.state.apply(&op).expect("it always comes up");
+        }
     }
 
     /// Every operation is shown to this first.

@@ -5,6 +5,9 @@
 //! the disk is put back to each moment, loses its power there, comes up and is opened. LMDB writes past that disk: of its file
 //! each state that was committed is kept, and beside a commit pages of the next one are there already.
 //!
+//! Sessions are of several kinds: of everyday writes; of short openings, one after the other, some of which end in a crash;
+//! of values of some millions of bytes. All have transactions, clears, times to live and sweeps.
+//!
 //! The test command takes one moment in several. `TODANA_CRASH=full` takes all, in more ways.
 
 #[path = "../../tests/crash_disk/mod.rs"]
@@ -19,12 +22,48 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use todana::update_log::{LogOptions, Sync};
 use todana::{DataOptions, Db, DbOptions, Result};
-use writes::{ALONE, Found};
-
-const OPERATIONS: u64 = 2_000;
+use writes::{ALONE, Found, LONG};
 
 fn is_full() -> bool {
     std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full")
+}
+
+/// What a session is like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum History {
+    Everyday,
+    /// It is opened, written to a little and closed, again and again; or killed, or the power goes.
+    ShortOpenings,
+    LongValues,
+}
+
+impl History {
+    const ALL: [History; 3] = [History::Everyday, History::ShortOpenings, History::LongValues];
+
+    fn writer(self) -> u64 {
+        if self == History::LongValues { LONG } else { ALONE }
+    }
+
+    /// How many writes it is of.
+    fn operations(self) -> u64 {
+        match self {
+            _ if is_full() => 2_000,
+            History::Everyday => 2_000,
+            History::ShortOpenings | History::LongValues => 400,
+        }
+    }
+
+    /// How many sessions, which of their moments, one in so many, and each in how many ways.
+    fn extent(self) -> (u64, u64, u64) {
+        match self {
+            History::Everyday if is_full() => (2, 1, 2),
+            // A short opening has many operations.
+            _ if is_full() => (1, 1, 1),
+            History::Everyday => (1, 41, 1),
+            History::ShortOpenings => (1, 101, 1),
+            History::LongValues => (1, 97, 1),
+        }
+    }
 }
 
 /// A kind of database, and where it lies: the path is the same on the crash disk and, for LMDB, on the machine's.
@@ -142,6 +181,7 @@ impl Known {
 
 struct Session {
     place: Arc<Place>,
+    history: History,
     /// What there is behind each write.
     moments: Vec<Found>,
     journal: Vec<Step>,
@@ -149,8 +189,86 @@ struct Session {
     opened: AtomicU64,
 }
 
-fn run(name: &'static str, sync: Sync, seed: u64) -> Session {
+/// A session under way.
+struct Course {
+    place: Arc<Place>,
+    disk: CrashDisk,
+    writer: u64,
+    begun: Arc<AtomicU64>,
+    promised: Arc<AtomicU64>,
+    moments: Vec<Found>,
+    number: u64,
+    operations: u64,
+    openings: u64,
+    crashes: u64,
+}
+
+impl Course {
+    fn left(&self) -> u64 {
+        self.operations - self.number
+    }
+
+    fn open(&mut self) -> Db {
+        self.openings += 1;
+        self.place.open(&self.disk).unwrap()
+    }
+
+    fn write(&mut self, db: &Db, syncs: bool) {
+        self.number += 1;
+        self.begun.fetch_max(self.number, Ordering::SeqCst);
+        writes::make(db, self.writer, self.number).unwrap();
+        let mut found = self.moments.last().unwrap().clone();
+        writes::note(&mut found, self.writer, self.number);
+        self.moments.push(found);
+        if syncs {
+            db.sync().unwrap();
+        }
+        if syncs || self.place.sync == Sync::Always {
+            self.promised.store(self.number, Ordering::SeqCst);
+        }
+    }
+
+    /// Opens and closes it, again and again, with hardly anything in between; not all of these openings end well.
+    fn open_shortly(&mut self, mut db: Db, dice: &mut Dice) -> Db {
+        for _ in 0..2 + dice.roll(14) {
+            let is_crash = dice.roll(5) == 0;
+            if is_crash {
+                self.disk.stop();
+            }
+            drop(db);
+            if is_crash {
+                self.disk.come_up(dice.coin().then(|| dice.roll(1 << 40)));
+            }
+            db = self.open();
+            if is_crash {
+                self.crashes += 1;
+                self.go_back(&db);
+            }
+            for _ in 0..dice.roll(3).min(self.left()) {
+                self.write(&db, dice.roll(4) == 0);
+            }
+            if dice.coin() {
+                while db.database().maintain() {}
+            }
+        }
+        db
+    }
+
+    /// To the moment that is there after a crash. The same writes are made again then.
+    fn go_back(&mut self, db: &Db) {
+        let (promised, found) = (self.promised.load(Ordering::SeqCst), writes::found(db));
+        let moment = (promised..=self.number).find(|&moment| self.moments[moment as usize] == found);
+        self.number = moment.unwrap_or_else(|| {
+            let difference = writes::difference(&found, &self.moments[promised as usize]);
+            panic!("a crash in the session: of no moment from {promised} to {}: {difference}", self.number)
+        });
+        self.moments.truncate(self.number as usize + 1);
+    }
+}
+
+fn run(name: &'static str, sync: Sync, seed: u64, history: History) -> Session {
     let (place, disk) = (Arc::new(Place::new(name, sync)), CrashDisk::new());
+    disk.show_in_memory(true);
     let (begun, promised) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
     let commits = Arc::<Mutex<Commits>>::default();
     let note = {
@@ -165,42 +283,41 @@ fn run(name: &'static str, sync: Sync, seed: u64) -> Session {
     };
     disk.record(note);
     let mut dice = Dice::new(seed);
-    let mut moments = vec![Found::new()];
-    let (mut checkpoints, mut openings) = (0, 1);
-    let mut db = place.open(&disk).unwrap();
-    let mut write = |db: &Db, number: u64, syncs: bool| {
-        begun.store(number, Ordering::SeqCst);
-        writes::make(db, ALONE, number).unwrap();
-        let mut found = moments.last().unwrap().clone();
-        writes::note(&mut found, ALONE, number);
-        moments.push(found);
-        if syncs {
-            db.sync().unwrap();
-        }
-        if syncs || sync == Sync::Always {
-            promised.store(number, Ordering::SeqCst);
-        }
+    let mut course = Course {
+        place: Arc::clone(&place),
+        disk: disk.clone(),
+        writer: history.writer(),
+        begun,
+        promised,
+        moments: vec![Found::new()],
+        number: 0,
+        operations: history.operations(),
+        openings: 0,
+        crashes: 0,
     };
-    let mut number = 0;
-    while number < OPERATIONS {
-        let more = (1 + dice.roll(60)).min(OPERATIONS - number);
-        for _ in 0..more {
-            number += 1;
-            write(&db, number, dice.roll(40) == 0);
+    let (mut checkpoints, mut sweeps) = (0, 0);
+    let mut db = course.open();
+    while course.left() > 0 {
+        for _ in 0..(1 + dice.roll(60)).min(course.left()) {
+            course.write(&db, dice.roll(40) == 0);
         }
         match dice.roll(10) {
+            0..5 if history == History::ShortOpenings => db = course.open_shortly(db, &mut dice),
             0 => {
                 drop(db);
-                openings += 1;
-                db = place.open(&disk).unwrap();
+                db = course.open();
+            }
+            5 => {
+                sweeps += 1;
+                db.database().want_sweep();
+                while db.database().maintain() {}
             }
             // Beside writes.
             _ => std::thread::scope(|scope| {
                 checkpoints += 1;
                 let maker = scope.spawn(|| db.checkpoint());
-                for _ in 0..dice.roll(20).min(OPERATIONS - number) {
-                    number += 1;
-                    write(&db, number, false);
+                for _ in 0..dice.roll(20).min(course.left()) {
+                    course.write(&db, false);
                 }
                 maker.join().unwrap().unwrap();
             }),
@@ -211,11 +328,14 @@ fn run(name: &'static str, sync: Sync, seed: u64) -> Session {
     let journal = disk.journal();
     let commits = std::mem::take(&mut *commits.lock().unwrap());
     eprintln!(
-        "{name}, {sync:?}, seed {seed}: {OPERATIONS} writes, {checkpoints} checkpoints, {openings} openings, {} operations on the disk, {} commits of LMDB's",
+        "{name}, {sync:?}, {history:?}, seed {seed}: {} writes, {checkpoints} checkpoints, {sweeps} sweeps, {} openings, {} crashes, {} operations on the disk, {} commits of LMDB's",
+        course.operations,
+        course.openings,
+        course.crashes,
         journal.len(),
         commits.0.len()
     );
-    Session { place, moments, journal, commits, opened: AtomicU64::new(0) }
+    Session { place, history, moments: course.moments, journal, commits, opened: AtomicU64::new(0) }
 }
 
 impl Session {
@@ -223,7 +343,7 @@ impl Session {
     fn check(&self, state: State, pages: Option<&[u8]>, known: Known, story: &str, dice: &mut Dice) {
         self.opened.fetch_add(1, Ordering::Relaxed);
         self.place.restore(pages);
-        let disk = CrashDisk::with(state);
+        let disk = CrashDisk::shown_or_read(state, true);
         let db = self.place.open(&disk).unwrap_or_else(|error| panic!("{story}: {error}"));
         let found = writes::found(&db);
         let Known { promised, begun, .. } = known;
@@ -238,8 +358,8 @@ impl Session {
         }
         let mut expected = found;
         for number in number + 1..=number + 1 + dice.roll(20) {
-            writes::make(&db, ALONE, number).unwrap();
-            writes::note(&mut expected, ALONE, number);
+            writes::make(&db, self.history.writer(), number).unwrap();
+            writes::note(&mut expected, self.history.writer(), number);
         }
         if dice.roll(3) == 0 {
             db.checkpoint().unwrap();
@@ -248,7 +368,7 @@ impl Session {
         let state = disk.state().reboot(dice.roll(1 << 40));
         disk.stop();
         drop(db);
-        let disk = CrashDisk::with(state);
+        let disk = CrashDisk::shown_or_read(state, true);
         let db = self.place.open(&disk).unwrap_or_else(|error| panic!("{story}, once more: {error}"));
         let found = writes::found(&db);
         assert!(found == expected, "{story}, once more: {}", writes::difference(&found, &expected));
@@ -258,7 +378,7 @@ impl Session {
     /// Opening may be stopped too, anywhere; what is opened then is as allowed.
     fn stop_opening(&self, state: State, pages: Option<&[u8]>, known: Known, story: &str, dice: &mut Dice) {
         self.place.restore(pages);
-        let disk = CrashDisk::with(state.clone());
+        let disk = CrashDisk::shown_or_read(state.clone(), true);
         disk.record(|| 0);
         let db = self.place.open(&disk).unwrap_or_else(|error| panic!("{story}: {error}"));
         disk.stop();
@@ -321,7 +441,8 @@ impl Session {
             }
         }
         let opened = self.opened.load(Ordering::Relaxed);
-        eprintln!("{}: {stops} stop points, {opened} times opened and compared", self.place.name);
+        let (name, history) = (self.place.name, self.history);
+        eprintln!("{name}, {history:?}: {stops} stop points, {opened} times opened and compared");
     }
 }
 
@@ -331,13 +452,16 @@ fn short(step: &Step) -> String {
 }
 
 fn every(name: &'static str) {
-    let (seeds, every, ways) = if is_full() { (1..=2, 1, 2) } else { (1..=1, 23, 1) };
-    for seed in seeds {
-        // With an interval that never ends, only what is asked for is promised, and what is there is a prefix.
-        for sync in [Sync::Always, Sync::Every(Duration::from_secs(3600))] {
-            let session = run(name, sync, seed);
-            assert!(session.journal.len() as u64 > OPERATIONS / 20, "the session does too little");
-            session.lose_power(every, ways);
+    for history in History::ALL {
+        let (seeds, every, ways) = history.extent();
+        for seed in 1..=seeds {
+            // With an interval that never ends, only what is asked for is promised, and what is there is a prefix.
+            for sync in [Sync::Always, Sync::Every(Duration::from_secs(3600))] {
+                let session = run(name, sync, seed, history);
+                let (did, least) = (session.journal.len() as u64, history.operations() / 20);
+                assert!(did > least, "the session does too little");
+                session.lose_power(every, ways);
+            }
         }
     }
 }
@@ -353,8 +477,13 @@ fn tree_in_memory_with_a_data_directory_keeps_what_was_promised_at_every_stop() 
 }
 
 #[test]
-fn hash_on_disk_keeps_what_was_promised_at_every_stop() {
+fn mapped_hash_on_disk_keeps_what_was_promised_at_every_stop() {
     every("x.hash");
+}
+
+#[test]
+fn hash_on_disk_that_is_read_keeps_what_was_promised_at_every_stop() {
+    every("x.hash#map=off");
 }
 
 #[test]

@@ -6,21 +6,42 @@
 use crate::crash_disk::Dice;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use todana::{Db, Record, Records, Result, Ttl};
 
 const KEYS: u64 = 12;
 const ACCOUNTS: u64 = 5;
 /// This writer has nobody beside it, and removes everything now and then.
 pub(crate) const ALONE: u64 = 0;
+/// Nor has this one; some of its values are millions of bytes long.
+pub(crate) const LONG: u64 = 1_000;
 
-/// Values and flags.
-pub(crate) type Found = BTreeMap<Vec<u8>, (Vec<u8>, u32)>;
+/// A record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Value {
+    /// Shared between moments.
+    bytes: Arc<Vec<u8>>,
+    flags: u32,
+    /// It has a time to live.
+    is_mortal: bool,
+}
+
+pub(crate) type Found = BTreeMap<Vec<u8>, Value>;
+
+/// So long that none of them dies meanwhile.
+const TTL: Ttl = Ttl::Seconds(1_000_000);
 
 enum Write {
     Set {
         key: Vec<u8>,
         value: Vec<u8>,
         flags: u32,
+        ttl: Ttl,
+    },
+    /// A time to live for what is there; what is dead is the sweep's to remove.
+    Touch {
+        key: Vec<u8>,
+        ttl: Ttl,
     },
     Append {
         key: Vec<u8>,
@@ -54,17 +75,24 @@ impl Write {
     fn own(writer: u64, number: u64, dice: &mut Dice) -> Write {
         let key = own_key(writer, dice);
         let len = match dice.roll(300) {
+            0..6 if writer == LONG => 1_000_000 + dice.roll(3_000_000) as usize,
             // In memory of its own, and written from there.
             0 => 100_000,
             1..8 => 5_000,
             _ => dice.roll(150) as usize,
         };
-        match dice.roll(10) {
-            0..2 => Write::Remove { key },
-            2..4 => Write::Append { key, piece: format!("+{number}").into_bytes() },
+        let ttl = match dice.roll(12) {
+            0..3 => TTL,
+            3 => Ttl::Expired,
+            _ => Ttl::Never,
+        };
+        match dice.roll(20) {
+            0..3 => Write::Remove { key },
+            3..6 => Write::Append { key, piece: format!("+{number}").into_bytes() },
+            6..8 => Write::Touch { key, ttl },
             _ => {
                 let value = [number.to_string().as_bytes(), &vec![number as u8; len]].concat();
-                Write::Set { key, value, flags: dice.roll(3) as u32 }
+                Write::Set { key, value, flags: dice.roll(3) as u32, ttl }
             }
         }
     }
@@ -78,7 +106,8 @@ impl Write {
 
     fn make(&self, records: &impl Records) -> Result<()> {
         match self {
-            Write::Set { key, value, flags } => records.set_with(key, value, Ttl::Never, *flags),
+            Write::Set { key, value, flags, ttl } => records.set_with(key, value, *ttl, *flags),
+            Write::Touch { key, ttl } => records.touch(key, *ttl).map(|_| ()),
             Write::Append { key, piece } => records.append(key, piece),
             Write::Remove { key } => records.remove(key).map(|_| ()),
             Write::Move { from, to, amount } => {
@@ -92,13 +121,27 @@ impl Write {
 
     fn note(self, found: &mut Found) {
         match self {
-            Write::Set { key, value, flags } => drop(found.insert(key, (value, flags))),
-            Write::Append { key, piece } => found.entry(key).or_default().0.extend(piece),
+            Write::Set { key, ttl: Ttl::Expired, .. } | Write::Touch { key, ttl: Ttl::Expired } => {
+                found.remove(&key);
+            }
+            Write::Set { key, value, flags, ttl } => {
+                let value = Value { bytes: Arc::new(value), flags, is_mortal: ttl != Ttl::Never };
+                found.insert(key, value);
+            }
+            Write::Touch { key, ttl } => {
+                if let Some(value) = found.get_mut(&key) {
+                    value.is_mortal = ttl != Ttl::Never;
+                }
+            }
+            Write::Append { key, piece } => {
+                Arc::make_mut(&mut found.entry(key).or_default().bytes).extend(piece);
+            }
             Write::Remove { key } => drop(found.remove(&key)),
             Write::Move { from, to, amount } => {
                 for (key, amount) in [(from, -amount), (to, amount)] {
-                    let (value, _) = found.entry(key).or_default();
-                    *value = (balance(Some(value.clone())) + amount).to_string().into_bytes();
+                    let value = found.entry(key).or_default();
+                    let sum = balance(Some(value.bytes.to_vec())) + amount;
+                    value.bytes = Arc::new(sum.to_string().into_bytes());
                 }
             }
         }
@@ -118,13 +161,13 @@ impl Operation {
             (0..1 + dice.roll(5)).map(|_| Write::own(writer, number, dice)).collect()
         };
         match dice.roll(100) {
-            0 if writer == ALONE => Operation::Clear,
+            0 if writer == ALONE || writer == LONG => Operation::Clear,
             0..5 => Operation::GivenUp(several(&mut dice)),
             5..40 => {
                 let mut writes = several(&mut dice);
                 // Whatever else it does, the record that it sets tells that it is there.
                 let (key, value) = (own_key(writer, &mut dice), number.to_string().into_bytes());
-                writes.push(Write::Set { key, value, flags: 0 });
+                writes.push(Write::Set { key, value, flags: 0, ttl: Ttl::Never });
                 (0..dice.roll(3)).for_each(|_| writes.push(Write::moving(&mut dice)));
                 Operation::Together(writes)
             }
@@ -164,23 +207,30 @@ pub(crate) fn note(found: &mut Found, writer: u64, number: u64) {
 pub(crate) fn found(db: &Db) -> Found {
     let mut found = Found::new();
     let mut see = |key: &[u8], record: Record<'_>| {
-        found.insert(key.to_vec(), (record.value.to_vec(), record.attributes.flags));
+        let value = Value {
+            bytes: Arc::new(record.value.to_vec()),
+            flags: record.attributes.flags,
+            is_mortal: record.attributes.expiry.at().is_some(),
+        };
+        found.insert(key.to_vec(), value);
         ControlFlow::Continue(())
     };
     db.for_each(&mut see).unwrap();
-    assert_eq!(db.count(), found.len() as u64);
-    for (key, (value, _)) in &found {
-        assert_eq!(db.get(key).unwrap().as_ref(), Some(value), "{}", key.escape_ascii());
+    // Those are counted, too, that are dead and that no sweep has met.
+    assert!(db.count() >= found.len() as u64);
+    for (key, value) in &found {
+        assert_eq!(db.get(key).unwrap().as_ref(), Some(&*value.bytes), "{}", key.escape_ascii());
     }
     found
 }
 
 /// What differs, for a message.
 pub(crate) fn difference(found: &Found, expected: &Found) -> String {
-    let show = |value: Option<&(Vec<u8>, u32)>| match value {
-        Some((value, flags)) => {
-            let shown = &value[..value.len().min(20)];
-            format!("{} bytes \"{}\" flags {flags}", value.len(), shown.escape_ascii())
+    let show = |value: Option<&Value>| match value {
+        Some(Value { bytes, flags, is_mortal }) => {
+            let shown = &bytes[..bytes.len().min(20)];
+            let mortal = if *is_mortal { " mortal" } else { "" };
+            format!("{} bytes \"{}\" flags {flags}{mortal}", bytes.len(), shown.escape_ascii())
         }
         None => "nothing".into(),
     };
