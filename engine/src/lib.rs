@@ -15,7 +15,7 @@ mod mem_tree;
 mod raw;
 mod record;
 
-pub use disk_hash::{DiskHash, DiskHashOptions};
+pub use disk_hash::{DiskHash, DiskHashOptions, HashDamage, HashSalvage};
 pub use disk_tree::{DiskTree, DiskTreeOptions};
 pub use mem_hash::{EvictionObserver, MemHash, MemHashOptions};
 pub use mem_tree::{Compression, MemTree, MemTreeOptions};

@@ -26,6 +26,7 @@ mod index_file;
 mod log;
 mod opening;
 mod page;
+mod salvage;
 mod scratch;
 mod segment;
 mod shard;
@@ -38,6 +39,7 @@ use entry::Head;
 use log::{Appended, Fetched, Log};
 use page::{Slot, class_of, tag_of};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use salvage::{HashDamage, HashSalvage};
 use scratch::{Room, Scratch};
 use segment::Table;
 use shard::{PAGES, Part, SHARDS, Shard, page_of, shard_of};
@@ -75,6 +77,9 @@ pub struct DiskHashOptions {
     /// The index is written down when so many bytes have been written since, and half as many again as the index takes: so
     /// much is read at an opening after a crash.
     pub checkpoint_bytes: u64,
+    /// The opening counts as this one at least, however many there have been: versions of records that are numbered by openings are
+    /// then not made again where more of them were made than these files know of.
+    pub openings_min: u32,
     /// The file system.
     pub disk: Arc<dyn Disk>,
 }
@@ -90,6 +95,7 @@ impl Default for DiskHashOptions {
             segment_bytes_max: 128 << 20,
             space_factor: 1.45,
             checkpoint_bytes: 64 << 20,
+            openings_min: 0,
             disk: Arc::new(SystemDisk),
         }
     }
@@ -191,6 +197,19 @@ impl DiskHash {
     /// offset, if anything is damaged.
     pub fn examine_segment(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> {
         examination::examine(disk, path, number)
+    }
+
+    /// Reads the segments in a directory, which nobody has open and nobody needs to be able to open, and does again in an empty engine,
+    /// `into`, what is whole in them; only tells what is damaged where there is none. Nothing in the directory is changed. `progress`
+    /// is told the bytes read, now and then. Fails with `Corrupt` if nothing can be told of any segment, with `Unavailable` if they
+    /// cannot be read, and as the engine does.
+    pub fn salvage(
+        disk: &dyn Disk,
+        directory: &Path,
+        into: Option<&dyn Engine>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<HashSalvage> {
+        salvage::salvage(disk, directory, into, progress)
     }
 
     /// The database that a segment is of, by its first 64 bytes.

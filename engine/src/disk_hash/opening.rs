@@ -79,7 +79,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         disk,
         directory.to_path_buf(),
         found.identity,
-        found.openings + 1,
+        found.openings.saturating_add(1).max(options.openings_min),
         found.table,
         found.last,
         log_options,

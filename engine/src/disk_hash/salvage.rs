@@ -1,0 +1,522 @@
+//! What is left of a damaged hash on disk, or of the damaged backup of one: each entry has a checksum of its own, so those that are
+//! whole can be told, and done again in another database.
+//!
+//! ```text
+//! newest census --> which segments count --> their whole entries, oldest first --> another engine
+//! ```
+//!
+//! Where an entry is damaged, those behind it are looked for at every multiple of 8. If one bit of it has changed, that is found by its
+//! checksum and mended. Else what it said is lost, and where its beginning tells a key, and its end where the next one begins, the
+//! record of that key goes, too: an older value that had been replaced should not come back as if it had not. That key may be
+//! what is damaged, and often none can be told: then older values come back, and removed records.
+//!
+//! Nothing of what is read is changed.
+
+use super::entry::{self, BATCH, CENSUS, CLEAR, DROPPED, HEAD_MAX, Head, PUT, REMOVE};
+use super::segment::{
+    HEADER_LEN, Header, Identity, OFFSET_MAX, SEGMENT_MAGIC, Segment, file_name, number_of, unreadable,
+};
+use super::walk::{CHUNK, walk};
+use crate::disk::Disk;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use todana_core::{Action, Engine, Error, ErrorKind, Record, Result, Visitor};
+
+/// So many damages are listed one by one; all are counted.
+const LISTED_MAX: usize = 1000;
+/// So many keys of damaged entries are kept to tell which of them are lost in the end.
+const KEYS_MAX: usize = 1 << 20;
+/// In one segment so many bytes are checked at most to find where entries go on.
+const SEARCH_MAX: u64 = 4 << 30;
+/// So many entries are done again between two looks at what the engine has to do.
+const MAINTAINED_EVERY: u64 = 1 << 10;
+/// Looked through at once.
+const WINDOW: usize = 256 << 10;
+/// In entries up to this length a bit that has changed is looked for.
+const MENDED_MAX: u64 = 16 << 20;
+/// A header that is lost is guessed from those beside it: so many numbers of openings are tried behind the last one.
+const OPENINGS_BEHIND: u32 = 1 << 10;
+
+/// What was found in the files of a damaged hash on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HashSalvage {
+    /// What is damaged or missing, oldest segment first; the first thousand.
+    pub damages: Vec<HashDamage>,
+    /// How many damages there are.
+    pub damaged: u64,
+    /// How many of them are mended: nothing is lost by these.
+    pub mended: u64,
+    /// Bytes of files that are damaged or missing, and not mended.
+    pub lost_bytes: u64,
+    /// Records that are lost by what the damaged entries tell: the key of one seems to be readable, and nothing later tells of it.
+    pub lost_records: u64,
+    /// Damaged places of which not even that can be told: whatever they said is lost, and what they replaced or removed may be back.
+    pub unclear: u64,
+    /// Whole entries.
+    pub entries: u64,
+    /// The highest count of openings that a header tells.
+    pub openings: u32,
+}
+
+/// A place that is damaged, or a file that is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HashDamage {
+    /// The file.
+    pub path: PathBuf,
+    /// Where in it.
+    pub offset: u64,
+    /// So many bytes cannot be used.
+    pub len: u64,
+    /// What is wrong with them, and what was in them as far as that can be told.
+    pub what: String,
+    /// What they said is known all the same.
+    pub is_mended: bool,
+}
+
+/// Reads the segments in a directory that nobody has open, and does again in an empty engine, `into`, what their whole entries say.
+/// `progress` is told the bytes read. Fails with `Corrupt` where nothing can be told of any segment, and as the engine does.
+pub(super) fn salvage(
+    disk: &dyn Disk,
+    directory: &Path,
+    into: Option<&dyn Engine>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<HashSalvage> {
+    let names = disk.list(directory).map_err(|error| unreadable(directory, &error))?;
+    let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_of(name)).collect();
+    numbers.sort_unstable();
+    let mut ruins =
+        numbers.iter().map(|&number| Ruin::open(disk, directory, number)).collect::<Result<Vec<Ruin>>>()?;
+    let whole = ruins.iter().rev().find_map(|ruin| ruin.header.as_ref().ok().map(|(header, _)| header));
+    let known = whole.or_else(|| ruins.iter().rev().find_map(Ruin::told)).copied();
+    let Some(Header { identity, .. }) = known else {
+        let message = format!("{} at offset 0: no segment of a hash can be read", directory.display());
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    };
+    let mut salvager = Salvager { into, found: HashSalvage::default(), doubtful: HashSet::new() };
+    for at in 0..ruins.len() {
+        let openings = openings_around(&ruins, at);
+        let ruin = &mut ruins[at];
+        if let Err(what) = &ruin.header {
+            let what = format!("{what}; what it said is told by the rest");
+            if ruin.mended.is_none() {
+                ruin.guess_header(identity, &openings);
+            }
+            if ruin.mended.is_some() {
+                salvager.tell(&ruin.path, 0, HEADER_LEN as u64, what, true);
+            }
+        }
+    }
+    let listed = newest_census(&ruins, identity)?;
+    let mut done = 0;
+    for ruin in ruins.iter().filter(|ruin| listed.counts(ruin.number)) {
+        salvager.read(ruin, identity, listed.lens.get(&ruin.number).copied())?;
+        done += ruin.len;
+        progress(done);
+    }
+    for (&number, &len) in &listed.lens {
+        if numbers.binary_search(&number).is_err() && listed.counts(number) {
+            salvager.lose(&directory.join(file_name(number)), 0, len, "the segment is missing".into());
+        }
+    }
+    let mut found = salvager.found;
+    found.lost_records = salvager.doubtful.len() as u64;
+    found.damages.sort_by(|one, other| (&one.path, one.offset).cmp(&(&other.path, other.offset)));
+    found.openings =
+        ruins.iter().filter_map(Ruin::told).map(|header| header.openings).max().unwrap_or_default();
+    Ok(found)
+}
+
+/// A segment's file, whatever is left of it.
+struct Ruin {
+    number: u64,
+    path: PathBuf,
+    len: u64,
+    segment: Segment,
+    /// And the CRC of it; else what is wrong.
+    header: std::result::Result<(Header, u32), String>,
+    /// What it was before it was damaged, if that can be told.
+    mended: Option<(Header, u32)>,
+}
+
+impl Ruin {
+    fn open(disk: &dyn Disk, directory: &Path, number: u64) -> Result<Ruin> {
+        let path = directory.join(file_name(number));
+        let file = disk.open(&path, false).map_err(|error| unreadable(&path, &error))?;
+        let len = file.len().map_err(|error| unreadable(&path, &error))?;
+        let mut bytes = [0; HEADER_LEN];
+        let got = file.read_at(0, &mut bytes).map_err(|error| unreadable(&path, &error))?;
+        let mut header = Header::decode(&bytes[..got], SEGMENT_MAGIC);
+        if let Ok((found, _)) = &header
+            && found.number != number
+        {
+            header = Err(format!("it is segment {}, by what it says", found.number));
+        }
+        let mended = header.as_ref().err().and_then(|_| with_a_bit_changed(bytes, number));
+        let seed = header.as_ref().ok().or(mended.as_ref()).map_or(0, |(_, seed)| *seed);
+        let segment = Segment::new((number, 0), path.clone(), file, seed, 0, false);
+        Ok(Ruin { number, path, len, segment, header, mended })
+    }
+
+    /// What its header says, or said before it was damaged.
+    fn told(&self) -> Option<&Header> {
+        self.header.as_ref().ok().or(self.mended.as_ref()).map(|(header, _)| header)
+    }
+
+    /// A header is right if the census behind it is, whose checksum goes on from the header's.
+    fn guess_header(&mut self, identity: Identity, openings: &std::ops::RangeInclusive<u32>) {
+        let mut bytes = vec![0; HEAD_MAX];
+        let at = HEADER_LEN as u64;
+        let got = self.segment.read_at(at, &mut bytes).unwrap_or(0);
+        let Some(head) = entry::parse(&bytes[..got]).filter(|head| head.kind == CENSUS) else { return };
+        if head.len as u64 > self.len.saturating_sub(at) {
+            return;
+        }
+        bytes.resize(head.len, 0);
+        if !self.segment.read_at(at, &mut bytes).is_ok_and(|got| got == head.len) {
+            return;
+        }
+        for openings in openings.clone() {
+            let header = Header { identity, openings, number: self.number, extra: 0 };
+            let seed = entry::four(&header.encode(SEGMENT_MAGIC), 60);
+            if entry::is_whole(&bytes, seed ^ (at / 8) as u32) {
+                (self.segment.seed, self.mended) = (seed, Some((header, seed)));
+                return;
+            }
+        }
+    }
+
+    /// What its first entry says, if that is whole: the older segments that count, and how long they are.
+    fn census(&self) -> Result<Option<HashMap<u64, u64>>> {
+        let mut census = None;
+        if self.told().is_some() {
+            walk(&self.segment, HEADER_LEN as u64, self.len, 4 << 10, &mut |_, head, bytes| {
+                if head.kind == CENSUS && bytes.len() >= head.len {
+                    let list = bytes[16..head.len].chunks_exact(16);
+                    census = Some(list.map(|each| (entry::eight(each, 0), entry::eight(each, 8))).collect());
+                }
+                Ok(false)
+            })?;
+        }
+        Ok(census)
+    }
+
+    /// Whether a whole entry begins there.
+    fn is_whole_at(&self, at: u64, limit: u64) -> Result<bool> {
+        let mut is_whole = false;
+        walk(&self.segment, at, limit, 4 << 10, &mut |_, _, _| {
+            is_whole = true;
+            Ok(false)
+        })?;
+        Ok(is_whole)
+    }
+
+    /// What the beginning of an entry says, if all of that may be: it ends before the limit, and with zeros.
+    fn plausible(&self, at: u64, bytes: &[u8], limit: u64) -> Result<Option<Head>> {
+        let Some(head) = entry::parse(bytes).filter(|head| head.len as u64 <= limit - at) else {
+            return Ok(None);
+        };
+        if head.key_at == 0 {
+            return Ok(Some(head));
+        }
+        let content = head.key_at + head.key_len + head.value_len;
+        let mut padding = [0; entry::ALIGN];
+        let got = self.segment.read_at(at + content as u64, &mut padding[..head.len - content])?;
+        Ok((got == head.len - content && padding == [0; entry::ALIGN]).then_some(head))
+    }
+
+    /// The entry that was between these offsets before one of its bits changed, if that is all.
+    fn mended_entry(&self, at: u64, end: u64) -> Result<Option<(Head, Vec<u8>)>> {
+        if end - at > MENDED_MAX || end - at < entry::ALIGN as u64 {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; (end - at) as usize];
+        if self.segment.read_at(at, &mut bytes)? < bytes.len() {
+            return Ok(None);
+        }
+        let seed = self.segment.seed_at(at);
+        let Some(bit) = changed_bit(&bytes, seed) else { return Ok(None) };
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let head =
+            entry::parse(&bytes).filter(|head| head.len == bytes.len() && entry::is_whole(&bytes, seed));
+        Ok(head.map(|head| (head, bytes)))
+    }
+
+    /// Where entries go on behind a damaged one, and what that seems to say; the limit if they do not.
+    fn resume(&self, damaged: u64, limit: u64) -> Result<(u64, Option<Head>)> {
+        let mut window = vec![0; WINDOW];
+        let got = self.segment.read_at(damaged, &mut window[..HEAD_MAX])?;
+        let told = self.plausible(damaged, &window[..got], limit)?;
+        let told_end = told.map(|head| damaged + head.len as u64);
+        let (mut from, mut searched) = (damaged + entry::ALIGN as u64, 0);
+        while from < limit {
+            let got = self.segment.read_at(from, &mut window)?;
+            let mut at = 0;
+            while at < got && from + (at as u64) < limit {
+                let place = from + at as u64;
+                // The beginning of one may lie in the next window.
+                if got - at < HEAD_MAX && place + (HEAD_MAX as u64) <= limit && at > 0 {
+                    break;
+                }
+                at += entry::ALIGN;
+                let bytes = &window[at - entry::ALIGN..got];
+                // What has never been written is no entry.
+                if bytes.iter().take(entry::ALIGN).all(|&byte| byte == 0) {
+                    continue;
+                }
+                let Some(head) = self.plausible(place, bytes, limit)? else { continue };
+                let end = place + head.len as u64;
+                let is_told = told_end == Some(place);
+                if !is_told && end < limit {
+                    let mut bytes = [0; HEAD_MAX];
+                    let got = self.segment.read_at(end, &mut bytes)?;
+                    if self.plausible(end, &bytes[..got], limit)?.is_none() {
+                        continue;
+                    }
+                }
+                searched += head.len as u64;
+                if searched > SEARCH_MAX {
+                    return Ok((limit, None));
+                }
+                // One that is right by accident is hardly followed by another one.
+                if self.is_whole_at(place, limit)?
+                    && (is_told || end == limit || self.is_whole_at(end, limit)?)
+                {
+                    return Ok((place, told.filter(|_| is_told)));
+                }
+            }
+            from += at.max(entry::ALIGN) as u64;
+        }
+        Ok((limit, told.filter(|_| told_end == Some(limit))))
+    }
+}
+
+/// The header that it was before one of its bits changed.
+fn with_a_bit_changed(bytes: [u8; HEADER_LEN], number: u64) -> Option<(Header, u32)> {
+    let changed = (0..HEADER_LEN * 8).filter_map(|bit| {
+        let mut bytes = bytes;
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        Header::decode(&bytes, SEGMENT_MAGIC).ok()
+    });
+    changed.into_iter().find(|(header, _)| header.number == number)
+}
+
+/// Which counts of openings a segment's header may tell, by those of its neighbours.
+fn openings_around(ruins: &[Ruin], at: usize) -> std::ops::RangeInclusive<u32> {
+    let openings = |ruin: &Ruin| ruin.told().map(|header| header.openings);
+    let before = ruins[..at].iter().rev().find_map(openings);
+    let behind = ruins[at + 1..].iter().find_map(openings);
+    let first = before.unwrap_or_default();
+    first..=behind.unwrap_or_else(|| first.saturating_add(OPENINGS_BEHIND))
+}
+
+/// Which segments count, as far as that is told.
+#[derive(Default)]
+struct Listed {
+    /// By the newest census that is whole, and how long they are.
+    lens: HashMap<u64, u64>,
+    /// The segment that tells so; all behind it count.
+    by: u64,
+    dropped: HashSet<u64>,
+}
+
+impl Listed {
+    fn counts(&self, number: u64) -> bool {
+        (number >= self.by || self.lens.contains_key(&number)) && !self.dropped.contains(&number)
+    }
+}
+
+fn newest_census(ruins: &[Ruin], identity: Identity) -> Result<Listed> {
+    let mut listed = Listed::default();
+    for ruin in ruins.iter().rev() {
+        if ruin.told().is_none_or(|header| header.identity != identity) {
+            continue;
+        }
+        let mut at = HEADER_LEN as u64;
+        while at < ruin.len {
+            at = walk(&ruin.segment, at, ruin.len, CHUNK, &mut |_, head, bytes| {
+                if head.kind == DROPPED {
+                    listed.dropped.insert(Head::number(bytes));
+                }
+                Ok(true)
+            })?;
+            if at < ruin.len {
+                at = ruin.resume(at, ruin.len)?.0;
+            }
+        }
+        if let Some(lens) = ruin.census()? {
+            (listed.lens, listed.by) = (lens, ruin.number);
+            break;
+        }
+    }
+    Ok(listed)
+}
+
+/// Does again what whole entries say.
+struct Salvager<'e> {
+    into: Option<&'e dyn Engine>,
+    found: HashSalvage,
+    /// Keys of damaged entries of which nothing later is known.
+    doubtful: HashSet<Vec<u8>>,
+}
+
+impl Salvager<'_> {
+    /// `len`: how long the next segments say that it is.
+    fn read(&mut self, ruin: &Ruin, identity: Identity, len: Option<u64>) -> Result<()> {
+        let len = len.unwrap_or(ruin.len).min(OFFSET_MAX + ruin.len);
+        let what = match (&ruin.header, ruin.told()) {
+            (_, Some(header)) if header.identity == identity => None,
+            (Ok(_), _) => Some("it is another database's".into()),
+            (Err(what), _) => Some(format!("{what}, so nothing of it can be told")),
+        };
+        if let Some(what) = what {
+            self.lose(&ruin.path, 0, len, what);
+            return Ok(());
+        }
+        let limit = len.min(ruin.len);
+        let mut at = HEADER_LEN as u64;
+        while at < limit {
+            let mut is_unfinished = false;
+            at = walk(&ruin.segment, at, limit, CHUNK, &mut |at, head, bytes| {
+                is_unfinished =
+                    head.kind == BATCH && at + head.len as u64 + Head::number(bytes).min(OFFSET_MAX) > limit;
+                if !is_unfinished {
+                    self.found.entries += 1;
+                    self.apply(ruin, at, head, bytes)?;
+                    if let Some(into) =
+                        self.into.filter(|_| self.found.entries.is_multiple_of(MAINTAINED_EVERY))
+                    {
+                        into.maintain();
+                    }
+                }
+                Ok(!is_unfinished)
+            })?;
+            if at >= limit {
+                break;
+            }
+            if is_unfinished {
+                let what = "a batch that does not end in the file: all of it is left out".into();
+                self.lose(&ruin.path, at, limit - at, what);
+                break;
+            }
+            let (next, told) = ruin.resume(at, limit)?;
+            self.pass(ruin, at, next, told)?;
+            at = next;
+        }
+        if limit < len {
+            self.lose(&ruin.path, limit, len - limit, "the file is cut off".into());
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, ruin: &Ruin, at: u64, head: &Head, bytes: &[u8]) -> Result<()> {
+        match head.kind {
+            PUT => {
+                let key = head.key(bytes);
+                self.doubtful.remove(key);
+                let Some(into) = self.into else { return Ok(()) };
+                let mut whole = Vec::new();
+                let value = if bytes.len() >= head.len {
+                    head.value(bytes)
+                } else {
+                    whole.resize(head.len, 0);
+                    ruin.segment.read_at(at, &mut whole)?;
+                    head.value(&whole)
+                };
+                into.visit(key, &mut Do(Action::Put(Record::new(value, head.attributes))))
+            }
+            REMOVE => self.remove(head.key(bytes)),
+            CLEAR => {
+                self.doubtful.clear();
+                self.into.map_or(Ok(()), |into| into.clear(&mut || ()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Result<()> {
+        self.doubtful.remove(key);
+        self.into.map_or(Ok(()), |into| into.visit(key, &mut Do(Action::Remove)))
+    }
+
+    /// Passes over damage up to where entries go on. `told`: what the entry there seems to say.
+    fn pass(&mut self, ruin: &Ruin, at: u64, next: u64, told: Option<Head>) -> Result<()> {
+        let wrong = "the checksum of the entry differs";
+        if let Some((head, entry)) = ruin.mended_entry(at, next)? {
+            self.tell(
+                &ruin.path,
+                at,
+                next - at,
+                format!("{wrong}: a bit has changed, which is mended"),
+                true,
+            );
+            self.found.entries += 1;
+            return self.apply(ruin, at, &head, &entry);
+        }
+        let Some(head) =
+            told.filter(|head| matches!(head.kind, PUT | REMOVE) && self.doubtful.len() < KEYS_MAX)
+        else {
+            self.lose(&ruin.path, at, next - at, format!("{wrong}, and what it said cannot be told"));
+            return Ok(());
+        };
+        let mut bytes = vec![0; head.key_at + head.key_len];
+        ruin.segment.read_at(at, &mut bytes)?;
+        let key = head.key(&bytes);
+        self.remove(key)?;
+        let shown = String::from_utf8_lossy(&key[..key.len().min(64)]).escape_debug().to_string();
+        let what = if head.kind == PUT { "its key" } else { "what it removes" };
+        if head.kind == PUT {
+            self.doubtful.insert(key.to_vec());
+        }
+        self.tell(&ruin.path, at, next - at, format!("{wrong}; {what} seems to be \"{shown}\""), false);
+        Ok(())
+    }
+
+    /// What nothing can be told of.
+    fn lose(&mut self, path: &Path, offset: u64, len: u64, what: String) {
+        self.found.unclear += 1;
+        self.tell(path, offset, len, what, false);
+    }
+
+    fn tell(&mut self, path: &Path, offset: u64, len: u64, what: String, is_mended: bool) {
+        self.found.damaged += 1;
+        self.found.mended += u64::from(is_mended);
+        self.found.lost_bytes += if is_mended { 0 } else { len };
+        if self.found.damages.len() < LISTED_MAX {
+            self.found.damages.push(HashDamage { path: path.into(), offset, len, what, is_mended });
+        }
+    }
+}
+
+/// Which bit of an entry has changed, by its checksum: of any two bits of an entry the effects differ. `None` if it is not one alone.
+fn changed_bit(entry: &[u8], seed: u32) -> Option<usize> {
+    let wrong = crc32c::crc32c_append(seed, &entry[4..]) ^ entry::four(entry, 0);
+    if wrong.is_power_of_two() {
+        return Some(wrong.trailing_zeros() as usize);
+    }
+    // What a change of each bit of a byte does to the checksum, from the last byte to the first.
+    let of_byte = |byte: u8| crc32c::crc32c(&[byte]) ^ crc32c::crc32c(&[0]);
+    let table: Vec<u32> = (0..=255).map(of_byte).collect();
+    let mut effects: [u32; 8] = std::array::from_fn(|bit| table[1 << bit]);
+    for at in (4..entry.len()).rev() {
+        if let Some(bit) = effects.iter().position(|&effect| effect == wrong) {
+            return Some(at * 8 + bit);
+        }
+        for effect in &mut effects {
+            *effect = *effect >> 8 ^ table[(*effect & 0xff) as usize];
+        }
+    }
+    None
+}
+
+/// Does this, whatever is there.
+struct Do<'a>(Action<'a>);
+
+impl Visitor for Do<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        self.0
+    }
+
+    fn overwrites(&self) -> bool {
+        true
+    }
+}
