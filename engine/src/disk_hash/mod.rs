@@ -16,6 +16,7 @@
 //! Always true: of a key's entries the last in the log counts; the index leads to it; an entry that the index leads to lies in a
 //! segment that counts.
 
+mod bare;
 mod batch;
 mod cache;
 mod compaction;
@@ -48,8 +49,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
-    Action, Durable, Engine, Error, ErrorKind, Expiry, FrozenFile, Index, Perishable, Place, Record, Result,
-    SharedBytes, Status, Usage, Visitor,
+    Action, Attributes, Durable, Engine, Error, ErrorKind, Expiry, FrozenFile, Index, Perishable, Place,
+    Record, Result, SharedBytes, Status, Usage, Visitor,
 };
 
 const KEY_LEN_MAX: usize = 1 << 28;
@@ -396,6 +397,41 @@ impl DiskHash {
         Ok(Stored::Entry)
     }
 
+    /// As `view`, whatever the record is like.
+    #[inline(never)]
+    fn view_any(
+        &self,
+        shard: &Shard,
+        hash: u64,
+        key: &[u8],
+        see: &mut dyn FnMut(Record<'_>),
+    ) -> Result<bool> {
+        let (page, tag) = (&shard.pages[page_of(hash)], tag_of(hash));
+        let mut next = page.first(tag);
+        let mut damage = None;
+        while let Some(index) = next {
+            let slot = page.get(index);
+            let at = slot.location();
+            let segment = shard.table.get(at.slot).ok_or_else(lost)?;
+            let seen = self.log.see(segment, at.unit, slot.class(), true, |head, entry| {
+                let is_it = head.kind == entry::PUT && head.key(entry) == key;
+                if is_it {
+                    self.show(head, entry, &mut *see);
+                }
+                is_it
+            });
+            match seen {
+                Ok(true) => return Ok(true),
+                Ok(false) => {}
+                // Perhaps it is another's.
+                Err(error) if error.kind() == ErrorKind::Corrupt => damage = Some(error),
+                Err(error) => return Err(error),
+            }
+            next = page.next(tag, index + 1);
+        }
+        damage.map_or(Ok(false), Err)
+    }
+
     /// In the order of the hashes, a page of the index at a time, under its lock. `passes`: over what is damaged.
     fn scan_from(
         &self,
@@ -461,29 +497,14 @@ impl Engine for DiskHash {
         let hash = self.hash(key);
         let shard = self.shared(shard_of(hash));
         let (page, tag) = (&shard.pages[page_of(hash)], tag_of(hash));
-        let mut next = page.first(tag);
-        let mut damage = None;
-        while let Some(index) = next {
-            let slot = page.get(index);
-            let at = slot.location();
-            let segment = shard.table.get(at.slot).ok_or_else(lost)?;
-            let seen = self.log.see(segment, at.unit, slot.class(), true, |head, entry| {
-                let is_it = head.kind == entry::PUT && head.key(entry) == key;
-                if is_it {
-                    self.show(head, entry, &mut *see);
-                }
-                is_it
-            });
-            match seen {
-                Ok(true) => return Ok(true),
-                Ok(false) => {}
-                // Perhaps it is another's.
-                Err(error) if error.kind() == ErrorKind::Corrupt => damage = Some(error),
-                Err(error) => return Err(error),
+        match bare::of_page(page, tag, &shard.table, key) {
+            Some(None) => Ok(false),
+            Some(Some((_, found))) => {
+                see(Record::new(found.value, Attributes::default()));
+                Ok(true)
             }
-            next = page.next(tag, index + 1);
+            None => self.view_any(&shard, hash, key, see),
         }
-        damage.map_or(Ok(false), Err)
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
@@ -494,15 +515,25 @@ impl Engine for DiskHash {
         let mut scratch = Scratch::take();
         let Room { old, new, .. } = &mut *scratch;
         let mut damage = None;
-        let found = self.seek(part, table, hash, key, old, &mut damage)?;
-        let damage = damage.filter(|_| found.is_none());
-        if let Some(damage) = damage.as_ref().filter(|_| !visitor.overwrites()) {
-            return Err(damage.error.clone());
-        }
-        let place = found.as_ref().map(Found::place).or(damage.as_ref().map(Damage::place));
-        let record = found.as_ref().map(|Found { entry, .. }| {
-            Record::new(entry.head.value(entry.bytes(old)), entry.head.attributes)
-        });
+        let found;
+        let (place, record) = match bare::of_page(&part.pages[page_of(hash)], tag_of(hash), table, key) {
+            Some(None) => (None, None),
+            Some(Some((index, bare))) => {
+                (Some((index, bare.len)), Some(Record::new(bare.value, Attributes::default())))
+            }
+            None => {
+                found = self.seek(part, table, hash, key, old, &mut damage)?;
+                damage = damage.filter(|_| found.is_none());
+                if let Some(damage) = damage.as_ref().filter(|_| !visitor.overwrites()) {
+                    return Err(damage.error.clone());
+                }
+                let place = found.as_ref().map(Found::place).or(damage.as_ref().map(Damage::place));
+                let record = found.as_ref().map(|Found { entry, .. }| {
+                    Record::new(entry.head.value(entry.bytes(old)), entry.head.attributes)
+                });
+                (place, record)
+            }
+        };
         let (stored, attributes, value_len) = match visitor.visit(record) {
             Action::Keep => return Ok(()),
             Action::Remove => {

@@ -1,0 +1,129 @@
+//! Records without attributes, as most are, found and read with few instructions.
+//!
+//! A read at random waits for memory twice, for the slot and for the entry, and a processor goes on meanwhile as far as some hundred
+//! instructions: if they are not used up, it waits for the next record at the same time. So what is here takes the one shortest way, and
+//! leaves all else to the others: `None` says only that it is not that simple.
+
+use super::entry::{PUT, padded};
+use super::page::{Page, Slot};
+use super::segment::Table;
+use crate::raw;
+
+/// The class of entries up to a cache line; longer ones are asked for as a whole before their beginning is there.
+const LINE_CLASS: u32 = 2;
+
+/// A put without attributes.
+#[derive(Clone, Copy)]
+pub(crate) struct Bare<'b> {
+    key: &'b [u8],
+    pub(crate) value: &'b [u8],
+    /// Of its entry.
+    pub(crate) len: usize,
+}
+
+/// The put that these bytes begin with, if it is whole.
+#[inline]
+fn read(bytes: &[u8], seed: u32) -> Option<Bare<'_>> {
+    let first = bytes.first_chunk::<8>()?;
+    let (tag, key_len) = (first[4], usize::from(first[5]));
+    let (low, high) = (usize::from(first[6]), usize::from(first[7]));
+    let (value_len, at) = if low < 0x80 { (low, 7) } else { (low & 0x7f | high << 7, 8) };
+    if tag != PUT || key_len >= 0x80 || at == 8 && high >= 0x80 {
+        return None;
+    }
+    let (key_end, end) = (at + key_len, at + key_len + value_len);
+    let entry = bytes.get(..padded(end))?;
+    if raw::crc32c(seed, &entry[4..]) != u32::from_le_bytes([first[0], first[1], first[2], first[3]]) {
+        return None;
+    }
+    Some(Bare { key: &entry[at..key_end], value: &entry[key_end..end], len: entry.len() })
+}
+
+/// Whether two keys are the same, without a call for short ones.
+#[inline]
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    if one.len() != other.len() {
+        return false;
+    }
+    match (one.first_chunk::<8>(), other.first_chunk::<8>(), one.last_chunk::<8>(), other.last_chunk::<8>()) {
+        (Some(a), Some(b), Some(c), Some(d)) if one.len() <= 16 => {
+            (u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b))
+                | (u64::from_ne_bytes(*c) ^ u64::from_ne_bytes(*d))
+                == 0
+        }
+        _ => one == other,
+    }
+}
+
+/// The record that a slot leads to, if it is this key's.
+#[inline]
+pub(crate) fn of_slot<'t>(table: &'t Table, slot: Slot, key: &[u8]) -> Option<Bare<'t>> {
+    let at = slot.location();
+    let segment = table.get(at.slot)?;
+    let offset = u64::from(at.unit) * 8;
+    if slot.class() > LINE_CLASS {
+        segment.prefetch(offset, slot.class());
+    }
+    read(segment.mapped(offset)?, segment.seed_at(offset)).filter(|bare| is_same(bare.key, key))
+}
+
+/// What a page has of a key: `Some(None)` if nothing, and where it is in the page.
+#[inline]
+pub(crate) fn of_page<'t>(
+    page: &Page,
+    tag: u32,
+    table: &'t Table,
+    key: &[u8],
+) -> Option<Option<(usize, Bare<'t>)>> {
+    let Some(index) = page.first(tag) else { return Some(None) };
+    of_slot(table, page.get(index), key).map(|bare| Some((index, bare)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk_hash::entry::{put_head, seal, whole};
+    use todana_core::Attributes;
+
+    #[test]
+    fn a_bare_entry_says_what_it_says_to_others_and_no_other_is_one() {
+        for (key_len, value_len) in (0..200).flat_map(|len| [(len, 8), (8, len), (16, len * 100)]) {
+            for flags in [0, 9] {
+                let mut bytes = Vec::new();
+                let attributes = Attributes { flags, ..Attributes::default() };
+                put_head(&mut bytes, key_len, value_len, &attributes, None);
+                bytes.resize(bytes.len() + key_len, b'k');
+                bytes.resize(bytes.len() + value_len, b'v');
+                seal(&mut bytes, 0, 77);
+                let len = bytes.len();
+                bytes.extend_from_slice(b"behind it");
+                let is_bare = flags == 0 && key_len < 0x80 && value_len < 0x4000;
+                let bare = read(&bytes, 77);
+                assert_eq!(bare.is_some(), is_bare, "{key_len}, {value_len}");
+                if let Some(bare) = bare {
+                    let (head, entry) = whole(&bytes, 77).unwrap();
+                    assert_eq!((bare.key, bare.value), (head.key(entry), head.value(entry)));
+                    assert_eq!((bare.len, head.len), (len, len));
+                    assert!(read(&bytes[..len - 1], 77).is_none());
+                    assert!(read(&bytes, 78).is_none());
+                    bytes[len - 1] ^= 1;
+                    assert!(read(&bytes, 77).is_none());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn keys_are_the_same_if_all_of_their_bytes_are() {
+        for len in 0..40 {
+            let key: Vec<u8> = (0..len).collect();
+            assert!(is_same(&key, &key.clone()));
+            for at in 0..key.len() {
+                let mut other = key.clone();
+                other[at] ^= 0x80;
+                assert!(!is_same(&key, &other));
+            }
+            assert!(!is_same(&key, &[&key[..], &[0]].concat()));
+        }
+    }
+}
