@@ -1,6 +1,6 @@
 //! What is there after the power was lost, at every operation on the disk.
 //!
-//! A session of writes, batches, clears, syncs, housekeeping and reopenings runs once; every operation on the disk is noted, with
+//! A session of writes, batches, clears, sweeps, syncs, housekeeping and reopenings, some of them after a crash, runs once; every operation on the disk is noted, with
 //! what had been promised to be on disk when it began. Then the disk is put back to each moment, loses its power, comes up and is
 //! opened: there must be what the session had after one of its changes, and not an earlier one than was promised.
 //!
@@ -13,7 +13,7 @@ mod crash_disk;
 mod kept;
 
 use crash_disk::{CrashDisk, Dice, Op, State};
-use kept::{DATA, Records, Step, open, records, run};
+use kept::{DATA, Moments, Records, Step, open, records, run};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,17 +27,14 @@ fn is_full() -> bool {
 }
 
 /// Opens what came up; its records are those of a moment, none before `promised`.
-fn check(state: State, moments: &[Records], promised: usize, begun: usize, story: &str, dice: &mut Dice) {
+fn check(state: State, moments: &Moments, promised: usize, begun: usize, story: &str, dice: &mut Dice) {
     let disk = CrashDisk::shown_or_read(state, dice.coin());
     let hash = open(&disk).unwrap_or_else(|error| panic!("{story}: {error}"));
     let found = records(&hash);
-    let moment = (promised..=begun).find(|&moment| moments[moment] == found);
-    assert!(
-        moment.is_some(),
-        "{story}: {found:?} is of no moment from {promised} to {begun}; before: {:?}, at last: {:?}",
-        moments[promised],
-        moments[begun]
-    );
+    if moments.find(&found, promised..=begun).is_none() {
+        let differs = moments.difference(&found, promised);
+        panic!("{story}: of no moment from {promised} to {begun}; against the first: {differs}");
+    }
     if dice.roll(4) > 0 {
         return;
     }
@@ -80,7 +77,7 @@ fn after_a_crash_at_any_operation_the_state_is_one_that_was_and_not_before_what_
         });
         let journal = disk.journal();
         assert_eq!(disk.shown() > 0, seed % 2 == 1);
-        eprintln!("seed {seed}: {} moments, {} operations on the disk", moments.len(), journal.len());
+        eprintln!("seed {seed}: {} moments, {} operations on the disk", moments.records.len(), journal.len());
         assert!(journal.len() > 2_000, "the session does too little: {}", journal.len());
         let mut dice = Dice::new(seed);
         let mut state = State::default();
@@ -99,7 +96,7 @@ fn after_a_crash_at_any_operation_the_state_is_one_that_was_and_not_before_what_
             state.apply(&step.op).unwrap();
         }
         // The process is killed, the machine is not: everything that was handed to the system is there.
-        check(state, &moments, moments.len() - 1, moments.len() - 1, "at the end", &mut dice);
+        check(state, &moments, moments.last(), moments.last(), "at the end", &mut dice);
     }
 }
 

@@ -1,11 +1,13 @@
 //! A hash on a disk that crashes, a session of changes, and what it should hold.
 
 use crate::crash_disk::{CrashDisk, Dice};
-use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{ControlFlow, RangeInclusive};
 use std::path::Path;
 use std::sync::Arc;
-use todana_core::{Action, Attributes, Durable, Engine, Expiry, Record, Result, UnixSeconds, Visitor};
+use todana_core::{
+    Action, Attributes, Durable, Engine, Expiry, Record, Result, SweepAim, UnixSeconds, Visitor,
+};
 use todana_engine::{DiskHash, DiskHashOptions};
 
 pub(crate) const DATA: &str = "/data";
@@ -143,22 +145,61 @@ pub(crate) fn change(hash: &DiskHash, expected: &mut Records, dice: &mut Dice) {
             hash.apply(&actions).unwrap();
             changes.into_iter().for_each(|change| change.make(expected));
         }
-        10..13 => {
-            let over = UnixSeconds(dice.roll(60));
-            let perishable = hash.perishable().unwrap();
-            let swept = perishable.sweep(None, usize::MAX, todana_core::SweepAim::Tidiness, &mut |expiry| {
-                !expiry.is_live(over)
-            });
-            let before = expected.len();
-            expected.retain(|_, (_, attributes)| attributes.expiry.is_live(over));
-            assert_eq!(swept.unwrap().removed, (before - expected.len()) as u64);
-        }
+        10..13 => sweep(hash, expected, UnixSeconds(dice.roll(60))),
         _ => {
             let change = Change::any(dice);
             let (key, action) = change.action();
             hash.visit(key, &mut Does(action)).unwrap();
             change.make(expected);
         }
+    }
+}
+
+/// Removes what has expired by then.
+fn sweep(hash: &DiskHash, expected: &mut Records, over: UnixSeconds) {
+    let perishable = hash.perishable().unwrap();
+    let mut is_over = |expiry: Expiry| !expiry.is_live(over);
+    let swept = perishable.sweep(None, usize::MAX, SweepAim::Tidiness, &mut is_over);
+    let before = expected.len();
+    expected.retain(|_, (_, attributes)| attributes.expiry.is_live(over));
+    assert_eq!(swept.unwrap().removed, (before - expected.len()) as u64);
+}
+
+/// What was there behind each change.
+#[derive(Default)]
+pub(crate) struct Moments {
+    pub(crate) records: Vec<Records>,
+    /// A sweep has led here. It removes one record after the other, in an order that is the engine's affair.
+    by_sweep: BTreeSet<usize>,
+}
+
+impl Moments {
+    pub(crate) fn last(&self) -> usize {
+        self.records.len() - 1
+    }
+
+    /// The moment of these records, within a range.
+    pub(crate) fn find(&self, found: &Records, range: RangeInclusive<usize>) -> Option<usize> {
+        let holds =
+            |all: &Records, some: &Records| some.iter().all(|(key, value)| all.get(key) == Some(value));
+        let is_within = |at: usize| holds(&self.records[at - 1], found) && holds(found, &self.records[at]);
+        let is_it = |at: usize| self.records[at] == *found;
+        range.into_iter().find(|&at| is_it(at) || at > 0 && self.by_sweep.contains(&at) && is_within(at))
+    }
+
+    /// How they differ from those of a moment.
+    pub(crate) fn difference(&self, found: &Records, at: usize) -> String {
+        let wanted = &self.records[at];
+        let keys: BTreeSet<&Vec<u8>> = found.keys().chain(wanted.keys()).collect();
+        let show = |records: &Records, key: &Vec<u8>| match records.get(key) {
+            Some((value, attributes)) => format!("{} bytes, {attributes:?}", value.len()),
+            None => "nothing".into(),
+        };
+        let differing = keys.into_iter().filter(|&key| found.get(key) != wanted.get(key));
+        let texts = differing.map(|key| {
+            format!("{}: {} instead of {}", key.escape_ascii(), show(found, key), show(wanted, key))
+        });
+        texts.collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -170,45 +211,101 @@ pub(crate) enum Step {
     Synced(usize),
 }
 
+/// A session under way.
+struct Session<'s> {
+    disk: &'s CrashDisk,
+    dice: Dice,
+    moments: Moments,
+    synced: usize,
+    tell: &'s mut dyn FnMut(Step),
+}
+
 /// A session; returns what was there at each moment.
-pub(crate) fn run(disk: &CrashDisk, seed: u64, steps: usize, tell: &mut dyn FnMut(Step)) -> Vec<Records> {
-    let mut dice = Dice::new(seed);
-    let mut moments = vec![Records::new()];
+pub(crate) fn run(disk: &CrashDisk, seed: u64, steps: usize, tell: &mut dyn FnMut(Step)) -> Moments {
+    let moments = Moments { records: vec![Records::new()], ..Moments::default() };
+    let mut session = Session { disk, dice: Dice::new(seed), moments, synced: 0, tell };
     let mut hash = open(disk).unwrap();
-    let mut expected = Records::new();
     for step in 0..steps {
-        tell(Step::Begun(moments.len()));
-        change_but_sweep(&hash, &mut expected, &mut dice);
-        moments.push(expected.clone());
-        let now = moments.len() - 1;
-        for _ in 0..dice.roll(3) {
-            hash.maintain();
-        }
-        if dice.roll(8) == 0 {
-            hash.sync().unwrap();
-            tell(Step::Synced(now));
-        }
-        if step % 300 == 299 {
-            if dice.coin() {
-                hash.close().unwrap();
-                tell(Step::Synced(now));
-            } else {
-                hash.flush().unwrap();
+        session.change(&hash);
+        if step % 150 == 149 {
+            // Small segments, which are united by and by.
+            for _ in 0..1 + session.dice.roll(14) {
+                hash = session.open_again(hash);
+                for _ in 0..session.dice.roll(3) {
+                    session.change(&hash);
+                }
             }
-            drop(hash);
-            tell(Step::Synced(now));
-            hash = open(disk).unwrap();
-            assert_eq!(records(&hash), expected, "seed {seed}, step {step}");
         }
     }
     hash.flush().unwrap();
     // It ends as a killed process does, and nothing more comes to the disk.
     disk.stop();
-    moments
+    session.moments
 }
 
-/// A sweep removes one record after the other, each a moment of its own, in an order that is the engine's affair.
-fn change_but_sweep(hash: &DiskHash, expected: &mut Records, dice: &mut Dice) {
+impl Session<'_> {
+    fn change(&mut self, hash: &DiskHash) {
+        (self.tell)(Step::Begun(self.moments.records.len()));
+        let mut expected = self.moments.records.last().unwrap().clone();
+        if self.dice.roll(500) == 0 {
+            // So long that it is not read as a whole.
+            let value = vec![self.dice.roll(256) as u8; 1_100_000];
+            set(hash, b"long", &value).unwrap();
+            expected.insert(b"long".to_vec(), (value, Attributes::default()));
+        } else if self.dice.roll(100) == 0 {
+            hash.visit(b"long", &mut Does(Action::Remove)).unwrap();
+            expected.remove(&b"long"[..]);
+        } else if self.dice.roll(40) == 0 {
+            self.moments.by_sweep.insert(self.moments.records.len());
+            sweep(hash, &mut expected, UnixSeconds(self.dice.roll(60)));
+        } else {
+            change_but_sweep(hash, &mut expected, &mut self.dice);
+        }
+        self.moments.records.push(expected);
+        for _ in 0..self.dice.roll(3) {
+            hash.maintain();
+        }
+        if self.dice.roll(8) == 0 {
+            hash.sync().unwrap();
+            self.tell_synced();
+        }
+    }
+
+    fn tell_synced(&mut self) {
+        self.synced = self.moments.last();
+        (self.tell)(Step::Synced(self.synced));
+    }
+
+    fn open_again(&mut self, hash: DiskHash) -> DiskHash {
+        let way = self.dice.roll(4);
+        match way {
+            0 => hash.flush().unwrap(),
+            1 => hash.close().unwrap(),
+            // It is killed, or the power goes.
+            _ => self.disk.stop(),
+        }
+        drop(hash);
+        if way >= 2 {
+            self.disk.come_up((way == 2).then(|| self.dice.roll(1 << 40)));
+        } else {
+            self.tell_synced();
+        }
+        let hash = open(self.disk).unwrap();
+        let found = records(&hash);
+        let range = self.synced..=self.moments.last();
+        if self.moments.find(&found, range.clone()).is_none() {
+            panic!("of no moment of {range:?}: {}", self.moments.difference(&found, *range.start()));
+        }
+        // Whatever was there is on disk once it has been opened.
+        (self.tell)(Step::Begun(self.moments.records.len()));
+        self.moments.records.push(found);
+        self.tell_synced();
+        hash
+    }
+}
+
+/// Any change but a sweep.
+pub(crate) fn change_but_sweep(hash: &DiskHash, expected: &mut Records, dice: &mut Dice) {
     loop {
         let before = dice.roll(1 << 40);
         let mut ahead = Dice::new(before);
