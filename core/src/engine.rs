@@ -37,6 +37,12 @@ pub trait Visitor {
         false
     }
 
+    /// Whether the bytes of the old value are nothing to it, only how many there are. An engine then may show it a value that it has
+    /// neither read from memory nor checked for damage: waiting for these costs more than all else of a write.
+    fn ignores_value(&self) -> bool {
+        false
+    }
+
     /// Called once after a `Put`, `Retag` or `Remove` of an existing record is in, with what is stored
     /// now (`None` after a removal). Not called for `Keep`.
     fn applied(&mut self, now: Option<Record<'_>>) {

@@ -4,10 +4,9 @@
 //! instructions: if they are not used up, it waits for the next record at the same time. So what is here takes the one shortest way, and
 //! leaves all else to the others: `None` says only that it is not that simple.
 
-use super::entry::{PUT, padded};
-use super::page::{Page, Slot};
+use super::entry::{PUT, is_whole, padded};
+use super::page::{Page, Slot, class_of};
 use super::segment::Table;
-use crate::raw;
 
 /// The class of entries up to a cache line; longer ones are asked for as a whole before their beginning is there.
 const LINE_CLASS: u32 = 2;
@@ -17,11 +16,25 @@ const LINE_CLASS: u32 = 2;
 pub(crate) struct Bare<'b> {
     key: &'b [u8],
     pub(crate) value: &'b [u8],
-    /// Of its entry.
-    pub(crate) len: usize,
+    /// Its entry, and what the CRC of that begins from.
+    entry: &'b [u8],
+    seed: u32,
 }
 
-/// The put that these bytes begin with, if it is whole.
+impl Bare<'_> {
+    /// How long its entry is.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.entry.len()
+    }
+
+    #[inline]
+    pub(crate) fn is_whole(&self) -> bool {
+        is_whole(self.entry, self.seed)
+    }
+}
+
+/// The put that these bytes begin with; whether it is whole has not been asked.
 #[inline]
 fn read(bytes: &[u8], seed: u32) -> Option<Bare<'_>> {
     let first = bytes.first_chunk::<8>()?;
@@ -33,10 +46,7 @@ fn read(bytes: &[u8], seed: u32) -> Option<Bare<'_>> {
     }
     let (key_end, end) = (at + key_len, at + key_len + value_len);
     let entry = bytes.get(..padded(end))?;
-    if raw::crc32c(seed, &entry[4..]) != u32::from_le_bytes([first[0], first[1], first[2], first[3]]) {
-        return None;
-    }
-    Some(Bare { key: &entry[at..key_end], value: &entry[key_end..end], len: entry.len() })
+    Some(Bare { key: &entry[at..key_end], value: &entry[key_end..end], entry, seed })
 }
 
 /// Whether two keys are the same, without a call for short ones.
@@ -55,16 +65,19 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// The record that a slot leads to, if it is this key's.
+/// The record that a slot leads to, if it is this key's. `checks`: if it is whole, too. Else that its key and its size class are as they
+/// should be is enough, for which no more than its first line is read.
 #[inline]
-pub(crate) fn of_slot<'t>(table: &'t Table, slot: Slot, key: &[u8]) -> Option<Bare<'t>> {
+fn of_slot<'t>(table: &'t Table, slot: Slot, key: &[u8], checks: bool) -> Option<Bare<'t>> {
     let at = slot.location();
     let segment = table.get(at.slot)?;
     let offset = u64::from(at.unit) * 8;
-    if slot.class() > LINE_CLASS {
+    if checks && slot.class() > LINE_CLASS {
         segment.prefetch(offset, slot.class());
     }
-    read(segment.mapped(offset)?, segment.seed_at(offset)).filter(|bare| is_same(bare.key, key))
+    let bare = read(segment.mapped(offset)?, segment.seed_at(offset))?;
+    let is_right = if checks { bare.is_whole() } else { class_of(bare.len()) == slot.class() };
+    (is_right && is_same(bare.key, key)).then_some(bare)
 }
 
 /// What a page has of a key: `Some(None)` if nothing, and where it is in the page.
@@ -74,9 +87,10 @@ pub(crate) fn of_page<'t>(
     tag: u32,
     table: &'t Table,
     key: &[u8],
+    checks: bool,
 ) -> Option<Option<(usize, Bare<'t>)>> {
     let Some(index) = page.first(tag) else { return Some(None) };
-    of_slot(table, page.get(index), key).map(|bare| Some((index, bare)))
+    of_slot(table, page.get(index), key, checks).map(|bare| Some((index, bare)))
 }
 
 #[cfg(test)]
@@ -103,11 +117,12 @@ mod tests {
                 if let Some(bare) = bare {
                     let (head, entry) = whole(&bytes, 77).unwrap();
                     assert_eq!((bare.key, bare.value), (head.key(entry), head.value(entry)));
-                    assert_eq!((bare.len, head.len), (len, len));
+                    assert_eq!((bare.len(), head.len), (len, len));
+                    assert!(bare.is_whole());
                     assert!(read(&bytes[..len - 1], 77).is_none());
-                    assert!(read(&bytes, 78).is_none());
+                    assert!(!read(&bytes, 78).unwrap().is_whole());
                     bytes[len - 1] ^= 1;
-                    assert!(read(&bytes, 77).is_none());
+                    assert!(!read(&bytes, 77).unwrap().is_whole());
                 }
             }
         }

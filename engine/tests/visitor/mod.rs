@@ -9,6 +9,10 @@ impl Visitor for Set<'_> {
     fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
         Action::Put(Record::new(self.0, Attributes::default()))
     }
+
+    fn ignores_value(&self) -> bool {
+        true
+    }
 }
 
 /// Removes whatever is there.
