@@ -270,6 +270,11 @@ impl State {
         self.names.iter().filter_map(file).collect()
     }
 
+    /// Whether there is a file or a directory of this name.
+    pub(crate) fn has_name(&self, path: &Path) -> bool {
+        self.has(path)
+    }
+
     /// The file of this name, which is on disk, has these bytes, and they are too.
     pub(crate) fn put(&mut self, path: &Path, bytes: Vec<u8>) {
         let number = match self.names.get(path) {

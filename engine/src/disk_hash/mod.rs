@@ -141,6 +141,8 @@ pub struct DiskHash {
     /// Damaged records that were overwritten or removed.
     gone: Mutex<Option<(u64, Error)>>,
     is_closed: AtomicBool,
+    /// All is on disk, and the index written down.
+    is_settled: Mutex<bool>,
     space_factor: f64,
     checkpoint_bytes: u64,
     notes: Vec<String>,
@@ -659,10 +661,13 @@ impl Durable for DiskHash {
     }
 
     fn close(&self) -> Result<()> {
-        if self.is_closed.swap(true, Ordering::SeqCst) {
-            return Ok(());
+        self.is_closed.store(true, Ordering::SeqCst);
+        let mut is_settled = self.is_settled.lock();
+        if !*is_settled {
+            self.write_index()?;
+            *is_settled = true;
         }
-        self.write_index()
+        Ok(())
     }
 
     fn openings(&self) -> u32 {
@@ -681,5 +686,7 @@ impl Drop for DiskHash {
     fn drop(&mut self) {
         // Nobody is left to hear of a failure; what cannot be written now is a torn tail at worst.
         let _ = self.close();
+        // A write that had begun before it was closed may have come to its end since.
+        let _ = self.log.sync();
     }
 }

@@ -93,6 +93,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         house: Mutex::new(Housekeeping::default()),
         gone: Mutex::new(None),
         is_closed: AtomicBool::new(false),
+        is_settled: Mutex::new(false),
         space_factor: options.space_factor.max(1.05),
         checkpoint_bytes: options.checkpoint_bytes.max(1),
         notes,

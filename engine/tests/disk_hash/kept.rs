@@ -58,6 +58,10 @@ impl Visitor for Does<'_> {
     fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
         self.0
     }
+
+    fn overwrites(&self) -> bool {
+        matches!(self.0, Action::Put(_) | Action::Remove)
+    }
 }
 
 pub(crate) fn set(hash: &DiskHash, key: &[u8], value: &[u8]) -> Result<()> {
@@ -127,9 +131,17 @@ impl Change {
 
 /// One change, or several at once.
 pub(crate) fn change(hash: &DiskHash, expected: &mut Records, dice: &mut Dice) {
+    if dice.roll(30) == 0 {
+        return sweep(hash, expected, UnixSeconds(dice.roll(60)));
+    }
+    change_but_sweep(hash, expected, dice).unwrap();
+}
+
+/// Any change but a sweep; one that fails is not expected to have been made.
+pub(crate) fn change_but_sweep(hash: &DiskHash, expected: &mut Records, dice: &mut Dice) -> Result<()> {
     match dice.roll(100) {
         0 => {
-            hash.clear(&mut || ()).unwrap();
+            hash.clear(&mut || ())?;
             expected.clear();
         }
         1..10 => {
@@ -142,17 +154,17 @@ pub(crate) fn change(hash: &DiskHash, expected: &mut Records, dice: &mut Dice) {
                 }
             }
             let actions: Vec<_> = changes.iter().map(Change::action).collect();
-            hash.apply(&actions).unwrap();
+            hash.apply(&actions)?;
             changes.into_iter().for_each(|change| change.make(expected));
         }
-        10..13 => sweep(hash, expected, UnixSeconds(dice.roll(60))),
         _ => {
             let change = Change::any(dice);
             let (key, action) = change.action();
-            hash.visit(key, &mut Does(action)).unwrap();
+            hash.visit(key, &mut Does(action))?;
             change.make(expected);
         }
     }
+    Ok(())
 }
 
 /// Removes what has expired by then.
@@ -170,7 +182,7 @@ fn sweep(hash: &DiskHash, expected: &mut Records, over: UnixSeconds) {
 pub(crate) struct Moments {
     pub(crate) records: Vec<Records>,
     /// A sweep has led here. It removes one record after the other, in an order that is the engine's affair.
-    by_sweep: BTreeSet<usize>,
+    pub(crate) by_sweep: BTreeSet<usize>,
 }
 
 impl Moments {
@@ -259,7 +271,7 @@ impl Session<'_> {
             self.moments.by_sweep.insert(self.moments.records.len());
             sweep(hash, &mut expected, UnixSeconds(self.dice.roll(60)));
         } else {
-            change_but_sweep(hash, &mut expected, &mut self.dice);
+            change_but_sweep(hash, &mut expected, &mut self.dice).unwrap();
         }
         self.moments.records.push(expected);
         for _ in 0..self.dice.roll(3) {
@@ -301,17 +313,5 @@ impl Session<'_> {
         self.moments.records.push(found);
         self.tell_synced();
         hash
-    }
-}
-
-/// Any change but a sweep.
-pub(crate) fn change_but_sweep(hash: &DiskHash, expected: &mut Records, dice: &mut Dice) {
-    loop {
-        let before = dice.roll(1 << 40);
-        let mut ahead = Dice::new(before);
-        if !(10..13).contains(&ahead.roll(100)) {
-            *dice = Dice::new(before);
-            return change(hash, expected, dice);
-        }
     }
 }
