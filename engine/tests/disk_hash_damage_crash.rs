@@ -1,0 +1,230 @@
+//! Bits that change on disk, and then a crash.
+//!
+//! A session is under way when bits of a segment change. It goes on: damaged records are overwritten, removed, cleared, and
+//! segments with damage in them are compacted as far as they can be. Then the power goes, at any operation. What comes up is
+//! opened or refused, which names what has changed; and what is opened has each record as of one moment, or says of one that
+//! was damaged and not overwritten by then that it is damaged.
+
+#[path = "../../tests/crash_disk/mod.rs"]
+mod crash_disk;
+#[path = "disk_hash/kept.rs"]
+#[allow(dead_code)]
+mod kept;
+
+use crash_disk::{CrashDisk, Dice, State};
+use kept::{Records, open};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use todana_core::{Attributes, Durable, Engine, Error, ErrorKind};
+use todana_engine::DiskHash;
+
+fn is_full() -> bool {
+    std::env::var("TODANA_CRASH").is_ok_and(|value| value == "full")
+}
+
+/// What is known of a key: a record or none; or it is damaged.
+type Seen = BTreeMap<Vec<u8>, Option<(Vec<u8>, Attributes)>>;
+
+fn look(hash: &DiskHash) -> Seen {
+    let mut seen = Seen::new();
+    for n in 0..30 {
+        let key = format!("key{n}").into_bytes();
+        let mut record = None;
+        match hash.view(&key, &mut |found| record = Some((found.value.to_vec(), found.attributes))) {
+            Ok(true) => drop(seen.insert(key, record)),
+            Ok(false) => {}
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+                seen.insert(key, None);
+            }
+        }
+    }
+    seen
+}
+
+/// What there is behind a change, and whose records are damaged then.
+#[derive(Clone)]
+struct Moment {
+    records: Records,
+    damaged: BTreeSet<Vec<u8>>,
+}
+
+impl Moment {
+    fn is(&self, seen: &Seen) -> bool {
+        let fits = |(key, seen): (&Vec<u8>, &Option<_>)| match seen {
+            Some(record) => self.records.get(key) == Some(record),
+            None => self.damaged.contains(key),
+        };
+        seen.len() == self.records.len() && seen.iter().all(fits)
+    }
+}
+
+struct Course {
+    moments: Vec<Moment>,
+    /// What is damaged was this.
+    before: Records,
+    told: Arc<AtomicU64>,
+}
+
+impl Course {
+    fn new(hash: &DiskHash, records: Records) -> Course {
+        let seen = look(hash);
+        let damaged = seen.iter().filter(|(_, record)| record.is_none()).map(|(key, _)| key.clone());
+        let first = Moment { records: records.clone(), damaged: damaged.collect() };
+        assert!(first.is(&seen), "damage has changed what is whole");
+        Course { moments: vec![first], before: records, told: Arc::default() }
+    }
+
+    fn last(&self) -> &Moment {
+        self.moments.last().unwrap()
+    }
+
+    fn go_on(&mut self, hash: &DiskHash, dice: &mut Dice) {
+        let promised = self.told.load(Ordering::SeqCst) >> 32;
+        self.told.store(promised << 32 | self.moments.len() as u64, Ordering::SeqCst);
+        let mut moment = self.last().clone();
+        if let Err(error) = kept::change_but_sweep(hash, &mut moment.records, dice) {
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            assert!(!moment.damaged.is_empty(), "nothing is damaged any more, but {error}");
+        }
+        moment.damaged.retain(|key| moment.records.get(key) == self.before.get(key));
+        self.moments.push(moment);
+        for _ in 0..dice.roll(4) {
+            hash.maintain();
+        }
+        if dice.roll(6) == 0 {
+            hash.sync().unwrap();
+            let last = self.moments.len() as u64 - 1;
+            self.told.store(last << 32 | last, Ordering::SeqCst);
+        }
+    }
+
+    /// Looks at what has been opened, or why it could not be.
+    fn check(
+        &self,
+        opened: Result<DiskHash, Error>,
+        state: &State,
+        spoiled: &[PathBuf],
+        note: u64,
+        story: &str,
+    ) -> bool {
+        let (promised, begun) = ((note >> 32) as usize, (note & u64::from(u32::MAX)) as usize);
+        match opened {
+            Ok(hash) => {
+                let seen = look(&hash);
+                let range = &self.moments[promised..=begun];
+                if !range.iter().any(|moment| moment.is(&seen)) {
+                    let differs = |key: &&Vec<u8>| {
+                        seen.get(*key).map(Option::as_ref) != range[0].records.get(*key).map(Some)
+                    };
+                    let keys: BTreeSet<&Vec<u8>> = seen.keys().chain(range[0].records.keys()).collect();
+                    let keys: Vec<_> =
+                        keys.into_iter().filter(differs).map(|key| key.escape_ascii()).collect();
+                    let keys: Vec<_> = keys.iter().map(ToString::to_string).collect();
+                    panic!(
+                        "{story}: of no moment from {promised} to {begun}; {keys:?} differ from the first; damaged at last: {}",
+                        range.last().unwrap().damaged.len()
+                    );
+                }
+                assert_eq!(hash.status().records, seen.len() as u64, "{story}");
+                true
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "{story}: {error}");
+                let is_named = |path: &&PathBuf| error.to_string().contains(path.to_str().unwrap());
+                let named = spoiled.iter().find(is_named);
+                assert!(
+                    named.is_some_and(|path| state.has_name(path)),
+                    "{story}: {error}; spoiled: {spoiled:?}"
+                );
+                false
+            }
+        }
+    }
+}
+
+/// Changes bits of segments, of what was in them when these were the files, some of them perhaps of no importance; returns which.
+fn spoil(disk: &CrashDisk, files: &BTreeMap<PathBuf, Vec<u8>>, dice: &mut Dice) -> Vec<PathBuf> {
+    let is_segment = |path: &&PathBuf| path.extension().is_some_and(|ending| ending == "segment");
+    let segments: Vec<&PathBuf> = files.keys().filter(is_segment).collect();
+    let mut spoiled = Vec::new();
+    for _ in 0..1 + dice.roll(3) {
+        let path = segments[dice.roll(segments.len() as u64) as usize];
+        let bit = dice.roll(files[path].len() as u64 * 8) as usize;
+        disk.damage(|state| state.flip(path, bit));
+        spoiled.push(path.clone());
+    }
+    spoiled
+}
+
+#[test]
+fn after_damage_and_a_crash_what_is_whole_is_there_and_what_is_not_is_told() {
+    let (seeds, one_in) = if is_full() { (400, 2) } else { (40, 9) };
+    let (mut opened, mut refused, mut damaged) = (0, 0, 0);
+    for seed in 1..=seeds {
+        let mut dice = Dice::new(seed);
+        let disk = CrashDisk::new();
+        disk.show_in_memory(dice.coin());
+        let mut hash = open(&disk).unwrap();
+        let mut records = Records::new();
+        for _ in 0..100 + dice.roll(200) {
+            kept::change_but_sweep(&hash, &mut records, &mut dice).unwrap();
+            (0..dice.roll(3)).for_each(|_| _ = hash.maintain());
+        }
+        hash.sync().unwrap();
+        let files = disk.state().files();
+        // This tells that all of it is on disk. Where nothing does yet, damage looks like what a crash leaves.
+        kept::set(&hash, b"key0", b"marked").unwrap();
+        records.insert(b"key0".to_vec(), (b"marked".to_vec(), Attributes::default()));
+        hash.sync().unwrap();
+        let spoiled = if dice.coin() {
+            hash.close().unwrap();
+            drop(hash);
+            let spoiled = spoil(&disk, &files, &mut dice);
+            hash = match open(&disk) {
+                Ok(hash) => hash,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+                    continue;
+                }
+            };
+            spoiled
+        } else {
+            spoil(&disk, &files, &mut dice)
+        };
+        let mut course = Course::new(&hash, records);
+        damaged += course.last().damaged.len();
+        let mut state = disk.state();
+        let told = Arc::clone(&course.told);
+        disk.record(move || told.load(Ordering::SeqCst));
+        for _ in 0..60 {
+            course.go_on(&hash, &mut dice);
+        }
+        if dice.coin() {
+            hash.close().unwrap();
+        }
+        disk.stop();
+        drop(hash);
+        for (index, step) in disk.journal().iter().enumerate() {
+            if dice.roll(one_in) == 0 {
+                let mut there = state.clone();
+                if dice.coin() {
+                    there.apply_in_part(&step.op, &mut dice);
+                }
+                let reboot = dice.roll(1 << 40);
+                let mut story = format!("seed {seed}, operation {index} ({:?}", step.op);
+                story.truncate(80);
+                story.push_str(&format!("), reboot {reboot}"));
+                let there = there.reboot(reboot);
+                let disk = CrashDisk::shown_or_read(there.clone(), dice.coin());
+                let outcome = course.check(open(&disk), &there, &spoiled, step.note, &story);
+                *(if outcome { &mut opened } else { &mut refused }) += 1;
+            }
+            state.apply(&step.op).unwrap();
+        }
+    }
+    eprintln!("{damaged} records damaged; {opened} times opened, {refused} times refused");
+    assert!(damaged > 10 && opened > 100, "{damaged} {opened}");
+}
