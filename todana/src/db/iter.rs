@@ -3,8 +3,9 @@
 use super::batch::Batch;
 use crate::records::Heading;
 use crate::{OwnedRecord, Records};
+use std::cmp::Ordering;
 use std::fmt;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use todana_core::{Error, ErrorKind, Place, Result};
 
 /// The first batch is small, as whoever wants the first ten records shall not pay for a thousand.
@@ -119,7 +120,7 @@ impl<R: Records> Iter<R> {
     /// Fetches the next records in one go, so that whoever has many threads can deal them out. False when there are none.
     pub(crate) fn fill(&mut self, batch: &mut Batch) -> Result<bool> {
         self.0.batch_len = LAST_BATCH;
-        self.0.fetch()?;
+        self.0.fetch(Heading::Up)?;
         std::mem::swap(&mut self.0.front, batch);
         self.0.front.clear();
         Ok(!batch.is_empty())
@@ -160,7 +161,7 @@ impl<R: Records> Walk<R> {
 
     fn next(&mut self) -> Option<Result<(Vec<u8>, OwnedRecord)>> {
         if self.front.is_empty()
-            && let Err(error) = self.fetch()
+            && let Err(error) = self.fetch(Heading::Up)
         {
             self.is_over = true;
             return Some(Err(error));
@@ -171,7 +172,7 @@ impl<R: Records> Walk<R> {
 
     fn next_back(&mut self) -> Option<Result<(Vec<u8>, OwnedRecord)>> {
         if self.back.is_empty()
-            && let Err(error) = self.fetch_back()
+            && let Err(error) = self.fetch(Heading::Down)
         {
             self.is_over = true;
             return Some(Err(error));
@@ -179,25 +180,37 @@ impl<R: Records> Walk<R> {
         self.back.take_first().or_else(|| self.front.take_last()).map(Ok)
     }
 
-    /// Fetches the next batch; there may be nothing in it only at the end.
-    fn fetch(&mut self) -> Result<()> {
-        self.front.clear();
-        let (batch, wants_values, records_max) = (&mut self.front, self.wants_values, self.batch_len);
+    /// Fetches the next batch from one end; there may be nothing in it only when all has been fetched.
+    fn fetch(&mut self, heading: Heading) -> Result<()> {
+        let batch = match heading {
+            Heading::Up => &mut self.front,
+            Heading::Down => &mut self.back,
+        };
+        batch.clear();
+        let (wants_values, records_max) = (self.wants_values, self.batch_len);
         self.batch_len = (records_max * 2).min(LAST_BATCH);
         match &mut self.source {
-            Source::Order { lower, upper } if !self.is_over => {
+            _ if self.is_over => {}
+            Source::Order { lower, upper } => {
+                let (near, far) = match heading {
+                    Heading::Up => (lower, &*upper),
+                    Heading::Down => (upper, &*lower),
+                };
                 self.is_over = true;
-                self.records.walk(Heading::Up, borrow(lower), &mut |key, record| {
-                    if is_beyond(key, upper) {
-                        return std::ops::ControlFlow::Break(());
+                self.records.walk(heading, borrow(near), &mut |key, record| {
+                    if is_past(key, heading, far) {
+                        return ControlFlow::Break(());
                     }
                     let flow = batch.push(key, wants_values.then_some(record), records_max);
                     self.is_over = flow.is_continue();
                     flow
                 })?;
                 if let Some(key) = batch.last() {
-                    *lower = Bound::Excluded(key.to_vec());
+                    *near = Bound::Excluded(key.to_vec());
                 }
+            }
+            Source::Places { .. } if heading == Heading::Down => {
+                return Err(unordered("there is no going backwards in it"));
             }
             Source::Places { next, prefix } => {
                 while !self.is_over && batch.is_empty() {
@@ -205,38 +218,12 @@ impl<R: Records> Walk<R> {
                         if key.starts_with(prefix) {
                             batch.push(key, wants_values.then_some(record), records_max)
                         } else {
-                            std::ops::ControlFlow::Continue(())
+                            ControlFlow::Continue(())
                         }
                     })?;
                     self.is_over = next.is_none();
                 }
             }
-            Source::Order { .. } => {}
-        }
-        Ok(())
-    }
-
-    fn fetch_back(&mut self) -> Result<()> {
-        self.back.clear();
-        let (batch, wants_values, records_max) = (&mut self.back, self.wants_values, self.batch_len);
-        self.batch_len = (records_max * 2).min(LAST_BATCH);
-        match &mut self.source {
-            _ if self.is_over => {}
-            Source::Order { lower, upper } => {
-                self.is_over = true;
-                self.records.walk(Heading::Down, borrow(upper), &mut |key, record| {
-                    if is_before(key, lower) {
-                        return std::ops::ControlFlow::Break(());
-                    }
-                    let flow = batch.push(key, wants_values.then_some(record), records_max);
-                    self.is_over = flow.is_continue();
-                    flow
-                })?;
-                if let Some(key) = batch.last() {
-                    *upper = Bound::Excluded(key.to_vec());
-                }
-            }
-            Source::Places { .. } => return Err(unordered("there is no going backwards in it")),
         }
         Ok(())
     }
@@ -251,19 +238,13 @@ pub(crate) fn borrow(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
-fn is_beyond(key: &[u8], upper: &Bound<Vec<u8>>) -> bool {
-    match upper {
-        Bound::Included(upper) => key > upper.as_slice(),
-        Bound::Excluded(upper) => key >= upper.as_slice(),
-        Bound::Unbounded => false,
-    }
-}
-
-fn is_before(key: &[u8], lower: &Bound<Vec<u8>>) -> bool {
-    match lower {
-        Bound::Included(lower) => key < lower.as_slice(),
-        Bound::Excluded(lower) => key <= lower.as_slice(),
-        Bound::Unbounded => false,
+/// Whether a key lies beyond the other end.
+fn is_past(key: &[u8], heading: Heading, far: &Bound<Vec<u8>>) -> bool {
+    let (Bound::Included(end) | Bound::Excluded(end)) = far else { return false };
+    match (key.cmp(end), heading) {
+        (Ordering::Equal, _) => matches!(far, Bound::Excluded(_)),
+        (ordering, Heading::Up) => ordering.is_gt(),
+        (ordering, Heading::Down) => ordering.is_lt(),
     }
 }
 
