@@ -1,13 +1,18 @@
 //! What can be done with the records of a database, in a program's own words: on the database and within a transaction alike.
 
+mod replies;
+mod visitors;
+
 use crate::Database;
 use crate::db::{Closest, Cursor, Iter, Symbols};
 use crate::transaction::Transaction;
+use replies::{ask, found, refused, store};
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use todana_core::{
-    Action, Attributes, Command, Delete, Engine, Error, ErrorKind, Expiry, Get, Needs, Place, Record,
-    Refusal, Reply, Result, Store, StoreMode, Touch, Ttl, Visitor,
+    Attributes, Command, Delete, Engine, Error, ErrorKind, Expiry, Get, Needs, Place, Record, Reply, Result,
+    Store, StoreMode, Touch, Ttl, Visitor,
 };
+use visitors::{Seize, Sum, Swap, Updater, Wrong};
 
 /// A record of one's own: a value and what rides with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -297,11 +302,8 @@ pub trait Records {
     /// # Ok::<(), todana::Error>(())
     /// ```
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
-        let mut outcome = Err(unexpected());
-        self.execute(&Command::Get(Get { key, ..Get::default() }), &mut |reply| {
-            outcome = found(reply).map(|record| record.map(&mut *see).is_some());
-        })?;
-        outcome
+        let get = Get { key, ..Get::default() };
+        ask(self, &Command::Get(get), |reply| Ok(found(reply)?.map(&mut *see).is_some()))
     }
 
     /// A record with its attributes and a version, by which [`compare_and_set`](Records::compare_and_set) tells whether it has
@@ -317,22 +319,14 @@ pub trait Records {
     /// # Ok::<(), todana::Error>(())
     /// ```
     fn get_record(&self, key: &[u8]) -> Result<Option<OwnedRecord>> {
-        let needs = Needs { version: true, access: false };
-        let mut outcome = Err(unexpected());
-        self.execute(&Command::Get(Get { key, needs, ..Get::default() }), &mut |reply| {
-            outcome = found(reply).map(|record| record.map(OwnedRecord::of));
-        })?;
-        outcome
+        let get = Get { key, needs: Needs { version: true, access: false }, ..Get::default() };
+        ask(self, &Command::Get(get), |reply| Ok(found(reply)?.map(OwnedRecord::of)))
     }
 
     /// Whether there is such a record. Does not count as a use of it.
     fn contains(&self, key: &[u8]) -> Result<bool> {
-        let mut outcome = Err(unexpected());
         let look = Get { key, silent: true, ..Get::default() };
-        self.execute(&Command::Get(look), &mut |reply| {
-            outcome = found(reply).map(|record| record.is_some())
-        })?;
-        outcome
+        ask(self, &Command::Get(look), |reply| Ok(found(reply)?.is_some()))
     }
 
     /// Stores a record, whatever was there; it stays until it is removed.
@@ -422,17 +416,13 @@ pub trait Records {
 
     /// Replaces a record if it is still of this version ([`get_record`](Records::get_record)).
     fn compare_and_set(&self, key: &[u8], value: &[u8], version: u64) -> Result<Compared> {
-        let mut outcome = Err(unexpected());
         let cas = Store { key, value, compare: Some(version), ..Store::default() };
-        self.execute(&Command::Store(cas), &mut |reply| {
-            outcome = match reply {
-                Reply::Stored(_) => Ok(Compared::Stored),
-                Reply::Exists => Ok(Compared::Changed),
-                Reply::NotFound => Ok(Compared::Missing),
-                other => Err(refused(other)),
-            };
-        })?;
-        outcome
+        ask(self, &Command::Store(cas), |reply| match reply {
+            Reply::Stored(_) => Ok(Compared::Stored),
+            Reply::Exists => Ok(Compared::Changed),
+            Reply::NotFound => Ok(Compared::Missing),
+            other => Err(refused(other)),
+        })
     }
 
     /// Puts `new` (`None`: nothing) in the place of a record if its value is `old` (`None`: if there is none); returns
@@ -454,15 +444,12 @@ pub trait Records {
 
     /// Removes a record; returns whether there was one.
     fn remove(&self, key: &[u8]) -> Result<bool> {
-        let mut outcome = Err(unexpected());
-        self.execute(&Command::Delete(Delete { key, ..Delete::default() }), &mut |reply| {
-            outcome = match reply {
-                Reply::Deleted => Ok(true),
-                Reply::NotFound => Ok(false),
-                other => Err(refused(other)),
-            };
-        })?;
-        outcome
+        let delete = Delete { key, ..Delete::default() };
+        ask(self, &Command::Delete(delete), |reply| match reply {
+            Reply::Deleted => Ok(true),
+            Reply::NotFound => Ok(false),
+            other => Err(refused(other)),
+        })
     }
 
     /// Removes a record and returns its value.
@@ -483,15 +470,11 @@ pub trait Records {
 
     /// Gives a record a new time to live; returns whether there is one.
     fn touch(&self, key: &[u8], ttl: Ttl) -> Result<bool> {
-        let mut outcome = Err(unexpected());
-        self.execute(&Command::Touch(Touch { key, ttl }), &mut |reply| {
-            outcome = match reply {
-                Reply::Touched => Ok(true),
-                Reply::NotFound => Ok(false),
-                other => Err(refused(other)),
-            };
-        })?;
-        outcome
+        ask(self, &Command::Touch(Touch { key, ttl }), |reply| match reply {
+            Reply::Touched => Ok(true),
+            Reply::NotFound => Ok(false),
+            other => Err(refused(other)),
+        })
     }
 
     /// Runs `update` on a record and does as it says, atomically: nobody changes the record in between. `update` may run more than once,
@@ -616,146 +599,5 @@ pub(crate) fn walk(
         (Some(ordered), Heading::Up) => ordered.ascend(from, see),
         (Some(ordered), Heading::Down) => ordered.descend(from, see),
         (None, _) => Err(crate::db::unordered("there is no going through it from key to key")),
-    }
-}
-
-/// Whether it was stored; not that the condition did not hold.
-fn store(records: &(impl Records + ?Sized), store: &Store<'_>) -> Result<bool> {
-    let mut outcome = Err(unexpected());
-    records.execute(&Command::Store(*store), &mut |reply| {
-        outcome = match reply {
-            Reply::Stored(_) => Ok(true),
-            Reply::NotStored | Reply::NotFound => Ok(false),
-            other => Err(refused(other)),
-        };
-    })?;
-    outcome
-}
-
-/// What a read has found; not that it could not be read.
-fn found(reply: Reply<'_>) -> Result<Option<Record<'_>>> {
-    match reply {
-        Reply::Hit(hit) => Ok(Some(hit.record)),
-        Reply::Miss => Ok(None),
-        other => Err(refused(other)),
-    }
-}
-
-fn refused(reply: Reply<'_>) -> Error {
-    match reply {
-        Reply::Refused(Refusal::TooLarge) => {
-            Error::new(ErrorKind::Invalid, "key or value is longer than the engine takes")
-        }
-        Reply::Refused(Refusal::OutOfMemory) => {
-            Error::new(ErrorKind::Full, "there is no room for the record")
-        }
-        Reply::Refused(Refusal::LogUnwritable) => {
-            Error::new(ErrorKind::Unavailable, "the update log cannot be written")
-        }
-        Reply::Refused(Refusal::FilesUnwritable) => {
-            Error::new(ErrorKind::Unavailable, "the files of the database cannot be written")
-        }
-        Reply::Refused(Refusal::Damaged) => Error::new(ErrorKind::Corrupt, "the record is damaged on disk"),
-        Reply::Refused(Refusal::Unavailable) => Error::new(
-            ErrorKind::Unavailable,
-            "the disk cannot be read or written, or the database is closed",
-        ),
-        Reply::Refused(Refusal::Busy) => {
-            Error::new(ErrorKind::Busy, "this thread has a transaction open: write through it, or end it")
-        }
-        _ => unexpected(),
-    }
-}
-
-fn unexpected() -> Error {
-    Error::new(ErrorKind::Invalid, "the command cannot be answered here")
-}
-
-/// Why a sum could not be made.
-#[derive(Clone, Copy)]
-enum Wrong {
-    Missing,
-    NoNumber,
-    Range,
-}
-
-struct Sum {
-    delta: i64,
-    initial: Option<i64>,
-    outcome: std::result::Result<i64, Wrong>,
-    text: String,
-}
-
-impl Visitor for Sum {
-    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
-        self.outcome = match (old, self.initial) {
-            (None, None) => Err(Wrong::Missing),
-            (None, Some(initial)) => Ok(initial),
-            (Some(record), _) => {
-                let text = std::str::from_utf8(record.value).unwrap_or_default();
-                match text.parse::<i64>() {
-                    Ok(number) => number.checked_add(self.delta).ok_or(Wrong::Range),
-                    Err(_) => Err(Wrong::NoNumber),
-                }
-            }
-        };
-        let Ok(sum) = self.outcome else { return Action::Keep };
-        self.text = sum.to_string();
-        Action::Put(Record::new(self.text.as_bytes(), kept(old)))
-    }
-}
-
-/// The attributes of a record that gets a new value: a version that was shown is not that of the new one.
-fn kept(old: Option<Record<'_>>) -> Attributes {
-    Attributes { version: 0, ..old.map(|old| old.attributes).unwrap_or_default() }
-}
-
-struct Swap<'s> {
-    old: Option<&'s [u8]>,
-    new: Option<&'s [u8]>,
-    is_equal: bool,
-}
-
-impl Visitor for Swap<'_> {
-    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
-        self.is_equal = old.map(|record| record.value) == self.old;
-        match self.new {
-            _ if !self.is_equal => Action::Keep,
-            Some(new) => Action::Put(Record::new(new, kept(old))),
-            None => Action::Remove,
-        }
-    }
-}
-
-struct Seize(Option<Vec<u8>>);
-
-impl Visitor for Seize {
-    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
-        self.0 = old.map(|record| record.value.to_vec());
-        Action::Remove
-    }
-}
-
-struct Updater<'u> {
-    update: &'u mut dyn FnMut(Option<Record<'_>>) -> Update,
-    new: OwnedRecord,
-}
-
-impl Visitor for Updater<'_> {
-    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
-        let attributes = match (self.update)(old) {
-            Update::Keep => return Action::Keep,
-            Update::Remove => return Action::Remove,
-            Update::Value(value) => {
-                self.new.value = value;
-                kept(old)
-            }
-            Update::Record(record) => {
-                self.new = record;
-                let OwnedRecord { flags, expiry, .. } = self.new;
-                Attributes { flags, expiry, ..Attributes::default() }
-            }
-        };
-        Action::Put(Record::new(&self.new.value, attributes))
     }
 }
