@@ -1,0 +1,205 @@
+//! Commands on single records: each one's visitor is run, and what came of it is counted and answered.
+
+use super::Database;
+use super::visits::Worth;
+use crate::arithmetic::ArithmeticVisitor;
+use crate::counters::Lane;
+use crate::delete::DeleteVisitor;
+use crate::inspect::InspectVisitor;
+use crate::touch::TouchVisitor;
+use crate::transaction::Space;
+use todana_core::{
+    Arithmetic, Command, Delete, Direction, Error, ErrorKind, Family, Inspect, Refusal, Reply, Touch, Ttl,
+    UnixSeconds,
+};
+
+impl Database {
+    /// Runs a command in a space.
+    pub(crate) fn run(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        command: &Command<'_>,
+        now: UnixSeconds,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) {
+        match command {
+            Command::Get(get) => self.get(space, lane, get, now, reply),
+            Command::Store(store) => reply(self.store(space, lane, store, now)),
+            Command::RefusedStore(refused) => {
+                let flags_len = if refused.flags != 0 { 4 } else { 0 };
+                let class = self.classes.of(refused.key.len() + refused.value_len + flags_len);
+                self.refuse_store(space, lane, (refused.key, class), refused.discards, refused.refusal, now);
+                reply(Reply::Refused(refused.refusal));
+            }
+            Command::Delete(delete) => reply(self.delete(space, lane, delete, now)),
+            Command::Arithmetic(arithmetic) => reply(self.arithmetic(space, lane, arithmetic, now)),
+            Command::Touch(touch) => reply(self.touch(space, lane, touch, now)),
+            Command::Inspect(inspect) => reply(self.inspect(space, lane, inspect, now)),
+            Command::Flush { at } => {
+                lane.counts.cmd_flush.one();
+                reply(match self.plan_flush(lane, *at, now) {
+                    Ok(()) => Reply::Done,
+                    Err(error) if error.kind() == ErrorKind::Invalid => Reply::Refused(Refusal::NoPlans),
+                    Err(error) => Reply::Refused(refusal(&error)),
+                });
+            }
+            Command::Noop => reply(Reply::Done),
+            Command::Faulty { message } => reply(Reply::Faulty(message)),
+            Command::List(_)
+            | Command::Crawler(_)
+            | Command::Watch(_)
+            | Command::Export(_)
+            | Command::Stats { .. }
+            | Command::Version
+            | Command::Verbosity(_)
+            | Command::MemoryLimit { .. }
+            | Command::RefreshCertificates
+            | Command::ShiftClock(_)
+            | Command::Shutdown { .. }
+            | Command::Mechanisms
+            | Command::Authenticate(_)
+            | Command::Quit => reply(Reply::Unknown),
+        }
+    }
+
+    /// Tells the sweep of times to live that a command has given.
+    #[inline]
+    pub(super) fn note(&self, ttls: [Option<Ttl>; 2], now: UnixSeconds) {
+        ttls.into_iter().flatten().for_each(|ttl| self.sweep.note(ttl, now));
+    }
+
+    pub(super) fn delete(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        delete: &Delete<'_>,
+        now: UnixSeconds,
+    ) -> Reply<'static> {
+        if delete.family == Family::Meta {
+            lane.counts.cmd_meta.one();
+        }
+        let mut visitor = DeleteVisitor { delete, now, versions: &self.versions, outcome: Reply::NotFound };
+        let visited = self.visit(space, lane, delete.key, now, &mut visitor);
+        self.note([delete.ttl, None], now);
+        let (outcome, class) = match visited {
+            Ok(met) => (visitor.outcome, met.class),
+            Err(error) => (Reply::Refused(refusal(&error)), 0),
+        };
+        match outcome {
+            // A record that stays, without its value or as stale, is none deleted.
+            Reply::Deleted if delete.mark_stale || delete.drop_value => {}
+            Reply::Deleted => {
+                lane.counts.delete_hits.one();
+                lane.class(class).delete_hits.one();
+            }
+            Reply::NotFound => lane.counts.delete_misses.one(),
+            _ => {}
+        }
+        outcome
+    }
+
+    fn arithmetic(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        arithmetic: &Arithmetic<'_>,
+        now: UnixSeconds,
+    ) -> Reply<'static> {
+        if arithmetic.family == Family::Meta {
+            lane.counts.cmd_meta.one();
+        }
+        let mut visitor = ArithmeticVisitor::new(arithmetic, now, &self.tracking, &self.versions);
+        let visited = self.visit(space, lane, arithmetic.key, now, &mut visitor);
+        self.note([arithmetic.touch, arithmetic.vivify], now);
+        let (outcome, class) = match visited {
+            Ok(met) => (visitor.outcome, lane.class(met.class)),
+            Err(error) => {
+                // No store: memcached counts what finds no memory here by class alone.
+                let digits = arithmetic.initial.checked_ilog10().map_or(1, |log| log as usize + 1);
+                let class = lane.class(self.classes.of(arithmetic.key.len() + digits));
+                class.out_of_memory.add(u64::from(error.kind() == ErrorKind::Full));
+                (Reply::Refused(refusal(&error)), class)
+            }
+        };
+        let (hits, class_hits, misses) = match arithmetic.direction {
+            Direction::Increment => (&lane.counts.incr_hits, &class.incr_hits, &lane.counts.incr_misses),
+            Direction::Decrement => (&lane.counts.decr_hits, &class.decr_hits, &lane.counts.decr_misses),
+        };
+        match outcome {
+            Reply::Number(number) => {
+                // What is made where there was none is neither a hit nor a miss, as memcached counts.
+                if number.created {
+                    lane.counts.total_items.one();
+                } else {
+                    hits.one();
+                    class_hits.one();
+                }
+            }
+            Reply::NotFound => misses.one(),
+            _ => {}
+        }
+        outcome
+    }
+
+    fn touch(&self, space: Space<'_>, lane: &Lane, touch: &Touch<'_>, now: UnixSeconds) -> Reply<'static> {
+        lane.counts.cmd_touch.one();
+        let mut visitor = TouchVisitor { touch, now, tracking: &self.tracking, found: false };
+        let visited = self.visit(space, lane, touch.key, now, &mut visitor);
+        self.note([Some(touch.ttl), None], now);
+        match visited {
+            Ok(met) if visitor.found => {
+                lane.counts.touch_hits.one();
+                lane.class(met.class).touch_hits.one();
+                Reply::Touched
+            }
+            Ok(_) => {
+                lane.counts.touch_misses.one();
+                Reply::NotFound
+            }
+            Err(error) => Reply::Refused(refusal(&error)),
+        }
+    }
+
+    fn inspect(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        inspect: &Inspect<'_>,
+        now: UnixSeconds,
+    ) -> Reply<'static> {
+        lane.counts.cmd_meta.one();
+        self.tracking.ask(now);
+        let mut visitor = InspectVisitor { inspect, now, versions: &self.versions, outcome: Reply::Miss };
+        match self.visit_telling(self.for_notes(space), Worth::Answer, lane, inspect.key, now, &mut visitor) {
+            Ok(_) => visitor.outcome,
+            Err(error) => Reply::Refused(refusal(&error)),
+        }
+    }
+}
+
+/// What a command is answered whose visit has failed.
+pub(super) fn refusal(error: &Error) -> Refusal {
+    match error.kind() {
+        ErrorKind::Invalid => Refusal::TooLarge,
+        ErrorKind::Full => Refusal::OutOfMemory,
+        ErrorKind::Busy => Refusal::Busy,
+        ErrorKind::Corrupt => Refusal::Damaged,
+        ErrorKind::Unavailable | ErrorKind::Closed => Refusal::Unavailable,
+    }
+}
+
+/// Whether a command is meant to change something. Reads may note things on records all the same: a version that is shown, a
+/// sliding expiry that moves.
+pub(crate) fn is_change(command: &Command<'_>) -> bool {
+    match command {
+        Command::Get(get) => get.touch.is_some() || get.vivify.is_some(),
+        Command::RefusedStore(refused) => refused.discards,
+        Command::Store(_)
+        | Command::Delete(_)
+        | Command::Arithmetic(_)
+        | Command::Touch(_)
+        | Command::Flush { .. } => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,150 @@
+//! Reads: a look where that will do, a visit where something is to be noted or changed.
+
+use super::Database;
+use super::commands::refusal;
+use super::visits::Worth;
+use crate::classes::plain_size;
+use crate::counters::Lane;
+use crate::expiry::Bury;
+use crate::get::{self, GetVisitor, Outcome};
+use crate::transaction::Space;
+use todana_core::{ErrorKind, Family, Get, Record, Reply, UnixSeconds};
+
+impl Database {
+    pub(super) fn get(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        get: &Get<'_>,
+        now: UnixSeconds,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) {
+        if get.needs.access {
+            self.tracking.ask(now);
+        }
+        let (outcome, class) = if get::only_looks(get) && (get.silent || !self.tracking.is_on(now)) {
+            self.look(space, lane, get, now, reply)
+        } else {
+            self.visit_get(space, lane, get, now, reply)
+        };
+        if outcome == Outcome::Miss {
+            reply(Reply::Miss);
+        }
+        // What is made for the caller to fill is found, as memcached counts.
+        let found = matches!(outcome, Outcome::Hit | Outcome::Vivified);
+        if outcome == Outcome::Vivified {
+            lane.counts.total_items.one();
+        }
+        if get.family == Family::Meta {
+            lane.counts.cmd_meta.one();
+        }
+        // As memcached counts: a hit of `mg` with a new time to live is a touch and no get, its miss a get.
+        if get.counts_as_touch || (get.touch.is_some() && found) {
+            lane.counts.cmd_touch.one();
+            if found {
+                lane.counts.touch_hits.one();
+                lane.class(class).touch_hits.one();
+            } else {
+                lane.counts.touch_misses.one();
+            }
+        } else if !get.silent {
+            // A look that shall not count as an access is none to the hit ratio either.
+            lane.counts.cmd_get.one();
+            if found {
+                lane.counts.get_hits.one();
+                lane.class(class).get_hits.one();
+            } else {
+                lane.counts.get_misses.one();
+            }
+        }
+    }
+
+    #[inline]
+    fn look(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        get: &Get<'_>,
+        now: UnixSeconds,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) -> (Outcome, usize) {
+        let mut outcome = Outcome::Miss;
+        let mut size = 0;
+        let (mut must_visit, mut is_expired) = (false, false);
+        let see = |record: Record<'_>| {
+            if !record.attributes.expiry.is_live(now) {
+                is_expired = true;
+            } else if let Some(hit) = get::look(get, record, now) {
+                outcome = Outcome::Hit;
+                size = plain_size(get.key, &record);
+                reply(Reply::Hit(hit));
+            } else {
+                must_visit = true;
+            }
+        };
+        if let Err(error) = space.look(get.key, !get.silent, see) {
+            // What cannot be read is not known to be missing.
+            reply(Reply::Refused(refusal(&error)));
+            return (Outcome::Refused, self.classes.of(get.key.len()));
+        }
+        if must_visit {
+            return self.visit_get(space, lane, get, now, reply);
+        }
+        if is_expired && !space.is_closed() {
+            let _ = self.visit(space, lane, get.key, now, &mut Bury);
+        }
+        (outcome, self.classes.of(size))
+    }
+
+    fn visit_get(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        get: &Get<'_>,
+        now: UnixSeconds,
+        reply: &mut dyn FnMut(Reply<'_>),
+    ) -> (Outcome, usize) {
+        // Notes of reads must not push records out.
+        let is_tight =
+            self.tracking.is_on(now) && self.engine.bounded().is_some_and(|bounded| bounded.is_tight());
+        let mut visitor = GetVisitor::new(get, now, &self.tracking, &self.versions, reply, is_tight);
+        let is_change = get.touch.is_some() || get.vivify.is_some();
+        // A version that is shown must be the record's; all else that is noted can do without.
+        let worth = match get.needs.version {
+            _ if is_change => Worth::Change,
+            true => Worth::Answer,
+            false => Worth::Note,
+        };
+        let noting = if is_change { space } else { self.for_notes(space) };
+        let met = self.visit_telling(noting, worth, lane, get.key, now, &mut visitor);
+        let outcome = visitor.outcome;
+        self.note([get.touch, get.vivify], now);
+        match met {
+            Ok(_) if outcome == Outcome::Vivified => (outcome, self.classes.of(get.key.len())),
+            Ok(met) => (outcome, met.class),
+            Err(error) => {
+                // What could not be noted on a record does not keep it from being read.
+                let may_show = outcome == Outcome::Hit || error.kind() == ErrorKind::Busy;
+                let mut shown = false;
+                let _ = space.look(get.key, true, |record| {
+                    shown = may_show && record.attributes.expiry.is_live(now);
+                    if shown {
+                        reply(Reply::Hit(get::unchanged(record, now)));
+                    }
+                });
+                if shown {
+                    return (outcome, 0);
+                }
+                if error.kind() == ErrorKind::Busy {
+                    return (Outcome::Miss, 0);
+                }
+                let class = self.classes.of(get.key.len());
+                if error.kind() == ErrorKind::Full {
+                    lane.class(class).out_of_memory.one();
+                }
+                reply(Reply::Refused(refusal(&error)));
+                (Outcome::Refused, class)
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What a log and checkpoints ask of a database: where it stands, and that it goes on from there.
+
+use super::{Database, Regardless};
+use crate::flush;
+use crate::update_log::{Change, Position, UpdateLog};
+use parking_lot::RwLockReadGuard;
+use todana_core::{Action, Expiry, Order, Result, UnixSeconds};
+
+impl Database {
+    /// Does what a log or a checkpoint tells, without telling the log. A record that has expired since is stored all the same: a
+    /// later entry may tell that it was touched in time. Fails with `Full` where there is no room and nothing may be evicted.
+    pub(crate) fn replay(&self, change: &Change<'_>) -> Result<()> {
+        match *change {
+            Change::Put { key, record } => {
+                self.versions.have_been_made_to(record.attributes.version);
+                self.sweep.note_expiry(record.attributes.expiry);
+                self.engine.visit(key, &mut Regardless(Action::Put(record)))
+            }
+            Change::Retag { key, attributes } => {
+                self.versions.have_been_made_to(attributes.version);
+                self.sweep.note_expiry(attributes.expiry);
+                self.engine.visit(key, &mut Regardless(Action::Retag(attributes)))
+            }
+            Change::Remove { key } => self.engine.visit(key, &mut Regardless(Action::Remove)),
+            Change::Clear => {
+                self.flush.restore(None);
+                self.engine.clear(&mut || ())
+            }
+            Change::PlanClear { at } => {
+                self.flush.restore(at);
+                Ok(())
+            }
+            Change::Transaction(changes) => changes.iter().try_for_each(|change| self.replay(&change)),
+            Change::Mark { .. } | Change::Lost { .. } => Ok(()),
+        }
+    }
+
+    /// From now on the log is told of every change. A database has one log at most. `openings`: how often the database has
+    /// been opened.
+    pub(crate) fn attach(&self, log: UpdateLog, openings: u32) {
+        self.versions.begin_anew(openings);
+        let is_first = self.log.set(log).is_ok();
+        debug_assert!(is_first, "a second log");
+    }
+
+    /// What else than records a checkpoint begins with: the log's end, what clear is planned as of there, and the highest
+    /// version made so far. `None` without a log.
+    pub(crate) fn stand(&self) -> Option<Stand> {
+        let log = self.log()?;
+        // Neither a clear that the log does not know yet nor one that it has seen carried out may be told as planned.
+        self.flush.hold_still(|planned_clear| {
+            let end = log.end();
+            Some(Stand { end, planned_clear, version: self.versions.made() })
+        })
+    }
+
+    /// Keeps commits and clears away until it is dropped: taken before an engine's locks, as those take it.
+    pub(crate) fn stillness(&self) -> Stillness<'_> {
+        Stillness { _no_commit: self.gate.keep_commits_out(), clear: self.flush.stillness() }
+    }
+
+    /// The end of the log, which has been told of whatever the engine has.
+    pub(crate) fn log_end(&self, log: &UpdateLog) -> Position {
+        self.gate.between_commits(|| log.end())
+    }
+
+    pub(crate) fn note_expiry(&self, expiry: Expiry) {
+        self.sweep.note_expiry(expiry);
+    }
+
+    /// The records of a checkpoint will come in this order.
+    pub(crate) fn expect(&self, order: Order) {
+        self.engine.expect(order);
+    }
+
+    /// Whether the engine keeps its records in this order.
+    pub(crate) fn keeps(&self, order: Option<Order>) -> bool {
+        order.is_some_and(|order| self.engine.order().is_some_and(|own| own.seed == order.seed))
+    }
+
+    /// When everything is going to be removed, if that is planned.
+    pub(crate) fn planned_clear(&self) -> Option<UnixSeconds> {
+        self.flush.hold_still(|planned_clear| planned_clear)
+    }
+
+    /// Takes over what a checkpoint begins with, once its records are there.
+    pub(crate) fn resume(&self, planned_clear: Option<UnixSeconds>, version: u64) {
+        self.flush.restore(planned_clear);
+        self.versions.have_been_made_to(version);
+    }
+}
+
+/// See [`Database::stillness`].
+pub(crate) struct Stillness<'d> {
+    _no_commit: RwLockReadGuard<'d, ()>,
+    clear: flush::Stillness<'d>,
+}
+
+impl Stillness<'_> {
+    /// The end of the log, for an engine that has all of it so far. What else it has told comes behind it once more, up to the
+    /// second position: it must be on disk before anything that stands before the mark is removed.
+    pub(crate) fn mark(&self, log: &UpdateLog) -> (Position, Position) {
+        let (mark, at) = (log.end(), self.clear.planned());
+        let told = at.map_or(mark, |_| log.append(&Change::PlanClear { at }));
+        (mark, told)
+    }
+}
+
+/// See [`Database::stand`].
+pub(crate) struct Stand {
+    pub(crate) end: Position,
+    pub(crate) planned_clear: Option<UnixSeconds>,
+    pub(crate) version: u64,
+}

@@ -1,0 +1,94 @@
+//! Going over all records that are alive, a stretch at a time between two commits.
+
+use super::Database;
+use crate::records::{self, Heading};
+use std::ops::{Bound, ControlFlow};
+use todana_core::{Inspection, Place, Record, Result};
+
+/// Records that a scan shows before it lets a commit in.
+const STRETCH: usize = 256;
+
+impl Database {
+    /// Shows the live records from `from` (the start: `None`) on, until `see` breaks; returns where to go on, `None` at
+    /// the end. What [`Engine::scan`] promises holds here too.
+    pub fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        let now = self.clock.now();
+        self.flush_if_due(now);
+        let (mut place, mut has_broken) = (from, false);
+        loop {
+            // Nothing of a commit is shown before all of it; and no commit waits for more than a stretch.
+            let _no_commit = self.gate.keep_commits_out();
+            let mut seen = 0;
+            place = self.engine.scan(place, &mut |key, record| {
+                seen += 1;
+                if record.attributes.expiry.is_live(now) && see(key, record).is_break() {
+                    has_broken = true;
+                }
+                if has_broken || seen == STRETCH { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            if place.is_none() || has_broken {
+                return Ok(place);
+            }
+        }
+    }
+
+    /// Shows the live records from a key on, in order, until `see` breaks. What [`Ordered`] promises holds here too. Fails with
+    /// `Invalid` where the engine keeps no order.
+    ///
+    /// [`Ordered`]: todana_core::Ordered
+    pub(crate) fn walk(
+        &self,
+        heading: Heading,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let now = self.clock.now();
+        self.flush_if_due(now);
+        let (mut from, mut has_broken) = (from.map(<[u8]>::to_vec), false);
+        loop {
+            let _no_commit = self.gate.keep_commits_out();
+            let (mut seen, mut last) = (0, Vec::new());
+            let start = from.as_ref().map(Vec::as_slice);
+            records::walk(&*self.engine, heading, start, &mut |key, record| {
+                seen += 1;
+                if record.attributes.expiry.is_live(now) && see(key, record).is_break() {
+                    has_broken = true;
+                }
+                if seen == STRETCH {
+                    last.extend_from_slice(key);
+                }
+                if has_broken || seen == STRETCH { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            if has_broken || seen < STRETCH {
+                return Ok(());
+            }
+            from = Bound::Excluded(last);
+        }
+    }
+
+    /// The same for what is known of records besides their values.
+    pub fn list(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Inspection) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        let now = self.clock.now();
+        self.scan(from, &mut |key, record| {
+            let attributes = record.attributes;
+            let inspection = Inspection {
+                expiry: attributes.expiry,
+                access: attributes.access,
+                version: attributes.version,
+                flags: attributes.flags,
+                key_len: key.len() as u64,
+                value_len: record.value.len() as u64,
+                now,
+            };
+            see(key, inspection)
+        })
+    }
+}

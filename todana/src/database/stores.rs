@@ -1,0 +1,144 @@
+//! Stores; long values are put together outside of the lock.
+
+use super::Database;
+use super::commands::refusal;
+use super::visits::{Met, Regardless};
+use crate::classes::size_of;
+use crate::counters::Lane;
+use crate::long_value;
+use crate::store::{LongJoin, StoreVisitor};
+use crate::transaction::Space;
+use todana_core::{
+    Action, Error, ErrorKind, Family, LONG_VALUE_LEN, Refusal, Reply, Result, Shared, Store, StoreMode,
+    UnixSeconds,
+};
+
+/// How often a long append is tried outside of the lock before it is made under it, for whoever is always too late.
+const JOINS_APART: u32 = 8;
+
+impl Database {
+    pub(super) fn store(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        store: &Store<'_>,
+        now: UnixSeconds,
+    ) -> Reply<'static> {
+        let class_number = self.classes.of(size_of(store.key, store.value, store.flags));
+        let class = lane.class(class_number);
+        if store.family == Family::Meta {
+            lane.counts.cmd_meta.one();
+        }
+        // Not even looked at: where memory is really full, it is asked for first.
+        let visited = if self.emulates_full {
+            Err(Error::new(ErrorKind::Full, "memory is taken to be full"))
+        } else {
+            self.visit_store(space, lane, store, now)
+        };
+        self.note([Some(store.ttl), store.vivify], now);
+        let mut met_class = 0;
+        let outcome = match visited {
+            Ok((met, outcome)) => {
+                met_class = met.class;
+                outcome
+            }
+            Err(error) => Reply::Refused(refusal(&error)),
+        };
+        if !matches!(outcome, Reply::Refused(_)) {
+            lane.counts.cmd_set.one();
+            class.cmd_set.one();
+        }
+        match outcome {
+            Reply::Stored(_) => {
+                lane.counts.total_items.one();
+                lane.counts.cas_hits.add(u64::from(store.compare.is_some()));
+                class.cas_hits.add(u64::from(store.compare.is_some()));
+            }
+            Reply::Exists => {
+                lane.counts.cas_badval.one();
+                lane.class(met_class).cas_badval.one();
+            }
+            Reply::NotFound => lane.counts.cas_misses.one(),
+            Reply::Refused(refusal) => {
+                // What the client believes replaced must not be read again; a compare-and-set has promised nothing.
+                let discards = store.mode == StoreMode::Set && store.compare.is_none();
+                self.refuse_store(space, lane, (store.key, class_number), discards, refusal, now);
+            }
+            _ => {}
+        }
+        outcome
+    }
+
+    /// Counts a store that was refused: as refused alone, as memcached does. Removes the old record if that goes.
+    pub(super) fn refuse_store(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        (key, class): (&[u8], usize),
+        discards: bool,
+        refusal: Refusal,
+        now: UnixSeconds,
+    ) {
+        match refusal {
+            Refusal::TooLarge => lane.counts.store_too_large.one(),
+            Refusal::OutOfMemory => {
+                lane.counts.store_no_memory.one();
+                lane.class(class).out_of_memory.one();
+            }
+            _ => {}
+        }
+        if discards {
+            let _ = self.visit(space, lane, key, now, &mut Regardless(Action::Remove));
+        }
+    }
+
+    fn visit_store(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        store: &Store<'_>,
+        now: UnixSeconds,
+    ) -> Result<(Met, Reply<'static>)> {
+        let extends = matches!(store.mode, StoreMode::Append | StoreMode::Prepend);
+        let (copied, with_copy);
+        let store = if store.value.len() < LONG_VALUE_LEN || store.shared.0.is_some() || extends {
+            store
+        } else {
+            match long_value::gather(self, &[store.value]) {
+                Ok(value) => {
+                    copied = value;
+                    let (value, shared) = ((*copied).as_ref(), Shared(Some(&copied)));
+                    with_copy = Store { value, shared, ..*store };
+                    &with_copy
+                }
+                // Then the engine copies as it can.
+                Err(error) if error.kind() == ErrorKind::Invalid => store,
+                Err(error) => return Err(error),
+            }
+        };
+        let mut visitor = StoreVisitor::new(store, now, &self.tracking, &self.versions);
+        let mut tries = 0;
+        loop {
+            let met = self.visit(space, lane, store.key, now, &mut visitor)?;
+            let Some(seen) = visitor.take_wanted() else { return Ok((met, visitor.outcome)) };
+            tries += 1;
+            if tries > JOINS_APART {
+                visitor.go_on(LongJoin::Forgone);
+                continue;
+            }
+            let pieces = StoreVisitor::pieces(store, seen.value());
+            // The old value stays until the new one stands; what has no room beside it must not push all the others out.
+            let both = seen.value().len() + pieces.iter().map(|piece| piece.len()).sum::<usize>();
+            let limit = self.engine.bounded().and_then(|bounded| bounded.limit().bytes);
+            if limit.is_some_and(|limit| both as u64 > limit) {
+                return Err(Error::new(ErrorKind::Full, "no room for the old value and the new one"));
+            }
+            let long = match long_value::gather(self, &pieces) {
+                Ok(made) => LongJoin::Made(seen, made),
+                Err(error) if error.kind() == ErrorKind::Invalid => LongJoin::Forgone,
+                Err(error) => return Err(error),
+            };
+            visitor.go_on(long);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Visits: with expiry in between, behind transactions, and with what has expired making room.
+
+use super::{Database, unwritable};
+use crate::counters::Lane;
+use crate::expiry::Living;
+use crate::transaction::Space;
+use crate::update_log::Position;
+use todana_core::{Action, Error, ErrorKind, Record, Result, UnixSeconds, Visitor, WhenFull};
+
+/// How much depends on a visit.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Worth {
+    /// What is answered is not to leave before the log has come on.
+    Change,
+    /// The answer needs it.
+    Answer,
+    /// The answer can do without.
+    Note,
+}
+
+/// What a visit came upon.
+#[derive(Clone, Copy)]
+pub(super) struct Met {
+    /// A record, but it had expired.
+    pub(super) expired: bool,
+    /// The size class of what was there.
+    pub(super) class: usize,
+}
+
+impl Database {
+    /// Runs a visitor on a record in a space. What is expired is not shown to it.
+    pub(crate) fn visit_in(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        key: &[u8],
+        visitor: &mut dyn Visitor,
+    ) -> Result<()> {
+        self.visit(space, lane, key, self.clock.now(), visitor).map(|_| ())
+    }
+
+    /// Runs a visitor on a record, atomically; what is expired is not shown to it. Fails as [`Engine::visit`] does, and with
+    /// `Unavailable` if the update log cannot be written.
+    pub fn visit_record(&self, lane: &Lane, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        self.flush_if_due(self.clock.now());
+        if self.cannot_write() {
+            return Err(unwritable());
+        }
+        self.visit_in(self.space(), lane, key, visitor)
+    }
+
+    /// A visit of a commit's.
+    pub(crate) fn visit_past_gate(&self, key: &[u8], visitor: &mut Regardless<'_>) -> Result<()> {
+        if let Action::Put(record) = visitor.0 {
+            self.note_expiry(record.attributes.expiry);
+        }
+        loop {
+            let removed = self.sweep.gone();
+            match self.engine.visit(key, visitor) {
+                Err(error) if error.kind() == ErrorKind::Full && self.relieve(self.clock.now(), removed) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Whether records may be evicted, of which the log is not told.
+    fn forgets(&self) -> bool {
+        let limit = self.engine.bounded().map(|bounded| bounded.limit());
+        limit.is_some_and(|limit| limit.bytes.is_some() && limit.when_full == WhenFull::Evict)
+    }
+
+    /// Visits with expiry in between.
+    pub(super) fn visit(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        key: &[u8],
+        now: UnixSeconds,
+        visitor: &mut dyn Visitor,
+    ) -> Result<Met> {
+        self.visit_telling(space, Worth::Change, lane, key, now, visitor)
+    }
+
+    /// The log, for what reads note on records (a version shown, a sliding expiry moved). Nothing waits for it to be on disk, for
+    /// it may be lost: a record without its version meets no compare-and-set that was made for another state of it, and no
+    /// version is made a second time ([`Versions::begin_anew`]). Nor shall it pile up before a log that cannot be written.
+    pub(super) fn for_notes<'s>(&self, space: Space<'s>) -> Space<'s> {
+        Space { log: space.log.filter(|log| log.takes_changes() && !log.is_crowded()), ..space }
+    }
+
+    /// Fails with `Busy` where a transaction is open and it is not worth waiting.
+    pub(super) fn visit_telling(
+        &self,
+        space: Space<'_>,
+        worth: Worth,
+        lane: &Lane,
+        key: &[u8],
+        now: UnixSeconds,
+        visitor: &mut dyn Visitor,
+    ) -> Result<Met> {
+        if self.emulates_full {
+            return self.visit_full(space, lane, key, now, visitor);
+        }
+        let forgets = || self.forgets();
+        let mut living = Living::new(visitor, key, now, space, &forgets);
+        let outcome = self.visit_in_turn(space, worth, key, now, &mut living)?;
+        self.note_changes(lane, worth, &living);
+        let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
+        if met.expired && outcome.is_ok() {
+            // Whatever the command was, as memcached counts.
+            lane.counts.get_expired.one();
+            lane.counts.reclaimed.one();
+            lane.class(met.class).reclaimed.one();
+        }
+        outcome.map(|()| met)
+    }
+
+    /// The engine's visit, once no transaction is in its way and what has expired has made room. The outer error: `Busy`, without any
+    /// visit.
+    fn visit_in_turn(
+        &self,
+        space: Space<'_>,
+        worth: Worth,
+        key: &[u8],
+        now: UnixSeconds,
+        living: &mut Living<'_>,
+    ) -> Result<Result<()>> {
+        let mut removed = self.sweep.gone();
+        loop {
+            // It may fail before it comes to the visitor.
+            living.turned_away = false;
+            let outcome = space.engine.visit(key, living);
+            if living.turned_away {
+                if worth == Worth::Note {
+                    return Err(Error::new(ErrorKind::Busy, "a transaction is open"));
+                }
+                space.wait()?;
+                continue;
+            }
+            // What is expired takes nobody's room.
+            if matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full) && self.relieve(now, removed)
+            {
+                removed = self.sweep.gone();
+                continue;
+            }
+            return Ok(outcome);
+        }
+    }
+
+    /// Tells the lane of what its next answer has to wait for.
+    fn note_changes(&self, lane: &Lane, worth: Worth, living: &Living<'_>) {
+        if worth != Worth::Change {
+            return;
+        }
+        if let Some(end) = living.logged {
+            lane.has_logged(end);
+        }
+        if self.promises && living.has_changed {
+            lane.has_logged(Position(lane.logged().0 + 1));
+        }
+    }
+
+    /// A visit that finds no memory if it wants to put anything.
+    #[cold]
+    fn visit_full(
+        &self,
+        space: Space<'_>,
+        lane: &Lane,
+        key: &[u8],
+        now: UnixSeconds,
+        visitor: &mut dyn Visitor,
+    ) -> Result<Met> {
+        let mut full = NoRoom { inner: visitor, refused: false };
+        let forgets = || self.forgets();
+        let mut living = Living::new(&mut full, key, now, space, &forgets);
+        let outcome = self.visit_in_turn(space, Worth::Change, key, now, &mut living)?;
+        self.note_changes(lane, Worth::Change, &living);
+        let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
+        if full.refused {
+            return Err(Error::new(ErrorKind::Full, "memory is taken to be full"));
+        }
+        outcome.map(|()| met)
+    }
+}
+
+/// Does as it is told, whatever is there.
+pub(crate) struct Regardless<'r>(pub(crate) Action<'r>);
+
+impl Visitor for Regardless<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        self.0
+    }
+
+    fn overwrites(&self) -> bool {
+        matches!(self.0, Action::Put(_) | Action::Remove)
+    }
+}
+
+/// Lets `inner` look, retag and remove, and refuses what it wants put.
+struct NoRoom<'v> {
+    inner: &'v mut dyn Visitor,
+    refused: bool,
+}
+
+impl Visitor for NoRoom<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        let action = self.inner.visit(old);
+        self.refused = matches!(action, Action::Put(_));
+        if self.refused { Action::Keep } else { action }
+    }
+
+    fn overwrites(&self) -> bool {
+        self.inner.overwrites()
+    }
+
+    fn applied(&mut self, now: Option<Record<'_>>) {
+        self.inner.applied(now);
+    }
+}
