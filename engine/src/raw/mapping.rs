@@ -99,22 +99,20 @@ impl Mapping {
         }
     }
 
-    /// Tells the processor that the three cache lines from `offset` on will be read soon. No effect out of bounds.
+    /// Tells the processor that these many cache lines from `offset` on will be read soon. No effect out of bounds.
     #[inline]
-    pub(crate) fn prefetch(&self, offset: usize) {
+    pub(crate) fn prefetch(&self, offset: usize, lines: usize) {
         #[cfg(target_arch = "x86_64")]
         if offset < self.len {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let at = self.ptr.as_ptr().wrapping_add(offset).cast::<i8>();
-            // SAFETY: a prefetch reads nothing architecturally and cannot fault, whatever the address.
-            unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(at);
-                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(64));
-                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(128));
+            for line in 0..lines {
+                // SAFETY: a prefetch reads nothing architecturally and cannot fault, whatever the address.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(64 * line)) }
             }
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = offset;
+        let _ = (offset, lines);
     }
 }
 
@@ -171,8 +169,8 @@ mod tests {
     #[test]
     fn prefetch_anywhere_is_harmless() {
         let mapping = Mapping::new(SYSTEM_PAGE).unwrap();
-        mapping.prefetch(0);
-        mapping.prefetch(SYSTEM_PAGE - 1);
-        mapping.prefetch(usize::MAX);
+        mapping.prefetch(0, 16);
+        mapping.prefetch(SYSTEM_PAGE - 1, 16);
+        mapping.prefetch(usize::MAX, 16);
     }
 }

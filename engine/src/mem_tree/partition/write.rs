@@ -57,6 +57,9 @@ impl Partition {
         visitor: &mut dyn Visitor,
     ) -> Result<(), Trouble> {
         let at = self.open_at(slot, key)?;
+        if !at.handle.is_none() {
+            self.prefetch_leaf(at.handle);
+        }
         let spot = self.seek(at.handle, key);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
