@@ -2,7 +2,7 @@
 
 use super::sample::{Seen, Share};
 use std::sync::Arc;
-use todana_core::SizeClass;
+use todana_core::{Error, ErrorKind, Result, SizeClass};
 
 const DIRECT: usize = 1024;
 
@@ -14,11 +14,14 @@ pub(crate) struct ClassBounds {
 }
 
 impl ClassBounds {
-    /// Ascending upper bounds, at most 255; what is above the last is one more class.
-    pub(crate) fn new(bounds: Vec<u32>) -> ClassBounds {
+    /// Ascending upper bounds, at most 255; what is above the last is one more class. Fails with `Invalid` for others.
+    pub(crate) fn new(bounds: Vec<u32>) -> Result<ClassBounds> {
+        if bounds.len() > 255 || !bounds.is_sorted() {
+            return Err(Error::new(ErrorKind::Invalid, "class bounds must ascend and be at most 255"));
+        }
         let of = |size: usize| bounds.partition_point(|&bound| (bound as usize) < size);
         let direct = (0..DIRECT).map(|size| of(size) as u8).collect();
-        ClassBounds { bounds, direct }
+        Ok(ClassBounds { bounds, direct })
     }
 
     #[inline]

@@ -120,10 +120,7 @@ impl MemHash {
     /// An empty hash. Fails with `Invalid` for bounds that do not ascend or are too many, too many shards, or a capacity
     /// below one record a shard.
     pub fn new(options: MemHashOptions) -> Result<MemHash> {
-        let bounds = options.class_bounds;
-        if bounds.len() > 255 || !bounds.is_sorted() {
-            return Err(Error::new(ErrorKind::Invalid, "class bounds must ascend and be at most 255"));
-        }
+        let bounds = Arc::new(ClassBounds::new(options.class_bounds)?);
         let count = options.shards.unwrap_or(16).clamp(1, 4097).next_power_of_two();
         if count > 4096 {
             return Err(Error::new(ErrorKind::Invalid, "more than 4096 shards"));
@@ -138,7 +135,6 @@ impl MemHash {
         let seed = options.seed.unwrap_or_else(random_seed);
         let seeds = Seeds::new(seed);
         let budget = Arc::new(Budget::new(options.limit));
-        let bounds = Arc::new(ClassBounds::new(bounds));
         let shard = |index| {
             let share = capacity / count as u64 + u64::from((index as u64) < capacity % count as u64);
             let records_max = if options.capacity_records.is_some() { share } else { u64::MAX };

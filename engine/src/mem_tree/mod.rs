@@ -146,16 +146,12 @@ const LEAVES_SHORT: usize = LEAVES_MAX / 4;
 impl MemTree {
     /// An empty tree. Fails with `Invalid` for bounds that do not ascend or are too many, or too many partitions.
     pub fn new(options: MemTreeOptions) -> Result<MemTree> {
-        let bounds = options.class_bounds;
-        if bounds.len() > 255 || !bounds.is_sorted() {
-            return Err(Error::new(ErrorKind::Invalid, "class bounds must ascend and be at most 255"));
-        }
+        let bounds = Arc::new(ClassBounds::new(options.class_bounds)?);
         let count = options.partitions.unwrap_or(16).max(1);
         if count > 4096 {
             return Err(Error::new(ErrorKind::Invalid, "more than 4096 partitions"));
         }
         let budget = Arc::new(Budget::new(options.limit));
-        let bounds = Arc::new(ClassBounds::new(bounds));
         let shape = match options.compression {
             None => Shape { leaf_max: 1 << 10, record_max: 512, open_max: None },
             Some(Compression { open_bytes }) => {
