@@ -1,6 +1,7 @@
 //! What is counted of a shard, for statistics: what its records come to, by class, and a sample of when they were used.
 
-use super::{Plan, Shard, Spot, low_hash};
+use super::write::Plan;
+use super::{Shard, Spot, low_hash};
 use crate::arena::{Handle, Need};
 use crate::mem_hash::evict::Leaving;
 use crate::mem_hash::key::Key;
