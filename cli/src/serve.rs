@@ -1,25 +1,28 @@
-//! `todana serve`: options from the command line, the environment and a file, and the banner.
+//! `todana serve`: options from the command line, the environment and a file.
 //!
 //! One table makes all of them: the fields of [`Arguments`]. A field `conn_limit` is the flag `--conn-limit`, the
 //! variable `TODANA_CONN_LIMIT` and the key `conn-limit` of the file; `layers` puts them in their order.
 
-use crate::amount::amount;
+mod banner;
+mod options;
+mod values;
+
+pub(crate) use values::{SYNC_DEFAULT, size, sync};
+
 use crate::layers::{self, Said};
 use crate::{Arguments as All, Failure, HELP_WIDTH_MAX, data};
+use banner::Banner;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, ValueEnum};
+use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches};
 use indicatif::ProgressBar;
 use std::cell::RefCell;
 use std::ffi::OsString;
-use std::io::Write;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
-use todana::update_log::Position;
-use todana_server::{
-    AdminOptions, Authentication, CheckpointOptions, Choice, Compression, DataPlace, Further, Kind,
-    LogFormat, Name, Opened, Options, Sync, TlsOptions, init_logging,
+use todana_server::{Compression, Further, Kind, LogFormat, Name, Options, Sync, init_logging};
+use values::{
+    ClientCertificates, Extended, Format, Protocol, TlsVersion, compression, database, delimiter, number,
+    octal, port, seconds, some_size,
 };
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -206,158 +209,6 @@ pub(crate) struct Arguments {
     config: Option<PathBuf>,
 }
 
-/// Whether clients show certificates.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ClientCertificates {
-    /// They are not asked for any
-    Off,
-    /// One that is shown must be right
-    Optional,
-    /// All must show one
-    Required,
-}
-
-/// A version of TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum TlsVersion {
-    #[value(name = "1.2")]
-    V1_2,
-    #[value(name = "1.3")]
-    V1_3,
-}
-
-/// The words of `-o` that change anything; under memcached's name all of its words are taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Extended {
-    #[value(name = "negative_exptime=sliding")]
-    NegativeIsSliding,
-    #[value(name = "negative_exptime=expired")]
-    NegativeIsExpired,
-    #[value(name = "debug_commands")]
-    DebugCommands,
-    #[value(name = "emulate_full")]
-    EmulateFull,
-}
-
-/// How log lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Protocol {
-    Auto,
-    Ascii,
-    Binary,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Format {
-    /// One line of text
-    Text,
-    /// One JSON object a line
-    Json,
-}
-
-fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    // Deployment tools pass `-m 8192` as one word, which leaves the blank in the value.
-    let text = text.trim();
-    text.parse().map_err(|_| match text.parse::<i128>() {
-        Ok(_) => "out of range".into(),
-        Err(_) => "not a whole number".into(),
-    })
-}
-
-fn port(text: &str) -> Result<i32, String> {
-    match number::<i32>(text)? {
-        port @ -1..=65535 => Ok(port),
-        port => Err(format!("{port} is not -1 to 65535")),
-    }
-}
-
-/// How far the port of the admin pages is from the TCP port unless given: the next ports are those of further servers
-/// where there are several.
-const ADMIN_PORT_DISTANCE: u16 = 10_000;
-
-/// Where the admin pages are. What nobody asked for must not keep the server from starting.
-fn admin(arguments: &Arguments) -> Option<AdminOptions> {
-    let beside = |port: i32| match u16::try_from(port) {
-        // The system chooses both, or there is no room above.
-        Err(_) | Ok(0) => 0,
-        Ok(port) => port.checked_add(ADMIN_PORT_DISTANCE).unwrap_or(0),
-    };
-    let port = match arguments.admin_port {
-        Some(0) => return None,
-        Some(port) => u16::try_from(port).unwrap_or(0),
-        None if arguments.unix_socket.is_some() => return None,
-        None => beside(arguments.port),
-    };
-    Some(AdminOptions {
-        listen: arguments.admin_listen.clone(),
-        port,
-        is_required: arguments.admin_port.is_some(),
-    })
-}
-
-/// When a write is on disk, unless that is said.
-pub(crate) const SYNC_DEFAULT: Sync = Sync::Every(Duration::from_secs(1));
-
-pub(crate) fn sync(text: &str) -> Result<Sync, String> {
-    match text.trim() {
-        "always" => Ok(Sync::Always),
-        "never" => Ok(Sync::Never),
-        text => match text.parse() {
-            Ok(ms @ 1..=3_600_000) => Ok(Sync::Every(Duration::from_millis(ms))),
-            _ => Err("not always, never or 1 to 3600000 milliseconds".into()),
-        },
-    }
-}
-
-fn database(text: &str) -> Result<Name, String> {
-    Name::parse(text).map_err(|error| error.to_string())
-}
-
-fn seconds(text: &str) -> Result<u64, String> {
-    number(text).and_then(|seconds| if seconds == 0 { Err("at least 1".into()) } else { Ok(seconds) })
-}
-
-/// Smaller files than that would be all header and name.
-fn some_size(text: &str) -> Result<u64, String> {
-    size(text).and_then(|size| if size < 4096 { Err("at least 4k".into()) } else { Ok(size) })
-}
-
-fn compression(text: &str) -> Result<Compression, String> {
-    let wrong = || "not none, zstd or zstd:1 to zstd:22".to_string();
-    match text.trim().split_once(':') {
-        None if text.trim() == "none" => Ok(Compression::None),
-        None if text.trim() == "zstd" => Ok(Compression::Zstd(1)),
-        Some(("zstd", level)) => {
-            let level = level.parse().ok().filter(|level| (1..=22).contains(level));
-            level.map(Compression::Zstd).ok_or_else(wrong)
-        }
-        _ => Err(wrong()),
-    }
-}
-
-fn octal(text: &str) -> Result<u32, String> {
-    u32::from_str_radix(text.trim(), 8).map_err(|_| "not an octal number".into())
-}
-
-fn delimiter(text: &str) -> Result<u8, String> {
-    match text.as_bytes() {
-        &[delimiter] if delimiter.is_ascii_graphic() => Ok(delimiter),
-        _ => Err("not a single character that a key can have".into()),
-    }
-}
-
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let text = text.trim();
-    let (digits, unit) = match text.chars().last().map(|last| last.to_ascii_lowercase()) {
-        Some('k') => (&text[..text.len() - 1], 1 << 10),
-        Some('m') => (&text[..text.len() - 1], 1 << 20),
-        Some('g') => (&text[..text.len() - 1], 1 << 30),
-        _ => (text, 1),
-    };
-    let number: u64 = digits.parse().map_err(|_| "not a number with k, m or g behind it")?;
-    number.checked_mul(unit).ok_or_else(|| "too large".into())
-}
-
 fn serve_command() -> clap::Command {
     let all = All::command();
     let serve =
@@ -445,171 +296,6 @@ fn checked_alone(said: &Said) -> Result<(), String> {
     arguments.map_err(|error| error.to_string())?.checked().map(|_| ())
 }
 
-impl Arguments {
-    /// The server's options. The error says which cannot be.
-    fn checked(self) -> Result<(Options, LogFormat), String> {
-        let tls = self.tls()?;
-        let (database, data, further) = self.databases()?;
-        let sync = self.sync;
-        let admin = admin(&self);
-        let listen = if self.unix_socket.is_some() { Vec::new() } else { self.listen };
-        let negative = [Extended::NegativeIsSliding, Extended::NegativeIsExpired];
-        let mut negative = self.extended.iter().copied().filter(|word| negative.contains(word));
-        let options = Options {
-            listen,
-            port: u16::try_from(self.port).unwrap_or(0),
-            udp_port: match self.udp_port {
-                0 => None,
-                port => Some(u16::try_from(port).unwrap_or(0)),
-            },
-            udp_reply_max: usize::try_from(self.udp_reply_max).unwrap_or(usize::MAX),
-            unix_socket: self.unix_socket,
-            unix_mask: self.unix_mask,
-            memory_limit_mib: self.memory_limit,
-            refuse_when_full: self.disable_evictions,
-            connections_max: self.conn_limit,
-            connections_refused: !self.conn_limit_waits,
-            idle_timeout_s: self.idle_timeout,
-            threads: self.threads,
-            item_size_max: self.max_item_size,
-            verbosity: self.verbose,
-            pid_file: self.pidfile,
-            listen_backlog: self.listen_backlog,
-            requests_per_event: self.max_reqs_per_event,
-            flush_allowed: !self.disable_flush_all,
-            shutdown_allowed: self.enable_shutdown,
-            protocol: match self.protocol {
-                Protocol::Auto => Choice::Auto,
-                Protocol::Ascii => Choice::Text,
-                Protocol::Binary => Choice::Binary,
-            },
-            tls,
-            admin,
-            negative_is_sliding: negative.next_back() == Some(Extended::NegativeIsSliding),
-            debug_commands: self.extended.contains(&Extended::DebugCommands),
-            emulate_full: self.extended.contains(&Extended::EmulateFull),
-            dump_allowed: !self.disable_dumping,
-            watch_allowed: !self.disable_watch,
-            prefix_delimiter: self.prefix_delimiter,
-            track_sizes: self.track_sizes,
-            data,
-            database,
-            sync,
-            further,
-            authentication: authentication(self.enable_sasl, self.password_file, self.auth_file)?,
-            ..Options::default()
-        };
-        options.validate().map_err(|error| error.to_string())?;
-        let log_format = match self.log_format {
-            Format::Text => LogFormat::Text,
-            Format::Json => LogFormat::Json,
-        };
-        Ok((options, log_format))
-    }
-
-    /// The first database and the place of its data, and the others with theirs.
-    #[allow(clippy::type_complexity, reason = "three fields of the server's options")]
-    fn databases(&self) -> Result<(Option<Name>, Option<DataPlace>, Vec<Further>), String> {
-        let mut names = if self.databases.is_empty() { &self.database } else { &self.databases }.iter();
-        let mut directory = self.data_dir.clone();
-        let mut is_first_in_memory = true;
-        let mut place = |name: &Name| match name.kind {
-            Kind::DiskHash => Ok(None),
-            Kind::DiskTree => Ok(name.path.clone().map(|path| self.place(path))),
-            Kind::MemHash | Kind::MemTree => {
-                let Some(directory) = &directory else { return Ok(None) };
-                if std::mem::take(&mut is_first_in_memory) {
-                    return Ok(Some(self.place(directory.clone())));
-                }
-                // Beside what lies in a data directory.
-                match name.alias.as_deref() {
-                    Some(alias)
-                        if !["log", "checkpoints", "lock", "identity", ".", ".."].contains(&alias) =>
-                    {
-                        Ok(Some(self.place(directory.join(alias))))
-                    }
-                    Some(alias) => Err(format!("database \"{name}\": {alias} is taken in a data directory")),
-                    None => Err(format!(
-                        "database \"{name}\": with --data-dir, each database in memory but the first needs a name of its own, as in NAME={name}"
-                    )),
-                }
-            }
-        };
-        let Some(first) = names.next() else {
-            return Ok((None, directory.take().map(|directory| self.place(directory)), Vec::new()));
-        };
-        let data = place(first)?;
-        let further = names.map(|name| Ok(Further { name: name.clone(), data: place(name)? }));
-        let further = further.collect::<Result<Vec<Further>, String>>()?;
-        if self.data_dir.is_some() && is_first_in_memory {
-            return Err(format!(
-                "database \"{first}\" keeps its data at its own path: --data-dir is for those in memory"
-            ));
-        }
-        Ok((Some(first.clone()), data, further))
-    }
-
-    fn place(&self, directory: PathBuf) -> DataPlace {
-        // What is not said does not limit the other, and where nothing is said nothing is kept.
-        let all = if self.log_keep_age.is_some() { u64::MAX } else { 0 };
-        let log_kept_len = self.log_keep_size.unwrap_or(all);
-        let log_kept_age = self.log_keep_age.map_or(Duration::MAX, Duration::from_secs);
-        let checkpoints = CheckpointOptions {
-            compression: self.checkpoint_compression,
-            log_len_min: self.checkpoint_log_size,
-            log_kept_len,
-            log_kept_age,
-            ..CheckpointOptions::default()
-        };
-        DataPlace {
-            segment_len: self.log_segment_size,
-            segment_age: Duration::from_secs(self.log_segment_age),
-            checkpoints,
-            ..DataPlace::new(directory, self.sync)
-        }
-    }
-
-    fn tls(&self) -> Result<Option<TlsOptions>, String> {
-        let Some(chain) = self.tls_cert.clone() else {
-            let orphan = [
-                ("--tls-key", self.tls_key.is_some()),
-                ("--tls-ca", self.tls_ca.is_some()),
-                ("--tls-clients", self.tls_clients.is_some()),
-            ];
-            return match orphan.iter().find(|(_, given)| *given) {
-                Some((name, _)) => Err(format!("{name} means nothing without --tls-cert")),
-                None => Ok(None),
-            };
-        };
-        let required = if self.tls_ca.is_some() { 2 } else { 0 };
-        Ok(Some(TlsOptions {
-            chain,
-            key: self.tls_key.clone(),
-            ca: self.tls_ca.clone(),
-            verify_mode: self.tls_clients.map_or(required, |clients| clients as u8),
-            only_1_3: self.tls_min_version == TlsVersion::V1_3,
-            ciphers: self.tls_ciphers.clone(),
-            resumption: !self.tls_no_resumption,
-        }))
-    }
-}
-
-/// How clients say who they are. Whoever asks for half of it does not get an open server.
-fn authentication(
-    sasl: bool,
-    passwords: Option<PathBuf>,
-    tokens: Option<PathBuf>,
-) -> Result<Authentication, String> {
-    match (sasl, passwords, tokens) {
-        (true, Some(path), None) => Ok(Authentication::Passwords(path)),
-        (false, None, Some(path)) => Ok(Authentication::Text(path)),
-        (false, None, None) => Ok(Authentication::None),
-        (_, _, Some(_)) => Err("clients log in by the users of one file, of -S or of -Y, not of both".into()),
-        (true, None, None) => Err("logins (-S) need a file of users (--password-file)".into()),
-        (false, Some(_), None) => Err("--password-file is of use only with -S".into()),
-    }
-}
-
 fn origins(
     command: &clap::Command,
     matches: &ArgMatches,
@@ -666,158 +352,10 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
     outcome.map_err(|error| Failure::trouble(error.to_string()))
 }
 
-/// What `--sync` promises.
-fn promise(sync: Sync) -> String {
-    match sync {
-        Sync::Always => "--sync always: writes are on disk before they are answered".to_string(),
-        Sync::Every(interval) => {
-            let ms = interval.as_millis();
-            format!("--sync {ms}: writes are on disk within {ms} ms, which is what a crash can lose")
-        }
-        Sync::Never => "--sync never: writes are on disk when the kernel likes".to_string(),
-    }
-}
-
-/// What was read back.
-fn found(opened: &Opened) -> String {
-    if opened.checkpoint.is_none() && opened.end == Position(0) {
-        return "nothing was there, a new database begins".into();
-    }
-    let checkpoint = match &opened.checkpoint {
-        Some(checkpoint) => format!("a checkpoint of {}, ", amount(checkpoint.records, "record")),
-        None => String::new(),
-    };
-    let (entries, seconds) = (opened.entries, opened.took.as_secs_f64());
-    format!("read back: {checkpoint}{} of the log, in {seconds:.1} s", amount(entries, "entry"))
-}
-
-/// The three lines at the start: what it is, where it listens, how to try it. Where data is kept a fourth tells what was there.
-struct Banner {
-    is_unix: bool,
-    /// What clients can check the server by.
-    certificate: Option<PathBuf>,
-    /// They must show one themselves.
-    wants_certificate: bool,
-    wants_login: bool,
-    is_binary: bool,
-    memory: String,
-    threads: usize,
-    data: Option<DataPlace>,
-    /// The names of several databases, or of one that is not the usual.
-    databases: Vec<Further>,
-    sync: Sync,
-}
-
-impl Banner {
-    fn of(options: &Options) -> Banner {
-        let memory = match (options.memory_limit_mib, options.refuse_when_full) {
-            (0, _) => "no memory limit".to_string(),
-            (mib, false) => format!("{mib} MiB, evicting beyond"),
-            (mib, true) => format!("{mib} MiB, refusing beyond"),
-        };
-        let certificate = options.tls.as_ref().map(|tls| tls.chain.clone());
-        Banner {
-            is_unix: options.unix_socket.is_some(),
-            certificate,
-            wants_certificate: options.tls.as_ref().is_some_and(|tls| tls.verify_mode >= 2),
-            wants_login: options.authentication != Authentication::None,
-            is_binary: options.protocol == Choice::Binary,
-            memory,
-            threads: options.threads,
-            data: options.data.clone(),
-            databases: if options.database.is_some() { options.databases() } else { Vec::new() },
-            sync: options.sync,
-        }
-    }
-
-    /// A line for each database, where they were named.
-    fn databases(&self) -> String {
-        let is_one = self.databases.len() == 1;
-        let line = |(number, Further { name, data }): (usize, &Further)| {
-            let place = match (name.kind, data) {
-                (Kind::DiskHash, _) => format!("; {}", promise(self.sync)),
-                // It stands in a line of its own.
-                (_, Some(_)) if number == 0 => String::new(),
-                (_, Some(place)) => format!(", in {}; {}", place.directory.display(), promise(place.sync)),
-                (_, None) => ", gone with the process".to_string(),
-            };
-            let number = if is_one { String::new() } else { format!(" {number}") };
-            let alias = name.alias.as_ref().map_or_else(String::new, |alias| format!(" ({alias})"));
-            let shown = name.to_string();
-            let shown =
-                shown.strip_prefix(&format!("{}=", name.alias.as_deref().unwrap_or("\0"))).unwrap_or(&shown);
-            let kind =
-                if shown == name.kind.word() { String::new() } else { format!(", {}", name.kind.word()) };
-            format!("database{number}{alias}: {shown}{kind}{place}\n")
-        };
-        self.databases.iter().enumerate().map(line).collect()
-    }
-
-    fn print(&self, listening_on: &[String], admin: &[SocketAddr], opened: Option<&Opened>) {
-        let persistence =
-            if self.databases.iter().any(|one| one.name.kind == Kind::DiskHash) || self.data.is_some() {
-                "on"
-            } else {
-                "off (--data-dir DIR)"
-            };
-        let data = match (&self.data, opened) {
-            (Some(place), Some(opened)) => {
-                format!("data: {}: {}; {}\n", place.directory.display(), found(opened), promise(place.sync))
-            }
-            _ => String::new(),
-        };
-        let databases = self.databases();
-        let metrics =
-            admin.first().map_or_else(String::new, |place| format!(", metrics: http://{place}/metrics"));
-        let text = format!(
-            "todana {}: memcached's protocol, {}, {} threads, persistence: {persistence}{metrics}\n\
-             listening on {}\n\
-             try: {}\n{databases}{data}",
-            env!("CARGO_PKG_VERSION"),
-            self.memory,
-            self.threads,
-            listening_on.join(", "),
-            self.example(listening_on.first().map_or("", String::as_str)),
-        );
-        // A closed standard output (daemons) is no reason not to serve.
-        let mut out = std::io::stdout();
-        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    }
-
-    /// How to try it at this place. What only the client knows is in capitals.
-    fn example(&self, place: &str) -> String {
-        if self.is_binary {
-            return "a client of the binary protocol; the commands of todana itself speak the text protocol"
-                .into();
-        }
-        // A relative path looks like the name of a host.
-        let mut server = if self.is_unix { format!("unix:{place}") } else { place.to_string() };
-        if let (true, Some(certificate)) = (place.starts_with("todanas://"), &self.certificate) {
-            server = format!("{server} --tls-ca {}", certificate.display());
-            if self.wants_certificate {
-                server += " --tls-cert CERTIFICATE --tls-key KEY";
-            }
-        }
-        if self.wants_login {
-            server += " --user NAME --password-file FILE";
-        }
-        format!("todana set hello world -S {server} && todana get hello -S {server}")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_take_their_units() {
-        for (text, value) in [("1024", 1024), ("2k", 2048), ("1m", 1 << 20), (" 1G", 1 << 30)] {
-            assert_eq!(size(text), Ok(value));
-        }
-        for text in ["", "m", "1t", "-1", "99999999999999999999k"] {
-            assert!(size(text).is_err(), "{text:?}");
-        }
-    }
+    use std::time::Duration;
 
     #[test]
     fn what_is_kept_of_the_log_is_limited_by_what_is_said() {
@@ -832,26 +370,6 @@ mod tests {
         assert_eq!(kept("--log-keep-age 60"), (u64::MAX, Duration::from_secs(60)));
         assert_eq!(kept("--log-keep-size 1k --log-keep-age 60"), (1 << 10, Duration::from_secs(60)));
         assert_eq!(kept("--log-keep-size 0 --log-keep-age 60"), (0, Duration::from_secs(60)));
-    }
-
-    #[test]
-    fn compression_has_its_levels() {
-        assert_eq!(compression("none"), Ok(Compression::None));
-        assert_eq!(compression("zstd"), Ok(Compression::Zstd(1)));
-        assert_eq!(compression(" zstd:19"), Ok(Compression::Zstd(19)));
-        for text in ["", "zstd:", "zstd:0", "zstd:23", "gzip", "none:1"] {
-            assert!(compression(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_wrong_number_is_told_from_one_out_of_range() {
-        assert_eq!(number::<u64>(" 8192"), Ok(8192));
-        for text in ["", "1g", "1.5", "x"] {
-            assert_eq!(number::<u64>(text), Err("not a whole number".into()), "{text:?}");
-        }
-        assert_eq!(number::<u64>("-3"), Err("out of range".into()));
-        assert_eq!(number::<u32>("4294967296"), Err("out of range".into()));
     }
 
     #[test]

@@ -1,0 +1,147 @@
+//! What `todana serve` says when it starts.
+
+use crate::amount::amount;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use todana::update_log::Position;
+use todana_server::{Authentication, Choice, DataPlace, Further, Kind, Opened, Options, Sync};
+
+/// What `--sync` promises.
+fn promise(sync: Sync) -> String {
+    match sync {
+        Sync::Always => "--sync always: writes are on disk before they are answered".to_string(),
+        Sync::Every(interval) => {
+            let ms = interval.as_millis();
+            format!("--sync {ms}: writes are on disk within {ms} ms, which is what a crash can lose")
+        }
+        Sync::Never => "--sync never: writes are on disk when the kernel likes".to_string(),
+    }
+}
+
+/// What was read back.
+fn found(opened: &Opened) -> String {
+    if opened.checkpoint.is_none() && opened.end == Position(0) {
+        return "nothing was there, a new database begins".into();
+    }
+    let checkpoint = match &opened.checkpoint {
+        Some(checkpoint) => format!("a checkpoint of {}, ", amount(checkpoint.records, "record")),
+        None => String::new(),
+    };
+    let (entries, seconds) = (opened.entries, opened.took.as_secs_f64());
+    format!("read back: {checkpoint}{} of the log, in {seconds:.1} s", amount(entries, "entry"))
+}
+
+/// The three lines at the start: what it is, where it listens, how to try it. Where data is kept a fourth tells what was there.
+pub(super) struct Banner {
+    is_unix: bool,
+    /// What clients can check the server by.
+    certificate: Option<PathBuf>,
+    /// They must show one themselves.
+    wants_certificate: bool,
+    wants_login: bool,
+    is_binary: bool,
+    memory: String,
+    threads: usize,
+    data: Option<DataPlace>,
+    /// The names of several databases, or of one that is not the usual.
+    databases: Vec<Further>,
+    sync: Sync,
+}
+
+impl Banner {
+    pub(super) fn of(options: &Options) -> Banner {
+        let memory = match (options.memory_limit_mib, options.refuse_when_full) {
+            (0, _) => "no memory limit".to_string(),
+            (mib, false) => format!("{mib} MiB, evicting beyond"),
+            (mib, true) => format!("{mib} MiB, refusing beyond"),
+        };
+        let certificate = options.tls.as_ref().map(|tls| tls.chain.clone());
+        Banner {
+            is_unix: options.unix_socket.is_some(),
+            certificate,
+            wants_certificate: options.tls.as_ref().is_some_and(|tls| tls.verify_mode >= 2),
+            wants_login: options.authentication != Authentication::None,
+            is_binary: options.protocol == Choice::Binary,
+            memory,
+            threads: options.threads,
+            data: options.data.clone(),
+            databases: if options.database.is_some() { options.databases() } else { Vec::new() },
+            sync: options.sync,
+        }
+    }
+
+    /// A line for each database, where they were named.
+    fn databases(&self) -> String {
+        let is_one = self.databases.len() == 1;
+        let line = |(number, Further { name, data }): (usize, &Further)| {
+            let place = match (name.kind, data) {
+                (Kind::DiskHash, _) => format!("; {}", promise(self.sync)),
+                // It stands in a line of its own.
+                (_, Some(_)) if number == 0 => String::new(),
+                (_, Some(place)) => format!(", in {}; {}", place.directory.display(), promise(place.sync)),
+                (_, None) => ", gone with the process".to_string(),
+            };
+            let number = if is_one { String::new() } else { format!(" {number}") };
+            let alias = name.alias.as_ref().map_or_else(String::new, |alias| format!(" ({alias})"));
+            let shown = name.to_string();
+            let shown =
+                shown.strip_prefix(&format!("{}=", name.alias.as_deref().unwrap_or("\0"))).unwrap_or(&shown);
+            let kind =
+                if shown == name.kind.word() { String::new() } else { format!(", {}", name.kind.word()) };
+            format!("database{number}{alias}: {shown}{kind}{place}\n")
+        };
+        self.databases.iter().enumerate().map(line).collect()
+    }
+
+    pub(super) fn print(&self, listening_on: &[String], admin: &[SocketAddr], opened: Option<&Opened>) {
+        let persistence =
+            if self.databases.iter().any(|one| one.name.kind == Kind::DiskHash) || self.data.is_some() {
+                "on"
+            } else {
+                "off (--data-dir DIR)"
+            };
+        let data = match (&self.data, opened) {
+            (Some(place), Some(opened)) => {
+                format!("data: {}: {}; {}\n", place.directory.display(), found(opened), promise(place.sync))
+            }
+            _ => String::new(),
+        };
+        let databases = self.databases();
+        let metrics =
+            admin.first().map_or_else(String::new, |place| format!(", metrics: http://{place}/metrics"));
+        let text = format!(
+            "todana {}: memcached's protocol, {}, {} threads, persistence: {persistence}{metrics}\n\
+             listening on {}\n\
+             try: {}\n{databases}{data}",
+            env!("CARGO_PKG_VERSION"),
+            self.memory,
+            self.threads,
+            listening_on.join(", "),
+            self.example(listening_on.first().map_or("", String::as_str)),
+        );
+        // A closed standard output (daemons) is no reason not to serve.
+        let mut out = std::io::stdout();
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+
+    /// How to try it at this place. What only the client knows is in capitals.
+    fn example(&self, place: &str) -> String {
+        if self.is_binary {
+            return "a client of the binary protocol; the commands of todana itself speak the text protocol"
+                .into();
+        }
+        // A relative path looks like the name of a host.
+        let mut server = if self.is_unix { format!("unix:{place}") } else { place.to_string() };
+        if let (true, Some(certificate)) = (place.starts_with("todanas://"), &self.certificate) {
+            server = format!("{server} --tls-ca {}", certificate.display());
+            if self.wants_certificate {
+                server += " --tls-cert CERTIFICATE --tls-key KEY";
+            }
+        }
+        if self.wants_login {
+            server += " --user NAME --password-file FILE";
+        }
+        format!("todana set hello world -S {server} && todana get hello -S {server}")
+    }
+}

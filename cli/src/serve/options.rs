@@ -1,0 +1,199 @@
+//! The server's options, made of what was said on the command line, in the environment and in the file.
+
+use super::Arguments;
+use super::values::{Extended, Format, Protocol, TlsVersion};
+use std::path::PathBuf;
+use std::time::Duration;
+use todana_server::{
+    AdminOptions, Authentication, CheckpointOptions, Choice, DataPlace, Further, Kind, LogFormat, Name,
+    Options, TlsOptions,
+};
+
+impl Arguments {
+    /// The server's options. The error says which cannot be.
+    pub(super) fn checked(self) -> Result<(Options, LogFormat), String> {
+        let tls = self.tls()?;
+        let (database, data, further) = self.databases()?;
+        let sync = self.sync;
+        let admin = admin(&self);
+        let listen = if self.unix_socket.is_some() { Vec::new() } else { self.listen };
+        let negative = [Extended::NegativeIsSliding, Extended::NegativeIsExpired];
+        let mut negative = self.extended.iter().copied().filter(|word| negative.contains(word));
+        let options = Options {
+            listen,
+            port: u16::try_from(self.port).unwrap_or(0),
+            udp_port: match self.udp_port {
+                0 => None,
+                port => Some(u16::try_from(port).unwrap_or(0)),
+            },
+            udp_reply_max: usize::try_from(self.udp_reply_max).unwrap_or(usize::MAX),
+            unix_socket: self.unix_socket,
+            unix_mask: self.unix_mask,
+            memory_limit_mib: self.memory_limit,
+            refuse_when_full: self.disable_evictions,
+            connections_max: self.conn_limit,
+            connections_refused: !self.conn_limit_waits,
+            idle_timeout_s: self.idle_timeout,
+            threads: self.threads,
+            item_size_max: self.max_item_size,
+            verbosity: self.verbose,
+            pid_file: self.pidfile,
+            listen_backlog: self.listen_backlog,
+            requests_per_event: self.max_reqs_per_event,
+            flush_allowed: !self.disable_flush_all,
+            shutdown_allowed: self.enable_shutdown,
+            protocol: match self.protocol {
+                Protocol::Auto => Choice::Auto,
+                Protocol::Ascii => Choice::Text,
+                Protocol::Binary => Choice::Binary,
+            },
+            tls,
+            admin,
+            negative_is_sliding: negative.next_back() == Some(Extended::NegativeIsSliding),
+            debug_commands: self.extended.contains(&Extended::DebugCommands),
+            emulate_full: self.extended.contains(&Extended::EmulateFull),
+            dump_allowed: !self.disable_dumping,
+            watch_allowed: !self.disable_watch,
+            prefix_delimiter: self.prefix_delimiter,
+            track_sizes: self.track_sizes,
+            data,
+            database,
+            sync,
+            further,
+            authentication: authentication(self.enable_sasl, self.password_file, self.auth_file)?,
+            ..Options::default()
+        };
+        options.validate().map_err(|error| error.to_string())?;
+        let log_format = match self.log_format {
+            Format::Text => LogFormat::Text,
+            Format::Json => LogFormat::Json,
+        };
+        Ok((options, log_format))
+    }
+
+    /// The first database and the place of its data, and the others with theirs.
+    #[allow(clippy::type_complexity, reason = "three fields of the server's options")]
+    fn databases(&self) -> Result<(Option<Name>, Option<DataPlace>, Vec<Further>), String> {
+        let mut names = if self.databases.is_empty() { &self.database } else { &self.databases }.iter();
+        let mut directory = self.data_dir.clone();
+        let mut is_first_in_memory = true;
+        let mut place = |name: &Name| match name.kind {
+            Kind::DiskHash => Ok(None),
+            Kind::DiskTree => Ok(name.path.clone().map(|path| self.place(path))),
+            Kind::MemHash | Kind::MemTree => {
+                let Some(directory) = &directory else { return Ok(None) };
+                if std::mem::take(&mut is_first_in_memory) {
+                    return Ok(Some(self.place(directory.clone())));
+                }
+                // Beside what lies in a data directory.
+                match name.alias.as_deref() {
+                    Some(alias)
+                        if !["log", "checkpoints", "lock", "identity", ".", ".."].contains(&alias) =>
+                    {
+                        Ok(Some(self.place(directory.join(alias))))
+                    }
+                    Some(alias) => Err(format!("database \"{name}\": {alias} is taken in a data directory")),
+                    None => Err(format!(
+                        "database \"{name}\": with --data-dir, each database in memory but the first needs a name of its own, as in NAME={name}"
+                    )),
+                }
+            }
+        };
+        let Some(first) = names.next() else {
+            return Ok((None, directory.take().map(|directory| self.place(directory)), Vec::new()));
+        };
+        let data = place(first)?;
+        let further = names.map(|name| Ok(Further { name: name.clone(), data: place(name)? }));
+        let further = further.collect::<Result<Vec<Further>, String>>()?;
+        if self.data_dir.is_some() && is_first_in_memory {
+            return Err(format!(
+                "database \"{first}\" keeps its data at its own path: --data-dir is for those in memory"
+            ));
+        }
+        Ok((Some(first.clone()), data, further))
+    }
+
+    fn place(&self, directory: PathBuf) -> DataPlace {
+        // What is not said does not limit the other, and where nothing is said nothing is kept.
+        let all = if self.log_keep_age.is_some() { u64::MAX } else { 0 };
+        let log_kept_len = self.log_keep_size.unwrap_or(all);
+        let log_kept_age = self.log_keep_age.map_or(Duration::MAX, Duration::from_secs);
+        let checkpoints = CheckpointOptions {
+            compression: self.checkpoint_compression,
+            log_len_min: self.checkpoint_log_size,
+            log_kept_len,
+            log_kept_age,
+            ..CheckpointOptions::default()
+        };
+        DataPlace {
+            segment_len: self.log_segment_size,
+            segment_age: Duration::from_secs(self.log_segment_age),
+            checkpoints,
+            ..DataPlace::new(directory, self.sync)
+        }
+    }
+
+    fn tls(&self) -> Result<Option<TlsOptions>, String> {
+        let Some(chain) = self.tls_cert.clone() else {
+            let orphan = [
+                ("--tls-key", self.tls_key.is_some()),
+                ("--tls-ca", self.tls_ca.is_some()),
+                ("--tls-clients", self.tls_clients.is_some()),
+            ];
+            return match orphan.iter().find(|(_, given)| *given) {
+                Some((name, _)) => Err(format!("{name} means nothing without --tls-cert")),
+                None => Ok(None),
+            };
+        };
+        let required = if self.tls_ca.is_some() { 2 } else { 0 };
+        Ok(Some(TlsOptions {
+            chain,
+            key: self.tls_key.clone(),
+            ca: self.tls_ca.clone(),
+            verify_mode: self.tls_clients.map_or(required, |clients| clients as u8),
+            only_1_3: self.tls_min_version == TlsVersion::V1_3,
+            ciphers: self.tls_ciphers.clone(),
+            resumption: !self.tls_no_resumption,
+        }))
+    }
+}
+
+/// How clients say who they are. Whoever asks for half of it does not get an open server.
+fn authentication(
+    sasl: bool,
+    passwords: Option<PathBuf>,
+    tokens: Option<PathBuf>,
+) -> Result<Authentication, String> {
+    match (sasl, passwords, tokens) {
+        (true, Some(path), None) => Ok(Authentication::Passwords(path)),
+        (false, None, Some(path)) => Ok(Authentication::Text(path)),
+        (false, None, None) => Ok(Authentication::None),
+        (_, _, Some(_)) => Err("clients log in by the users of one file, of -S or of -Y, not of both".into()),
+        (true, None, None) => Err("logins (-S) need a file of users (--password-file)".into()),
+        (false, Some(_), None) => Err("--password-file is of use only with -S".into()),
+    }
+}
+
+/// How far the port of the admin pages is from the TCP port unless given: the next ports are those of further servers
+/// where there are several.
+const ADMIN_PORT_DISTANCE: u16 = 10_000;
+
+/// Where the admin pages are. What nobody asked for must not keep the server from starting.
+fn admin(arguments: &Arguments) -> Option<AdminOptions> {
+    let beside = |port: i32| match u16::try_from(port) {
+        // The system chooses both, or there is no room above.
+        Err(_) | Ok(0) => 0,
+        Ok(port) => port.checked_add(ADMIN_PORT_DISTANCE).unwrap_or(0),
+    };
+    let port = match arguments.admin_port {
+        Some(0) => return None,
+        Some(port) => u16::try_from(port).unwrap_or(0),
+        None if arguments.unix_socket.is_some() => return None,
+        None => beside(arguments.port),
+    };
+    Some(AdminOptions {
+        listen: arguments.admin_listen.clone(),
+        port,
+        is_required: arguments.admin_port.is_some(),
+    })
+}

@@ -1,0 +1,169 @@
+//! Values of options, and what is wrong with others.
+
+use clap::ValueEnum;
+use std::time::Duration;
+use todana_server::{Compression, Name, Sync};
+
+/// Whether clients show certificates.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum ClientCertificates {
+    /// They are not asked for any
+    Off,
+    /// One that is shown must be right
+    Optional,
+    /// All must show one
+    Required,
+}
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum TlsVersion {
+    #[value(name = "1.2")]
+    V1_2,
+    #[value(name = "1.3")]
+    V1_3,
+}
+
+/// The words of `-o` that change anything; under memcached's name all of its words are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Extended {
+    #[value(name = "negative_exptime=sliding")]
+    NegativeIsSliding,
+    #[value(name = "negative_exptime=expired")]
+    NegativeIsExpired,
+    #[value(name = "debug_commands")]
+    DebugCommands,
+    #[value(name = "emulate_full")]
+    EmulateFull,
+}
+
+/// What connections speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Protocol {
+    Auto,
+    Ascii,
+    Binary,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum Format {
+    /// One line of text
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+pub(super) fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    // Deployment tools pass `-m 8192` as one word, which leaves the blank in the value.
+    let text = text.trim();
+    text.parse().map_err(|_| match text.parse::<i128>() {
+        Ok(_) => "out of range".into(),
+        Err(_) => "not a whole number".into(),
+    })
+}
+
+pub(super) fn port(text: &str) -> Result<i32, String> {
+    match number::<i32>(text)? {
+        port @ -1..=65535 => Ok(port),
+        port => Err(format!("{port} is not -1 to 65535")),
+    }
+}
+
+/// When a write is on disk, unless that is said.
+pub(crate) const SYNC_DEFAULT: Sync = Sync::Every(Duration::from_secs(1));
+
+pub(crate) fn sync(text: &str) -> Result<Sync, String> {
+    match text.trim() {
+        "always" => Ok(Sync::Always),
+        "never" => Ok(Sync::Never),
+        text => match text.parse() {
+            Ok(ms @ 1..=3_600_000) => Ok(Sync::Every(Duration::from_millis(ms))),
+            _ => Err("not always, never or 1 to 3600000 milliseconds".into()),
+        },
+    }
+}
+
+pub(super) fn database(text: &str) -> Result<Name, String> {
+    Name::parse(text).map_err(|error| error.to_string())
+}
+
+pub(super) fn seconds(text: &str) -> Result<u64, String> {
+    number(text).and_then(|seconds| if seconds == 0 { Err("at least 1".into()) } else { Ok(seconds) })
+}
+
+/// Smaller files than that would be all header and name.
+pub(super) fn some_size(text: &str) -> Result<u64, String> {
+    size(text).and_then(|size| if size < 4096 { Err("at least 4k".into()) } else { Ok(size) })
+}
+
+pub(super) fn compression(text: &str) -> Result<Compression, String> {
+    let wrong = || "not none, zstd or zstd:1 to zstd:22".to_string();
+    match text.trim().split_once(':') {
+        None if text.trim() == "none" => Ok(Compression::None),
+        None if text.trim() == "zstd" => Ok(Compression::Zstd(1)),
+        Some(("zstd", level)) => {
+            let level = level.parse().ok().filter(|level| (1..=22).contains(level));
+            level.map(Compression::Zstd).ok_or_else(wrong)
+        }
+        _ => Err(wrong()),
+    }
+}
+
+pub(super) fn octal(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text.trim(), 8).map_err(|_| "not an octal number".into())
+}
+
+pub(super) fn delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        &[delimiter] if delimiter.is_ascii_graphic() => Ok(delimiter),
+        _ => Err("not a single character that a key can have".into()),
+    }
+}
+
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let (digits, unit) = match text.chars().last().map(|last| last.to_ascii_lowercase()) {
+        Some('k') => (&text[..text.len() - 1], 1 << 10),
+        Some('m') => (&text[..text.len() - 1], 1 << 20),
+        Some('g') => (&text[..text.len() - 1], 1 << 30),
+        _ => (text, 1),
+    };
+    let number: u64 = digits.parse().map_err(|_| "not a number with k, m or g behind it")?;
+    number.checked_mul(unit).ok_or_else(|| "too large".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_take_their_units() {
+        for (text, value) in [("1024", 1024), ("2k", 2048), ("1m", 1 << 20), (" 1G", 1 << 30)] {
+            assert_eq!(size(text), Ok(value));
+        }
+        for text in ["", "m", "1t", "-1", "99999999999999999999k"] {
+            assert!(size(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn compression_has_its_levels() {
+        assert_eq!(compression("none"), Ok(Compression::None));
+        assert_eq!(compression("zstd"), Ok(Compression::Zstd(1)));
+        assert_eq!(compression(" zstd:19"), Ok(Compression::Zstd(19)));
+        for text in ["", "zstd:", "zstd:0", "zstd:23", "gzip", "none:1"] {
+            assert!(compression(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_number_is_told_from_one_out_of_range() {
+        assert_eq!(number::<u64>(" 8192"), Ok(8192));
+        for text in ["", "1g", "1.5", "x"] {
+            assert_eq!(number::<u64>(text), Err("not a whole number".into()), "{text:?}");
+        }
+        assert_eq!(number::<u64>("-3"), Err("out of range".into()));
+        assert_eq!(number::<u32>("4294967296"), Err("out of range".into()));
+    }
+}
