@@ -3,7 +3,7 @@
 
 mod running;
 
-use running::{Server, text, todana};
+use running::{Client, Server, eventually, text, todana};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,37 +11,14 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 const REFUSED: &str = "SERVER_ERROR cannot write the update log\r\n";
 /// Somebody with no rights of their own.
 const NOBODY: u32 = 65534;
 
-struct Client(BufReader<TcpStream>);
-
 impl Client {
-    fn connect(server: &Server) -> Client {
-        Client(server.talk())
-    }
-
-    fn ask(&mut self, request: &[u8]) -> String {
-        self.0.get_mut().write_all(request).unwrap();
-        self.line()
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
-        line
-    }
-
-    fn set(&mut self, key: &str, value: &[u8]) -> String {
-        let head = format!("set {key} 0 0 {}\r\n", value.len());
-        self.ask(&[head.as_bytes(), value, b"\r\n"].concat())
-    }
-
     fn value(&mut self, key: &str) -> Option<Vec<u8>> {
-        let head = self.ask(format!("get {key}\r\n").as_bytes());
+        let head = self.ask(&format!("get {key}\r\n"));
         if head == "END\r\n" {
             return None;
         }
@@ -51,28 +28,6 @@ impl Client {
         value.truncate(len);
         Some(value)
     }
-
-    fn stat(&mut self, name: &str) -> String {
-        let mut line = self.ask(b"stats\r\n");
-        let mut found = None;
-        while line != "END\r\n" {
-            let pair = line.trim_end().strip_prefix("STAT ").and_then(|pair| pair.split_once(' '));
-            found = pair.filter(|(key, _)| *key == name).map(|(_, value)| value.to_string()).or(found);
-            line = self.line();
-        }
-        found.unwrap_or_else(|| panic!("there is no statistic {name}"))
-    }
-}
-
-/// Asks again and again, until it holds; fails when it never does.
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..6_000 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    panic!("never: {what}");
 }
 
 fn options<'a>(directory: &'a Path, sync: &'a str) -> [&'a str; 8] {
@@ -100,7 +55,7 @@ fn trouble_and_relief(server: &Server, value: &[u8], mut relieve: impl FnMut()) 
     for request in
         ["set k 0 0 1\r\nv\r\n", "delete k0\r\n", "incr k0 1\r\n", "touch k0 10\r\n", "flush_all\r\n"]
     {
-        assert_eq!(client.ask(request.as_bytes()), REFUSED, "{request}");
+        assert_eq!(client.ask(request), REFUSED, "{request}");
     }
     let refused: u64 = client.stat("todana_log_refusals").parse().unwrap();
     assert_eq!(refused - refused_before, 5);
@@ -108,7 +63,7 @@ fn trouble_and_relief(server: &Server, value: &[u8], mut relieve: impl FnMut()) 
     let number = |value: Vec<u8>| text(&value).split(' ').next().unwrap().parse::<u32>().unwrap();
     let key = format!("k{}", (last - 1) % 8);
     assert_eq!(client.value(&key).map(number), Some(last - 1));
-    assert!(client.ask(format!("mg {key} c\r\n").as_bytes()).starts_with("HD c"));
+    assert!(client.ask(&format!("mg {key} c\r\n")).starts_with("HD c"));
     relieve();
     eventually("it writes again", || client.stat("todana_log_health") == "well");
     assert_eq!(client.set("after", b"v"), "STORED\r\n");

@@ -2,43 +2,14 @@
 
 mod running;
 
-use running::Server;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::time::Duration;
+use running::{Client, Server, eventually};
+use std::io::Read;
 
 /// What `-m 64` may take at its peak: the limit, and what comes and goes between two measurements, which are further apart
 /// on a machine that is busy.
 const PEAK_MIB: u64 = 72;
 
-struct Client(BufReader<TcpStream>);
-
 impl Client {
-    fn connect(server: &Server) -> Client {
-        Client(server.talk())
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        self.0.get_mut().write_all(bytes).unwrap();
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
-        line
-    }
-
-    fn ask(&mut self, request: &str) -> String {
-        self.send(request.as_bytes());
-        self.line()
-    }
-
-    fn set(&mut self, key: &str, value: &[u8]) -> String {
-        self.send(format!("set {key} 0 0 {}\r\n", value.len()).as_bytes());
-        self.send(value);
-        self.ask("\r\n")
-    }
-
     /// Whether the record is there; if so, it must be this.
     fn holds(&mut self, key: &str, value: &[u8]) -> bool {
         let line = self.ask(&format!("get {key}\r\n"));
@@ -52,27 +23,8 @@ impl Client {
         true
     }
 
-    fn stat(&mut self, name: &str) -> u64 {
-        self.send(b"stats\r\n");
-        let mut found = None;
-        loop {
-            let line = self.line();
-            match line.trim_end().split(' ').collect::<Vec<_>>()[..] {
-                ["STAT", key, value] if key == name => found = value.parse().ok(),
-                ["END"] => return found.unwrap_or_else(|| panic!("no number {name}")),
-                _ => {}
-            }
-        }
-    }
-
-    fn eventually(&mut self, name: &str, holds: impl Fn(u64) -> bool) {
-        for _ in 0..6_000 {
-            if holds(self.stat(name)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        panic!("never as expected: {name}");
+    fn number(&mut self, name: &str) -> u64 {
+        self.stat(name).parse().unwrap()
     }
 
     fn fill(&mut self, records: u32) {
@@ -118,7 +70,7 @@ fn of_eight_uploads_of_a_tenth_of_the_memory_half_come_in_together_and_all_in_tu
     for n in 0..12 {
         assert_eq!(other.set(&format!("stored:{n}"), &value(6_000_000, n)), "STORED\r\n");
     }
-    assert!(other.stat("evictions") > 0, "it is full");
+    assert!(other.number("evictions") > 0, "it is full");
     let value = value(6_000_000, 1);
     let mut uploads: Vec<Client> = (0..8).map(|_| Client::connect(&server)).collect();
     for (n, upload) in uploads.iter_mut().enumerate() {
@@ -179,7 +131,7 @@ fn many_uploads_at_once_stay_within_the_memory_and_are_all_answered() {
     }
     assert!(stored >= 2 && refused >= 1, "{stored} stored, {refused} refused");
     assert!(peak_mib(&server) <= PEAK_MIB, "{} MiB", peak_mib(&server));
-    assert_eq!(other.stat("read_buf_bytes"), 0);
+    assert_eq!(other.number("read_buf_bytes"), 0);
     // And afterwards there is room again.
     assert_eq!(other.set("last", &value), "STORED\r\n");
 }
@@ -189,20 +141,24 @@ fn uploads_that_stall_hold_what_they_have_sent_and_no_more_than_their_share() {
     let server = Server::start(&["-m", "64", "-t", "2"]);
     let mut other = Client::connect(&server);
     other.fill(1_000_000);
-    let before = other.stat("curr_items");
+    let before = other.number("curr_items");
     let mut stalled: Vec<Client> = (0..200).map(|_| Client::connect(&server)).collect();
-    let read = other.stat("bytes_read");
+    let read = other.number("bytes_read");
     // An announcement takes nothing.
     stalled.iter_mut().for_each(|client| client.send(b"set k 0 0 1000000\r\n0123456789"));
-    other.eventually("bytes_read", |bytes| bytes >= read + 200 * 29);
-    assert!(other.stat("read_buf_bytes") < 200 * 64);
-    assert!(other.stat("curr_items") >= before - before / 100);
+    eventually("bytes_read", || other.number("bytes_read") >= read + 200 * 29);
+    assert!(other.number("read_buf_bytes") < 200 * 64);
+    assert!(other.number("curr_items") >= before - before / 100);
     stalled.iter_mut().for_each(|client| client.send(&[b'v'; 900_000]));
-    other.eventually("bytes_read", |bytes| bytes >= read + 200 * 900_000);
-    let held = other.stat("read_buf_bytes");
+    eventually("bytes_read", || other.number("bytes_read") >= read + 200 * 900_000);
+    let held = other.number("read_buf_bytes");
     // Half of what the process leaves to records and to them; and half of the records stay, but for what holds them.
     assert!((20 << 20..32 << 20).contains(&held), "{held} bytes are held");
-    assert!(other.stat("curr_items") > before * 2 / 5, "{} of {before} are left", other.stat("curr_items"));
+    assert!(
+        other.number("curr_items") > before * 2 / 5,
+        "{} of {before} are left",
+        other.number("curr_items")
+    );
     assert!(peak_mib(&server) <= PEAK_MIB, "{} MiB", peak_mib(&server));
     // Those who hold a share are in time still; and all of it is given back.
     let mut stored = 0;
@@ -212,7 +168,7 @@ fn uploads_that_stall_hold_what_they_have_sent_and_no_more_than_their_share() {
         assert_eq!(client.ask("mn\r\n"), "MN\r\n");
     }
     assert!(stored >= 8, "{stored} stored");
-    assert_eq!(other.stat("read_buf_bytes"), 0);
+    assert_eq!(other.number("read_buf_bytes"), 0);
 }
 
 /// Without eviction: refused at once if it cannot fit, in the middle if others have taken the room meanwhile. A set's old
@@ -247,7 +203,7 @@ fn without_eviction_uploads_are_refused_and_only_a_set_loses_its_old_value() {
         let key = line.split(' ').nth(1).unwrap();
         client.send(format!("{line}\r\n").as_bytes());
         client.send(&vec![b'v'; 6_000_000]);
-        other.eventually("read_buf_bytes", |bytes| bytes >= 6_000_000);
+        eventually("read_buf_bytes", || other.number("read_buf_bytes") >= 6_000_000);
         let mut filler = 0;
         while other.set(&format!("filler:{filler}"), &[b'f'; 500_000]) == "STORED\r\n" {
             filler += 1;
@@ -260,6 +216,6 @@ fn without_eviction_uploads_are_refused_and_only_a_set_loses_its_old_value() {
             assert_eq!(other.ask(&format!("delete filler:{n}\r\n")), "DELETED\r\n");
         }
     }
-    assert_eq!(client.stat("read_buf_bytes"), 0);
+    assert_eq!(client.number("read_buf_bytes"), 0);
     assert!(peak_mib(&server) <= PEAK_MIB, "{} MiB", peak_mib(&server));
 }

@@ -2,7 +2,7 @@
 
 mod running;
 
-use running::{Server, text, todana};
+use running::{Server, eventually, text, todana};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -51,17 +51,6 @@ fn token(address: &str, token: &str) -> String {
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).unwrap();
     line
-}
-
-/// Asks until the answer is this one: a signal takes its time.
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..6_000 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    panic!("never: {what}");
 }
 
 #[test]

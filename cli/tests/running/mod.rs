@@ -143,6 +143,60 @@ impl Server {
     }
 }
 
+/// A client that says each word of the text protocol itself.
+pub(crate) struct Client(pub(crate) BufReader<TcpStream>);
+
+impl Client {
+    pub(crate) fn connect(server: &Server) -> Client {
+        Client(server.talk())
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).unwrap();
+    }
+
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// The line that answers.
+    pub(crate) fn ask(&mut self, request: &str) -> String {
+        self.send(request.as_bytes());
+        self.line()
+    }
+
+    pub(crate) fn set(&mut self, key: &str, value: &[u8]) -> String {
+        self.send(format!("set {key} 0 0 {}\r\n", value.len()).as_bytes());
+        self.send(value);
+        self.ask("\r\n")
+    }
+
+    /// A statistic, which must be there.
+    pub(crate) fn stat(&mut self, name: &str) -> String {
+        let mut line = self.ask("stats\r\n");
+        let mut found = None;
+        while line != "END\r\n" {
+            let pair = line.trim_end().strip_prefix("STAT ").and_then(|pair| pair.split_once(' '));
+            found = pair.filter(|(key, _)| *key == name).map(|(_, value)| value.to_string()).or(found);
+            line = self.line();
+        }
+        found.unwrap_or_else(|| panic!("there is no statistic {name}"))
+    }
+}
+
+/// Asks again and again, until it holds; fails when it never does.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..6_000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("never: {what}");
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
