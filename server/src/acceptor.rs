@@ -1,7 +1,8 @@
 //! The acceptor: takes connections in and hands them to the workers in turn.
 
+use crate::handle::Stopping;
 use crate::listener::{Arrival, Listener};
-use crate::server::{Shared, Stopping};
+use crate::shared::Shared;
 use mio::{Events, Poll, Token, Waker};
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -4,7 +4,8 @@
 //! connections, what the allocator keeps) and leaves the engine the rest.
 
 use crate::databases::has_ended;
-use crate::server::{Shared, Stopping};
+use crate::handle::Stopping;
+use crate::shared::Shared;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 
 use crate::connection::OUTPUT_MAX;
 use crate::output::Output;
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::statistics::{Histogram, Room};
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 //! operation that comes to an end. What does not go through a [`Disk`] (the tree's own file) is not seen, and has the time of one
 //! operation.
 
-use crate::server::{Handle, Stopping};
+use crate::handle::{Handle, Stopping};
 use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::path::Path;

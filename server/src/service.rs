@@ -3,11 +3,12 @@
 use crate::connection::{Execute, Flow, answer};
 use crate::crawler::DISABLED;
 use crate::exports::Receiving;
+use crate::handle::Stopping;
 use crate::listing::{Listing, Walk};
 use crate::logging::set_verbosity;
 use crate::login::{Decided, Login, Outcome};
 use crate::output::Output;
-use crate::server::{Shared, Stopping};
+use crate::shared::Shared;
 use crate::statistics;
 use crate::tls::Tls;
 use crate::watchers::Place;

@@ -1,13 +1,14 @@
 //! A worker: one readiness loop that owns its connections.
 
 use crate::connection::{BATCH, Connection, Got, Held, OUTPUT_MAX, Pause};
+use crate::handle::Stopping;
 use crate::idle::IdleWatch;
 use crate::ledger::Ledger;
 use crate::listener::Arrival;
 use crate::login::Decided;
 use crate::output::Output;
-use crate::server::{Shared, Stopping};
 use crate::service::Service;
+use crate::shared::Shared;
 use crate::watchers::Place;
 use mio::event::Event;
 use mio::{Events, Poll, Token, Waker};

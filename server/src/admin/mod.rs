@@ -21,7 +21,7 @@ mod readings;
 
 use crate::listener::{Listener, Stream};
 use crate::options::{AdminOptions, Options};
-use crate::server::Shared;
+use crate::shared::Shared;
 use conversation::{Conversation, Fate};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};

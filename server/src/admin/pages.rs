@@ -4,7 +4,8 @@ use super::exposition;
 use super::http::{Request, Response, Status};
 use super::metrics::Metrics;
 use super::readings::Readings;
-use crate::server::{Shared, Stopping};
+use crate::handle::Stopping;
+use crate::shared::Shared;
 use crate::statistics::takes_writes;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The numbers behind the metrics: what `stats` says, so that both always agree, and what the engine says besides.
 
 use crate::databases::Served;
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::statistics;
 use std::collections::{BTreeMap, HashMap};
 use todana_core::{Reply, Status};

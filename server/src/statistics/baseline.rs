@@ -1,7 +1,7 @@
 //! What had been counted when the statistics were last reset, of what nobody else resets.
 
 use super::{Writer, general};
-use crate::server::Shared;
+use crate::shared::Shared;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use todana_core::Reply;

@@ -1,7 +1,7 @@
 //! `stats cachedump CLASS LIMIT`: some keys of a class.
 
 use crate::listing::Walk;
-use crate::server::Shared;
+use crate::shared::Shared;
 use todana_core::ClassSet;
 
 /// Class numbers are below this.

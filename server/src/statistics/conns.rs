@@ -2,7 +2,7 @@
 
 use super::Writer;
 use crate::roster::State;
-use crate::server::Shared;
+use crate::shared::Shared;
 
 /// `asker` is the descriptor of the connection that asks.
 pub(super) fn put(shared: &Shared, asker: i32, w: &mut Writer<'_, '_>) {

@@ -2,7 +2,7 @@
 
 use super::Writer;
 use crate::databases::Served;
-use crate::server::Shared;
+use crate::shared::Shared;
 use todana::update_log::{Health, UpdateLog};
 use todana_core::Checkpointed;
 

@@ -1,6 +1,6 @@
 //! `stats detail on|off|dump`: reads and stores by prefix of the key.
 
-use crate::server::Shared;
+use crate::shared::Shared;
 use todana_core::Reply;
 
 pub(super) fn answer(shared: &Shared, word: Option<&[u8]>, out: &mut dyn FnMut(Reply<'_>)) {

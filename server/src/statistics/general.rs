@@ -2,9 +2,10 @@
 
 use super::{Writer, seconds};
 use crate::counters::{Own, WorkerCounters};
+use crate::handle::Stopping;
 use crate::process;
-use crate::server::{Shared, Stopping};
 use crate::service::MEMCACHED_VERSION;
+use crate::shared::Shared;
 use std::sync::atomic::Ordering;
 use todana_core::SizeClass;
 

@@ -5,7 +5,7 @@
 //! are estimated from the engine's sample ([`todana_core::Survey`]), which is exact for some hundred records.
 
 use super::{Class, Writer, classes};
-use crate::server::Shared;
+use crate::shared::Shared;
 use todana_core::SurveyedClass;
 use todana_protocol::memcached::ITEM_OVERHEAD_BYTES;
 

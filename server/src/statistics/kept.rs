@@ -2,7 +2,7 @@
 
 use super::Writer;
 use super::databases::health;
-use crate::server::Shared;
+use crate::shared::Shared;
 use std::time::Duration;
 use todana::update_log::Sync;
 

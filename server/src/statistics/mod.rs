@@ -32,7 +32,7 @@ pub(crate) use databases::{pending_bytes, takes_writes};
 pub(crate) use sizes::Histogram;
 
 use crate::listing::Walk;
-use crate::server::Shared;
+use crate::shared::Shared;
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering;
 use std::time::Duration;

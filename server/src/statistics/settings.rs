@@ -2,7 +2,7 @@
 
 use super::{Writer, on_off, yes_no};
 use crate::options::Authentication;
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::tls::TlsOptions;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;

@@ -1,7 +1,7 @@
 //! `stats slabs`: what memcached tells of the memory of each class.
 
 use super::{Writer, classes};
-use crate::server::Shared;
+use crate::shared::Shared;
 use todana_protocol::memcached::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES};
 
 /// memcached's slab pages, by which `stats slabs` counts.

@@ -14,10 +14,11 @@ pub(crate) use message::MESSAGE_LEN_MAX;
 pub(crate) use socket::Socket;
 
 use crate::connection::{Execute, Flow, answer};
+use crate::handle::Stopping;
 use crate::login::{Decided, Login};
 use crate::output::Output;
-use crate::server::{Shared, Stopping};
 use crate::service::Service;
+use crate::shared::Shared;
 use crate::watchers::Place;
 use message::RequestId;
 use mio::{Events, Poll, Token, Waker};

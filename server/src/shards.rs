@@ -1,0 +1,56 @@
+//! Into how many shards an engine in memory is divided.
+
+use crate::options::Options;
+
+/// Beyond so many shards, threads do not meet in one more rarely.
+const SHARDS_FOR_THREADS_MAX: usize = 256;
+/// What a shard is planned to hold: half of the 32 GiB that its handles can address, as records are not spread evenly and
+/// its pages are not all full.
+pub(crate) const SHARD_BYTES: u64 = 16 << 30;
+/// More the engine does not take.
+const SHARDS_MAX: u64 = 4096;
+
+/// Few shards where memory is scarce, as each keeps part-filled pages of its own; more where many threads write, or where
+/// fewer could not address all the memory. Without a limit that is the machine's.
+pub(crate) fn count(options: &Options, machine_bytes: u64) -> usize {
+    let by_threads = (options.threads * 2).next_power_of_two().min(SHARDS_FOR_THREADS_MAX);
+    let (by_memory, bytes) = match options.memory_limit_mib {
+        0 => (by_threads, machine_bytes),
+        mib => ((mib / 8).clamp(1, SHARDS_FOR_THREADS_MAX as u64) as usize, mib << 20),
+    };
+    let addressing = bytes.div_ceil(SHARD_BYTES).min(SHARDS_MAX).next_power_of_two();
+    by_threads.min(by_memory).max(addressing as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn shards_of(threads: usize, memory_limit_mib: u64, machine_bytes: u64) -> usize {
+        count(&Options { threads, memory_limit_mib, ..Options::default() }, machine_bytes)
+    }
+
+    #[test]
+    fn small_memories_have_few_shards_and_many_threads_have_many() {
+        assert_eq!(shards_of(4, 8, GIB), 1);
+        assert_eq!(shards_of(4, 64, 512 * GIB), 8);
+        assert_eq!(shards_of(32, 64, GIB), 8);
+        assert_eq!(shards_of(32, 1024, GIB), 64);
+        assert_eq!(shards_of(4, 0, GIB), 8);
+        assert_eq!(shards_of(1, 64, GIB), 2);
+    }
+
+    /// A shard's handles end at 32 GiB: 8 of them left a limit of 300 GiB unreachable, and then nothing was evicted.
+    #[test]
+    fn all_of_a_large_memory_is_within_reach_of_the_shards() {
+        for gib in [100, 256, 257, 300, 1 << 10, 50 << 10] {
+            let limited = shards_of(1, gib << 10, GIB) as u64;
+            let unlimited = shards_of(1, 0, gib * GIB) as u64;
+            assert_eq!(limited, unlimited);
+            assert!(limited * 16 >= gib, "{limited} shards for {gib} GiB");
+        }
+        assert_eq!(shards_of(1, 1 << 30, GIB), 4096);
+    }
+}
