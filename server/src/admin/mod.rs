@@ -12,6 +12,7 @@
 //! bounded in number; a newcomer is always let in, in place of whoever has kept the thread waiting longest.
 //! Not here: keys. The paths of the common port belong to them.
 
+mod catalogue;
 mod conversation;
 mod exposition;
 mod http;
