@@ -12,6 +12,7 @@ use crate::shared::Shared;
 use crate::statistics;
 use crate::tls::Tls;
 use crate::watchers::Place;
+use mio::Waker;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use todana::update_log::Position;
@@ -45,6 +46,22 @@ pub(crate) struct Service {
     pub(crate) settled: Position,
     /// Requests are told; looked up at each turn.
     pub(crate) is_aloud: bool,
+}
+
+impl Service {
+    /// That of a worker, which is woken so; it serves no connection yet.
+    pub(crate) fn new(shared: &Arc<Shared>, worker: usize, waker: &Arc<Waker>) -> Service {
+        Service {
+            lane: shared.database.lane(),
+            shared: Arc::clone(shared),
+            place: Place { worker, index: 0, descriptor: -1, waker: Arc::clone(waker) },
+            begun: None,
+            export: None,
+            decided: Decided::new(Arc::clone(waker)),
+            settled: Position::default(),
+            is_aloud: false,
+        }
+    }
 }
 
 impl Execute for Service {

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use todana::{CachedClock, Catalog, Database};
 use todana_core::MemoryLimit;
-use todana_protocol::memcached::Choice;
+use todana_protocol::memcached::{Choice, Limits};
 
 /// What connections may keep together where there is no memory limit.
 const HELD_MAX: u64 = 1 << 30;
@@ -104,6 +104,17 @@ impl Shared {
     /// decides instead: no listener lets them in by another dialect without.
     pub(crate) fn choice(&self, of_listener: Option<Choice>) -> Choice {
         self.logins.limits(of_listener.unwrap_or(self.options.protocol)).choice
+    }
+
+    /// What requests may be; no long value is received apart.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            item_size_max: self.options.item_size_max,
+            flush_allowed: self.options.flush_allowed,
+            negative_is_sliding: self.options.negative_is_sliding,
+            debug_commands: self.options.debug_commands,
+            ..self.logins.limits(self.options.protocol)
+        }
     }
 
     /// Whether requests are told.

@@ -9,7 +9,6 @@ use crate::login::Decided;
 use crate::output::Output;
 use crate::service::Service;
 use crate::shared::Shared;
-use crate::watchers::Place;
 use mio::event::Event;
 use mio::{Events, Poll, Token, Waker};
 use slab::Slab;
@@ -19,7 +18,6 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use todana::Clock;
-use todana::update_log::Position;
 use todana_core::Reply;
 use todana_protocol::memcached::{Form, Limits, encode};
 
@@ -63,25 +61,9 @@ impl Worker {
     ) -> io::Result<(Worker, Arc<Waker>)> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
-        let limits = Limits {
-            item_size_max: shared.options.item_size_max,
-            flush_allowed: shared.options.flush_allowed,
-            long_block_len: shared.long_block_len,
-            negative_is_sliding: shared.options.negative_is_sliding,
-            debug_commands: shared.options.debug_commands,
-            ..shared.logins.limits(shared.options.protocol)
-        };
-        let decided = Decided::new(Arc::clone(&waker));
-        let service = Service {
-            lane: shared.database.lane(),
-            shared: Arc::clone(&shared),
-            place: Place { worker: number, index: 0, descriptor: -1, waker: Arc::clone(&waker) },
-            begun: None,
-            export: None,
-            decided: Arc::clone(&decided),
-            settled: Position::default(),
-            is_aloud: false,
-        };
+        let limits = Limits { long_block_len: shared.long_block_len, ..shared.limits() };
+        let service = Service::new(&shared, number, &waker);
+        let decided = Arc::clone(&service.decided);
         let idle = IdleWatch::new(shared.options.idle_timeout_s);
         let worker = Worker {
             shared,

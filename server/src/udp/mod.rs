@@ -15,18 +15,16 @@ pub(crate) use socket::Socket;
 
 use crate::connection::{Execute, Flow, answer};
 use crate::handle::Stopping;
-use crate::login::{Decided, Login};
+use crate::login::Login;
 use crate::output::Output;
 use crate::service::Service;
 use crate::shared::Shared;
-use crate::watchers::Place;
 use message::RequestId;
 use mio::{Events, Poll, Token, Waker};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use todana::Clock;
-use todana::update_log::Position;
 use todana_core::{Command, Refusal, Reply};
 use todana_protocol::memcached::{Choice, Dialect, Form, Limits, Step, encode};
 
@@ -58,25 +56,9 @@ impl Udp {
         for (index, socket) in sockets.iter_mut().enumerate() {
             socket.register(poll.registry(), Token(index))?;
         }
-        let limits = Limits {
-            item_size_max: shared.options.item_size_max,
-            flush_allowed: shared.options.flush_allowed,
-            negative_is_sliding: shared.options.negative_is_sliding,
-            debug_commands: shared.options.debug_commands,
-            ..shared.logins.limits(shared.options.protocol)
-        };
-        let service = Service {
-            lane: shared.database.lane(),
-            shared: Arc::clone(&shared),
-            place: Place { worker: number, index: 0, descriptor: -1, waker: Arc::clone(&waker) },
-            begun: None,
-            export: None,
-            decided: Decided::new(Arc::clone(&waker)),
-            settled: Position::default(),
-            is_aloud: false,
-        };
+        let service = Service::new(&shared, number, &waker);
         let reply_max = shared.options.udp_reply_max;
-        let server = DatagramServer::new(service, limits, reply_max);
+        let server = DatagramServer::new(service, shared.limits(), reply_max);
         Ok((Udp { shared, poll, sockets, server, buffer: vec![0; BUFFER] }, waker))
     }
 
