@@ -49,6 +49,36 @@ fn read(bytes: &[u8], seed: u32) -> Option<Bare<'_>> {
     Some(Bare { key: &entry[at..key_end], value: &entry[key_end..end], entry, seed })
 }
 
+/// Writes the entry of such a put but for its CRC; false if it is not one that can be read as such.
+#[inline]
+pub(crate) fn put(into: &mut Vec<u8>, key: &[u8], value: &[u8]) -> bool {
+    if key.len() >= 0x80 || value.len() >= 0x4000 {
+        return false;
+    }
+    let low = value.len() as u8;
+    let (head, at) = match value.len() {
+        0..0x80 => ([0, 0, 0, 0, PUT, key.len() as u8, low, 0], 7),
+        len => ([0, 0, 0, 0, PUT, key.len() as u8, low | 0x80, (len >> 7) as u8], 8),
+    };
+    let end = at + key.len() + value.len();
+    into.clear();
+    into.reserve(end + 16);
+    // Eight bytes and some of them taken back: copies of a length that is known need no call.
+    into.extend_from_slice(&head);
+    into.truncate(at);
+    into.extend_from_slice(key);
+    into.extend_from_slice(value);
+    into.extend_from_slice(&[0; 8]);
+    into.truncate(padded(end));
+    true
+}
+
+/// Where the value of such an entry begins.
+#[inline]
+pub(crate) fn value_at(key_len: usize, value_len: usize) -> usize {
+    key_len + if value_len < 0x80 { 7 } else { 8 }
+}
+
 /// Whether two keys are the same, without a call for short ones.
 #[inline]
 fn is_same(one: &[u8], other: &[u8]) -> bool {
@@ -125,6 +155,22 @@ mod tests {
                     assert!(!read(&bytes, 77).unwrap().is_whole());
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_bare_entry_is_written_as_any_other() {
+        for (key_len, value_len) in (0..140).flat_map(|len| [(len, 8), (8, len), (16, len * 120)]) {
+            let (key, value) = (vec![b'k'; key_len], vec![b'v'; value_len]);
+            let (mut bytes, mut plain) = (b"before".to_vec(), Vec::new());
+            let is_bare = put(&mut bytes, &key, &value);
+            assert_eq!(is_bare, key_len < 0x80 && value_len < 0x4000, "{key_len}, {value_len}");
+            put_head(&mut plain, key_len, value_len, &Attributes::default(), None);
+            plain.extend_from_slice(&key);
+            plain.extend_from_slice(&value);
+            seal(&mut plain, 0, 77);
+            plain[..4].fill(0);
+            assert!(!is_bare || bytes == plain, "{key_len}, {value_len}");
         }
     }
 

@@ -315,10 +315,10 @@ fn read_shard(part: &[u8], slot_of: &dyn Fn(u64) -> Option<u32>) -> Option<Shard
             let at = stored.location();
             debug_assert!(stored.class() <= CLASS_MAX);
             if let Some(slot) = slots.get(at.slot as usize).copied().flatten() {
-                sorted.push(Slot::new(stored.tag(), stored.class(), Location { slot, unit: at.unit }));
+                sorted.push(Slot::new(stored.tag(), stored.class(), Location { slot, unit: at.unit }).0);
             }
         }
-        if !sorted.is_sorted_by_key(|slot: &Slot| slot.tag()) {
+        if !sorted.is_sorted_by_key(|&bits: &u64| Slot(bits).tag()) {
             return None;
         }
         shard.records += sorted.len() as u64;

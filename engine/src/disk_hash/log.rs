@@ -517,6 +517,20 @@ impl Appender<'_> {
         Appended { at: Location { slot: head.segment.slot, unit: (offset / 8) as u32 }, len }
     }
 
+    /// Appends an entry that is all there but for its CRC, padding included. `prepare` has made room for it.
+    #[inline]
+    pub(crate) fn append_padded(&mut self, entry: &mut [u8]) -> Appended {
+        let head = &mut *self.head;
+        let offset = head.base + head.buffer.len() as u64;
+        head.last = offset;
+        let crc = crate::raw::crc32c(head.segment.seed_at(offset), &entry[4..]);
+        entry[..4].copy_from_slice(&crc.to_le_bytes());
+        head.buffer.extend_from_slice(entry);
+        head.segment.len.store(offset + entry.len() as u64, Ordering::Release);
+        self.log.count(entry.len());
+        Appended { at: Location { slot: head.segment.slot, unit: (offset / 8) as u32 }, len: entry.len() }
+    }
+
     /// Appends an entry of a beginning and two long parts, by one write of its own. When it fails, nothing was appended.
     pub(crate) fn append_long(&mut self, beginning: &[u8], key: &[u8], value: &[u8]) -> Result<Appended> {
         self.flush()?;

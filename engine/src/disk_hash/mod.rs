@@ -341,6 +341,27 @@ impl DiskHash {
         Ok(())
     }
 
+    /// The same for a record without attributes, whose entry is there but for its CRC.
+    #[inline]
+    fn put_bare(
+        &self,
+        part: &mut Part,
+        hash: u64,
+        entry: &mut [u8],
+        old: Option<(usize, usize)>,
+    ) -> Result<()> {
+        let mut appender = self.log.lock();
+        appender.prepare(entry.len(), entry.len())?;
+        let appended = match appender.is_long(entry.len()) {
+            true => appender.append_long(entry, &[], &[])?,
+            false => appender.append_padded(entry),
+        };
+        drop(appender);
+        let slot = Slot::new(tag_of(hash), class_of(appended.len), appended.at);
+        part.enter(hash, slot, appended.len, old);
+        Ok(())
+    }
+
     /// `place`: where in its page the record is, and how long its entry.
     fn remove(&self, part: &mut Part, hash: u64, key: &[u8], place: (usize, usize)) -> Result<()> {
         let mut appender = self.log.lock();
@@ -556,6 +577,18 @@ impl Engine for DiskHash {
                 self.remove(part, hash, key, place)?;
                 self.note_damage(damage, table);
                 visitor.applied(None);
+                return Ok(());
+            }
+            Action::Put(record)
+                if record.shared.is_none()
+                    && record.attributes == Attributes::default()
+                    && bare::put(new, key, record.value) =>
+            {
+                let value_len = record.value.len();
+                self.put_bare(part, hash, new, place)?;
+                self.note_damage(damage, table);
+                let at = bare::value_at(key.len(), value_len);
+                visitor.applied(Some(Record::new(&new[at..at + value_len], Attributes::default())));
                 return Ok(());
             }
             Action::Put(record) => (self.encode(key, &record, new)?, record.attributes, record.value.len()),

@@ -260,18 +260,18 @@ impl Page {
     }
 
     /// A page of these, which ascend by tag.
-    pub(crate) fn from_sorted(sorted: &[Slot]) -> Page {
+    pub(crate) fn from_sorted(sorted: &[u64]) -> Page {
         let mut page = Page::default();
         if !sorted.is_empty() {
             let count = sorted.len() as u32;
-            page.fill((count + count / 4 + 1).max(8), sorted.iter().copied());
+            page.fill((count + count / 4 + 1).max(8), sorted);
         }
         page
     }
 
     /// Keeps those that are wanted.
     pub(crate) fn retain(&mut self, mut is_wanted: impl FnMut(Slot) -> bool) {
-        let kept: Vec<Slot> = self.iter().filter(|&slot| is_wanted(slot)).collect();
+        let kept: Vec<u64> = self.iter().filter(|&slot| is_wanted(slot)).map(|slot| slot.0).collect();
         if kept.len() != self.len() {
             *self = Page::from_sorted(&kept);
         }
@@ -279,28 +279,33 @@ impl Page {
 
     fn rebuild(&mut self, homes: u32) {
         let old = std::mem::take(&mut self.slots);
-        self.fill(homes, old.into_iter().filter(|&bits| bits != 0).map(Slot));
+        self.fill(homes, &old);
     }
 
-    fn fill(&mut self, homes: u32, sorted: impl Iterator<Item = Slot>) {
+    /// Puts these into a new table, but for the empty ones.
+    fn fill(&mut self, homes: u32, sorted: &[u64]) {
         let mut slots = Vec::with_capacity(homes as usize + 8);
         slots.resize(homes as usize, 0);
         (self.homes, self.count) = (homes, 0);
-        let mut free = 0;
-        for slot in sorted {
-            let index = self.home(slot.tag()).max(free);
-            if index >= slots.len() {
-                if slots.len() == slots.capacity() {
-                    slots.reserve_exact(8);
+        let (mut free, mut count) = (0, 0);
+        for &bits in sorted {
+            if bits == 0 {
+                continue;
+            }
+            let index = self.home(Slot(bits).tag()).max(free);
+            match slots.get_mut(index) {
+                Some(slot) => *slot = bits,
+                None => {
+                    if slots.len() == slots.capacity() {
+                        slots.reserve_exact(8);
+                    }
+                    slots.push(bits);
                 }
-                slots.push(slot.0);
-            } else {
-                slots[index] = slot.0;
             }
             free = index + 1;
-            self.count += 1;
+            count += 1;
         }
-        self.slots = slots;
+        (self.slots, self.count) = (slots, count);
     }
 }
 

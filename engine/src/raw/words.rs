@@ -56,7 +56,6 @@ mod plain {
         both.rev().fold((0, 0), |(behind, zero), (one, other)| (behind << 1 | one, zero << 1 | other))
     }
 
-    #[inline(always)]
     pub(super) fn insert(words: &mut [u64; WINDOW], at: usize, gap: usize, word: u64) {
         let (mut now, mut before) = (*words, 0);
         for (n, (new, old)) in now.iter_mut().zip(words.iter()).enumerate() {
@@ -72,8 +71,9 @@ mod plain {
 mod by_instruction {
     use super::WINDOW;
     use std::arch::x86_64::{
-        __m256i, _mm_cvtsi64_si128, _mm256_and_si256, _mm256_castsi256_pd, _mm256_cmpeq_epi64,
-        _mm256_cmpgt_epi64, _mm256_movemask_pd, _mm256_set_epi64x, _mm256_set1_epi64x, _mm256_setzero_si256,
+        __m256i, _mm_cvtsi64_si128, _mm256_add_epi64, _mm256_and_si256, _mm256_andnot_si256,
+        _mm256_blendv_epi8, _mm256_castsi256_pd, _mm256_cmpeq_epi64, _mm256_cmpgt_epi64, _mm256_movemask_pd,
+        _mm256_permute4x64_epi64, _mm256_set_epi64x, _mm256_set1_epi64x, _mm256_setzero_si256,
         _mm256_srl_epi64,
     };
 
@@ -114,10 +114,27 @@ mod by_instruction {
         (greater | zero, zero)
     }
 
-    /// The plain one, in wider registers.
     #[target_feature(enable = "avx2")]
     pub(super) fn insert(words: &mut [u64; WINDOW], at: usize, gap: usize, word: u64) {
-        super::plain::insert(words, at, gap, word);
+        let (at, gap) = (_mm256_set1_epi64x(at as i64), _mm256_set1_epi64x(gap as i64));
+        let word = _mm256_set1_epi64x(word as i64);
+        // From the last four on, as each takes the one before it.
+        for n in (0..WINDOW / 4).rev() {
+            let lane = _mm256_add_epi64(_mm256_set1_epi64x(4 * n as i64), _mm256_set_epi64x(3, 2, 1, 0));
+            let now = four(&words[4 * n..]);
+            // Nothing moves to the first lane of all.
+            let before = if n == 0 {
+                _mm256_permute4x64_epi64::<0b10_01_00_00>(now)
+            } else {
+                four(&words[4 * n - 1..])
+            };
+            let moves = _mm256_andnot_si256(_mm256_cmpgt_epi64(lane, gap), _mm256_cmpgt_epi64(lane, at));
+            let moved = _mm256_blendv_epi8(now, before, moves);
+            let new = _mm256_blendv_epi8(moved, word, _mm256_cmpeq_epi64(lane, at));
+            // SAFETY: both are 32 bytes without padding, of which any value is valid.
+            let new: [u64; 4] = unsafe { std::mem::transmute(new) };
+            words[4 * n..4 * n + 4].copy_from_slice(&new);
+        }
     }
 }
 
