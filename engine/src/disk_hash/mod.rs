@@ -28,6 +28,7 @@ mod log;
 mod opening;
 mod page;
 mod salvage;
+mod scan;
 mod scratch;
 mod segment;
 mod shard;
@@ -453,51 +454,6 @@ impl DiskHash {
             next = page.next(tag, index + 1);
         }
         damage.map_or(Ok(false), Err)
-    }
-
-    /// In the order of the hashes, a page of the index at a time, under its lock. `passes`: over what is damaged.
-    fn scan_from(
-        &self,
-        from: Option<Place>,
-        passes: bool,
-        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
-        // A place is the first 33 bits of a hash.
-        let from = from.map_or(0, |place| place.number());
-        let mut scratch = Scratch::take();
-        let mut page_index = (from >> 21) as usize;
-        let mut tag_from = from as u32 & ((1 << 21) - 1);
-        while page_index < SHARDS * PAGES {
-            let shard = self.shared(page_index / PAGES);
-            let page = &shard.pages[page_index % PAGES];
-            let mut slots = page.iter().skip_while(|slot| slot.tag() < tag_from).peekable();
-            let mut flow = ControlFlow::Continue(());
-            while let Some(slot) = slots.next() {
-                let at = slot.location();
-                let segment = shard.table.get(at.slot).ok_or_else(lost)?;
-                match self.log.fetch(segment, at.unit, slot.class(), &mut scratch.old) {
-                    Err(error) if passes && error.kind() == ErrorKind::Corrupt => {}
-                    fetched => {
-                        let fetched = fetched?;
-                        let (head, entry) = (fetched.head, fetched.bytes(&scratch.old));
-                        let hash = self.hash(head.key(entry));
-                        let home = (shard_of(hash) * PAGES + page_of(hash), tag_of(hash));
-                        if home == (page_index, slot.tag()) {
-                            flow = self.show(&head, entry, |record| see(head.key(entry), record));
-                        } else if !passes {
-                            return Err(segment.corrupt(u64::from(at.unit) * 8, "the entry is another key's"));
-                        }
-                    }
-                }
-                // Records of one place go together, or the second would be lost behind a break.
-                if flow.is_break() && slots.peek().is_none_or(|next| next.tag() != slot.tag()) {
-                    let next = (page_index as u64) << 21 | u64::from(slot.tag());
-                    return Ok(Some(Place::Number(next + 1)));
-                }
-            }
-            (page_index, tag_from) = (page_index + 1, 0);
-        }
-        Ok(None)
     }
 }
 
