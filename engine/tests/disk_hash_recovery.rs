@@ -94,7 +94,7 @@ fn stop_openings(
 
 #[test]
 fn openings_that_are_stopped_again_and_again_lose_nothing_that_was_promised() {
-    let (seeds, one_in) = if is_full() { (1..=4, 20) } else { (1..=1, 400) };
+    let (seeds, one_in) = if is_full() { (1..=4, 150) } else { (1..=1, 400) };
     let mut openings = 0;
     for seed in seeds {
         let (disk, told) = (CrashDisk::new(), Told::default());

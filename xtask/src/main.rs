@@ -49,7 +49,7 @@ enum Task {
         #[arg(long, default_value_t = 10)]
         minutes: u32,
     },
-    /// Run the engine's tests under AddressSanitizer, in full, and its unsafe part under valgrind
+    /// Run the engine's tests under AddressSanitizer, in full, and its unsafe part and what is on disk under valgrind
     Sanitize,
     /// Lose power at every operation that sessions make on their disk, in several ways, and open what is left; kill 200 processes
     /// that write to each kind of database; flip 10,000 bits of large files
@@ -91,10 +91,11 @@ fn main() -> ExitCode {
         Task::Fuzz { target, minutes } => fuzz::run(&mut report, target.as_deref(), minutes * 60),
         Task::Sanitize => sanitize::run(&mut report, None),
         Task::Crash => report.step("crash", || {
-            let mut words = vec!["test", "-p", "todana", "--profile", "fast"];
-            ["crash", "crash_engines", "killed", "generations", "bits"]
-                .iter()
-                .for_each(|test| words.extend(["--test", test]));
+            let mut words = vec!["test", "-p", "todana", "-p", "todana-engine", "--profile", "fast"];
+            let of_engine = ["disk_hash_crash", "disk_hash_recovery", "disk_hash_damage_crash"];
+            let tests =
+                ["crash", "crash_engines", "killed", "generations", "bits"].into_iter().chain(of_engine);
+            tests.for_each(|test| words.extend(["--test", test]));
             words.extend(["--", "--nocapture"]);
             cargo(&words).env("TODANA_CRASH", "full").env("TODANA_KILLS", "200").run()
         }),

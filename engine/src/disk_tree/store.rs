@@ -94,6 +94,11 @@ const READERS_MAX: u32 = 126;
 /// Address space is asked for by halves down to this, where the system gives no more.
 const MAP_BYTES_MIN: usize = 16 << 20;
 
+/// Whether less address space may be had. It is refused as an invalid argument, too: by valgrind, for one.
+fn is_too_much(error: io::ErrorKind) -> bool {
+    matches!(error, io::ErrorKind::OutOfMemory | io::ErrorKind::InvalidInput)
+}
+
 impl Store {
     /// Opens the environment in a directory, made if need be, once it has been seen that reading it cannot end the process.
     pub(super) fn open(path: &Path, map_bytes: usize) -> Result<(Store, State)> {
@@ -115,7 +120,7 @@ impl Store {
             match Lmdb::open(path, map_bytes, READERS_MAX, lock.take().expect("it comes back")) {
                 Ok(lmdb) => break lmdb,
                 Err(heed::Error::Io(error))
-                    if error.kind() == io::ErrorKind::OutOfMemory && map_bytes / 2 >= MAP_BYTES_MIN =>
+                    if is_too_much(error.kind()) && map_bytes / 2 >= MAP_BYTES_MIN =>
                 {
                     map_bytes = round_up(map_bytes / 2);
                     lock = Some(
