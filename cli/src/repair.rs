@@ -21,12 +21,14 @@ A torn end of the log, as a crash leaves it, is no damage: the server cuts it
 off when it is started.
 
 A database on disk mends a torn end itself when it is opened, and a damaged
-index is made anew from its records. The update log of a tree is mended, and
-begins anew where it is lost: what was stored behind the tree's last checkpoint
-is lost then. Other damage is told, and not mended.
+index is made anew from its records. Of a hash with damaged records what is whole
+becomes a new hash in its place, which takes as much room again; what was there
+stays beside it, with .damaged behind its name. The update log of a tree is mended,
+and begins anew where it is lost: what was stored behind the tree's last checkpoint
+is lost then. Damage to the tree itself is told, and not mended.
 
-A backup is not repaired: `todana restore --damaged` makes a data directory of
-what is whole in it.
+A backup is not repaired: `todana restore --damaged` makes a database of what
+is whole in it.
 
 Exit codes: 0 nothing is damaged, or all is mended; 1 there is damage;
 3 it cannot be read, or a server has it open.
@@ -61,17 +63,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             let directory = directory.display();
             Failure::usage(format!(
                 "{directory} is a backup, and stays as it is: `todana verify {directory}` tells whether it is damaged, \
-                 `todana restore --damaged {directory} TARGET` makes a data directory of what is whole"
+                 `todana restore --damaged {directory} TARGET` makes a database of what is whole"
             ))
         }
         _ => error.into(),
     })?;
-    report(&repaired, directory, *yes)
+    report(&repaired, directory, *yes, "checkpoint")
 }
 
-/// Prints what was found, and what became of it; fails where something is left to be done.
-pub(crate) fn report(repaired: &Repair, directory: &Path, yes: bool) -> Result<(), Failure> {
-    let told = tell(repaired, directory, yes);
+/// Prints what was found, and what became of it; fails where something is left to be done. `what` there may be of besides its log;
+/// nothing if that is empty.
+pub(crate) fn report(repaired: &Repair, directory: &Path, yes: bool, what: &str) -> Result<(), Failure> {
+    let told = tell(repaired, directory, yes, what);
     if !repaired.remedies.is_empty() && (!yes || repaired.unmended > 0) {
         // Whoever reads no further is told by the exit code all the same.
         return Err(Failure::miss());
@@ -79,7 +82,7 @@ pub(crate) fn report(repaired: &Repair, directory: &Path, yes: bool) -> Result<(
     Ok(told?)
 }
 
-fn tell(repaired: &Repair, directory: &Path, yes: bool) -> io::Result<()> {
+fn tell(repaired: &Repair, directory: &Path, yes: bool, what: &str) -> io::Result<()> {
     let mut out = std::io::stdout().lock();
     for remedy in &repaired.remedies {
         let tense = if yes { "" } else { "to be " };
@@ -88,8 +91,8 @@ fn tell(repaired: &Repair, directory: &Path, yes: bool) -> io::Result<()> {
     let lost: u64 = repaired.remedies.iter().map(|remedy| remedy.finding.lost).sum();
     writeln!(
         out,
-        "{} whole, {} of the log can be read, {lost} bytes of entries are lost",
-        amount(repaired.checkpoints, "checkpoint"),
+        "{}{} of the log can be read, {lost} bytes of entries are lost",
+        if what.is_empty() { String::new() } else { amount(repaired.checkpoints, what) + " whole, " },
         amount(repaired.entries, "entry")
     )?;
     let found = repaired.remedies.len() as u64;

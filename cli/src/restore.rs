@@ -6,16 +6,16 @@ use crate::source::expect_directory;
 use crate::{Failure, repair};
 use clap::Args;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::disk::SystemDisk;
 use todana::moment;
 use todana::update_log::Tail;
 use todana::{
-    Clock, Database, Name, Progress, RestoreOptions, Restored, SystemClock, restore_damaged,
-    restore_database, seed_of, verify,
+    Clock, Database, Name, Progress, Repair, RestoreOptions, Restored, SystemClock, restore_damaged,
+    restore_damaged_database, restore_database, seed_of, verify,
 };
-use todana_core::ErrorKind;
+use todana_core::{Error, ErrorKind};
 use todana_engine::{MemHash, MemHashOptions};
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -31,8 +31,8 @@ the times of all.
 
 What is damaged is refused, and nothing is made of it. With --damaged what is
 whole is restored all the same, and what is lost is told; --until and --log work
-as ever. The backup stays as it is; beside TARGET as much room is needed again.
-A backup of a hash on disk is restored as a whole or not at all.
+as ever. The backup stays as it is; beside TARGET as much room is needed again,
+but for a hash on disk.
 
 The records go through memory, as much as a server takes for them, unless TARGET is
 a database on disk. What is made is a new database; its server is started by
@@ -45,7 +45,8 @@ Examples:
   todana restore /backup/monday /var/lib/todana
   todana restore /backup/users ./users.tree
   todana restore /backup/monday saved --log /var/lib/todana --until 2026-11-21T14:30:00Z
-  todana restore --damaged /backup/monday saved";
+  todana restore --damaged /backup/monday saved
+  todana restore --damaged /backup/users ./users.hash";
 
 /// What `restore` is told.
 #[derive(Debug, Args)]
@@ -74,13 +75,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let to = target.to_str().and_then(|text| Name::parse(text).ok()).filter(|name| name.path.is_some());
     if let Some(name) = to {
-        if damaged {
-            return Err(Failure::usage(format!(
-                "--damaged makes a data directory, which can be restored to {name} then; a backup of a hash on disk is restored as a whole or not at all"
-            )));
-        }
         let options = RestoreOptions { from: backup, log, until_ms: until, target };
-        return to_database(&options, &name);
+        return to_database(&options, &name, damaged);
     }
     let disk = Arc::new(SystemDisk);
     let seed = seed_of(disk.clone(), &backup);
@@ -94,40 +90,58 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
         bar.set_position(step.done);
     };
     let restored = if damaged {
-        // Its list may know of more than can be seen in what is there.
-        let damages =
-            verify(disk.clone(), &options.from, &mut |_| ()).map_or(Vec::new(), |seen| seen.damages);
+        let damages = damages_of(&options.from);
         let (repaired, restored) = restore_damaged(disk, &options, &database, clock, &mut progress)?;
-        for remedy in &repaired.remedies {
-            eprintln!("todana: {}: {}", repair::finding(&remedy.finding), remedy.remedy);
-        }
-        let is_told = |damage: &&String| {
-            let mut paths = repaired.remedies.iter().map(|remedy| remedy.finding.path.display().to_string());
-            paths.any(|path| damage.starts_with(&path))
-        };
-        for damage in damages.iter().filter(|damage| !is_told(damage)) {
-            eprintln!("todana: {damage}");
-        }
+        tell_damages(&repaired, &damages);
         restored
     } else {
-        todana::restore(disk, &options, &database, clock, &mut progress).map_err(|error| {
-            match error.kind() {
-                ErrorKind::Corrupt => Failure::trouble(format!("{error}; --damaged restores what is whole")),
-                _ => error.into(),
-            }
-        })?
+        todana::restore(disk, &options, &database, clock, &mut progress).map_err(refused)?
     };
     bar.finish_and_clear();
     tell(&options, &restored)
 }
 
+fn refused(error: Error) -> Failure {
+    match error.kind() {
+        ErrorKind::Corrupt => Failure::trouble(format!("{error}; --damaged restores what is whole")),
+        _ => error.into(),
+    }
+}
+
+/// What is damaged by the list of a backup, which may know of more than can be seen in what is there.
+fn damages_of(from: &Path) -> Vec<String> {
+    verify(Arc::new(SystemDisk), from, &mut |_| ()).map_or(Vec::new(), |seen| seen.damages)
+}
+
+fn tell_damages(repaired: &Repair, damages: &[String]) {
+    for remedy in &repaired.remedies {
+        eprintln!("todana: {}: {}", repair::finding(&remedy.finding), remedy.remedy);
+    }
+    let is_told = |damage: &&String| {
+        let mut paths = repaired.remedies.iter().map(|remedy| remedy.finding.path.display().to_string());
+        paths.any(|path| damage.starts_with(&path))
+    };
+    for damage in damages.iter().filter(|damage| !is_told(damage)) {
+        eprintln!("todana: {damage}");
+    }
+}
+
 /// A database on disk: its records do not go through memory.
-fn to_database(options: &RestoreOptions, name: &Name) -> Result<(), Failure> {
+fn to_database(options: &RestoreOptions, name: &Name, damaged: bool) -> Result<(), Failure> {
     let bar = progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}");
-    let restored = restore_database(options, name, Arc::new(SystemClock), &mut |step: Progress| {
+    let mut progress = |step: Progress| {
         bar.set_length(step.done + step.remaining);
         bar.set_position(step.done);
-    })?;
+    };
+    let clock = Arc::new(SystemClock);
+    let restored = if damaged {
+        let damages = damages_of(&options.from);
+        let (repaired, restored) = restore_damaged_database(options, name, clock, &mut progress)?;
+        tell_damages(&repaired, &damages);
+        restored
+    } else {
+        restore_database(options, name, clock, &mut progress).map_err(refused)?
+    };
     bar.finish_and_clear();
     tell(options, &restored)
 }

@@ -78,8 +78,8 @@ fn tell(verified: &Verified, directory: &Path) -> io::Result<()> {
                 true => "it was damaged before it was backed up; ",
                 false => "",
             };
-            let what = "a backup of a hash is restored as a whole or not at all, with --damaged, too";
-            writeln!(out, "{of_before}{what}: another backup of it may be whole")?;
+            let what = "`todana restore --damaged` makes a hash of what is whole";
+            writeln!(out, "{of_before}{what}; another backup of it may be whole")?;
         }
         return Ok(());
     }

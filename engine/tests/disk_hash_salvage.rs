@@ -68,8 +68,8 @@ fn segments(path: &Path) -> Vec<PathBuf> {
 
 fn salvaged(path: &Path) -> todana_core::Result<(HashSalvage, Records)> {
     let engine = MemHash::new(MemHashOptions::default()).unwrap();
-    let told = DiskHash::salvage(&SystemDisk, path, None, &mut |_| ())?;
-    let found = DiskHash::salvage(&SystemDisk, path, Some(&engine), &mut |_| ())?;
+    let told = DiskHash::salvage(&SystemDisk, path, false, None, &mut |_| ())?;
+    let found = DiskHash::salvage(&SystemDisk, path, false, Some(&engine), &mut |_| ())?;
     assert_eq!(told, found);
     let (mut records, mut place) = (Records::new(), None);
     loop {
@@ -262,4 +262,29 @@ fn where_nothing_can_be_told_nothing_is_made_up() {
         (0, model.records),
         "what stands behind its end does not count"
     );
+}
+
+#[test]
+fn what_a_crash_leaves_at_the_end_is_no_damage_unless_it_was_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.hash");
+    made(&path);
+    let torn = |path: &Path| DiskHash::salvage(&SystemDisk, path, true, None, &mut |_| ()).unwrap();
+    let last = segments(&path).pop().unwrap();
+    let whole = std::fs::read(&last).unwrap();
+    // The index was written at the end, so everything was on disk.
+    std::fs::write(&last, &whole[..whole.len() - 9]).unwrap();
+    assert_eq!((torn(&path).damaged, torn(&path).torn), (1, None));
+    std::fs::remove_file(path.join("index")).unwrap();
+    let found = torn(&path);
+    assert_eq!((found.damaged, found.torn.unwrap().path), (0, last.clone()));
+    std::fs::write(&last, b"").unwrap();
+    let found = torn(&path);
+    assert_eq!((found.damaged, found.torn.unwrap().offset), (0, 0));
+    // With something whole behind it, it is damage.
+    let mut changed = whole.clone();
+    changed[whole.len() / 2..][..9].fill(0xee);
+    std::fs::write(&last, &changed).unwrap();
+    let found = torn(&path);
+    assert_eq!((found.damaged, found.torn), (1, None));
 }

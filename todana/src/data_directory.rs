@@ -14,7 +14,7 @@ use crate::checkpoint::{BroughtBack, Checkpoint, CheckpointOptions, Footprint, H
 use crate::clock::Clock;
 use crate::disk::{Disk, File};
 use crate::update_log::{
-    Identity, LogBytes, LogOptions, Position, Reader, Salvage, Tail, UpdateLog, salvage,
+    Identity, LogBytes, LogOptions, Position, Reader, Salvage, Tail, UpdateLog, begin_anew, salvage,
 };
 use allowance::Allowance;
 use parking_lot::Mutex;
@@ -145,6 +145,13 @@ impl DataDirectory {
 
     /// The same; it is called off, with `Closed`, when `progress` breaks: the database then has some of it, and what is kept
     /// here stays as it was.
+    /// Begins the log of a new directory, as that of a database that has been opened so often.
+    pub(crate) fn begin_log(&self, openings: u32) -> Result<()> {
+        let (log, start) = (self.path.join(LOG), Position(0));
+        begin_anew(&*self.disk, &log, self.identity, openings, (start, start))
+            .map_err(|error| cannot("write", &log, &error))
+    }
+
     pub fn restore_unless(
         &self,
         database: &Database,

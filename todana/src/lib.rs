@@ -79,7 +79,7 @@ pub use db::{
 };
 pub use map_reduce::{Emitter, MapReduce, Values};
 pub use records::{Compared, Heading, OwnedRecord, Records, Update};
-pub use rescue::restore_damaged;
+pub use rescue::{repair_hash, restore_damaged, restore_damaged_database};
 pub use restoration::{RestoreOptions, Restored, restore, restore_database};
 pub use sweep::{Round, Sweeps};
 pub use todana_core::{

@@ -5,11 +5,15 @@
 //! ```
 //!
 //! What is damaged is not touched. The copy is mended as a directory is (`data_directory::repair`) and removed at the end,
-//! whatever comes; it takes as much of the disk as the files do.
+//! whatever comes; it takes as much of the disk as the files do. Of a hash on disk no copy is needed: see `hash`.
 
-use crate::backup::{BACKUP, Manifest};
+mod hash;
+
+use crate::backup::BACKUP;
 use crate::clock::Clock;
-use crate::data_directory::{CHECKPOINTS, LOG, Target, cannot, is_there, lock, refuse_tree, repair_locked};
+use crate::data_directory::{
+    CHECKPOINTS, LOG, Lock, Target, cannot, is_there, lock, refuse_tree, repair_locked,
+};
 use crate::disk::Disk;
 use crate::restoration::restore_from;
 use crate::update_log::{Tail, position_of, segment_start};
@@ -19,13 +23,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
 
+use hash::Ruins;
+pub use hash::{repair_hash, restore_damaged_database};
+
 /// Read at once.
 const PIECE: usize = 256 << 10;
 
 /// Makes a data directory of what is whole, as [`restore`](crate::restore) does of what is undamaged. Returns what was
 /// damaged, too; the paths are those of what it was made of. What a backup's list alone tells is not seen: that a file is
 /// missing behind the others, for one, which [`verify`](crate::verify) finds. Fails as `restore` does, and with `Corrupt`
-/// where nothing can be saved; with `Invalid` for a backup of a hash on disk, which is restored as a whole or not at all.
+/// where nothing can be saved; with `Invalid` for a backup of a hash on disk, of which [`restore_damaged_database`] makes one.
 pub fn restore_damaged(
     disk: Arc<dyn Disk>,
     options: &RestoreOptions,
@@ -34,41 +41,70 @@ pub fn restore_damaged(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Repair, Restored)> {
     refuse_tree(&*disk, &options.from)?;
-    // A list that is damaged itself is for the repair to tell of.
-    if Manifest::read(&*disk, &options.from).is_ok_and(|found| found.is_some_and(|found| found.is_hash())) {
+    if let Some(Ruins { .. }) = Ruins::find(&*disk, &options.from) {
         let from = options.from.display();
-        let what = "a backup of a hash on disk, which is restored as a whole or not at all";
-        return Err(Error::new(ErrorKind::Invalid, format!("{from} is {what}")));
+        let message = format!("{from} is of a hash on disk and becomes one again: name it NAME.hash");
+        return Err(Error::new(ErrorKind::Invalid, message));
     }
-    // Nobody writes to it while it is copied. A backup is written to by nobody, and may lie where nothing can be locked.
-    let is_locked =
-        !is_there(&*disk, &options.from.join(BACKUP))? && is_there(&*disk, &options.from.join("lock"))?;
-    let held = if is_locked { Some(lock(&*disk, &options.from)?) } else { None };
-    let mut name = options.target.file_name().unwrap_or_default().to_os_string();
-    name.push(".salvage");
-    let copy = Target::create(Arc::clone(&disk), &options.target.with_file_name(name))?;
-    copy_database(&*disk, &options.from, copy.partial())?;
-    drop(held);
-    // Whoever is told of it knows nothing of the copy.
-    let (made, from) = (copy.partial().display().to_string(), options.from.display().to_string());
-    let told = |error: Error| Error::new(error.kind(), error.to_string().replace(&made, &from));
-    let mut repaired = repair_locked(Arc::clone(&disk), copy.partial(), copy.lock()).map_err(told)?;
-    for Remedy { finding, .. } in &mut repaired.remedies {
-        if let Ok(rest) = finding.path.strip_prefix(copy.partial()) {
-            finding.path = options.from.join(rest);
+    let mended = Mended::copy(Arc::clone(&disk), &options.from, &options.target)?;
+    let restored = mended.restore(|from, lock| {
+        let options = RestoreOptions { from, ..options.clone() };
+        restore_from(disk, &options, Some(lock), database, clock, progress)
+    })?;
+    Ok((mended.repaired, restored))
+}
+
+/// What is whole of the records of a database in memory or of a tree, beside what is to be made of it.
+struct Mended {
+    from: PathBuf,
+    copy: Target,
+    repaired: Repair,
+}
+
+impl Mended {
+    fn copy(disk: Arc<dyn Disk>, from: &Path, target: &Path) -> Result<Mended> {
+        // Nobody writes to it while it is copied. A backup is written to by nobody, and may lie where nothing can be locked.
+        let is_locked = !is_there(&*disk, &from.join(BACKUP))? && is_there(&*disk, &from.join("lock"))?;
+        let held = if is_locked { Some(lock(&*disk, from)?) } else { None };
+        let mut name = target.file_name().unwrap_or_default().to_os_string();
+        name.push(".salvage");
+        let copy = Target::create(Arc::clone(&disk), &target.with_file_name(name))?;
+        copy_database(&*disk, from, copy.partial())?;
+        drop(held);
+        let mut mended = Mended { from: from.to_path_buf(), copy, repaired: Repair::default() };
+        let repaired = repair_locked(Arc::clone(&disk), mended.copy.partial(), mended.copy.lock());
+        let mut repaired = repaired.map_err(|error| mended.told(&error))?;
+        for Remedy { finding, .. } in &mut repaired.remedies {
+            finding.path = mended.original(&finding.path);
+            finding.what = mended.text(&finding.what);
         }
-        finding.what = finding.what.replace(&made, &from);
+        mended.repaired = repaired;
+        Ok(mended)
     }
-    let mended = RestoreOptions { from: copy.partial().to_path_buf(), ..options.clone() };
-    let mut restored =
-        restore_from(disk, &mended, Some(copy.lock()), database, clock, progress).map_err(told)?;
-    if let Tail::Torn { path, .. } = &mut restored.tail
-        && let Ok(rest) = path.strip_prefix(copy.partial())
-    {
-        *path = options.from.join(rest);
+
+    /// Restores from the copy, whose lock is held.
+    fn restore(&self, restore: impl FnOnce(PathBuf, Lock) -> Result<Restored>) -> Result<Restored> {
+        let restored = restore(self.copy.partial().to_path_buf(), self.copy.lock());
+        let mut restored = restored.map_err(|error| self.told(&error))?;
+        if let Tail::Torn { path, .. } = &mut restored.tail {
+            *path = self.original(path);
+        }
+        restored.refused.iter_mut().for_each(|why| *why = self.text(why));
+        Ok(restored)
     }
-    restored.refused.iter_mut().for_each(|why| *why = why.replace(&made, &from));
-    Ok((repaired, restored))
+
+    /// Whoever is told of it knows nothing of the copy.
+    fn text(&self, of: &str) -> String {
+        of.replace(&self.copy.partial().display().to_string(), &self.from.display().to_string())
+    }
+
+    fn told(&self, error: &Error) -> Error {
+        Error::new(error.kind(), self.text(&error.to_string()))
+    }
+
+    fn original(&self, path: &Path) -> PathBuf {
+        path.strip_prefix(self.copy.partial()).map_or_else(|_| path.into(), |rest| self.from.join(rest))
+    }
 }
 
 /// Copies the files of a database, and nothing else.

@@ -23,6 +23,7 @@ use crate::disk::Disk;
 use crate::update_log::{
     Change, Entry, Identity, Position, Reader, Tail, openings_of, segment_start, segments,
 };
+use crate::versions::openings_of_restored;
 use crate::{DataDirectory, DataOptions, Database, Progress, moment};
 use std::io;
 use std::ops::ControlFlow;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result, UnixSeconds};
 
 pub use database::restore_database;
+pub(crate) use database::{expect_hash, number_anew, path_of, records_into};
 
 /// What to restore.
 #[derive(Clone, Debug, Default)]
@@ -98,13 +100,13 @@ pub(crate) fn restore_from(
     let target = Target::create(Arc::clone(&disk), &options.target)?;
     let source = Source::open(Arc::clone(&disk), options, held, progress)?;
     let mut restored = source.bring_back(database, options.until_ms, progress)?;
-    // Versions that were shown after that time are not made again.
-    let openings = source.logs.iter().map(|log| openings_of(&*disk, log)).max().unwrap_or_default();
+    let openings = source.openings_of_restored(database, clock.now());
     let planned = database.planned_clear();
     database.resume(planned, u64::from(openings) << 32);
     restored.called_off = settle_clear(database, planned, options.until_ms)?;
     drop(source);
     let directory = DataDirectory::open_locked(Arc::clone(&disk), target.partial(), target.lock())?;
+    directory.begin_log(openings)?;
     let checkpoints = CheckpointOptions { rests: 0, ..CheckpointOptions::default() };
     let kept = DataOptions { checkpoints, ..DataOptions::default() };
     directory.restore(database, clock, &kept, &mut |_| ())?;
@@ -217,6 +219,12 @@ impl Source {
         }
         let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
         Ok(Source { disk, path, identity, shelf, logs, _lock: lock })
+    }
+
+    /// From where what has been brought back goes on: no version is made again that was shown by then or later.
+    fn openings_of_restored(&self, database: &Database, now: UnixSeconds) -> u32 {
+        let by_logs = self.logs.iter().map(|log| openings_of(&*self.disk, log)).max().unwrap_or_default();
+        openings_of_restored(by_logs.max(database.openings_known()), now)
     }
 
     fn bring_back(

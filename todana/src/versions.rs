@@ -1,6 +1,20 @@
 //! Fresh versions (CAS ids): one counter for the whole database, never 0.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use todana_core::UnixSeconds;
+
+/// 2026-01-01, Unix time: databases that are restored go on from how many seconds have passed since.
+const RESTORED_EPOCH: u64 = 1_767_225_600;
+/// So often a database may have been opened behind a backup of it whatever the clock tells.
+const OPENINGS_UNKNOWN: u32 = 1 << 16;
+
+/// From which count of openings a database goes on that is restored. `known`: what the backup tells. The database that it was made of has
+/// been opened since, and so have others that were restored from the same backup; all of them have shown versions that nothing here
+/// tells of, and none is to be made again. So time goes in: nobody opens a database once a second for as long as it is there.
+pub(crate) fn openings_of_restored(known: u32, now: UnixSeconds) -> u32 {
+    let since = u32::try_from(now.0.saturating_sub(RESTORED_EPOCH)).unwrap_or(u32::MAX);
+    known.saturating_add(OPENINGS_UNKNOWN).max(since)
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Versions(AtomicU64);

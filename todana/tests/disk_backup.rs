@@ -181,18 +181,19 @@ fn a_hash_with_a_damaged_entry_is_backed_up_and_the_damage_is_told() {
     assert!(damage.starts_with(&saved.join("hash").display().to_string()), "{damage}");
     let verified = verify(Arc::new(SystemDisk), &saved, &mut |_| ()).unwrap();
     assert_eq!((verified.damages, verified.inherited), (vec![damage], 1));
-    // It is restored as a whole or not at all, and the message says so of the backup's own file.
+    // It is not restored in silence, and the message is of the backup's own file.
     let error = restore(&saved, &folder.path().join("again.hash")).unwrap_err().to_string();
     assert!(error.starts_with(&saved.join("hash").display().to_string()), "{error}");
     assert!(error.contains("damaged before it was backed up"), "{error}");
     assert!(!folder.path().join("again.hash").exists());
     let target = folder.path().join("target");
-    let options = RestoreOptions { from: saved, target, ..RestoreOptions::default() };
+    let options = RestoreOptions { from: saved, target: target.clone(), ..RestoreOptions::default() };
     let clock: Arc<dyn todana::Clock> = Arc::new(SystemClock);
     let engine = todana_engine::MemHash::new(todana_engine::MemHashOptions::default()).unwrap();
     let into = todana::Database::new(Box::new(engine), Arc::clone(&clock));
     let error = todana::restore_damaged(Arc::new(SystemDisk), &options, &into, clock, &mut |_| ());
     let error = error.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(error.to_string().contains("hash on disk"), "{error}");
+    assert!(error.to_string().contains("NAME.hash"), "{error}");
+    assert!(!target.exists());
 }

@@ -18,7 +18,7 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use todana::disk::SystemDisk;
-use todana::{Action, Db, Expiry, Kind, Name, Record, Records, UnixSeconds, Visitor};
+use todana::{Action, Db, Expiry, Kind, Name, Record, Records, SystemClock, UnixSeconds, Visitor};
 use todana_core::Attributes;
 use todana_engine::DiskTree;
 
@@ -488,13 +488,23 @@ fn compact(local: &Local) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `repair`: opening mends what can be, but for a tree's update log.
+/// `repair`: opening mends what can be, but for a tree's update log, and for what is damaged of a hash.
 pub(crate) fn examine(name: &Name, mends: bool) -> Result<(), Failure> {
+    if let (Kind::DiskHash, Some(path)) = (name.kind, &name.path) {
+        let bar = progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}");
+        let repaired = todana::repair_hash(path, mends, &SystemClock, &mut |step| {
+            bar.set_length(step.done + step.remaining);
+            bar.set_position(step.done);
+        });
+        bar.finish_and_clear();
+        let repaired = repaired.map_err(|error| super::trouble(error, path))?;
+        return repair::report(&repaired, path, mends, "");
+    }
     if let (Kind::DiskTree, Some(path)) = (name.kind, &name.path) {
         let repaired = todana::repair_tree(&SystemDisk, path, mends);
         let repaired = repaired.map_err(|error| super::trouble(error, path))?;
         if !repaired.remedies.is_empty() {
-            repair::report(&repaired, path, mends)?;
+            repair::report(&repaired, path, mends, "checkpoint")?;
         }
     }
     if !mends {

@@ -12,6 +12,11 @@ pub(super) fn database_of(bytes: &[u8]) -> Option<[u8; 16]> {
     Header::decode(bytes, SEGMENT_MAGIC).ok().map(|(header, _)| header.identity.database_id)
 }
 
+/// How often the database had been opened when the segment was made.
+pub(super) fn openings_of(bytes: &[u8]) -> Option<u32> {
+    Header::decode(bytes, SEGMENT_MAGIC).ok().map(|(header, _)| header.openings)
+}
+
 /// Reads all of a segment and checks every checksum; returns how many records are in it, those that do not count any more included.
 pub(super) fn examine(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> {
     let file = disk.open(path, false).map_err(|error| unreadable(path, &error))?;

@@ -174,8 +174,8 @@ struct Damage {
 }
 
 impl Damage {
-    /// Where in its page. How long its entry was cannot be told: 0 leaves it counted until its segment goes, where any guess could
-    /// take from what its neighbours count.
+    /// Where in its page. How long its entry was cannot be told: what its size class tells at least takes nothing from what its neighbours
+    /// count; the rest stays counted until its segment goes.
     fn place(&self) -> (usize, usize) {
         (self.index, 0)
     }
@@ -204,8 +204,8 @@ impl DiskHash {
     }
 
     /// Reads the segments in a directory, which nobody has open and nobody needs to be able to open, and does again in an empty engine,
-    /// `into`, what is whole in them; only tells what is damaged where there is none. Nothing in the directory is changed. `progress`
-    /// is told the bytes read, now and then. Fails with `Corrupt` if nothing can be told of any segment, with `Unavailable` if they
+    /// `into`, what is whole in them; only tells what is damaged where there is none. Nothing in the directory is changed. `may_be_torn`: it
+    /// may end as a crash leaves it, which is no damage. `progress` is told the bytes read, now and then. Fails with `Corrupt` if nothing can be told of any segment, with `Unavailable` if they
     /// cannot be read, and as the engine does.
     pub fn salvage(
         disk: &dyn Disk,
@@ -213,7 +213,8 @@ impl DiskHash {
         into: Option<&dyn Engine>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<HashSalvage> {
-        salvage::salvage(disk, directory, into, progress)
+        salvage::salvage(disk, directory, may_be_torn, into, progress)
+        may_be_torn: bool,
     }
 
     /// The database that a segment is of, by its first 64 bytes.
@@ -225,6 +226,11 @@ impl DiskHash {
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
+    /// How often its database had been opened when a segment was made, by its first 64 bytes.
+    pub fn openings_of(segment: &[u8]) -> Option<u32> {
+        examination::openings_of(segment)
+    }
+
 
     /// What housekeeping could not do, and why: compaction has met damage, or the disk is full. `None` while all is well.
     pub fn trouble(&self) -> Option<Error> {

@@ -13,8 +13,10 @@
 //! Nothing of what is read is changed.
 
 use super::entry::{self, BATCH, CENSUS, CLEAR, DROPPED, HEAD_MAX, Head, PUT, REMOVE};
+use super::index_file;
 use super::segment::{
-    HEADER_LEN, Header, Identity, OFFSET_MAX, SEGMENT_MAGIC, Segment, file_name, number_of, unreadable,
+    HEADER_LEN, Header, Identity, OFFSET_MAX, Position, SEGMENT_MAGIC, Segment, file_name, number_of,
+    unreadable,
 };
 use super::walk::{CHUNK, walk};
 use crate::disk::Disk;
@@ -52,6 +54,8 @@ pub struct HashSalvage {
     pub lost_records: u64,
     /// Damaged places of which not even that can be told: whatever they said is lost, and what they replaced or removed may be back.
     pub unclear: u64,
+    /// What a crash has left at the end, if that may be: it is no damage.
+    pub torn: Option<HashDamage>,
     /// Whole entries.
     pub entries: u64,
     /// The highest count of openings that a header tells.
@@ -74,10 +78,12 @@ pub struct HashDamage {
 }
 
 /// Reads the segments in a directory that nobody has open, and does again in an empty engine, `into`, what their whole entries say.
-/// `progress` is told the bytes read. Fails with `Corrupt` where nothing can be told of any segment, and as the engine does.
+/// `may_be_torn`: the last one may end as a crash leaves it. `progress` is told the bytes read. Fails with `Corrupt` where
+/// nothing can be told of any segment, and as the engine does.
 pub(super) fn salvage(
     disk: &dyn Disk,
     directory: &Path,
+    may_be_torn: bool,
     into: Option<&dyn Engine>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<HashSalvage> {
@@ -92,7 +98,15 @@ pub(super) fn salvage(
         let message = format!("{} at offset 0: no segment of a hash can be read", directory.display());
         return Err(Error::new(ErrorKind::Corrupt, message));
     };
-    let mut salvager = Salvager { into, found: HashSalvage::default(), doubtful: HashSet::new() };
+    let newest = ruins.last().filter(|_| may_be_torn).map(|ruin| ruin.number);
+    let torn_from = newest.map(|number| {
+        let until = match index_file::load(disk, directory, Some(identity), &|_| None) {
+            Ok(Some(loaded)) => loaded.until,
+            _ => Position::default(),
+        };
+        Position { number, offset: 0 }.max(until)
+    });
+    let mut salvager = Salvager { into, found: HashSalvage::default(), doubtful: HashSet::new(), torn_from };
     for at in 0..ruins.len() {
         let openings = openings_around(&ruins, at);
         let ruin = &mut ruins[at];
@@ -357,6 +371,8 @@ struct Salvager<'e> {
     found: HashSalvage,
     /// Keys of damaged entries of which nothing later is known.
     doubtful: HashSet<Vec<u8>>,
+    /// What is not whole behind this, and has nothing whole behind it, is what a crash has left.
+    torn_from: Option<Position>,
 }
 
 impl Salvager<'_> {
@@ -369,7 +385,9 @@ impl Salvager<'_> {
             (Err(what), _) => Some(format!("{what}, so nothing of it can be told")),
         };
         if let Some(what) = what {
-            self.lose(&ruin.path, 0, len, what);
+            if ruin.header.is_ok() || !self.is_torn(ruin, 0, ruin.len) {
+                self.lose(&ruin.path, 0, len, what);
+            }
             return Ok(());
         }
         let limit = len.min(ruin.len);
@@ -394,11 +412,17 @@ impl Salvager<'_> {
                 break;
             }
             if is_unfinished {
+                if self.is_torn(ruin, at, limit) {
+                    return Ok(());
+                }
                 let what = "a batch that does not end in the file: all of it is left out".into();
                 self.lose(&ruin.path, at, limit - at, what);
                 break;
             }
             let (next, told) = ruin.resume(at, limit)?;
+            if ruin.mended_entry(at, next)?.is_none() && self.is_torn(ruin, at, next) {
+                return Ok(());
+            }
             self.pass(ruin, at, next, told)?;
             at = next;
         }
@@ -406,6 +430,18 @@ impl Salvager<'_> {
             self.lose(&ruin.path, limit, len - limit, "the file is cut off".into());
         }
         Ok(())
+    }
+
+    /// Whether what lies between these offsets is what a crash has left.
+    fn is_torn(&mut self, ruin: &Ruin, at: u64, end: u64) -> bool {
+        let place = Position { number: ruin.number, offset: at };
+        if end < ruin.len || self.torn_from.is_none_or(|from| place < from) {
+            return false;
+        }
+        let what = "a torn tail, as a crash leaves it".into();
+        let (path, len) = (ruin.path.clone(), end - at);
+        self.found.torn = Some(HashDamage { path, offset: at, len, what, is_mended: false });
+        true
     }
 
     fn apply(&mut self, ruin: &Ruin, at: u64, head: &Head, bytes: &[u8]) -> Result<()> {

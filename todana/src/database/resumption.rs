@@ -35,6 +35,11 @@ impl Database {
         }
     }
 
+    /// The opening in which the highest version was made that is known.
+    pub(crate) fn openings_known(&self) -> u32 {
+        (self.versions.made() >> 32) as u32
+    }
+
     /// From now on the log is told of every change. A database has one log at most. `openings`: how often the database has
     /// been opened.
     pub(crate) fn attach(&self, log: UpdateLog, openings: u32) {

@@ -8,15 +8,16 @@
 use super::{Restored, Source, settle_clear};
 use crate::backup::Manifest;
 use crate::clock::Clock;
-use crate::data_directory::cannot;
+use crate::data_directory::{DataDirectory, Lock, cannot};
 use crate::db::{Draft, TREE};
 use crate::disk::{Disk, SystemDisk};
 use crate::update_log::{Change, Position, Tail};
+use crate::versions::openings_of_restored;
 use crate::{Database, Kind, Name, Progress, RestoreOptions};
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
-use todana_core::{Engine, Error, ErrorKind, Result};
+use todana_core::{Engine, Error, ErrorKind, Result, UnixSeconds};
 use todana_engine::{DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions};
 
 /// Read at once.
@@ -24,53 +25,71 @@ const PIECE: usize = 256 << 10;
 
 /// Makes a database on disk, of the kind that its name says, of a backup or of a data directory that no server has open. `options.target`
 /// has no meaning: the name says where. It is a new one, as with [`restore`](crate::restore), with which it shares what it refuses, but that a hash made of the backup of one keeps its
-/// database id, and that versions are numbered by its own openings (docs/format/backup.md); nothing stays of one that fails.
+/// database id (docs/format/backup.md); nothing stays of one that fails.
 /// Fails with `Invalid` for a name in memory, and for a backup of a hash on disk where the name is not one: such a backup
-/// holds the hash's files. Such a backup is restored as a whole or not at all: fails with `Corrupt` if one entry of it is damaged.
+/// holds the hash's files. Such a backup is restored as a whole or not at all: fails with `Corrupt` if one entry of it is damaged;
+/// [`restore_damaged_database`](crate::restore_damaged_database) takes what is whole.
 pub fn restore_database(
     options: &RestoreOptions,
     name: &Name,
     clock: Arc<dyn Clock>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Restored> {
-    let invalid = |message: String| Error::new(ErrorKind::Invalid, message);
-    let (Some(path), Kind::DiskHash | Kind::DiskTree) = (&name.path, name.kind) else {
-        return Err(invalid(format!("database \"{name}\" is in memory, where it would be gone at once")));
-    };
+    let path = path_of(name)?;
     let disk = Arc::new(SystemDisk);
-    let from = options.from.display();
     let manifest = Manifest::read(&*disk, &options.from)?.filter(Manifest::is_hash);
-    if manifest.is_some() && name.kind != Kind::DiskHash {
-        return Err(invalid(format!(
-            "{from} is a backup of a hash on disk and becomes one again, as NAME.hash; `todana copy` makes another kind of that"
-        )));
-    }
-    if manifest.is_some() && (options.until_ms.is_some() || options.log.is_some()) {
-        return Err(invalid(format!(
-            "{from} is a backup of a hash on disk, as of one moment: it has no log"
-        )));
+    if manifest.is_some() {
+        expect_hash(options, name)?;
     }
     let draft = Draft::create(path)?;
     let restored = match manifest {
-        Some(manifest) => files(&*disk, &manifest, &options.from, draft.place(), progress)?,
-        None => {
-            let engine: Box<dyn Engine> = match name.kind {
-                Kind::DiskHash => Box::new(DiskHash::open(draft.place(), DiskHashOptions::default())?),
-                _ => Box::new(DiskTree::open(&draft.place().join(TREE), DiskTreeOptions::default())?),
-            };
-            records(options, Database::new(engine, clock), progress)?
-        }
+        Some(manifest) => files(&*disk, &manifest, &options.from, draft.place(), clock.now(), progress)?,
+        None => records_into(options, None, name, draft.place(), clock, progress)?,
     };
     draft.finish()?;
     Ok(restored)
 }
 
-fn records(
+/// Where a database on disk is to be. Fails with `Invalid` for one in memory.
+pub(crate) fn path_of(name: &Name) -> Result<&Path> {
+    if let (Some(path), Kind::DiskHash | Kind::DiskTree) = (&name.path, name.kind) {
+        return Ok(path);
+    }
+    let message = format!("database \"{name}\" is in memory, where it would be gone at once");
+    Err(Error::new(ErrorKind::Invalid, message))
+}
+
+/// Fails with `Invalid` if more is asked for than the backup of a hash can give.
+pub(crate) fn expect_hash(options: &RestoreOptions, name: &Name) -> Result<()> {
+    let from = options.from.display();
+    let message = if name.kind != Kind::DiskHash {
+        format!(
+            "{from} is a backup of a hash on disk and becomes one again, as NAME.hash; `todana copy` makes another kind of that"
+        )
+    } else if options.until_ms.is_some() || options.log.is_some() {
+        format!("{from} is a backup of a hash on disk, as of one moment: it has no log")
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::Invalid, message))
+}
+
+/// Makes a database of records; the lock of what they come from may be held already.
+pub(crate) fn records_into(
     options: &RestoreOptions,
-    database: Database,
+    held: Option<Lock>,
+    name: &Name,
+    place: &Path,
+    clock: Arc<dyn Clock>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Restored> {
-    let source = Source::open(Arc::new(SystemDisk), options, None, progress)?;
+    let engine: Box<dyn Engine> = match name.kind {
+        Kind::DiskHash => Box::new(DiskHash::open(place, DiskHashOptions::default())?),
+        _ => Box::new(DiskTree::open(&place.join(TREE), DiskTreeOptions::default())?),
+    };
+    let now = clock.now();
+    let database = Database::new(engine, clock);
+    let source = Source::open(Arc::new(SystemDisk), options, held, progress)?;
     let mut restored = source.bring_back(&database, options.until_ms, progress)?;
     let planned = database.planned_clear();
     restored.called_off = settle_clear(&database, planned, options.until_ms)?;
@@ -79,16 +98,32 @@ fn records(
         database.replay(&Change::PlanClear { at: None })?;
         restored.called_off = Some(at);
     }
+    let openings = source.openings_of_restored(&database, now);
     let engine = database.engine();
     restored.records = engine.status().records;
     if let Some(tree) = engine.checkpointed() {
         tree.checkpoint(0)?;
+        drop(database);
+        // It numbers versions by how often its log has been begun.
+        DataDirectory::open(Arc::new(SystemDisk), place)?.begin_log(openings)?;
+        return Ok(restored);
     }
     if let Some(files) = engine.durable() {
         files.sync()?;
         files.close()?;
     }
+    drop(database);
+    number_anew(place, openings)?;
     Ok(restored)
+}
+
+/// Opens a new hash as one that has been opened so often, and closes it; returns how many records it has. Then it is known to be a
+/// database, too.
+pub(crate) fn number_anew(place: &Path, openings: u32) -> Result<u64> {
+    let opened = DiskHash::open(place, DiskHashOptions { openings_min: openings, ..Default::default() })?;
+    let records = opened.status().records;
+    todana_core::Durable::close(&opened)?;
+    Ok(records)
 }
 
 /// Copies the files that a manifest lists, and opens what has been made: then it is known to be a database. It keeps the database id, which the
@@ -98,11 +133,13 @@ fn files(
     manifest: &Manifest,
     from: &Path,
     to: &Path,
+    now: UnixSeconds,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Restored> {
     disk.make_directory(to).map_err(|error| cannot("make", to, &error))?;
     let len = manifest.backed_up().len;
     let (mut done, mut bytes) = (0, vec![0; PIECE]);
+    let mut openings = 0;
     for listed in &manifest.files {
         let path = listed.path(from);
         let source = disk.open(&path, false).map_err(|error| cannot("read", &path, &error))?;
@@ -116,6 +153,9 @@ fn files(
                 source.read_at(at, &mut bytes[..wanted]).map_err(|error| cannot("read", &path, &error))?;
             if got == 0 {
                 break;
+            }
+            if at == 0 {
+                openings = openings.max(DiskHash::openings_of(&bytes[..got]).unwrap_or_default());
             }
             copy.write_at(at, &mut [IoSlice::new(&bytes[..got])]).map_err(unwritable)?;
             crc = crc32c::crc32c_append(crc, &bytes[..got]);
@@ -133,18 +173,14 @@ fn files(
         DiskHash::examine_segment(disk, &path, listed.position.0).map_err(|error| {
             let why = match error.kind() {
                 // The file is as the list says.
-                ErrorKind::Corrupt => {
-                    "; it was damaged before it was backed up, and is restored as a whole or not at all"
-                }
+                ErrorKind::Corrupt => "; it was damaged before it was backed up",
                 _ => "",
             };
             Error::new(error.kind(), format!("{error}{why}"))
         })?;
     }
     disk.sync_directory(to).map_err(|error| cannot("sync", to, &error))?;
-    let opened = DiskHash::open(to, DiskHashOptions::default())?;
-    let records = opened.status().records;
-    todana_core::Durable::close(&opened)?;
+    let records = number_anew(to, openings_of_restored(openings, now))?;
     Ok(Restored {
         records,
         has_log: false,

@@ -1,0 +1,208 @@
+//! What is whole of a damaged hash on disk, or of its backup, becomes a database that opens; what is lost is told.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use todana::backup::Receiver;
+use todana::disk::SystemDisk;
+use todana::{
+    Db, ErrorKind, ManualClock, Name, Records, Repair, RestoreOptions, Restored, SystemClock, UnixSeconds,
+    repair_hash, restore_damaged_database, restore_database,
+};
+
+const COUNT: usize = 2000;
+
+fn open(path: &Path) -> Db {
+    Db::open(path.to_str().unwrap()).unwrap()
+}
+
+fn key(n: usize) -> Vec<u8> {
+    format!("key {n}").into_bytes()
+}
+
+fn value(n: usize) -> Vec<u8> {
+    format!("the value of number {n}, {:x}", n * 0x9e37_79b9).into_bytes()
+}
+
+fn fill(path: &Path) -> Db {
+    let db = open(path);
+    (0..COUNT).for_each(|n| db.set(&key(n), b"an older value").unwrap());
+    (0..COUNT).for_each(|n| db.set(&key(n), &value(n)).unwrap());
+    db
+}
+
+fn back_up(db: &Db, to: &Path) {
+    let mut receiver = Receiver::create(Arc::new(SystemDisk), to).unwrap();
+    let (mut backup, mut piece) = (db.backup().unwrap(), Vec::new());
+    while backup.next(&mut piece).unwrap() {
+        receiver.take(&piece).unwrap();
+        piece.clear();
+    }
+    receiver.finish(&mut |_| ()).unwrap();
+}
+
+fn rescue(from: &Path, to: &Path) -> todana::Result<(Repair, Restored)> {
+    let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
+    let name = Name::parse(to.to_str().unwrap()).unwrap();
+    restore_damaged_database(&options, &name, Arc::new(SystemClock), &mut |_| ())
+}
+
+fn restore(from: &Path, to: &Path) -> todana::Result<Restored> {
+    let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
+    restore_database(
+        &options,
+        &Name::parse(to.to_str().unwrap()).unwrap(),
+        Arc::new(SystemClock),
+        &mut |_| (),
+    )
+}
+
+/// Changes two bytes where this stands in one of the files below; returns that file.
+fn spoil(directory: &Path, what: &[u8]) -> PathBuf {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = fs::read(&path).unwrap();
+        if let Some(at) = bytes.windows(what.len()).rposition(|found| found == what) {
+            bytes[at] ^= 0xff;
+            bytes[at + 3] ^= 0xff;
+            fs::write(&path, &bytes).unwrap();
+            return path;
+        }
+    }
+    panic!("it is in none of them");
+}
+
+/// All values but those of the numbers given are as they were, and those are not there.
+fn is_without(db: &Db, without: &[usize]) {
+    for n in 0..COUNT {
+        let wanted = (!without.contains(&n)).then(|| value(n));
+        assert_eq!(db.get(&key(n)).unwrap(), wanted, "{n}");
+    }
+    assert_eq!(db.count(), (COUNT - without.len()) as u64);
+}
+
+#[test]
+fn a_damaged_backup_of_a_hash_comes_back_but_for_what_is_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let saved = path("saved");
+    back_up(&fill(&path("x.hash")), &saved);
+    let segment = spoil(&saved.join("hash"), &value(7));
+    spoil(&saved.join("hash"), &value(1234));
+    let before = fs::read(&segment).unwrap();
+    assert_eq!(restore(&saved, &path("y.hash")).unwrap_err().kind(), ErrorKind::Corrupt);
+    let (repair, restored) = rescue(&saved, &path("y.hash")).unwrap();
+    is_without(&open(&path("y.hash")), &[7, 1234]);
+    assert_eq!((restored.records, restored.has_log), (COUNT as u64 - 2, false));
+    let told: Vec<String> =
+        repair.remedies.iter().map(|one| format!("{}: {}", one.finding.what, one.remedy)).collect();
+    assert_eq!(repair.remedies[0].finding.path, segment);
+    assert!(repair.remedies[0].finding.offset > 64 && repair.remedies[0].finding.lost > 0);
+    assert!(told[0].contains("its key seems to be \"key 7\": left out"), "{told:?}");
+    assert!(told[2].contains("2 records are lost"), "{told:?}");
+    assert!(told[3].contains("there were 2000 records") && told[3].contains("2 are lost"), "{told:?}");
+    assert_eq!(told.len(), 4);
+    // What it was made of is as it was.
+    assert_eq!(fs::read(&segment).unwrap(), before);
+    assert_eq!(rescue(&saved, &path("y.hash")).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(rescue(&saved, &path("y.tree")).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn the_backup_of_a_hash_without_its_list_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let saved = path("saved");
+    back_up(&fill(&path("x.hash")), &saved);
+    let list = fs::read(saved.join("backup")).unwrap();
+    fs::write(saved.join("backup"), &list[..list.len() - 1]).unwrap();
+    let (repair, restored) = rescue(&saved, &path("a.hash")).unwrap();
+    assert_eq!((repair.remedies.len(), restored.records), (1, COUNT as u64));
+    assert_eq!(repair.remedies[0].finding.path, saved.join("backup"));
+    fs::remove_file(saved.join("backup")).unwrap();
+    let (repair, _) = rescue(&saved, &path("b.hash")).unwrap();
+    assert!(repair.remedies.is_empty(), "{repair:?}");
+    is_without(&open(&path("b.hash")), &[]);
+    // A file of the list is missing, the last one, which no other one tells of.
+    fs::write(saved.join("backup"), &list).unwrap();
+    let mut segments: Vec<PathBuf> =
+        fs::read_dir(saved.join("hash")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    segments.sort();
+    fs::remove_file(segments.last().unwrap()).unwrap();
+    if segments.len() > 1 {
+        let (repair, _) = rescue(&saved, &path("c.hash")).unwrap();
+        let is_told = |one: &todana::Remedy| &one.finding.path == segments.last().unwrap();
+        assert!(repair.remedies.iter().any(is_told), "{repair:?}");
+    }
+}
+
+#[test]
+fn the_damaged_backup_of_a_tree_becomes_a_database_on_disk() {
+    for target in ["y.tree", "y.hash"] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let saved = path("saved");
+        let db = open(&path("x.tree"));
+        // Some blocks of a checkpoint.
+        let count = 20_000;
+        (0..count).for_each(|n| db.set(&key(n), &value(n)).unwrap());
+        back_up(&db, &saved);
+        let (repair, restored) = rescue(&saved, &path(&format!("whole{target}"))).unwrap();
+        assert_eq!((repair.remedies.len(), restored.records), (0, count as u64));
+        let file = fs::read_dir(saved.join("checkpoints")).unwrap().next().unwrap().unwrap().path();
+        let mut bytes = fs::read(&file).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle..][..3].iter_mut().for_each(|byte| *byte ^= 0x5a);
+        fs::write(&file, bytes).unwrap();
+        assert_eq!(restore(&saved, &path(target)).unwrap_err().kind(), ErrorKind::Corrupt);
+        let (repair, restored) = rescue(&saved, &path(target)).unwrap();
+        assert_eq!(repair.remedies[0].finding.path, file);
+        assert!(repair.remedies[0].remedy.contains("are lost"), "{repair:?}");
+        assert!(restored.records > 0 && restored.records < count as u64);
+        let again = open(&path(target));
+        assert_eq!(again.count(), restored.records);
+        for n in (0..count).filter(|&n| again.contains(&key(n)).unwrap()) {
+            assert_eq!(again.get(&key(n)).unwrap(), Some(value(n)));
+        }
+        // Nothing stays beside it.
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4);
+    }
+}
+
+#[test]
+fn a_damaged_hash_is_repaired_in_its_place_and_kept_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.hash");
+    drop(fill(&path));
+    let clock = ManualClock::new(UnixSeconds(1_800_000_000));
+    let whole = repair_hash(&path, true, &clock, &mut |_| ()).unwrap();
+    assert!(whole.remedies.is_empty() && whole.entries >= 2 * COUNT as u64, "{whole:?}");
+    spoil(&path, &value(99));
+    let found = repair_hash(&path, false, &clock, &mut |_| ()).unwrap();
+    assert_eq!((found.remedies.len(), found.unmended), (2, 0), "{found:?}");
+    let held = open(&path);
+    assert_eq!(held.get(&key(99)).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(repair_hash(&path, true, &clock, &mut |_| ()).unwrap_err().kind(), ErrorKind::Busy);
+    drop(held);
+    let done = repair_hash(&path, true, &clock, &mut |_| ()).unwrap();
+    assert!(done.remedies.last().unwrap().remedy.contains("x.hash.damaged"), "{done:?}");
+    is_without(&open(&path), &[99]);
+    assert!(repair_hash(&path, false, &clock, &mut |_| ()).unwrap().remedies.is_empty());
+    let aside = folder.path().join("x.hash.damaged");
+    assert_eq!(repair_hash(&aside, false, &clock, &mut |_| ()).unwrap().remedies, found_in(&found, &aside));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    let nothing = repair_hash(folder.path(), false, &clock, &mut |_| ());
+    assert_eq!(nothing.unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+/// The same, at another path.
+fn found_in(repair: &Repair, path: &Path) -> Vec<todana::Remedy> {
+    let mut remedies = repair.remedies.clone();
+    for remedy in &mut remedies {
+        remedy.finding.path = match remedy.finding.path.extension() {
+            Some(end) if end == "segment" => path.join(remedy.finding.path.file_name().unwrap()),
+            _ => path.into(),
+        };
+    }
+    remedies
+}

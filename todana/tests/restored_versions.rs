@@ -1,0 +1,100 @@
+//! A version that was shown behind a backup is not made again for another record by what is restored from it.
+
+use std::path::Path;
+use std::sync::Arc;
+use todana::backup::Receiver;
+use todana::disk::SystemDisk;
+use todana::{
+    Clock, Compared, Database, Db, ManualClock, Name, Records, RestoreOptions, UnixSeconds, restore_database,
+};
+use todana_engine::{MemHash, MemHashOptions};
+
+fn open(path: &Path) -> Db {
+    match path.extension() {
+        Some(_) => Db::open(path.to_str().unwrap()).unwrap(),
+        None => todana::DbOptions::default().data_dir(path).open("mem:hash").unwrap(),
+    }
+}
+
+fn back_up(db: &Db, to: &Path) {
+    let mut receiver = Receiver::create(Arc::new(SystemDisk), to).unwrap();
+    let (mut backup, mut piece) = (db.backup().unwrap(), Vec::new());
+    while backup.next(&mut piece).unwrap() {
+        receiver.take(&piece).unwrap();
+        piece.clear();
+    }
+    receiver.finish(&mut |_| ()).unwrap();
+}
+
+fn restore(from: &Path, to: &Path, now: u64) {
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(UnixSeconds(now)));
+    let options = RestoreOptions { from: from.into(), target: to.into(), ..RestoreOptions::default() };
+    if to.extension().is_some() {
+        restore_database(&options, &Name::parse(to.to_str().unwrap()).unwrap(), clock, &mut |_| ()).unwrap();
+        return;
+    }
+    let engine = MemHash::new(MemHashOptions::default()).unwrap();
+    let database = Database::new(Box::new(engine), Arc::clone(&clock));
+    todana::restore(Arc::new(SystemDisk), &options, &database, clock, &mut |_| ()).unwrap();
+}
+
+/// Writes to a record and shows it, so that it has a version.
+fn token(db: &Db, value: &[u8]) -> u64 {
+    db.set(b"key", value).unwrap();
+    let version = db.get_record(b"key").unwrap().unwrap().version;
+    assert!(version > 0);
+    version
+}
+
+/// Whether a store that compares with this version is made.
+fn fits(db: &Db, version: u64) -> bool {
+    db.compare_and_set(b"key", b"by an old token", version).unwrap() == Compared::Stored
+}
+
+#[test]
+fn a_token_from_behind_the_backup_fits_nothing_that_is_written_behind_the_restore() {
+    const YEAR_LATER: u64 = 1_767_225_600 + 365 * 86_400;
+    for (from, to) in
+        [("x.hash", &["a.hash", "b.hash"]), ("x.tree", &["a.tree", "b.hash"]), ("x", &["a", "b.tree"])]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let (original, saved) = (folder.path().join(from), folder.path().join("saved"));
+        let db = open(&original);
+        let before = token(&db, b"1");
+        back_up(&db, &saved);
+        let mut old = Vec::new();
+        // It goes on, and is opened some times more.
+        old.extend((0..5).map(|_| token(&db, b"2")));
+        drop(db);
+        for _ in 0..5 {
+            let db = open(&original);
+            old.extend((0..5).map(|_| token(&db, b"3")));
+        }
+        // So does one that is restored, and another one that is made later of the same backup. The first two are made with a clock
+        // that knows nothing of the time.
+        let mut last = 0;
+        for (number, now) in [1000, YEAR_LATER, YEAR_LATER + 100].into_iter().enumerate() {
+            let again = folder.path().join(format!("{number}{}", to[number % 2]));
+            restore(&saved, &again, now);
+            for opening in 0..3 {
+                let db = open(&again);
+                // What was shown before the backup still counts, until it is written to.
+                if opening == 0 && number == 0 {
+                    assert!(fits(&db, before), "{from} {to:?}");
+                }
+                let mut shown = Vec::new();
+                for n in 0..20u32 {
+                    let new = token(&db, &n.to_le_bytes());
+                    let expected = *old.iter().max().unwrap();
+                    assert!(new > expected, "{from} {to:?}: {new:x} and {expected:x}");
+                    let fitting = old.iter().find(|&&old| fits(&db, old));
+                    assert_eq!(fitting, None, "{from} {to:?} {number} {opening}");
+                    assert!(new > last);
+                    last = new;
+                    shown.push(new);
+                }
+                old.extend(shown);
+            }
+        }
+    }
+}
