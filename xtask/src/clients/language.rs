@@ -33,12 +33,16 @@ pub(super) fn tls() -> Prepared {
 }
 
 /// A certificate that is its own authority, and its key, both made anew.
-pub(crate) fn certificate() -> Result<(PathBuf, PathBuf), Outcome> {
+pub(super) fn certificate() -> Result<(PathBuf, PathBuf), Outcome> {
+    certificate_in(&Path::new(INSTALLED).join("tls"))
+}
+
+/// The same in a folder of one's own, where nobody else makes them anew meanwhile.
+pub(crate) fn certificate_in(folder: &Path) -> Result<(PathBuf, PathBuf), Outcome> {
     need(|| program("openssl", &["version"]).succeeds(), "openssl", &["openssl"])?;
-    let folder = Path::new(INSTALLED).join("tls");
     let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
     let paths = certificate.to_str().zip(key.to_str());
-    let made = std::fs::create_dir_all(&folder).is_ok()
+    let made = std::fs::create_dir_all(folder).is_ok()
         && paths.is_some_and(|(certificate, key)| {
             let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost \
                          -addext subjectAltName=DNS:localhost,IP:127.0.0.1";

@@ -9,7 +9,7 @@ mod program;
 mod server;
 mod tools;
 
-pub(crate) use language::{PYTHON, certificate, pip};
+pub(crate) use language::{PYTHON, certificate_in, pip};
 pub(crate) use server::Server;
 
 use crate::step::{Outcome, Report};

@@ -26,7 +26,7 @@ mod text;
 mod wire;
 mod worker;
 
-use crate::clients::certificate;
+use crate::clients::certificate_in;
 use crate::step::{Outcome, target_directory};
 use faults::Faults;
 use gauge::Gauge;
@@ -162,7 +162,9 @@ impl Servers {
 }
 
 fn soak(length: Duration, seed: u64) -> Result<(), Ending> {
-    let (certificate, key) = certificate().map_err(|outcome| match outcome {
+    let folder = tempfile::TempDir::new().map_err(|error| format!("cannot make a folder: {error}"))?;
+    // Of this run alone: another one may be at work beside it.
+    let (certificate, key) = certificate_in(&folder.path().join("tls")).map_err(|outcome| match outcome {
         Outcome::Skipped(why) => Ending::Skipped(why),
         Outcome::Failed(why) => Ending::Failed(why),
         Outcome::Passed => Ending::Failed("there is no certificate".into()),
@@ -170,7 +172,6 @@ fn soak(length: Duration, seed: u64) -> Result<(), Ending> {
     let absolute = |path: &Path| {
         std::path::absolute(path).map(|path| path.display().to_string()).map_err(|error| error.to_string())
     };
-    let folder = tempfile::TempDir::new().map_err(|error| format!("cannot make a folder: {error}"))?;
     let servers = Servers::start(folder.path(), &absolute(&certificate)?, &absolute(&key)?)?;
     let tally = Arc::new(Tally::default());
     let shared = Arc::new(Shared::default());
