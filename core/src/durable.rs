@@ -34,6 +34,18 @@ pub trait Durable: Send + Sync {
     /// unlike any of another one.
     fn openings(&self) -> u32;
 
+    /// What the opening has found that whoever opened it should know, as sentences for a log: what was cut off, passed over or made anew.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Removes at most so many records that are damaged, and that [`Engine::scan_whole`](crate::Engine::scan_whole) has passed over; returns how many
+    /// went. Nothing says what they were: whoever keeps to a limit has others go for new ones, and these are as good as gone.
+    fn remove_damaged(&self, count_max: u64) -> Result<u64> {
+        let _ = count_max;
+        Ok(0)
+    }
+
     /// What it takes on disk.
     fn usage(&self) -> Usage;
 }

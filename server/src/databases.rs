@@ -102,6 +102,9 @@ impl Making<'_> {
                 seed: data.as_ref().and_then(|place| seed_of(Arc::clone(self.disk), &place.directory)),
             })?),
         };
+        for note in engine.durable().map_or(Vec::new(), |durable| durable.notes()) {
+            tracing::warn!(database = name.label(), "{note}");
+        }
         // A buffer takes no memory before it is filled.
         let has_buffers =
             !engine.buffer(LONG_VALUE_LEN).is_err_and(|error| error.kind() == ErrorKind::Invalid);
@@ -319,6 +322,9 @@ fn tell(name: &Name, opened: &Opened) {
     }
     for why in &opened.spare {
         tracing::warn!(database, "a checkpoint is damaged, an older one that is not needed now: {why}");
+    }
+    if opened.lost > 0 {
+        tracing::warn!(database, "{} bytes of the log are lost, as a repair has marked", opened.lost);
     }
     if let Tail::Torn { path, offset, len } = &opened.tail {
         tracing::warn!(

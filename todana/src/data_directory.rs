@@ -18,6 +18,7 @@ use crate::update_log::{
 };
 use allowance::Allowance;
 use parking_lot::Mutex;
+use replay::Replayed;
 use std::io::{self, IoSlice};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -71,12 +72,34 @@ pub struct Opened {
     pub spare: Vec<String>,
     /// Entries of the log that were read again.
     pub entries: u64,
+    /// Bytes of changes in that part of the log that a repair has marked as lost: they were not made again.
+    pub lost: u64,
     /// Where the log ended, and where it goes on.
     pub end: Position,
     /// What was cut off behind that.
     pub tail: Tail,
     /// How long it took.
     pub took: Duration,
+}
+
+impl Opened {
+    /// What of it the user of the database should know, as sentences.
+    pub fn notes(&self) -> Vec<String> {
+        let refused = self.refused.iter().map(|why| {
+            format!("a checkpoint is damaged, the one before it and a longer log take its place: {why}")
+        });
+        let mut notes: Vec<String> = refused.collect();
+        if self.lost > 0 {
+            notes.push(format!("{} bytes of the log are lost, as a repair has marked", self.lost));
+        }
+        if let Tail::Torn { path, offset, len } = &self.tail {
+            notes.push(format!(
+                "{} at offset {offset}: {len} bytes of writes that were not finished are cut off",
+                path.display()
+            ));
+        }
+        notes
+    }
 }
 
 /// How far opening has come.
@@ -122,6 +145,13 @@ impl DataDirectory {
         DataDirectory::open(disk, path)
     }
 
+    /// Begins the log of a new directory, as that of a database that has been opened so often.
+    pub(crate) fn begin_log(&self, openings: u32) -> Result<()> {
+        let (log, start) = (self.path.join(LOG), Position(0));
+        begin_anew(&*self.disk, &log, self.identity, openings, (start, start))
+            .map_err(|error| cannot("write", &log, &error))
+    }
+
     /// Who the database is.
     pub fn identity(&self) -> Identity {
         self.identity
@@ -145,13 +175,6 @@ impl DataDirectory {
 
     /// The same; it is called off, with `Closed`, when `progress` breaks: the database then has some of it, and what is kept
     /// here stays as it was.
-    /// Begins the log of a new directory, as that of a database that has been opened so often.
-    pub(crate) fn begin_log(&self, openings: u32) -> Result<()> {
-        let (log, start) = (self.path.join(LOG), Position(0));
-        begin_anew(&*self.disk, &log, self.identity, openings, (start, start))
-            .map_err(|error| cannot("write", &log, &error))
-    }
-
     pub fn restore_unless(
         &self,
         database: &Database,
@@ -215,7 +238,7 @@ impl DataDirectory {
             let done = checkpoint_len + reader.position().0 - start.0;
             progress(Progress { remaining: reader.remaining(), done })
         });
-        let entries = entries.map_err(|error| trouble.unwrap_or(error))?;
+        let Replayed { entries, lost } = entries.map_err(|error| trouble.unwrap_or(error))?;
         if let Some(allowance) = allowance {
             allowance.end(database, clock.now())?;
         }
@@ -238,7 +261,8 @@ impl DataDirectory {
         let found = checkpoint.clone().map(|found| Checkpoint { took: Duration::ZERO, ..found });
         self.history.lock().last = found;
         let took = began.elapsed();
-        Ok(Opened { checkpoint, refused: brought.refused, spare: brought.spare, entries, end, tail, took })
+        let BroughtBack { refused, spare, .. } = brought;
+        Ok(Opened { checkpoint, refused, spare, entries, lost, end, tail, took })
     }
 
     /// Makes a checkpoint of the database that was restored from here, while it goes on working; removes those before the

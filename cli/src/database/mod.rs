@@ -33,6 +33,7 @@ pub(crate) fn open(local: &Local, makes: bool) -> Result<Db, Failure> {
         expect(path)?;
     }
     patiently("opening", || DbOptions::default().open(&name.to_string()))
+        .map(noted)
         .map_err(|error| trouble(error, path))
 }
 
@@ -49,7 +50,13 @@ fn open_kept(path: &Path) -> Result<Db, Failure> {
         )));
     }
     let open = || DbOptions::default().data_dir(path).open("mem:tree");
-    patiently("reading it into memory", open).map_err(|error| trouble(error, path))
+    patiently("reading it into memory", open).map(noted).map_err(|error| trouble(error, path))
+}
+
+/// Tells what opening it has found.
+fn noted(db: Db) -> Db {
+    db.notes().iter().for_each(|note| eprintln!("todana: {note}"));
+    db
 }
 
 /// Shows that something is at work which does not say how far it has come, once that has taken a second.

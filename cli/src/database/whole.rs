@@ -529,7 +529,7 @@ fn check(local: &Local) -> Result<(), Failure> {
     expect_kept(name)?;
     expect(path)?;
     let db = match todana::Db::open(&name.to_string()) {
-        Ok(db) => db,
+        Ok(db) => super::noted(db),
         Err(error) if error.kind() == todana_core::ErrorKind::Corrupt => return Err(damaged(&error)),
         Err(error) => return Err(super::trouble(error, path)),
     };

@@ -29,7 +29,11 @@ fn found(opened: &Opened) -> String {
         None => String::new(),
     };
     let (entries, seconds) = (opened.entries, opened.took.as_secs_f64());
-    format!("read back: {checkpoint}{} of the log, in {seconds:.1} s", amount(entries, "entry"))
+    let lost = match opened.lost {
+        0 => String::new(),
+        lost => format!("; {lost} bytes of the log are lost, as a repair has marked"),
+    };
+    format!("read back: {checkpoint}{} of the log, in {seconds:.1} s{lost}", amount(entries, "entry"))
 }
 
 /// The three lines at the start: what it is, where it listens, how to try it. Where data is kept a fourth tells what was there.

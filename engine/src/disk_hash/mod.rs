@@ -21,6 +21,7 @@ mod batch;
 mod cache;
 mod compaction;
 mod copy;
+mod damaged;
 mod entry;
 mod examination;
 mod index_file;
@@ -37,9 +38,10 @@ mod walk;
 
 use crate::disk::{Disk, SystemDisk};
 use compaction::Housekeeping;
+use damaged::Passed;
 use entry::Head;
 use log::{Appended, Fetched, Log};
-use page::{Slot, class_of, tag_of};
+use page::{Slot, class_of, least_len, tag_of};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use salvage::{HashDamage, HashSalvage};
 use scratch::{Room, Scratch};
@@ -141,6 +143,8 @@ pub struct DiskHash {
     house: Mutex<Housekeeping>,
     /// Damaged records that were overwritten or removed.
     gone: Mutex<Option<(u64, Error)>>,
+    /// Damaged records that a scan has passed over.
+    passed: Mutex<Vec<Passed>>,
     is_closed: AtomicBool,
     /// All is on disk, and the index written down.
     is_settled: Mutex<bool>,
@@ -177,7 +181,7 @@ impl Damage {
     /// Where in its page. How long its entry was cannot be told: what its size class tells at least takes nothing from what its neighbours
     /// count; the rest stays counted until its segment goes.
     fn place(&self) -> (usize, usize) {
-        (self.index, 0)
+        (self.index, least_len(self.slot.class()))
     }
 }
 
@@ -210,11 +214,11 @@ impl DiskHash {
     pub fn salvage(
         disk: &dyn Disk,
         directory: &Path,
+        may_be_torn: bool,
         into: Option<&dyn Engine>,
         progress: &mut dyn FnMut(u64),
     ) -> Result<HashSalvage> {
         salvage::salvage(disk, directory, may_be_torn, into, progress)
-        may_be_torn: bool,
     }
 
     /// The database that a segment is of, by its first 64 bytes.
@@ -222,15 +226,15 @@ impl DiskHash {
         examination::database_of(segment)
     }
 
-    /// What the opening has found that its user should know: a torn tail that was cut off, an index that had to be made anew.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
-    }
     /// How often its database had been opened when a segment was made, by its first 64 bytes.
     pub fn openings_of(segment: &[u8]) -> Option<u32> {
         examination::openings_of(segment)
     }
 
+    /// What the opening has found that its user should know: a torn tail that was cut off, an index that had to be made anew.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
 
     /// What housekeeping could not do, and why: compaction has met damage, or the disk is full. `None` while all is well.
     pub fn trouble(&self) -> Option<Error> {
@@ -386,8 +390,7 @@ impl DiskHash {
         if let Some(segment) = table.get(slot.location().slot) {
             segment.damaged.store(false, Ordering::Relaxed);
         }
-        let mut gone = self.gone.lock();
-        *gone = Some((gone.as_ref().map_or(0, |gone| gone.0) + 1, error));
+        self.count_gone(error);
     }
 
     fn refuse_if_closed(&self) -> Result<()> {
@@ -667,6 +670,15 @@ impl Durable for DiskHash {
 
     fn openings(&self) -> u32 {
         self.log.openings
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+
+    fn remove_damaged(&self, count_max: u64) -> Result<u64> {
+        self.refuse_if_closed()?;
+        self.remove_passed(count_max)
     }
 
     fn usage(&self) -> Usage {

@@ -6,7 +6,7 @@ use super::compaction::Housekeeping;
 use super::entry::{self, BATCH, CENSUS, CLEAR, DROPPED, Head, PUT, REMOVE};
 use super::index_file;
 use super::log::{Log, LogOptions, read_entry};
-use super::page::{Location, Slot, class_of, tag_of};
+use super::page::{Location, Slot, class_of, least_len, tag_of};
 use super::segment::{
     HEADER_LEN, Header, Identity, OFFSET_MAX, Position, SEGMENT_MAGIC, SEGMENTS_MAX, Segment, Table, corrupt,
     file_name, number_of, unreadable, unwritable,
@@ -92,6 +92,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         secrets: RapidSecrets::seed(found.identity.seed),
         house: Mutex::new(Housekeeping::default()),
         gone: Mutex::new(None),
+        passed: Mutex::new(Vec::new()),
         is_closed: AtomicBool::new(false),
         is_settled: Mutex::new(false),
         space_factor: options.space_factor.max(1.05),
@@ -217,6 +218,7 @@ impl Attempt<'_> {
             self.notes.push(format!("{what}; the whole log was read instead"));
             None
         });
+        let has_index = names.iter().any(|name| name == "index");
         let mut replay = Replay::new(&table, identity.seed);
         let (mut synced, mut start) = (Position::default(), Position::default());
         if let Some(loaded) = loaded {
@@ -266,7 +268,19 @@ impl Attempt<'_> {
             // The names of those behind it may have come to the disk first.
             return Ok(Outcome::Torn(torn));
         }
-        let Replay { shards, dropped, .. } = replay;
+        let Replay { shards, dropped, damaged, .. } = replay;
+        if !has_index && replayed > 0 {
+            self.notes.push(format!(
+                "{} has no index, as a crash soon after it was made or a restore leaves it: all {replayed} bytes of the log were read instead",
+                self.directory.display()
+            ));
+        }
+        if damaged > 0 {
+            self.notes.push(format!(
+                "{}: {damaged} damaged records were taken for those of the keys that were written or removed behind them",
+                self.directory.display()
+            ));
+        }
         let mut shards = shards;
         let gone: Vec<u32> = table
             .slots
@@ -471,6 +485,8 @@ struct Replay<'t> {
     /// Each shard has everything before its position.
     positions: Vec<Position>,
     dropped: HashSet<u64>,
+    /// Damaged records that gave way to what was written behind them.
+    damaged: u64,
     scratch: Vec<u8>,
 }
 
@@ -501,6 +517,7 @@ impl<'t> Replay<'t> {
             shards: (0..SHARDS).map(|_| Shard::new()).collect(),
             positions: vec![Position::default(); SHARDS],
             dropped: HashSet::new(),
+            damaged: 0,
             scratch: Vec::new(),
         }
     }
@@ -599,11 +616,14 @@ impl<'t> Replay<'t> {
             match read_entry(segment, at.unit, slot.class(), &mut self.scratch) {
                 Ok(head) if head.key(&self.scratch) == key => return Ok(Some((index, head.len))),
                 Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::Corrupt => damaged = Some((index, 0)),
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    damaged = Some((index, least_len(slot.class())));
+                }
                 Err(error) => return Err(error),
             }
             next = page.next(tag, index + 1);
         }
+        self.damaged += u64::from(damaged.is_some());
         Ok(damaged)
     }
 }

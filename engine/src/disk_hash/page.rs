@@ -38,6 +38,11 @@ pub(crate) fn class_bound(class: u32) -> Option<usize> {
     Some(if class.is_multiple_of(2) { power } else { (power * 92_681) >> 16 & !7 })
 }
 
+/// No entry of this class is shorter.
+pub(crate) fn least_len(class: u32) -> usize {
+    class.checked_sub(1).and_then(class_bound).map_or(8, |bound| bound / 8 * 8 + 8)
+}
+
 /// The class of an entry of this length.
 #[inline]
 pub(crate) fn class_of(len: usize) -> u32 {

@@ -29,7 +29,9 @@ impl DiskHash {
                 let at = slot.location();
                 let segment = shard.table.get(at.slot).ok_or_else(lost)?;
                 match self.log.fetch(segment, at.unit, slot.class(), &mut scratch.old) {
-                    Err(error) if passes && error.kind() == ErrorKind::Corrupt => {}
+                    Err(error) if passes && error.kind() == ErrorKind::Corrupt => {
+                        self.note_passed(page_index, slot);
+                    }
                     fetched => {
                         let fetched = fetched?;
                         let (head, entry) = (fetched.head, fetched.bytes(&scratch.old));

@@ -27,13 +27,31 @@ const GROUP: usize = 16;
 /// How often it is told how far it has come, in bytes of the log.
 const TELL_EVERY: u64 = 1 << 20;
 
-/// Makes all changes that are still to be read; returns how many entries there were. `progress` is called with the reader now and
+/// What was read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Replayed {
+    /// Entries.
+    pub(crate) entries: u64,
+    /// Bytes of changes that one of them says are lost.
+    pub(crate) lost: u64,
+}
+
+impl Replayed {
+    fn count(&mut self, change: &Change<'_>) {
+        self.entries += 1;
+        if let Change::Lost { len } = change {
+            self.lost += len;
+        }
+    }
+}
+
+/// Makes all changes that are still to be read; returns what there was. `progress` is called with the reader now and
 /// then, and may call it off. What fails first by its place in the log is what is told, as if the changes were made one by one.
 pub(crate) fn replay(
     database: &Database,
     reader: &mut Reader,
     progress: &mut dyn FnMut(&Reader) -> ControlFlow<()>,
-) -> Result<u64> {
+) -> Result<Replayed> {
     let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(THREADS_MAX));
     if threads == 1 {
         return replay_alone(database, reader, progress);
@@ -67,11 +85,11 @@ fn replay_alone(
     database: &Database,
     reader: &mut Reader,
     progress: &mut dyn FnMut(&Reader) -> ControlFlow<()>,
-) -> Result<u64> {
-    let (mut entries, mut told) = (0, reader.position());
+) -> Result<Replayed> {
+    let (mut read, mut told) = (Replayed::default(), reader.position());
     while let Some((_, entry)) = reader.next_entry()? {
         database.replay(&entry.change)?;
-        entries += 1;
+        read.count(&entry.change);
         if reader.position().0 - told.0 >= TELL_EVERY {
             told = reader.position();
             if progress(reader).is_break() {
@@ -79,7 +97,7 @@ fn replay_alone(
             }
         }
     }
-    Ok(entries)
+    Ok(read)
 }
 
 /// Reads, and has the threads make the changes.
@@ -89,9 +107,10 @@ fn share_out(
     lanes: &mut [Lane],
     failed: &AtomicBool,
     progress: &mut dyn FnMut(&Reader) -> ControlFlow<()>,
-) -> Result<u64> {
-    let (mut entries, mut told) = (0, reader.position());
+) -> Result<Replayed> {
+    let (mut read, mut told) = (Replayed::default(), reader.position());
     while let Some((position, content, entry)) = reader.next_content()? {
+        read.count(&entry.change);
         match entry.change {
             Change::Put { key, .. } | Change::Retag { key, .. } | Change::Remove { key }
                 if content.len() < LONG_VALUE_LEN =>
@@ -110,7 +129,6 @@ fn share_out(
                 }
             }
         }
-        entries += 1;
         if reader.position().0 - told.0 >= TELL_EVERY {
             told = reader.position();
             if failed.load(Ordering::Relaxed) {
@@ -123,7 +141,7 @@ fn share_out(
         }
     }
     lanes.iter_mut().for_each(Lane::finish);
-    Ok(entries)
+    Ok(read)
 }
 
 fn lane_of(key: &[u8], lanes: usize) -> usize {

@@ -77,8 +77,9 @@ impl Limiter {
         let Some(mut hand) = self.hand.try_lock() else { return Ok(()) };
         let Some(transaction) = database.try_begin(lane) else { return Ok(()) };
         let surplus = self.surplus(database).max(self.heavy(database)).min(VICTIMS_MAX);
-        for key in victims(database, &mut hand, surplus, &[])? {
-            transaction.visit_record(&key, &mut Regardless(Action::Remove))?;
+        let (victims, gone) = victims(database, &mut hand, surplus, &[])?;
+        for key in victims.iter().take(surplus.saturating_sub(gone) as usize) {
+            transaction.visit_record(key, &mut Regardless(Action::Remove))?;
         }
         drop(hand);
         transaction.commit()
@@ -112,21 +113,29 @@ impl Limiter {
         loop {
             // Others may have taken some meanwhile.
             let surplus = self.surplus(database).min(VICTIMS_MAX);
-            let victims =
-                if surplus == 0 { Vec::new() } else { victims(database, &mut hand, surplus, spared)? };
-            if victims.is_empty() {
+            if surplus == 0 {
                 return Ok(());
             }
-            victims.iter().try_for_each(|key| take(key))?;
+            let (victims, gone) = victims(database, &mut hand, surplus, spared)?;
+            if victims.is_empty() && gone == 0 {
+                return Ok(());
+            }
+            let left = surplus.saturating_sub(gone) as usize;
+            victims.iter().take(left).try_for_each(|key| take(key))?;
         }
     }
 }
 
-/// So many keys from the hand on; fewer if there are no more.
-fn victims(database: &Database, hand: &mut Option<Place>, count: u64, spared: &[u8]) -> Result<Vec<Vec<u8>>> {
+/// So many keys from the hand on, fewer if there are no more; and how many damaged records went that the hand has come to. Those have no key to
+/// go by, and nobody can read them: they go before others do.
+fn victims(
+    database: &Database,
+    hand: &mut Option<Place>,
+    count: u64,
+    spared: &[u8],
+) -> Result<(Vec<Vec<u8>>, u64)> {
     let mut victims = Vec::new();
     for round in 0..2 {
-        // What is damaged has no key to go by; it goes when it is overwritten or removed.
         let outcome = database.engine().scan_whole(hand.take(), &mut |key, _| {
             if key != spared {
                 victims.push(key.to_vec());
@@ -145,7 +154,8 @@ fn victims(database: &Database, hand: &mut Option<Place>, count: u64, spared: &[
     }
     // Those that lie together come together.
     victims.truncate(usize::try_from(count).unwrap_or(usize::MAX));
-    Ok(victims)
+    let gone = database.engine().durable().map_or(Ok(0), |durable| durable.remove_damaged(count))?;
+    Ok((victims, gone))
 }
 
 /// Lets a visitor look, and refuses what it wants changed.

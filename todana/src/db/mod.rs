@@ -70,6 +70,7 @@ struct Inner {
     directory: Option<Arc<DataDirectory>>,
     limiter: Option<Arc<Limiter>>,
     is_read_only: bool,
+    notes: Vec<String>,
     witness: Arc<Witness>,
     name: Name,
 }
@@ -90,6 +91,12 @@ impl Db {
     /// The name that it was opened by.
     pub fn name(&self) -> &Name {
         &self.0.name
+    }
+
+    /// What opening it has found that its user should know: what a crash had left and was cut off, what is lost or was passed over, what had
+    /// to be made anew.
+    pub fn notes(&self) -> &[String] {
+        &self.0.notes
     }
 
     /// The database, for commands and statistics.

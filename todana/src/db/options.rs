@@ -94,8 +94,10 @@ impl DbOptions {
         let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
         let database = Arc::new(database.sync_engine(self.data.log.sync));
         let directory = directory.map(Arc::new);
+        let mut notes = database.engine().durable().map_or(Vec::new(), |durable| durable.notes());
         if let Some(directory) = &directory {
-            directory.restore(&database, Arc::clone(&clock) as Arc<dyn Clock>, &self.data, &mut |_| ())?;
+            let clock = Arc::clone(&clock) as Arc<dyn Clock>;
+            notes.extend(directory.restore(&database, clock, &self.data, &mut |_| ())?.notes());
         }
         if let Some(directory) = directory.as_ref().filter(|_| database.engine().checkpointed().is_some()) {
             let (weak, directory) = (Arc::downgrade(&database), Arc::clone(directory));
@@ -113,6 +115,7 @@ impl DbOptions {
             directory,
             limiter,
             is_read_only,
+            notes,
             witness,
             name,
         }));

@@ -296,6 +296,14 @@ impl Durable for Witnessed {
         self.files().openings()
     }
 
+    fn notes(&self) -> Vec<String> {
+        self.files().notes()
+    }
+
+    fn remove_damaged(&self, count_max: u64) -> Result<u64> {
+        self.files().remove_damaged(count_max)
+    }
+
     fn usage(&self) -> Usage {
         self.files().usage()
     }

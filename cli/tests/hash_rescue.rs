@@ -1,0 +1,84 @@
+//! What is whole of a damaged hash on disk comes back by the commands, and each says what is lost.
+
+mod running;
+
+use running::Folder;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn fill(folder: &Folder, place: &str) {
+    let lines: String = (0..500).map(|n| format!("k{n:03}\tthe value of {n}\n")).collect();
+    assert!(folder.import(place, &lines).status.success());
+}
+
+/// Changes bytes where this stands in one of the files below; returns that file.
+fn spoil(directory: &str, what: &[u8]) -> PathBuf {
+    let files = fs::read_dir(Path::new(directory)).unwrap().map(|entry| entry.unwrap().path());
+    let spoil = |path: &PathBuf| {
+        let mut bytes = fs::read(path).unwrap();
+        let Some(at) = bytes.windows(what.len()).position(|found| found == what) else { return false };
+        bytes[at..][..3].iter_mut().for_each(|byte| *byte ^= 0x55);
+        fs::write(path, bytes).is_ok()
+    };
+    files.into_iter().find(spoil).expect("it stands in one of them")
+}
+
+#[test]
+fn a_damaged_backup_of_a_hash_becomes_a_hash_and_what_is_lost_is_told() {
+    let folder = Folder::new();
+    fill(&folder, "x.hash");
+    folder.expect(&["backup", "x.hash", "saved"], 0);
+    let file = spoil(&folder.path("saved/hash"), b"the value of 77");
+    assert!(
+        folder.complaint(&["restore", "saved", "y.hash"], 3).contains("--damaged restores what is whole")
+    );
+    let told = folder.complaint(&["restore", "--damaged", "saved", "y.hash"], 0);
+    let name = file.file_name().unwrap().to_str().unwrap();
+    assert!(told.contains(&format!("saved/hash/{name} at offset ")), "{told}");
+    assert!(told.contains("its key seems to be \"k077\": left out"), "{told}");
+    assert!(told.contains("there were 500 records") && told.contains("1 are lost"), "{told}");
+    assert!(folder.expect(&["check", "y.hash"], 0).starts_with("whole: 499 records"));
+    assert_eq!(folder.expect(&["get", "k078", "-S", "y.hash"], 0), "the value of 78");
+    folder.expect(&["get", "k077", "-S", "y.hash"], 1);
+    // One that is no backup, too; and nothing of it is changed.
+    let file = spoil(&folder.path("x.hash"), b"the value of 9\0");
+    let before = fs::read(&file).unwrap();
+    let told = folder.complaint(&["restore", "--damaged", "x.hash", "z.hash"], 0);
+    assert!(told.contains("\"k009\""), "{told}");
+    assert!(folder.expect(&["check", "z.hash"], 0).starts_with("whole: 499 records"));
+    assert_eq!(fs::read(&file).unwrap(), before);
+}
+
+#[test]
+fn a_damaged_hash_is_repaired_when_told() {
+    let folder = Folder::new();
+    fill(&folder, "x.hash");
+    assert!(folder.expect(&["repair", "./x.hash"], 0).contains("nothing is damaged"));
+    spoil(&folder.path("x.hash"), b"the value of 123");
+    let said = folder.expect(&["repair", "./x.hash"], 1);
+    assert!(said.contains("\"k123\"") && said.contains("nothing has been changed; --yes does it"), "{said}");
+    folder.expect(&["check", "x.hash"], 1);
+    let said = folder.expect(&["repair", "./x.hash", "--yes"], 0);
+    assert!(said.contains("x.hash is repaired") && said.contains("x.hash.damaged"), "{said}");
+    assert!(folder.expect(&["check", "x.hash"], 0).starts_with("whole: 499 records"));
+    assert!(Path::new(&folder.path("x.hash.damaged")).is_dir());
+}
+
+/// A database that a kill has left: its torn end is cut off when it is opened, and is no damage.
+#[test]
+fn a_torn_end_is_no_damage_and_is_told_when_it_is_cut_off() {
+    let folder = Folder::new();
+    fill(&folder, "x.hash");
+    fs::remove_file(folder.path("x.hash/index")).unwrap();
+    let mut segments: Vec<PathBuf> =
+        fs::read_dir(folder.path("x.hash")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    segments.retain(|path| path.extension().is_some_and(|end| end == "segment"));
+    segments.sort();
+    let last = segments.pop().unwrap();
+    let bytes = fs::read(&last).unwrap();
+    fs::write(&last, &bytes[..bytes.len() - 5]).unwrap();
+    assert!(folder.expect(&["repair", "./x.hash"], 0).contains("nothing is damaged"));
+    let told = folder.complaint(&["count", "x.hash"], 0);
+    assert!(told.contains("a torn tail") && told.contains("has no index"), "{told}");
+    assert_eq!(folder.expect(&["count", "x.hash"], 0), "499\n");
+}

@@ -1,0 +1,96 @@
+//! Records that are damaged, and that go because somebody keeps to a limit.
+//!
+//! Their keys can mostly be told: one that is read in spite of the damage, and whose hash is the one that the index knows, is the
+//! right one. Then the log is told that the record is removed, as of any other. Else only the index forgets it. That lasts: the index is written down,
+//! and where it is lost, the log cannot be read over the damage but by a salvage, which has no such record either.
+
+use super::DiskHash;
+use super::entry::{self, HEAD_MAX};
+use super::page::{Slot, least_len, tag_of};
+use super::segment::Segment;
+use super::shard::{PAGES, page_of, shard_of};
+use todana_core::{Error, ErrorKind, Result};
+
+/// So many are kept in mind.
+const PASSED_MAX: usize = 64;
+
+/// Where a damaged record is: the page, counted over all shards, and the slot in it.
+pub(super) struct Passed {
+    page: usize,
+    slot: Slot,
+}
+
+impl DiskHash {
+    pub(super) fn note_passed(&self, page: usize, slot: Slot) {
+        let mut passed = self.passed.lock();
+        if passed.len() < PASSED_MAX && !passed.iter().any(|one| one.slot == slot) {
+            passed.push(Passed { page, slot });
+        }
+    }
+
+    /// Removes at most so many of those that were passed over and are damaged still; returns how many went.
+    pub(super) fn remove_passed(&self, count_max: u64) -> Result<u64> {
+        // Hardly ever are there any.
+        if self.passed.lock().is_empty() {
+            return Ok(0);
+        }
+        let mut gone = 0;
+        while gone < count_max {
+            let Some(passed) = self.passed.lock().pop() else { break };
+            gone += u64::from(self.remove_damaged_at(&passed)?);
+        }
+        Ok(gone)
+    }
+
+    fn remove_damaged_at(&self, passed: &Passed) -> Result<bool> {
+        let Passed { page, slot } = *passed;
+        let mut shard = self.alone(page / PAGES);
+        let (tag, at) = (slot.tag(), slot.location());
+        // As much of the hash as the index knows.
+        let hash = (page as u64) << 52 | u64::from(tag) << 31;
+        let Some(index) =
+            shard.slot_at(hash, at).filter(|&index| shard.pages[page % PAGES].get(index) == slot)
+        else {
+            return Ok(false);
+        };
+        let Some(segment) = shard.table.get(at.slot).cloned() else { return Ok(false) };
+        let error = match self.log.see(&segment, at.unit, slot.class(), false, |_, _| ()) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => error,
+            seen => return seen.map(|()| false),
+        };
+        let len = least_len(slot.class());
+        match self.key_at(&segment, u64::from(at.unit) * 8, page, tag)? {
+            Some(key) => self.remove(&mut shard, hash, &key, (index, len))?,
+            None => shard.leave(hash, index, len),
+        }
+        segment.damaged.store(false, std::sync::atomic::Ordering::Relaxed);
+        self.count_gone(error);
+        Ok(true)
+    }
+
+    /// The key of a damaged entry, if it can be told.
+    fn key_at(&self, segment: &Segment, offset: u64, page: usize, tag: u32) -> Result<Option<Vec<u8>>> {
+        let mut bytes = vec![0; HEAD_MAX];
+        let got = segment.read_at(offset, &mut bytes)?;
+        let Some(head) = entry::parse(&bytes[..got]).filter(|head| head.kind == entry::PUT) else {
+            return Ok(None);
+        };
+        let end = head.key_at + head.key_len;
+        if end as u64 > segment.len().saturating_sub(offset) {
+            return Ok(None);
+        }
+        bytes.resize(end, 0);
+        if segment.read_at(offset, &mut bytes)? < end {
+            return Ok(None);
+        }
+        let key = head.key(&bytes);
+        let hash = self.hash(key);
+        let is_it = (shard_of(hash) * PAGES + page_of(hash), tag_of(hash)) == (page, tag);
+        Ok(is_it.then(|| key.to_vec()))
+    }
+
+    pub(super) fn count_gone(&self, error: Error) {
+        let mut gone = self.gone.lock();
+        *gone = Some((gone.as_ref().map_or(0, |gone| gone.0) + 1, error));
+    }
+}
