@@ -17,7 +17,7 @@ use crate::counters::{ClassCounters, Counters, Lane, Lanes};
 use crate::figures::Figures;
 use crate::flush::{self, Flush};
 use crate::sweep::{Round, Sweep, Sweeps};
-use crate::transaction::{Gate, Space};
+use crate::transaction::{Gate, Space, WhileWaiting};
 use crate::update_log::{Change, LogOptions, Position, Sync, UpdateLog};
 use crate::versions::Versions;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,6 +108,12 @@ impl Database {
     pub fn sync_engine(mut self, sync: Sync) -> Database {
         self.sync = sync;
         self.promises = sync == Sync::Always && self.engine.durable().is_some();
+        self
+    }
+
+    /// Whoever waits for a transaction does this meanwhile.
+    pub(crate) fn while_waiting(mut self, while_waiting: WhileWaiting) -> Database {
+        self.gate.set_while_waiting(while_waiting);
         self
     }
 

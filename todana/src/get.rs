@@ -16,6 +16,8 @@ pub(crate) enum Outcome {
     Vivified,
     /// There was no memory for it, which has been answered.
     Refused,
+    /// It could not be read, which has been answered: whether it is there is not known.
+    Unread,
 }
 
 /// True if this read hardly ever changes the record: then a look under the read lock is enough, unless `look` finds

@@ -6,8 +6,9 @@ mod visitors;
 use crate::Database;
 use crate::db::{Closest, Cursor, Iter, Symbols};
 use crate::transaction::Transaction;
-use replies::{ask, found, refused, store};
+use replies::{ask, found, of_key, refused, store};
 use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::sync::Arc;
 use todana_core::{
     Attributes, Command, Delete, Engine, Error, ErrorKind, Expiry, Get, Needs, Place, Record, Reply, Result,
     Store, StoreMode, Touch, Ttl, Visitor,
@@ -495,9 +496,31 @@ pub trait Records {
         self.visit(key, &mut Updater { update, new: OwnedRecord::default() })
     }
 
-    /// The values of several records, in the order of the keys.
+    /// The values of several records, in the order of the keys. The first one that cannot be read, as it is damaged or the disk does not
+    /// answer, is named in the error, and no values are returned: [`get_each`](Records::get_each) has the others.
     fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
-        keys.iter().map(|key| self.get(key)).collect()
+        keys.iter().map(|key| self.get(key).map_err(|error| of_key(key, &error))).collect()
+    }
+
+    /// The values of several records, in the order of the keys, each with an error of its own if it cannot be read. `None` says that there is
+    /// no such record, and never that it is not known.
+    ///
+    /// ```
+    /// # use todana::{Db, Records};
+    /// # let db = Db::open("mem:hash")?;
+    /// db.set(b"b", b"2")?;
+    /// let mut found = Vec::new();
+    /// for value in db.get_each(&[b"a", b"b"]) {
+    ///     match value {
+    ///         Ok(value) => found.push(value),
+    ///         Err(error) => eprintln!("{error}"),
+    ///     }
+    /// }
+    /// assert_eq!(found, [None, Some(b"2".to_vec())]);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn get_each(&self, keys: &[&[u8]]) -> Vec<Result<Option<Vec<u8>>>> {
+        keys.iter().map(|key| self.get(key).map_err(|error| of_key(key, &error))).collect()
     }
 
     /// Stores several records, one after the other. Within a transaction they are stored as one.
@@ -545,37 +568,44 @@ impl Records for Transaction<'_> {
     }
 }
 
-/// What is done with a reference to records is done with them.
-impl<R: Records + ?Sized> Records for &R {
-    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
-        (**self).execute(command, reply)
-    }
+/// What is done with a pointer to records is done with them.
+macro_rules! pointed_to {
+    ($pointer:ty) => {
+        impl<R: Records + ?Sized> Records for $pointer {
+            fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
+                (**self).execute(command, reply)
+            }
 
-    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        (**self).visit(key, visitor)
-    }
+            fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+                (**self).visit(key, visitor)
+            }
 
-    fn is_ordered(&self) -> bool {
-        (**self).is_ordered()
-    }
+            fn is_ordered(&self) -> bool {
+                (**self).is_ordered()
+            }
 
-    fn scan(
-        &self,
-        from: Option<Place>,
-        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
-        (**self).scan(from, see)
-    }
+            fn scan(
+                &self,
+                from: Option<Place>,
+                see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+            ) -> Result<Option<Place>> {
+                (**self).scan(from, see)
+            }
 
-    fn walk(
-        &self,
-        heading: Heading,
-        from: Bound<&[u8]>,
-        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        (**self).walk(heading, from, see)
-    }
+            fn walk(
+                &self,
+                heading: Heading,
+                from: Bound<&[u8]>,
+                see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+            ) -> Result<()> {
+                (**self).walk(heading, from, see)
+            }
+        }
+    };
 }
+
+pointed_to!(&R);
+pointed_to!(Arc<R>);
 
 /// Shows `see` no expired record.
 pub(crate) fn living<'s>(

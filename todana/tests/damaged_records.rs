@@ -44,6 +44,21 @@ fn a_damaged_record_on_disk_is_told_to_be_damaged_by_all_that_reads_it() {
     damaged(db.add(b"crane", b"new"));
     damaged(db.touch(b"crane", Ttl::Seconds(9)));
     damaged(db.seize(b"crane").map(|value| value.is_some()));
+    let error = db.get_many(&[b"heron", b"crane"]).unwrap_err();
+    assert_eq!(
+        (error.kind(), error.to_string().contains("record \"crane\":")),
+        (ErrorKind::Corrupt, true),
+        "{error}"
+    );
+    let each = db.get_each(&[b"heron", b"crane", b"egret"]);
+    assert_eq!(each[0].as_ref().unwrap().as_deref(), Some(&b"whole"[..]));
+    assert_eq!(each[1].as_ref().unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!((each.len(), each[2].as_ref().unwrap()), (3, &None));
+    let before = db.database().counters();
+    damaged(db.get(b"crane").map(|value| value.is_some()));
+    let after = db.database().counters();
+    assert_eq!(after.cmd_get, before.cmd_get + 1);
+    assert_eq!((after.get_hits, after.get_misses), (before.get_hits, before.get_misses), "it is neither");
     let mut told = Vec::new();
     let sum = Command::Arithmetic(Arithmetic { key: b"crane", delta: 1, ..Arithmetic::default() });
     db.execute(&sum, &mut |reply| told.push(matches!(reply, Reply::Refused(Refusal::Damaged)))).unwrap();

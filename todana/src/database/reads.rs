@@ -53,7 +53,7 @@ impl Database {
             if found {
                 lane.counts.get_hits.one();
                 lane.class(class).get_hits.one();
-            } else {
+            } else if outcome != Outcome::Unread {
                 lane.counts.get_misses.one();
             }
         }
@@ -85,7 +85,7 @@ impl Database {
         if let Err(error) = space.look(get.key, !get.silent, see) {
             // What cannot be read is not known to be missing.
             reply(Reply::Refused(refusal(&error)));
-            return (Outcome::Refused, self.classes.of(get.key.len()));
+            return (Outcome::Unread, self.classes.of(get.key.len()));
         }
         if must_visit {
             return self.visit_get(space, lane, get, now, reply);
@@ -143,7 +143,8 @@ impl Database {
                     lane.class(class).out_of_memory.one();
                 }
                 reply(Reply::Refused(refusal(&error)));
-                (Outcome::Refused, class)
+                let is_unread = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unavailable);
+                (if is_unread { Outcome::Unread } else { Outcome::Refused }, class)
             }
         }
     }

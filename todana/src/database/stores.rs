@@ -60,8 +60,10 @@ impl Database {
             }
             Reply::NotFound => lane.counts.cas_misses.one(),
             Reply::Refused(refusal) => {
-                // What the client believes replaced must not be read again; a compare-and-set has promised nothing.
-                let discards = store.mode == StoreMode::Set && store.compare.is_none();
+                // What the client believes replaced must not be read again; a compare-and-set has promised nothing. Who would not wait
+                // for a transaction knows that nothing has happened.
+                let discards =
+                    store.mode == StoreMode::Set && store.compare.is_none() && refusal != Refusal::Busy;
                 self.refuse_store(space, lane, (store.key, class_number), discards, refusal, now);
             }
             _ => {}

@@ -7,9 +7,11 @@ use super::witness::{Witness, Witnessed};
 use super::{Db, Inner, Kind, Name, Tuning, relieve_front};
 use crate::data_directory::{DataDirectory, DataOptions, seed_of};
 use crate::disk::{Disk, SystemDisk};
+use crate::transaction::WhileWaiting;
 use crate::{CachedClock, Clock, Database};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use todana_core::{Engine, Error, ErrorKind, MemoryLimit, Result, WhenFull};
 use todana_engine::{
     Compression, DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, MemHash, MemHashOptions, MemTree,
@@ -46,6 +48,7 @@ pub struct DbOptions {
     data: DataOptions,
     memory_max: Option<u64>,
     when_full: WhenFull,
+    while_waiting: Option<WhileWaiting>,
 }
 
 impl DbOptions {
@@ -73,6 +76,39 @@ impl DbOptions {
         self
     }
 
+    /// Who waits for another thread's transaction to end, to begin one or to write, calls this every so often, with no lock of the library's
+    /// held. What it fails with ends the wait: nothing has been done then, and the call fails, with `Busy` mostly. For whoever shall be able
+    /// to stop waiting: after some time, or when there is a signal.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    /// use std::time::Duration;
+    /// use todana::{DbOptions, Error, ErrorKind, Records};
+    ///
+    /// static TIMES: AtomicUsize = AtomicUsize::new(0);
+    /// let three_times = || match TIMES.fetch_add(1, Ordering::Relaxed) {
+    ///     0..3 => Ok(()),
+    ///     _ => Err(Error::new(ErrorKind::Busy, "it takes too long")),
+    /// };
+    /// let db = DbOptions::default().while_waiting(Duration::from_millis(1), three_times).open("mem:hash")?;
+    /// let transaction = db.begin()?;
+    /// std::thread::scope(|scope| {
+    ///     let written = scope.spawn(|| db.set(b"a", b"1")).join().unwrap();
+    ///     assert_eq!(written.unwrap_err().kind(), ErrorKind::Busy);
+    /// });
+    /// transaction.commit()?;
+    /// db.set(b"a", b"1")?;
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn while_waiting(
+        mut self,
+        every: Duration,
+        call: impl Fn() -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.while_waiting = Some(WhileWaiting { every, call: Arc::new(call) });
+        self
+    }
+
     /// Opens a database by its name. Fails with `Invalid` for a name that says nothing, and for options that do not go with it; with
     /// `Busy` if another process has it; with `Corrupt` if what is kept is damaged; with `Full` if it has no room in memory;
     /// with `Unavailable` if the disk cannot be read or written.
@@ -91,7 +127,10 @@ impl DbOptions {
         let directory = kept.as_ref().map(|path| DataDirectory::open(Arc::clone(&disk), path)).transpose()?;
         let witness = Arc::<Witness>::default();
         let engine = Witnessed { engine: self.engine(&name, disk)?, witness: Arc::clone(&witness) };
-        let database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+        let mut database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
+        if let Some(while_waiting) = &self.while_waiting {
+            database = database.while_waiting(while_waiting.clone());
+        }
         let database = Arc::new(database.sync_engine(self.data.log.sync));
         let directory = directory.map(Arc::new);
         let mut notes = database.engine().durable().map_or(Vec::new(), |durable| durable.notes());

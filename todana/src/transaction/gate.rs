@@ -10,8 +10,10 @@
 use super::layer::Layer;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::cell::Cell;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 use todana_core::{Error, ErrorKind, Result};
 
 /// No two threads ever have the same one. [`std::thread::current`] cannot be asked once the thread's own data is gone, as it is in a
@@ -32,6 +34,19 @@ impl ThreadNumber {
     }
 }
 
+/// What a thread does every now and then while it waits; what it fails with ends the wait.
+#[derive(Clone)]
+pub(crate) struct WhileWaiting {
+    pub(crate) every: Duration,
+    pub(crate) call: Arc<dyn Fn() -> Result<()> + Send + Sync>,
+}
+
+impl fmt::Debug for WhileWaiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WhileWaiting").field("every", &self.every).finish_non_exhaustive()
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Gate {
     closed: AtomicBool,
@@ -40,6 +55,7 @@ pub(crate) struct Gate {
     /// Whose transaction is open.
     owner: Mutex<Option<ThreadNumber>>,
     opened: Condvar,
+    while_waiting: Option<WhileWaiting>,
     shield: RwLock<Option<Arc<Layer>>>,
     /// Held by a commit from its first change to its entry in the log.
     committing: RwLock<()>,
@@ -66,7 +82,12 @@ impl Gate {
         self.shieldings.load(Ordering::Acquire)
     }
 
-    /// Waits until others may write. Fails with `Busy` if it is this thread's own transaction that keeps it waiting.
+    pub(crate) fn set_while_waiting(&mut self, while_waiting: WhileWaiting) {
+        self.while_waiting = Some(while_waiting);
+    }
+
+    /// Waits until others may write. Fails with `Busy` if it is this thread's own transaction that keeps it waiting, and as what it calls
+    /// while it waits.
     #[cold]
     pub(crate) fn wait(&self) -> Result<()> {
         self.unowned().map(|_| ())
@@ -77,7 +98,15 @@ impl Gate {
         let mut owner = self.owner.lock();
         while let Some(thread) = *owner {
             refuse_own(thread)?;
-            self.opened.wait(&mut owner);
+            match &self.while_waiting {
+                None => self.opened.wait(&mut owner),
+                Some(WhileWaiting { every, call }) => {
+                    if self.opened.wait_for(&mut owner, *every).timed_out() {
+                        // It may be anything, and take long: others go on meanwhile.
+                        MutexGuard::unlocked(&mut owner, || call())?;
+                    }
+                }
+            }
         }
         Ok(owner)
     }

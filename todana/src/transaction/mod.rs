@@ -28,7 +28,7 @@ use std::fmt;
 use std::sync::Arc;
 use todana_core::{Action, Command, Engine, Error, ErrorKind, MemoryLimit, Record, Reply, Result, Visitor};
 
-pub(crate) use gate::Gate;
+pub(crate) use gate::{Gate, WhileWaiting};
 
 /// Where a command reads and writes: the engine, or a transaction's view of it.
 #[derive(Clone, Copy)]
