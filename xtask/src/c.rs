@@ -121,11 +121,14 @@ fn programs() -> Result<(), Outcome> {
 
     let text = "the cat and the dog\nThe end\n";
     let expected = "5 different words\n     3 the\n     1 ";
-    for (name, flags) in [("shared", ""), ("static", "-static")] {
-        let example = c.compile("bindings/c/examples/word_count.c", name, flags)?;
-        let printed = c.run(&example, "words.tree", text)?;
-        if !printed.starts_with(expected) {
-            return Err(Outcome::Failed(format!("word_count ({name}) printed {printed:?}")));
+    for (example, argument) in [("word_count", "words.tree"), ("frequencies", ".")] {
+        for (kind, flags) in [("shared", ""), ("static", "-static")] {
+            let source = format!("bindings/c/examples/{example}.c");
+            let program = c.compile(&source, &format!("{example}-{kind}"), flags)?;
+            let printed = c.run(&program, argument, text)?;
+            if !printed.starts_with(expected) {
+                return Err(Outcome::Failed(format!("{example} ({kind}) printed {printed:?}")));
+            }
         }
     }
     let guide = fs::read_to_string("docs/c.md").map_err(failed)?;

@@ -106,8 +106,14 @@ typedef struct todana_cursor todana_cursor;
 // An open database, or a snapshot of one. The same handle may be used by any number of threads at once.
 typedef struct todana_db todana_db;
 
+// What takes the pairs, or the combined values, that a function emits; only until the function returns, and for its thread alone.
+typedef struct todana_emitter todana_emitter;
+
 // An iterator over records, for one thread at a time.
 typedef struct todana_iterator todana_iterator;
+
+// The values of one key, one after the other; only until the function returns that is shown them.
+typedef struct todana_values todana_values;
 
 // How a database is opened. All zero is right for most.
 typedef struct todana_options {
@@ -210,6 +216,34 @@ typedef struct todana_numbers {
   const size_t *items;
   size_t len;
 } todana_numbers;
+
+// Is shown some values of a key, or what it has made of others, and emits one value that stands for all of them. Several threads call it at
+// once.
+typedef void (*todana_combine)(void *context,
+                               struct todana_bytes key,
+                               struct todana_values *values,
+                               struct todana_emitter *emitter);
+
+// How map-reduce works. All zero is right for most.
+typedef struct todana_work {
+  // So many threads call `map` at once, the caller's among them. 0: as many as there are cores.
+  size_t threads;
+  // What is emitted takes at most so many bytes of memory, the rest goes to disk. 0: 64 MiB.
+  size_t memory_max;
+  // Where temporary files go, which have no names. NULL: where the system has them.
+  const char *temp_dir;
+  // Makes one value of several of a key's before memory runs out: far less goes to disk then. NULL: nothing does.
+  todana_combine combine;
+  // 0.
+  uint64_t reserved[4];
+} todana_work;
+
+// Is shown each record, by several threads at once, and emits what it makes of it: todana_emit(). What is not 0 ends it all.
+typedef int (*todana_map)(void *context, const struct todana_record *record, struct todana_emitter *emitter);
+
+// Is shown each key that was emitted, in their order, and its values, in none: todana_next_value(). It is called by the thread that called
+// todana_map_reduce(). What is not 0 ends it all.
+typedef int (*todana_reduce)(void *context, struct todana_bytes key, struct todana_values *values);
 
 #ifdef __cplusplus
 extern "C" {
@@ -358,7 +392,7 @@ int todana_touch(struct todana_db *db,
                  const struct todana_attributes *attributes);
 
 // The values of several records, in the order of the keys, for the caller to free: todana_free(values.items). `data` is NULL where there is
-// none.
+// none. If one cannot be read nothing is given, and todana_message() names its key; todana_get() has the others one by one.
 int todana_get_many(struct todana_db *db,
                     struct todana_list keys,
                     struct todana_list *values);
@@ -480,6 +514,24 @@ int todana_match_similar(struct todana_db *db,
                          size_t limit,
                          struct todana_list *keys,
                          struct todana_numbers *distances);
+
+// Calls `map` with every record, on several threads at once, and then `reduce` with every key that it has emitted and all its values. No lock
+// is held meanwhile: all of them may call the library, and what they share through `context` is theirs to guard. `work` may be NULL.
+// TODANA_OTHER: one of them has returned something else than 0. TODANA_BUSY: the thread has a transaction open, which the other threads would
+// not see.
+int todana_map_reduce(struct todana_db *db,
+                      const struct todana_work *work,
+                      todana_map map,
+                      todana_reduce reduce,
+                      void *context);
+
+// Emits a pair, which is copied; from within a `todana_combine`, a value, whatever the key. What goes wrong with that ends todana_map_reduce().
+int todana_emit(struct todana_emitter *emitter,
+                struct todana_bytes key,
+                struct todana_bytes value);
+
+// Shows the next value of a key; it stays where it is until the next call. TODANA_NONE: there are no more.
+int todana_next_value(struct todana_values *values, struct todana_bytes *value);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -34,7 +34,7 @@ pub extern "C" fn todana_cursor_open(
 ) -> c_int {
     answer(|| {
         let place = cursor.must()?;
-        let scope = home::with(db, |home| Ok(Scope(Arc::clone(home))))?;
+        let scope = home::with(db, |home| Ok(Arc::clone(home)))?;
         let (number, cursor) = (new_number(), todana::Cursor::new(scope));
         OPEN.insert(number, Arc::new(Mutex::new(Standing { cursor, last: OwnedRecord::default() })));
         place.put(shown(number));

@@ -175,35 +175,4 @@ impl Records for Home {
 }
 
 /// The same for cursors and iterators, which stay. They do not keep it open.
-pub(crate) struct Scope(pub(crate) Arc<Home>);
-
-impl Records for Scope {
-    fn execute(&self, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) -> Result<()> {
-        self.0.execute(command, reply)
-    }
-
-    fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        self.0.visit(key, visitor)
-    }
-
-    fn is_ordered(&self) -> bool {
-        self.0.is_ordered()
-    }
-
-    fn scan(
-        &self,
-        from: Option<Place>,
-        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<Option<Place>> {
-        self.0.scan(from, see)
-    }
-
-    fn walk(
-        &self,
-        heading: Heading,
-        from: Bound<&[u8]>,
-        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.0.walk(heading, from, see)
-    }
-}
+pub(crate) type Scope = Arc<Home>;

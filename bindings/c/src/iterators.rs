@@ -119,7 +119,7 @@ pub extern "C" fn todana_each(
 
 impl Iterating {
     fn new(db: *mut Database, range: Option<&Range>) -> Result<Iterating> {
-        let scope = home::with(db, |home| Ok(Scope(Arc::clone(home))))?;
+        let scope = home::with(db, |home| Ok(Arc::clone(home)))?;
         let is_backwards = range.is_some_and(|range| range.backwards != 0);
         if is_backwards && !scope.is_ordered() {
             return Err(invalid("keys have no order here: there is no going backwards"));

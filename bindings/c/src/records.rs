@@ -79,10 +79,7 @@ pub extern "C" fn todana_set_with(
     value: Bytes,
     attributes: Option<&Attributes>,
 ) -> c_int {
-    answer(|| {
-        let (ttl, flags) = taken(attributes)?;
-        with(db, |home| home.set_with(key.as_slice()?, value.as_slice()?, ttl, flags)).map(|()| TODANA_OK)
-    })
+    store(db, key, value, attributes, Home::set_with, |()| TODANA_OK)
 }
 
 /// Stores a record if there is none. TODANA_OTHER: there is one. `attributes` may be NULL.
@@ -93,11 +90,7 @@ pub extern "C" fn todana_add(
     value: Bytes,
     attributes: Option<&Attributes>,
 ) -> c_int {
-    answer(|| {
-        let (ttl, flags) = taken(attributes)?;
-        let is_new = with(db, |home| home.add_with(key.as_slice()?, value.as_slice()?, ttl, flags))?;
-        Ok(if is_new { TODANA_OK } else { TODANA_OTHER })
-    })
+    store(db, key, value, attributes, Home::add_with, |is_new| if is_new { TODANA_OK } else { TODANA_OTHER })
 }
 
 /// Stores a record if there is one, in its place. TODANA_NONE: there is none. `attributes` may be NULL: those of before do not stay.
@@ -108,10 +101,7 @@ pub extern "C" fn todana_replace(
     value: Bytes,
     attributes: Option<&Attributes>,
 ) -> c_int {
-    answer(|| {
-        let (ttl, flags) = taken(attributes)?;
-        with(db, |home| home.replace_with(key.as_slice()?, value.as_slice()?, ttl, flags)).map(found)
-    })
+    store(db, key, value, attributes, Home::replace_with, found)
 }
 
 /// Puts a piece behind a value; makes the record if there is none.
@@ -212,7 +202,7 @@ pub extern "C" fn todana_touch(db: *mut Database, key: Bytes, attributes: Option
 }
 
 /// The values of several records, in the order of the keys, for the caller to free: todana_free(values.items). `data` is NULL where there is
-/// none.
+/// none. If one cannot be read nothing is given, and todana_message() names its key; todana_get() has the others one by one.
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_get_many(
     db: *mut Database,
@@ -255,6 +245,21 @@ pub extern "C" fn todana_remove_many(
 
 fn with<T>(db: *mut Database, run: impl FnOnce(&Home) -> Result<T>) -> Result<T> {
     home::with(db, |home| run(home))
+}
+
+/// Stores a record in one of the ways to do so.
+fn store<T>(
+    db: *mut Database,
+    key: Bytes,
+    value: Bytes,
+    attributes: Option<&Attributes>,
+    store: impl FnOnce(&Home, &[u8], &[u8], Ttl, u32) -> Result<T>,
+    code: impl FnOnce(T) -> c_int,
+) -> c_int {
+    answer(|| {
+        let (ttl, flags) = taken(attributes)?;
+        with(db, |home| store(home, key.as_slice()?, value.as_slice()?, ttl, flags)).map(code)
+    })
 }
 
 fn taken(attributes: Option<&Attributes>) -> Result<(Ttl, u32)> {

@@ -552,6 +552,98 @@ static void threads_share_a_handle(void) {
   for (int i = 0; i < 4; i++) CHECK(pthread_join(threads[i], &result) == 0 && result == shared.db);
 }
 
+struct tally {
+  todana_db *db;
+  pthread_mutex_t lock;
+  unsigned mapped, reduced, stop_at;
+  char seen[256];
+};
+
+// Emits the first letter of each key with its value; "x" stands for what ends it all.
+static int initials(void *context, const todana_record *record, todana_emitter *emitter) {
+  struct tally *tally = context;
+  CHECK(pthread_mutex_lock(&tally->lock) == 0);
+  tally->mapped++;
+  CHECK(pthread_mutex_unlock(&tally->lock) == 0);
+  if (is(record->value, "x")) return 7;
+  CHECK(has(tally->db, "a1", "1")); // the library may be called
+  CHECK(todana_emit(emitter, todana_span(NULL, 3), S("v")) == TODANA_INVALID);
+  CHECK(todana_emit(NULL, S("k"), S("v")) == TODANA_INVALID);
+  CHECK(todana_emit(emitter, todana_span(record->key.data, 1), record->value) == TODANA_OK);
+  return 0;
+}
+
+static unsigned long digits(todana_values *values) {
+  unsigned long sum = 0;
+  todana_bytes value;
+  char text[24];
+  int code;
+  while ((code = todana_next_value(values, &value)) == TODANA_OK) {
+    snprintf(text, sizeof text, "%.*s", (int)value.len, (const char *)value.data);
+    sum += strtoul(text, NULL, 10);
+  }
+  CHECK(code == TODANA_NONE && value.data == NULL && todana_next_value(values, &value) == TODANA_NONE);
+  return sum;
+}
+
+static int sums(void *context, todana_bytes key, todana_values *values) {
+  struct tally *tally = context;
+  size_t len = strlen(tally->seen);
+  CHECK(todana_next_value(values, NULL) == TODANA_INVALID);
+  snprintf(tally->seen + len, sizeof tally->seen - len, "%.*s=%lu ", (int)key.len, (const char *)key.data,
+           digits(values));
+  return ++tally->reduced == tally->stop_at;
+}
+
+static void into_one(void *context, todana_bytes key, todana_values *values, todana_emitter *emitter) {
+  char text[24];
+  (void)context;
+  snprintf(text, sizeof text, "%lu", digits(values));
+  CHECK(todana_emit(emitter, key, S(text)) == TODANA_OK);
+}
+
+static void map_reduce_goes_over_all_records(void) {
+  struct tally tally = {.db = opened("mem:hash"), .lock = PTHREAD_MUTEX_INITIALIZER};
+  todana_work work = {0};
+  char key[16], expected[64];
+  unsigned long sums_of[2] = {0, 0};
+  for (unsigned number = 1; number <= 20000; number++) {
+    char value[16];
+    snprintf(key, sizeof key, "%c%u", "ab"[number % 2 == 0], number);
+    snprintf(value, sizeof value, "%u", number);
+    CHECK(todana_set(tally.db, S(key), S(value)) == TODANA_OK);
+    sums_of[number % 2 == 0] += number;
+  }
+  snprintf(expected, sizeof expected, "a=%lu b=%lu ", sums_of[0], sums_of[1]);
+  CHECK(todana_map_reduce(tally.db, NULL, initials, sums, &tally) == TODANA_OK);
+  CHECK(tally.mapped == 20000 && strcmp(tally.seen, expected) == 0);
+
+  // In little memory it goes to disk, or is combined.
+  for (int combines = 0; combines <= 1; combines++) {
+    work.threads = 3, work.memory_max = 1, work.temp_dir = folder;
+    work.combine = combines ? into_one : NULL;
+    tally.seen[0] = 0;
+    CHECK(todana_map_reduce(tally.db, &work, initials, sums, &tally) == TODANA_OK);
+    CHECK(strcmp(tally.seen, expected) == 0);
+  }
+  work.temp_dir = "/nowhere/at/all", work.combine = NULL;
+  CHECK(todana_map_reduce(tally.db, &work, initials, sums, &tally) == TODANA_UNAVAILABLE);
+
+  tally.seen[0] = 0, tally.reduced = 0, tally.stop_at = 1;
+  CHECK(todana_map_reduce(tally.db, NULL, initials, sums, &tally) == TODANA_OTHER);
+  CHECK(strncmp(tally.seen, expected, strlen(tally.seen)) == 0 && tally.reduced == 1);
+  CHECK(todana_set(tally.db, S("c"), S("x")) == TODANA_OK);
+  tally.seen[0] = 0;
+  CHECK(todana_map_reduce(tally.db, NULL, initials, sums, &tally) == TODANA_OTHER && !tally.seen[0]);
+
+  CHECK(todana_map_reduce(tally.db, NULL, NULL, sums, &tally) == TODANA_INVALID && says("NULL"));
+  CHECK(todana_map_reduce(tally.db, NULL, initials, NULL, &tally) == TODANA_INVALID);
+  CHECK(todana_begin(tally.db) == TODANA_OK);
+  CHECK(todana_map_reduce(tally.db, NULL, initials, sums, &tally) == TODANA_BUSY && says("transaction"));
+  CHECK(todana_abort(tally.db) == TODANA_OK && todana_close(tally.db) == TODANA_OK);
+  CHECK(todana_map_reduce(tally.db, NULL, initials, sums, &tally) == TODANA_CLOSED);
+}
+
 int main(int argc, char **argv) {
   CHECK(argc == 2);
   folder = argv[1];
@@ -562,6 +654,7 @@ int main(int argc, char **argv) {
   ranges_go_both_ways();
   cursors_survive_writes();
   visitors_decide();
+  map_reduce_goes_over_all_records();
   transactions_are_whole_and_of_their_thread();
   seconds_to_live_count_from_the_end_of_the_wait_for_a_transaction();
   who_cannot_close_is_told_so_while_others_are_in_a_call();
