@@ -2,6 +2,7 @@
 
 use crate::conversion::octets;
 use crate::error::raised;
+use crate::interruption;
 use crate::records::Whole;
 use crate::source::Source;
 use parking_lot::Mutex;
@@ -12,7 +13,7 @@ use todana::{Cursor as Place, Result};
 #[pyclass(module = "todana", frozen, generic)]
 pub(crate) struct Cursor {
     source: Source,
-    /// Held by nobody who waits for the interpreter.
+    /// Whoever holds it may wait for the interpreter. So it is waited for without.
     place: Mutex<Place<Source>>,
 }
 
@@ -27,7 +28,14 @@ impl Cursor {
         run: impl FnOnce(&mut Place<Source>) -> Result<T> + Send,
     ) -> PyResult<T> {
         self.source.must_be_of_this_process().map_err(raised)?;
-        py.detach(|| run(&mut self.place.lock())).map_err(raised)
+        interruption::outcome(py.detach(|| {
+            loop {
+                if let Some(mut place) = self.place.try_lock_for(interruption::EVERY) {
+                    return run(&mut place);
+                }
+                interruption::look()?;
+            }
+        }))
     }
 
     fn show<'py>(&self, py: Python<'py>, octets: Option<Vec<u8>>) -> PyResult<Option<Bound<'py, PyAny>>> {

@@ -2,6 +2,7 @@
 
 use crate::conversion::Form;
 use crate::error::raised;
+use crate::interruption;
 use crate::map_reduce;
 use crate::pace::{Disk, Pace};
 use crate::records::Records;
@@ -14,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyTuple};
 use std::io::{self, BufReader, BufWriter};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use todana::update_log::Sync;
 use todana::{DataOptions, Db, DbOptions, Kind, Merge, WhenFull};
@@ -60,12 +61,21 @@ impl Database {
             _ => return Err(PyValueError::new_err("when_full is \"evict\" or \"refuse\"")),
         });
         py.import("todana._processes")?.call_method0("close_at_end")?;
+        // A handler may close the database for which its thread waits.
+        let waited_for = Arc::new(OnceLock::<Weak<Home>>::new());
+        let known = Arc::clone(&waited_for);
+        options =
+            options.while_waiting(interruption::EVERY, move || match known.get().and_then(Weak::upgrade) {
+                Some(home) => home.calling(interruption::look),
+                None => interruption::look(),
+            });
         let db = py.detach(|| options.open(&name)).map_err(raised)?;
         let form = if text { Form::Text } else { Form::Bytes };
         let is_in_memory = matches!(db.name().kind, Kind::MemHash | Kind::MemTree);
         let reads = if is_in_memory { Pace::Memory } else { Pace::Disk(Disk::default()) };
         let writes = if is_in_memory && data_dir.is_none() { Pace::Memory } else { Pace::Waits };
         let home = Home::new(db, form, reads, writes);
+        let _ = waited_for.set(Arc::downgrade(&home));
         let records = Records::new(Source::Database(Arc::clone(&home)));
         Ok(PyClassInitializer::from(records).add_subclass(Database { home }))
     }

@@ -1,5 +1,6 @@
 //! The library's errors as exceptions.
 
+use crate::interruption;
 use pyo3::PyErr;
 use todana_core::{Error, ErrorKind};
 
@@ -11,8 +12,12 @@ pyo3::import_exception!(todana._errors, CorruptError);
 pyo3::import_exception!(todana._errors, UnavailableError);
 pyo3::import_exception!(todana._errors, ClosedError);
 
-/// The exception for an error.
+/// The exception for an error; what a handler of a signal has raised, if that is why.
+#[cold]
 pub(crate) fn raised(error: Error) -> PyErr {
+    if let Some(error) = interruption::taken() {
+        return error;
+    }
     let message = error.to_string();
     match error.kind() {
         ErrorKind::Invalid => InvalidError::new_err(message),

@@ -8,7 +8,8 @@
 //!
 //! Always true: nobody waits for the interpreter while a lock of the library's is held. So whoever holds the interpreter may wait for such a
 //! lock, which is let go soon; that is what calls do that take less than giving the interpreter up and getting it back would (`pace`). All
-//! else runs detached from it.
+//! else runs detached from it. Who waits for a transaction holds no such lock, and takes the interpreter now and then to see whether there
+//! is a Ctrl-C (`interruption`).
 //!
 //! `unsafe` is in what PyO3's macros make, and nowhere in this crate's own text.
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@ mod conversion;
 mod cursor;
 mod db;
 mod error;
+mod interruption;
 mod map_reduce;
 mod pace;
 mod records;

@@ -2,7 +2,7 @@
 
 use crate::conversion::{Form, Octets, octets, ttl};
 use crate::cursor::Cursor;
-use crate::error::raised;
+use crate::error::{InvalidError, raised};
 use crate::source::Source;
 use crate::view::{Iterator, Part, View, Which};
 use pyo3::exceptions::{PyKeyError, PyTypeError};
@@ -63,25 +63,17 @@ impl Records {
         Records { source }
     }
 
-    /// Looks at one record.
-    #[inline]
-    fn look<T: Send>(&self, py: Python<'_>, run: impl FnOnce(&Source) -> Result<T> + Send) -> PyResult<T> {
-        self.source.look(py, run).map_err(raised)
-    }
-
-    /// Changes one record.
-    #[inline]
-    fn change<T: Send>(&self, py: Python<'_>, run: impl FnOnce(&Source) -> Result<T> + Send) -> PyResult<T> {
-        self.source.change(py, run).map_err(raised)
-    }
-
-    /// What may go through all records.
-    fn at_length<T: Send>(
+    /// Stores a record in one of the ways to do so.
+    fn store<T: Send>(
         &self,
         py: Python<'_>,
-        run: impl FnOnce(&Source) -> Result<T> + Send,
+        (key, value): (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
+        ttl: Ttl,
+        flags: u32,
+        store: impl FnOnce(&Source, &[u8], &[u8], Ttl, u32) -> Result<T> + Send,
     ) -> PyResult<T> {
-        py.detach(|| run(&self.source)).map_err(raised)
+        let (key, value) = (octets(key)?, octets(value)?);
+        self.source.change(py, |source| store(source, &key, &value, ttl, flags))
     }
 
     #[inline]
@@ -102,7 +94,7 @@ impl Records {
                 return Ok(shown);
             }
         } else {
-            copy = self.look(py, |source| source.get(key))?;
+            copy = self.source.look(py, |source| source.get(key))?;
         }
         copy.map(|value| form.show(py, &value)).transpose()
     }
@@ -120,7 +112,7 @@ impl Records {
     ) -> PyResult<()> {
         let octet_pairs: Vec<(Octets<'_>, Octets<'_>)> =
             pairs.iter().map(|(key, value)| Ok((octets(key)?, octets(value)?))).collect::<PyResult<_>>()?;
-        self.at_length(py, |source| {
+        self.source.at_length(py, |source| {
             octet_pairs.iter().try_for_each(|(key, value)| source.set_with(key, value, ttl, flags))
         })
     }
@@ -163,17 +155,17 @@ impl Records {
 
     fn __setitem__(&self, py: Python<'_>, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let (key, value) = (octets(key)?, octets(value)?);
-        self.change(py, |source| source.set(&key, &value))
+        self.source.change(py, |source| source.set(&key, &value))
     }
 
     fn __delitem__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<()> {
         let name = octets(key)?;
-        if self.change(py, |source| source.remove(&name))? { Ok(()) } else { Err(missing(key)) }
+        if self.source.change(py, |source| source.remove(&name))? { Ok(()) } else { Err(missing(key)) }
     }
 
     fn __contains__(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let key = octets(key)?;
-        self.look(py, |source| source.contains(&key))
+        self.source.look(py, |source| source.contains(&key))
     }
 
     fn __iter__(&self) -> PyResult<Iterator> {
@@ -186,7 +178,8 @@ impl Records {
 
     /// How many records there are; all keys are looked at.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        self.at_length(py, |source| source.iter().keys().try_fold(0, |count, key| key.map(|_| count + 1)))
+        self.source
+            .at_length(py, |source| source.iter().keys().try_fold(0, |count, key| key.map(|_| count + 1)))
     }
 
     /// The value of a record, or `default`.
@@ -203,7 +196,7 @@ impl Records {
     /// A record with its attributes and a version, or None. The first time costs a write, as a version is made when it is asked for.
     fn get_record(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Option<Whole>> {
         let key = octets(key)?;
-        let Some(record) = self.change(py, |source| source.get_record(&key))? else { return Ok(None) };
+        let Some(record) = self.source.change(py, |source| source.get_record(&key))? else { return Ok(None) };
         Whole::show(py, self.source.form(), record).map(Some)
     }
 
@@ -262,8 +255,7 @@ impl Records {
         expires: Option<&Bound<'_, PyAny>>,
         flags: u32,
     ) -> PyResult<()> {
-        let (key, value, ttl) = (octets(key)?, octets(value)?, self::ttl(ttl, sliding, expires)?);
-        self.change(py, |source| source.set_with(&key, &value, ttl, flags))
+        self.store(py, (key, value), self::ttl(ttl, sliding, expires)?, flags, Source::set_with)
     }
 
     /// Stores a record if there is none; whether it did.
@@ -279,8 +271,7 @@ impl Records {
         expires: Option<&Bound<'_, PyAny>>,
         flags: u32,
     ) -> PyResult<bool> {
-        let (key, value, ttl) = (octets(key)?, octets(value)?, self::ttl(ttl, sliding, expires)?);
-        self.change(py, |source| source.add_with(&key, &value, ttl, flags))
+        self.store(py, (key, value), self::ttl(ttl, sliding, expires)?, flags, Source::add_with)
     }
 
     /// Replaces a record if there is one, flags and expiry included; whether there was.
@@ -296,20 +287,19 @@ impl Records {
         expires: Option<&Bound<'_, PyAny>>,
         flags: u32,
     ) -> PyResult<bool> {
-        let (key, value, ttl) = (octets(key)?, octets(value)?, self::ttl(ttl, sliding, expires)?);
-        self.change(py, |source| source.replace_with(&key, &value, ttl, flags))
+        self.store(py, (key, value), self::ttl(ttl, sliding, expires)?, flags, Source::replace_with)
     }
 
     /// Puts a piece behind a value; makes the record if there is none.
     fn append(&self, py: Python<'_>, key: &Bound<'_, PyAny>, piece: &Bound<'_, PyAny>) -> PyResult<()> {
         let (key, piece) = (octets(key)?, octets(piece)?);
-        self.change(py, |source| source.append(&key, &piece))
+        self.source.change(py, |source| source.append(&key, &piece))
     }
 
     /// Puts a piece before a value; makes the record if there is none.
     fn prepend(&self, py: Python<'_>, key: &Bound<'_, PyAny>, piece: &Bound<'_, PyAny>) -> PyResult<()> {
         let (key, piece) = (octets(key)?, octets(piece)?);
-        self.change(py, |source| source.prepend(&key, &piece))
+        self.source.change(py, |source| source.prepend(&key, &piece))
     }
 
     /// Adds to a decimal number and returns the sum. Where there is no record it becomes `initial`, to which nothing is added; without
@@ -323,8 +313,12 @@ impl Records {
         initial: Option<i64>,
     ) -> PyResult<i64> {
         let name = octets(key)?;
-        match self.change(py, |source| source.increment(&name, delta, initial)) {
-            Err(_) if initial.is_none() && !self.look(py, |source| source.contains(&name))? => {
+        match self.source.change(py, |source| source.increment(&name, delta, initial)) {
+            Err(error)
+                if initial.is_none()
+                    && error.is_instance_of::<InvalidError>(py)
+                    && !self.source.look(py, |source| source.contains(&name))? =>
+            {
                 Err(missing(key))
             }
             outcome => outcome,
@@ -340,7 +334,7 @@ impl Records {
         version: u64,
     ) -> PyResult<bool> {
         let (key, value) = (octets(key)?, octets(value)?);
-        let compared = self.change(py, |source| source.compare_and_set(&key, &value, version))?;
+        let compared = self.source.change(py, |source| source.compare_and_set(&key, &value, version))?;
         Ok(compared == Compared::Stored)
     }
 
@@ -354,7 +348,7 @@ impl Records {
         new: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let (key, old, new) = (octets(key)?, old.map(octets).transpose()?, new.map(octets).transpose()?);
-        self.change(py, |source| source.compare_and_swap(&key, old.as_deref(), new.as_deref()))
+        self.source.change(py, |source| source.compare_and_swap(&key, old.as_deref(), new.as_deref()))
     }
 
     /// Calls `change` with a value (None if there is none), puts what it returns in its place (None: removes it), and returns that. If
@@ -367,11 +361,14 @@ impl Records {
     ) -> PyResult<Bound<'py, PyAny>> {
         let key = octets(key)?;
         loop {
-            let old = self.look(py, |source| source.get(&key))?;
+            let old = self.source.look(py, |source| source.get(&key))?;
             let shown = old.as_ref().map(|old| self.source.form().show(py, old)).transpose()?;
             let answer = change.call1((shown,))?;
             let new = if answer.is_none() { None } else { Some(octets(&answer)?) };
-            if self.change(py, |source| source.compare_and_swap(&key, old.as_deref(), new.as_deref()))? {
+            if self
+                .source
+                .change(py, |source| source.compare_and_swap(&key, old.as_deref(), new.as_deref()))?
+            {
                 drop(new);
                 return Ok(answer);
             }
@@ -382,7 +379,7 @@ impl Records {
     /// Removes a record and returns its value, or None.
     fn seize<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let key = octets(key)?;
-        let value = self.change(py, |source| source.seize(&key))?;
+        let value = self.source.change(py, |source| source.seize(&key))?;
         value.map(|value| self.source.form().show(py, &value)).transpose()
     }
 
@@ -406,7 +403,7 @@ impl Records {
 
     /// Removes a record, the first one that is met, and returns its key and value; KeyError if there is none.
     fn popitem<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
-        let taken = self.at_length(py, |source| {
+        let taken = self.source.at_length(py, |source| {
             for key in source.iter().keys() {
                 let key = key?;
                 if let Some(value) = source.seize(&key)? {
@@ -432,7 +429,7 @@ impl Records {
             if let Some(found) = self.value(py, &name)? {
                 return Ok(found);
             }
-            if self.change(py, |source| source.add(&name, &value))? {
+            if self.source.change(py, |source| source.add(&name, &value))? {
                 return self.source.form().show(py, &value);
             }
         }
@@ -449,11 +446,18 @@ impl Records {
         expires: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<bool> {
         let (key, ttl) = (octets(key)?, self::ttl(ttl, sliding, expires)?);
-        self.change(py, |source| source.touch(&key, ttl))
+        self.source.change(py, |source| source.touch(&key, ttl))
     }
 
-    /// A dict of those of these keys that there are.
-    fn get_many<'py>(&self, py: Python<'py>, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+    /// A dict of those of these keys that there are. If one cannot be read, as it is damaged, that is raised; with a dict for `errors` it is put
+    /// there by its key instead, and the others are returned.
+    #[pyo3(signature = (keys, *, errors=None))]
+    fn get_many<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        errors: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
         let found = PyDict::new(py);
         if self.source.is_in_memory() {
             for key in keys.try_iter()? {
@@ -467,10 +471,13 @@ impl Records {
         let keys: Vec<Bound<'py, PyAny>> = keys.try_iter()?.collect::<PyResult<_>>()?;
         let names: Vec<Octets<'_>> = keys.iter().map(octets).collect::<PyResult<_>>()?;
         let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
-        let values = self.at_length(py, |source| source.get_many(&names))?;
+        let values = self.source.at_length(py, |source| Ok(source.get_each(&names)))?;
         for (key, value) in keys.iter().zip(values) {
-            if let Some(value) = value {
-                found.set_item(key, self.source.form().show(py, &value)?)?;
+            match (value, errors) {
+                (Ok(Some(value)), _) => found.set_item(key, self.source.form().show(py, &value)?)?,
+                (Ok(None), _) => {}
+                (Err(error), Some(errors)) => errors.set_item(key, raised(error))?,
+                (Err(error), None) => return Err(raised(error)),
             }
         }
         Ok(found)
@@ -509,12 +516,12 @@ impl Records {
         let keys: Vec<Bound<'_, PyAny>> = keys.try_iter()?.collect::<PyResult<_>>()?;
         let keys: Vec<Octets<'_>> = keys.iter().map(octets).collect::<PyResult<_>>()?;
         let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
-        self.at_length(py, |source| source.remove_many(&keys))
+        self.source.at_length(py, |source| source.remove_many(&keys))
     }
 
     /// Removes all records.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
-        self.at_length(py, |source| {
+        self.source.at_length(py, |source| {
             for key in source.iter().keys() {
                 source.remove(&key?)?;
             }
@@ -531,7 +538,7 @@ impl Records {
         limit: Option<usize>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let prefix = octets(prefix)?;
-        let keys = self.at_length(py, |source| source.match_prefix(&prefix, limit_of(limit)))?;
+        let keys = self.source.at_length(py, |source| source.match_prefix(&prefix, limit_of(limit)))?;
         self.show_all(py, keys)
     }
 
@@ -543,7 +550,7 @@ impl Records {
         pattern: &str,
         limit: Option<usize>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let keys = self.at_length(py, |source| source.match_regex(pattern, limit_of(limit)))?;
+        let keys = self.source.at_length(py, |source| source.match_regex(pattern, limit_of(limit)))?;
         self.show_all(py, keys)
     }
 
@@ -560,8 +567,9 @@ impl Records {
     ) -> PyResult<Vec<(Bound<'py, PyAny>, usize)>> {
         let key = octets(key)?;
         let symbols = if by_bytes { Symbols::Bytes } else { Symbols::Characters };
-        let similar =
-            self.at_length(py, |source| source.match_similar(&key, distance, symbols, limit_of(limit)))?;
+        let similar = self
+            .source
+            .at_length(py, |source| source.match_similar(&key, distance, symbols, limit_of(limit)))?;
         similar
             .into_iter()
             .map(|(key, distance)| Ok((self.source.form().show(py, &key)?, distance)))

@@ -15,6 +15,7 @@ use todana_core::{Command, Place, Record, Reply, Visitor};
 
 use crate::conversion::Form;
 use crate::error::raised;
+use crate::interruption;
 use crate::pace::{Pace, Turn};
 
 /// How often this process has come out of a fork. What was opened before has lost its threads, and its locks may be held by nobody.
@@ -28,6 +29,11 @@ static OPEN: Mutex<Vec<Weak<Home>>> = Mutex::new(Vec::new());
 #[pyfunction]
 pub(crate) fn _after_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How often this process has come out of a fork.
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
 }
 
 /// Closes all databases: called when the interpreter ends, which does not drop what modules hold.
@@ -464,11 +470,8 @@ impl Source {
         &self,
         py: Python<'_>,
         run: impl FnOnce(&Source) -> Result<T> + Send,
-    ) -> Result<T> {
-        if !self.waits_for_none() {
-            return py.detach(|| run(self));
-        }
-        self.home().reads.run(py, || run(self))
+    ) -> PyResult<T> {
+        self.run(py, &self.home().reads, run)
     }
 
     /// Runs a change of one record.
@@ -477,15 +480,37 @@ impl Source {
         &self,
         py: Python<'_>,
         run: impl FnOnce(&Source) -> Result<T> + Send,
-    ) -> Result<T> {
-        if !self.waits_for_none() {
-            return py.detach(|| run(self));
-        }
-        match self {
-            Source::Database(home) => home.writes.run(py, || run(self)),
+    ) -> PyResult<T> {
+        let pace = match self {
+            Source::Database(home) => &home.writes,
             // What is in the way of a commit is met there.
-            Source::Transaction(_) | Source::Snapshot(_) => self.home().reads.run(py, || run(self)),
+            Source::Transaction(_) | Source::Snapshot(_) => &self.home().reads,
+        };
+        self.run(py, pace, run)
+    }
+
+    /// Runs at this pace; with the interpreter given up where a transaction may be in the way.
+    #[inline]
+    fn run<T: Send>(
+        &self,
+        py: Python<'_>,
+        pace: &Pace,
+        run: impl FnOnce(&Source) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        if self.waits_for_none() {
+            pace.run(py, || run(self)).map_err(raised)
+        } else {
+            interruption::outcome(py.detach(|| run(self)))
         }
+    }
+
+    /// Runs with the interpreter given up: what may take long, or wait.
+    pub(crate) fn at_length<T: Send>(
+        &self,
+        py: Python<'_>,
+        run: impl FnOnce(&Source) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        interruption::outcome(py.detach(|| run(self)))
     }
 
     /// Whether no look ever waits.

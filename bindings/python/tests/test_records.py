@@ -136,6 +136,22 @@ def test_many_at_once(db):
     assert list(db) == [b"b"]
 
 
+def test_a_damaged_record_is_an_error_and_no_miss(tmp_path):
+    place = tmp_path / "disk.hash"
+    with todana.open(place) as db:
+        db.update(crane="one whose bytes will change", heron="whole")
+    (spoiled,) = [path for path in place.glob("*.segment") if b"one whose bytes" in path.read_bytes()]
+    spoiled.write_bytes(spoiled.read_bytes().replace(b"one whose", b"One whose"))
+    with todana.open(place) as db:
+        with pytest.raises(todana.CorruptError, match='record "crane"'):
+            db.get_many(["heron", "crane"])
+        errors = {}
+        assert db.get_many(["crane", "heron", "egret"], errors=errors) == {"heron": b"whole"}
+        assert list(errors) == ["crane"] and isinstance(errors["crane"], todana.CorruptError)
+        with pytest.raises(todana.CorruptError):
+            db.get("crane", "no such record")
+
+
 def test_matches(db):
     db.update({"user:1": "", "user:22": "", "vat": ""})
     assert sorted(db.match_prefix("user:")) == [b"user:1", b"user:22"]

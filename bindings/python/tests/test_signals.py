@@ -1,0 +1,126 @@
+"""Ctrl-C ends a wait."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+PROGRAM = """
+    import os, signal, sys, threading
+    import todana
+
+    # Nobody gets the interpreter from a thread that does not give it up: once the main thread is in the call, and not before, the other one
+    # goes on.
+    sys.setswitchinterval(1000)
+    signal.signal(signal.SIGINT, {handler})
+    db = todana.open(sys.argv[1])
+    db.update(a="1", b="2", n="3")
+    begun, waits, may_end = threading.Event(), threading.Event(), threading.Event()
+
+    def other():
+        t = db.transaction()
+        t["a"] = "of the transaction"
+        begun.set()
+        waits.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        may_end.wait()
+        try:
+            t.commit()
+        except todana.ClosedError:
+            print("aborted")
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    begun.wait()
+    cursor = db.cursor()
+    cursor.jump("b")
+    try:
+        waits.set()
+        {call}
+    except KeyboardInterrupt:
+        print("interrupted")
+    {after}
+    may_end.set()
+    thread.join()
+    print(db.closed or sorted(db.items()))
+    db.close()
+"""
+
+
+def run(place, call, handler="signal.default_int_handler", after="pass"):
+    program = textwrap.dedent(PROGRAM).format(call=call, handler=handler, after=after)
+    # As long as a machine may be busy: what cannot be interrupted does not end at all.
+    ran = subprocess.run([sys.executable, "-c", program, place], capture_output=True, text=True, timeout=120)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout.splitlines()
+
+
+AFTERWARDS = "[(b'a', b'of the transaction'), (b'b', b'2'), (b'n', b'3')]"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "db.transaction()",
+        "db['b'] = '3'",
+        "del db['b']",
+        "db.set_many({'c': '3'})",
+        "db.increment('n')",
+        "db.increment('none')",
+        "db.get_record('b')",
+        "db.seize('b')",
+        "db.setdefault('c', '3')",
+        "db.snapshot()",
+        "db.clear()",
+        "cursor.set_value('3')",
+    ],
+)
+def test_what_waits_for_a_transaction_can_be_interrupted_and_has_done_nothing(place, call):
+    assert run(place, call) == ["interrupted", AFTERWARDS]
+
+
+def test_a_handler_that_raises_nothing_does_not_end_the_wait():
+    # It lets the other thread end its transaction, and the call goes on.
+    lines = run("mem:tree", "db['b'] = '2'; print('written')", handler="lambda *_: may_end.set()")
+    assert lines == ["written", AFTERWARDS]
+
+
+def test_a_handler_may_close_the_database():
+    # It aborts the transaction of the other thread; the call that is under way comes to its end.
+    lines = run("mem:tree", "db['b'] = '3'; print('written')", handler="lambda *_: db.close()")
+    assert lines == ["written", "aborted", "True"]
+
+
+def test_once_it_was_interrupted_the_next_call_is_as_any_other():
+    after = "print(db['b'])\ntry: db['none']\nexcept KeyError: print('missing')"
+    assert run("mem:hash", "db['b'] = '3'", after=after) == ["interrupted", "b'2'", "missing", AFTERWARDS]
+
+
+def test_only_a_signal_is_needed(tmp_path):
+    """From outside, as a terminal sends it."""
+    program = textwrap.dedent(
+        """
+        import sys, threading, todana
+
+        db = todana.open("mem:hash")
+        begun = threading.Event()
+
+        def other():
+            t = db.transaction()
+            begun.set()
+            threading.Event().wait()
+
+        threading.Thread(target=other, daemon=True).start()
+        begun.wait()
+        print("begun", flush=True)
+        db.transaction()
+        """
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "begun\n"
+    child.send_signal(signal.SIGINT)
+    _, complaint = child.communicate(timeout=120)
+    assert complaint.rstrip().endswith("KeyboardInterrupt")
+    assert child.returncode == -signal.SIGINT
