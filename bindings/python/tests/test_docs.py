@@ -1,4 +1,4 @@
-"""The programs of the guide run."""
+"""The programs of the guide and of the README run."""
 
 import pathlib
 import re
@@ -7,18 +7,24 @@ import pytest
 
 import todana
 
-GUIDE = pathlib.Path(__file__).parents[3] / "docs" / "python.md"
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+def programs(page):
+    return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+PROGRAMS = programs("docs/python.md") + programs("bindings/python/README.md")
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_of_the_guide_runs(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(program, str(GUIDE), "exec"), {"__name__": "guide"})
+    exec(compile(program, "guide", "exec"), {"__name__": "guide"})
 
 
 def test_the_guide_has_programs():
-    assert len(PROGRAMS) == 4
+    assert len(PROGRAMS) == 5
 
 
 def test_the_package_says_how_it_is_used():
