@@ -5,6 +5,7 @@ mod running;
 
 use running::{Client, Running, eventually, options};
 use std::collections::BTreeMap;
+use todana::Name;
 use todana_server::Options;
 
 fn start(options: Options) -> (Running, Client) {
@@ -13,6 +14,11 @@ fn start(options: Options) -> (Running, Client) {
     client.send(b"debugtime p\r\n");
     client.expect(b"OK\r\n");
     (server, client)
+}
+
+/// The first database, which these statistics are of.
+fn of(database: &str) -> Options {
+    Options { database: Some(Name::parse(database).unwrap()), ..options() }
 }
 
 fn ask(client: &mut Client, request: &str, answer: &str) {
@@ -37,43 +43,46 @@ fn numbers(client: &mut Client, group: &str) -> BTreeMap<String, u64> {
 
 #[test]
 fn expired_records_are_counted_by_who_removed_them_and_whether_they_were_read() {
-    let (_server, mut client) = start(options());
-    for n in 0..10 {
-        set(&mut client, &format!("short:{n}"), 10, 5);
-        set(&mut client, &format!("long:{n}"), 10, 500);
-        set(&mut client, &format!("stays:{n}"), 0, 5);
+    for database in ["mem:hash", "mem:tree"] {
+        let (_server, mut client) = start(of(database));
+        for n in 0..10 {
+            set(&mut client, &format!("short:{n}"), 10, 5);
+            set(&mut client, &format!("long:{n}"), 10, 500);
+            set(&mut client, &format!("stays:{n}"), 0, 5);
+        }
+        (0..3).for_each(|n| get(&mut client, &format!("short:{n}"), 5));
+        ask(&mut client, "debugtime +10", "OK");
+        // The sweep may have been there first.
+        ask(&mut client, "get short:9", "END");
+        ask(&mut client, "get long:9", "END");
+        eventually("the sweep removes what has expired", || client.stat("curr_items") == "10");
+        let stats = numbers(&mut client, "");
+        assert_eq!(stats["reclaimed"] + stats["crawler_reclaimed"], 20);
+        assert_eq!(stats["expired_unfetched"], 17);
+        assert!(stats["crawler_reclaimed"] >= 18 && stats["crawler_items_checked"] >= 18, "{stats:?}");
+        assert!(stats["lru_crawler_starts"] >= 1);
+        let items = numbers(&mut client, "items");
+        // 66 bytes and 560 by memcached's rule: classes 1 and 9.
+        for (class, number, unread) in [(1, 10, 7), (9, 0, 10)] {
+            let value = |name: &str| items[&format!("items:{class}:{name}")];
+            assert_eq!(value("number"), number);
+            assert_eq!(value("expired_unfetched"), unread);
+            assert_eq!(value("reclaimed") + value("crawler_reclaimed"), 10);
+        }
+        ask(&mut client, "stats reset", "RESET");
+        let stats = numbers(&mut client, "");
+        for name in
+            ["reclaimed", "crawler_reclaimed", "expired_unfetched", "total_items", "cmd_set", "get_hits"]
+        {
+            assert_eq!(stats[name], 0, "{name}");
+        }
+        assert!(stats["bytes_read"] < 100, "{}", stats["bytes_read"]);
+        assert_eq!(stats["curr_items"], 10);
+        assert!(
+            !numbers(&mut client, "items").contains_key("items:9:number"),
+            "nothing is there or has happened"
+        );
     }
-    (0..3).for_each(|n| get(&mut client, &format!("short:{n}"), 5));
-    ask(&mut client, "debugtime +10", "OK");
-    // The sweep may have been there first.
-    ask(&mut client, "get short:9", "END");
-    ask(&mut client, "get long:9", "END");
-    eventually("the sweep removes what has expired", || client.stat("curr_items") == "10");
-    let stats = numbers(&mut client, "");
-    assert_eq!(stats["reclaimed"] + stats["crawler_reclaimed"], 20);
-    assert_eq!(stats["expired_unfetched"], 17);
-    assert!(stats["crawler_reclaimed"] >= 18 && stats["crawler_items_checked"] >= 18, "{stats:?}");
-    assert!(stats["lru_crawler_starts"] >= 1);
-    let items = numbers(&mut client, "items");
-    // 66 bytes and 560 by memcached's rule: classes 1 and 9.
-    for (class, number, unread) in [(1, 10, 7), (9, 0, 10)] {
-        let value = |name: &str| items[&format!("items:{class}:{name}")];
-        assert_eq!(value("number"), number);
-        assert_eq!(value("expired_unfetched"), unread);
-        assert_eq!(value("reclaimed") + value("crawler_reclaimed"), 10);
-    }
-    ask(&mut client, "stats reset", "RESET");
-    let stats = numbers(&mut client, "");
-    for name in ["reclaimed", "crawler_reclaimed", "expired_unfetched", "total_items", "cmd_set", "get_hits"]
-    {
-        assert_eq!(stats[name], 0, "{name}");
-    }
-    assert!(stats["bytes_read"] < 100, "{}", stats["bytes_read"]);
-    assert_eq!(stats["curr_items"], 10);
-    assert!(
-        !numbers(&mut client, "items").contains_key("items:9:number"),
-        "nothing is there or has happened"
-    );
 }
 
 /// As memcached 1.6.18 counts them: no storage command at all, but a refusal, and where there is no memory, by class too.
@@ -125,18 +134,20 @@ fn refused_stores_are_counted_as_refused_whatever_the_command_and_the_length() {
 
 #[test]
 fn ages_are_seconds_since_the_last_use() {
-    let (_server, mut client) = start(options());
-    for n in 0..5 {
-        set(&mut client, &format!("k{n}"), 0, 5);
+    for database in ["mem:hash", "mem:tree"] {
+        let (_server, mut client) = start(of(database));
+        for n in 0..5 {
+            set(&mut client, &format!("k{n}"), 0, 5);
+        }
+        ask(&mut client, "debugtime +50", "OK");
+        (0..4).for_each(|n| get(&mut client, &format!("k{n}"), 5));
+        set(&mut client, "large", 0, 500);
+        ask(&mut client, "debugtime +7", "OK");
+        let items = numbers(&mut client, "items");
+        assert_eq!((items["items:1:age"], items["items:9:age"]), (57, 7));
+        ask(&mut client, "touch k4 0", "TOUCHED");
+        assert_eq!(numbers(&mut client, "items")["items:1:age"], 7);
     }
-    ask(&mut client, "debugtime +50", "OK");
-    (0..4).for_each(|n| get(&mut client, &format!("k{n}"), 5));
-    set(&mut client, "large", 0, 500);
-    ask(&mut client, "debugtime +7", "OK");
-    let items = numbers(&mut client, "items");
-    assert_eq!((items["items:1:age"], items["items:9:age"]), (57, 7));
-    ask(&mut client, "touch k4 0", "TOUCHED");
-    assert_eq!(numbers(&mut client, "items")["items:1:age"], 7);
 }
 
 #[test]

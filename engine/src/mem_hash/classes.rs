@@ -87,7 +87,7 @@ impl Classes {
     }
 
     /// Counts whether an evicted record had been read, and what was known of it.
-    pub(super) fn count_evicted(&mut self, size: usize, seen: Option<Seen>, now: u32) {
+    pub(crate) fn count_evicted(&mut self, size: usize, seen: Option<Seen>, now: u32) {
         let class = self.bounds.of(size);
         let count = &mut self.counts[class];
         count.evicted_unfetched += self.shares[class].evicted.one(seen.map(|seen| seen.fetched));
@@ -97,7 +97,7 @@ impl Classes {
     }
 
     /// Counts whether a record that has expired had been read.
-    pub(super) fn count_expired(&mut self, size: usize, seen: Option<Seen>) {
+    pub(crate) fn count_expired(&mut self, size: usize, seen: Option<Seen>) {
         let class = self.bounds.of(size);
         self.counts[class].expired_unfetched += self.shares[class].expired.one(seen.map(|seen| seen.fetched));
     }

@@ -21,7 +21,7 @@ mod evict;
 mod key;
 mod queue;
 mod record;
-mod sample;
+pub(crate) mod sample;
 mod shard;
 mod uses;
 

@@ -24,15 +24,15 @@ pub(crate) fn thinner(mask: u32) -> u32 {
 
 /// What is known of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// The low bits of the Unix seconds of its last use.
-    pub(super) used_at: u32,
-    pub(super) class: u8,
-    pub(super) fetched: bool,
+    pub(crate) used_at: u32,
+    pub(crate) class: u8,
+    pub(crate) fetched: bool,
 }
 
 impl Seen {
-    pub(super) fn idle_s(self, now: u32) -> u64 {
+    pub(crate) fn idle_s(self, now: u32) -> u64 {
         now.saturating_sub(self.used_at).into()
     }
 }
@@ -53,7 +53,7 @@ impl Kept {
 
 /// The records of one shard that are in the sample, by the low bits of their keys' hashes.
 #[derive(Default)]
-pub(super) struct Sample {
+pub(crate) struct Sample {
     seen: HashMap<u32, Kept, BuildHasherDefault<Spread>>,
     mask: u32,
 }
@@ -61,28 +61,28 @@ pub(super) struct Sample {
 impl Sample {
     /// Whether it is the sample by this mask.
     #[inline]
-    pub(super) fn is_by(&self, mask: u32) -> bool {
+    pub(crate) fn is_by(&self, mask: u32) -> bool {
         self.mask == mask
     }
 
-    pub(super) fn mask(&self) -> u32 {
+    pub(crate) fn mask(&self) -> u32 {
         self.mask
     }
 
     #[inline]
-    pub(super) fn takes(&self, hash: u32) -> bool {
+    pub(crate) fn takes(&self, hash: u32) -> bool {
         hash & self.mask == 0
     }
 
     /// A record has been stored, in place of another one or not. Returns whether there are now too many.
-    pub(super) fn stored(&mut self, hash: u32, class: u8, now: u32) -> bool {
+    pub(crate) fn stored(&mut self, hash: u32, class: u8, now: u32) -> bool {
         let (used_at, fetched) = (AtomicU32::new(now), AtomicBool::new(false));
         self.seen.insert(hash, Kept { used_at, class, fetched });
         self.seen.len() >= SEEN_MAX
     }
 
     /// A record has been read. Under a shared lock: the writes are hardly ever more than one a second.
-    pub(super) fn used(&self, hash: u32, now: u32) {
+    pub(crate) fn used(&self, hash: u32, now: u32) {
         if let Some(kept) = self.seen.get(&hash) {
             if kept.used_at.load(Ordering::Relaxed) != now {
                 kept.used_at.store(now, Ordering::Relaxed);
@@ -93,35 +93,35 @@ impl Sample {
         }
     }
 
-    pub(super) fn get(&self, hash: u32) -> Option<Seen> {
+    pub(crate) fn get(&self, hash: u32) -> Option<Seen> {
         self.seen.get(&hash).map(Kept::seen)
     }
 
     /// A record is gone.
-    pub(super) fn gone(&mut self, hash: u32) {
+    pub(crate) fn gone(&mut self, hash: u32) {
         if self.takes(hash) {
             self.seen.remove(&hash);
         }
     }
 
     /// Leaves those that belong to this sample.
-    pub(super) fn thin(&mut self, mask: u32) {
+    pub(crate) fn thin(&mut self, mask: u32) {
         self.mask = mask;
         self.seen.retain(|hash, _| hash & mask == 0);
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Sample::default();
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, Seen)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, Seen)> {
         self.seen.iter().map(|(hash, seen)| (*hash, seen.seen()))
     }
 }
 
 /// How many of the records to which something happened had never been read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Share {
+pub(crate) struct Share {
     /// Of those in the sample; the old ones count for less and less.
     unfetched: f32,
     known: f32,
@@ -135,7 +135,7 @@ impl Share {
 
     /// One more, of which it is known whether it had been read, or not. Returns how many more had not been: one or none, so
     /// that the sum is never above the number of all and never shrinks.
-    pub(super) fn one(&mut self, fetched: Option<bool>) -> u64 {
+    pub(crate) fn one(&mut self, fetched: Option<bool>) -> u64 {
         let Some(fetched) = fetched else {
             // Of none that are known, half.
             self.rest += (self.unfetched + 0.5) / (self.known + 1.0);
@@ -154,7 +154,7 @@ impl Share {
 
 /// Spreads hashes, some bits of which are zero in all of a sample.
 #[derive(Default)]
-pub(super) struct Spread(u64);
+pub(crate) struct Spread(u64);
 
 impl Hasher for Spread {
     fn finish(&self) -> u64 {

@@ -22,6 +22,7 @@ mod router;
 mod segment;
 mod separators;
 mod structure;
+mod survey;
 mod sweep;
 mod uses;
 
@@ -37,9 +38,10 @@ use segment::{LEAVES_MAX, Segment};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use survey::Sampled;
 use todana_core::{
     Bounded, Buffer, Engine, Error, ErrorKind, MemoryLimit, Ordered, Perishable, Place, Record, Result,
-    Status, UnixSeconds, Visitor, WhenFull,
+    Status, Survey, SurveyedClass, UnixSeconds, Visitor, WhenFull,
 };
 use uses::Uses;
 
@@ -136,6 +138,7 @@ pub struct MemTree {
     hand: Mutex<Vec<u8>>,
     observer: Option<Arc<dyn EvictionObserver>>,
     codecs: Arc<Codecs>,
+    sampled: Arc<Sampled>,
 }
 
 /// Eviction frees at least so much at a time, so that it is not for every write.
@@ -146,12 +149,14 @@ const LEAVES_SHORT: usize = LEAVES_MAX / 4;
 impl MemTree {
     /// An empty tree. Fails with `Invalid` for bounds that do not ascend or are too many, or too many partitions.
     pub fn new(options: MemTreeOptions) -> Result<MemTree> {
+        let has_classes = !options.class_bounds.is_empty();
         let bounds = Arc::new(ClassBounds::new(options.class_bounds)?);
         let count = options.partitions.unwrap_or(16).max(1);
         if count > 4096 {
             return Err(Error::new(ErrorKind::Invalid, "more than 4096 partitions"));
         }
         let budget = Arc::new(Budget::new(options.limit));
+        let sampled = Arc::new(Sampled::new(Arc::clone(&budget), has_classes));
         let shape = match options.compression {
             None => Shape { leaf_max: 1 << 10, record_max: 512, open_max: None },
             Some(Compression { open_bytes }) => {
@@ -162,7 +167,7 @@ impl MemTree {
         let codecs = Arc::new(Codecs::new(Arc::clone(&budget)));
         let partition = |_| {
             let (budget, bounds, codecs) = (Arc::clone(&budget), Arc::clone(&bounds), Arc::clone(&codecs));
-            Padded(RwLock::new(Partition::new(budget, bounds, shape, codecs)))
+            Padded(RwLock::new(Partition::new(budget, bounds, shape, codecs, Arc::clone(&sampled))))
         };
         let partitions: Box<[Padded]> = (0..count).map(partition).collect();
         let slot = partitions[0].0.write().add_segment(Segment::empty(Arc::from(&[][..]), None));
@@ -177,6 +182,7 @@ impl MemTree {
             hand: Mutex::new(Vec::new()),
             observer: options.observer,
             codecs,
+            sampled,
         })
     }
 
@@ -299,7 +305,11 @@ impl Engine for MemTree {
     #[inline]
     fn view(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
         self.note(key);
-        Ok(self.look(key, see).is_some())
+        let seen = self.look(key, |record| {
+            self.sampled.read(key, record.attributes.expiry);
+            see(record);
+        });
+        Ok(seen.is_some())
     }
 
     fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
@@ -360,6 +370,13 @@ impl Engine for MemTree {
         Ok(())
     }
 
+    fn survey(&self) -> Survey {
+        let count = self.partitions[0].0.read().classes.len();
+        let mut classes = vec![SurveyedClass::default(); count];
+        self.sampled.survey(&mut classes);
+        Survey { classes }
+    }
+
     fn status(&self) -> Status {
         let mut status = Status { committed_bytes: self.budget.committed(), ..Status::default() };
         for partition in &self.partitions {
@@ -380,6 +397,11 @@ impl Engine for MemTree {
     }
 
     fn maintain(&self) -> bool {
+        if self.sampled.is_thinned()
+            && self.partitions.iter().all(|partition| partition.0.read().records == 0)
+        {
+            self.sampled.clear();
+        }
         if !self.budget.fits(0) && !self.budget.refuses() {
             return self.evict(EVICTION_STEP, None) > 0;
         }

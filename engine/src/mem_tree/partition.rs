@@ -16,6 +16,7 @@ pub(super) use write::Trouble;
 use super::closed::{self, Codecs, Copies};
 use super::leaf::{self, Body, Entry, Leaf, NewLeaf, Spot};
 use super::segment::Segment;
+use super::survey::Sampled;
 use crate::arena::{Arena, Budget, Effort, Handle, Kind};
 use crate::huge::HugeTable;
 use crate::mem_hash::classes::{ClassBounds, Classes};
@@ -69,6 +70,7 @@ pub(super) struct Partition {
     scratch: Vec<u8>,
     new: NewLeaf,
     codecs: Arc<Codecs>,
+    sampled: Arc<Sampled>,
 }
 
 /// Cache lines of a leaf that are asked for at once: all of most leaves. One after the other, as a search comes to them, each would be waited
@@ -89,6 +91,7 @@ impl Partition {
         bounds: Arc<ClassBounds>,
         shape: Shape,
         codecs: Arc<Codecs>,
+        sampled: Arc<Sampled>,
     ) -> Partition {
         let closing = |open_max| Closing::new(open_max, Copies::new(open_max, Arc::clone(&budget)));
         Partition {
@@ -115,6 +118,7 @@ impl Partition {
             scratch: Vec::new(),
             new: NewLeaf::default(),
             codecs,
+            sampled,
         }
     }
 
@@ -125,6 +129,7 @@ impl Partition {
             self.classes.bounds(),
             self.shape,
             Arc::clone(&self.codecs),
+            Arc::clone(&self.sampled),
         );
         empty.changed = changed;
         // What has gone stays counted.

@@ -188,6 +188,7 @@ impl MemTree {
         let slot = partitions[0].add_segment(Segment::empty(Arc::from(&[][..]), None));
         let location = Location { partition: 0, slot };
         self.router.install(Table { epoch, separators: Separators::default(), locations: vec![location] });
+        self.sampled.clear();
         cleared();
         gone
     }

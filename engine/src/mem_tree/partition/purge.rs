@@ -4,6 +4,7 @@ use super::super::leaf::{Body, Entry, Item, Leaf, NewLeaf};
 use super::{At, Partition, whole};
 use crate::arena::{Handle, Need, NoRoom};
 use crate::mem_hash::EvictionObserver;
+use crate::mem_tree::survey::Happening;
 use crate::mem_tree::uses::Uses;
 use crate::record::Elsewhere;
 use todana_core::{Expiry, SweepAim};
@@ -34,7 +35,7 @@ pub(in crate::mem_tree) struct Looked {
 }
 
 impl Partition {
-    fn expiry_of(&self, leaf: Leaf<'_>, entry: &Entry) -> Expiry {
+    pub(super) fn expiry_of(&self, leaf: Leaf<'_>, entry: &Entry) -> Expiry {
         match &entry.body {
             Body::Whole(parts) => parts.expiry(leaf.bytes()),
             Body::Stub { elsewhere: Elsewhere::Block(block), .. } => {
@@ -173,14 +174,16 @@ impl Partition {
         need: Need,
     ) -> Result<(u64, usize), NoRoom> {
         let leaf = self.leaf(handle);
-        let (mut items, mut gone) = (Vec::new(), Vec::new());
+        let (mut items, mut gone, mut own) = (Vec::new(), Vec::new(), Vec::new());
         for (entry, cause) in leaf.entries().zip(causes) {
             match cause {
                 None => items.push(Item { bytes: leaf.bytes(), entry, prefix: leaf.prefix() }),
                 Some(cause) => {
                     let plain = self.plain_size(leaf, &entry);
                     let expires = self.expiry_of(leaf, &entry) != Expiry::Never;
-                    gone.push((*cause, plain, expires, entry));
+                    self.key_of(leaf, &entry, &mut own);
+                    let hash = self.sampled.hash(&own);
+                    gone.push((*cause, (plain, hash), expires, entry));
                 }
             }
         }
@@ -201,13 +204,13 @@ impl Partition {
             self.replace(slot, leaf_index..leaf_index + 1, &images, &[], need)?;
         }
         let (count, mut bytes) = (gone.len() as u64, 0);
-        for (cause, plain, expires, entry) in gone {
+        for (cause, (plain, hash), expires, entry) in gone {
             bytes += entry.len;
             if let Body::Stub { elsewhere, .. } = entry.body {
                 bytes += plain;
                 self.free_elsewhere(elsewhere);
             }
-            self.count_leaving(cause, plain, expires);
+            self.count_leaving(cause, (plain, hash), expires);
         }
         if !images.is_empty() {
             self.join_if_sparse(slot, leaf_index);
@@ -219,7 +222,10 @@ impl Partition {
         Ok((count, bytes))
     }
 
-    fn count_leaving(&mut self, cause: Cause, plain: usize, expires: bool) {
+    /// `hash`: what its key is sampled by.
+    fn count_leaving(&mut self, cause: Cause, (plain, hash): (usize, Option<u64>), expires: bool) {
+        let seen = hash.and_then(|hash| self.sampled.seen(hash));
+        hash.into_iter().for_each(|hash| self.sampled.note(hash, Happening::Removed));
         self.records -= 1;
         self.classes.remove(plain);
         let class = self.classes.class_of(plain);
@@ -230,12 +236,17 @@ impl Partition {
                 class.evictions += 1;
                 class.evictions_with_expiry += u64::from(expires);
                 class.evictions_by_writes += u64::from(!by_housekeeping);
+                self.classes.count_evicted(plain, seen, self.sampled.now());
             }
             Cause::Displaced => {
                 self.reclaimed += 1;
                 class.reclaimed += 1;
+                self.classes.count_expired(plain, seen);
             }
-            Cause::Swept => class.swept += 1,
+            Cause::Swept => {
+                class.swept += 1;
+                self.classes.count_expired(plain, seen);
+            }
         }
     }
 }

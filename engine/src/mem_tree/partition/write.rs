@@ -6,10 +6,11 @@ use super::super::separators::between;
 use super::{At, Partition, whole};
 use crate::arena::{Arena, Handle, Kind, Need, NoRoom};
 use crate::huge::{self, HugeRecord};
+use crate::mem_tree::survey::Happening;
 use crate::record::{BLOCK_RECORD_MAX, Elsewhere, KEY_LEN_MAX, VALUE_LEN_MAX};
 use std::ops::Range;
 use std::sync::Arc;
-use todana_core::{Action, Attributes, Error, ErrorKind, Record, SharedBytes, Visitor};
+use todana_core::{Action, Attributes, Error, ErrorKind, Expiry, Record, SharedBytes, Visitor};
 
 /// A leaf that has become shorter than one such part of the longest joins a neighbour, if both together leave one free.
 const SPARSE_PART: usize = 4;
@@ -48,6 +49,15 @@ enum Plan {
     RetagHuge(u32, Attributes),
 }
 
+/// What a visit comes to.
+struct Foreseen {
+    /// Of its key.
+    hash: u64,
+    happening: Happening,
+    /// The plain size of the record that it ends, if that has expired.
+    expired: Option<usize>,
+}
+
 impl Partition {
     /// Runs a visitor on a key of this segment.
     pub(in crate::mem_tree) fn visit(
@@ -63,9 +73,12 @@ impl Partition {
         let spot = self.seek(at.handle, key);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
-        let outcome = self
-            .plan(key, at, &spot, visitor, &mut scratch)
-            .and_then(|plan| self.carry_out(plan, key, at, &spot, visitor, &scratch));
+        let outcome = self.plan(key, at, &spot, visitor, &mut scratch).and_then(|plan| {
+            let foreseen = self.foresee(key, at, &spot, &plan);
+            self.carry_out(plan, key, at, &spot, visitor, &scratch)?;
+            self.count_visit(foreseen);
+            Ok(())
+        });
         // One long record must not leave a long buffer behind.
         if scratch.capacity() > 4 * self.shape.record_max {
             scratch = Vec::new();
@@ -136,6 +149,42 @@ impl Partition {
             None => huge::share(record.value, &self.budget)?,
         };
         Ok(Plan::PutHuge(HugeRecord { key: key.into(), hash: 0, value, attributes: record.attributes }))
+    }
+
+    /// What a plan will have come to, for statistics; `None` where nobody asks for them.
+    #[inline]
+    fn foresee(&self, key: &[u8], at: At, spot: &Spot, plan: &Plan) -> Option<Foreseen> {
+        let hash = self.sampled.hash(key)?;
+        let happening = match plan {
+            Plan::Nothing if spot.found.is_none() => Happening::Nothing,
+            Plan::Nothing | Plan::RetagHuge(..) => Happening::Used,
+            Plan::Put { need: Need::Upkeep, .. } | Plan::PutInBlock { need: Need::Upkeep, .. } => {
+                Happening::Used
+            }
+            Plan::Put { plain, .. } | Plan::PutInBlock { plain, .. } => {
+                Happening::Stored { class: self.classes.of(*plain) }
+            }
+            Plan::PutHuge(record) => Happening::Stored { class: self.classes.of(record.plain_size()) },
+            Plan::Remove => Happening::Removed,
+        };
+        let ends = matches!(happening, Happening::Stored { .. } | Happening::Removed);
+        let expired = spot.found.as_ref().filter(|_| ends).and_then(|entry| {
+            let leaf = self.leaf(at.handle);
+            let expiry = self.expiry_of(leaf, entry);
+            let is_over = expiry != Expiry::Never && !expiry.is_live(self.budget.now());
+            is_over.then(|| self.plain_size(leaf, entry))
+        });
+        Some(Foreseen { hash, happening, expired })
+    }
+
+    /// Counts what was foreseen.
+    #[inline]
+    fn count_visit(&mut self, foreseen: Option<Foreseen>) {
+        let Some(Foreseen { hash, happening, expired }) = foreseen else { return };
+        if let Some(plain) = expired {
+            self.classes.count_expired(plain, self.sampled.seen(hash));
+        }
+        self.sampled.note(hash, happening);
     }
 
     fn carry_out(

@@ -1,0 +1,133 @@
+//! A sample of the records, of which more is known than leaves tell: as `mem_hash` has it, by the hashes of keys. It is the whole tree's,
+//! as records go from one partition to another. For statistics alone: who gives no size classes is told none, and pays nothing.
+
+use crate::arena::Budget;
+use crate::mem_hash::sample::{Sample, Seen};
+use parking_lot::{RwLock, RwLockWriteGuard};
+use rapidhash::v3::RapidSecrets;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use todana_core::{Expiry, SurveyedClass};
+
+/// So that those who write side by side rarely meet.
+const SHARDS: usize = 8;
+
+/// What has happened to a record.
+#[derive(Clone, Copy)]
+pub(super) enum Happening {
+    Nothing,
+    /// It was looked at, and stays.
+    Used,
+    /// It was put in, in this size class.
+    Stored {
+        class: u8,
+    },
+    Removed,
+}
+
+pub(super) struct Sampled {
+    /// By the highest bits of the hash. Held within a partition's lock.
+    shards: [RwLock<Sample>; SHARDS],
+    secrets: RapidSecrets,
+    budget: Arc<Budget>,
+    is_wanted: bool,
+}
+
+impl Sampled {
+    pub(super) fn new(budget: Arc<Budget>, is_wanted: bool) -> Sampled {
+        let seed = RandomState::new().hash_one(std::process::id());
+        let shards = std::array::from_fn(|_| RwLock::default());
+        Sampled { shards, secrets: RapidSecrets::seed(seed), budget, is_wanted }
+    }
+
+    /// What a key is sampled by; `None` if nothing is.
+    #[inline]
+    pub(super) fn hash(&self, key: &[u8]) -> Option<u64> {
+        self.is_wanted.then(|| rapidhash::v3::rapidhash_v3_seeded(key, &self.secrets))
+    }
+
+    #[inline]
+    fn takes(&self, hash: u64) -> bool {
+        hash as u32 & self.budget.sample_mask() == 0
+    }
+
+    fn shard(&self, hash: u64) -> &RwLock<Sample> {
+        &self.shards[(hash >> 61) as usize]
+    }
+
+    /// A shard, after it has followed the others.
+    fn to_change(&self, hash: u64) -> RwLockWriteGuard<'_, Sample> {
+        let mut shard = self.shard(hash).write();
+        let mask = self.budget.sample_mask();
+        if !shard.is_by(mask) {
+            shard.thin(mask);
+        }
+        shard
+    }
+
+    // Only differences count.
+    pub(super) fn now(&self) -> u32 {
+        self.budget.now().0 as u32
+    }
+
+    /// Notes a read. What has expired is not read, though it is looked at.
+    #[inline]
+    pub(super) fn read(&self, key: &[u8], expiry: Expiry) {
+        if let Some(hash) = self.hash(key)
+            && self.takes(hash)
+            && expiry.is_live(self.budget.now())
+        {
+            self.shard(hash).read().used(hash as u32, self.now());
+        }
+    }
+
+    /// What is known of the record of this hash.
+    pub(super) fn seen(&self, hash: u64) -> Option<Seen> {
+        if self.takes(hash) { self.shard(hash).read().get(hash as u32) } else { None }
+    }
+
+    /// Notes what has happened to the record of this hash.
+    #[inline]
+    pub(super) fn note(&self, hash: u64, happening: Happening) {
+        if !self.takes(hash) {
+            return;
+        }
+        match happening {
+            Happening::Nothing => {}
+            Happening::Used => self.shard(hash).read().used(hash as u32, self.now()),
+            Happening::Removed => self.to_change(hash).gone(hash as u32),
+            Happening::Stored { class } => {
+                let mut shard = self.to_change(hash);
+                // The mask may have changed since it was asked.
+                if shard.takes(hash as u32) && shard.stored(hash as u32, class, self.now()) {
+                    let mask = self.budget.thin_sample(shard.mask());
+                    shard.thin(mask);
+                }
+            }
+        }
+    }
+
+    /// There are no records: all that come are in the sample again.
+    pub(super) fn clear(&self) {
+        self.shards.iter().for_each(|shard| shard.write().clear());
+        self.budget.widen_sample();
+    }
+
+    /// Whether some records are left out.
+    pub(super) fn is_thinned(&self) -> bool {
+        self.is_wanted && self.budget.sample_mask() != 0
+    }
+
+    /// What the sample tells of each class.
+    pub(super) fn survey(&self, classes: &mut [SurveyedClass]) {
+        let (now, mask) = (self.now(), self.budget.sample_mask());
+        for shard in &self.shards {
+            for (_, seen) in shard.read().iter().filter(|(hash, _)| hash & mask == 0) {
+                if let Some(class) = classes.get_mut(usize::from(seen.class)) {
+                    class.records += 1;
+                    class.age_s = seen.idle_s(now).max(class.age_s);
+                }
+            }
+        }
+    }
+}
