@@ -1,6 +1,6 @@
 //! What engines offer whose records outlive the process.
 
-use crate::{Action, Result};
+use crate::{Action, Error, Result};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -48,6 +48,17 @@ pub trait Durable: Send + Sync {
 
     /// What it takes on disk.
     fn usage(&self) -> Usage;
+
+    /// What housekeeping could not do, and why: compaction has met damage, or the disk is full. `None` while all is well. Never waits for the disk.
+    fn trouble(&self) -> Option<Error> {
+        None
+    }
+
+    /// How many damaged records have been overwritten or removed since the opening, and what was wrong with the last of them. Never waits
+    /// for the disk.
+    fn damaged_records(&self) -> Option<(u64, Error)> {
+        None
+    }
 }
 
 /// What an engine takes on disk.
@@ -64,12 +75,23 @@ pub struct Usage {
 /// A file of an engine's, as long as it was at some moment.
 #[derive(Clone)]
 pub struct FrozenFile {
-    /// What its name is made of; files ascend by it.
+    /// What is in it. Those with records come first.
+    pub kind: FrozenKind,
+    /// What its name is made of; files of a kind ascend by it.
     pub number: u64,
     /// Bytes of it that count.
     pub len: u64,
     /// What is in it.
     pub content: Arc<dyn FrozenContent>,
+}
+
+/// What is in a [`FrozenFile`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrozenKind {
+    /// Records.
+    Records,
+    /// What values of records are compressed with.
+    Dictionary,
 }
 
 /// The content of a [`FrozenFile`].

@@ -6,6 +6,7 @@
 //!   that was asked for.
 //! - `opening`: memory of the index, and seconds to open after a clean close and after a kill.
 //! - `commits`: writes a second that are on disk one by one, by threads.
+//! - `packing`: what values of some hundred bytes of JSON take as they are, and compressed; CPU time of a set and a get.
 //!
 //! Run: `cargo bench -p todana-engine --bench disk_hash -- QUESTION [RECORDS [DIRECTORY [SHAPE]]]`; all questions without arguments.
 
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use todana_core::{Durable, Engine};
-use todana_engine::{DiskHash, DiskHashOptions};
+use todana_engine::{DiskHash, DiskHashOptions, ValueCompression};
 use visitor::Set;
 
 /// CPU seconds of this thread.
@@ -239,6 +240,92 @@ fn opening(records: Option<u64>, directory: &Path) {
     }
 }
 
+/// A record of an application: a user, a cart, or a session.
+fn json(n: u64) -> Vec<u8> {
+    let x = arbitrary(n);
+    let (one, two) = (arbitrary(x), arbitrary(x ^ 1));
+    let names = ["Ada", "Grace", "Linus", "Barbara", "Edsger", "Donald", "Margaret", "Ken"];
+    let cities = ["Amsterdam", "Berlin", "Cairo", "Dublin", "Kyoto", "Lisbon", "Oslo", "Prague"];
+    match n % 3 {
+        0 => format!(
+            "{{\"id\":{n},\"name\":\"{}\",\"email\":\"{:x}@example.com\",\"city\":\"{}\",\"created_at\":\"2026-{:02}-{:02}T{:02}:{:02}:00Z\",\"active\":{},\"score\":{}}}",
+            names[x as usize % 8],
+            one >> 40,
+            cities[two as usize % 8],
+            x % 12 + 1,
+            one % 28 + 1,
+            two % 24,
+            x % 60,
+            one.is_multiple_of(2),
+            two % 1000
+        ),
+        1 => {
+            let item = |m: u64| {
+                let y = arbitrary(x ^ m);
+                format!("{{\"sku\":\"{:08x}\",\"quantity\":{},\"price_cents\":{}}}", y >> 32, y % 9 + 1, y % 65_536)
+            };
+            let items: Vec<String> = (0..x % 4 + 1).map(item).collect();
+            let items = items.join(",");
+            format!("{{\"cart\":{n},\"currency\":\"EUR\",\"items\":[{items}],\"coupon\":null,\"updated\":{}}}", 1_700_000_000 + one % 90_000_000)
+        }
+        _ => format!(
+            "{{\"session\":\"{one:016x}{two:016x}\",\"user_id\":{},\"ip\":\"10.{}.{}.{}\",\"user_agent\":\"Mozilla/5.0 (X11; Linux x86_64; rv:{}.0) Gecko/20100101 Firefox/{}.0\"}}",
+            x % 90_000_000,
+            x % 256,
+            one % 256,
+            two % 256,
+            90 + x % 50,
+            90 + x % 50
+        ),
+    }
+    .into_bytes()
+}
+
+fn packing(records: Option<u64>, directory: &Path) {
+    let records = records.unwrap_or(500_000);
+    let values: Vec<Vec<u8>> = (0..records).map(json).collect();
+    let plain: usize = values.iter().map(Vec::len).sum();
+    println!("# packing: {records} records of 16/{} bytes; CPU microseconds each", plain as u64 / records);
+    for (name, compression) in [("plain", None), ("zstd", Some(ValueCompression::default()))] {
+        let path = fresh(directory);
+        let options = DiskHashOptions { compression, ..DiskHashOptions::default() };
+        let hash = DiskHash::open(&path, options).expect("it opens");
+        let mut longest = Duration::ZERO;
+        let mut write = |from: u64| {
+            each(records, || {
+                for n in 0..records {
+                    let value = &values[((n + from) % records) as usize];
+                    hash.visit(&key(n, 16), &mut Set(value)).expect("it is stored");
+                    if n.is_multiple_of(256) {
+                        let start = Instant::now();
+                        while hash.maintain() {}
+                        longest = longest.max(start.elapsed());
+                    }
+                }
+            })
+        };
+        let load = write(0);
+        let update = write(1);
+        let mut sum = 0;
+        let get = each(records, || {
+            for n in 0..records {
+                let key = key(arbitrary(n) % records, 16);
+                hash.view(&key, &mut |record| sum += record.value.len()).expect("it is read");
+            }
+        });
+        let usage = hash.usage();
+        println!(
+            "{name:5}: load {load:.3} update {update:.3} get {get:.3}; live bytes / bytes of values {:.3}, files {:.3}; the longest step of housekeeping {:.0} ms",
+            usage.live_bytes as f64 / plain as f64,
+            usage.bytes as f64 / plain as f64,
+            longest.as_secs_f64() * 1e3
+        );
+        assert!(sum > 0);
+        drop(hash);
+        let _ = std::fs::remove_dir_all(&path);
+    }
+}
+
 fn commits(_: Option<u64>, directory: &Path) {
     println!("# commits: writes a second, each on disk before the next one of its thread");
     for threads in [1, 2, 4, 8, 16] {
@@ -276,6 +363,7 @@ fn main() {
         ("space", space),
         ("opening", opening),
         ("commits", commits),
+        ("packing", packing),
     ] {
         if question == name || question == "all" && name != "mapped" {
             ask(records, &directory);

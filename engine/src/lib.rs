@@ -14,8 +14,9 @@ mod mem_hash;
 mod mem_tree;
 mod raw;
 mod record;
+mod value_buffer;
 
-pub use disk_hash::{DiskHash, DiskHashOptions, HashDamage, HashSalvage};
+pub use disk_hash::{DiskHash, DiskHashOptions, HashDamage, HashSalvage, ValueCompression};
 pub use disk_tree::{DiskTree, DiskTreeOptions};
 pub use mem_hash::{EvictionObserver, MemHash, MemHashOptions};
 pub use mem_tree::{Compression, MemTree, MemTreeOptions};

@@ -236,8 +236,10 @@ impl Options {
                     "database \"{name}\": a server does not serve a database for reading only"
                 ));
             }
-            if tuning.compress && name.kind != Kind::MemTree {
-                return wrong(format!("database \"{name}\": only mem:tree is compressed (opts=c, zcomp=)"));
+            if tuning.compress && !matches!(name.kind, Kind::MemTree | Kind::DiskHash) {
+                return wrong(format!(
+                    "database \"{name}\": only mem:tree and PATH.hash are compressed (opts=c, zcomp=)"
+                ));
             }
             if tuning.records_max.is_some() && self.refuse_when_full {
                 return wrong(format!(
@@ -357,8 +359,14 @@ mod tests {
     }
 
     #[test]
-    fn only_a_tree_in_memory_is_asked_to_compress() {
-        for (name, is_done) in [("%#opts=c", true), ("mem:tree#zcomp=lz", true), ("*#opts=c", false)] {
+    fn only_a_tree_in_memory_and_a_hash_on_disk_are_asked_to_compress() {
+        let names = [
+            ("%#opts=c", true),
+            ("mem:tree#zcomp=lz", true),
+            ("x.hash#zcomp=zstd", true),
+            ("*#opts=c", false),
+        ];
+        for (name, is_done) in names {
             let name = Name::parse(name).unwrap();
             let options = Options { database: Some(name), ..Options::default() };
             assert_eq!(options.validate().is_ok(), is_done, "{:?}", options.database);

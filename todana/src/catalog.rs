@@ -5,7 +5,7 @@ use crate::{Database, Kind, Name};
 use std::path::Path;
 use std::sync::Arc;
 use todana_core::{Engine, Error, ErrorKind, Result};
-use todana_engine::{DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions};
+use todana_engine::{DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, ValueCompression};
 
 /// The databases of a server, in the order in which they were named. There is at least one.
 pub struct Catalog {
@@ -104,7 +104,8 @@ impl Name {
             Kind::MemHash | Kind::MemTree => None,
             Kind::DiskHash => {
                 let (disk, is_mapped) = (Arc::clone(disk), !self.tuning.unmapped);
-                let options = DiskHashOptions { disk, is_mapped, ..DiskHashOptions::default() };
+                let compression = self.tuning.compress.then(ValueCompression::default);
+                let options = DiskHashOptions { disk, is_mapped, compression, ..DiskHashOptions::default() };
                 Some(Box::new(DiskHash::open(path, options)?))
             }
             Kind::DiskTree => {

@@ -109,6 +109,46 @@ fn no_bit_of_the_stream_of_a_hash_can_change_and_none_be_missing() {
 }
 
 #[test]
+fn a_compressed_hash_is_backed_up_with_its_dictionaries_and_told_when_one_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = |number: u32| {
+        format!(
+            "{{\"id\":{number},\"name\":\"user {number}\",\"roles\":[\"reader\",\"editor\"],\"active\":true,\"score\":{}}}",
+            number % 977
+        )
+    };
+    let db = Db::open(&format!("{}#zcomp=zstd", folder.path().join("x.hash").display())).unwrap();
+    for number in 0..30_000 {
+        db.set(format!("key {number}").as_bytes(), text(number).as_bytes()).unwrap();
+    }
+    while !folder.path().join("x.hash/001.dictionary").exists() {
+        db.database().maintain();
+    }
+    for number in 0..1000 {
+        db.set(format!("key {number}").as_bytes(), text(number).as_bytes()).unwrap();
+    }
+    let saved = folder.path().join("saved");
+    receive(&stream(&db), &saved).unwrap();
+    let check = || verify(Arc::new(SystemDisk), &saved, &mut |_| ()).unwrap().damages;
+    assert_eq!(check(), [] as [&str; 0]);
+    let again = restore(&saved, &folder.path().join("again.hash")).unwrap();
+    assert_eq!(again.count(), 30_000);
+    for number in [0, 999, 1000, 29_999] {
+        assert_eq!(again.get(format!("key {number}").as_bytes()).unwrap(), Some(text(number).into_bytes()));
+    }
+    let dictionary = saved.join("hash/001.dictionary");
+    let mut bytes = std::fs::read(&dictionary).unwrap();
+    bytes[100] ^= 1;
+    std::fs::write(&dictionary, bytes).unwrap();
+    assert!(check().iter().any(|damage| damage.contains("001.dictionary")), "{:?}", check());
+    let error = restore(&saved, &folder.path().join("bad.hash")).expect_err("it is damaged");
+    assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("001.dictionary"), "{error}");
+    std::fs::remove_file(&dictionary).unwrap();
+    assert!(check().iter().any(|damage| damage.contains("001.dictionary")), "{:?}", check());
+    assert!(restore(&saved, &folder.path().join("bad.hash")).is_err());
+}
+
+#[test]
 fn no_byte_of_the_backup_of_a_hash_changes_unseen() {
     let folder = tempfile::tempdir().unwrap();
     let db = open(&folder.path().join("x.hash"));

@@ -61,7 +61,7 @@ impl DiskHash {
                 }
                 (Action::Put(record), _) => {
                     // Here a shared value is copied, too: the batch is in memory as a whole.
-                    self.encode(key, &Record { shared: None, ..record }, &mut room.new)?;
+                    self.encode(key, &Record { shared: None, ..record }, &mut room.new, &mut room.other)?;
                     bytes.extend_from_slice(&room.new);
                     Some(record.attributes.expiry)
                 }

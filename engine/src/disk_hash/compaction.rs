@@ -110,15 +110,8 @@ pub(super) struct Housekeeping {
     pub(super) index: Option<IndexWriter>,
     /// Bytes that had been appended when the index was last written down.
     pub(super) indexed_bytes: u64,
-    trouble: Option<Error>,
     /// Copies under way, which need all files that there are.
     pub(super) copies: usize,
-}
-
-impl Housekeeping {
-    pub(super) fn trouble(&self) -> Option<Error> {
-        self.trouble.clone()
-    }
 }
 
 impl DiskHash {
@@ -136,13 +129,14 @@ impl DiskHash {
                     error.kind() != ErrorKind::Corrupt
                         || !self.log.table().0.slots.iter().flatten().any(is_damaged)
                 };
-                if !has_more && house.trouble.as_ref().is_some_and(is_over) {
-                    house.trouble = None;
+                let mut trouble = self.trouble.lock();
+                if !has_more && trouble.as_ref().is_some_and(is_over) {
+                    *trouble = None;
                 }
                 has_more
             }
             Err(error) => {
-                house.trouble = Some(error);
+                *self.trouble.lock() = Some(error);
                 false
             }
         }

@@ -3,11 +3,11 @@
 
 use super::DiskHash;
 use super::segment::{Segment, unreadable, unwritable};
-use crate::disk::Disk;
+use crate::disk::{Disk, File};
 use std::io::IoSlice;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana_core::{Error, ErrorKind, FrozenContent, FrozenFile, Result};
+use todana_core::{Error, ErrorKind, FrozenContent, FrozenFile, FrozenKind, Result};
 
 const PIECE: usize = 1 << 20;
 
@@ -34,11 +34,24 @@ impl DiskHash {
     /// What a segment holds can be read through the open file even when housekeeping has removed its name.
     pub(super) fn freeze_files(&self) -> Result<Vec<FrozenFile>> {
         let frozen = |(len, segment): (u64, Arc<Segment>)| FrozenFile {
+            kind: FrozenKind::Records,
             number: segment.number,
             len,
             content: segment,
         };
-        Ok(self.segments_now()?.into_iter().map(frozen).collect())
+        let mut files: Vec<FrozenFile> = self.segments_now()?.into_iter().map(frozen).collect();
+        // Looked for afterwards: those that the segments name are there by now.
+        for (number, dictionary) in self.dictionaries.iter() {
+            let path = dictionary.path.clone();
+            let file = self.log.disk.open(&path, false).map_err(|error| unreadable(&path, &error))?;
+            files.push(FrozenFile {
+                kind: FrozenKind::Dictionary,
+                number: number as u64,
+                len: dictionary.len,
+                content: Arc::new(FrozenDictionary { path, file }),
+            });
+        }
+        Ok(files)
     }
 
     fn copy_files(&self, disk: &dyn Disk, to: &Path) -> Result<()> {
@@ -51,8 +64,8 @@ impl DiskHash {
             disk.remove(&path).map_err(|error| unwritable(&path, &error))?;
         }
         disk.make_directory(&partial).map_err(|error| unwritable(&partial, &error))?;
-        for (len, segment) in self.segments_now()? {
-            copy_file(disk, &segment, len, &partial)?;
+        for FrozenFile { len, content, .. } in self.freeze_files()? {
+            copy_file(disk, &*content, len, &partial)?;
         }
         let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         disk.sync_directory(&partial).map_err(|error| unwritable(&partial, &error))?;
@@ -71,15 +84,30 @@ impl FrozenContent for Segment {
     }
 }
 
-fn copy_file(disk: &dyn Disk, segment: &Arc<Segment>, len: u64, to: &Path) -> Result<()> {
-    let path = to.join(segment.path.file_name().unwrap_or_default());
+struct FrozenDictionary {
+    path: PathBuf,
+    file: Box<dyn File>,
+}
+
+impl FrozenContent for FrozenDictionary {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize> {
+        self.file.read_at(offset, into).map_err(|error| unreadable(&self.path, &error))
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn copy_file(disk: &dyn Disk, content: &dyn FrozenContent, len: u64, to: &Path) -> Result<()> {
+    let path = to.join(content.path().file_name().unwrap_or_default());
     let file = disk.create(&path).map_err(|error| unwritable(&path, &error))?;
     let mut piece = vec![0; PIECE.min(len as usize)];
     let mut at = 0;
     while at < len {
         let wanted = PIECE.min((len - at) as usize);
-        if segment.read_at(at, &mut piece[..wanted])? < wanted {
-            return Err(unreadable(&segment.path, &std::io::ErrorKind::UnexpectedEof.into()));
+        if content.read_at(at, &mut piece[..wanted])? < wanted {
+            return Err(unreadable(content.path(), &std::io::ErrorKind::UnexpectedEof.into()));
         }
         let written = file.write_at(at, &mut [IoSlice::new(&piece[..wanted])]);
         written.map_err(|error| unwritable(&path, &error))?;

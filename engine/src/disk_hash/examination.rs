@@ -1,5 +1,6 @@
 //! Reading a segment's file by itself, without opening the database that it is of.
 
+use super::dictionary::{self, DICTIONARIES_MAX, dictionary_name};
 use super::entry;
 use super::segment::{HEADER_LEN, Header, SEGMENT_MAGIC, Segment, corrupt, unreadable};
 use super::walk::{CHUNK, walk};
@@ -29,13 +30,30 @@ pub(super) fn examine(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> 
         return Err(corrupt(path, 0, "it has another number than its name"));
     }
     let segment = Segment::new((number, 0), path.to_path_buf(), file, seed, 0, false);
-    let mut records = 0;
-    let end = walk(&segment, HEADER_LEN as u64, len, CHUNK, &mut |_, head, _| {
+    let (mut records, mut dictionary) = (0, 0);
+    let end = walk(&segment, HEADER_LEN as u64, len, CHUNK, &mut |at, head, _| {
         records += u64::from(head.kind == entry::PUT);
+        let named = head.packing.map_or(0, |packing| packing.dictionary);
+        if u32::from(named) > header.extra {
+            return Err(segment
+                .corrupt(at, &format!("it is compressed with dictionary {named}, which does not count")));
+        }
+        dictionary = named.max(dictionary);
         Ok(true)
     })?;
     if end < len {
         return Err(corrupt(path, end, "the checksum of the entry differs"));
     }
+    if dictionary > 0 {
+        let path = path.with_file_name(dictionary_name(dictionary.into()));
+        dictionary::read(disk, &path, dictionary.into())?;
+    }
     Ok(records)
+}
+
+/// Reads a dictionary and checks it; returns the database that it is of.
+pub(super) fn examine_dictionary(disk: &dyn Disk, path: &Path, number: u64) -> Result<[u8; 16]> {
+    let number = usize::try_from(number).unwrap_or(DICTIONARIES_MAX + 1);
+    let (identity, _) = dictionary::read(disk, path, number)?;
+    Ok(identity.database_id)
 }

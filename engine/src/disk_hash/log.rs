@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use todana_core::{Error, ErrorKind, Result};
 
 /// Entries of half of this are written by themselves, however long the buffer is.
@@ -68,6 +68,8 @@ pub(crate) struct Log {
     segment_min: u64,
     segment_max: u64,
     is_mapped: bool,
+    /// Dictionaries that headers of segments count.
+    dictionaries: AtomicUsize,
     head: RwLock<Head>,
     table: Mutex<Arc<Table>>,
     /// Counts changes of the table.
@@ -90,6 +92,7 @@ pub(crate) struct LogOptions {
     pub(crate) is_mapped: bool,
     /// Bytes of the log that were read at the opening.
     pub(crate) replayed: u64,
+    pub(crate) dictionaries: usize,
 }
 
 /// An entry that was found: what it says, and its bytes where they need not be copied.
@@ -131,8 +134,14 @@ impl Log {
         let bytes = table.slots.iter().flatten().map(|segment| segment.len()).sum();
         let number = last_number + 1;
         let limit = segment_limit(bytes, &options);
-        let (segment, buffer) =
-            create(&*disk, &directory, identity, openings, &table, number, (limit, options.is_mapped))?;
+        let (segment, buffer) = create(
+            &*disk,
+            &directory,
+            (identity, openings, options.dictionaries),
+            &table,
+            number,
+            (limit, options.is_mapped),
+        )?;
         let mut table = table;
         table.put(Arc::clone(&segment));
         let until = Position { number, offset: 0 };
@@ -158,6 +167,7 @@ impl Log {
             segment_min: options.segment_min,
             segment_max: options.segment_max,
             is_mapped: options.is_mapped,
+            dictionaries: AtomicUsize::new(options.dictionaries),
             bytes: AtomicU64::new(bytes + head.segment.len()),
             leaving: AtomicU64::new(0),
             appended: AtomicU64::new(options.replayed),
@@ -167,6 +177,11 @@ impl Log {
             synced: Mutex::new(Synced { until, is_busy: false, trouble: None }),
             wake: Condvar::new(),
         })
+    }
+
+    /// Dictionaries that headers of segments count.
+    pub(crate) fn dictionaries(&self) -> usize {
+        self.dictionaries.load(Ordering::Relaxed)
     }
 
     /// Bytes of all segments that count.
@@ -426,8 +441,7 @@ fn segment_limit(bytes: u64, options: &LogOptions) -> u64 {
 fn create(
     disk: &dyn Disk,
     directory: &std::path::Path,
-    identity: Identity,
-    openings: u32,
+    (identity, openings, dictionaries): (Identity, u32, usize),
     table: &Table,
     number: u64,
     (limit, is_mapped): (u64, bool),
@@ -436,7 +450,9 @@ fn create(
         Error::new(ErrorKind::Full, format!("{} holds as many segments as it can", directory.display()))
     })?;
     let mut buffer = Vec::new();
-    buffer.extend_from_slice(&Header { identity, openings, number, extra: 0 }.encode(SEGMENT_MAGIC));
+    buffer.extend_from_slice(
+        &Header { identity, openings, number, extra: dictionaries as u32 }.encode(SEGMENT_MAGIC),
+    );
     let seed = entry::four(&buffer, 60);
     let segments = table.by_age();
     let mut census = Vec::with_capacity(8 + segments.len() * 16);
@@ -631,6 +647,17 @@ impl Appender<'_> {
         Ok(())
     }
 
+    /// Begins a segment whose header counts so many dictionaries. When it fails nothing has changed.
+    pub(crate) fn begin_segment(&mut self, dictionaries: usize) -> Result<()> {
+        if let Some(trouble) = &self.head.trouble {
+            return Err(trouble.clone());
+        }
+        let before = self.log.dictionaries.swap(dictionaries, Ordering::Relaxed);
+        self.roll(0).inspect_err(|_| self.log.dictionaries.store(before, Ordering::Relaxed))?;
+        self.mark();
+        Ok(())
+    }
+
     /// Begins a new segment.
     fn roll(&mut self, needed: u64) -> Result<()> {
         self.flush()?;
@@ -642,6 +669,7 @@ impl Appender<'_> {
             segment_max: log.segment_max,
             is_mapped: log.is_mapped,
             replayed: 0,
+            dictionaries: log.dictionaries(),
         };
         let limit = segment_limit(log.bytes(), &options);
         let mut shared = log.table.lock();
@@ -649,8 +677,7 @@ impl Appender<'_> {
         let (segment, buffer) = create(
             &*log.disk,
             &log.directory,
-            log.identity,
-            log.openings,
+            (log.identity, log.openings, log.dictionaries()),
             &shared,
             number,
             (limit.max(needed), log.is_mapped),

@@ -22,11 +22,14 @@ mod cache;
 mod compaction;
 mod copy;
 mod damaged;
+mod dictionary;
 mod entry;
 mod examination;
 mod index_file;
 mod log;
 mod opening;
+mod options;
+mod packing;
 mod page;
 mod salvage;
 mod scan;
@@ -34,76 +37,37 @@ mod scratch;
 mod segment;
 mod shard;
 mod sweep;
+mod training;
 mod walk;
 
-use crate::disk::{Disk, SystemDisk};
+use crate::disk::Disk;
+use crate::value_buffer::ValueBuffer;
 use compaction::Housekeeping;
 use damaged::Passed;
+use dictionary::Dictionaries;
 use entry::Head;
 use log::{Appended, Fetched, Log};
+pub use options::DiskHashOptions;
+use packing::{Lent, Packer, Unpacker};
 use page::{Slot, class_of, least_len, tag_of};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use salvage::{HashDamage, HashSalvage};
 use scratch::{Room, Scratch};
-use segment::Table;
+use segment::{Segment, Table};
 use shard::{PAGES, Part, SHARDS, Shard, page_of, shard_of};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
-    Action, Attributes, Durable, Engine, Error, ErrorKind, Expiry, FrozenFile, Index, Perishable, Place,
-    Record, Result, SharedBytes, Status, Usage, Visitor,
+    Action, Attributes, Buffer, Durable, Engine, Error, ErrorKind, Expiry, FrozenFile, Index, Perishable,
+    Place, Record, Result, SharedBytes, Status, Usage, Visitor,
 };
+use training::Training;
+pub use training::ValueCompression;
 
 const KEY_LEN_MAX: usize = 1 << 28;
 const VALUE_LEN_MAX: usize = 1 << 30;
-
-/// How a [`DiskHash`] is opened.
-#[derive(Clone)]
-pub struct DiskHashOptions {
-    /// The hash seed of a database that is made; `None` takes a random one, as whoever faces strangers should.
-    pub seed: Option<u64>,
-    /// Reads what is in files where the system keeps it, without a call or a copy. Without, and on file systems that cannot, it is read
-    /// into a cache of blocks; then a disk that does not give back what it holds is an error, which otherwise ends the process.
-    pub is_mapped: bool,
-    /// Without a mapping: memory for blocks of the files, so that reads of what is hot need no system call. Taken as it is needed.
-    pub cache_bytes: u64,
-    /// What is written is gathered up to so many bytes before it is handed to the system.
-    pub buffer_bytes: usize,
-    /// Segments are a 24th of the whole, but not shorter than this ...
-    pub segment_bytes_min: u64,
-    /// ... nor longer than this (at most 128 MiB).
-    pub segment_bytes_max: u64,
-    /// Compaction begins when the files are so many times as large as what counts in them: 1.52 is the default, with which they stay below 1.6 times. Less costs
-    /// more writing.
-    pub space_factor: f64,
-    /// The index is written down when so many bytes have been written since, and half as many again as the index takes: so
-    /// much is read at an opening after a crash.
-    pub checkpoint_bytes: u64,
-    /// The opening counts as this one at least, however many there have been: versions of records that are numbered by openings are
-    /// then not made again where more of them were made than these files know of.
-    pub openings_min: u32,
-    /// The file system.
-    pub disk: Arc<dyn Disk>,
-}
-
-impl Default for DiskHashOptions {
-    fn default() -> Self {
-        DiskHashOptions {
-            seed: None,
-            is_mapped: true,
-            cache_bytes: 64 << 20,
-            buffer_bytes: 256 << 10,
-            segment_bytes_min: 1 << 20,
-            segment_bytes_max: 128 << 20,
-            space_factor: 1.52,
-            checkpoint_bytes: 128 << 20,
-            openings_min: 0,
-            disk: Arc::new(SystemDisk),
-        }
-    }
-}
 
 /// Keeps the locks of neighbouring shards off each other's cache lines.
 #[repr(align(128))]
@@ -141,6 +105,8 @@ pub struct DiskHash {
     log: Log,
     secrets: rapidhash::v3::RapidSecrets,
     house: Mutex<Housekeeping>,
+    /// What housekeeping could not do. Its own lock is held while it waits for the disk, which whoever asks shall not.
+    trouble: Mutex<Option<Error>>,
     /// Damaged records that were overwritten or removed.
     gone: Mutex<Option<(u64, Error)>>,
     /// Damaged records that a scan has passed over.
@@ -150,6 +116,9 @@ pub struct DiskHash {
     is_settled: Mutex<bool>,
     space_factor: f64,
     checkpoint_bytes: u64,
+    dictionaries: Dictionaries,
+    /// Of one that compresses.
+    training: Option<Training>,
     notes: Vec<String>,
     /// Ends with the value.
     _lock: Box<dyn Send + Sync>,
@@ -186,11 +155,15 @@ impl Damage {
 }
 
 /// The value that a visit stores, until its visitor has been shown it.
-enum Stored {
+enum Stored<'v> {
     /// In the room's entry.
     Entry,
-    /// Shared with whoever gave it.
+    /// Shared with whoever gave it, and written from there.
     Shared(SharedBytes),
+    /// In the room's entry, compressed; shared with whoever gave it, or in the room as it was given.
+    Packed(Option<SharedBytes>),
+    /// As it was.
+    Kept(&'v [u8]),
 }
 
 impl DiskHash {
@@ -202,7 +175,7 @@ impl DiskHash {
 
     /// Reads a segment of a database by itself, which nobody needs to have open, and checks every checksum; returns how many records are in
     /// it, also those that have been replaced or removed since. `number`: that of its name. Fails with `Corrupt`, naming file and
-    /// offset, if anything is damaged.
+    /// offset, if anything is damaged, and naming a dictionary if one is missing beside it that values in it are compressed with.
     pub fn examine_segment(disk: &dyn Disk, path: &Path, number: u64) -> Result<u64> {
         examination::examine(disk, path, number)
     }
@@ -219,6 +192,11 @@ impl DiskHash {
         progress: &mut dyn FnMut(u64),
     ) -> Result<HashSalvage> {
         salvage::salvage(disk, directory, may_be_torn, into, progress)
+    }
+
+    /// Reads a dictionary of a database by itself, and checks its checksums; returns the database that it is of. Fails with `Corrupt` if it is damaged.
+    pub fn examine_dictionary(disk: &dyn Disk, path: &Path, number: u64) -> Result<[u8; 16]> {
+        examination::examine_dictionary(disk, path, number)
     }
 
     /// The database that a segment is of, by its first 64 bytes.
@@ -238,7 +216,8 @@ impl DiskHash {
 
     /// What housekeeping could not do, and why: compaction has met damage, or the disk is full. `None` while all is well.
     pub fn trouble(&self) -> Option<Error> {
-        self.house.lock().trouble()
+        let trouble = self.trouble.lock().clone();
+        trouble.or_else(|| self.training.as_ref().and_then(Training::trouble))
     }
 
     /// How many damaged records have been overwritten or removed since the opening, and what was wrong with the last of them.
@@ -312,10 +291,39 @@ impl DiskHash {
         Ok(None)
     }
 
-    /// Shows the entry of a record.
+    /// Shows the entry of a record, which is in a segment at a place.
     #[inline]
-    fn show<T>(&self, head: &Head, entry: &[u8], see: impl FnOnce(Record<'_>) -> T) -> T {
-        see(Record::new(head.value(entry), head.attributes))
+    fn show<T>(
+        &self,
+        segment: &Segment,
+        unit: u32,
+        head: &Head,
+        entry: &[u8],
+        see: impl FnOnce(Record<'_>) -> T,
+    ) -> Result<T> {
+        if head.packing.is_none() {
+            return Ok(see(Record::new(head.value(entry), head.attributes)));
+        }
+        let mut unpacker = None;
+        let value = self.value(segment, unit, head, entry, &mut unpacker)?;
+        Ok(see(Record::new(value, head.attributes)))
+    }
+
+    /// The value of an entry, which is in a segment at a place. Fails with `Corrupt` if it is compressed and cannot be expanded.
+    #[inline]
+    fn value<'v>(
+        &self,
+        segment: &Segment,
+        unit: u32,
+        head: &Head,
+        entry: &'v [u8],
+        unpacker: &'v mut Option<Lent<Unpacker>>,
+    ) -> Result<&'v [u8]> {
+        let stored = head.value(entry);
+        let Some(packing) = head.packing else { return Ok(stored) };
+        let unpacker = unpacker.get_or_insert_with(Lent::take);
+        let value = unpacker.unpack(stored, packing, self.dictionaries.get(packing.dictionary));
+        value.map_err(|wrong| wrong.at(|what| segment.corrupt(u64::from(unit) * 8, what)))
     }
 
     /// Appends the put of a record, which is in `new` but for CRC and padding, or its beginning and key if the value is shared.
@@ -338,13 +346,13 @@ impl DiskHash {
         part: &mut Part,
         hash: u64,
         new: &[u8],
-        stored: &Stored,
+        stored: &Stored<'_>,
         expiry: Expiry,
         old: Option<(usize, usize)>,
     ) -> Result<()> {
         let value = match stored {
-            Stored::Entry => None,
             Stored::Shared(bytes) => Some((**bytes).as_ref()),
+            Stored::Entry | Stored::Packed(_) | Stored::Kept(_) => None,
         };
         let appended = self.append_put(new, value, expiry)?;
         let slot = Slot::new(tag_of(hash), class_of(appended.len), appended.at);
@@ -400,7 +408,7 @@ impl DiskHash {
         Ok(())
     }
 
-    /// The same for a record whose value stays as it is stored.
+    /// Writes the entry of a record whose value stays as it is stored.
     fn encode_retagged(
         &self,
         key: &[u8],
@@ -418,9 +426,31 @@ impl DiskHash {
     }
 
     /// Writes the entry of a record up to its value, or up to its key where the value is better not copied.
-    fn encode(&self, key: &[u8], record: &Record<'_>, new: &mut Vec<u8>) -> Result<Stored> {
-        check_lengths(key, record.value)?;
+    /// A value that is compressed is in `given` then, if it is not shared.
+    fn encode(
+        &self,
+        key: &[u8],
+        record: &Record<'_>,
+        new: &mut Vec<u8>,
+        given: &mut Vec<u8>,
+    ) -> Result<Stored<'static>> {
+        check_lengths(key, record.value.len())?;
         new.clear();
+        if let Some(training) = &self.training {
+            let mut packer = Lent::<Packer>::take();
+            let packed = packer.pack(record.value, &self.dictionaries);
+            training.note(record.value.len(), packed.map_or(record.value.len(), |(_, packed)| packed.len()));
+            if let Some((packing, packed)) = packed {
+                entry::put_head(new, key.len(), packed.len(), &record.attributes, Some(packing));
+                new.extend_from_slice(key);
+                new.extend_from_slice(packed);
+                if record.shared.is_none() {
+                    given.clear();
+                    given.extend_from_slice(record.value);
+                }
+                return Ok(Stored::Packed(record.shared.map(Arc::clone)));
+            }
+        }
         entry::put_head(new, key.len(), record.value.len(), &record.attributes, None);
         new.extend_from_slice(key);
         if let Some(shared) = record.shared {
@@ -449,11 +479,11 @@ impl DiskHash {
             let seen = self.log.see(segment, at.unit, slot.class(), true, |head, entry| {
                 let is_it = head.kind == entry::PUT && head.key(entry) == key;
                 if is_it {
-                    self.show(head, entry, &mut *see);
+                    self.show(segment, at.unit, head, entry, &mut *see)?;
                 }
-                is_it
+                Ok(is_it)
             });
-            match seen {
+            match seen.flatten() {
                 Ok(true) => return Ok(true),
                 Ok(false) => {}
                 // Perhaps it is another's.
@@ -466,9 +496,17 @@ impl DiskHash {
     }
 }
 
-fn check_lengths(key: &[u8], value: &[u8]) -> Result<()> {
-    if key.len() > KEY_LEN_MAX || value.len() > VALUE_LEN_MAX {
-        let (what, len) = if key.len() > KEY_LEN_MAX { ("key", key.len()) } else { ("value", value.len()) };
+/// The entry of a record as it is.
+fn put_plain(key: &[u8], record: &Record<'_>, new: &mut Vec<u8>) {
+    new.clear();
+    entry::put_head(new, key.len(), record.value.len(), &record.attributes, None);
+    new.extend_from_slice(key);
+    new.extend_from_slice(record.value);
+}
+
+fn check_lengths(key: &[u8], value_len: usize) -> Result<()> {
+    if key.len() > KEY_LEN_MAX || value_len > VALUE_LEN_MAX {
+        let (what, len) = if key.len() > KEY_LEN_MAX { ("key", key.len()) } else { ("value", value_len) };
         return Err(Error::new(ErrorKind::Invalid, format!("{what} of {len} bytes is too long")));
     }
     Ok(())
@@ -510,9 +548,9 @@ impl Engine for DiskHash {
         let mut guard = self.alone(shard_of(hash));
         let Shard { part, table, .. } = &mut *guard;
         let mut scratch = Scratch::take();
-        let Room { old, new, .. } = &mut *scratch;
-        let mut damage = None;
-        let found;
+        let Room { old, new, other, .. } = &mut *scratch;
+        let (mut damage, mut unpacker) = (None, None);
+        let mut found = None;
         let mut unchecked = None;
         let checks = !visitor.ignores_value();
         let (page, tag) = (&part.pages[page_of(hash)], tag_of(hash));
@@ -524,14 +562,25 @@ impl Engine for DiskHash {
             }
             None => {
                 found = self.seek(part, table, hash, key, old, &mut damage)?;
+                let mut value: &[u8] = &[];
+                if let Some(Found { index, slot, entry }) = &found {
+                    let at = slot.location();
+                    let segment = table.get(at.slot).ok_or_else(lost)?;
+                    match self.value(segment, at.unit, &entry.head, entry.bytes(old), &mut unpacker) {
+                        Ok(there) => value = there,
+                        Err(error) if error.kind() == ErrorKind::Corrupt => {
+                            damage = Some(Damage { index: *index, slot: *slot, error });
+                            found = None;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
                 damage = damage.filter(|_| found.is_none());
                 if let Some(damage) = damage.as_ref().filter(|_| !visitor.overwrites()) {
                     return Err(damage.error.clone());
                 }
                 let place = found.as_ref().map(Found::place).or(damage.as_ref().map(Damage::place));
-                let record = found.as_ref().map(|Found { entry, .. }| {
-                    Record::new(entry.head.value(entry.bytes(old)), entry.head.attributes)
-                });
+                let record = found.as_ref().map(|found| Record::new(value, found.entry.head.attributes));
                 (place, record)
             }
         };
@@ -545,7 +594,8 @@ impl Engine for DiskHash {
                 return Ok(());
             }
             Action::Put(record)
-                if record.shared.is_none()
+                if self.training.is_none()
+                    && record.shared.is_none()
                     && record.attributes == Attributes::default()
                     && bare::put(new, key, record.value) =>
             {
@@ -556,21 +606,32 @@ impl Engine for DiskHash {
                 visitor.applied(Some(Record::new(&new[at..at + value_len], Attributes::default())));
                 return Ok(());
             }
-            Action::Put(record) => (self.encode(key, &record, new)?, record.attributes, record.value.len()),
+            Action::Put(record) => {
+                let stored = self.encode(key, &record, new, other)?;
+                (stored, record.attributes, record.value.len())
+            }
             Action::Retag(attributes) => {
                 let Some(record) = record else { return Ok(()) };
                 if let Some((slot, _)) = unchecked.filter(|(_, bare)| !bare.is_whole()) {
                     // It said that the value was nothing to it; yet no damage is to be written anew as if it were none.
                     return Err(damaged(table, slot));
                 }
-                (self.encode(key, &Record { attributes, ..record }, new)?, attributes, record.value.len())
+                match &found {
+                    Some(found) => self.encode_retagged(key, old, found, attributes, new),
+                    None => put_plain(key, &Record { attributes, ..record }, new),
+                }
+                (Stored::Kept(record.value), attributes, record.value.len())
             }
         };
         self.put(part, hash, new, &stored, attributes.expiry, place)?;
         self.note_damage(damage, table);
         let now = match &stored {
             Stored::Entry => Record::new(&new[new.len() - value_len..], attributes),
-            Stored::Shared(shared) => Record { value: (**shared).as_ref(), shared: Some(shared), attributes },
+            Stored::Packed(None) => Record::new(other, attributes),
+            Stored::Kept(value) => Record::new(value, attributes),
+            Stored::Shared(shared) | Stored::Packed(Some(shared)) => {
+                Record { value: (**shared).as_ref(), shared: Some(shared), attributes }
+            }
         };
         visitor.applied(Some(now));
         Ok(())
@@ -620,11 +681,24 @@ impl Engine for DiskHash {
         status.index.buckets = (SHARDS * PAGES) as u64;
         status.index = Index { is_growing: false, ..status.index };
         status.committed_bytes = status.index.bytes + self.log.cache.bytes() + self.log.buffer_bytes();
+        status.committed_bytes += self.dictionaries.bytes();
         status
     }
 
+    /// Where values are compressed it trains a dictionary a few times in a database's life, which takes some 0.1 s; no lock on a record is held.
     fn maintain(&self) -> bool {
-        self.keep_house()
+        let has_more = self.keep_house();
+        self.train_if_due();
+        has_more
+    }
+
+    fn buffer(&self, len: usize) -> Result<Box<dyn Buffer>> {
+        check_lengths(&[], len)?;
+        Ok(Box::new(ValueBuffer::new(len)?))
+    }
+
+    fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
+        ValueBuffer::room(buffer, len)
     }
 
     fn durable(&self) -> Option<&dyn Durable> {
@@ -679,6 +753,14 @@ impl Durable for DiskHash {
     fn remove_damaged(&self, count_max: u64) -> Result<u64> {
         self.refuse_if_closed()?;
         self.remove_passed(count_max)
+    }
+
+    fn trouble(&self) -> Option<Error> {
+        DiskHash::trouble(self)
+    }
+
+    fn damaged_records(&self) -> Option<(u64, Error)> {
+        DiskHash::damaged_records(self)
     }
 
     fn usage(&self) -> Usage {

@@ -3,6 +3,7 @@
 //! An attempt reads everything and changes nothing. If it meets a torn tail, that is cut off and there is another attempt.
 
 use super::compaction::Housekeeping;
+use super::dictionary::{self, DICTIONARIES_MAX, Dictionaries, Dictionary, dictionary_number};
 use super::entry::{self, BATCH, CENSUS, CLEAR, DROPPED, Head, PUT, REMOVE};
 use super::index_file;
 use super::log::{Log, LogOptions, read_entry};
@@ -12,6 +13,7 @@ use super::segment::{
     file_name, number_of, unreadable, unwritable,
 };
 use super::shard::{SHARDS, Shard, page_of, shard_of};
+use super::training::Training;
 use super::walk::{CHUNK, furthest_mark, walk};
 use super::{DiskHash, DiskHashOptions, Padded};
 use crate::disk::{Disk, File};
@@ -74,6 +76,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         segment_max: options.segment_bytes_max.clamp(4096, OFFSET_MAX),
         is_mapped: options.is_mapped,
         replayed: found.replayed,
+        dictionaries: found.dictionaries.len(),
     };
     let log = Log::new(
         disk,
@@ -86,17 +89,23 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
     )?;
     // So that no two openings ever have one number.
     log.sync()?;
+    let has_dictionary = !found.dictionaries.is_empty();
+    let training =
+        options.compression.map(|compression| Training::new(compression, has_dictionary, log.bytes()));
     Ok(DiskHash {
         shards: found.shards.into_iter().map(|shard| Padded(RwLock::new(shard))).collect(),
         log,
         secrets: RapidSecrets::seed(found.identity.seed),
         house: Mutex::new(Housekeeping::default()),
+        trouble: Mutex::new(None),
         gone: Mutex::new(None),
         passed: Mutex::new(Vec::new()),
         is_closed: AtomicBool::new(false),
         is_settled: Mutex::new(false),
         space_factor: options.space_factor.max(1.05),
         checkpoint_bytes: options.checkpoint_bytes.max(1),
+        dictionaries: Dictionaries::new(found.dictionaries),
+        training,
         notes,
         _lock: lock,
     })
@@ -139,6 +148,7 @@ struct Found {
     /// Everything before this was on disk before.
     synced: Position,
     leftovers: Vec<PathBuf>,
+    dictionaries: Vec<Dictionary>,
     /// Bytes of the log that were read.
     replayed: u64,
     notes: Vec<String>,
@@ -300,6 +310,10 @@ impl Attempt<'_> {
         leftovers.extend(
             names.iter().filter(|name| name.ends_with(".partial")).map(|name| self.directory.join(name)),
         );
+        let dictionaries = self.dictionaries(last, &header)?;
+        let is_unused =
+            |name: &&String| dictionary_number(name).is_some_and(|number| number > dictionaries.len());
+        leftovers.extend(names.iter().filter(is_unused).map(|name| self.directory.join(name)));
         Ok(Outcome::Found(Box::new(Found {
             identity,
             openings: header.openings,
@@ -308,14 +322,29 @@ impl Attempt<'_> {
             shards,
             synced,
             leftovers,
+            dictionaries,
             replayed,
             notes: self.notes,
         })))
     }
 
+    /// The dictionaries that the last segment counts: no entry names another one.
+    fn dictionaries(&self, last: u64, header: &Header) -> Result<Vec<Dictionary>> {
+        let count = header.extra as usize;
+        if count > DICTIONARIES_MAX {
+            let path = self.directory.join(file_name(last));
+            return Err(corrupt(&path, 56, &format!("{count} dictionaries, more than there can be")));
+        }
+        dictionary::load(self.disk, self.directory, header.identity, count)
+    }
+
     fn found_nothing(self, names: &[String]) -> Result<Outcome> {
         if names.iter().any(|name| name == "index") {
             return Err(corrupt(&self.directory.join(file_name(1)), 0, "there is an index, but no segment"));
+        }
+        if names.iter().any(|name| dictionary_number(name).is_some()) {
+            let path = self.directory.join(file_name(1));
+            return Err(corrupt(&path, 0, "there is a dictionary, but no segment"));
         }
         let seed = self.seed.unwrap_or_else(random);
         let mut database_id = [0; 16];
@@ -329,6 +358,7 @@ impl Attempt<'_> {
             shards: (0..SHARDS).map(|_| Shard::new()).collect(),
             synced: Position::default(),
             leftovers: Vec::new(),
+            dictionaries: Vec::new(),
             replayed: 0,
             notes: self.notes,
         })))
@@ -387,8 +417,10 @@ impl Attempt<'_> {
         {
             identity = Some(header.identity);
             for openings in [header.openings, header.openings.wrapping_add(1)] {
-                let guess = Header { openings, number, ..header }.encode(SEGMENT_MAGIC);
-                seeds.push(entry::four(&guess, 60));
+                for extra in [header.extra, header.extra.wrapping_add(1)] {
+                    let guess = Header { openings, number, extra, ..header }.encode(SEGMENT_MAGIC);
+                    seeds.push(entry::four(&guess, 60));
+                }
             }
         }
         for seed in seeds {

@@ -12,8 +12,10 @@
 //!
 //! Nothing of what is read is changed.
 
+use super::dictionary::{self, Dictionary, dictionary_number};
 use super::entry::{self, BATCH, CENSUS, CLEAR, DROPPED, HEAD_MAX, Head, PUT, REMOVE};
 use super::index_file;
+use super::packing::{Lent, Unpacker};
 use super::segment::{
     HEADER_LEN, Header, Identity, OFFSET_MAX, Position, SEGMENT_MAGIC, Segment, file_name, number_of,
     unreadable,
@@ -106,14 +108,22 @@ pub(super) fn salvage(
         };
         Position { number, offset: 0 }.max(until)
     });
-    let mut salvager = Salvager { into, found: HashSalvage::default(), doubtful: HashSet::new(), torn_from };
+    let mut salvager = Salvager {
+        into,
+        found: HashSalvage::default(),
+        doubtful: HashSet::new(),
+        torn_from,
+        dictionaries: Vec::new(),
+    };
+    let dictionaries = names.iter().filter_map(|name| dictionary_number(name)).max().unwrap_or_default();
+    salvager.load_dictionaries(disk, directory, identity, &ruins, dictionaries)?;
     for at in 0..ruins.len() {
         let openings = openings_around(&ruins, at);
         let ruin = &mut ruins[at];
         if let Err(what) = &ruin.header {
             let what = format!("{what}; what it said is told by the rest");
             if ruin.mended.is_none() {
-                ruin.guess_header(identity, &openings);
+                ruin.guess_header(identity, &openings, dictionaries as u32);
             }
             if ruin.mended.is_some() {
                 salvager.tell(&ruin.path, 0, HEADER_LEN as u64, what, true);
@@ -177,7 +187,12 @@ impl Ruin {
     }
 
     /// A header is right if the census behind it is, whose checksum goes on from the header's.
-    fn guess_header(&mut self, identity: Identity, openings: &std::ops::RangeInclusive<u32>) {
+    fn guess_header(
+        &mut self,
+        identity: Identity,
+        openings: &std::ops::RangeInclusive<u32>,
+        dictionaries: u32,
+    ) {
         let mut bytes = vec![0; HEAD_MAX];
         let at = HEADER_LEN as u64;
         let got = self.segment.read_at(at, &mut bytes).unwrap_or(0);
@@ -189,8 +204,10 @@ impl Ruin {
         if !self.segment.read_at(at, &mut bytes).is_ok_and(|got| got == head.len) {
             return;
         }
-        for openings in openings.clone() {
-            let header = Header { identity, openings, number: self.number, extra: 0 };
+        for (openings, extra) in
+            openings.clone().flat_map(|openings| (0..=dictionaries).map(move |extra| (openings, extra)))
+        {
+            let header = Header { identity, openings, number: self.number, extra };
             let seed = entry::four(&header.encode(SEGMENT_MAGIC), 60);
             if entry::is_whole(&bytes, seed ^ (at / 8) as u32) {
                 (self.segment.seed, self.mended) = (seed, Some((header, seed)));
@@ -373,9 +390,50 @@ struct Salvager<'e> {
     doubtful: HashSet<Vec<u8>>,
     /// What is not whole behind this, and has nothing whole behind it, is what a crash has left.
     torn_from: Option<Position>,
+    /// By number; `None` for one that is damaged or missing.
+    dictionaries: Vec<Option<Dictionary>>,
 }
 
 impl Salvager<'_> {
+    /// Those that the headers count, and that are whole.
+    fn load_dictionaries(
+        &mut self,
+        disk: &dyn Disk,
+        directory: &Path,
+        identity: Identity,
+        ruins: &[Ruin],
+        there: usize,
+    ) -> Result<()> {
+        let told = ruins.iter().filter_map(Ruin::told).map(|header| header.extra as usize).max();
+        let count = told.unwrap_or_default().max(there).min(dictionary::DICTIONARIES_MAX);
+        for number in 1..=count {
+            let path = directory.join(dictionary::dictionary_name(number));
+            let read = dictionary::read(disk, &path, number);
+            let loaded = match read {
+                Ok((found, content)) if found == identity => Some(Dictionary::new(path, content)?),
+                Ok(_) => {
+                    self.lose(&path, 0, 0, "the dictionary is another database's".into());
+                    None
+                }
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    // One that no header counts was never used.
+                    if told.is_some_and(|told| number <= told) {
+                        self.lose(
+                            &path,
+                            0,
+                            0,
+                            "the dictionary is damaged or missing; what is compressed with it is lost".into(),
+                        );
+                    }
+                    None
+                }
+                Err(error) => return Err(error),
+            };
+            self.dictionaries.push(loaded);
+        }
+        Ok(())
+    }
+
     /// `len`: how long the next segments say that it is.
     fn read(&mut self, ruin: &Ruin, identity: Identity, len: Option<u64>) -> Result<()> {
         let len = len.unwrap_or(ruin.len).min(OFFSET_MAX + ruin.len);
@@ -449,7 +507,9 @@ impl Salvager<'_> {
             PUT => {
                 let key = head.key(bytes);
                 self.doubtful.remove(key);
-                let Some(into) = self.into else { return Ok(()) };
+                if self.into.is_none() && head.packing.is_none() {
+                    return Ok(());
+                }
                 let mut whole = Vec::new();
                 let value = if bytes.len() >= head.len {
                     head.value(bytes)
@@ -458,6 +518,25 @@ impl Salvager<'_> {
                     ruin.segment.read_at(at, &mut whole)?;
                     head.value(&whole)
                 };
+                let mut unpacker = Lent::<Unpacker>::take();
+                let value = match head.packing {
+                    None => value,
+                    Some(packing) => {
+                        let at_number = usize::from(packing.dictionary).checked_sub(1);
+                        let dictionary = at_number.and_then(|at| self.dictionaries.get(at)?.as_ref());
+                        match unpacker.unpack(value, packing, dictionary) {
+                            Ok(plain) => plain,
+                            Err(wrong) => {
+                                let error = wrong.at(|what| ruin.segment.corrupt(at, what));
+                                if error.kind() != ErrorKind::Corrupt {
+                                    return Err(error);
+                                }
+                                return self.lose_value(ruin, at, head, key);
+                            }
+                        }
+                    }
+                };
+                let Some(into) = self.into else { return Ok(()) };
                 into.visit(key, &mut Do(Action::Put(Record::new(value, head.attributes))))
             }
             REMOVE => self.remove(head.key(bytes)),
@@ -467,6 +546,18 @@ impl Salvager<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A record whose key is known, and whose value cannot be had. Older values do not come back.
+    fn lose_value(&mut self, ruin: &Ruin, at: u64, head: &Head, key: &[u8]) -> Result<()> {
+        self.remove(key)?;
+        if self.doubtful.len() < KEYS_MAX {
+            self.doubtful.insert(key.to_vec());
+        }
+        let shown = String::from_utf8_lossy(&key[..key.len().min(64)]).escape_debug().to_string();
+        let what = format!("the value of \"{shown}\" is compressed, and cannot be expanded");
+        self.tell(&ruin.path, at, head.len as u64, what, false);
+        Ok(())
     }
 
     fn remove(&mut self, key: &[u8]) -> Result<()> {

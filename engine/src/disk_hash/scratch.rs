@@ -13,9 +13,7 @@ pub(crate) struct Room {
     pub(crate) new: Vec<u8>,
     /// An entry that is only looked at.
     pub(crate) read: Vec<u8>,
-    /// A value, expanded.
-    pub(crate) plain: Vec<u8>,
-    /// A value as it was given, or compressed.
+    /// A value as it was given, where it is stored compressed.
     pub(crate) other: Vec<u8>,
 }
 
@@ -52,8 +50,8 @@ impl Drop for Scratch {
     #[inline]
     fn drop(&mut self) {
         if let Some(mut room) = self.0.take() {
-            let Room { old, new, read, plain, other } = &mut *room;
-            for part in [old, new, read, plain, other] {
+            let Room { old, new, read, other } = &mut *room;
+            for part in [old, new, read, other] {
                 if part.capacity() > KEPT_MAX {
                     *part = Vec::new();
                 }

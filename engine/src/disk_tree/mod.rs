@@ -20,7 +20,6 @@
 //! make it cheaper, and every write of a record with one dearer by a second tree of random places; a walk costs some 30
 //! nanoseconds a record that is in memory, and is paced by whoever asks for it.
 
-mod buffer;
 mod front;
 mod pages;
 mod place;
@@ -29,7 +28,7 @@ mod sheaf;
 mod store;
 mod walk;
 
-use buffer::TreeBuffer;
+use crate::value_buffer::ValueBuffer;
 use front::{Entry, Front};
 use parking_lot::{Mutex, RwLock};
 use std::cell::RefCell;
@@ -486,11 +485,11 @@ impl Engine for DiskTree {
         if len > VALUE_LEN_MAX {
             return Err(invalid(format!("a value of {len} bytes; at most {VALUE_LEN_MAX} are kept")));
         }
-        Ok(Box::new(TreeBuffer::new(len)?))
+        Ok(Box::new(ValueBuffer::new(len)?))
     }
 
     fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Result<&'b mut [u8]> {
-        TreeBuffer::room(buffer, len)
+        ValueBuffer::room(buffer, len)
     }
 
     fn ordered(&self) -> Option<&dyn Ordered> {

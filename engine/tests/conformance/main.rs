@@ -21,7 +21,7 @@ mod threads;
 use subject::Subject;
 use todana_engine::{
     Compression, DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, MemHash, MemHashOptions, MemTree,
-    MemTreeOptions,
+    MemTreeOptions, ValueCompression,
 };
 
 /// One module of tests for an engine.
@@ -131,6 +131,22 @@ engine!(
                 segment_bytes_min: 4 << 10,
                 space_factor: 1.1,
                 checkpoint_bytes: 1,
+                ..Default::default()
+            };
+            Ok(Box::new(DiskHash::open(directory, options)?))
+        },
+    }
+);
+// Values are compressed, with dictionaries that are trained all the time.
+engine!(
+    disk_hash_compressed,
+    Subject {
+        keeps: true,
+        open: |directory| {
+            let options = DiskHashOptions {
+                segment_bytes_min: 16 << 10,
+                buffer_bytes: 4 << 10,
+                compression: Some(ValueCompression { trained_at_bytes: 32 << 10 }),
                 ..Default::default()
             };
             Ok(Box::new(DiskHash::open(directory, options)?))

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use todana_core::{
     Action, Attributes, Durable, Engine, Expiry, Record, Result, SweepAim, UnixSeconds, Visitor,
 };
-use todana_engine::{DiskHash, DiskHashOptions};
+use todana_engine::{DiskHash, DiskHashOptions, ValueCompression};
 
 pub(crate) const DATA: &str = "/data";
 
@@ -20,7 +20,17 @@ pub(crate) fn open(disk: &CrashDisk) -> Result<DiskHash> {
 
 /// Small segments and buffers, so that there are many ends of them.
 pub(crate) fn open_in(disk: &CrashDisk, directory: &Path) -> Result<DiskHash> {
-    let options = DiskHashOptions {
+    DiskHash::open(directory, options(disk))
+}
+
+/// The same, and values are compressed; what is there makes a dictionary soon.
+pub(crate) fn open_compressing(disk: &CrashDisk) -> Result<DiskHash> {
+    let compression = Some(ValueCompression { trained_at_bytes: 8 << 10 });
+    DiskHash::open(Path::new(DATA), DiskHashOptions { compression, ..options(disk) })
+}
+
+fn options(disk: &CrashDisk) -> DiskHashOptions {
+    DiskHashOptions {
         seed: Some(3),
         cache_bytes: 0,
         buffer_bytes: 4 << 10,
@@ -29,8 +39,7 @@ pub(crate) fn open_in(disk: &CrashDisk, directory: &Path) -> Result<DiskHash> {
         checkpoint_bytes: 12 << 10,
         disk: Arc::new(disk.clone()),
         ..DiskHashOptions::default()
-    };
-    DiskHash::open(directory, options)
+    }
 }
 
 pub(crate) fn try_records(hash: &DiskHash) -> Result<Records> {
@@ -100,7 +109,16 @@ impl Change {
                     _ => dice.roll(150),
                 };
                 let salt = dice.roll(256) as u8;
-                let value = (0..len).map(|n| (n as u8).wrapping_mul(7) ^ salt).collect();
+                let value = match dice.roll(3) {
+                    // As records of applications are: much is the same in all of them.
+                    0 => format!(
+                        "{{\"session\":{},\"user\":\"visitor {salt}\",\"roles\":[\"reader\"],\"seen\":true,\"left\":{}}}",
+                        dice.roll(1 << 30),
+                        "-".repeat(len as usize / 8)
+                    )
+                    .into_bytes(),
+                    _ => (0..len).map(|n| (n as u8).wrapping_mul(7) ^ salt).collect(),
+                };
                 Change::Put(key, value, attributes(dice))
             }
             6 => Change::Retag(key, attributes(dice)),
@@ -215,6 +233,11 @@ impl Moments {
     }
 }
 
+/// Whether a session of this seed compresses values.
+pub(crate) fn compresses(seed: u64) -> bool {
+    seed % 4 >= 2
+}
+
 /// What a session tells as it goes.
 pub(crate) enum Step {
     /// The change that leads to this moment begins.
@@ -230,12 +253,16 @@ struct Session<'s> {
     moments: Moments,
     synced: usize,
     tell: &'s mut dyn FnMut(Step),
+    opens: fn(&CrashDisk) -> Result<DiskHash>,
 }
 
 /// A session; returns what was there at each moment.
+/// With every other two seeds values are compressed.
 pub(crate) fn run(disk: &CrashDisk, seed: u64, steps: usize, tell: &mut dyn FnMut(Step)) -> Moments {
     let moments = Moments { records: vec![Records::new()], ..Moments::default() };
-    let mut session = Session { disk, dice: Dice::new(seed), moments, synced: 0, tell };
+    let opens = if compresses(seed) { open_compressing } else { open };
+    let mut session = Session { disk, dice: Dice::new(seed), moments, synced: 0, tell, opens };
+    let open = opens;
     let mut hash = open(disk).unwrap();
     for step in 0..steps {
         session.change(&hash);
@@ -302,7 +329,7 @@ impl Session<'_> {
         } else {
             self.tell_synced();
         }
-        let hash = open(self.disk).unwrap();
+        let hash = (self.opens)(self.disk).unwrap();
         let found = records(&hash);
         let range = self.synced..=self.moments.last();
         if self.moments.find(&found, range.clone()).is_none() {

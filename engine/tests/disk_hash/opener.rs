@@ -3,18 +3,21 @@
 use crate::crash_disk::{CrashDisk, State};
 use crate::kept;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use todana_core::{Durable, Engine, ErrorKind};
 
-/// The files of a small database, and bytes put into one of them: the first byte chooses the file, the next two where, and
+/// The files of a small database, or where the highest bit of the third byte is set of one with compressed values, and bytes put into one of them: the first byte chooses the file, the next two where, and
 /// whether what follows takes the place of what is there or of all behind it too. With an even third byte, checksums of
 /// headers and entries are set right where they can be told, so that what stands behind them is met as well.
 pub(crate) fn open_any(bytes: &[u8]) {
     let [which, low, high, rest @ ..] = bytes else { return };
-    let state = small();
+    let (which_state, high) = (high >> 7, high & 0x7f);
+    static STATES: LazyLock<[State; 2]> = LazyLock::new(|| [small(), packed()]);
+    let state = STATES[usize::from(which_state)].clone();
     let paths: Vec<PathBuf> = state.files().into_keys().filter(|path| !path.ends_with("lock")).collect();
     let path = &paths[usize::from(*which >> 1) % paths.len()];
     let mut content = state.files()[path].clone();
-    let at = usize::from(u16::from_le_bytes([*low, *high])) % (content.len() + 1);
+    let at = usize::from(u16::from_le_bytes([*low, high])) % (content.len() + 1);
     let end = (at + rest.len()).min(content.len());
     content.splice(at..end, rest.iter().copied());
     if which & 1 == 1 {
@@ -32,10 +35,14 @@ pub(crate) fn open_any(bytes: &[u8]) {
 /// Sets the CRC of what looks like an entry at an offset.
 fn mend(content: &mut [u8], at: usize) {
     let seed = crc32c::crc32c(&content[..60]) ^ (at / 8) as u32;
-    for len in [8, 16, 24, 32, 40, 48] {
+    for len in (8..=160).step_by(8) {
         let Some(entry) = content.get(at..at + len) else { return };
         // A length that fits what the entry says of itself, for keys and values of less than 128 bytes.
         let says = match entry[4] & 7 {
+            0 if entry[4] == 0x80 && len > 16 => {
+                let plain = 9 + if entry[9] < 0x80 { 1 } else { 2 };
+                (plain + usize::from(entry[5]) + usize::from(entry[6])).next_multiple_of(8)
+            }
             0 => (7 + usize::from(entry[5]) + usize::from(entry[6])).next_multiple_of(8),
             1 => (6 + usize::from(entry[5])).next_multiple_of(8),
             2 | 5 => 16,
@@ -49,6 +56,25 @@ fn mend(content: &mut [u8], at: usize) {
             return;
         }
     }
+}
+
+/// With a dictionary, and values that were compressed with it.
+fn packed() -> State {
+    let disk = CrashDisk::new();
+    let hash = kept::open_compressing(&disk).unwrap();
+    let text = |n: u32| {
+        format!("{{\"session\":{},\"user\":\"visitor\",\"roles\":[\"reader\"],\"n\":{n}}}", n * 77_777)
+    };
+    for n in 0..300 {
+        kept::set(&hash, format!("key{}", n % 150).as_bytes(), text(n).as_bytes()).unwrap();
+        hash.maintain();
+    }
+    hash.sync().unwrap();
+    let state = disk.state();
+    assert!(state.files().contains_key(&Path::new(kept::DATA).join("001.dictionary")));
+    disk.stop();
+    drop(hash);
+    state
 }
 
 fn small() -> State {

@@ -53,6 +53,8 @@ pub(crate) enum Kind {
     Segment = 3,
     /// Of a hash on disk; then all files are.
     HashSegment = 4,
+    /// What values in segments of a hash are compressed with.
+    HashDictionary = 5,
 }
 
 /// One file of a backup.
@@ -84,6 +86,7 @@ impl Listed {
             }
             Kind::Segment => directory.join(LOG).join(segment_name(self.position)),
             Kind::HashSegment => directory.join(HASH).join(format!("{:010}.segment", self.position.0)),
+            Kind::HashDictionary => directory.join(HASH).join(format!("{:03}.dictionary", self.position.0)),
         }
     }
 
@@ -102,6 +105,7 @@ impl Listed {
             2 => Kind::Checkpoint,
             3 => Kind::Segment,
             4 => Kind::HashSegment,
+            5 => Kind::HashDictionary,
             _ => return None,
         };
         let position = Position(eight(bytes, 8));
@@ -117,7 +121,9 @@ impl Listed {
                 (Kind::Segment, Kind::Segment) | (Kind::HashSegment, Kind::HashSegment) => {
                     self.position > before.position
                 }
-                (_, Kind::HashSegment) => false,
+                (Kind::HashDictionary, Kind::HashDictionary) => self.position > before.position,
+                (Kind::HashSegment, Kind::HashDictionary) => true,
+                (_, Kind::HashSegment | Kind::HashDictionary) => false,
                 (before, kind) => kind > before,
             },
         }

@@ -15,6 +15,6 @@ mod sender;
 mod stream;
 
 pub use manifest::{BACKUP, BackedUp};
-pub(crate) use manifest::{HASH, Manifest};
+pub(crate) use manifest::{HASH, Kind, Listed, Manifest};
 pub use receiver::Receiver;
 pub use sender::Backup;

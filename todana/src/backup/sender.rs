@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use todana_core::{Error, ErrorKind, FrozenContent, FrozenFile, Result};
+use todana_core::{Error, ErrorKind, FrozenContent, FrozenFile, FrozenKind, Result};
 use todana_engine::DiskHash;
 
 /// Bytes of a file in one piece.
@@ -136,8 +136,12 @@ impl Backup {
             let got = first.content.read_at(0, &mut bytes)?;
             backup.identity.database_id = DiskHash::database_of(&bytes[..got]).unwrap_or_default();
         }
-        for FrozenFile { number, len, content } in files {
-            let listed = Listed { kind: Kind::HashSegment, crc: 0, position: Position(number), len };
+        for FrozenFile { kind, number, len, content } in files {
+            let kind = match kind {
+                FrozenKind::Records => Kind::HashSegment,
+                FrozenKind::Dictionary => Kind::HashDictionary,
+            };
+            let listed = Listed { kind, crc: 0, position: Position(number), len };
             backup.likely += len;
             let path = content.path().to_path_buf();
             backup.queue.push_back(Outgoing { path, content: Content::Frozen(content), listed, offset: 0 });

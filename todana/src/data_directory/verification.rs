@@ -1,13 +1,13 @@
 //! Reading all that a data directory holds, and checking every checksum. Nothing is changed by it.
 
 use super::{CHECKPOINTS, LOG, identity};
-use crate::backup::{BackedUp, Manifest};
+use crate::backup::{BackedUp, Kind, Listed, Manifest};
 use crate::checkpoint::{Failure, Shelf};
 use crate::disk::Disk;
 use crate::update_log::{Change, Position, Reader, SEGMENT_HEADER_LEN, Tail, segment_start};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana_core::{ErrorKind, Result};
+use todana_core::{Error, ErrorKind, Result};
 use todana_engine::DiskHash;
 
 /// What was found in a data directory.
@@ -35,7 +35,7 @@ pub struct Verified {
     pub tail: Tail,
     /// Segments of a hash on disk, where the directory is a backup of one; it has neither checkpoints nor a log then.
     pub hash_segments: u64,
-    /// Their bytes.
+    /// Their bytes, and those of dictionaries.
     pub hash_bytes: u64,
     /// What the directory is a backup of, if it is one.
     pub backup: Option<BackedUp>,
@@ -198,9 +198,9 @@ fn check_hash(
         if verified.damages.iter().any(|damage| damage.starts_with(&name)) {
             continue;
         }
-        match DiskHash::examine_segment(disk, &path, listed.position.0) {
-            Ok(_) => {
-                verified.hash_segments += 1;
+        match examine(disk, &path, listed, manifest) {
+            Ok(()) => {
+                verified.hash_segments += u64::from(listed.kind == Kind::HashSegment);
                 verified.hash_bytes += listed.len;
             }
             Err(error) if error.kind() == ErrorKind::Corrupt => verified.damages.push(error.to_string()),
@@ -210,6 +210,18 @@ fn check_hash(
         progress(done);
     }
     verified.inherited = verified.damages.len() - of_files;
+    Ok(())
+}
+
+/// Reads a file of a hash by itself.
+fn examine(disk: &dyn Disk, path: &Path, listed: &Listed, manifest: &Manifest) -> Result<()> {
+    if listed.kind != Kind::HashDictionary {
+        return DiskHash::examine_segment(disk, path, listed.position.0).map(drop);
+    }
+    if DiskHash::examine_dictionary(disk, path, listed.position.0)? != manifest.identity.database_id {
+        let message = format!("{} at offset 0: it is another database's", path.display());
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 use todana_core::{Engine, Error, ErrorKind, MemoryLimit, Result, WhenFull};
 use todana_engine::{
     Compression, DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, MemHash, MemHashOptions, MemTree,
-    MemTreeOptions,
+    MemTreeOptions, ValueCompression,
 };
 
 /// Where in its directory the tree lies, beside its update log.
@@ -168,8 +168,8 @@ impl DbOptions {
     fn check(&self, name: &Name) -> Result<()> {
         let refuse = |what: &str| Err(Error::new(ErrorKind::Invalid, format!("database \"{name}\": {what}")));
         let Tuning { records_max, compress, read_only, truncate, must_exist, .. } = name.tuning;
-        if compress && name.kind != Kind::MemTree {
-            return refuse("only mem:tree is compressed (opts=c, zcomp=)");
+        if compress && !matches!(name.kind, Kind::MemTree | Kind::DiskHash) {
+            return refuse("only mem:tree and PATH.hash are compressed (opts=c, zcomp=)");
         }
         if read_only && truncate {
             return refuse("what may only be read cannot be emptied");
@@ -227,8 +227,12 @@ impl DbOptions {
                 Box::new(MemTree::new(MemTreeOptions { limit, compression, ..MemTreeOptions::default() })?)
             }
             Kind::DiskHash => {
-                let options =
-                    DiskHashOptions { disk, is_mapped: !tuning.unmapped, ..DiskHashOptions::default() };
+                let options = DiskHashOptions {
+                    disk,
+                    is_mapped: !tuning.unmapped,
+                    compression: tuning.compress.then(ValueCompression::default),
+                    ..DiskHashOptions::default()
+                };
                 Box::new(DiskHash::open(path, options)?)
             }
             Kind::DiskTree => {

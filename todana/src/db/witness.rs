@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
-    Action, Attributes, Bounded, Buffer, Checkpointed, Durable, Engine, ErrorKind, FrozenFile, Order,
+    Action, Attributes, Bounded, Buffer, Checkpointed, Durable, Engine, Error, ErrorKind, FrozenFile, Order,
     Ordered, Perishable, Place, Record, Result, Status, Survey, Usage, Visitor,
 };
 
@@ -306,5 +306,13 @@ impl Durable for Witnessed {
 
     fn usage(&self) -> Usage {
         self.files().usage()
+    }
+
+    fn trouble(&self) -> Option<Error> {
+        self.files().trouble()
+    }
+
+    fn damaged_records(&self) -> Option<(u64, Error)> {
+        self.files().damaged_records()
     }
 }

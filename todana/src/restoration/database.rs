@@ -18,7 +18,7 @@ use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
 use todana_core::{Engine, Error, ErrorKind, Result, UnixSeconds};
-use todana_engine::{DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions};
+use todana_engine::{DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, ValueCompression};
 
 /// Read at once.
 const PIECE: usize = 256 << 10;
@@ -84,13 +84,22 @@ pub(crate) fn records_into(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Restored> {
     let engine: Box<dyn Engine> = match name.kind {
-        Kind::DiskHash => Box::new(DiskHash::open(place, DiskHashOptions::default())?),
+        Kind::DiskHash => {
+            let compression = name.tuning.compress.then(ValueCompression::default);
+            let options = DiskHashOptions { compression, ..DiskHashOptions::default() };
+            Box::new(DiskHash::open(place, options)?)
+        }
         _ => Box::new(DiskTree::open(&place.join(TREE), DiskTreeOptions::default())?),
     };
     let now = clock.now();
     let database = Database::new(engine, clock);
     let source = Source::open(Arc::new(SystemDisk), options, held, progress)?;
-    let mut restored = source.bring_back(&database, options.until_ms, progress)?;
+    // Where values are compressed, what comes first is learnt from for what comes later.
+    let mut told = |now: Progress| {
+        database.maintain();
+        progress(now);
+    };
+    let mut restored = source.bring_back(&database, options.until_ms, &mut told)?;
     let planned = database.planned_clear();
     restored.called_off = settle_clear(&database, planned, options.until_ms)?;
     if let Some(at) = database.planned_clear() {
@@ -170,6 +179,10 @@ fn files(
         }
         copy.sync().map_err(unwritable)?;
         // Opened as what a crash has left, it would pass for whole without all that stands behind the damage.
+        if listed.kind == crate::backup::Kind::HashDictionary {
+            // Opening reads it.
+            continue;
+        }
         DiskHash::examine_segment(disk, &path, listed.position.0).map_err(|error| {
             let why = match error.kind() {
                 // The file is as the list says.

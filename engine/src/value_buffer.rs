@@ -1,4 +1,4 @@
-//! Memory for a long value on its way in, which then is the value.
+//! Memory for a long value on its way in, which then is the value: of the engines that write it to a file.
 
 use crate::raw::{Mapping, SYSTEM_PAGE};
 use std::any::Any;
@@ -6,27 +6,27 @@ use std::sync::Arc;
 use todana_core::{Buffer, Error, ErrorKind, Result, SharedBytes};
 
 /// A mapping of the value's length: it takes memory as it is filled.
-pub(super) struct TreeBuffer {
+pub(crate) struct ValueBuffer {
     mapping: Option<Mapping>,
     len: usize,
     filled: usize,
 }
 
-impl TreeBuffer {
-    pub(super) fn new(len: usize) -> Result<TreeBuffer> {
+impl ValueBuffer {
+    pub(crate) fn new(len: usize) -> Result<ValueBuffer> {
         let mapping = match len {
             0 => None,
             _ => Some(Mapping::new(len.next_multiple_of(SYSTEM_PAGE)).map_err(|error| {
                 Error::new(ErrorKind::Full, format!("no memory for a value of {len} bytes: {error}"))
             })?),
         };
-        Ok(TreeBuffer { mapping, len, filled: 0 })
+        Ok(ValueBuffer { mapping, len, filled: 0 })
     }
 
     /// The next bytes to be filled, at most `len`.
-    pub(super) fn room(buffer: &mut dyn Buffer, len: usize) -> Result<&mut [u8]> {
+    pub(crate) fn room(buffer: &mut dyn Buffer, len: usize) -> Result<&mut [u8]> {
         let buffer = (buffer as &mut dyn Any)
-            .downcast_mut::<TreeBuffer>()
+            .downcast_mut::<ValueBuffer>()
             .ok_or_else(|| Error::new(ErrorKind::Invalid, "a buffer of another engine"))?;
         let end = buffer.len.min(buffer.filled.saturating_add(len));
         let bytes = buffer.mapping.as_mut().map_or(&mut [][..], Mapping::bytes_mut);
@@ -34,7 +34,7 @@ impl TreeBuffer {
     }
 }
 
-impl Buffer for TreeBuffer {
+impl Buffer for ValueBuffer {
     fn len(&self) -> usize {
         self.len
     }

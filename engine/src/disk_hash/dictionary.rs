@@ -1,0 +1,251 @@
+//! Dictionaries: what values are compressed with, in files of their own (docs/format/disk-hash.md, section 5).
+//!
+//! Always true: a dictionary that an entry names is on disk, and is counted by the header of the entry's segment.
+
+use super::segment::{HEADER_LEN, Header, Identity, corrupt, unreadable, unwritable};
+use crate::disk::{Disk, File};
+use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
+use todana_core::{Error, ErrorKind, Result};
+use zstd::zstd_safe::{CDict, DDict};
+
+const MAGIC: &[u8; 8] = b"TODANADD";
+/// So many there are at most: an entry names one by a byte, and 0 is none.
+pub(crate) const DICTIONARIES_MAX: usize = 255;
+/// No dictionary is longer.
+const LEN_MAX: usize = 1 << 20;
+/// More gains nothing: 3 is 1 % smaller and takes a third as long again [Nov 2026, records of 180 bytes of JSON, one third the size].
+pub(crate) const LEVEL: i32 = 1;
+
+/// The name of a dictionary's file.
+pub(crate) fn dictionary_name(number: usize) -> String {
+    format!("{number:03}.dictionary")
+}
+
+/// The number in a dictionary's file name.
+pub(crate) fn dictionary_number(name: &str) -> Option<usize> {
+    let number: usize = name.strip_suffix(".dictionary")?.parse().ok()?;
+    ((1..=DICTIONARIES_MAX).contains(&number) && dictionary_name(number) == name).then_some(number)
+}
+
+/// A dictionary, ready for use.
+pub(crate) struct Dictionary {
+    pub(crate) path: PathBuf,
+    /// Of its file.
+    pub(crate) len: u64,
+    pub(crate) expands: DDict<'static>,
+    /// Of the one that is compressed with.
+    compresses: OnceLock<Option<CDict<'static>>>,
+    content: Box<[u8]>,
+}
+
+impl Dictionary {
+    /// `content`: that of its file behind the header.
+    pub(crate) fn new(path: PathBuf, content: Vec<u8>) -> Result<Dictionary> {
+        let expands = DDict::try_create(&content).ok_or_else(|| {
+            Error::new(ErrorKind::Full, format!("no memory for the dictionary {}", path.display()))
+        })?;
+        let len = (HEADER_LEN + content.len()) as u64;
+        Ok(Dictionary { path, len, expands, compresses: OnceLock::new(), content: content.into() })
+    }
+
+    /// What compresses; `None` where there is no memory for it.
+    pub(crate) fn compresses(&self) -> Option<&CDict<'static>> {
+        self.compresses.get_or_init(|| CDict::try_create(&self.content, LEVEL)).as_ref()
+    }
+
+    /// Bytes of memory.
+    fn bytes(&self) -> usize {
+        let compresses = self.compresses.get().and_then(Option::as_ref).map_or(0, CDict::sizeof);
+        self.content.len() + self.expands.sizeof() + compresses
+    }
+}
+
+/// All dictionaries of a database.
+pub(crate) struct Dictionaries {
+    all: Box<[OnceLock<Dictionary>]>,
+    /// The one that is compressed with; 0 for none.
+    current: AtomicU8,
+}
+
+impl Dictionaries {
+    /// The last one of these is compressed with.
+    pub(crate) fn new(found: Vec<Dictionary>) -> Dictionaries {
+        let current = AtomicU8::new(found.len() as u8);
+        let mut all: Vec<OnceLock<Dictionary>> = found.into_iter().map(OnceLock::from).collect();
+        all.resize_with(DICTIONARIES_MAX, OnceLock::new);
+        Dictionaries { all: all.into(), current }
+    }
+
+    /// The dictionary of a number, from 1 on.
+    #[inline]
+    pub(crate) fn get(&self, number: u8) -> Option<&Dictionary> {
+        self.all.get(usize::from(number).checked_sub(1)?)?.get()
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.all.iter().take_while(|dictionary| dictionary.get().is_some()).count()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Dictionary)> {
+        self.all
+            .iter()
+            .map_while(OnceLock::get)
+            .enumerate()
+            .map(|(index, dictionary)| (index + 1, dictionary))
+    }
+
+    /// The one to compress with.
+    #[inline]
+    pub(crate) fn current(&self) -> (u8, Option<&Dictionary>) {
+        let number = self.current.load(Ordering::Acquire);
+        (number, self.get(number))
+    }
+
+    /// One more, that nothing is compressed with yet.
+    pub(crate) fn add(&self, dictionary: Dictionary) {
+        // Only one thread trains at a time.
+        let _ = self.all[self.count()].set(dictionary);
+    }
+
+    /// The last one is compressed with from now on.
+    pub(crate) fn turn_to_last(&self) {
+        self.current.store(self.count() as u8, Ordering::Release);
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.iter().map(|(_, dictionary)| dictionary.bytes() as u64).sum()
+    }
+}
+
+/// Writes the file of a dictionary; it is on disk under its name when this returns.
+pub(crate) fn store(
+    disk: &dyn Disk,
+    directory: &Path,
+    (identity, openings): (Identity, u32),
+    number: usize,
+    content: &[u8],
+) -> Result<PathBuf> {
+    let path = directory.join(dictionary_name(number));
+    let partial = directory.join(format!("{}.partial", dictionary_name(number)));
+    let extra = crc32c::crc32c(content);
+    let header = Header { identity, openings, number: number as u64, extra }.encode(MAGIC);
+    let write = || {
+        // What is left of one that could not be written.
+        let _ = disk.remove(&partial);
+        let file = disk.create(&partial)?;
+        file.write_at(0, &mut [IoSlice::new(&header), IoSlice::new(content)])?;
+        file.sync()?;
+        disk.rename(&partial, &path)?;
+        disk.sync_directory(directory)
+    };
+    write().map_err(|error| unwritable(&path, &error))?;
+    Ok(path)
+}
+
+/// Reads the file of a dictionary and checks it; returns whose it is, and what is behind the header. Fails with `Corrupt` if it is damaged or missing.
+pub(crate) fn read(disk: &dyn Disk, path: &Path, number: usize) -> Result<(Identity, Vec<u8>)> {
+    let damaged = |what: &str| corrupt(path, 0, what);
+    let file = match disk.open(path, false) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(damaged("the dictionary is missing that values are compressed with"));
+        }
+        opened => opened.map_err(|error| unreadable(path, &error))?,
+    };
+    let len = file.len().map_err(|error| unreadable(path, &error))?;
+    if len > (HEADER_LEN + LEN_MAX) as u64 {
+        return Err(damaged(&format!("a dictionary of {len} bytes, which none has")));
+    }
+    let mut bytes = vec![0; len as usize];
+    let there = read_whole(&*file, &mut bytes).map_err(|error| unreadable(path, &error))?;
+    bytes.truncate(there);
+    let (header, _) = Header::decode(&bytes, MAGIC).map_err(|what| damaged(&what))?;
+    if header.number != number as u64 {
+        return Err(damaged("it has another number than its name"));
+    }
+    let content = bytes.split_off(HEADER_LEN);
+    if crc32c::crc32c(&content) != header.extra {
+        return Err(corrupt(path, HEADER_LEN as u64, "the checksum of the dictionary differs"));
+    }
+    Ok((header.identity, content))
+}
+
+fn read_whole(file: &dyn File, into: &mut [u8]) -> std::io::Result<usize> {
+    let mut there = 0;
+    while there < into.len() {
+        match file.read_at(there as u64, &mut into[there..])? {
+            0 => break,
+            got => there += got,
+        }
+    }
+    Ok(there)
+}
+
+/// The dictionaries 1 to `count` of a database.
+pub(crate) fn load(
+    disk: &dyn Disk,
+    directory: &Path,
+    identity: Identity,
+    count: usize,
+) -> Result<Vec<Dictionary>> {
+    (1..=count)
+        .map(|number| {
+            let path = directory.join(dictionary_name(number));
+            let (found, content) = read(disk, &path, number)?;
+            if found != identity {
+                return Err(corrupt(&path, 0, "it is another database's"));
+            }
+            Dictionary::new(path, content)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SystemDisk;
+
+    #[test]
+    fn every_flipped_bit_of_a_dictionary_is_told_and_every_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let identity = Identity { database_id: *b"0123456789abcdef", seed: 7 };
+        let content: Vec<u8> = (0..300u32).map(|n| (n * 7) as u8).collect();
+        let path = store(&SystemDisk, folder.path(), (identity, 3), 2, &content).unwrap();
+        assert!(path.ends_with("002.dictionary"));
+        assert_eq!(read(&SystemDisk, &path, 2).unwrap(), (identity, content));
+        let whole = std::fs::read(&path).unwrap();
+        assert_eq!((&whole[..8], &whole[40..48]), (&b"TODANADD"[..], &2u64.to_le_bytes()[..]));
+        let told = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            let error = read(&SystemDisk, &path, 2).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(error.to_string().contains("002.dictionary, offset "), "{error}");
+        };
+        for bit in 0..whole.len() * 8 {
+            let mut damaged = whole.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            told(&damaged);
+        }
+        (0..whole.len()).for_each(|len| told(&whole[..len]));
+        told(&[&whole[..], b"more"].concat());
+        std::fs::write(&path, &whole).unwrap();
+        assert!(read(&SystemDisk, &path, 1).unwrap_err().to_string().contains("another number"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(read(&SystemDisk, &path, 2).unwrap_err().to_string().contains("missing"));
+    }
+
+    #[test]
+    fn only_numbers_of_a_byte_name_a_dictionary() {
+        assert_eq!(dictionary_number("001.dictionary"), Some(1));
+        assert_eq!(dictionary_number("255.dictionary"), Some(255));
+        for name in
+            ["000.dictionary", "256.dictionary", "1.dictionary", "0001.dictionary", "001.dictionary.partial"]
+        {
+            assert_eq!(dictionary_number(name), None, "{name}");
+        }
+    }
+}
