@@ -11,6 +11,7 @@
 use crate::ledger::Ledger;
 use crate::options::{DataPlace, Further, Options};
 use crate::syncing::{Syncer, Syncing};
+use parking_lot::Mutex;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -39,6 +40,15 @@ pub(crate) struct Served {
     pub(crate) limiter: Option<Limiter>,
     /// Values may come straight into memory of the engine's.
     pub(crate) has_buffers: bool,
+    /// What the log has told of its files.
+    told: Mutex<Told>,
+}
+
+/// What has been told of a database's files.
+#[derive(Default, PartialEq, Eq)]
+struct Told {
+    trouble: Option<String>,
+    damaged_records: u64,
 }
 
 /// What only its owner knows.
@@ -119,7 +129,10 @@ impl Making<'_> {
         let database = Arc::new(database);
         let has_stuck_checkpoints = Arc::default();
         let limiter = Limiter::of(&name);
-        Ok((Served { name, database, data, syncing, has_stuck_checkpoints, limiter, has_buffers }, kept))
+        let told = Mutex::default();
+        let served =
+            Served { name, database, data, syncing, has_stuck_checkpoints, limiter, has_buffers, told };
+        Ok((served, kept))
     }
 
     /// Each shard holds its part of a number of records.
@@ -341,6 +354,30 @@ impl Served {
         let engine = self.database.engine();
         let of_tree = engine.checkpointed().map_or(0, Checkpointed::file_bytes);
         engine.durable().map_or(of_tree, |durable| durable.usage().bytes)
+    }
+
+    /// Tells once what housekeeping cannot do in the engine's own files, and which damaged records have gone.
+    pub(crate) fn tell_damage(&self) {
+        let Some(files) = self.database.engine().durable() else { return };
+        let (trouble, damaged) = (files.trouble(), files.damaged_records());
+        let mut told = self.told.lock();
+        let (label, trouble) = (self.name.label(), trouble.map(|error| error.to_string()));
+        if trouble != told.trouble {
+            match &trouble {
+                Some(why) => tracing::error!(database = label, "housekeeping cannot go on: {why}"),
+                None => tracing::info!(database = label, "housekeeping goes on"),
+            }
+            told.trouble = trouble;
+        }
+        if let Some((count, last)) = damaged.filter(|(count, _)| *count != told.damaged_records) {
+            let gone = count - told.damaged_records;
+            tracing::error!(
+                database = label,
+                records = gone,
+                "damaged records were overwritten or removed: {last}"
+            );
+            told.damaged_records = count;
+        }
     }
 
     /// What vouches for changes.

@@ -30,6 +30,7 @@ pub(crate) fn run(shared: &Shared) {
         for (served, lane) in shared.databases.iter().zip(&lanes) {
             served.guard_front();
             while served.database.maintain() && start.elapsed() < WORK {}
+            served.tell_damage();
             if let Some(limiter) = &served.limiter {
                 // What cannot be removed now is looked at again.
                 let _ = limiter.keep_house(&served.database, lane);

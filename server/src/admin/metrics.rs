@@ -89,7 +89,7 @@ impl Difference {
 /// What each database holds, whatever protocol it is used by.
 fn databases(text: &mut Exposition, readings: &Readings) {
     type Of = fn(&OfDatabase) -> Option<u64>;
-    let families: [(&str, Kind, &str, Of); 11] = [
+    let families: [(&str, Kind, &str, Of); 13] = [
         ("todana_database_records", Gauge, "Records of a database.", |one| Some(one.status.records)),
         ("todana_database_bytes", Gauge, "Their bytes as stored.", |one| Some(one.status.live_bytes)),
         ("todana_database_memory_bytes", Gauge, "Memory that its engine holds.", |one| {
@@ -110,6 +110,15 @@ fn databases(text: &mut Exposition, readings: &Readings) {
         ("todana_database_pending_bytes", Gauge, "Memory of changes that wait for a checkpoint.", |one| {
             Some(one.pending_bytes)
         }),
+        ("todana_database_in_trouble", Gauge, "1 while housekeeping of its files cannot go on.", |one| {
+            one.files.as_ref().map(|files| u64::from(files.in_trouble))
+        }),
+        (
+            "todana_database_damaged_records_total",
+            Counter,
+            "Damaged records that were overwritten or removed.",
+            |one| one.files.as_ref().map(|files| files.damaged_records),
+        ),
         ("todana_database_log_bytes", Gauge, "Bytes of its update log on disk.", |one| {
             one.kept.as_ref().map(|kept| kept.log_bytes)
         }),

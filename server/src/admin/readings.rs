@@ -34,8 +34,16 @@ pub(super) struct OfDatabase {
     pub(super) takes_writes: bool,
     pub(super) refused_writes: u64,
     pub(super) pending_bytes: u64,
+    /// Of its own files, where it has such.
+    pub(super) files: Option<OfFiles>,
     /// Of its update log, where there is one.
     pub(super) kept: Option<OfDirectory>,
+}
+
+/// What of the health of an engine's files is told.
+pub(super) struct OfFiles {
+    pub(super) in_trouble: bool,
+    pub(super) damaged_records: u64,
 }
 
 /// What of a database's log and checkpoints is told.
@@ -90,6 +98,10 @@ impl Readings {
             takes_writes: statistics::takes_writes(served),
             refused_writes: served.database.counters().log_refusals,
             pending_bytes: statistics::pending_bytes(served),
+            files: served.database.engine().durable().map(|files| OfFiles {
+                in_trouble: files.trouble().is_some(),
+                damaged_records: files.damaged_records().map_or(0, |(count, _)| count),
+            }),
             kept: kept(number),
         };
         let databases = shared.databases.iter().enumerate().map(of).collect();

@@ -26,6 +26,16 @@ pub(super) fn put(shared: &Shared, name: Option<&[u8]>, w: &mut Writer<'_, '_>) 
             w.put_in("", number, "health", health);
             w.put_in("", number, "pending_bytes", pending_bytes(served));
         }
+        if let Some(files) = served.database.engine().durable() {
+            let damaged = files.damaged_records();
+            w.put_in("", number, "damaged_records", damaged.as_ref().map_or(0, |(count, _)| *count));
+            if let Some((_, last)) = damaged {
+                w.put_in("", number, "last_damage", last);
+            }
+            if let Some(trouble) = files.trouble() {
+                w.put_in("", number, "trouble", trouble);
+            }
+        }
         if let Some(directory) = shared.exports.directory(number) {
             let history = directory.history();
             w.put_in("", number, "log_bytes", directory.footprint().log_bytes);
