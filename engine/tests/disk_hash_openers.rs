@@ -30,7 +30,7 @@ fn arbitrary_bytes_in_arbitrary_places_open_or_are_damaged() {
         let len = 3 + random.usize(..40);
         let mut bytes: Vec<u8> = (0..len).map(|_| random.u8(..)).collect();
         // Mostly within the first kilobyte, where the files are; small numbers are lengths and kinds.
-        bytes[2] = random.u8(..6);
+        bytes[2] = random.u8(..6) | u8::from(random.bool()) << 7;
         bytes[3..].iter_mut().for_each(|byte| *byte %= if random.bool() { 16 } else { 255 });
         opener::open_any(&bytes);
     }

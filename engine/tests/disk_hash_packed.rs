@@ -377,3 +377,41 @@ fn an_entry_that_lies_about_its_length_is_damaged_and_can_be_overwritten() {
     assert_eq!(get(&hash, b"crane"), Some(b"whole again".to_vec()));
     assert_eq!(hash.damaged_records().unwrap().0, 1);
 }
+
+#[test]
+fn what_is_compressed_is_saved_from_damage_and_told_as_lost_where_its_dictionary_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.hash");
+    let hash = open(&path);
+    fill(&hash, 0..3000);
+    fill(&hash, 0..500);
+    hash.close().unwrap();
+    drop(hash);
+    let salvage = |name: &str| {
+        let into = DiskHash::open(&folder.path().join(name), options(false)).unwrap();
+        let found = DiskHash::salvage(&SystemDisk, &path, Some(&into), &mut |_| ()).unwrap();
+        (found, records(&into))
+    };
+    let (found, saved) = salvage("whole.hash");
+    assert_eq!((found.damaged, found.lost_records), (0, 0), "{found:?}");
+    assert_eq!(saved, expected(0..3000));
+
+    let dictionary = dictionaries(&path).remove(0);
+    let mut bytes = std::fs::read(&dictionary).unwrap();
+    bytes[100] ^= 1;
+    std::fs::write(&dictionary, bytes).unwrap();
+    for _ in 0..2 {
+        let (found, saved) = salvage(if dictionary.exists() { "damaged.hash" } else { "missing.hash" });
+        assert!(found.damages.iter().any(|damage| damage.path == dictionary), "{found:?}");
+        assert_eq!(found.lost_records, 3000 - saved.len() as u64);
+        // What was written before there was a dictionary is there; no older value of what was overwritten has come back.
+        assert!(!saved.is_empty() && saved.len() < 2500, "{}", saved.len());
+        assert!((0..500).all(|n| !saved.contains_key(&key(n))));
+        let all = expected(0..3000);
+        assert!(saved.iter().all(|(key, record)| all.get(key) == Some(record)));
+        // With nothing to write to the same is told.
+        let only_told = DiskHash::salvage(&SystemDisk, &path, None, &mut |_| ()).unwrap();
+        assert_eq!(only_told, found);
+        let _ = std::fs::remove_file(&dictionary);
+    }
+}

@@ -109,16 +109,7 @@ impl Change {
                     _ => dice.roll(150),
                 };
                 let salt = dice.roll(256) as u8;
-                let value = match dice.roll(3) {
-                    // As records of applications are: much is the same in all of them.
-                    0 => format!(
-                        "{{\"session\":{},\"user\":\"visitor {salt}\",\"roles\":[\"reader\"],\"seen\":true,\"left\":{}}}",
-                        dice.roll(1 << 30),
-                        "-".repeat(len as usize / 8)
-                    )
-                    .into_bytes(),
-                    _ => (0..len).map(|n| (n as u8).wrapping_mul(7) ^ salt).collect(),
-                };
+                let value = (0..len).map(|n| (n as u8).wrapping_mul(7) ^ salt).collect();
                 Change::Put(key, value, attributes(dice))
             }
             6 => Change::Retag(key, attributes(dice)),
@@ -235,7 +226,7 @@ impl Moments {
 
 /// Whether a session of this seed compresses values.
 pub(crate) fn compresses(seed: u64) -> bool {
-    seed % 4 >= 2
+    matches!(seed % 4, 3 | 0)
 }
 
 /// What a session tells as it goes.
@@ -257,15 +248,21 @@ struct Session<'s> {
 }
 
 /// A session; returns what was there at each moment.
-/// With every other two seeds values are compressed.
 pub(crate) fn run(disk: &CrashDisk, seed: u64, steps: usize, tell: &mut dyn FnMut(Step)) -> Moments {
     let moments = Moments { records: vec![Records::new()], ..Moments::default() };
     let opens = if compresses(seed) { open_compressing } else { open };
     let mut session = Session { disk, dice: Dice::new(seed), moments, synced: 0, tell, opens };
     let open = opens;
     let mut hash = open(disk).unwrap();
+    if compresses(seed) {
+        (0..64).for_each(|n| session.put_alike(&hash, n));
+    }
     for step in 0..steps {
         session.change(&hash);
+        if compresses(seed) && step % 3 == 0 {
+            let n = session.dice.roll(64);
+            session.put_alike(&hash, n);
+        }
         if step % 150 == 149 {
             // Small segments, which are united by and by.
             for _ in 0..1 + session.dice.roll(14) {
@@ -283,6 +280,19 @@ pub(crate) fn run(disk: &CrashDisk, seed: u64, steps: usize, tell: &mut dyn FnMu
 }
 
 impl Session<'_> {
+    /// A record as applications have them: much is the same in all.
+    fn put_alike(&mut self, hash: &DiskHash, n: u64) {
+        (self.tell)(Step::Begun(self.moments.records.len()));
+        let mut expected = self.moments.records.last().unwrap().clone();
+        let (key, salt) = (format!("alike{n}").into_bytes(), self.dice.roll(1 << 30));
+        let value =
+            format!("{{\"session\":{salt},\"user\":\"visitor {n}\",\"roles\":[\"reader\"],\"seen\":true}}");
+        set(hash, &key, value.as_bytes()).unwrap();
+        expected.insert(key, (value.into_bytes(), Attributes::default()));
+        self.moments.records.push(expected);
+        hash.maintain();
+    }
+
     fn change(&mut self, hash: &DiskHash) {
         (self.tell)(Step::Begun(self.moments.records.len()));
         let mut expected = self.moments.records.last().unwrap().clone();
