@@ -49,6 +49,7 @@ mod file_header;
 mod flush;
 mod get;
 mod inspect;
+pub mod kyoto;
 mod long_value;
 mod map_reduce;
 pub mod moment;

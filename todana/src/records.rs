@@ -1,6 +1,6 @@
 //! What can be done with the records of a database, in a program's own words: on the database and within a transaction alike.
 
-mod replies;
+pub(crate) mod replies;
 mod visitors;
 
 use crate::Database;

@@ -17,7 +17,7 @@ pub(super) fn ask<T>(
 }
 
 /// Whether it was stored; not that the condition did not hold.
-pub(super) fn store(records: &(impl Records + ?Sized), store: &Store<'_>) -> Result<bool> {
+pub(crate) fn store(records: &(impl Records + ?Sized), store: &Store<'_>) -> Result<bool> {
     ask(records, &Command::Store(*store), |reply| match reply {
         Reply::Stored(_) => Ok(true),
         Reply::NotStored | Reply::NotFound => Ok(false),

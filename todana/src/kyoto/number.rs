@@ -1,0 +1,162 @@
+//! Numbers of sixteen bytes: a whole part and a fraction, each with the number's sign.
+//!
+//! Source: `protocols/kyoto-tycoon.md`, section 7; 300 sums of the original agree.
+
+use std::ops::Add;
+
+/// A fraction is counted in these.
+const UNITS: i64 = 1_000_000_000_000_000;
+
+/// A number with a fraction, as it is stored: a whole part and a fraction in units of 10^-15, both cut off towards zero.
+///
+/// ```
+/// use todana::kyoto::Fixed;
+///
+/// let sum = Fixed::from(1.5) + Fixed::from(-3.25);
+/// assert_eq!(f64::from(sum), -1.75);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    whole: i64,
+    fraction: i64,
+}
+
+const INFINITE: Fixed = Fixed { whole: i64::MAX, fraction: 0 };
+const NEGATIVE_INFINITE: Fixed = Fixed { whole: i64::MIN, fraction: 0 };
+const NO_NUMBER: Fixed = Fixed { whole: i64::MIN, fraction: i64::MIN };
+
+impl Fixed {
+    /// What is stored in these bytes.
+    pub fn from_bytes(bytes: [u8; 16]) -> Fixed {
+        let both = u128::from_be_bytes(bytes);
+        Fixed { whole: (both >> 64) as i64, fraction: both as i64 }
+    }
+
+    /// As it is stored.
+    pub fn to_bytes(self) -> [u8; 16] {
+        (u128::from(self.whole as u64) << 64 | u128::from(self.fraction as u64)).to_be_bytes()
+    }
+
+    /// Whether it is no number.
+    pub fn is_nan(self) -> bool {
+        self == NO_NUMBER
+    }
+
+    fn is_infinite(self) -> bool {
+        self.whole == i64::MAX || self == NEGATIVE_INFINITE
+    }
+}
+
+impl From<f64> for Fixed {
+    /// What is too great or too small for the whole part is infinite.
+    fn from(number: f64) -> Fixed {
+        if number.is_nan() {
+            return NO_NUMBER;
+        }
+        // A conversion that saturates: the borders stand for infinity.
+        let whole = number.trunc() as i64;
+        if whole == i64::MAX {
+            return INFINITE;
+        }
+        if whole == i64::MIN {
+            return NEGATIVE_INFINITE;
+        }
+        let fraction = number.fract();
+        // Exactly: a fraction is mantissa / 2^shift, of less than 53 bits, and ten to the 15th has less than 50.
+        let bits = fraction.abs().to_bits();
+        let exponent = (bits >> 52) as u32;
+        let mantissa = if exponent == 0 { bits << 1 } else { bits & ((1 << 52) - 1) | 1 << 52 };
+        let shift = 1075 - exponent;
+        let units = if shift < 128 { u128::from(mantissa) * UNITS as u128 >> shift } else { 0 };
+        let units = units as i64;
+        Fixed { whole, fraction: if fraction < 0.0 { -units } else { units } }
+    }
+}
+
+impl From<Fixed> for f64 {
+    fn from(number: Fixed) -> f64 {
+        match number {
+            NO_NUMBER => f64::NAN,
+            NEGATIVE_INFINITE => f64::NEG_INFINITY,
+            Fixed { whole: i64::MAX, .. } => f64::INFINITY,
+            Fixed { whole, fraction } => whole as f64 + fraction as f64 / UNITS as f64,
+        }
+    }
+}
+
+impl Add for Fixed {
+    type Output = Fixed;
+
+    /// Parts are added to parts. A fraction that has become whole is carried, a negative one is not borrowed; what is infinite stays so,
+    /// and what would leave the range becomes so.
+    fn add(self, other: Fixed) -> Fixed {
+        if self.is_nan() || other.is_nan() {
+            return NO_NUMBER;
+        }
+        if self.is_infinite() {
+            return self;
+        }
+        if other.is_infinite() {
+            return other;
+        }
+        let mut fraction = self.fraction.saturating_add(other.fraction);
+        let mut carried = 0;
+        if fraction >= UNITS {
+            (fraction, carried) = (fraction - UNITS, 1);
+        }
+        let whole = self.whole.checked_add(other.whole).and_then(|whole| whole.checked_add(carried));
+        match whole {
+            Some(i64::MAX) => INFINITE,
+            Some(whole) => Fixed { whole, fraction },
+            None if self.whole < 0 => NEGATIVE_INFINITE,
+            None => INFINITE,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(number: f64) -> (i64, i64) {
+        let Fixed { whole, fraction } = Fixed::from(number);
+        (whole, fraction)
+    }
+
+    #[test]
+    fn both_parts_are_cut_off_towards_zero_from_the_exact_value() {
+        assert_eq!(parts(0.3), (0, 299_999_999_999_999));
+        assert_eq!(parts(-0.3), (0, -299_999_999_999_999));
+        assert_eq!(parts(-1.75), (-1, -750_000_000_000_000));
+        assert_eq!(parts(5e-324), (0, 0));
+        assert_eq!(parts(1e-15), (0, 1));
+        assert_eq!(parts(9e-16), (0, 0));
+        assert_eq!(parts(0.0), (0, 0));
+        assert_eq!(parts(1e18), (1_000_000_000_000_000_000, 0));
+        assert_eq!(parts(1e19), (i64::MAX, 0));
+        assert_eq!(parts(-1e300), (i64::MIN, 0));
+    }
+
+    #[test]
+    fn a_fraction_is_carried_and_not_borrowed() {
+        let sum = |a: f64, b: f64| {
+            let Fixed { whole, fraction } = Fixed::from(a) + Fixed::from(b);
+            (whole, fraction)
+        };
+        assert_eq!(sum(0.75, 0.5), (1, 250_000_000_000_000));
+        assert_eq!(sum(0.25, -0.5), (0, -250_000_000_000_000));
+        assert_eq!(sum(1.0, -0.25), (1, -250_000_000_000_000));
+    }
+
+    #[test]
+    fn the_borders_are_infinite_and_stay_so() {
+        let (infinite, negative) = (Fixed::from(f64::INFINITY), Fixed::from(f64::NEG_INFINITY));
+        assert_eq!(f64::from(infinite + negative), f64::INFINITY);
+        assert_eq!(f64::from(negative + Fixed::from(1.0)), f64::NEG_INFINITY);
+        assert_eq!(f64::from(Fixed::from(9e18) + Fixed::from(9e18)), f64::INFINITY);
+        assert_eq!(f64::from(Fixed::from(-9e18) + Fixed::from(-9e18)), f64::NEG_INFINITY);
+        assert!(f64::from(Fixed::from(f64::NAN) + infinite).is_nan());
+        // Any sixteen bytes are something.
+        let _ = f64::from(Fixed::from_bytes([0x80; 16]) + Fixed::from_bytes([0x7F; 16]));
+    }
+}
