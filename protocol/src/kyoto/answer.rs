@@ -1,0 +1,215 @@
+//! Answers of HTTP: their heads, and the maps that calls answer with.
+
+use super::columns::Encoding;
+use super::date::format_date;
+use super::{Failure, Form, Refusal, Status};
+use crate::Sink;
+
+/// The headers that all answers of a moment have in common, made once a second rather than for every answer.
+#[derive(Clone, Debug)]
+pub struct Banner {
+    text: String,
+    /// Where the date begins.
+    date_at: usize,
+    time: u64,
+}
+
+impl Banner {
+    /// Of a server that says it is this version, at this time, in seconds since 1970.
+    pub fn new(version: &str, time: u64) -> Banner {
+        let text = format!("Server: KyotoTycoon/{version}\r\nDate: ");
+        let mut banner = Banner { date_at: text.len(), text, time };
+        banner.write(time);
+        banner
+    }
+
+    /// It is so late now; costs next to nothing within a second.
+    #[inline]
+    pub fn set_time(&mut self, time: u64) {
+        if time != self.time {
+            self.write(time);
+        }
+    }
+
+    fn write(&mut self, time: u64) {
+        self.time = time;
+        self.text.truncate(self.date_at);
+        self.text.push_str(&format_date(time));
+        self.text.push_str("\r\n");
+    }
+}
+
+/// The pairs of an answer, if they are not few: kept in one place, which is used again and again.
+#[derive(Debug, Default)]
+pub struct Output {
+    text: Vec<u8>,
+    pairs: Vec<Pair>,
+}
+
+/// Where a pair stands in the text: its name, and its value behind it.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    start: usize,
+    name_len: u32,
+    value_len: u32,
+}
+
+/// What an output may keep between answers, in bytes of text, and in pairs.
+const KEPT_LEN: usize = 1 << 16;
+const KEPT_PAIRS: usize = 1 << 12;
+
+impl Output {
+    /// Nothing is in it; what a big answer has made it take is given back.
+    pub fn clear(&mut self) {
+        self.text.clear();
+        self.pairs.clear();
+        if self.text.capacity() > KEPT_LEN {
+            self.text = Vec::new();
+        }
+        if self.pairs.capacity() > KEPT_PAIRS {
+            self.pairs = Vec::new();
+        }
+    }
+
+    /// Adds a pair; each name once.
+    pub fn push(&mut self, name: &[u8], value: &[u8]) {
+        self.push_joined(b"", name, value);
+    }
+
+    /// Adds a pair of a bulk answer: `_` stands before the name.
+    pub fn push_record(&mut self, key: &[u8], value: &[u8]) {
+        self.push_joined(b"_", key, value);
+    }
+
+    /// Adds a number.
+    pub fn push_number(&mut self, name: &[u8], number: impl itoa::Integer) {
+        self.push(name, itoa::Buffer::new().format(number).as_bytes());
+    }
+
+    /// How many bytes its names and values have.
+    pub fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Whether nothing has been added.
+    pub fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
+    }
+
+    /// Writes the whole answer of a call.
+    pub fn write(&self, form: &Form, banner: &Banner, status: Status, out: &mut impl Sink) {
+        let pairs = || self.pairs.iter().map(|pair| self.get(pair));
+        let encoding = Encoding::choose(pairs().flat_map(|(name, value)| [name, value]));
+        let mut order: Vec<u32> = Vec::new();
+        let is_sorted = encoding == Encoding::Raw && pairs().is_sorted_by(|one, next| one.0 <= next.0);
+        if !is_sorted {
+            order = (0..self.pairs.len() as u32).collect();
+            let name = |&index: &u32| self.get(&self.pairs[index as usize]).0;
+            if encoding == Encoding::Raw {
+                order.sort_by(|one, other| name(one).cmp(name(other)));
+            } else {
+                let encoded: Vec<Vec<u8>> = (pairs())
+                    .map(|(name, _)| {
+                        let mut encoded = Vec::with_capacity(encoding.encoded_len(name));
+                        encoding.encode(name, &mut encoded);
+                        encoded
+                    })
+                    .collect();
+                order.sort_by(|&one, &other| encoded[one as usize].cmp(&encoded[other as usize]));
+            }
+        }
+        let sorted = order.iter().map(|&index| self.get(&self.pairs[index as usize]));
+        // One of the two is empty.
+        let unsorted = self.pairs[..if is_sorted { self.pairs.len() } else { 0 }].iter();
+        write_pairs(form, banner, status, encoding, sorted.chain(unsorted.map(|pair| self.get(pair))), out);
+    }
+
+    fn push_joined(&mut self, before: &[u8], name: &[u8], value: &[u8]) {
+        let start = self.text.len();
+        for bytes in [before, name, value] {
+            self.text.extend_from_slice(bytes);
+        }
+        let name_len = (before.len() + name.len()) as u32;
+        self.pairs.push(Pair { start, name_len, value_len: value.len() as u32 });
+    }
+
+    fn get(&self, pair: &Pair) -> (&[u8], &[u8]) {
+        let name_end = pair.start + pair.name_len as usize;
+        (&self.text[pair.start..name_end], &self.text[name_end..name_end + pair.value_len as usize])
+    }
+}
+
+/// Writes the answer of a call that has few pairs, with names that are letters and in their order: so nothing is copied
+/// but to `out`.
+#[inline]
+pub fn answer(form: &Form, banner: &Banner, status: Status, pairs: &[(&str, &[u8])], out: &mut impl Sink) {
+    debug_assert!(pairs.is_sorted_by(|one, next| one.0 < next.0));
+    let pairs = pairs.iter().map(|&(name, value)| (name.as_bytes(), value));
+    let encoding = Encoding::choose(pairs.clone().flat_map(|(name, value)| [name, value]));
+    write_pairs(form, banner, status, encoding, pairs, out);
+}
+
+/// Writes the answer of a call that failed.
+pub fn answer_failure(form: &Form, banner: &Banner, failure: &Failure<'_>, out: &mut impl Sink) {
+    answer(form, banner, failure.status(), &[("ERROR", &failure.text())], out);
+}
+
+/// Writes the answer to what is no request; the connection is closed behind it.
+pub fn answer_refusal(banner: &Banner, refusal: Refusal, out: &mut impl Sink) {
+    let (status, text) = match refusal {
+        Refusal::TooLarge => (Status::TooLarge, "413 Request Entity Too Large (request entity too large)\n"),
+        Refusal::Interrupted => (Status::BadRequest, "400 Bad Request (receiving data failed)\n"),
+        Refusal::InvalidChunk => (Status::BadRequest, "400 Bad Request (invalid chunk)\n"),
+        Refusal::Binary => return super::binary::put_error(out),
+    };
+    let form = Form { keeps_alive: false, is_head: false };
+    put_head(&form, banner, status, Some(text.len()), out);
+    out.put(b"Content-Type: text/plain\r\n\r\n");
+    out.put(text.as_bytes());
+}
+
+fn write_pairs<'a>(
+    form: &Form,
+    banner: &Banner,
+    status: Status,
+    encoding: Encoding,
+    pairs: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+    out: &mut impl Sink,
+) {
+    let len = |(name, value)| encoding.encoded_len(name) + encoding.encoded_len(value) + b"\t\n".len();
+    let body_len = (!form.is_head).then(|| pairs.clone().map(len).sum());
+    put_head(form, banner, status, body_len, out);
+    out.put(b"Content-Type: ");
+    out.put(encoding.content_type().as_bytes());
+    out.put(b"\r\n\r\n");
+    if form.is_head {
+        return;
+    }
+    for (name, value) in pairs {
+        encoding.encode(name, out);
+        out.put(b"\t");
+        encoding.encode(value, out);
+        out.put(b"\n");
+    }
+}
+
+/// The head of an answer up to and with its length; what follows is sorted by name.
+#[inline]
+pub(super) fn put_head(
+    form: &Form,
+    banner: &Banner,
+    status: Status,
+    body_len: Option<usize>,
+    out: &mut impl Sink,
+) {
+    out.put(status.line().as_bytes());
+    out.put(banner.text.as_bytes());
+    if !form.keeps_alive {
+        out.put(b"Connection: close\r\n");
+    }
+    if let Some(len) = body_len {
+        out.put(b"Content-Length: ");
+        out.put(itoa::Buffer::new().format(len).as_bytes());
+        out.put(b"\r\n");
+    }
+}

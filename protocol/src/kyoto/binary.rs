@@ -1,0 +1,377 @@
+//! The binary protocol: bulk calls record by record, scripts, and a replica's request.
+
+use super::map::{Map, Scratch};
+use super::{Limits, Request};
+use crate::Sink;
+
+/// A replica's request; also what it answers when it is up to date.
+pub(super) const REPLICATION: u8 = 0xB1;
+const SCRIPT: u8 = 0xB4;
+const SET: u8 = 0xB8;
+const REMOVE: u8 = 0xB9;
+const GET: u8 = 0xBA;
+const ERROR: u8 = 0xBF;
+
+/// Set in the flags of a request that wants no answer.
+const SILENT: u32 = 1;
+
+/// Whether a byte begins a request of this protocol.
+pub(super) fn is_request(first: u8) -> bool {
+    matches!(first, REPLICATION | SCRIPT | SET | REMOVE | GET)
+}
+
+/// What a bulk request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BulkOperation {
+    /// Stores records.
+    Set,
+    /// Removes them.
+    Remove,
+    /// Reads them; always answered.
+    Get,
+}
+
+impl BulkOperation {
+    /// The first byte of its requests and answers.
+    pub fn magic(self) -> u8 {
+        match self {
+            BulkOperation::Set => SET,
+            BulkOperation::Remove => REMOVE,
+            BulkOperation::Get => GET,
+        }
+    }
+
+    /// The length of what stands before the bytes of each of its records in a request.
+    fn head_len(self) -> usize {
+        match self {
+            BulkOperation::Set => 2 + 4 + 4 + 8,
+            BulkOperation::Remove | BulkOperation::Get => 2 + 4,
+        }
+    }
+}
+
+/// A piece of a bulk request: its beginning, or one of its records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bulk<'a> {
+    /// What it does.
+    pub operation: BulkOperation,
+    /// No answer is wanted.
+    pub is_silent: bool,
+    /// The record; `None` at the beginning.
+    pub record: Option<BulkRecord<'a>>,
+    /// How many records are still to come. The answer is due when it is 0.
+    pub remaining: u32,
+}
+
+/// A record of a bulk request or its answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BulkRecord<'a> {
+    /// The number of its database.
+    pub database: u16,
+    /// The key.
+    pub key: &'a [u8],
+    /// The value, where there is one.
+    pub value: &'a [u8],
+    /// In a request to store: as [`expiry::resolve`](super::expiry::resolve) takes it. In an answer: the absolute time,
+    /// [`expiry::NEVER`](super::expiry::NEVER), or [`expiry::PERSISTENT`](super::expiry::PERSISTENT).
+    pub xt: i64,
+}
+
+/// A call of a script's procedure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Script<'a> {
+    /// The name of the procedure; any bytes.
+    pub name: &'a [u8],
+    /// What it is given.
+    pub input: Map<'a>,
+    /// No answer is wanted.
+    pub is_silent: bool,
+}
+
+/// A replica's request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The time stamp of the newest update that it has.
+    pub timestamp: u64,
+    /// Its server id.
+    pub server_id: u16,
+    /// It wants the updates that were born at that server, instead of those that were not.
+    pub wants_only: bool,
+}
+
+/// Where in a request a decoder stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Place {
+    /// At its first byte.
+    #[default]
+    Start,
+    /// Before a record of a bulk request; so many are left.
+    Bulk { operation: BulkOperation, is_silent: bool, left: u32 },
+    /// In a script's request, of which so much has been walked over, and so many pairs are left.
+    Script { at: usize, left: u32 },
+}
+
+/// The outcome of looking at the unread bytes.
+pub(super) enum Outcome<'a> {
+    /// A piece, behind which more of the request comes.
+    Piece { consumed: usize, request: Request<'a> },
+    /// The last piece, or all of it.
+    Last { consumed: usize, request: Request<'a> },
+    /// So many bytes more are needed, at least.
+    NeedMore { at_least: usize },
+    /// A length is too large; that is answered.
+    Refused { consumed: usize },
+    /// Close without an answer.
+    Close,
+}
+
+/// Reads numbers and stretches from the input; short input tells how much is missing.
+struct Reader<'a> {
+    input: &'a [u8],
+    at: usize,
+}
+
+/// So many bytes are missing, at least.
+struct Missing(usize);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Missing> {
+        let rest = &self.input[self.at..];
+        let taken = rest.get(..len).ok_or_else(|| Missing(len - rest.len()))?;
+        self.at += len;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Missing> {
+        Ok(self.take(N)?.try_into().expect("as long as taken"))
+    }
+
+    fn u16(&mut self) -> Result<u16, Missing> {
+        self.array().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, Missing> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Missing> {
+        self.array().map(u64::from_be_bytes)
+    }
+}
+
+/// The next step.
+#[inline]
+pub(super) fn decode<'a>(
+    place: &mut Place,
+    limits: &Limits,
+    input: &'a [u8],
+    scratch: &'a mut Scratch,
+) -> Outcome<'a> {
+    match *place {
+        Place::Start => begin(place, limits, input, scratch)
+            .unwrap_or_else(|Missing(at_least)| Outcome::NeedMore { at_least }),
+        Place::Bulk { operation, is_silent, left } => {
+            record(place, limits, input, operation, is_silent, left)
+        }
+        Place::Script { at, left } => script(place, limits, input, scratch, at, left),
+    }
+}
+
+fn begin<'a>(
+    place: &mut Place,
+    limits: &Limits,
+    input: &'a [u8],
+    scratch: &'a mut Scratch,
+) -> Result<Outcome<'a>, Missing> {
+    let mut reader = Reader { input, at: 0 };
+    let [magic] = reader.array()?;
+    let operation = match magic {
+        SET => BulkOperation::Set,
+        REMOVE => BulkOperation::Remove,
+        GET => BulkOperation::Get,
+        SCRIPT => {
+            reader.take(4)?;
+            let name_len = reader.u32()?;
+            let pairs = reader.u32()?;
+            if u64::from(name_len) > limits.body_len_max {
+                return Ok(refuse(is_silent(input), reader.at));
+            }
+            return Ok(script(place, limits, input, scratch, reader.at + name_len as usize, pairs));
+        }
+        REPLICATION => {
+            let flags = reader.u32()?;
+            let timestamp = reader.u64()?;
+            let server_id = reader.u16()?;
+            let hello = Hello { timestamp, server_id, wants_only: flags & 1 != 0 };
+            return Ok(Outcome::Last { consumed: reader.at, request: Request::Replicate(hello) });
+        }
+        _ => return Ok(Outcome::Close),
+    };
+    let flags = reader.u32()?;
+    let count = reader.u32()?;
+    // A request to read that wants no answer makes no sense, and is answered.
+    let is_silent = flags & SILENT != 0 && operation != BulkOperation::Get;
+    let request = Request::Bulk(Bulk { operation, is_silent, record: None, remaining: count });
+    if count == 0 {
+        return Ok(Outcome::Last { consumed: reader.at, request });
+    }
+    *place = Place::Bulk { operation, is_silent, left: count };
+    Ok(Outcome::Piece { consumed: reader.at, request })
+}
+
+#[inline]
+fn record<'a>(
+    place: &mut Place,
+    limits: &Limits,
+    input: &'a [u8],
+    operation: BulkOperation,
+    is_silent: bool,
+    left: u32,
+) -> Outcome<'a> {
+    let head_len = operation.head_len();
+    let Some((head, rest)) = input.split_at_checked(head_len) else {
+        return Outcome::NeedMore { at_least: head_len - input.len() };
+    };
+    let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let key_len = number(2);
+    let (value_len, xt) = match operation {
+        BulkOperation::Set => (number(6), i64::from(number(10)) << 32 | i64::from(number(14))),
+        _ => (0, 0),
+    };
+    if u64::from(key_len.max(value_len)) > limits.body_len_max {
+        return refuse(is_silent, head_len);
+    }
+    let (key_len, value_len) = (key_len as usize, value_len as usize);
+    if rest.len() < key_len + value_len {
+        if input.len() > limits.unfinished_len_max {
+            return refuse(is_silent, head_len);
+        }
+        return Outcome::NeedMore { at_least: key_len + value_len - rest.len() };
+    }
+    let record = BulkRecord {
+        database: u16::from_be_bytes([head[0], head[1]]),
+        key: &rest[..key_len],
+        value: &rest[key_len..key_len + value_len],
+        xt,
+    };
+    let remaining = left - 1;
+    let request = Request::Bulk(Bulk { operation, is_silent, record: Some(record), remaining });
+    let consumed = head_len + key_len + value_len;
+    if remaining == 0 {
+        return Outcome::Last { consumed, request };
+    }
+    *place = Place::Bulk { operation, is_silent, left: remaining };
+    Outcome::Piece { consumed, request }
+}
+
+/// A script's request is wanted whole: a map is made of it.
+fn script<'a>(
+    place: &mut Place,
+    limits: &Limits,
+    input: &'a [u8],
+    scratch: &'a mut Scratch,
+    mut at: usize,
+    mut left: u32,
+) -> Outcome<'a> {
+    const PAIR_HEAD_LEN: usize = 8;
+    loop {
+        // Everything of it has to fit what a body may be.
+        if at as u64 > limits.body_len_max + (1 << 16)
+            || input.len() > limits.unfinished_len_max && input.len() < at
+        {
+            return refuse(is_silent(input), input.len().min(at));
+        }
+        let wanted = if left == 0 { at } else { at + PAIR_HEAD_LEN };
+        let Some(at_least) = wanted.checked_sub(input.len()).filter(|&missing| missing > 0) else {
+            if left == 0 {
+                return whole_script(input, scratch, at);
+            }
+            let (key_len, value_len) = pair_lens(&input[at..]);
+            if (key_len.max(value_len)) as u64 > limits.body_len_max {
+                return refuse(is_silent(input), at + PAIR_HEAD_LEN);
+            }
+            at += PAIR_HEAD_LEN + key_len + value_len;
+            left -= 1;
+            continue;
+        };
+        *place = Place::Script { at, left };
+        return Outcome::NeedMore { at_least };
+    }
+}
+
+fn whole_script<'a>(input: &'a [u8], scratch: &'a mut Scratch, total: usize) -> Outcome<'a> {
+    let input = &input[..total];
+    let name_len = u32::from_be_bytes([input[5], input[6], input[7], input[8]]) as usize;
+    let name = &input[13..13 + name_len];
+    let mut at = 13 + name_len;
+    scratch.clear();
+    while at < total {
+        let (key_len, value_len) = pair_lens(&input[at..]);
+        let (key_at, value_at) = (at + 8, at + 8 + key_len);
+        at = value_at + value_len;
+        scratch.add(input, (key_at, value_at), (value_at, at));
+    }
+    scratch.settle(input);
+    let (map, _) = scratch.map(input);
+    let script = Script { name, input: map, is_silent: is_silent(input) };
+    Outcome::Last { consumed: total, request: Request::Script(script) }
+}
+
+/// The lengths of a key and a value, of which at least those are there.
+fn pair_lens(pair: &[u8]) -> (usize, usize) {
+    let number = |at: usize| u32::from_be_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
+    (number(0) as usize, number(4) as usize)
+}
+
+/// Whether a request, whose flags are there, wants no answer.
+fn is_silent(input: &[u8]) -> bool {
+    input[4] & SILENT as u8 != 0
+}
+
+fn refuse<'a>(is_silent: bool, consumed: usize) -> Outcome<'a> {
+    if is_silent { Outcome::Close } else { Outcome::Refused { consumed } }
+}
+
+/// Writes the answer of a bulk request up to its number of hits; behind that of a request to read come the records.
+pub fn put_hits(operation: BulkOperation, hits: u32, out: &mut impl Sink) {
+    out.put(&[operation.magic()]);
+    out.put(&hits.to_be_bytes());
+}
+
+/// Writes a record of the answer of a request to read, or of a request to store.
+#[inline]
+pub fn put_record(record: &BulkRecord<'_>, out: &mut impl Sink) {
+    let mut head = [0; 18];
+    head[..2].copy_from_slice(&record.database.to_be_bytes());
+    head[2..6].copy_from_slice(&(record.key.len() as u32).to_be_bytes());
+    head[6..10].copy_from_slice(&(record.value.len() as u32).to_be_bytes());
+    head[10..].copy_from_slice(&record.xt.to_be_bytes());
+    out.put(&head);
+    out.put(record.key);
+    out.put(record.value);
+}
+
+/// Writes the answer of a script: so many pairs.
+pub fn put_script_answer<'a>(
+    pairs: impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])>,
+    out: &mut impl Sink,
+) {
+    out.put(&[SCRIPT]);
+    out.put(&(pairs.len() as u32).to_be_bytes());
+    for (key, value) in pairs {
+        out.put(&(key.len() as u32).to_be_bytes());
+        out.put(&(value.len() as u32).to_be_bytes());
+        out.put(key);
+        out.put(value);
+    }
+}
+
+/// Writes that it failed; also what refuses a replica.
+pub fn put_error(out: &mut impl Sink) {
+    out.put(&[ERROR]);
+}
+
+/// Writes that a replica is accepted.
+pub fn put_accepted(out: &mut impl Sink) {
+    out.put(&[REPLICATION]);
+}

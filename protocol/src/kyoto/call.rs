@@ -1,0 +1,308 @@
+//! Calls: which procedure, with which parameters.
+
+use super::map::Map;
+use super::number::{integer, real, without_blanks};
+use super::{Failure, Form};
+
+/// Defines the procedures with their names.
+macro_rules! procedures {
+    ($($procedure:ident $name:literal $what:literal,)*) => {
+        /// What can be called, by any name that the original knows.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Procedure {
+            $(#[doc = $what] $procedure,)*
+        }
+
+        impl Procedure {
+            /// All there are.
+            pub const ALL: &[Procedure] = &[$(Procedure::$procedure,)*];
+
+            /// The procedure of this name.
+            #[inline]
+            pub fn from_name(name: &[u8]) -> Option<Procedure> {
+                // The compiler makes of this a choice by length and few comparisons.
+                $(if name == $name.as_bytes() {
+                    return Some(Procedure::$procedure);
+                })*
+                None
+            }
+
+            /// Its name.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Procedure::$procedure => $name,)*
+                }
+            }
+        }
+    };
+}
+
+procedures! {
+    Get "get" "Reads a record.",
+    Set "set" "Stores a record.",
+    Void "void" "Does nothing.",
+    Echo "echo" "Gives back what it is given.",
+    Report "report" "Tells of the server.",
+    PlayScript "play_script" "Calls a procedure of the script.",
+    TuneReplication "tune_replication" "Chooses the master.",
+    UlogList "ulog_list" "Lists the files of the update log.",
+    UlogRemove "ulog_remove" "Removes files of the update log.",
+    Status "status" "Tells of a database.",
+    Clear "clear" "Removes all records.",
+    Synchronize "synchronize" "Writes to the device, and runs a command.",
+    Add "add" "Stores a record if there is none.",
+    Replace "replace" "Stores a record if there is one.",
+    Append "append" "Adds to the end of a value.",
+    Increment "increment" "Adds to a whole number.",
+    IncrementDouble "increment_double" "Adds to a real number.",
+    Cas "cas" "Stores or removes a record if its value is as expected.",
+    Remove "remove" "Removes a record.",
+    Check "check" "Tells of a record without its value.",
+    Seize "seize" "Reads a record and removes it.",
+    SetBulk "set_bulk" "Stores records.",
+    RemoveBulk "remove_bulk" "Removes records.",
+    GetBulk "get_bulk" "Reads records.",
+    Vacuum "vacuum" "Clears what is dead.",
+    MatchPrefix "match_prefix" "Finds keys by how they begin.",
+    MatchRegex "match_regex" "Finds keys by a regular expression.",
+    MatchSimilar "match_similar" "Finds keys by their distance to a word.",
+    CursorJump "cur_jump" "Sends a cursor to a record.",
+    CursorJumpBack "cur_jump_back" "Sends a cursor to a record, from behind.",
+    CursorStep "cur_step" "Sends a cursor to the next record.",
+    CursorStepBack "cur_step_back" "Sends a cursor to the record before.",
+    CursorSetValue "cur_set_value" "Stores a value where a cursor is.",
+    CursorRemove "cur_remove" "Removes the record where a cursor is.",
+    CursorGetKey "cur_get_key" "Reads the key where a cursor is.",
+    CursorGetValue "cur_get_value" "Reads the value where a cursor is.",
+    CursorGet "cur_get" "Reads the record where a cursor is.",
+    CursorSeize "cur_seize" "Reads the record where a cursor is and removes it.",
+    CursorDelete "cur_delete" "Forgets a cursor.",
+}
+
+impl Procedure {
+    /// Whether it needs a cursor.
+    pub fn is_of_cursor(self) -> bool {
+        self.name().starts_with("cur_")
+    }
+}
+
+/// A call of a procedure, as TSV-RPC brings it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call<'a> {
+    /// Which; `None` if there is none of this name.
+    pub procedure: Option<Procedure>,
+    /// The name that was called.
+    pub name: &'a [u8],
+    /// The parameters.
+    pub input: Map<'a>,
+    /// How to answer.
+    pub form: Form,
+}
+
+/// Which database a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// The one with this number.
+    Index(u64),
+    /// The one of this name: the last component of its path, without its tuning.
+    Name(&'a [u8]),
+}
+
+impl<'a> Target<'a> {
+    /// What a name says: nothing the first database, a digit first a number, else a name.
+    pub fn of(name: Option<&'a [u8]>) -> Target<'a> {
+        match name {
+            None | Some([]) => Target::Index(0),
+            Some(name @ [b'0'..=b'9', ..]) => Target::Index(integer(name).unsigned_abs()),
+            Some(name) => Target::Name(name),
+        }
+    }
+}
+
+/// To wait for a signal first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Wait<'a> {
+    /// The name of the signal.
+    pub name: &'a [u8],
+    /// For how long, in seconds; more than 0, perhaps infinite.
+    pub seconds: f64,
+}
+
+/// To wake others afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signal<'a> {
+    /// The name of the signal.
+    pub name: &'a [u8],
+    /// All who wait for it, instead of one.
+    pub is_broadcast: bool,
+}
+
+/// What an increment does when the number is not there.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Origin<N> {
+    /// It begins with this.
+    From(N),
+    /// It fails.
+    Try,
+    /// It stores what it is given, also in the place of a number that is there.
+    Set,
+}
+
+/// A time stamp that may be the present one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// This one.
+    At(u64),
+    /// The present.
+    Now,
+}
+
+/// Typed access to the parameters. What a parameter's absence means is told by each.
+impl<'a> Call<'a> {
+    /// `DB`: absent or empty the first.
+    pub fn target(&self) -> Target<'a> {
+        Target::of(self.input.get(b"DB"))
+    }
+
+    /// `CUR`: the number of a cursor; `None` if it does not begin with a digit.
+    pub fn cursor(&self) -> Option<u64> {
+        let text = self.input.get(b"CUR")?;
+        text.first()?.is_ascii_digit().then(|| integer(text).unsigned_abs())
+    }
+
+    /// `WAIT` and `WAITTIME`, which is 30 if it is absent or not positive.
+    pub fn wait(&self) -> Option<Wait<'a>> {
+        let name = self.input.get(b"WAIT")?;
+        let seconds = self.input.get(b"WAITTIME").map_or(0.0, real);
+        Some(Wait { name, seconds: if seconds > 0.0 { seconds } else { 30.0 } })
+    }
+
+    /// `SIGNAL` and `SIGNALBROAD`.
+    pub fn signal(&self) -> Option<Signal<'a>> {
+        let name = self.input.get(b"SIGNAL")?;
+        Some(Signal { name, is_broadcast: self.flag(b"SIGNALBROAD") })
+    }
+
+    /// Whether any of the parameters that every procedure knows besides `DB` is there: so that the usual call looks once.
+    pub fn has_signals(&self) -> bool {
+        self.input.get(b"WAIT").is_some() || self.input.get(b"SIGNAL").is_some()
+    }
+
+    /// A parameter that must be there.
+    pub fn required(&self, name: &[u8]) -> Result<&'a [u8], Failure<'static>> {
+        self.input.get(name).ok_or(Failure::InvalidParameters)
+    }
+
+    /// A parameter that may be there.
+    pub fn optional(&self, name: &[u8]) -> Option<&'a [u8]> {
+        self.input.get(name)
+    }
+
+    /// A flag: set if it is there, whatever it says.
+    pub fn flag(&self, name: &[u8]) -> bool {
+        self.input.get(name).is_some()
+    }
+
+    /// A whole number.
+    pub fn integer(&self, name: &[u8]) -> Option<i64> {
+        self.input.get(name).map(integer)
+    }
+
+    /// A real number.
+    pub fn real(&self, name: &[u8]) -> Option<f64> {
+        self.input.get(name).map(real)
+    }
+
+    /// `xt` as it was said; see [`expiry::resolve`](super::expiry::resolve).
+    pub fn xt(&self) -> Option<i64> {
+        self.integer(b"xt")
+    }
+
+    /// `max`: how many may be found; `None` if there is no limit.
+    pub fn max(&self) -> Option<u64> {
+        self.integer(b"max").and_then(|max| u64::try_from(max).ok())
+    }
+
+    /// `orig` of `increment`.
+    pub fn integer_origin(&self) -> Origin<i64> {
+        self.origin(0, integer)
+    }
+
+    /// `orig` of `increment_double`.
+    pub fn real_origin(&self) -> Origin<f64> {
+        self.origin(0.0, real)
+    }
+
+    /// A time stamp, or `now`.
+    pub fn moment(&self, name: &[u8]) -> Option<Moment> {
+        let text = self.input.get(name)?;
+        Some(match text {
+            b"now" => Moment::Now,
+            text => Moment::At(stamp(text)),
+        })
+    }
+
+    /// The pairs of a bulk call: those whose name begins with `_`, without it.
+    pub fn records(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a> {
+        self.input.iter().filter_map(|(name, value)| Some((name.strip_prefix(b"_")?, value)))
+    }
+
+    fn origin<N>(&self, zero: N, number: impl Fn(&[u8]) -> N) -> Origin<N> {
+        match self.input.get(b"orig") {
+            None => Origin::From(zero),
+            Some(b"try") => Origin::Try,
+            Some(b"set") => Origin::Set,
+            Some(text) => Origin::From(number(text)),
+        }
+    }
+}
+
+/// A time stamp: as [`integer`], but of 64 bits without a sign; what is negative is the largest.
+fn stamp(text: &[u8]) -> u64 {
+    let digits = match without_blanks(text) {
+        [b'-', ..] => return u64::MAX,
+        [b'+', rest @ ..] => rest,
+        rest => rest,
+    };
+    let digits = digits.iter().take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |stamp: u64, &byte| stamp.saturating_mul(10).saturating_add(u64::from(byte - b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_procedure_is_found_by_its_name() {
+        for &procedure in Procedure::ALL {
+            assert_eq!(Procedure::from_name(procedure.name().as_bytes()), Some(procedure));
+        }
+        for name in ["", "g", "gett", "GET", "cur_"] {
+            assert_eq!(Procedure::from_name(name.as_bytes()), None, "{name:?}");
+        }
+        assert_eq!(Procedure::ALL.len(), 39);
+    }
+
+    #[test]
+    fn databases_are_named_or_numbered() {
+        for (name, target) in [
+            (None, Target::Index(0)),
+            (Some(&b""[..]), Target::Index(0)),
+            (Some(b"12x"), Target::Index(12)),
+            (Some(b"casket.kct"), Target::Name(b"casket.kct")),
+            (Some(b"-1"), Target::Name(b"-1")),
+        ] {
+            assert_eq!(Target::of(name), target);
+        }
+    }
+
+    #[test]
+    fn time_stamps_have_no_sign() {
+        for (text, number) in
+            [("1793000000000000000", 1_793_000_000_000_000_000), ("", 0), ("-1", u64::MAX), (" +7x", 7)]
+        {
+            assert_eq!(stamp(text.as_bytes()), number);
+        }
+        assert_eq!(stamp(b"18446744073709551616"), u64::MAX);
+    }
+}

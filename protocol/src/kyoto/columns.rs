@@ -1,0 +1,325 @@
+//! The encodings of TSV columns: percent (U), base64 (B) and quoted-printable (Q), and the rule that chooses one.
+
+use crate::Sink;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use memchr::memchr;
+
+/// How the columns of a map are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encoding {
+    /// As they are.
+    #[default]
+    Raw,
+    /// `colenc=U`: percent.
+    Percent,
+    /// `colenc=B`: base64.
+    Base64,
+    /// `colenc=Q`: quoted-printable. Read, never chosen.
+    Quoted,
+}
+
+/// How much of a column the choice looks at, in bytes; a longer one is never written raw.
+const LOOKED_AT_LEN: usize = 255;
+
+impl Encoding {
+    /// The encoding that the original chooses for these columns, names and values alike. Clients' tests compare the
+    /// header that tells of it, so its estimates are kept.
+    pub fn choose<'a>(columns: impl Iterator<Item = &'a [u8]> + Clone) -> Encoding {
+        let mut all = columns.clone();
+        if all.all(is_plain) { Encoding::Raw } else { Self::choose_encoded(columns) }
+    }
+
+    fn choose_encoded<'a>(columns: impl Iterator<Item = &'a [u8]>) -> Encoding {
+        let (mut base64_len, mut percent_len) = (0usize, 0usize);
+        for column in columns {
+            let seen = &column[..column.len().min(LOOKED_AT_LEN)];
+            base64_len += seen.len() * 6 / 4 + 3;
+            let kept = seen.iter().filter(|&&byte| is_url_safe(byte)).count();
+            percent_len += kept + (seen.len() - kept) * 3;
+        }
+        if base64_len < percent_len { Encoding::Base64 } else { Encoding::Percent }
+    }
+
+    /// What `Content-Type` is with this encoding; clients compare it literally.
+    pub(super) fn content_type(self) -> &'static str {
+        match self {
+            Encoding::Raw => "text/tab-separated-values",
+            Encoding::Percent => "text/tab-separated-values; colenc=U",
+            Encoding::Base64 => "text/tab-separated-values; colenc=B",
+            Encoding::Quoted => "text/tab-separated-values; colenc=Q",
+        }
+    }
+
+    /// How long a column is, once encoded.
+    pub(super) fn encoded_len(self, column: &[u8]) -> usize {
+        match self {
+            Encoding::Raw => column.len(),
+            Encoding::Percent => {
+                let kept = column.iter().filter(|&&byte| stays_in_percent(byte)).count();
+                kept + (column.len() - kept) * 3
+            }
+            Encoding::Base64 => column.len().div_ceil(3) * 4,
+            Encoding::Quoted => column.iter().map(|&byte| if stays_in_quoted(byte) { 1 } else { 3 }).sum(),
+        }
+    }
+
+    /// Writes a column.
+    pub(super) fn encode(self, column: &[u8], out: &mut impl Sink) {
+        match self {
+            Encoding::Raw => out.put(column),
+            Encoding::Percent => put_percent(column, out),
+            Encoding::Base64 => put_base64(column, out),
+            Encoding::Quoted => put_escaped(column, b'=', b"0123456789ABCDEF", stays_in_quoted, out),
+        }
+    }
+
+    /// Reads a column; what it says is added to `text`. Nothing is refused: what is foreign is skipped.
+    pub(super) fn decode(self, column: &[u8], text: &mut Vec<u8>) {
+        match self {
+            Encoding::Raw => text.extend_from_slice(column),
+            Encoding::Percent => decode_percent(column, text),
+            Encoding::Base64 => decode_base64(column, text),
+            Encoding::Quoted => decode_quoted(column, text),
+        }
+    }
+
+    /// Whether a column is its own decoding.
+    pub(super) fn is_identity(self, column: &[u8]) -> bool {
+        match self {
+            Encoding::Raw => true,
+            Encoding::Percent => {
+                !column.iter().any(|&byte| byte <= b' ' || byte == 0x7F || byte == b'%' || byte == b'+')
+            }
+            Encoding::Base64 => column.is_empty(),
+            Encoding::Quoted => !column.iter().any(|&byte| byte < b' ' || byte == 0x7F || byte == b'='),
+        }
+    }
+}
+
+/// Whether a column may be written raw.
+#[inline]
+fn is_plain(column: &[u8]) -> bool {
+    // No early end: so the compiler looks at many bytes at a time.
+    let is_foreign = |found: bool, &byte: &u8| found | (byte < b' ') | (byte == 0x7F);
+    column.len() <= LOOKED_AT_LEN && !column.iter().fold(false, is_foreign)
+}
+
+/// What the choice counts as one byte of percent encoding; not quite what stays in it.
+fn is_url_safe(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"_-.!~*'()".contains(&byte)
+}
+
+fn stays_in_percent(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"_-.~".contains(&byte)
+}
+
+fn stays_in_quoted(byte: u8) -> bool {
+    (b' '..=b'~').contains(&byte) && byte != b'='
+}
+
+/// Percent encoding with lower-case digits, also for keys in paths.
+pub(super) fn put_percent(column: &[u8], out: &mut impl Sink) {
+    put_escaped(column, b'%', b"0123456789abcdef", stays_in_percent, out);
+}
+
+fn put_escaped(
+    column: &[u8],
+    escape: u8,
+    digits: &[u8; 16],
+    stays: impl Fn(u8) -> bool,
+    out: &mut impl Sink,
+) {
+    let mut rest = column;
+    loop {
+        let plain = rest.iter().position(|&byte| !stays(byte)).unwrap_or(rest.len());
+        out.put(&rest[..plain]);
+        let Some(&byte) = rest.get(plain) else { return };
+        out.put(&[escape, digits[usize::from(byte >> 4)], digits[usize::from(byte & 15)]]);
+        rest = &rest[plain + 1..];
+    }
+}
+
+fn put_base64(column: &[u8], out: &mut impl Sink) {
+    let mut buffer = [0; 1024];
+    for piece in column.chunks(buffer.len() / 4 * 3) {
+        let len = STANDARD.encode_slice(piece, &mut buffer).expect("the buffer is four thirds of a piece");
+        out.put(&buffer[..len]);
+    }
+}
+
+/// The value of a hexadecimal digit; what is none counts as the original counts it, which keeps what it has.
+fn hex_digit(before: u8, byte: u8) -> u8 {
+    match char::from(byte).to_digit(16) {
+        Some(digit) => before << 4 | digit as u8,
+        None => before,
+    }
+}
+
+/// A `%` whose digits are cut off ends the text. Bytes from 0x80 on are kept, unlike the original, which loses raw UTF-8.
+pub(super) fn decode_percent(column: &[u8], text: &mut Vec<u8>) {
+    let mut bytes = column.iter();
+    while let Some(&byte) = bytes.next() {
+        match byte {
+            b'%' => {
+                let (Some(&high), Some(&low)) = (bytes.next(), bytes.next()) else { return };
+                text.push(hex_digit(hex_digit(0, high), low));
+            }
+            b'+' => text.push(b' '),
+            0..=b' ' | 0x7F => {}
+            _ => text.push(byte),
+        }
+    }
+}
+
+fn decode_quoted(column: &[u8], text: &mut Vec<u8>) {
+    let mut rest = column;
+    while let [byte, behind @ ..] = rest {
+        rest = behind;
+        match byte {
+            b'=' => match rest {
+                [b'\r', b'\n', behind @ ..] | [b'\n' | b'\r', behind @ ..] => rest = behind,
+                [high, low, behind @ ..] => {
+                    text.push(hex_digit(hex_digit(0, *high), *low));
+                    rest = behind;
+                }
+                _ => return,
+            },
+            0..b' ' | 0x7F => {}
+            _ => text.push(*byte),
+        }
+    }
+}
+
+/// Foreign characters are skipped and the padding ends it; it may be missing, where the original reads other bytes.
+fn decode_base64(column: &[u8], text: &mut Vec<u8>) {
+    let start = text.len();
+    // Almost always it is clean, and whole groups are decoded faster than one by one.
+    text.resize(start + column.len().div_ceil(4) * 3, 0);
+    if let Ok(len) = STANDARD.decode_slice(column, &mut text[start..]) {
+        return text.truncate(start + len);
+    }
+    text.truncate(start);
+    let end = memchr(b'=', column).unwrap_or(column.len());
+    let (mut bits, mut count) = (0u32, 0);
+    for &byte in &column[..end] {
+        let digit = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => continue,
+        };
+        bits = bits << 6 | u32::from(digit);
+        count += 1;
+        if count == 4 {
+            text.extend_from_slice(&bits.to_be_bytes()[1..]);
+            (bits, count) = (0, 0);
+        }
+    }
+    match count {
+        2 => text.push((bits >> 4) as u8),
+        3 => text.extend_from_slice(&(bits >> 2).to_be_bytes()[2..]),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(encoding: Encoding, column: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        encoding.encode(column, &mut out);
+        assert_eq!(encoding.encoded_len(column), out.len());
+        out
+    }
+
+    fn decoded(encoding: Encoding, column: &[u8]) -> Vec<u8> {
+        let mut text = b"before".to_vec();
+        encoding.decode(column, &mut text);
+        assert!(!encoding.is_identity(column) || text[6..] == *column);
+        text.split_off(6)
+    }
+
+    #[test]
+    fn every_encoding_gives_back_every_byte() {
+        let all: Vec<u8> = (0..=255).cycle().take(2000).collect();
+        for encoding in [Encoding::Raw, Encoding::Percent, Encoding::Base64, Encoding::Quoted] {
+            for len in (0..20).chain([255, 256, 767, 768, 769, 2000]) {
+                assert_eq!(
+                    decoded(encoding, &encoded(encoding, &all[..len])),
+                    &all[..len],
+                    "{encoding:?} {len}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn percent_digits_are_lower_case_and_quoted_ones_upper_case() {
+        assert_eq!(encoded(Encoding::Percent, b"aZ9_-.~ \xFF*=j"), b"aZ9_-.~%20%ff%2a%3dj");
+        assert_eq!(encoded(Encoding::Quoted, b"a =\t\xFF~"), b"a =3D=09=FF~");
+        assert_eq!(encoded(Encoding::Base64, b"a"), b"YQ==");
+    }
+
+    #[test]
+    fn percent_is_read_leniently() {
+        for (column, text) in [
+            (&b"%2f%2F+"[..], &b"// "[..]),
+            (b"a b\x7Fc\td", b"abcd"),
+            (b"caf\xC3\xA9", b"caf\xC3\xA9"),
+            (b"ab%4", b"ab"),
+            (b"ab%", b"ab"),
+            (b"%zz%4g", b"\x00\x04"),
+        ] {
+            assert_eq!(decoded(Encoding::Percent, column), text, "{column:?}");
+        }
+    }
+
+    #[test]
+    fn base64_skips_what_is_foreign_ends_at_its_padding_and_does_without() {
+        for (column, text) in [
+            (&b"Y W\nJj"[..], &b"abc"[..]),
+            (b"YQ==YQ==", b"a"),
+            (b"YQ=", b"a"),
+            (b"YQ", b"a"),
+            (b"YWI", b"ab"),
+            (b"Y", b""),
+            (b"=", b""),
+            (b"", b""),
+        ] {
+            assert_eq!(decoded(Encoding::Base64, column), text, "{column:?}");
+        }
+    }
+
+    #[test]
+    fn quoted_lines_are_joined() {
+        for (column, text) in [
+            (&b"ab=\r\ncd=\nef"[..], &b"abcdef"[..]),
+            (b"a=3Db=3db", b"a=b=b"),
+            (b"a\x01\x7Fb\xC3", b"ab\xC3"),
+            (b"a=", b"a"),
+            (b"a=4", b"a"),
+        ] {
+            assert_eq!(decoded(Encoding::Quoted, column), text, "{column:?}");
+        }
+    }
+
+    #[test]
+    fn columns_are_encoded_only_for_control_bytes_and_length() {
+        let long = [b'a'; 256];
+        for (columns, encoding) in [
+            (vec![&b"a"[..], b""], Encoding::Raw),
+            (vec![&[0xFF; 8]], Encoding::Raw),
+            (vec![&long[..255]], Encoding::Raw),
+            (vec![&long[..]], Encoding::Percent),
+            (vec![b"a\tb"], Encoding::Percent),
+            (vec![b"\x7F"], Encoding::Percent),
+            (vec![b"value", &b"\0\0\0\0\0\0\0\x01\0\x01\xC7\x2F\x52\x63\x40\0"[..]], Encoding::Base64),
+        ] {
+            assert_eq!(Encoding::choose(columns.iter().copied()), encoding, "{columns:?}");
+        }
+    }
+}

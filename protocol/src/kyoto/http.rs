@@ -1,0 +1,367 @@
+//! HTTP as the original understands it: the head of a request line by line, and the length of its body.
+
+use super::date::parse_date;
+use super::number::{hexadecimal, integer, starts_with, without_blanks};
+use super::{Encoding, Limits};
+use memchr::{memchr, memrchr};
+use std::borrow::Cow;
+
+/// The longest line of a head, without its end; a longer one is cut there, and the rest is the next line.
+const LINE_LEN_MAX: usize = 8191;
+
+/// The method of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// GET
+    #[default]
+    Get,
+    /// HEAD
+    Head,
+    /// POST
+    Post,
+    /// PUT
+    Put,
+    /// DELETE
+    Delete,
+    /// Any other.
+    Other,
+}
+
+impl Method {
+    fn of(word: &[u8]) -> Method {
+        match word {
+            b"GET" => Method::Get,
+            b"HEAD" => Method::Head,
+            b"POST" => Method::Post,
+            b"PUT" => Method::Put,
+            b"DELETE" => Method::Delete,
+            _ => Method::Other,
+        }
+    }
+
+    /// Whether requests of this method have a body that means anything.
+    fn has_body(self) -> bool {
+        matches!(self, Method::Post | Method::Put | Method::Other)
+    }
+}
+
+/// What the answer must know of its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// False if the connection is to be closed behind the answer.
+    pub keeps_alive: bool,
+    /// True for HEAD: the answer has no body.
+    pub is_head: bool,
+}
+
+/// What a body of a call is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Nothing that is understood.
+    #[default]
+    Foreign,
+    /// Tab-separated values.
+    Tsv(Encoding),
+    /// A form.
+    Form,
+}
+
+/// How REST stores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RestMode {
+    /// Whatever is there is replaced.
+    #[default]
+    Set,
+    /// Only if nothing is there.
+    Add,
+    /// Only if something is there.
+    Replace,
+}
+
+/// A head, as far as it has been read. Offsets count from the beginning of the request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Head {
+    /// Where the next line begins.
+    at: u32,
+    /// How many bytes from there on are known to hold no line end.
+    scanned: u32,
+    /// The target, with its query; empty as long as the request line has not been read.
+    target_start: u32,
+    target_end: u32,
+    pub(super) method: Method,
+    keeps_alive: bool,
+    is_chunked: bool,
+    pub(super) content: Content,
+    pub(super) mode: RestMode,
+    content_length: Option<u64>,
+    /// `X-Kt-Xt`: the absolute time.
+    pub(super) xt: Option<u64>,
+}
+
+/// How far a head is read.
+pub(super) enum Progress {
+    /// It is whole: its length.
+    Whole(usize),
+    /// More of it must come.
+    Partial,
+    /// It is none.
+    Garbage,
+}
+
+/// What follows a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Body {
+    /// So many bytes; longer than the limit, perhaps.
+    Sized(u64),
+    /// Chunks.
+    Chunked,
+    /// So many bytes that mean nothing.
+    Ignored(u64),
+    /// Chunks that mean nothing, and that nobody can tell from a request without reading them.
+    IgnoredChunks,
+}
+
+impl Head {
+    /// Reads on. Every byte is looked at once, however the input is cut.
+    #[inline]
+    pub(super) fn read(&mut self, limits: &Limits, input: &[u8]) -> Progress {
+        loop {
+            let at = self.at as usize;
+            let rest = &input[at..];
+            let scanned = (self.scanned as usize).min(rest.len());
+            let newline = memchr(b'\n', &rest[scanned..]).map(|found| scanned + found);
+            let (line, taken) = match newline {
+                Some(newline) if newline <= LINE_LEN_MAX => (&rest[..newline], newline + 1),
+                _ => match long_line(&rest[..newline.unwrap_or(rest.len())]) {
+                    Some(cut) => (&rest[..cut], cut),
+                    None => match newline {
+                        Some(newline) => (&rest[..newline], newline + 1),
+                        None if input.len() > limits.head_len_max => return Progress::Garbage,
+                        None => {
+                            self.scanned = rest.len() as u32;
+                            return Progress::Partial;
+                        }
+                    },
+                },
+            };
+            if at + taken > limits.head_len_max {
+                return Progress::Garbage;
+            }
+            self.scanned = 0;
+            self.at += taken as u32;
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if self.target_end == 0 {
+                if !self.read_request_line(at, line) {
+                    return Progress::Garbage;
+                }
+            } else if line.is_empty() || is_only_cr(line) {
+                return Progress::Whole(self.at as usize);
+            } else {
+                self.read_header(&without_cr(line));
+            }
+        }
+    }
+
+    /// The target, with its query, as it was sent; there may be CRs in it.
+    pub(super) fn target(&self) -> std::ops::Range<usize> {
+        self.target_start as usize..self.target_end as usize
+    }
+
+    pub(super) fn form(&self) -> Form {
+        Form { keeps_alive: self.keeps_alive, is_head: self.method == Method::Head }
+    }
+
+    /// What follows.
+    pub(super) fn body(&self) -> Body {
+        match (self.method.has_body(), self.content_length, self.is_chunked) {
+            (true, Some(len), _) => Body::Sized(len),
+            (true, None, true) => Body::Chunked,
+            (true, None, false) => Body::Sized(0),
+            (false, Some(len), _) => Body::Ignored(len),
+            (false, None, true) => Body::IgnoredChunks,
+            (false, None, false) => Body::Ignored(0),
+        }
+    }
+
+    fn read_request_line(&mut self, at: usize, line: &[u8]) -> bool {
+        let Some(method_len) = memchr(b' ', line) else { return false };
+        let Some(target_len) = memchr(b' ', &line[method_len + 1..]) else { return false };
+        let target_start = method_len + 1;
+        let target_end = target_start + target_len;
+        self.keeps_alive = match &*without_cr(&line[target_end + 1..]) {
+            b"HTTP/1.1" => true,
+            b"HTTP/1.0" => false,
+            _ => return false,
+        };
+        if matches!(line[target_start..target_end], [] | [b'?', ..]) {
+            return false;
+        }
+        self.method = Method::of(&without_cr(&line[..method_len]));
+        self.target_start = (at + target_start) as u32;
+        self.target_end = (at + target_end) as u32;
+        true
+    }
+
+    fn read_header(&mut self, line: &[u8]) {
+        // Which header it may be is told by its length alone, mostly.
+        let Some(colon) = memchr(b':', line) else { return };
+        let name = line[..colon].trim_ascii();
+        let value =
+            || &line[colon + 1 + line[colon + 1..].iter().take_while(|&&byte| byte == b' ').count()..];
+        match name.len() {
+            7 if name.eq_ignore_ascii_case(b"x-kt-xt") => self.xt = parse_date(value()),
+            9 if name.eq_ignore_ascii_case(b"x-kt-mode") => {
+                self.mode = match value() {
+                    mode if mode.eq_ignore_ascii_case(b"add") => RestMode::Add,
+                    mode if mode.eq_ignore_ascii_case(b"replace") => RestMode::Replace,
+                    _ => RestMode::Set,
+                };
+            }
+            10 if name.eq_ignore_ascii_case(b"connection") => {
+                let value = value();
+                if value.eq_ignore_ascii_case(b"close") {
+                    self.keeps_alive = false;
+                } else if value.eq_ignore_ascii_case(b"keep-alive") {
+                    self.keeps_alive = true;
+                }
+            }
+            12 if name.eq_ignore_ascii_case(b"content-type") => self.content = Content::of(value()),
+            14 if name.eq_ignore_ascii_case(b"content-length") => {
+                self.content_length = u64::try_from(integer(value())).ok();
+            }
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
+                self.is_chunked |= value().eq_ignore_ascii_case(b"chunked");
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Content {
+    fn of(value: &[u8]) -> Content {
+        const TSV: &[u8] = b"text/tab-separated-values";
+        if starts_with(value, b"application/x-www-form-urlencoded") {
+            return Content::Form;
+        }
+        if !starts_with(value, TSV) {
+            return Content::Foreign;
+        }
+        let mut encoding = Encoding::Raw;
+        for attribute in value[TSV.len()..].split(|&byte| byte == b' ' || byte == b';') {
+            if starts_with(attribute, b"colenc=") {
+                let name = &attribute[b"colenc=".len()..];
+                encoding = match name.strip_prefix(b"\"").unwrap_or(name).first() {
+                    Some(b'B' | b'b') => Encoding::Base64,
+                    Some(b'Q' | b'q') => Encoding::Quoted,
+                    Some(b'U' | b'u') => Encoding::Percent,
+                    _ => encoding,
+                };
+            }
+        }
+        Content::Tsv(encoding)
+    }
+}
+
+/// Where a line is cut that is too long, if this is one; CRs do not count.
+#[cold]
+fn long_line(line: &[u8]) -> Option<usize> {
+    if line.len() <= LINE_LEN_MAX {
+        return None;
+    }
+    let counted = line.iter().enumerate().filter(|(_, byte)| **byte != b'\r');
+    counted.map(|(at, _)| at).nth(LINE_LEN_MAX)
+}
+
+fn is_only_cr(line: &[u8]) -> bool {
+    line.iter().all(|&byte| byte == b'\r')
+}
+
+#[inline]
+pub(super) fn without_cr(line: &[u8]) -> Cow<'_, [u8]> {
+    if memrchr(b'\r', line).is_none() {
+        return Cow::Borrowed(line);
+    }
+    Cow::Owned(line.iter().copied().filter(|&byte| byte != b'\r').collect())
+}
+
+/// A walk over the chunks of a body.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chunks {
+    /// Where the next chunk begins, in the request.
+    at: usize,
+    /// How many bytes from there on are known to hold no line end.
+    scanned: usize,
+    /// How much has been found in chunks so far.
+    found: u64,
+}
+
+/// How far the chunks of a body are walked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Walk {
+    /// All are there: where they end.
+    Whole(usize),
+    /// So many bytes more must come, at least.
+    Partial(usize),
+    /// More than may be.
+    TooLarge,
+    /// A chunk does not end where it says.
+    Invalid,
+}
+
+impl Chunks {
+    pub(super) fn new(at: usize) -> Chunks {
+        Chunks { at, scanned: 0, found: 0 }
+    }
+
+    /// Goes on.
+    pub(super) fn walk(&mut self, limits: &Limits, input: &[u8]) -> Walk {
+        loop {
+            let rest = &input[self.at..];
+            let scanned = self.scanned.min(rest.len());
+            let Some(newline) = memchr(b'\n', &rest[scanned..]).map(|found| scanned + found) else {
+                if rest.len() > LINE_LEN_MAX {
+                    return Walk::Invalid;
+                }
+                self.scanned = rest.len();
+                return Walk::Partial(1);
+            };
+            self.scanned = newline;
+            let Some(len) = chunk_len(&rest[..newline]) else { return Walk::Whole(self.at + newline + 1) };
+            if len > limits.body_len_max.saturating_sub(self.found) {
+                return Walk::TooLarge;
+            }
+            // It fits, as the limit does.
+            let data = newline + 1 + len as usize;
+            match rest.get(data..) {
+                Some([b'\r', b'\n', ..]) => {}
+                Some([] | [b'\r']) | None => return Walk::Partial(data + 2 - rest.len()),
+                Some(_) => return Walk::Invalid,
+            }
+            self.at += data + 2;
+            self.scanned = 0;
+            self.found += len;
+            if len == 0 {
+                return Walk::Whole(self.at);
+            }
+        }
+    }
+}
+
+/// Puts the data of chunks together that have been walked over.
+pub(super) fn join_chunks(mut chunks: &[u8], body: &mut Vec<u8>) {
+    while let Some(newline) = memchr(b'\n', chunks) {
+        let Some(len) = chunk_len(&chunks[..newline]) else { return };
+        let data = &chunks[newline + 1..];
+        let Some((data, rest)) = data.split_at_checked(len as usize) else { return };
+        body.extend_from_slice(data);
+        chunks = rest.get(2..).unwrap_or_default();
+    }
+}
+
+/// The length of a chunk that begins with this line; an empty line ends the body, too.
+fn chunk_len(line: &[u8]) -> Option<u64> {
+    if is_only_cr(line) {
+        return None;
+    }
+    Some(hexadecimal(without_blanks(line)).unsigned_abs())
+}

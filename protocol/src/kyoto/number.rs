@@ -1,0 +1,162 @@
+//! Numbers as Kyoto Tycoon's parameters spell them: what can be read counts, the rest is ignored, nothing fails.
+
+/// A whole number: blanks, a sign, digits, up to the first other byte. No digits are 0; what does not fit stays at the
+/// border.
+pub fn integer(text: &[u8]) -> i64 {
+    let (is_negative, digits) = signed(text);
+    let mut magnitude = 0i64;
+    for &byte in digits {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            break;
+        }
+        // Counted below zero, which reaches one further.
+        magnitude = magnitude.saturating_mul(10).saturating_sub(i64::from(digit));
+    }
+    if is_negative { magnitude } else { magnitude.checked_neg().unwrap_or(i64::MAX) }
+}
+
+/// A hexadecimal number, with or without `0x` before it; what does not fit stays at the border.
+pub(super) fn hexadecimal(text: &[u8]) -> i64 {
+    let text = without_blanks(text);
+    let digits = match text {
+        [b'0', b'x' | b'X', digits @ ..] => digits,
+        digits => digits,
+    };
+    let mut number = 0i64;
+    for &byte in digits {
+        let Some(digit) = char::from(byte).to_digit(16) else { break };
+        number = number.saturating_mul(16).saturating_add(i64::from(digit));
+    }
+    number
+}
+
+/// A real number: as [`integer`], and a fraction, an exponent, `inf` and `nan`.
+pub fn real(text: &[u8]) -> f64 {
+    let (is_negative, rest) = signed(text);
+    let sign = if is_negative { -1.0 } else { 1.0 };
+    if starts_with(rest, b"inf") {
+        return f64::INFINITY * sign;
+    }
+    if starts_with(rest, b"nan") {
+        return f64::NAN;
+    }
+    let whole = digits_len(rest);
+    let mut len = whole;
+    if rest.get(len) == Some(&b'.') {
+        len += 1 + digits_len(&rest[len + 1..]);
+    }
+    let has_digits = rest[..len].iter().any(u8::is_ascii_digit);
+    if has_digits && matches!(rest.get(len), Some(b'e' | b'E')) {
+        let after = &rest[len + 1..];
+        let sign_len = usize::from(matches!(after.first(), Some(b'+' | b'-')));
+        let exponent_len = digits_len(&after[sign_len..]);
+        if exponent_len > 0 {
+            len += 1 + sign_len + exponent_len;
+        }
+    }
+    let number = std::str::from_utf8(&rest[..len]).ok().and_then(|text| text.parse::<f64>().ok());
+    number.unwrap_or(0.0) * sign
+}
+
+/// A real number as answers show it: six decimals, or `inf`, `-inf`, `nan`.
+pub fn format_real(number: f64) -> String {
+    if number.is_finite() {
+        format!("{number:.6}")
+    } else if number.is_nan() {
+        "nan".into()
+    } else {
+        String::from(if number > 0.0 { "inf" } else { "-inf" })
+    }
+}
+
+/// Whether `text` begins with `start`, which is in lower case, in whatever case.
+pub(super) fn starts_with(text: &[u8], start: &[u8]) -> bool {
+    text.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start))
+}
+
+pub(super) fn without_blanks(text: &[u8]) -> &[u8] {
+    let blanks = text.iter().take_while(|&&byte| (1..=b' ').contains(&byte)).count();
+    &text[blanks..]
+}
+
+fn signed(text: &[u8]) -> (bool, &[u8]) {
+    match without_blanks(text) {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        rest => (false, rest),
+    }
+}
+
+fn digits_len(text: &[u8]) -> usize {
+    text.iter().take_while(|byte| byte.is_ascii_digit()).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_read_of_a_whole_number_counts() {
+        for (text, number) in [
+            ("", 0),
+            ("12", 12),
+            (" \t-7x", -7),
+            ("+3.9", 3),
+            ("--3", 0),
+            ("x", 0),
+            ("9223372036854775807", i64::MAX),
+            ("9223372036854775808", i64::MAX),
+            ("-9223372036854775808", i64::MIN),
+            ("-99999999999999999999", i64::MIN),
+        ] {
+            assert_eq!(integer(text.as_bytes()), number, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_read_of_a_real_number_counts() {
+        for (text, number) in [
+            ("", 0.0),
+            ("1.5", 1.5),
+            (" -3.25 ", -3.25),
+            (".5", 0.5),
+            ("5.", 5.0),
+            ("1e3", 1000.0),
+            ("1e", 1.0),
+            ("1e+", 1.0),
+            ("2E-1x", 0.2),
+            (".", 0.0),
+            ("e5", 0.0),
+            ("INFinity", f64::INFINITY),
+            ("-inf", f64::NEG_INFINITY),
+            ("1e999", f64::INFINITY),
+        ] {
+            assert_eq!(real(text.as_bytes()), number, "{text:?}");
+        }
+        assert!(real(b"nan").is_nan());
+        assert!(real(b"-NaN").is_nan());
+    }
+
+    #[test]
+    fn reals_are_shown_with_six_decimals() {
+        for (number, text) in [
+            (1.5, "1.500000"),
+            (-1.75, "-1.750000"),
+            (0.0000005, "0.000000"),
+            (f64::INFINITY, "inf"),
+            (f64::NEG_INFINITY, "-inf"),
+            (f64::NAN, "nan"),
+        ] {
+            assert_eq!(format_real(number), text);
+        }
+    }
+
+    #[test]
+    fn hexadecimal_numbers_may_carry_their_prefix() {
+        for (text, number) in [("1f", 31), ("0X1F", 31), (" 0x10;x", 16), ("", 0), ("g", 0)] {
+            assert_eq!(hexadecimal(text.as_bytes()), number, "{text:?}");
+        }
+        assert_eq!(hexadecimal(b"ffffffffffffffffffff"), i64::MAX);
+    }
+}

@@ -1,0 +1,174 @@
+//! REST: records as resources.
+
+use super::answer::{Banner, put_head};
+use super::columns::put_percent;
+use super::date::format_date;
+use super::http::RestMode;
+use super::{Failure, Form, Status, Target, expiry};
+use crate::Sink;
+use memchr::memchr;
+
+/// What is to be done with a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestAction<'a> {
+    /// Read it; HEAD is told by the form.
+    Get,
+    /// Store it.
+    Put {
+        /// The value.
+        value: &'a [u8],
+        /// How.
+        mode: RestMode,
+        /// The absolute time when it dies, in seconds since 1970; a past one stores a dead record.
+        xt: Option<u64>,
+    },
+    /// Remove it.
+    Delete,
+    /// A method that is not known here.
+    Unknown,
+}
+
+/// A request for a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest<'a> {
+    /// The database.
+    pub target: Target<'a>,
+    /// The key.
+    pub key: &'a [u8],
+    /// What to do.
+    pub action: RestAction<'a>,
+    /// The target as it was sent, for `Location`.
+    pub location: &'a [u8],
+    /// How to answer.
+    pub form: Form,
+}
+
+/// How a request for a resource ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestAnswer<'a> {
+    /// It was read.
+    Found {
+        /// The value.
+        value: &'a [u8],
+        /// When it dies, if it does.
+        xt: Option<u64>,
+    },
+    /// It was stored.
+    Stored {
+        /// The port that the server listens at.
+        port: u16,
+    },
+    /// It was removed.
+    Removed,
+    /// It was not: no record, or what was to be stored did not fit what is there, or the database failed, or is none.
+    Failed(Failure<'a>),
+    /// The method is none.
+    Unknown,
+}
+
+/// Writes an answer.
+pub fn answer_rest(request: &Rest<'_>, banner: &Banner, answer: &RestAnswer<'_>, out: &mut impl Sink) {
+    let form = &request.form;
+    let empty = |status, out: &mut _| put_head(form, banner, status, Some(0), out);
+    match *answer {
+        RestAnswer::Found { value, xt } => {
+            put_head(form, banner, Status::Ok, Some(value.len()), out);
+            if let Some(xt) = xt.filter(|&xt| xt < expiry::NEVER) {
+                out.put(b"X-Kt-Xt: ");
+                out.put(format_date(xt).as_bytes());
+                out.put(b"\r\n");
+            }
+            out.put(b"\r\n");
+            if !form.is_head {
+                out.put(value);
+            }
+        }
+        RestAnswer::Stored { port } => {
+            empty(Status::Created, out);
+            out.put(b"Location: http://localhost:");
+            out.put(itoa::Buffer::new().format(port).as_bytes());
+            for piece in request.location.split(|&byte| byte == b'\r') {
+                out.put(piece);
+            }
+            out.put(b"\r\n\r\n");
+        }
+        RestAnswer::Removed => {
+            empty(Status::NoContent, out);
+            out.put(b"\r\n");
+        }
+        RestAnswer::Failed(Failure::NoSuchDatabase) => {
+            let body = b"no such database\n";
+            put_head(form, banner, Status::BadRequest, (!form.is_head).then_some(body.len()), out);
+            out.put(b"\r\n");
+            if !form.is_head {
+                out.put(body);
+            }
+        }
+        RestAnswer::Failed(failure) => {
+            empty(rest_status(&request.action, &failure), out);
+            out.put(b"X-Kt-Error: ");
+            out.put(&failure.text());
+            out.put(b"\r\n\r\n");
+        }
+        RestAnswer::Unknown => {
+            empty(Status::NotImplemented, out);
+            out.put(b"\r\n");
+        }
+    }
+}
+
+/// What is missing is 404 to who reads or removes it.
+fn rest_status(action: &RestAction<'_>, failure: &Failure<'_>) -> Status {
+    match (action, failure) {
+        (RestAction::Get | RestAction::Delete, Failure::Database(super::Trouble::NoRecord)) => {
+            Status::NotFound
+        }
+        (_, failure) => failure.status(),
+    }
+}
+
+/// The name of the database and the key in a path, both as they are sent.
+pub(super) fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    match memchr(b'/', path) {
+        None => (b"", path),
+        Some(slash) => {
+            let key = &path[slash + 1..];
+            (&path[..slash], key.strip_prefix(b"/").unwrap_or(key))
+        }
+    }
+}
+
+/// Writes the path of a resource: of the database, if it is not the first, and the key.
+pub fn put_path(database: Option<&[u8]>, key: &[u8], out: &mut impl Sink) {
+    out.put(b"/");
+    if let Some(database) = database {
+        put_percent(database, out);
+        out.put(b"/");
+    }
+    put_percent(key, out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split_path;
+
+    #[test]
+    fn a_path_is_a_key_or_a_database_and_a_key() {
+        for (path, database, key) in [
+            ("", "", ""),
+            ("/", "", ""),
+            ("/k", "", "k"),
+            ("k", "", "k"),
+            ("//k", "", "k"),
+            ("///k", "", "k"),
+            ("/db/k", "db", "k"),
+            ("/db//k", "db", "k"),
+            ("/db///k", "db", "/k"),
+            ("db/a/b/", "db", "a/b/"),
+            ("/db/", "db", ""),
+        ] {
+            assert_eq!(split_path(path.as_bytes()), (database.as_bytes(), key.as_bytes()), "{path:?}");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Streams of requests, cut in any way, and what a toy server makes of them: it keeps records in a map, so that answers
+//! are written, too.
+
+use std::collections::BTreeMap;
+use todana_protocol::kyoto::{
+    Banner, BulkOperation, BulkRecord, Call, Dialect, Failure, Limits, Output, Procedure, Request, Rest,
+    RestAction, RestAnswer, RestMode, Scratch, Status, Step, Target, Trouble, answer_failure, answer_refusal,
+    answer_rest, binary, expiry,
+};
+
+/// The second in which all happens.
+pub(crate) const NOW: u64 = 1_800_000_000;
+
+/// What came of a stream.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// The requests, as they show themselves.
+    pub(crate) requests: Vec<String>,
+    /// The answers, one behind the other.
+    pub(crate) answers: Vec<u8>,
+    /// Whether the decoder has closed the connection.
+    pub(crate) is_closed: bool,
+}
+
+/// Sends the stream in pieces that end at these offsets.
+pub(crate) fn send_in_pieces(limits: &Limits, stream: &[u8], cuts: &[usize]) -> Outcome {
+    let (mut dialect, mut scratch, mut toy) = (Dialect::default(), Scratch::default(), Toy::default());
+    let mut outcome = Outcome::default();
+    // What has been received, from which what is done with is dropped.
+    let mut input = Vec::new();
+    let mut sent = 0;
+    for &end in cuts.iter().chain([&stream.len()]) {
+        input.extend_from_slice(&stream[sent..end]);
+        sent = end;
+        loop {
+            match dialect.decode(limits, &input, &mut scratch) {
+                Step::Request { consumed, request } => {
+                    assert!((1..=input.len()).contains(&consumed), "{consumed} of {}", input.len());
+                    outcome.requests.push(format!("{request:?}"));
+                    toy.execute(&request, &mut outcome.answers);
+                    input.drain(..consumed);
+                }
+                Step::NeedMore { consumed, at_least } => {
+                    assert!(consumed <= input.len() && at_least > 0);
+                    // What is said to be needed never is more than what would have done.
+                    input.drain(..consumed);
+                    break;
+                }
+                Step::Close => {
+                    outcome.is_closed = true;
+                    return outcome;
+                }
+            }
+        }
+    }
+    outcome
+}
+
+/// Sends the stream whole, and says what was answered, with the headers that vary left out.
+pub(crate) fn answers(stream: &[u8]) -> String {
+    let outcome = send_in_pieces(&Limits::default(), stream, &[]);
+    show(&outcome.answers)
+}
+
+/// Answers with the headers that vary left out, escaped.
+pub(crate) fn show(answers: &[u8]) -> String {
+    let banner = b"Server: KyotoTycoon/T\r\nDate: Fri, 15 Jan 2027 08:00:00 GMT\r\n";
+    let mut rest = answers;
+    let mut shown = Vec::new();
+    while let Some(at) = rest.windows(banner.len()).position(|window| window == banner) {
+        shown.extend_from_slice(&rest[..at]);
+        shown.extend_from_slice(b"...");
+        rest = &rest[at + banner.len()..];
+    }
+    shown.extend_from_slice(rest);
+    shown.escape_ascii().to_string()
+}
+
+/// A server of one database, of which a time to live is kept and never comes; beyond it, what tests need.
+#[derive(Default)]
+struct Toy {
+    records: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
+    output: Output,
+    /// The answer of a bulk request.
+    hits: u32,
+    bulk: Vec<u8>,
+}
+
+impl Toy {
+    fn execute(&mut self, request: &Request<'_>, out: &mut Vec<u8>) {
+        let banner = Banner::new("T", NOW);
+        match request {
+            Request::Call(call) => match self.call(call) {
+                Ok(()) => self.output.write(&call.form, &banner, Status::Ok, out),
+                Err(failure) => answer_failure(&call.form, &banner, &failure, out),
+            },
+            Request::Rest(rest) => {
+                let found;
+                let answer = match self.rest(rest) {
+                    Ok(Some(record)) => {
+                        found = record;
+                        RestAnswer::Found { value: &found.0, xt: Some(found.1) }
+                    }
+                    Ok(None) => match rest.action {
+                        RestAction::Put { .. } => RestAnswer::Stored { port: 19780 },
+                        RestAction::Unknown => RestAnswer::Unknown,
+                        _ => RestAnswer::Removed,
+                    },
+                    Err(failure) => RestAnswer::Failed(failure),
+                };
+                answer_rest(rest, &banner, &answer, out);
+            }
+            Request::Bulk(piece) => {
+                match piece.record {
+                    None => (self.hits, self.bulk) = (0, Vec::new()),
+                    Some(record) => self.bulk_record(piece.operation, record),
+                }
+                if piece.remaining == 0 && !piece.is_silent {
+                    binary::put_hits(piece.operation, self.hits, out);
+                    out.append(&mut self.bulk);
+                }
+            }
+            Request::Script(script) => match script.name {
+                _ if script.is_silent => {}
+                b"echo" => binary::put_script_answer(script.input.iter(), out),
+                _ => binary::put_error(out),
+            },
+            Request::Replicate(_) => binary::put_accepted(out),
+            Request::Acknowledged => {}
+            Request::Refused(refusal) => answer_refusal(&banner, *refusal, out),
+        }
+    }
+
+    fn call(&mut self, call: &Call<'_>) -> Result<(), Failure<'static>> {
+        self.output.clear();
+        if call.target() != Target::Index(0) {
+            return Err(Failure::NoSuchDatabase);
+        }
+        match call.procedure {
+            Some(Procedure::Echo) => {
+                call.input.iter().for_each(|(name, value)| self.output.push(name, value));
+            }
+            Some(Procedure::Set) => {
+                let (key, value) = (call.required(b"key")?, call.required(b"value")?);
+                self.records.insert(key.to_vec(), (value.to_vec(), expiry::resolve(call.xt(), NOW)));
+            }
+            Some(Procedure::Get) => {
+                let record = self.records.get(call.required(b"key")?);
+                let (value, xt) = record.ok_or(Failure::Database(Trouble::NoRecord))?;
+                self.output.push(b"value", value);
+                if *xt < expiry::NEVER {
+                    self.output.push_number(b"xt", *xt);
+                }
+            }
+            Some(Procedure::SetBulk) => {
+                self.output.push_number(b"num", call.records().count());
+            }
+            Some(Procedure::Void) => {}
+            // The name borrows from the request, which the failure is to outlive here.
+            _ => return Err(Failure::Other { status: Status::NotImplemented, text: "not here" }),
+        }
+        Ok(())
+    }
+
+    fn rest(&mut self, rest: &Rest<'_>) -> Result<Option<(Vec<u8>, u64)>, Failure<'static>> {
+        if rest.target != Target::Index(0) {
+            return Err(Failure::NoSuchDatabase);
+        }
+        let missing = Failure::Database(Trouble::NoRecord);
+        match rest.action {
+            RestAction::Get => self.records.get(rest.key).cloned().map(Some).ok_or(missing),
+            RestAction::Put { value, mode, xt } => {
+                match (mode, self.records.contains_key(rest.key)) {
+                    (RestMode::Add, true) => return Err(Failure::Database(Trouble::Duplication)),
+                    (RestMode::Replace, false) => return Err(missing),
+                    _ => {}
+                }
+                let record = (value.to_vec(), xt.unwrap_or(expiry::NEVER));
+                self.records.insert(rest.key.to_vec(), record);
+                Ok(None)
+            }
+            RestAction::Delete => self.records.remove(rest.key).map(|_| None).ok_or(missing),
+            RestAction::Unknown => Ok(None),
+        }
+    }
+
+    fn bulk_record(&mut self, operation: BulkOperation, record: BulkRecord<'_>) {
+        if record.database != 0 {
+            return;
+        }
+        match operation {
+            BulkOperation::Set => {
+                let xt = expiry::resolve(Some(record.xt), NOW);
+                self.records.insert(record.key.to_vec(), (record.value.to_vec(), xt));
+                self.hits += 1;
+            }
+            BulkOperation::Remove => {
+                self.hits += u32::from(self.records.remove(record.key).is_some());
+            }
+            BulkOperation::Get => {
+                let Some((value, xt)) = self.records.get(record.key) else { return };
+                self.hits += 1;
+                let answer = BulkRecord { value, xt: *xt as i64, ..record };
+                binary::put_record(&answer, &mut self.bulk);
+            }
+        }
+    }
+}
+
+/// Bytes written in hexadecimal, with blanks anywhere.
+pub(crate) fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.chunks(2).map(pair).collect()
+}
