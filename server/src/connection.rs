@@ -1,6 +1,8 @@
 //! One connection: a socket, a decoder's few bytes, and buffers only while something is in them.
 
+use crate::awaits::Awaits;
 use crate::exports::Receiving;
+use crate::kyoto::Session;
 use crate::listener::Stream;
 use crate::listing::Listing;
 use crate::login::Login;
@@ -9,8 +11,8 @@ use crate::roster::{Seat, State};
 use crate::upload::{Announced, Upload};
 use std::io;
 use std::sync::Arc;
-use todana::update_log::Position;
 use todana_core::{Buffer, Command, Refusal, Reply};
+use todana_protocol::kyoto::{self, Beginning};
 use todana_protocol::memcached::{Choice, Dialect, Form, Head, Limits, Request, Step, encode};
 
 /// Requests decoded before the first is executed, so that their records can be fetched into the cache together.
@@ -27,6 +29,8 @@ pub(crate) struct Connection {
     pub(crate) seat: Arc<Seat>,
     shown: (State, u64),
     dialect: Dialect,
+    /// It speaks Kyoto Tycoon's protocols.
+    pub(crate) kyoto: Option<Box<Session>>,
     /// Which dialect it may speak.
     pub(crate) choice: Choice,
     /// How far its client has come with saying who they are.
@@ -61,9 +65,9 @@ pub(crate) struct Connection {
     /// No further request is served; what is pending is sent.
     pub(crate) closing: bool,
     /// It has changed what is told up to here in the update log; what it is told next waits until that is settled.
-    pub(crate) awaits: Option<Position>,
-    /// It has changed something in its last turn.
-    pub(crate) has_changed: bool,
+    pub(crate) awaits: Awaits,
+    /// Which databases it has changed in its last turn, a bit for each (those from number 63 on share the last).
+    pub(crate) changed: u64,
     /// It stands in its worker's list of those who wait for the update log, and is served no further until that has come on.
     pub(crate) is_parked: bool,
     /// When it began to wait, a part of the reply that it was in had left already.
@@ -116,7 +120,7 @@ pub(crate) enum Pause {
     Watches,
     /// An export comes first.
     Exports,
-    /// Whoever checks a password has to answer first.
+    /// Whoever checks a password has to answer first, or a signal to come.
     Waits,
     /// A long value comes next.
     Receives(Announced),
@@ -162,6 +166,16 @@ pub(crate) trait Execute {
     fn buffer(&self, len: usize) -> Option<Box<dyn Buffer>>;
     /// The next piece of such memory to write to; `None` if there is no room for it.
     fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Option<&'b mut [u8]>;
+    /// Serves what has come of requests of Kyoto's protocols: how much is done with, how much more is needed at least, and why it
+    /// stopped. `room`: how much of a request that is not whole may be kept.
+    fn converse(
+        &mut self,
+        session: &mut Session,
+        data: &[u8],
+        room: usize,
+        budget: &mut u32,
+        output: &mut Output,
+    ) -> (usize, usize, Pause);
     /// Runs a command.
     fn execute(&mut self, request: &Request<'_>, login: &mut Login, output: &mut Output) -> Flow;
     /// Whether requests are to be told.
@@ -190,6 +204,7 @@ impl Connection {
             shown: (seat.state(), seat.last_command_at()),
             seat,
             dialect: Dialect::default(),
+            kyoto: None,
             choice,
             login: Login::default(),
             input: Vec::new(),
@@ -207,8 +222,8 @@ impl Connection {
             failed: false,
             is_kicked: false,
             closing: false,
-            awaits: None,
-            has_changed: false,
+            awaits: Awaits::default(),
+            changed: 0,
             is_parked: false,
             is_amid_reply: false,
             needs_input: false,
@@ -221,7 +236,7 @@ impl Connection {
     #[inline]
     pub(crate) fn begin_turn(&mut self) {
         // As long as it waits nothing leaves.
-        if self.awaits.is_none() {
+        if self.awaits.is_empty() {
             self.is_amid_reply = self.listing.is_some() || self.dialect.is_between_keys();
         }
     }
@@ -230,11 +245,11 @@ impl Connection {
     /// any reply, and closed.
     pub(crate) fn give_up(&mut self, refusal: Refusal) {
         let mut output = Output::default();
-        if !self.dialect.is_binary() && !self.is_amid_reply {
+        if self.kyoto.is_none() && !self.dialect.is_binary() && !self.is_amid_reply {
             encode(&Form::LINE, &Reply::Refused(refusal), &mut output);
         }
         self.pending = Some(Box::new(output));
-        self.awaits = None;
+        self.awaits = Awaits::default();
         self.closing = true;
     }
 
@@ -278,8 +293,13 @@ impl Connection {
             || self.watches
             || self.listing.is_some()
             || self.export.is_some()
-            || self.login.is_waiting();
+            || self.is_waiting();
         !matches!(self.stream, Stream::Unix(_)) && self.pending.is_none() && !is_busy
+    }
+
+    /// Whoever checks a password, or sends a signal, has to come first.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.login.is_waiting() || self.kyoto.as_ref().is_some_and(|session| session.is_waiting())
     }
 
     /// What it keeps now.
@@ -287,9 +307,10 @@ impl Connection {
         let of_pending = |len: fn(&Output) -> usize| self.pending.as_deref().map_or(0, len) as u64;
         let (pending, copied) = (of_pending(Output::len), of_pending(Output::copied_len));
         let (partial, unsent) = self.stream.kept_lens();
+        let found = self.kyoto.as_ref().map_or(0, |session| session.kept_len());
         let (head, received) = self.upload.as_ref().map_or((0, 0), Upload::held);
         Held {
-            partial: (self.input.len() + head + partial) as u64,
+            partial: (self.input.len() + head + partial + found) as u64,
             received: received as u64,
             pending,
             copied: copied + unsent as u64,
@@ -346,7 +367,18 @@ impl Connection {
         }
         let own = std::mem::take(&mut self.input);
         let data = if own.is_empty() { buffer } else { &own[self.input_at..] };
-        if !self.is_introduced && !data.is_empty() {
+        let mut is_unsure = false;
+        if !self.is_introduced && self.choice == Choice::Auto {
+            match kyoto::begins(data) {
+                Beginning::Kyoto => {
+                    self.is_introduced = true;
+                    self.kyoto = Some(Box::default());
+                }
+                Beginning::Unsure => is_unsure = true,
+                Beginning::Other => {}
+            }
+        }
+        if !self.is_introduced && !data.is_empty() && !is_unsure {
             self.is_introduced = true;
             if service.is_aloud() && self.choice == Choice::Auto {
                 service.tell_dialect(self.dialect.begins_binary(limits, data));
@@ -354,6 +386,15 @@ impl Connection {
         }
         let (mut consumed, mut wanted) = (0, 0);
         let pause = loop {
+            if is_unsure {
+                break Pause::NeedsInput;
+            }
+            if let Some(session) = &mut self.kyoto {
+                let (served, more, pause) =
+                    service.converse(session, &data[consumed..], limits.unfinished_len_max, budget, output);
+                (consumed, wanted) = (consumed + served, more);
+                break pause;
+            }
             if let Some(listing) = self.listing.take() {
                 self.listing = service.list(listing, output).map(Some);
                 if self.listing.is_some() || output.len() > OUTPUT_MAX {

@@ -22,6 +22,8 @@ pub(crate) struct WorkerCounters {
     pub(crate) pending_bytes: Own,
     /// Bytes of requests that are not whole yet.
     pub(crate) partial_bytes: Own,
+    /// What Kyoto's clients have asked for.
+    pub(crate) kyoto: crate::kyoto::Counters,
 }
 
 /// A counter that one thread writes and any reads.

@@ -8,6 +8,7 @@
 //! exports: a thread for each checkpoint, backup or reading of the update log that a client has asked for
 //! syncing: a thread for each database whose engine keeps records in files of its own, which brings them to disk
 //! janitor: expiry, compaction, and the memory limit of the whole process
+//! kyoto: Kyoto Tycoon's protocols
 //! admin: /metrics, /healthz, /readyz over HTTP, on a port and in a thread of their own
 //! ```
 //!
@@ -19,6 +20,7 @@
 mod acceptor;
 mod addresses;
 mod admin;
+mod awaits;
 mod connection;
 mod conversation_log;
 mod counters;
@@ -28,6 +30,7 @@ mod exports;
 mod handle;
 mod idle;
 mod janitor;
+mod kyoto;
 mod ledger;
 mod listener;
 mod listing;

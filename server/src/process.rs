@@ -18,6 +18,25 @@ pub(crate) fn mapped_bytes() -> u64 {
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
+/// Memory in bytes by the names that Kyoto Tycoon's agents read: the machine's, and this process's besides what is resident. What the
+/// system does not tell is missing.
+pub(crate) fn memory() -> Vec<(&'static str, u64)> {
+    let read = |path: &str, names: &[(&'static str, &str)]| -> Vec<(&'static str, u64)> {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let kibibytes = |label: &str| {
+            let rest = text.lines().find_map(|line| line.strip_prefix(label))?;
+            rest.trim().split(' ').next()?.parse::<u64>().ok()
+        };
+        names.iter().filter_map(|&(name, label)| Some((name, kibibytes(label)? << 10))).collect()
+    };
+    let mut found = read(
+        "/proc/meminfo",
+        &[("sys_mem_total", "MemTotal:"), ("sys_mem_free", "MemFree:"), ("sys_mem_cached", "Cached:")],
+    );
+    found.extend(read("/proc/self/status", &[("sys_mem_size", "VmSize:"), ("sys_mem_peak", "VmPeak:")]));
+    found
+}
+
 /// The machine's memory in bytes.
 pub(crate) fn machine_bytes() -> u64 {
     let system = rustix::system::sysinfo();

@@ -8,6 +8,7 @@ use crate::crawler::Crawler;
 use crate::databases::{self, Kept, Making, Served, failed};
 use crate::handle::{Handle, Stopping};
 use crate::janitor;
+use crate::kyoto::Signals;
 use crate::listener::Listener;
 use crate::login::Logins;
 use crate::observers::Observers;
@@ -187,6 +188,7 @@ impl Server {
             outside_bytes: AtomicU64::new(0),
             settling: Arc::new(Settling::new(options.threads)),
             exports: Arc::default(),
+            signals: Signals::default(),
             is_loading: AtomicBool::new(false),
             has_not_loaded: AtomicBool::new(false),
             held_bytes: AtomicU64::new(0),
@@ -208,6 +210,7 @@ impl Server {
             acceptor.add_worker(sender, waker);
             workers.push(worker);
         }
+        shared.signals.set_wakers(wakers.clone());
         shared.settling.set_wakers(wakers);
         let mut udp = None;
         if !datagrams.is_empty() {

@@ -1,9 +1,10 @@
 //! Where commands go: those about data to the database, the server's own stay here.
 
-use crate::connection::{Execute, Flow, answer};
+use crate::connection::{Execute, Flow, OUTPUT_MAX, Pause, answer};
 use crate::crawler::DISABLED;
 use crate::exports::Receiving;
 use crate::handle::Stopping;
+use crate::kyoto::{Executor, Session};
 use crate::listing::{Listing, Walk};
 use crate::logging::set_verbosity;
 use crate::login::{Decided, Login, Outcome};
@@ -34,6 +35,8 @@ const MEMORY_LIMIT_MAX_MIB: u64 = 1_000_000_000;
 pub(crate) struct Service {
     pub(crate) shared: Arc<Shared>,
     pub(crate) lane: Arc<Lane>,
+    /// Of all databases, in their order.
+    pub(crate) lanes: Vec<Arc<Lane>>,
     /// Where the connection is that is served.
     pub(crate) place: Place,
     /// A walk that the last request asked for and that has not been begun.
@@ -46,13 +49,18 @@ pub(crate) struct Service {
     pub(crate) settled: Position,
     /// Requests are told; looked up at each turn.
     pub(crate) is_aloud: bool,
+    /// Kyoto Tycoon's protocols.
+    pub(crate) kyoto: Executor,
 }
 
 impl Service {
     /// That of a worker, which is woken so; it serves no connection yet.
     pub(crate) fn new(shared: &Arc<Shared>, worker: usize, waker: &Arc<Waker>) -> Service {
+        let lanes: Vec<Arc<Lane>> = shared.databases.iter().map(|served| served.database.lane()).collect();
         Service {
-            lane: shared.database.lane(),
+            lane: Arc::clone(&lanes[0]),
+            kyoto: Executor::new(shared, worker, &lanes),
+            lanes,
             shared: Arc::clone(shared),
             place: Place { worker, index: 0, descriptor: -1, waker: Arc::clone(waker) },
             begun: None,
@@ -76,6 +84,17 @@ impl Execute for Service {
 
     fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Option<&'b mut [u8]> {
         self.shared.database.room(buffer, len).ok()
+    }
+
+    fn converse(
+        &mut self,
+        session: &mut Session,
+        data: &[u8],
+        room: usize,
+        budget: &mut u32,
+        output: &mut Output,
+    ) -> (usize, usize, Pause) {
+        self.kyoto.serve(session, self.place.index, data, room, OUTPUT_MAX, budget, output)
     }
 
     #[inline]

@@ -7,6 +7,7 @@ use crate::databases::{Served, when_full};
 use crate::exports::Exports;
 use crate::handle::{Handle, Stopping};
 use crate::janitor;
+use crate::kyoto::Signals;
 use crate::login::Logins;
 use crate::observers::Observers;
 use crate::options::Options;
@@ -72,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) settling: Arc<Settling>,
     /// Checkpoints, backups and logs under way to clients.
     pub(crate) exports: Arc<Exports>,
+    /// Who waits for signals of Kyoto's clients.
+    pub(crate) signals: Signals,
     /// What is kept is being read back.
     pub(crate) is_loading: AtomicBool,
     /// It could not be.

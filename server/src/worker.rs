@@ -1,8 +1,11 @@
 //! A worker: one readiness loop that owns its connections.
 
+use crate::awaits::Awaits;
 use crate::connection::{BATCH, Connection, Got, Held, OUTPUT_MAX, Pause};
+use crate::databases::Served;
 use crate::handle::Stopping;
 use crate::idle::IdleWatch;
+use crate::kyoto::Ticket;
 use crate::ledger::Ledger;
 use crate::listener::Arrival;
 use crate::login::Decided;
@@ -18,6 +21,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 use todana::Clock;
+use todana::update_log::Position;
 use todana_core::Reply;
 use todana_protocol::memcached::{Form, Limits, encode};
 
@@ -29,6 +33,8 @@ const BUFFER: usize = 64 << 10;
 const OUTPUT_KEPT: usize = 64 << 10;
 /// The end of an export when the server ends before it.
 const STOPPING: &str = "SERVER_ERROR the server is stopping";
+/// What has changed is noted in 64 bits.
+const LAST_BIT: usize = 63;
 /// How long a stopping worker waits for its peers to take their replies.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -43,6 +49,8 @@ pub(crate) struct Worker {
     limits: Limits,
     service: Service,
     decided: Arc<Decided>,
+    /// What the lanes of all databases had logged before the turn at hand.
+    logged: Vec<Position>,
     /// Connections whose replies wait for the update log.
     parked: Vec<usize>,
     idle: Option<IdleWatch>,
@@ -75,6 +83,7 @@ impl Worker {
             limits,
             service,
             decided,
+            logged: Vec::new(),
             parked: Vec::new(),
             idle,
             now_s: 0,
@@ -95,7 +104,7 @@ impl Worker {
             } else {
                 deadline.map(|deadline: Instant| deadline.saturating_duration_since(Instant::now()))
             };
-            let timeout = self.until_idle_look(timeout);
+            let timeout = self.until_waits_end(self.until_idle_look(timeout));
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
@@ -115,6 +124,7 @@ impl Worker {
                         self.resume();
                         self.resume_settled();
                         self.resume_exports();
+                        self.resume_signalled();
                     }
                     Token(index) => self.on_event(index, event),
                 }
@@ -128,6 +138,7 @@ impl Worker {
                     self.serve(index);
                 }
             }
+            self.end_waits(false);
             // Behind the events: a request that has just come keeps its connection.
             self.close_idle();
             match self.shared.stopping() {
@@ -211,6 +222,34 @@ impl Worker {
         }
     }
 
+    /// Goes on with connections whose signals have come.
+    fn resume_signalled(&mut self) {
+        for (ticket, index) in self.service.kyoto.signalled() {
+            self.end_wait(index, ticket, true);
+        }
+    }
+
+    /// Goes on with connections that have waited for signals long enough, or all that do.
+    fn end_waits(&mut self, all: bool) {
+        if !all && self.service.kyoto.first_end().is_none_or(|end| end > Instant::now()) {
+            return;
+        }
+        for (ticket, index) in self.service.kyoto.over(all) {
+            let session = self.connections.get(index).and_then(|connection| connection.kyoto.as_deref());
+            let Some(session) = session else { continue };
+            // Signalled in the last moment, it has been signalled.
+            let gives_up = self.service.kyoto.gives_up(session, ticket);
+            self.end_wait(index, ticket, !gives_up);
+        }
+    }
+
+    fn end_wait(&mut self, index: usize, ticket: Ticket, was_signalled: bool) {
+        let session = self.connections.get_mut(index).and_then(|connection| connection.kyoto.as_deref_mut());
+        if session.is_some_and(|session| session.end_wait(ticket, was_signalled)) {
+            self.serve(index);
+        }
+    }
+
     /// Goes on with connections whose replies have waited for the update log, as far as it has come.
     fn resume_settled(&mut self) {
         for index in std::mem::take(&mut self.parked) {
@@ -222,20 +261,31 @@ impl Worker {
         }
     }
 
+    /// What vouches for the changes of a connection, and how far it has to come.
+    fn awaited<'w>(&'w self, awaits: &'w Awaits) -> impl Iterator<Item = (Ledger<'w>, Position)> {
+        let databases = &self.shared.databases;
+        awaits.iter().filter_map(|(number, position)| Some((databases[number].ledger()?, position)))
+    }
+
     /// Whether what answers a connection's changes may leave; if not, it is looked at again when the log has come on. When
     /// the log cannot be written, what was to be said may not be true, and something else is.
     fn is_settled(&mut self, index: usize) -> bool {
-        let Some(position) = self.connections[index].awaits else { return true };
-        let Some(log) = self.shared.first().ledger() else { return true };
-        let is_settled = log.is_settled(position) || {
+        let awaits = &self.connections[index].awaits;
+        if awaits.is_empty() {
+            return true;
+        }
+        let unsettled = || self.awaited(awaits).filter(|&(log, position)| !log.is_settled(position));
+        let is_settled = unsettled().next().is_none() || {
             self.shared.settling.waits(self.number);
             // It may have come on just before.
-            log.is_settled(position)
+            unsettled().next().is_none()
         };
         if is_settled {
-            self.connections[index].awaits = None;
-        } else if !log.takes_changes() {
-            let refusal = log.refusal();
+            self.connections[index].awaits = Awaits::default();
+            return true;
+        }
+        let refusal = unsettled().find(|(log, _)| !log.takes_changes()).map(|(log, _)| log.refusal());
+        if let Some(refusal) = refusal {
             self.output.clear(OUTPUT_KEPT);
             self.connections[index].give_up(refusal);
         } else {
@@ -248,14 +298,14 @@ impl Worker {
     /// Whether a connection that has said nothing of its changes may go on with more of them: not while more waits to be
     /// written than there should. Nobody else would hold it up, and what waits is in memory.
     fn may_go_on(&mut self, index: usize) -> bool {
-        let Some(log) = self.shared.first().ledger() else { return true };
+        let awaits = &self.connections[index].awaits;
         // When it cannot be written there will be no more of it.
-        let is_held_up = |log: Ledger<'_>| log.is_crowded() && log.takes_changes();
-        if self.connections[index].awaits.is_none() || !is_held_up(log) {
+        let is_held_up = || self.awaited(awaits).any(|(log, _)| log.is_crowded() && log.takes_changes());
+        if awaits.is_empty() || !is_held_up() {
             return true;
         }
         self.shared.settling.waits(self.number);
-        if !is_held_up(log) {
+        if !is_held_up() {
             return true;
         }
         self.park(index);
@@ -265,18 +315,24 @@ impl Worker {
     /// Whether there is room for more changes where they wait in memory for a checkpoint. Whoever has made some waits until one
     /// has been made; when none can be, the database refuses changes, and reads go on.
     fn front_has_room(&mut self, index: usize) -> bool {
-        let mut has_room = self.shared.first().front_has_room() || {
+        let changed = self.connections[index].changed;
+        let is_changed = |number: usize| changed >> number.min(LAST_BIT) & 1 == 1;
+        let crowded = || {
+            let changed = self.shared.databases.iter().enumerate().filter(|&(number, _)| is_changed(number));
+            changed.map(|(_, served)| served).filter(|served| !served.front_has_room())
+        };
+        let mut has_room = crowded().next().is_none() || {
             self.shared.settling.waits(self.number);
             // One may have been made just before.
-            self.shared.first().front_has_room()
+            crowded().next().is_none()
         };
-        if !has_room && self.shared.first().has_stuck_checkpoints() {
+        if !has_room && crowded().all(Served::has_stuck_checkpoints) {
             // It may not have been told yet.
-            self.shared.first().guard_front();
+            crowded().for_each(Served::guard_front);
             has_room = true;
         }
         if has_room {
-            self.connections[index].has_changed = false;
+            self.connections[index].changed = 0;
         } else {
             self.park(index);
         }
@@ -378,7 +434,7 @@ impl Worker {
         if self.output.is_empty() {
             return Ok(());
         }
-        if self.connections[index].awaits.is_some() {
+        if !self.connections[index].awaits.is_empty() {
             if !self.is_settled(index) {
                 self.connections[index].pending = Some(Box::new(std::mem::take(&mut self.output)));
                 return Ok(());
@@ -398,6 +454,13 @@ impl Worker {
             connection.pending = Some(Box::new(std::mem::take(&mut self.output)));
         }
         Ok(())
+    }
+
+    /// How long to wait for events so that who waits for a signal waits no longer than asked.
+    fn until_waits_end(&self, timeout: Option<Duration>) -> Option<Duration> {
+        let Some(end) = self.service.kyoto.first_end() else { return timeout };
+        let wait = end.saturating_duration_since(Instant::now());
+        Some(timeout.map_or(wait, |timeout| timeout.min(wait)))
     }
 
     fn on_event(&mut self, index: usize, event: &Event) {
@@ -452,7 +515,7 @@ impl Worker {
 
     fn turn(&mut self, index: usize) -> io::Result<()> {
         let connection = &self.connections[index];
-        if connection.awaits.is_some() {
+        if !connection.awaits.is_empty() {
             let goes_on =
                 if connection.pending.is_some() { self.is_settled(index) } else { self.may_go_on(index) };
             if !goes_on {
@@ -469,10 +532,10 @@ impl Worker {
             }
             connection.pending = None;
         }
-        if connection.closing || connection.login.is_waiting() {
+        if connection.closing || connection.is_waiting() {
             return Ok(());
         }
-        if connection.has_changed && !self.front_has_room(index) {
+        if connection.changed != 0 && !self.front_has_room(index) {
             // It is parked.
             return Ok(());
         }
@@ -490,7 +553,8 @@ impl Worker {
         let mut pause = Pause::NeedsInput;
         self.limits.choice = connection.choice;
         connection.begin_turn();
-        let logged = self.service.lane.logged();
+        self.logged.clear();
+        self.logged.extend(self.service.lanes.iter().map(|lane| lane.logged()));
         self.limits.unfinished_len_max = self.shared.held_room(connection.counted.sum());
         // What is kept is served first: it may hold whole requests from a turn that was cut short.
         if connection.has_work() {
@@ -541,10 +605,14 @@ impl Worker {
         if pause == Pause::Exports {
             connection.export = self.service.export.take();
         }
-        let end = self.service.lane.logged();
-        if end != logged {
-            connection.awaits = self.shared.first().ledger().map(|ledger| ledger.position(end));
-            connection.has_changed = true;
+        for (number, (lane, before)) in self.service.lanes.iter().zip(&self.logged).enumerate() {
+            let end = lane.logged();
+            if end != *before {
+                if let Some(ledger) = self.shared.databases[number].ledger() {
+                    connection.awaits.note(number, ledger.position(end));
+                }
+                connection.changed |= 1 << number.min(LAST_BIT);
+            }
         }
         self.send(index)?;
         if self.connections[index].pending.is_some() || !self.may_go_on(index) {
@@ -573,6 +641,7 @@ impl Worker {
     /// Closes what is done with; the rest goes on in its turns. `first`: the sockets are read once more, as what has
     /// arrived is to be answered.
     fn drain(&mut self, first: bool) {
+        self.end_waits(true);
         let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         for index in all {
             if self.connections[index].export.take().is_some() {
@@ -606,6 +675,9 @@ impl Worker {
         if connection.is_parked {
             // Whoever comes next in its place has a turn of its own to wait for.
             self.parked.retain(|&parked| parked != index);
+        }
+        if let Some(session) = &connection.kyoto {
+            self.service.kyoto.leave(session);
         }
         if connection.watches {
             self.shared.observers.unwatch(connection.seat.descriptor);

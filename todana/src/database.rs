@@ -312,6 +312,16 @@ impl Database {
             || self.has_full_front.load(Ordering::Relaxed)
     }
 
+    /// Returns once all that was written so far is on disk, where it is kept there. Fails with `Unavailable` if that cannot be
+    /// brought about.
+    pub fn sync(&self) -> Result<()> {
+        match (self.log(), self.engine().durable()) {
+            (Some(log), _) => log.sync_to(log.end()),
+            (None, Some(durable)) => durable.sync(),
+            (None, None) => Ok(()),
+        }
+    }
+
     /// Removes all records at once. Fails with `Unavailable` if that cannot be written, with `Busy` if this thread has a transaction
     /// open.
     pub fn clear(&self, lane: &Lane) -> Result<()> {

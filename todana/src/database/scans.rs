@@ -40,7 +40,7 @@ impl Database {
     /// `Invalid` where the engine keeps no order.
     ///
     /// [`Ordered`]: todana_core::Ordered
-    pub(crate) fn walk(
+    pub fn walk(
         &self,
         heading: Heading,
         from: Bound<&[u8]>,

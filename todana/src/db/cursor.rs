@@ -67,6 +67,11 @@ impl<R: Records> Cursor<R> {
         Cursor { records, key: None, next: Next::Unknown }
     }
 
+    /// What it goes over.
+    pub fn records(&self) -> &R {
+        &self.records
+    }
+
     /// Goes to the first record. False if there is none, as with all that moves it; it stands nowhere then.
     pub fn first(&mut self) -> Result<bool> {
         if self.records.is_ordered() {

@@ -182,12 +182,7 @@ impl Db {
     /// Returns once all that was written so far is on disk, where it is kept there. Fails with `Unavailable` if that cannot be
     /// brought about.
     pub fn sync(&self) -> Result<()> {
-        let database = &self.0.database;
-        match (database.log(), database.engine().durable()) {
-            (Some(log), _) => log.sync_to(log.end()),
-            (None, Some(durable)) => durable.sync(),
-            (None, None) => Ok(()),
-        }
+        self.0.database.sync()
     }
 
     /// Makes a checkpoint, where it is kept on disk: the next opening needs no more of the log than what comes after.

@@ -49,6 +49,8 @@ pub struct Tuning {
     pub bytes_max: Option<u64>,
     /// Values are compressed (`opts=c`, `zcomp=`, Tokyo's `opts=d`, `opts=t`, `ktopts`).
     pub compress: bool,
+    /// Times to live of Kyoto's clients are ignored, and values are as they are in logs and snapshots (`ktopts=p`).
+    pub persistent: bool,
     /// Nothing is written (`mode=r`).
     pub read_only: bool,
     /// What is there is removed when it is opened (`mode` with `t`).
@@ -191,6 +193,7 @@ fn tune(
         "capcnt" | "ktcapcnt" | "capnum" => tuning.records_max = Some(number()?).filter(|&max| max > 0),
         "capsiz" | "ktcapsiz" => tuning.bytes_max = Some(number()?).filter(|&max| max > 0),
         "opts" => tuning.compress |= value.contains(['c', 'd', 't']),
+        "ktopts" => tuning.persistent |= value.contains('p'),
         "zcomp" => tuning.compress = true,
         "mode" => {
             let asks = |letter| value.contains(letter);

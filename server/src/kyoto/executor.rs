@@ -1,0 +1,317 @@
+//! Requests to whoever knows them.
+
+use super::counters::Counters;
+use super::reach::Reach;
+use super::session::{Session, Wait};
+use super::signals::{Signals, Ticket, Waiting};
+use crate::connection::Pause;
+use crate::output::Output;
+use crate::shared::Shared;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use todana::kyoto::Kyoto;
+use todana::{Clock, Lane};
+use todana_core::{Error, ErrorKind};
+use todana_protocol::kyoto::{
+    self, Banner, Call, Failure, Form, Limits, Request, Scratch, Signal, Status, Step, Target, Trouble,
+    answer, answer_failure, answer_refusal, binary,
+};
+
+/// What is kept of waiting: as good as for ever.
+const WAIT_MAX_S: f64 = 1e9;
+
+/// What a worker executes requests with.
+pub(crate) struct Executor {
+    scope: Scope,
+    waiting: Waiting,
+    banner: Banner,
+    limits: Limits,
+    scratch: Scratch,
+    pairs: kyoto::Output,
+}
+
+/// What the requests of a worker get at.
+pub(super) struct Scope {
+    pub(super) shared: Arc<Shared>,
+    pub(super) worker: usize,
+    reaches: Vec<Reach>,
+}
+
+/// How it goes on after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Go,
+    /// The request is looked at again when a signal has come, or has not.
+    Waits,
+    Closes,
+}
+
+/// Whom an answer goes to, and what is to be done with it.
+pub(super) struct Answer<'a> {
+    pub(super) form: Form,
+    banner: &'a Banner,
+    signal: Option<Signal<'a>>,
+    signals: &'a Signals,
+    output: &'a mut Output,
+}
+
+impl Answer<'_> {
+    /// It is done: these are its few pairs, in the order of their names.
+    pub(super) fn done(&mut self, pairs: &[(&str, &[u8])]) {
+        match self.signal.take() {
+            None => answer(&self.form, self.banner, Status::Ok, pairs, self.output),
+            Some(signal) => {
+                let mut map = kyoto::Output::default();
+                pairs.iter().for_each(|(name, value)| map.push(name.as_bytes(), value));
+                self.finish(Some(signal), Status::Ok, &mut map);
+            }
+        }
+    }
+
+    /// It is done: these are its pairs.
+    pub(super) fn done_with(&mut self, pairs: &mut kyoto::Output) {
+        let signal = self.signal.take();
+        self.finish(signal, Status::Ok, pairs);
+    }
+
+    /// It has failed.
+    pub(super) fn failed(&mut self, failure: Failure<'_>) {
+        match self.signal.take() {
+            None => answer_failure(&self.form, self.banner, &failure, self.output),
+            Some(signal) => {
+                let mut map = kyoto::Output::default();
+                map.push(b"ERROR", &failure.text());
+                self.finish(Some(signal), failure.status(), &mut map);
+            }
+        }
+    }
+
+    fn finish(&mut self, signal: Option<Signal<'_>>, status: Status, pairs: &mut kyoto::Output) {
+        if let Some(Signal { name, is_broadcast }) = signal {
+            pairs.push_number(b"SIGNALED", self.signals.signal(name, is_broadcast));
+        }
+        pairs.write(&self.form, self.banner, status, self.output);
+    }
+}
+
+/// What clients are told of an error. Where something lies on the server is not their business.
+pub(super) fn failure(error: &Error) -> Failure<'static> {
+    let (trouble, detail) = match error.kind() {
+        ErrorKind::Invalid => (Trouble::InvalidOperation, "the engine does not take this"),
+        ErrorKind::Full => (Trouble::SystemError, "there is no room for the record"),
+        ErrorKind::Busy => (Trouble::SystemError, "the database is busy"),
+        ErrorKind::Corrupt => (Trouble::BrokenFile, "the record is damaged"),
+        ErrorKind::Unavailable => (Trouble::SystemError, "the files cannot be read or written"),
+        ErrorKind::Closed => (Trouble::InvalidOperation, "not opened"),
+    };
+    Failure::Detailed { status: Status::InternalError, trouble, detail }
+}
+
+impl Executor {
+    pub(crate) fn new(shared: &Arc<Shared>, worker: usize, lanes: &[Arc<Lane>]) -> Executor {
+        let reach = |(number, lane)| Reach::new(shared, number, Arc::clone(lane));
+        let reaches = lanes.iter().enumerate().map(reach).collect();
+        Executor {
+            scope: Scope { shared: Arc::clone(shared), worker, reaches },
+            waiting: Waiting::default(),
+            banner: Banner::new(super::VERSION, shared.clock.now().0),
+            limits: Limits::default(),
+            scratch: Scratch::default(),
+            pairs: kyoto::Output::default(),
+        }
+    }
+
+    /// When the first of those who wait has waited long enough.
+    pub(crate) fn first_end(&self) -> Option<Instant> {
+        self.waiting.first_end()
+    }
+
+    /// Connections that have been signalled, with their tickets.
+    pub(crate) fn signalled(&mut self) -> Vec<(Ticket, usize)> {
+        self.waiting.signalled(&self.scope.shared.signals, self.scope.worker)
+    }
+
+    /// Connections that have waited long enough; all of them where the server stops.
+    pub(crate) fn over(&mut self, is_stopping: bool) -> Vec<(Ticket, usize)> {
+        if is_stopping { self.waiting.all() } else { self.waiting.over(Instant::now()) }
+    }
+
+    /// Whether what waits has not been signalled in the last moment.
+    pub(crate) fn gives_up(&self, session: &Session, ticket: Ticket) -> bool {
+        session.waits_for().is_some_and(|(name, _)| self.scope.shared.signals.forget(name, ticket))
+    }
+
+    /// A connection goes.
+    pub(crate) fn leave(&mut self, session: &Session) {
+        if let Some((name, ticket)) = session.waits_for() {
+            self.scope.shared.signals.forget(name, ticket);
+            self.waiting.leave(ticket);
+        }
+    }
+
+    /// Serves what has come of a connection's requests: returns how much is done with, how much more is needed at least, and why it
+    /// stopped. `room`: how much of a request that is not whole may be kept; `output_max`: what may wait for a reader.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the fields of a connection and of its worker, borrowed apart"
+    )]
+    pub(crate) fn serve(
+        &mut self,
+        session: &mut Session,
+        connection: usize,
+        data: &[u8],
+        room: usize,
+        output_max: usize,
+        budget: &mut u32,
+        output: &mut Output,
+    ) -> (usize, usize, Pause) {
+        self.banner.set_time(self.scope.now());
+        self.limits.unfinished_len_max = room;
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let mut at = 0;
+        let (wanted, pause) = loop {
+            if *budget == 0 {
+                break (0, if at == data.len() { Pause::NeedsInput } else { Pause::Yields });
+            }
+            if output.len() > output_max {
+                break (0, Pause::Blocked);
+            }
+            let before = session.dialect;
+            match session.dialect.decode(&self.limits, &data[at..], &mut scratch) {
+                Step::Request { consumed, request } => {
+                    match self.execute(session, connection, &request, output) {
+                        Next::Go => {}
+                        Next::Waits => {
+                            session.dialect = before;
+                            break (0, Pause::Waits);
+                        }
+                        Next::Closes => {
+                            at += consumed;
+                            break (0, Pause::Closes);
+                        }
+                    }
+                    at += consumed;
+                    // The records of a bulk request share its turn, as far as the reader takes what it brings.
+                    *budget -= u32::from(!matches!(request, Request::Bulk(piece) if piece.remaining > 0));
+                }
+                Step::NeedMore { consumed, at_least } => {
+                    at += consumed;
+                    break (at_least, Pause::NeedsInput);
+                }
+                Step::Close => break (0, Pause::Closes),
+            }
+        };
+        self.scratch = scratch;
+        (at, wanted, pause)
+    }
+
+    fn execute(
+        &mut self,
+        session: &mut Session,
+        connection: usize,
+        request: &Request<'_>,
+        output: &mut Output,
+    ) -> Next {
+        match request {
+            Request::Call(call) => self.call(session, connection, call, output),
+            Request::Rest(rest) => {
+                self.scope.resource(rest, &self.banner, output);
+                if rest.form.keeps_alive { Next::Go } else { Next::Closes }
+            }
+            Request::Bulk(piece) => self.scope.bulk_piece(&mut session.bulk, piece, output),
+            Request::Script(script) => {
+                self.scope.counters().script.add(1);
+                if !script.is_silent {
+                    binary::put_error(output);
+                }
+                Next::Go
+            }
+            Request::Replicate(_) | Request::Acknowledged => {
+                binary::put_error(output);
+                Next::Closes
+            }
+            Request::Refused(refusal) => {
+                answer_refusal(&self.banner, *refusal, output);
+                Next::Closes
+            }
+        }
+    }
+
+    fn call(
+        &mut self,
+        session: &mut Session,
+        connection: usize,
+        call: &Call<'_>,
+        output: &mut Output,
+    ) -> Next {
+        let mut signal = None;
+        if call.has_signals() {
+            signal = call.signal();
+            if let Some(wait) = call.wait() {
+                match std::mem::take(&mut session.wait) {
+                    Wait::Signalled => {}
+                    Wait::TimedOut => {
+                        // Neither the procedure nor its signal happens.
+                        answer_failure(&call.form, &self.banner, &Failure::TimedOut, output);
+                        return if call.form.keeps_alive { Next::Go } else { Next::Closes };
+                    }
+                    Wait::No | Wait::For { .. } => {
+                        let Scope { shared, worker, .. } = &self.scope;
+                        let ticket = shared.signals.wait(wait.name, *worker);
+                        let until = Instant::now() + Duration::from_secs_f64(wait.seconds.min(WAIT_MAX_S));
+                        self.waiting.enter(ticket, connection, until);
+                        session.wait = Wait::For { name: wait.name.to_vec(), ticket };
+                        return Next::Waits;
+                    }
+                }
+            }
+        }
+        let Executor { scope, banner, pairs, .. } = self;
+        let signals = &scope.shared.signals;
+        let mut answer = Answer { form: call.form, banner, signal, signals, output };
+        scope.procedure(session, call, pairs, &mut answer);
+        if call.form.keeps_alive { Next::Go } else { Next::Closes }
+    }
+}
+
+impl Scope {
+    #[inline]
+    pub(super) fn counters(&self) -> &Counters {
+        &self.shared.workers[self.worker].kyoto
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.shared.clock.now().0
+    }
+
+    /// All databases, by number.
+    pub(super) fn reaches(&self) -> &[Reach] {
+        &self.reaches
+    }
+
+    /// The database that a request is for.
+    #[inline]
+    pub(super) fn reach(&self, target: Target<'_>) -> Result<&Reach, Failure<'static>> {
+        let number = match target {
+            Target::Index(number) => usize::try_from(number).ok(),
+            Target::Name(name) => self.number_of(name),
+        };
+        number.and_then(|number| self.reaches.get(number)).ok_or(Failure::NoSuchDatabase)
+    }
+
+    /// The database of a name: of equal ones the last.
+    fn number_of(&self, name: &[u8]) -> Option<usize> {
+        let is_it = |reach: &Reach| {
+            let served = &reach.served().name;
+            let base = served.path.as_deref().and_then(|path| path.file_name());
+            served.label().as_bytes() == name || base.is_some_and(|base| base.as_encoded_bytes() == name)
+        };
+        self.reaches.iter().rposition(is_it)
+    }
+}
+
+/// The records of a database as Kyoto's clients mean them.
+#[inline]
+pub(super) fn records(reach: &Reach) -> Kyoto<&Reach> {
+    Kyoto::new(reach, reach.served().name.tuning.persistent)
+}

@@ -1,0 +1,37 @@
+//! Kyoto Tycoon's protocols, executed.
+//!
+//! ```text
+//! reach       a database, as one worker gets at it
+//! session     what a connection keeps: cursors, a bulk request under way, what it waits for
+//! executor    requests to whoever knows them; answers
+//! procedures  calls: those about records ...
+//! cursors     ... those about a cursor
+//! matching    ... and those that look through all keys
+//! resources   REST
+//! bulk        the binary protocol's bulk requests, record by record
+//! signals     who waits for which signal
+//! report      what the server and its databases tell of themselves
+//! counters    what has been asked for
+//! ```
+//!
+//! Not here: bytes, which `protocol::kyoto` knows, and what calls do to a record, which `todana::kyoto` knows.
+
+mod bulk;
+mod counters;
+mod cursors;
+mod executor;
+mod matching;
+mod procedures;
+mod reach;
+mod report;
+mod resources;
+mod session;
+mod signals;
+
+pub(crate) use counters::Counters;
+pub(crate) use executor::Executor;
+pub(crate) use session::Session;
+pub(crate) use signals::{Signals, Ticket};
+
+/// What clients are told: they choose what they ask by the original's.
+pub(crate) const VERSION: &str = "0.9.56";

@@ -1,0 +1,133 @@
+//! What the server and its databases tell of themselves, by the names that monitoring agents read.
+
+use super::counters::Counters;
+use super::executor::{Answer, Scope};
+use super::procedures::Ended;
+use super::reach::Reach;
+use crate::process;
+use std::sync::atomic::Ordering;
+use todana::Kind;
+use todana_protocol::kyoto::{self, Call};
+
+impl Scope {
+    /// Of the server.
+    pub(super) fn report(&self, pairs: &mut kyoto::Output) {
+        self.counters().misc.add(1);
+        pairs.clear();
+        let shared = &*self.shared;
+        let (mut records, mut bytes) = (0, 0);
+        for reach in self.reaches() {
+            let (count, size) = extent(reach);
+            (records, bytes) = (records + count, bytes + size);
+            let text = format!("count={count} size={size} path={}", path(reach));
+            pairs.push(format!("db_{}", reach.number()).as_bytes(), text.as_bytes());
+        }
+        pairs.push_number(b"db_total_count", records);
+        pairs.push_number(b"db_total_size", bytes);
+        let connections = shared.connections.current.load(Ordering::Relaxed);
+        pairs.push_number(b"serv_conn_count", connections);
+        pairs.push_number(b"serv_task_count", 0);
+        pairs.push_number(b"serv_thread_count", shared.workers.len());
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let seconds = |duration: std::time::Duration| format!("{:.6}", duration.as_secs_f64());
+        pairs.push(b"serv_current_time", seconds(now).as_bytes());
+        pairs.push(b"serv_running_term", seconds(shared.started.elapsed()).as_bytes());
+        pairs.push_number(b"serv_proc_id", std::process::id());
+        for (name, count) in Counters::sums(&shared.workers) {
+            pairs.push_number(name.as_bytes(), count);
+        }
+        let version = format!("{} (2.19)", super::VERSION);
+        for (name, text) in [
+            ("conf_kt_version", &*version),
+            ("conf_kt_features", "(epoll)(todana)"),
+            ("conf_kc_version", "1.2.76 (16.13)"),
+            ("conf_kc_features", "(atomic)"),
+            ("conf_os_name", "Linux"),
+        ] {
+            pairs.push(name.as_bytes(), text.as_bytes());
+        }
+        let resident = process::resident_bytes();
+        for (name, bytes) in process::memory() {
+            pairs.push_number(name.as_bytes(), bytes);
+        }
+        pairs.push_number(b"sys_mem_rss", resident);
+        let (user, system) = process::cpu_time();
+        pairs.push(b"sys_ru_utime", seconds(user).as_bytes());
+        pairs.push(b"sys_ru_stime", seconds(system).as_bytes());
+    }
+
+    /// Of a database.
+    pub(super) fn status(
+        &self,
+        call: &Call<'_>,
+        pairs: &mut kyoto::Output,
+        answer: &mut Answer<'_>,
+    ) -> Ended {
+        let reach = self.reach(call.target())?;
+        self.counters().misc.add(1);
+        pairs.clear();
+        let (count, size) = extent(reach);
+        let name = &reach.served().name;
+        pairs.push_number(b"count", count);
+        pairs.push_number(b"size", size);
+        pairs.push(b"path", path(reach).as_bytes());
+        let (kind, real) = (kind(reach), kind_by_engine(name.kind));
+        pairs.push_number(b"type", kind);
+        pairs.push_number(b"realtype", real);
+        pairs.push_number(b"ktopts", if name.tuning.persistent { 2 } else { 0 });
+        let capacity = |limit: Option<u64>| limit.map_or(-1, |limit| limit as i64);
+        pairs.push_number(b"ktcapcnt", capacity(name.tuning.records_max));
+        pairs.push_number(b"ktcapsiz", capacity(name.tuning.bytes_max));
+        answer.done_with(pairs);
+        Ok(())
+    }
+}
+
+/// Records and bytes.
+fn extent(reach: &Reach) -> (u64, u64) {
+    let served = reach.served();
+    let status = served.database.status();
+    let bytes = match served.disk_bytes() {
+        0 => status.committed_bytes,
+        on_disk => on_disk,
+    };
+    (status.records, bytes)
+}
+
+fn path(reach: &Reach) -> String {
+    let name = &reach.served().name;
+    match &name.path {
+        Some(path) => path.display().to_string(),
+        None => name.label().to_owned(),
+    }
+}
+
+/// The original's number for what a name asks for.
+fn kind(reach: &Reach) -> u8 {
+    let name = &reach.served().name;
+    let text = name.to_string();
+    let base = text.split('#').next().unwrap_or_default();
+    let base = base.split_once('=').map_or(base, |(_, base)| base);
+    match base {
+        "-" => 16,
+        "+" => 17,
+        ":" => 24,
+        "*" => 32,
+        "%" => 33,
+        _ => match base.rsplit_once('.') {
+            Some((_, "kcd")) => 64,
+            Some((_, "kcf")) => 65,
+            _ => kind_by_engine(name.kind),
+        },
+    }
+}
+
+/// The original's number for what is closest.
+fn kind_by_engine(kind: Kind) -> u8 {
+    match kind {
+        Kind::MemHash => 24,
+        Kind::MemTree => 33,
+        Kind::DiskHash => 48,
+        Kind::DiskTree => 49,
+    }
+}
