@@ -166,6 +166,8 @@ pub(crate) trait Execute {
     fn buffer(&self, len: usize) -> Option<Box<dyn Buffer>>;
     /// The next piece of such memory to write to; `None` if there is no room for it.
     fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Option<&'b mut [u8]>;
+    /// Whether Kyoto's protocols are spoken.
+    fn speaks_kyoto(&self) -> bool;
     /// Serves what has come of requests of Kyoto's protocols: how much is done with, how much more is needed at least, and why it
     /// stopped. `room`: how much of a request that is not whole may be kept.
     fn converse(
@@ -368,7 +370,7 @@ impl Connection {
         let own = std::mem::take(&mut self.input);
         let data = if own.is_empty() { buffer } else { &own[self.input_at..] };
         let mut is_unsure = false;
-        if !self.is_introduced && self.choice == Choice::Auto {
+        if !self.is_introduced && self.choice == Choice::Auto && service.speaks_kyoto() {
             match kyoto::begins(data) {
                 Beginning::Kyoto => {
                     self.is_introduced = true;

@@ -86,6 +86,8 @@ pub struct Options {
     pub negative_is_sliding: bool,
     /// Takes commands that are for tests: `debugtime` (`-o debug_commands`).
     pub debug_commands: bool,
+    /// Kyoto Tycoon's protocols are spoken at the same ports, where clients need not log in; false closes on them, as memcached does.
+    pub kyoto: bool,
     /// Every store fails for want of memory, to test clients (`-o emulate_full`).
     pub emulate_full: bool,
     /// False refuses lists of keys: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats detail`.
@@ -185,6 +187,7 @@ impl Default for Options {
             tls: None,
             negative_is_sliding: false,
             debug_commands: false,
+            kyoto: false,
             emulate_full: false,
             dump_allowed: true,
             watch_allowed: true,

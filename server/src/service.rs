@@ -86,6 +86,10 @@ impl Execute for Service {
         self.shared.database.room(buffer, len).ok()
     }
 
+    fn speaks_kyoto(&self) -> bool {
+        self.shared.options.kyoto
+    }
+
     fn converse(
         &mut self,
         session: &mut Session,

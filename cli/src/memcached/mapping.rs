@@ -53,6 +53,7 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
         shutdown_allowed: settings.shutdown_allowed,
         tls: tls(settings)?,
         negative_is_sliding: settings.extended.negative_expiry == NegativeExpiry::Sliding,
+        kyoto: false,
         debug_commands: settings.extended.debug_commands,
         emulate_full: settings.extended.emulate_full,
         dump_allowed: settings.dump_allowed,

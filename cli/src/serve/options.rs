@@ -50,6 +50,7 @@ impl Arguments {
             tls,
             admin,
             negative_is_sliding: negative.next_back() == Some(Extended::NegativeIsSliding),
+            kyoto: true,
             debug_commands: self.extended.contains(&Extended::DebugCommands),
             emulate_full: self.extended.contains(&Extended::EmulateFull),
             dump_allowed: !self.disable_dumping,

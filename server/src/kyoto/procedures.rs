@@ -342,6 +342,9 @@ impl Scope {
     fn clear(&self, call: &Call<'_>, answer: &mut Answer<'_>) -> Ended {
         let reach = self.reach(call.target())?;
         self.counters().misc.add(1);
+        if !self.shared.options.flush_allowed {
+            return Err(Failure::Database(Trouble::NoPermission));
+        }
         reach.served().database.clear(reach.lane()).map_err(database)?;
         answer.done(&[]);
         Ok(())
