@@ -23,7 +23,10 @@
 //! columns  percent, base64, quoted-printable       status   codes and error texts
 //! rest     resources                               date     dates of headers
 //! binary   bulk calls, record by record; scripts   number   decimal and real numbers as parameters
-//! expiry   times to live, the stored five bytes
+//! expiry   times to live, the stored five bytes    fixed    real numbers as they are stored
+//! message  updates as logs and replicas have them  varnum   numbers of a length of their own
+//! replication  both sides of the stream            framed   records as files have them
+//! update_log   files of the log                    snapshot, dump   files of records
 //! ```
 //!
 //! Always true: requests borrow from the input and from a [`Scratch`] that is used again and again, so that a usual call
@@ -38,20 +41,30 @@ pub mod binary;
 mod call;
 mod columns;
 mod date;
+pub mod dump;
 pub mod expiry;
+mod fixed;
+mod framed;
 mod http;
 mod map;
+pub mod message;
 pub mod number;
+pub mod replication;
 mod rest;
+pub mod snapshot;
 mod status;
+pub mod update_log;
+pub mod varnum;
 
 pub use answer::{Banner, Output, answer, answer_failure, answer_refusal};
 pub use binary::{Bulk, BulkOperation, BulkRecord, Hello, Script};
 pub use call::{Call, Moment, Origin, Procedure, Signal, Target, Wait};
 pub use columns::Encoding;
 pub use date::{format_date, parse_date};
+pub use fixed::Fixed;
 pub use http::{Form, Method, RestMode};
 pub use map::{Map, Scratch};
+pub use message::{Change, Message, Stored};
 pub use rest::{Rest, RestAction, RestAnswer, answer_rest, put_path};
 pub use status::{Failure, Status, Trouble};
 

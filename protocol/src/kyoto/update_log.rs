@@ -1,0 +1,173 @@
+//! Files of Kyoto Tycoon's update log.
+//!
+//! ```text
+//! file   = A0 size:u64 newest:u64  record*        17 bytes before the first record; size counts the whole file
+//! record = A1 timestamp:u64 len:u32 message A2
+//! ```
+//!
+//! What is behind `size` is torn and counts for nothing; a file that is shorter is damaged.
+
+use super::message::{LEN_MAX, Message};
+use crate::Sink;
+
+const HEAD: u8 = 0xA0;
+const RECORD: u8 = 0xA1;
+const RECORD_END: u8 = 0xA2;
+
+/// The length of a file's head, in bytes.
+pub const HEAD_LEN: usize = 17;
+
+/// The length of what stands before a record's message, in bytes.
+const RECORD_HEAD_LEN: usize = 13;
+
+/// How long a file is by its record of a message, in bytes, beyond the message's length.
+pub const RECORD_OVERHEAD: usize = RECORD_HEAD_LEN + 1;
+
+/// The head of a file, rewritten whenever records have been added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileHead {
+    /// The length of the file, with this head, in bytes.
+    pub size: u64,
+    /// The time stamp of the newest record.
+    pub newest: u64,
+}
+
+impl FileHead {
+    /// As it is written.
+    pub fn to_bytes(self) -> [u8; HEAD_LEN] {
+        let mut bytes = [HEAD; HEAD_LEN];
+        bytes[1..9].copy_from_slice(&self.size.to_be_bytes());
+        bytes[9..].copy_from_slice(&self.newest.to_be_bytes());
+        bytes
+    }
+
+    /// Reads one; `None` if it is none.
+    pub fn parse(bytes: &[u8; HEAD_LEN]) -> Option<FileHead> {
+        let (size, newest) = (number(&bytes[1..9]), number(&bytes[9..]));
+        (bytes[0] == HEAD && size >= HEAD_LEN as u64).then_some(FileHead { size, newest })
+    }
+}
+
+/// The name of a file by its number; they count from 1.
+pub fn file_name(number: u64) -> String {
+    format!("{number:010}.ulog")
+}
+
+/// The number of a file by its name.
+pub fn file_number(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(".ulog")?;
+    let is_number = digits.len() >= 10 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { digits.parse().ok() } else { None }
+}
+
+/// Writes a record.
+pub fn put_record(timestamp: u64, message: &Message<'_>, out: &mut impl Sink) {
+    out.put(&[RECORD]);
+    out.put(&timestamp.to_be_bytes());
+    out.put(&(message.len() as u32).to_be_bytes());
+    message.put(out);
+    out.put(&[RECORD_END]);
+}
+
+/// The reader of one file: a few words of state, no buffer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FileReader {
+    head: Option<FileHead>,
+    /// Where in the file the unread bytes begin.
+    at: u64,
+}
+
+/// The outcome of looking at the unread bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileStep<'a> {
+    /// The head; the first `consumed` bytes of the input are done with.
+    Head {
+        /// Bytes done with.
+        consumed: usize,
+        /// The head.
+        head: FileHead,
+    },
+    /// A record; the first `consumed` bytes of the input are done with.
+    Record {
+        /// Bytes done with.
+        consumed: usize,
+        /// Its time stamp.
+        timestamp: u64,
+        /// What it does.
+        message: Message<'a>,
+    },
+    /// At least so many more bytes are needed; if there are none, the file is damaged.
+    NeedMore {
+        /// At least 1.
+        at_least: usize,
+    },
+    /// That was the last record; what may follow counts for nothing.
+    End,
+    /// It is damaged here.
+    Damaged {
+        /// Where, counted from the beginning of the file.
+        offset: u64,
+        /// How.
+        what: &'static str,
+    },
+}
+
+impl FileReader {
+    /// The next step from `input`, the unread bytes of the file.
+    pub fn decode<'a>(&mut self, input: &'a [u8]) -> FileStep<'a> {
+        let Some(head) = self.head else { return self.decode_head(input) };
+        let left = head.size - self.at;
+        if left == 0 {
+            return FileStep::End;
+        }
+        let damaged = |what| FileStep::Damaged { offset: self.at, what };
+        let Some((record, rest)) = input.split_first_chunk::<RECORD_HEAD_LEN>() else {
+            if left < RECORD_HEAD_LEN as u64 {
+                return damaged("a record reaches beyond the end that the head tells");
+            }
+            return FileStep::NeedMore { at_least: RECORD_HEAD_LEN - input.len() };
+        };
+        if record[0] != RECORD {
+            return damaged("no record begins here");
+        }
+        let timestamp = number(&record[1..9]);
+        let len = number(&record[9..]) as usize;
+        let total = (RECORD_OVERHEAD + len) as u64;
+        if len > LEN_MAX {
+            return damaged("a record is too long");
+        }
+        if total > left {
+            return damaged("a record reaches beyond the end that the head tells");
+        }
+        let Some(message) = rest.get(..len + 1) else {
+            return FileStep::NeedMore { at_least: len + 1 - rest.len() };
+        };
+        if message[len] != RECORD_END {
+            return damaged("a record does not end where it says");
+        }
+        let Some(message) = Message::parse(&message[..len]) else { return damaged("a message is cut") };
+        self.at += total;
+        FileStep::Record { consumed: total as usize, timestamp, message }
+    }
+
+    /// Where in the file the unread bytes begin.
+    pub fn offset(&self) -> u64 {
+        self.at
+    }
+
+    fn decode_head<'a>(&mut self, input: &'a [u8]) -> FileStep<'a> {
+        let Some(head) = input.first_chunk::<HEAD_LEN>() else {
+            return FileStep::NeedMore { at_least: HEAD_LEN - input.len() };
+        };
+        let Some(head) = FileHead::parse(head) else {
+            return FileStep::Damaged { offset: 0, what: "this is no update log of Kyoto Tycoon's" };
+        };
+        (self.head, self.at) = (Some(head), HEAD_LEN as u64);
+        FileStep::Head { consumed: HEAD_LEN, head }
+    }
+}
+
+/// A number of up to eight bytes.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}

@@ -1,0 +1,90 @@
+//! Numbers of a length of their own: groups of seven bits, the most significant first, the top bit set on all bytes but the
+//! last.
+
+use crate::Sink;
+
+/// The longest number, in bytes.
+pub const LEN_MAX: usize = 10;
+
+/// Writes a number.
+#[inline]
+pub fn put(number: u64, out: &mut impl Sink) {
+    let mut bytes = [0; LEN_MAX];
+    let mut at = LEN_MAX - 1;
+    bytes[at] = (number & 0x7F) as u8;
+    let mut rest = number >> 7;
+    while rest > 0 {
+        at -= 1;
+        bytes[at] = 0x80 | (rest & 0x7F) as u8;
+        rest >>= 7;
+    }
+    out.put(&bytes[at..]);
+}
+
+/// How long a number is, written.
+pub fn len(number: u64) -> usize {
+    (64 - (number | 1).leading_zeros() as usize).div_ceil(7)
+}
+
+/// What stands at the beginning of some bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// A number, and how many bytes it takes.
+    Whole(u64, usize),
+    /// More bytes must come.
+    Partial,
+    /// None that fits 64 bits.
+    Malformed,
+}
+
+/// Reads the number at the beginning of some bytes. Leading groups of zeros are taken, up to the length of the longest.
+#[inline]
+pub fn read(bytes: &[u8]) -> Read {
+    let mut number = 0u64;
+    for (index, &byte) in bytes.iter().take(LEN_MAX).enumerate() {
+        if number >> 57 != 0 {
+            return Read::Malformed;
+        }
+        number = number << 7 | u64::from(byte & 0x7F);
+        if byte < 0x80 {
+            return Read::Whole(number, index + 1);
+        }
+    }
+    if bytes.len() < LEN_MAX { Read::Partial } else { Read::Malformed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_in_groups_of_seven_bits() {
+        for (number, bytes) in [
+            (0, &b"\x00"[..]),
+            (127, b"\x7F"),
+            (128, b"\x81\x00"),
+            (150, b"\x81\x16"),
+            (205, b"\x81\x4D"),
+            (16383, b"\xFF\x7F"),
+            (16384, b"\x81\x80\x00"),
+            (u64::MAX, b"\x81\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F"),
+        ] {
+            let mut out = Vec::new();
+            put(number, &mut out);
+            assert_eq!(out, bytes);
+            assert_eq!(len(number), bytes.len());
+            assert_eq!(read(bytes), Read::Whole(number, bytes.len()));
+            for cut in 0..bytes.len() {
+                assert_eq!(read(&bytes[..cut]), Read::Partial);
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_64_bits_is_malformed() {
+        assert_eq!(read(b"\x82\x80\x80\x80\x80\x80\x80\x80\x80\x00"), Read::Malformed);
+        assert_eq!(read(&[0x80; 10]), Read::Malformed);
+        assert_eq!(read(&[0xFF; 20]), Read::Malformed);
+        assert_eq!(read(b"\x80\x80\x05"), Read::Whole(5, 3));
+    }
+}

@@ -1,0 +1,131 @@
+use crate::logs::show;
+use crate::pieces::{Read, hex, read_in_any_pieces};
+use todana_protocol::kyoto::replication::{
+    News, Replica, ReplicaStep, format_position, parse_position, put_accepted, put_acknowledgement,
+    put_caught_up, put_progress, put_refused, put_update,
+};
+use todana_protocol::kyoto::{
+    Change, Dialect, Hello, Limits, Message, Request, Scratch, Step, Stored, expiry,
+};
+
+/// What a master sent to a replica of server id 2 that had nothing: accepted, an update, caught up.
+const STREAM: &str = "b1
+    b1 18e9d46749a31d80 00000016 0011 0000 a1 05 0a 6a6170616e ffffffffff 746f6b796f
+    b0 18e9d4679aff5cc0";
+
+fn read(stream: &[u8]) -> Vec<String> {
+    read_in_any_pieces(stream, Replica::default(), |replica, input| match replica.decode(input) {
+        ReplicaStep::News { consumed, news } => Read::Item(
+            consumed,
+            match news {
+                News::Update { timestamp, message } => format!("{timestamp:x} {}", show(&message)),
+                News::CaughtUp { timestamp } => format!("caught up {timestamp:x}"),
+                news => format!("{news:?}"),
+            },
+        ),
+        ReplicaStep::NeedMore { at_least } => Read::More(at_least),
+        ReplicaStep::Malformed => Read::Last("malformed".into()),
+    })
+}
+
+#[test]
+fn replicas_say_hello_as_captured() {
+    for (bytes, hello) in [
+        ("b1 00000000 0000000000000000 0002", Hello { timestamp: 0, server_id: 2, wants_only: false }),
+        (
+            "b1 00000000 18e9d46ceb7940d0 0009",
+            Hello { timestamp: 0x18e9_d46c_eb79_40d0, server_id: 9, wants_only: false },
+        ),
+        ("b1 00000001 0000000000000000 0011", Hello { timestamp: 0, server_id: 17, wants_only: true }),
+    ] {
+        let mut out = Vec::new();
+        hello.put(&mut out);
+        assert_eq!(out, hex(bytes));
+        let (mut dialect, mut scratch) = (Dialect::default(), Scratch::default());
+        for cut in 1..out.len() {
+            let step = dialect.decode(&Limits::default(), &out[..cut], &mut scratch);
+            assert!(matches!(step, Step::NeedMore { consumed: 0, .. }), "{step:?}");
+        }
+        let step = dialect.decode(&Limits::default(), &out, &mut scratch);
+        assert_eq!(step, Step::Request { consumed: 15, request: Request::Replicate(hello) });
+        // From here on it may do nothing but acknowledge.
+        let step = dialect.decode(&Limits::default(), b"\xB1\xB1", &mut scratch);
+        assert_eq!(step, Step::Request { consumed: 1, request: Request::Acknowledged });
+        assert_eq!(dialect.decode(&Limits::default(), b"GET", &mut scratch), Step::Close);
+    }
+}
+
+#[test]
+fn a_replica_gets_what_was_not_born_at_it_or_only_that() {
+    let all_but = Hello { timestamp: 0, server_id: 17, wants_only: false };
+    assert!(!all_but.wants(17) && all_but.wants(5));
+    let only = Hello { wants_only: true, ..all_but };
+    assert!(only.wants(17) && !only.wants(5));
+}
+
+#[test]
+fn the_captured_stream_is_read_however_it_comes() {
+    assert_eq!(
+        read(&hex(STREAM)),
+        [
+            "Accepted",
+            "18e9d46749a31d80 17 0 set japan \\xff\\xff\\xff\\xff\\xfftokyo",
+            "caught up 18e9d4679aff5cc0",
+            "... 0"
+        ]
+    );
+}
+
+#[test]
+fn the_captured_stream_is_written() {
+    let mut out = Vec::new();
+    put_accepted(&mut out);
+    let change = Change::Set { key: b"japan", stored: Stored::mortal(expiry::NEVER, b"tokyo") };
+    let message = Message { server_id: 17, database: 0, change };
+    put_update(0x18e9_d467_49a3_1d80, &message, &mut out);
+    put_caught_up(0x18e9_d467_9aff_5cc0, &mut out);
+    assert_eq!(out, hex(STREAM));
+    out.clear();
+    put_acknowledgement(&mut out);
+    assert_eq!(out, hex("b1"));
+}
+
+#[test]
+fn an_update_of_no_length_is_only_a_position() {
+    let mut stream = hex("b1");
+    put_progress(7, &mut stream);
+    assert_eq!(stream, hex("b1 b1 0000000000000007 00000000"));
+    assert_eq!(read(&stream), ["Accepted", "Progress { timestamp: 7 }", "... 0"]);
+}
+
+#[test]
+fn a_replica_may_be_refused() {
+    let mut stream = Vec::new();
+    put_refused(&mut stream);
+    assert_eq!(stream, hex("bf"));
+    assert_eq!(read(&stream), ["Refused", "... 0"]);
+}
+
+#[test]
+fn what_is_no_news_ends_the_stream() {
+    assert_eq!(read(b"HTTP/1.1 400"), ["malformed"]);
+    assert_eq!(read(&hex("b1 ba")), ["Accepted", "malformed"]);
+    assert_eq!(read(&hex("b1 b1 0000000000000007 ffffffff")), ["Accepted", "malformed"]);
+    assert_eq!(read(&hex("b1 b1 0000000000000007 00000004 00110000")), ["Accepted", "malformed"]);
+}
+
+#[test]
+fn a_position_is_kept_as_twenty_digits() {
+    assert_eq!(format_position(1_793_000_000_000_000_123), "01793000000000000123\n");
+    for (text, position) in [
+        (&b"01793000000000000123\n"[..], Some(1_793_000_000_000_000_123)),
+        (b"0", Some(0)),
+        (b"18446744073709551615\n", Some(u64::MAX)),
+        (b"18446744073709551616\n", None),
+        (b"", None),
+        (b"12x", None),
+        (b"+12", None),
+    ] {
+        assert_eq!(parse_position(text), position, "{}", text.escape_ascii());
+    }
+}
