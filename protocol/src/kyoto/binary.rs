@@ -108,7 +108,14 @@ pub(super) enum Place {
     /// Before a record of a bulk request; so many are left.
     Bulk { operation: BulkOperation, is_silent: bool, left: u32 },
     /// In a script's request, of which so much has been walked over, and so many pairs are left.
-    Script { at: usize, left: u32 },
+    Script { at: usize, left: u32, is_silent: bool },
+}
+
+impl Place {
+    /// Whether a request that goes no further is answered.
+    pub(super) fn interrupted(self) -> bool {
+        matches!(self, Place::Bulk { is_silent: false, .. } | Place::Script { is_silent: false, .. })
+    }
 }
 
 /// The outcome of looking at the unread bytes.
@@ -173,7 +180,7 @@ pub(super) fn decode<'a>(
         Place::Bulk { operation, is_silent, left } => {
             record(place, limits, input, operation, is_silent, left)
         }
-        Place::Script { at, left } => script(place, limits, input, scratch, at, left),
+        Place::Script { at, left, .. } => script(place, limits, input, scratch, at, left),
     }
 }
 
@@ -294,7 +301,7 @@ fn script<'a>(
             left -= 1;
             continue;
         };
-        *place = Place::Script { at, left };
+        *place = Place::Script { at, left, is_silent: is_silent(input) };
         return Outcome::NeedMore { at_least };
     }
 }

@@ -237,10 +237,13 @@ enum BodyAt {
 }
 
 impl Dialect {
-    /// What is to be said when no more comes, or not in time, and these bytes are unread; the connection is closed in any
-    /// case.
+    /// What is to be said when no more comes, or not in time; the connection is closed in any case.
     pub fn interrupted(&self) -> Option<Refusal> {
-        matches!(self.mode, Mode::Body { .. } | Mode::Chunks { .. }).then_some(Refusal::Interrupted)
+        match self.mode {
+            Mode::Body { .. } | Mode::Chunks { .. } => Some(Refusal::Interrupted),
+            Mode::Binary(place) => place.interrupted().then_some(Refusal::Binary),
+            _ => None,
+        }
     }
 
     /// Whether a request has begun and is not whole; such are bounded in time, a connection between requests is not.

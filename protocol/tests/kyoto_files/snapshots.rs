@@ -64,7 +64,7 @@ fn the_captured_snapshot_is_read_however_it_comes() {
 #[test]
 fn the_captured_snapshot_is_written() {
     let mut out = HEAD.to_bytes().to_vec();
-    put_both(&mut out, |key, stored, out| snapshot::put_record(key, stored, out));
+    put_both(&mut out, snapshot::put_record);
     assert_eq!(out, hex(PLAIN));
 }
 
@@ -124,7 +124,7 @@ fn the_captured_dump_is_read_and_written() {
     assert_eq!(read_dump(&hex(DUMP)), ["begun", "japan=tokyo", "k2=v until 2000000000", "end"]);
     let mut out = Vec::new();
     dump::put_head(&mut out);
-    put_both(&mut out, |key, stored, out| dump::put_record(key, stored, out));
+    put_both(&mut out, dump::put_record);
     dump::put_end(&mut out);
     assert_eq!(out, hex(DUMP));
 }

@@ -185,6 +185,12 @@ impl Toy {
     }
 
     fn bulk_record(&mut self, operation: BulkOperation, record: BulkRecord<'_>) {
+        // A persistent one, of one record.
+        if record.database == 3 {
+            self.hits += 1;
+            let answer = BulkRecord { value: b"q", xt: expiry::PERSISTENT, ..record };
+            return binary::put_record(&answer, &mut self.bulk);
+        }
         if record.database != 0 {
             return;
         }

@@ -1,4 +1,8 @@
 //! The server's side of Kyoto Tycoon's protocols.
 
+mod binary;
 mod exchange;
+mod framing;
+mod parameters;
+mod splits;
 mod vectors;

@@ -1,7 +1,35 @@
-//! What the original answered, byte for byte: captures. `...` stands for the headers that vary.
+//! What the original answered, byte for byte: captures. `...` stands for the headers that vary. Of those that need a whole
+//! database, here is the codec's half.
 
-use crate::exchange::{answers, hex, send_in_pieces};
-use todana_protocol::kyoto::Limits;
+use crate::exchange::{answers, hex, send_in_pieces, show};
+use todana_protocol::kyoto::{
+    Banner, Encoding, Failure, Fixed, Form, Limits, Output, Procedure, Status, Trouble, answer,
+    answer_failure, number,
+};
+
+const FORM: Form = Form { keeps_alive: true, is_head: false };
+
+fn banner() -> Banner {
+    Banner::new("T", crate::exchange::NOW)
+}
+
+/// The status and the body of a failed call.
+fn failed(failure: Failure<'_>) -> String {
+    let mut out = Vec::new();
+    answer_failure(&FORM, &banner(), &failure, &mut out);
+    let shown = show(&out);
+    let body = shown.rsplit("\\r\\n").next().unwrap_or_default();
+    format!("{} {body}", &shown["HTTP/1.1 ".len()..][..3])
+}
+
+/// What `echo` answers to a body of this type: the encoding of its header, and its body.
+fn echoed(content_type: &str, body: &str) -> String {
+    let head = format!("Content-Type: {content_type}\r\nContent-Length: {}\r\n\r\n", body.len());
+    let stream = format!("POST /rpc/echo HTTP/1.1\r\n{head}{body}");
+    let shown = answers(stream.as_bytes());
+    let (_, shown) = shown.split_once("Content-Type: text/tab-separated-values").unwrap();
+    shown.replace("\\r\\n\\r\\n", " ").replace("; ", "")
+}
 
 #[test]
 fn a_record_is_set_and_got() {
@@ -13,6 +41,126 @@ fn a_record_is_set_and_got() {
         "HTTP/1.1 200 OK\\r\\n...Content-Length: 0\\r\\nContent-Type: text/tab-separated-values\\r\\n\\r\\n\
          HTTP/1.1 200 OK\\r\\n...Content-Length: 12\\r\\nContent-Type: text/tab-separated-values\\r\\n\\r\\n\
          value\\ttokyo\\n"
+    );
+}
+
+#[test]
+fn failures_are_told_by_status_and_text() {
+    for (failure, told) in [
+        (Failure::Database(Trouble::NoRecord), "450 ERROR\\tDB: 7: no record: no record\\n"),
+        (Failure::InvalidParameters, "400 ERROR\\tinvalid parameters\\n"),
+        (Failure::NoSuchProcedure(b"nosuch"), "501 ERROR\\tnot implemented: nosuch\\n"),
+        (Failure::NoSuchDatabase, "400 ERROR\\tno such database\\n"),
+        (Failure::NoSuchCursor, "400 ERROR\\tno such cursor\\n"),
+        (Failure::TimedOut, "503 ERROR\\tthe condition timed out\\n"),
+        (
+            Failure::Database(Trouble::Duplication),
+            "450 ERROR\\tDB: 6: record duplication: record duplication\\n",
+        ),
+        (
+            Failure::Database(Trouble::LogicalInconsistency),
+            "450 ERROR\\tDB: 8: logical inconsistency: logical inconsistency\\n",
+        ),
+        (Failure::STATUS_CONFLICT, "450 ERROR\\tDB: 8: logical inconsistency: status conflict\\n"),
+        (Failure::COMPILATION_FAILED, "450 ERROR\\tDB: 8: logical inconsistency: compilation failed\\n"),
+        (
+            Failure::POSTPROCESSING_FAILED,
+            "500 ERROR\\tDB: 8: logical inconsistency: postprocessing failed\\n",
+        ),
+        (
+            Failure::Database(Trouble::NotImplemented),
+            "501 ERROR\\tDB: 1: not implemented: not implemented\\n",
+        ),
+        (Failure::Database(Trouble::NoPermission), "500 ERROR\\tDB: 4: no permission: permission denied\\n"),
+        (Failure::NO_UPDATE_LOG, "400 ERROR\\tno update log allows no replication\\n"),
+        (Failure::NO_RTS_FILE, "501 ERROR\\tthe RTS file is not set\\n"),
+        (Failure::SCRIPTING_DISABLED, "501 ERROR\\tthe scripting extention is disabled\\n"),
+    ] {
+        assert_eq!(failed(failure), told, "{failure:?}");
+    }
+    let miss = "HTTP/1.1 450 Logical Inconsistency\\r\\n...Content-Length: 34\\r\\n\
+        Content-Type: text/tab-separated-values\\r\\n\\r\\nERROR\\tDB: 7: no record: no record\\n";
+    assert_eq!(answers(b"GET /rpc/get?key=absent HTTP/1.1\r\n\r\n"), miss);
+}
+
+#[test]
+fn columns_come_in_every_encoding_and_go_out_in_the_one_that_the_rule_chooses() {
+    let tsv = "text/tab-separated-values";
+    let form = "application/x-www-form-urlencoded";
+    for (content_type, body, answer) in [
+        (&*format!("{tsv}; colenc=B"), "YQ==\tYgBj\n", "colenc=U a\\tb%00c\\n"),
+        (&*format!("{tsv}; colenc=U"), "a%00\tb%20+c\n", "colenc=U a%00\\tb%20%20c\\n"),
+        (&*format!("{tsv}; colenc=Q"), "a=09b\tc=3Dd\n", "colenc=U a%09b\\tc%3dd\\n"),
+        (form, "k=a%09b&e=&n;z=1", "colenc=U e\\t\\nk\\ta%09b\\nn\\t\\nz\\t1\\n"),
+        (
+            tsv,
+            "a\tb\tc\nnotab\nk\t\n\tv\r\nlast\tno-newline",
+            "colenc=U \\tv\\na\\tb%09c\\nk\\t\\nlast\\tno-newline\\n",
+        ),
+    ] {
+        assert_eq!(echoed(content_type, body), answer, "{content_type} {body}");
+    }
+}
+
+#[test]
+fn increments_are_shown_and_stored_as_whole_numbers() {
+    for (number, shown) in [(5, "6e756d 09 35 0a"), (-7, "6e756d 09 2d37 0a")] {
+        let mut output = Output::default();
+        output.push_number(b"num", number);
+        let mut out = Vec::new();
+        output.write(&FORM, &banner(), Status::Ok, &mut out);
+        assert!(out.ends_with(&[b"\r\n\r\n", &hex(shown)[..]].concat()));
+    }
+    // 5, then -7, as it is stored: raw, as bytes from 0x80 on are no reason to encode.
+    let mut out = Vec::new();
+    answer(&FORM, &banner(), Status::Ok, &[("value", &(-2i64).to_be_bytes())], &mut out);
+    assert!(out.ends_with(&[b"\r\n\r\n", &hex("76616c7565 09 fffffffffffffffe 0a")[..]].concat()));
+}
+
+#[test]
+fn real_increments_are_shown_with_six_decimals_and_stored_in_two_parts() {
+    let first = Fixed::new(1.5).unwrap();
+    let second = first.plus(-3.25).unwrap();
+    for (fixed, shown, stored) in
+        [(first, "1.500000", "AAAAAAAAAAEAAca/UmNAAA=="), (second, "-1.750000", "//////////4AAONfqTGgAA==")]
+    {
+        assert_eq!(number::format_real(fixed.value()), shown);
+        let mut out = Vec::new();
+        answer(&FORM, &banner(), Status::Ok, &[("value", &fixed.to_bytes())], &mut out);
+        let told = format!("colenc=B\\r\\n\\r\\ndmFsdWU=\\t{stored}\\n");
+        assert!(show(&out).ends_with(&told), "{}", show(&out));
+    }
+    for (number, stored) in [
+        (f64::INFINITY, "7fffffffffffffff0000000000000000"),
+        (f64::NEG_INFINITY, "80000000000000000000000000000000"),
+    ] {
+        assert_eq!(Fixed::new(number).unwrap().to_bytes()[..], hex(stored));
+    }
+    let negative = Fixed::new(0.25).unwrap().plus(-0.5).unwrap();
+    assert_eq!(negative.to_bytes()[..], hex("0000000000000000ffff1ca056ce6000"));
+}
+
+#[test]
+fn what_is_found_is_told_by_name_and_by_position() {
+    let mut output = Output::default();
+    output.push_record(b"apricot", b"0");
+    output.push_record(b"apple", b"1");
+    output.push_number(b"num", 2);
+    let mut out = Vec::new();
+    output.write(&FORM, &banner(), Status::Ok, &mut out);
+    assert!(out.ends_with(b"\r\n\r\n_apple\t1\n_apricot\t0\nnum\t2\n"));
+}
+
+#[test]
+fn resources_are_stored_read_and_missed() {
+    let put = b"PUT /xt1 HTTP/1.1\r\nX-Kt-Xt: 2000000000\r\nContent-Length: 5\r\n\r\nhello";
+    let get = b"GET /xt1 HTTP/1.1\r\n\r\n";
+    let none = b"GET /none HTTP/1.1\r\n\r\n";
+    assert_eq!(
+        answers(&[&put[..], get, none].concat()),
+        "HTTP/1.1 201 Created\\r\\n...Content-Length: 0\\r\\nLocation: http://localhost:19780/xt1\\r\\n\\r\\n\
+         HTTP/1.1 200 OK\\r\\n...Content-Length: 5\\r\\nX-Kt-Xt: Wed, 18 May 2033 03:33:20 GMT\\r\\n\\r\\nhello\
+         HTTP/1.1 404 Not Found\\r\\n...Content-Length: 0\\r\\nX-Kt-Error: DB: 7: no record: no record\\r\\n\\r\\n"
     );
 }
 
@@ -29,4 +177,57 @@ fn records_travel_in_binary() {
                    b9 00000001";
     assert_eq!(outcome.answers, hex(answers));
     assert!(!outcome.is_closed);
+}
+
+#[test]
+fn a_persistent_database_has_times_without_end_and_one_that_is_not_there_nothing() {
+    let stream = "ba 00000000 00000001 0003 00000001 70 ba 00000000 00000001 0063 00000001 70";
+    let outcome = send_in_pieces(&Limits::default(), &hex(stream), &[]);
+    assert_eq!(outcome.answers, hex("ba 00000001 0003 00000001 00000001 7fffffffffffffff 70 71 ba 00000000"));
+}
+
+#[test]
+fn a_key_that_is_too_long_is_an_error_that_closes() {
+    let stream = "b8 00000000 00000001 0000 10000001 00000000 7fffffffffffffff";
+    let outcome = send_in_pieces(&Limits::default(), &hex(stream), &[]);
+    assert_eq!(outcome.answers, hex("bf"));
+    assert!(outcome.is_closed);
+}
+
+#[test]
+fn scripts_are_given_a_map_and_answer_with_one() {
+    let echo = "b4 00000000 00000004 00000002 6563686f 00000001 00000001 61 31 00000002 00000002 6262 3232";
+    let unknown = "b4 00000000 00000006 00000000 6e6f73756368";
+    let outcome = send_in_pieces(&Limits::default(), &hex(&[echo, unknown, echo].concat()), &[]);
+    let answer = "b4 00000002 00000001 00000001 61 31 00000002 00000002 6262 3232";
+    assert_eq!(outcome.answers, hex(&[answer, "bf", answer].concat()));
+    assert!(!outcome.is_closed, "a script that fails does not end the connection");
+}
+
+#[test]
+fn names_are_sorted_as_they_are_encoded() {
+    // In base64 the order is another than of the bytes: "~" is fg==, 0xFF is /w==.
+    let mut output = Output::default();
+    let long = [0u8; 64];
+    for name in [&b"a"[..], b"~", b"\xFF"] {
+        output.push(name, &long);
+    }
+    assert_eq!(Encoding::choose([&long[..]].into_iter()), Encoding::Base64);
+    let mut out = Vec::new();
+    output.write(&FORM, &banner(), Status::Ok, &mut out);
+    let body = String::from_utf8(out).unwrap().split_once("\r\n\r\n").unwrap().1.to_owned();
+    let names: Vec<&str> = body.lines().filter_map(|line| line.split('\t').next()).collect();
+    assert_eq!(names, ["/w==", "YQ==", "fg=="]);
+}
+
+#[test]
+fn every_procedure_of_the_original_is_known() {
+    let names = "void echo report play_script tune_replication ulog_list ulog_remove status clear synchronize set add \
+        replace append increment increment_double cas remove get check seize set_bulk remove_bulk get_bulk vacuum \
+        match_prefix match_regex match_similar cur_jump cur_jump_back cur_step cur_step_back cur_set_value cur_remove \
+        cur_get_key cur_get_value cur_get cur_seize cur_delete";
+    for name in names.split_whitespace() {
+        assert!(Procedure::from_name(name.as_bytes()).is_some(), "{name}");
+    }
+    assert_eq!(names.split_whitespace().count(), Procedure::ALL.len());
 }
