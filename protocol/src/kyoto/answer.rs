@@ -1,4 +1,4 @@
-//! Answers of HTTP: their heads, and the maps that calls answer with.
+//! Answers of HTTP: their heads, and the maps that calls answer with, or are made with.
 
 use super::columns::Encoding;
 use super::date::format_date;
@@ -39,7 +39,7 @@ impl Banner {
     }
 }
 
-/// The pairs of an answer, if they are not few: kept in one place, which is used again and again.
+/// The pairs of an answer, if they are not few, or of a call: kept in one place, which is used again and again.
 #[derive(Debug, Default)]
 pub struct Output {
     text: Vec<u8>,
@@ -98,30 +98,55 @@ impl Output {
 
     /// Writes the whole answer of a call.
     pub fn write(&self, form: &Form, banner: &Banner, status: Status, out: &mut impl Sink) {
-        let pairs = || self.pairs.iter().map(|pair| self.get(pair));
-        let encoding = Encoding::choose(pairs().flat_map(|(name, value)| [name, value]));
-        let mut order: Vec<u32> = Vec::new();
-        let is_sorted = encoding == Encoding::Raw && pairs().is_sorted_by(|one, next| one.0 <= next.0);
-        if !is_sorted {
-            order = (0..self.pairs.len() as u32).collect();
-            let name = |&index: &u32| self.get(&self.pairs[index as usize]).0;
-            if encoding == Encoding::Raw {
-                order.sort_by(|one, other| name(one).cmp(name(other)));
-            } else {
-                let encoded: Vec<Vec<u8>> = (pairs())
-                    .map(|(name, _)| {
-                        let mut encoded = Vec::with_capacity(encoding.encoded_len(name));
-                        encoding.encode(name, &mut encoded);
-                        encoded
-                    })
-                    .collect();
-                order.sort_by(|&one, &other| encoded[one as usize].cmp(&encoded[other as usize]));
+        let (encoding, order) = self.order();
+        match order {
+            Some(order) => {
+                let pairs = order.iter().map(|&index| self.get(&self.pairs[index as usize]));
+                write_pairs(form, banner, status, encoding, pairs, out);
             }
+            None => write_pairs(form, banner, status, encoding, self.pairs(), out),
         }
-        let sorted = order.iter().map(|&index| self.get(&self.pairs[index as usize]));
-        // One of the two is empty.
-        let unsorted = self.pairs[..if is_sorted { self.pairs.len() } else { 0 }].iter();
-        write_pairs(form, banner, status, encoding, sorted.chain(unsorted.map(|pair| self.get(pair))), out);
+    }
+
+    /// Writes a call, as a client does.
+    pub fn write_call(&self, name: &str, host: &str, out: &mut impl Sink) {
+        let (encoding, order) = self.order();
+        let order = order.unwrap_or_else(|| (0..self.pairs.len() as u32).collect());
+        let pairs = order.iter().map(|&index| self.get(&self.pairs[index as usize]));
+        let body_len = body_len(encoding, pairs.clone());
+        let len = itoa::Buffer::new().format(body_len).to_owned();
+        let head = ["POST /rpc/", name, " HTTP/1.1\r\nHost: ", host, "\r\nContent-Length: ", &len];
+        head.into_iter().for_each(|text| out.put(text.as_bytes()));
+        out.put(b"\r\nContent-Type: ");
+        out.put(encoding.content_type().as_bytes());
+        out.put(b"\r\n\r\n");
+        put_pairs(encoding, pairs, out);
+    }
+
+    /// The encoding that is chosen, and the order of the pairs by their encoded names, unless it is that in which they are.
+    fn order(&self) -> (Encoding, Option<Vec<u32>>) {
+        let encoding = Encoding::choose(self.pairs().flat_map(|(name, value)| [name, value]));
+        if encoding == Encoding::Raw {
+            if self.pairs().is_sorted_by(|one, next| one.0 <= next.0) {
+                return (encoding, None);
+            }
+            let name = |&index: &u32| self.get(&self.pairs[index as usize]).0;
+            let mut order: Vec<u32> = (0..self.pairs.len() as u32).collect();
+            order.sort_by(|one, other| name(one).cmp(name(other)));
+            return (encoding, Some(order));
+        }
+        let mut encoded: Vec<(Vec<u8>, u32)> = Vec::with_capacity(self.pairs.len());
+        for (index, (name, _)) in self.pairs().enumerate() {
+            let mut text = Vec::with_capacity(encoding.encoded_len(name));
+            encoding.encode(name, &mut text);
+            encoded.push((text, index as u32));
+        }
+        encoded.sort();
+        (encoding, Some(encoded.into_iter().map(|(_, index)| index).collect()))
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
+        self.pairs.iter().map(|pair| self.get(pair))
     }
 
     fn push_joined(&mut self, before: &[u8], name: &[u8], value: &[u8]) {
@@ -176,15 +201,21 @@ fn write_pairs<'a>(
     pairs: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
     out: &mut impl Sink,
 ) {
-    let len = |(name, value)| encoding.encoded_len(name) + encoding.encoded_len(value) + b"\t\n".len();
-    let body_len = (!form.is_head).then(|| pairs.clone().map(len).sum());
-    put_head(form, banner, status, body_len, out);
+    let len = (!form.is_head).then(|| body_len(encoding, pairs.clone()));
+    put_head(form, banner, status, len, out);
     out.put(b"Content-Type: ");
     out.put(encoding.content_type().as_bytes());
     out.put(b"\r\n\r\n");
-    if form.is_head {
-        return;
+    if !form.is_head {
+        put_pairs(encoding, pairs, out);
     }
+}
+
+fn body_len<'a>(encoding: Encoding, pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> usize {
+    pairs.map(|(name, value)| encoding.encoded_len(name) + encoding.encoded_len(value) + b"\t\n".len()).sum()
+}
+
+fn put_pairs<'a>(encoding: Encoding, pairs: impl Iterator<Item = (&'a [u8], &'a [u8])>, out: &mut impl Sink) {
     for (name, value) in pairs {
         encoding.encode(name, out);
         out.put(b"\t");

@@ -6,11 +6,11 @@ use crate::Sink;
 
 /// A replica's request; also what it answers when it is up to date.
 pub(super) const REPLICATION: u8 = 0xB1;
-const SCRIPT: u8 = 0xB4;
+pub(super) const SCRIPT: u8 = 0xB4;
 const SET: u8 = 0xB8;
 const REMOVE: u8 = 0xB9;
 const GET: u8 = 0xBA;
-const ERROR: u8 = 0xBF;
+pub(super) const ERROR: u8 = 0xBF;
 
 /// Set in the flags of a request that wants no answer.
 const SILENT: u32 = 1;

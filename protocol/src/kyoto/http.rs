@@ -93,6 +93,10 @@ pub(super) struct Head {
     is_chunked: bool,
     pub(super) content: Content,
     pub(super) mode: RestMode,
+    /// It is that of an answer, which begins with a status.
+    is_answer: bool,
+    /// The status of an answer.
+    pub(super) status: u16,
     content_length: Option<u64>,
     /// `X-Kt-Xt`: the absolute time.
     pub(super) xt: Option<u64>,
@@ -122,6 +126,11 @@ pub(super) enum Body {
 }
 
 impl Head {
+    /// That of an answer.
+    pub(super) fn of_answer() -> Head {
+        Head { is_answer: true, method: Method::Other, ..Head::default() }
+    }
+
     /// Reads on. Every byte is looked at once, however the input is cut.
     #[inline]
     pub(super) fn read(&mut self, limits: &Limits, input: &[u8]) -> Progress {
@@ -151,7 +160,11 @@ impl Head {
             self.at += taken as u32;
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             if self.target_end == 0 {
-                if !self.read_request_line(at, line) {
+                let is_one = match self.is_answer {
+                    false => self.read_request_line(at, line),
+                    true => self.read_status_line(at, line),
+                };
+                if !is_one {
                     return Progress::Garbage;
                 }
             } else if line.is_empty() || is_only_cr(line) {
@@ -200,6 +213,23 @@ impl Head {
         self.target_start = (at + target_start) as u32;
         self.target_end = (at + target_end) as u32;
         true
+    }
+
+    /// `HTTP/1.1 200 OK`; the reason may be missing.
+    fn read_status_line(&mut self, at: usize, line: &[u8]) -> bool {
+        self.keeps_alive = match line.get(..b"HTTP/1.1 ".len()) {
+            Some(b"HTTP/1.1 ") => true,
+            Some(b"HTTP/1.0 ") => false,
+            _ => return false,
+        };
+        let [a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', rest @ ..] = &line[b"HTTP/1.1 ".len()..]
+        else {
+            return false;
+        };
+        let digit = |byte: &u8| u16::from(byte - b'0');
+        self.status = digit(a) * 100 + digit(b) * 10 + digit(c);
+        self.target_end = (at + line.len()) as u32;
+        matches!(rest.first(), None | Some(b' '))
     }
 
     fn read_header(&mut self, line: &[u8]) {

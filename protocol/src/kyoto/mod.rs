@@ -26,6 +26,7 @@
 //! expiry   times to live, the stored five bytes    fixed    real numbers as they are stored
 //! message  updates as logs and replicas have them  varnum   numbers of a length of their own
 //! replication  both sides of the stream            framed   records as files have them
+//! client       requests out, answers in
 //! update_log   files of the log                    snapshot, dump   files of records
 //! ```
 //!
@@ -39,6 +40,7 @@
 mod answer;
 pub mod binary;
 mod call;
+pub mod client;
 mod columns;
 mod date;
 pub mod dump;

@@ -1,0 +1,224 @@
+//! Answers of HTTP as a client reads them.
+
+use crate::Sink;
+use crate::kyoto::http::{Body, Chunks, Content, Head, Progress, Walk, join_chunks};
+use crate::kyoto::rest::put_path;
+use crate::kyoto::{Encoding, Limits, Map, Scratch, format_date};
+use memchr::memchr;
+
+/// How a call ended, as the original's clients tell it by the status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is done.
+    Success,
+    /// Parameters are missing or wrong.
+    Invalid,
+    /// The data said no.
+    Logic,
+    /// There is no such procedure, or the database cannot.
+    NotImplemented,
+    /// A wait ended without a signal.
+    TimedOut,
+    /// The database failed, or the server.
+    Internal,
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer<'a> {
+    /// The number of its status.
+    pub status: u16,
+    /// False if the server closes the connection behind it.
+    pub keeps_alive: bool,
+    /// The pairs, if they are what it holds.
+    pub map: Map<'a>,
+    /// What it holds, as it came.
+    pub body: &'a [u8],
+    /// `X-Kt-Xt`: the absolute time, if there is one.
+    pub xt: Option<u64>,
+    head: &'a [u8],
+}
+
+impl<'a> Answer<'a> {
+    /// How the call ended.
+    pub fn outcome(&self) -> Outcome {
+        match self.status {
+            200..=299 => Outcome::Success,
+            400..=449 => Outcome::Invalid,
+            450..=499 => Outcome::Logic,
+            501 => Outcome::NotImplemented,
+            503 => Outcome::TimedOut,
+            _ => Outcome::Internal,
+        }
+    }
+
+    /// The value of a header, by its name in whatever case; looks through the head.
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        let mut lines = self.head.split(|&byte| byte == b'\n').skip(1);
+        lines.find_map(|line| {
+            let colon = memchr(b':', line)?;
+            let is_it = line[..colon].trim_ascii().eq_ignore_ascii_case(name.as_bytes());
+            is_it.then(|| line[colon + 1..].trim_ascii())
+        })
+    }
+
+    /// What is said about a failure: of a call its `ERROR`, of a resource its header.
+    pub fn error(&self) -> Option<&'a [u8]> {
+        self.map.get(b"ERROR").or_else(|| self.header("X-Kt-Error"))
+    }
+}
+
+/// The outcome of looking at the unread bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerStep<'a> {
+    /// A whole answer; the first `consumed` bytes of the input are done with.
+    Answer {
+        /// Bytes done with, at least 1.
+        consumed: usize,
+        /// The answer, borrowing from the input and the scratch.
+        answer: Answer<'a>,
+    },
+    /// At least so many more bytes are needed.
+    NeedMore {
+        /// At least 1.
+        at_least: usize,
+    },
+    /// It is no answer, or one beyond the limits.
+    Malformed,
+}
+
+/// The decoder of a connection's answers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Answers {
+    mode: Mode,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Mode {
+    #[default]
+    Start,
+    Head(Head),
+    Body {
+        head: Head,
+        head_len: usize,
+        total: usize,
+    },
+    Chunks {
+        head: Head,
+        head_len: usize,
+        chunks: Chunks,
+    },
+}
+
+impl Answers {
+    /// The next step from `input`, the unread bytes. `has_body` is false for the answer to HEAD.
+    pub fn decode<'a>(
+        &mut self,
+        limits: &Limits,
+        input: &'a [u8],
+        scratch: &'a mut Scratch,
+        has_body: bool,
+    ) -> AnswerStep<'a> {
+        let limits = limits.bounded();
+        loop {
+            match self.mode {
+                Mode::Start => self.mode = Mode::Head(Head::of_answer()),
+                Mode::Head(mut head) => match head.read(&limits, input) {
+                    Progress::Whole(head_len) => {
+                        self.mode = match head.body() {
+                            _ if !has_body => Mode::Body { head, head_len, total: head_len },
+                            Body::Chunked => Mode::Chunks { head, head_len, chunks: Chunks::new(head_len) },
+                            Body::Sized(len) if len > limits.body_len_max => return AnswerStep::Malformed,
+                            Body::Sized(len) => Mode::Body { head, head_len, total: head_len + len as usize },
+                            Body::Ignored(_) | Body::IgnoredChunks => return AnswerStep::Malformed,
+                        };
+                    }
+                    Progress::Partial => {
+                        self.mode = Mode::Head(head);
+                        return AnswerStep::NeedMore { at_least: 1 };
+                    }
+                    Progress::Garbage => return AnswerStep::Malformed,
+                },
+                Mode::Body { total, .. } if input.len() < total => {
+                    return AnswerStep::NeedMore { at_least: total - input.len() };
+                }
+                Mode::Body { head, head_len, total } => {
+                    self.mode = Mode::Start;
+                    scratch.clear();
+                    if let Content::Tsv(encoding) = head.content {
+                        scratch.add_tsv(input, true, head_len, total);
+                        decode_map(scratch, input, encoding);
+                    }
+                    let (map, _) = scratch.map(input);
+                    let answer = answer(&head, &input[..head_len], map, &input[head_len..total]);
+                    return AnswerStep::Answer { consumed: total, answer };
+                }
+                Mode::Chunks { head, head_len, mut chunks } => match chunks.walk(&limits, input) {
+                    Walk::Whole(total) => {
+                        self.mode = Mode::Start;
+                        scratch.clear();
+                        join_chunks(&input[head_len..total], scratch.text_mut());
+                        let len = scratch.text_mut().len();
+                        if let Content::Tsv(encoding) = head.content {
+                            scratch.add_tsv(input, false, 0, len);
+                            decode_map(scratch, input, encoding);
+                        }
+                        let (map, text) = scratch.map(input);
+                        let answer = answer(&head, &input[..head_len], map, &text[..len]);
+                        return AnswerStep::Answer { consumed: total, answer };
+                    }
+                    Walk::Partial(at_least) => {
+                        self.mode = Mode::Chunks { head, head_len, chunks };
+                        return AnswerStep::NeedMore { at_least };
+                    }
+                    Walk::TooLarge | Walk::Invalid => return AnswerStep::Malformed,
+                },
+            }
+        }
+    }
+}
+
+fn decode_map(scratch: &mut Scratch, input: &[u8], encoding: Encoding) {
+    if encoding != Encoding::Raw {
+        scratch.decode_columns(input, encoding);
+    }
+    scratch.settle(input);
+}
+
+fn answer<'a>(head: &Head, bytes: &'a [u8], map: Map<'a>, body: &'a [u8]) -> Answer<'a> {
+    let keeps_alive = head.form().keeps_alive;
+    Answer { status: head.status, keeps_alive, map, body, xt: head.xt, head: bytes }
+}
+
+/// Writes a request for a resource: its head, and its value if it is to be stored.
+pub fn put_resource(
+    method: &str,
+    host: &str,
+    database: Option<&[u8]>,
+    key: &[u8],
+    headers: &[(&str, &str)],
+    stored: Option<(&[u8], Option<u64>)>,
+    out: &mut impl Sink,
+) {
+    out.put(method.as_bytes());
+    out.put(b" ");
+    put_path(database, key, out);
+    out.put(b" HTTP/1.1\r\nHost: ");
+    out.put(host.as_bytes());
+    out.put(b"\r\n");
+    for (name, value) in headers {
+        for text in [name, ": ", value, "\r\n"] {
+            out.put(text.as_bytes());
+        }
+    }
+    let Some((value, xt)) = stored else { return out.put(b"\r\n") };
+    if let Some(xt) = xt {
+        out.put(b"X-Kt-Xt: ");
+        out.put(format_date(xt).as_bytes());
+        out.put(b"\r\n");
+    }
+    out.put(b"Content-Length: ");
+    out.put(itoa::Buffer::new().format(value.len()).as_bytes());
+    out.put(b"\r\n\r\n");
+    out.put(value);
+}
