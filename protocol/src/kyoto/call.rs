@@ -20,63 +20,63 @@ macro_rules! procedures {
             /// The procedure of this name.
             #[inline]
             pub fn from_name(name: &[u8]) -> Option<Procedure> {
-                // The compiler makes of this a choice by length and few comparisons.
-                $(if name == $name.as_bytes() {
-                    return Some(Procedure::$procedure);
-                })*
-                None
+                match name {
+                    $($name => Some(Procedure::$procedure),)*
+                    _ => None,
+                }
             }
 
             /// Its name.
             pub fn name(self) -> &'static str {
-                match self {
+                let name: &[u8] = match self {
                     $(Procedure::$procedure => $name,)*
-                }
+                };
+                std::str::from_utf8(name).expect("letters")
             }
         }
     };
 }
 
 procedures! {
-    Get "get" "Reads a record.",
-    Set "set" "Stores a record.",
-    Void "void" "Does nothing.",
-    Echo "echo" "Gives back what it is given.",
-    Report "report" "Tells of the server.",
-    PlayScript "play_script" "Calls a procedure of the script.",
-    TuneReplication "tune_replication" "Chooses the master.",
-    UlogList "ulog_list" "Lists the files of the update log.",
-    UlogRemove "ulog_remove" "Removes files of the update log.",
-    Status "status" "Tells of a database.",
-    Clear "clear" "Removes all records.",
-    Synchronize "synchronize" "Writes to the device, and runs a command.",
-    Add "add" "Stores a record if there is none.",
-    Replace "replace" "Stores a record if there is one.",
-    Append "append" "Adds to the end of a value.",
-    Increment "increment" "Adds to a whole number.",
-    IncrementDouble "increment_double" "Adds to a real number.",
-    Cas "cas" "Stores or removes a record if its value is as expected.",
-    Remove "remove" "Removes a record.",
-    Check "check" "Tells of a record without its value.",
-    Seize "seize" "Reads a record and removes it.",
-    SetBulk "set_bulk" "Stores records.",
-    RemoveBulk "remove_bulk" "Removes records.",
-    GetBulk "get_bulk" "Reads records.",
-    Vacuum "vacuum" "Clears what is dead.",
-    MatchPrefix "match_prefix" "Finds keys by how they begin.",
-    MatchRegex "match_regex" "Finds keys by a regular expression.",
-    MatchSimilar "match_similar" "Finds keys by their distance to a word.",
-    CursorJump "cur_jump" "Sends a cursor to a record.",
-    CursorJumpBack "cur_jump_back" "Sends a cursor to a record, from behind.",
-    CursorStep "cur_step" "Sends a cursor to the next record.",
-    CursorStepBack "cur_step_back" "Sends a cursor to the record before.",
-    CursorSetValue "cur_set_value" "Stores a value where a cursor is.",
-    CursorRemove "cur_remove" "Removes the record where a cursor is.",
-    CursorGetKey "cur_get_key" "Reads the key where a cursor is.",
-    CursorGetValue "cur_get_value" "Reads the value where a cursor is.",
-    CursorGet "cur_get" "Reads the record where a cursor is.",
-    CursorSeize "cur_seize" "Reads the record where a cursor is and removes it.",
-    CursorDelete "cur_delete" "Forgets a cursor.",
+    Get b"get" "Reads a record.",
+    Set b"set" "Stores a record.",
+    Void b"void" "Does nothing.",
+    Echo b"echo" "Gives back what it is given.",
+    Report b"report" "Tells of the server.",
+    PlayScript b"play_script" "Calls a procedure of the script.",
+    TuneReplication b"tune_replication" "Chooses the master.",
+    UlogList b"ulog_list" "Lists the files of the update log.",
+    UlogRemove b"ulog_remove" "Removes files of the update log.",
+    Status b"status" "Tells of a database.",
+    Clear b"clear" "Removes all records.",
+    Synchronize b"synchronize" "Writes to the device, and runs a command.",
+    Add b"add" "Stores a record if there is none.",
+    Replace b"replace" "Stores a record if there is one.",
+    Append b"append" "Adds to the end of a value.",
+    Increment b"increment" "Adds to a whole number.",
+    IncrementDouble b"increment_double" "Adds to a real number.",
+    Cas b"cas" "Stores or removes a record if its value is as expected.",
+    Remove b"remove" "Removes a record.",
+    Check b"check" "Tells of a record without its value.",
+    Seize b"seize" "Reads a record and removes it.",
+    SetBulk b"set_bulk" "Stores records.",
+    RemoveBulk b"remove_bulk" "Removes records.",
+    GetBulk b"get_bulk" "Reads records.",
+    Vacuum b"vacuum" "Clears what is dead.",
+    MatchPrefix b"match_prefix" "Finds keys by how they begin.",
+    MatchRegex b"match_regex" "Finds keys by a regular expression.",
+    MatchSimilar b"match_similar" "Finds keys by their distance to a word.",
+    CursorJump b"cur_jump" "Sends a cursor to a record.",
+    CursorJumpBack b"cur_jump_back" "Sends a cursor to a record, from behind.",
+    CursorStep b"cur_step" "Sends a cursor to the next record.",
+    CursorStepBack b"cur_step_back" "Sends a cursor to the record before.",
+    CursorSetValue b"cur_set_value" "Stores a value where a cursor is.",
+    CursorRemove b"cur_remove" "Removes the record where a cursor is.",
+    CursorGetKey b"cur_get_key" "Reads the key where a cursor is.",
+    CursorGetValue b"cur_get_value" "Reads the value where a cursor is.",
+    CursorGet b"cur_get" "Reads the record where a cursor is.",
+    CursorSeize b"cur_seize" "Reads the record where a cursor is and removes it.",
+    CursorDelete b"cur_delete" "Forgets a cursor.",
 }
 
 impl Procedure {

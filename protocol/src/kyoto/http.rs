@@ -3,7 +3,7 @@
 use super::date::parse_date;
 use super::number::{hexadecimal, integer, starts_with, without_blanks};
 use super::{Encoding, Limits};
-use memchr::{memchr, memrchr};
+use memchr::{memchr, memchr2};
 use std::borrow::Cow;
 
 /// The longest line of a head, without its end; a longer one is cut there, and the rest is the next line.
@@ -85,9 +85,13 @@ pub(super) struct Head {
     at: u32,
     /// How many bytes from there on are known to hold no line end.
     scanned: u32,
+    /// Whether there is a CR among them.
+    has_cr: bool,
     /// The target, with its query; empty as long as the request line has not been read.
     target_start: u32,
     target_end: u32,
+    /// Where its path ends.
+    path_end: u32,
     pub(super) method: Method,
     keeps_alive: bool,
     is_chunked: bool,
@@ -110,6 +114,14 @@ pub(super) enum Progress {
     Partial,
     /// It is none.
     Garbage,
+}
+
+/// The next line of a head.
+enum Line<'a> {
+    /// It is there, and takes so many bytes with its end.
+    Whole { line: &'a [u8], taken: usize },
+    /// Its end is not there yet.
+    Partial,
 }
 
 /// What follows a head.
@@ -137,28 +149,15 @@ impl Head {
         loop {
             let at = self.at as usize;
             let rest = &input[at..];
-            let scanned = (self.scanned as usize).min(rest.len());
-            let newline = memchr(b'\n', &rest[scanned..]).map(|found| scanned + found);
-            let (line, taken) = match newline {
-                Some(newline) if newline <= LINE_LEN_MAX => (&rest[..newline], newline + 1),
-                _ => match long_line(&rest[..newline.unwrap_or(rest.len())]) {
-                    Some(cut) => (&rest[..cut], cut),
-                    None => match newline {
-                        Some(newline) => (&rest[..newline], newline + 1),
-                        None if input.len() > limits.head_len_max => return Progress::Garbage,
-                        None => {
-                            self.scanned = rest.len() as u32;
-                            return Progress::Partial;
-                        }
-                    },
-                },
+            let (line, taken) = match self.find_line(rest) {
+                Line::Whole { line, taken } => (line, taken),
+                Line::Partial if input.len() > limits.head_len_max => return Progress::Garbage,
+                Line::Partial => return Progress::Partial,
             };
             if at + taken > limits.head_len_max {
                 return Progress::Garbage;
             }
-            self.scanned = 0;
             self.at += taken as u32;
-            let line = line.strip_suffix(b"\r").unwrap_or(line);
             if self.target_end == 0 {
                 let is_one = match self.is_answer {
                     false => self.read_request_line(at, line),
@@ -167,10 +166,56 @@ impl Head {
                 if !is_one {
                     return Progress::Garbage;
                 }
-            } else if line.is_empty() || is_only_cr(line) {
+            } else if line.is_empty() || self.has_cr && is_only_cr(line) {
                 return Progress::Whole(self.at as usize);
-            } else {
+            } else if self.has_cr {
                 self.read_header(&without_cr(line));
+            } else {
+                self.read_header(line);
+            }
+            (self.scanned, self.has_cr) = (0, false);
+        }
+    }
+
+    /// The next line without its end; CRs are left in it if `has_cr` says so.
+    #[inline]
+    fn find_line<'a>(&mut self, rest: &'a [u8]) -> Line<'a> {
+        let scanned = (self.scanned as usize).min(rest.len());
+        if !self.has_cr {
+            let found = memchr2(b'\r', b'\n', &rest[scanned..]).map(|found| scanned + found);
+            match found {
+                None if rest.len() <= LINE_LEN_MAX => {
+                    self.scanned = rest.len() as u32;
+                    return Line::Partial;
+                }
+                Some(end) if end <= LINE_LEN_MAX => match rest[end..] {
+                    [b'\n', ..] => return Line::Whole { line: &rest[..end], taken: end + 1 },
+                    [b'\r', b'\n', ..] => return Line::Whole { line: &rest[..end], taken: end + 2 },
+                    // What comes behind it will tell.
+                    [b'\r'] => {
+                        self.scanned = end as u32;
+                        return Line::Partial;
+                    }
+                    _ => {}
+                },
+                _ => {}
+            }
+        }
+        self.find_odd_line(rest, scanned)
+    }
+
+    /// A line that is too long, or has a CR where none belongs.
+    #[cold]
+    fn find_odd_line<'a>(&mut self, rest: &'a [u8], scanned: usize) -> Line<'a> {
+        self.has_cr = true;
+        let newline = memchr(b'\n', &rest[scanned..]).map(|found| scanned + found);
+        let line = &rest[..newline.unwrap_or(rest.len())];
+        match (long_line(line), newline) {
+            (Some(cut), _) => Line::Whole { line: &rest[..cut], taken: cut },
+            (None, Some(newline)) => Line::Whole { line, taken: newline + 1 },
+            (None, None) => {
+                self.scanned = rest.len() as u32;
+                Line::Partial
             }
         }
     }
@@ -178,6 +223,11 @@ impl Head {
     /// The target, with its query, as it was sent; there may be CRs in it.
     pub(super) fn target(&self) -> std::ops::Range<usize> {
         self.target_start as usize..self.target_end as usize
+    }
+
+    /// Where the path of the target ends.
+    pub(super) fn path_end(&self) -> usize {
+        self.path_end as usize
     }
 
     pub(super) fn form(&self) -> Form {
@@ -196,22 +246,35 @@ impl Head {
         }
     }
 
+    #[inline]
     fn read_request_line(&mut self, at: usize, line: &[u8]) -> bool {
-        let Some(method_len) = memchr(b' ', line) else { return false };
-        let Some(target_len) = memchr(b' ', &line[method_len + 1..]) else { return false };
+        let Some(method_len) = line.iter().position(|&byte| byte == b' ') else { return false };
         let target_start = method_len + 1;
+        let target = &line[target_start..];
+        let Some(mut target_len) = memchr2(b' ', b'?', target) else { return false };
+        let path_end = target_start + target_len;
+        if target[target_len] == b'?' {
+            let Some(query_len) = memchr(b' ', &target[target_len..]) else { return false };
+            target_len += query_len;
+        }
         let target_end = target_start + target_len;
-        self.keeps_alive = match &*without_cr(&line[target_end + 1..]) {
+        let version = &line[target_end + 1..];
+        let (method, version) = match self.has_cr {
+            false => (Cow::Borrowed(&line[..method_len]), Cow::Borrowed(version)),
+            true => (without_cr(&line[..method_len]), without_cr(version)),
+        };
+        self.keeps_alive = match &*version {
             b"HTTP/1.1" => true,
             b"HTTP/1.0" => false,
             _ => return false,
         };
-        if matches!(line[target_start..target_end], [] | [b'?', ..]) {
+        if path_end == target_start {
             return false;
         }
-        self.method = Method::of(&without_cr(&line[..method_len]));
+        self.method = Method::of(&method);
         self.target_start = (at + target_start) as u32;
         self.target_end = (at + target_end) as u32;
+        self.path_end = (at + path_end) as u32;
         true
     }
 
@@ -232,8 +295,12 @@ impl Head {
         matches!(rest.first(), None | Some(b' '))
     }
 
+    #[inline]
     fn read_header(&mut self, line: &[u8]) {
-        // Which header it may be is told by its length alone, mostly.
+        // Most headers mean nothing here, which their first letter tells.
+        if !matches!(line.first(), Some(b'C' | b'c' | b'X' | b'x' | b'T' | b't' | b' ' | b'\t')) {
+            return;
+        }
         let Some(colon) = memchr(b':', line) else { return };
         let name = line[..colon].trim_ascii();
         let value =
@@ -306,11 +373,7 @@ fn is_only_cr(line: &[u8]) -> bool {
     line.iter().all(|&byte| byte == b'\r')
 }
 
-#[inline]
-pub(super) fn without_cr(line: &[u8]) -> Cow<'_, [u8]> {
-    if memrchr(b'\r', line).is_none() {
-        return Cow::Borrowed(line);
-    }
+fn without_cr(line: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(line.iter().copied().filter(|&byte| byte != b'\r').collect())
 }
 

@@ -71,7 +71,6 @@ pub use rest::{Rest, RestAction, RestAnswer, answer_rest, put_path};
 pub use status::{Failure, Status, Trouble};
 
 use http::{Body, Chunks, Content, Head, Progress, Walk, join_chunks};
-use memchr::memchr;
 use std::ops::Range;
 
 /// The path of calls.
@@ -262,29 +261,19 @@ impl Dialect {
     #[inline]
     pub fn decode<'a>(&mut self, limits: &Limits, input: &'a [u8], scratch: &'a mut Scratch) -> Step<'a> {
         let limits = limits.bounded();
-        if let Mode::Start = self.mode {
-            match input.first() {
-                None => return Step::NeedMore { consumed: 0, at_least: 1 },
-                Some(0 | 0x80..) => self.mode = Mode::Binary(binary::Place::default()),
-                Some(_) => self.mode = Mode::Head(Head::default()),
-            }
-        }
         match self.mode {
-            Mode::Start | Mode::Closed => Step::Close,
-            Mode::Head(mut head) => match head.read(&limits, input) {
-                Progress::Whole(head_len) => self.behind_head(&limits, input, scratch, head, head_len),
-                Progress::Partial if input.len() > limits.unfinished_len_max => self.close(),
-                Progress::Partial => {
-                    self.mode = Mode::Head(head);
-                    Step::NeedMore { consumed: 0, at_least: 1 }
-                }
-                Progress::Garbage => self.close(),
+            Mode::Start => match input.first() {
+                None => Step::NeedMore { consumed: 0, at_least: 1 },
+                Some(0 | 0x80..) => self.binary(&limits, input, scratch, binary::Place::default()),
+                Some(_) => self.head(&limits, input, scratch, Head::default()),
             },
+            Mode::Closed => Step::Close,
+            Mode::Head(head) => self.head(&limits, input, scratch, head),
             Mode::Body { head, head_len, total } => {
-                self.behind_body(&limits, input, scratch, head, head_len as usize, total as usize)
+                self.behind_body(&limits, input, scratch, &head, head_len as usize, total as usize)
             }
             Mode::Chunks { head, head_len, chunks } => {
-                self.walk_chunks(&limits, input, scratch, head, head_len as usize, chunks)
+                self.walk_chunks(&limits, input, scratch, &head, head_len as usize, chunks)
             }
             Mode::Swallow { left } => {
                 let dropped = left.min(input.len() as u64);
@@ -313,12 +302,32 @@ impl Dialect {
         }
     }
 
+    #[inline]
+    fn head<'a>(
+        &mut self,
+        limits: &Limits,
+        input: &'a [u8],
+        scratch: &'a mut Scratch,
+        mut head: Head,
+    ) -> Step<'a> {
+        match head.read(limits, input) {
+            Progress::Whole(head_len) => self.behind_head(limits, input, scratch, &head, head_len),
+            Progress::Partial if input.len() > limits.unfinished_len_max => self.close(),
+            Progress::Partial => {
+                self.mode = Mode::Head(head);
+                Step::NeedMore { consumed: 0, at_least: 1 }
+            }
+            Progress::Garbage => self.close(),
+        }
+    }
+
+    #[inline]
     fn behind_head<'a>(
         &mut self,
         limits: &Limits,
         input: &'a [u8],
         scratch: &'a mut Scratch,
-        head: Head,
+        head: &Head,
         head_len: usize,
     ) -> Step<'a> {
         match head.body() {
@@ -330,22 +339,23 @@ impl Dialect {
             Body::Ignored(len) => {
                 self.mode = if len == 0 { Mode::Start } else { Mode::Swallow { left: len } };
                 scratch.clear();
-                self.request(input, scratch, &head, head_len, BodyAt::Input(head_len..head_len))
+                self.request(input, scratch, head, head_len, BodyAt::Input(head_len..head_len))
             }
             Body::IgnoredChunks => {
                 self.mode = Mode::Closed;
                 scratch.clear();
-                self.request(input, scratch, &head, head_len, BodyAt::Input(head_len..head_len))
+                self.request(input, scratch, head, head_len, BodyAt::Input(head_len..head_len))
             }
         }
     }
 
+    #[inline]
     fn behind_body<'a>(
         &mut self,
         limits: &Limits,
         input: &'a [u8],
         scratch: &'a mut Scratch,
-        head: Head,
+        head: &Head,
         head_len: usize,
         total: usize,
     ) -> Step<'a> {
@@ -353,12 +363,12 @@ impl Dialect {
             if input.len() > limits.unfinished_len_max {
                 return self.refuse(Refusal::TooLarge, head_len);
             }
-            self.mode = Mode::Body { head, head_len: head_len as u32, total: total as u32 };
+            self.mode = Mode::Body { head: *head, head_len: head_len as u32, total: total as u32 };
             return Step::NeedMore { consumed: 0, at_least: total - input.len() };
         }
         self.mode = Mode::Start;
         scratch.clear();
-        self.request(input, scratch, &head, total, BodyAt::Input(head_len..total))
+        self.request(input, scratch, head, total, BodyAt::Input(head_len..total))
     }
 
     fn walk_chunks<'a>(
@@ -366,7 +376,7 @@ impl Dialect {
         limits: &Limits,
         input: &'a [u8],
         scratch: &'a mut Scratch,
-        head: Head,
+        head: &Head,
         head_len: usize,
         mut chunks: Chunks,
     ) -> Step<'a> {
@@ -376,7 +386,7 @@ impl Dialect {
                 scratch.clear();
                 join_chunks(&input[head_len..total], scratch.text_mut());
                 let body = BodyAt::Text(scratch.text_mut().len());
-                self.request(input, scratch, &head, total, body)
+                self.request(input, scratch, head, total, body)
             }
             // Chunks of one byte each take six; what is longer than that by far is not meant well.
             Walk::Partial(_)
@@ -386,7 +396,7 @@ impl Dialect {
                 self.refuse(Refusal::TooLarge, head_len)
             }
             Walk::Partial(at_least) => {
-                self.mode = Mode::Chunks { head, head_len: head_len as u32, chunks };
+                self.mode = Mode::Chunks { head: *head, head_len: head_len as u32, chunks };
                 Step::NeedMore { consumed: 0, at_least }
             }
             Walk::TooLarge => self.refuse(Refusal::TooLarge, head_len),
@@ -414,9 +424,8 @@ impl Dialect {
         let input = &input[..total];
         let target = head.target();
         let sent = &input[target.clone()];
-        let path_len = memchr(b'?', sent).unwrap_or(sent.len());
-        let path = &sent[..path_len];
-        let query = (target.start + path_len + 1).min(target.end)..target.end;
+        let path = &input[target.start..head.path_end()];
+        let query = (head.path_end() + 1).min(target.end)..target.end;
         let request = match path.strip_prefix(RPC) {
             Some(name) => Request::Call(call(input, scratch, name, query, head.content, body, form)),
             None => Request::Rest(resource(input, scratch, head, path, sent, body, form)),
