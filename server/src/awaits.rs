@@ -43,7 +43,7 @@ mod tests {
     fn each_database_is_awaited_at_its_last_change() {
         let mut awaits = Awaits::default();
         assert!(awaits.is_empty());
-        let at = Position::from_raw;
+        let at = Position;
         for (number, raw) in [(2, 5), (0, 1), (2, 9), (1, 3), (0, 4)] {
             awaits.note(number, at(raw));
         }
