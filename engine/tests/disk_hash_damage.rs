@@ -161,6 +161,84 @@ fn the_neighbour_of_a_damaged_record_that_was_removed_outlives_its_segment() {
     }
 }
 
+/// Stores a value, and does not look at the old one.
+struct Ignore<'a>(Action<'a>);
+
+impl Visitor for Ignore<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        self.0
+    }
+
+    fn ignores_value(&self) -> bool {
+        true
+    }
+}
+
+fn put(value: &[u8]) -> Action<'_> {
+    Action::Put(Record::new(value, Attributes::default()))
+}
+
+#[test]
+fn the_neighbour_of_a_record_whose_length_has_changed_outlives_its_segment_though_nobody_noticed() {
+    // By these the two are in one part of the index.
+    for (seed, is_reopened) in [(41, false), (180, false), (41, true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("neighbours.hash");
+        let hash = open_seeded(&path, 64 << 10, seed);
+        hash.visit(b"x", &mut Set(&[b'q'; 400])).unwrap();
+        hash.visit(&0u32.to_be_bytes(), &mut Set(b"y")).unwrap();
+        for round in 0..15 {
+            hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
+        }
+        hash.close().unwrap();
+        drop(hash);
+        // Its length, of two bytes, becomes 432: as much more as the neighbour's entry is long, and twice that.
+        let first = path.join("0000000001.segment");
+        let mut content = std::fs::read(&first).unwrap();
+        let at = content.windows(4).position(|window| window == b"\x90\x03xq").unwrap();
+        content[at] = 0xB0;
+        std::fs::write(&first, content).unwrap();
+
+        let mut hash = open_seeded(&path, 4096, seed);
+        hash.visit(b"x", &mut Ignore(put(b"new"))).unwrap();
+        if is_reopened {
+            drop(hash);
+            hash = open_seeded(&path, 4096, seed);
+        }
+        for round in 0..20 {
+            hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
+            while hash.maintain() {}
+        }
+        assert!(!first.exists(), "it is not compacted: {:?}", hash.trouble());
+        assert_neighbours_are_there(&hash, 1);
+        assert_eq!(value_of(&hash, b"x"), Some(b"new".to_vec()));
+    }
+}
+
+#[test]
+fn a_damaged_value_may_be_overwritten_and_removed_unseen_but_is_not_written_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cranes.hash");
+    let hash = open(&path, 64 << 10);
+    for n in 0..3 {
+        let value = [&b"one whose bytes will change"[..], &[b'.'; 300]].concat();
+        hash.visit(format!("crane{n}").as_bytes(), &mut Set(&value)).unwrap();
+    }
+    hash.close().unwrap();
+    drop(hash);
+    (0..3).for_each(|_| spoil(&path, b"one whose bytes"));
+
+    let hash = open(&path, 64 << 10);
+    hash.visit(b"crane0", &mut Ignore(put(b"new"))).unwrap();
+    hash.visit(b"crane1", &mut Ignore(Action::Remove)).unwrap();
+    let attributes = Attributes { flags: 7, ..Attributes::default() };
+    let error = hash.visit(b"crane2", &mut Ignore(Action::Retag(attributes))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert_eq!(value_of(&hash, b"crane0"), Some(b"new".to_vec()));
+    assert_eq!(value_of(&hash, b"crane1"), None);
+    assert_eq!(hash.view(b"crane2", &mut |_| ()).unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
 /// What a crash would leave of a database that has just been synced.
 fn crash(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();

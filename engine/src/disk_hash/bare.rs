@@ -7,6 +7,7 @@
 use super::entry::{PUT, is_whole, padded};
 use super::page::{Page, Slot, class_of};
 use super::segment::Table;
+use std::sync::atomic::Ordering;
 
 /// The class of entries up to a cache line; longer ones are asked for as a whole before their beginning is there.
 const LINE_CLASS: u32 = 2;
@@ -95,18 +96,26 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
     }
 }
 
-/// The record that a slot leads to, if it is this key's. `checks`: if it is whole, too. Else that its key and its size class are as they
-/// should be is enough, for which no more than its first line is read.
+/// The record that a slot leads to, if it is this key's. `checks`: if it is whole, too. Of a long entry it is enough else that its key
+/// and its size class are as they should be, for which no more than its first line is read.
 #[inline]
 fn of_slot<'t>(table: &'t Table, slot: Slot, key: &[u8], checks: bool) -> Option<Bare<'t>> {
     let at = slot.location();
     let segment = table.get(at.slot)?;
     let offset = u64::from(at.unit) * 8;
-    if checks && slot.class() > LINE_CLASS {
+    let is_long = slot.class() > LINE_CLASS;
+    if checks && is_long {
         segment.prefetch(offset, slot.class());
     }
     let bare = read(segment.mapped(offset)?, segment.seed_at(offset))?;
-    let is_right = if checks { bare.is_whole() } else { class_of(bare.len()) == slot.class() };
+    let is_right = if checks || !is_long {
+        bare.is_whole()
+    } else {
+        if !segment.is_guessed.load(Ordering::Relaxed) {
+            segment.is_guessed.store(true, Ordering::Relaxed);
+        }
+        class_of(bare.len()) == slot.class()
+    };
     (is_right && is_same(bare.key, key)).then_some(bare)
 }
 

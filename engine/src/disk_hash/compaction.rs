@@ -272,7 +272,11 @@ impl DiskHash {
         let is_oldest = segments.first().is_some_and(|oldest| oldest.number == segment.number);
         let removes_count = !is_oldest && segment.removes.load(Ordering::Relaxed) > 0;
         let way = if counts == 0 && !removes_count {
-            Way::Nothing
+            match segment.is_guessed.load(Ordering::Relaxed) {
+                // The index knows; the segment is not read before, as hardly anything in it will be wanted.
+                true => Way::Index { read: segment.len(), copy: Vec::new(), page: 0 },
+                false => Way::Nothing,
+            }
         } else if removes_count
             || counts.saturating_mul(PAGES_SEARCHED) < live_total
             || segment.len() > COPIED_MAX && !segment.is_mapped()

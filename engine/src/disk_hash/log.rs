@@ -468,6 +468,7 @@ fn create(
     let file = disk.create(&path).map_err(|error| unwritable(&path, &error))?;
     let segment = Segment::new((number, slot), path, file, seed, limit, is_mapped);
     segment.len.store(buffer.len() as u64, Ordering::Release);
+    segment.is_guessed.store(false, Ordering::Relaxed);
     Ok((Arc::new(segment), buffer))
 }
 

@@ -120,6 +120,8 @@ pub(crate) struct Segment {
     pub(crate) soonest: AtomicU64,
     /// An entry in it is damaged that may count, so it cannot be compacted.
     pub(crate) damaged: AtomicBool,
+    /// How long an entry was that counts no more has been told by its beginning alone: what is counted of the others may be too little.
+    pub(crate) is_guessed: AtomicBool,
     /// Where its blocks are cached: the frame's index + 1.
     pub(crate) blocks: Box<[AtomicU32]>,
 }
@@ -148,6 +150,8 @@ impl Segment {
             removes: AtomicU64::new(0),
             soonest: AtomicU64::new(u64::MAX),
             damaged: AtomicBool::new(false),
+            // Of what was counted at another time it is not known.
+            is_guessed: AtomicBool::new(true),
             blocks: (0..capacity.min(OFFSET_MAX).div_ceil(BLOCK_LEN)).map(|_| AtomicU32::new(0)).collect(),
         }
     }
