@@ -35,7 +35,7 @@ const IN_MEMORY: &Selection = &[("*", "raw:: record:: decimal:: agrees_with")];
 
 /// What maps files, and LMDB, whose C code AddressSanitizer does not look into.
 const ON_DISK: &Selection = &[
-    ("todana_engine", "disk_hash:: disk_tree:: raw::lmdb raw::mapped_file"),
+    ("todana_engine", "disk_hash::entry disk_hash::sweep disk_tree:: raw::lmdb raw::mapped_file"),
     (
         "conformance",
         "disk_hash::random disk_hash::values_of disk_hash::a_sweep_removes disk_hash::every_key \

@@ -1,0 +1,95 @@
+//! A server of several databases, one of which is damaged: the others lose nothing by it.
+
+mod running;
+
+use running::{Folder, Server, text, todana};
+use std::path::{Path, PathBuf};
+
+const GOOD: &str = "good.hash";
+const BAD: &str = "bad.hash";
+
+/// Two databases of some records each.
+fn two() -> Folder {
+    let folder = Folder::new();
+    let lines: String = (0..50).map(|n| format!("key{n}\tvalue number {n} of fifty\n")).collect();
+    for name in [GOOD, BAD] {
+        assert!(folder.import(name, &lines).status.success());
+    }
+    folder
+}
+
+fn segments(folder: &Path) -> Vec<PathBuf> {
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let is_segment = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "segment");
+    let mut paths: Vec<PathBuf> = paths.filter(is_segment).collect();
+    paths.sort();
+    paths
+}
+
+/// Changes a bit where these bytes stand in the segments of a database.
+fn spoil(folder: &Path, bytes: &[u8]) -> PathBuf {
+    for path in segments(folder) {
+        let mut content = std::fs::read(&path).unwrap();
+        if let Some(at) = content.windows(bytes.len()).position(|window| window == bytes) {
+            content[at] ^= 1;
+            std::fs::write(&path, content).unwrap();
+            return path;
+        }
+    }
+    panic!("no segment holds {bytes:?}");
+}
+
+fn names(folder: &Folder) -> [String; 2] {
+    [GOOD, BAD].map(|name| folder.path(name))
+}
+
+#[test]
+fn a_server_is_not_started_with_a_damaged_database_and_says_which_while_the_others_stay_as_they_are() {
+    let folder = two();
+    // Its log must be read, as after a crash.
+    let [good, bad] = names(&folder);
+    std::fs::remove_file(Path::new(&bad).join("index")).unwrap();
+    // Behind it there are marks, which tell that this was on disk.
+    folder.expect(&["set", "later", "1", "-S", BAD], 0);
+    std::fs::remove_file(Path::new(&bad).join("index")).unwrap();
+    let spoiled = spoil(bad.as_ref(), b"value number 7 of");
+    for order in [[&good, &bad], [&bad, &good]] {
+        let output = todana().args(["serve", "-p", "-1"]).args(order).output().unwrap();
+        assert!(!output.status.success());
+        let told = text(&output.stderr);
+        assert!(told.contains(spoiled.to_str().unwrap()) && told.contains("offset"), "{told}");
+        assert_eq!(text(&output.stdout), "", "it listens");
+        assert_eq!(folder.expect(&["get", "key7", "-S", GOOD], 0), "value number 7 of fifty");
+    }
+    let server = Server::start(&[&good]);
+    assert_eq!(server.expect(&["get", "key7"], 0), "value number 7 of fifty");
+    running::stop(server);
+    assert_eq!(folder.expect(&["count", GOOD], 0), "50\n");
+}
+
+#[test]
+fn a_damaged_record_of_one_database_keeps_nothing_of_another_from_outliving_a_kill() {
+    let folder = two();
+    let [good, bad] = names(&folder);
+    spoil(bad.as_ref(), b"value number 7 of");
+    let start = || Server::start(&["--sync", "always", &good, &bad]);
+    let mut server = start();
+    for n in 0..20 {
+        server.expect(&["set", &format!("new{n}"), "acknowledged"], 0);
+    }
+    server.signal("KILL");
+    server.child.wait().unwrap();
+    let server = start();
+    for n in 0..20 {
+        assert_eq!(server.expect(&["get", &format!("new{n}")], 0), "acknowledged");
+    }
+    assert_eq!(server.expect(&["get", "key7"], 0), "value number 7 of fifty");
+    running::stop(server);
+    assert_eq!(folder.expect(&["get", "key8", "-S", BAD], 0), "value number 8 of fifty");
+    let told = folder.complaint(&["get", "key7", "-S", BAD], 3);
+    assert!(told.contains("damaged") || told.contains("checksum"), "{told}");
+    // It can be made good.
+    folder.expect(&["set", "key7", "new", "-S", BAD], 0);
+    assert_eq!(folder.expect(&["get", "key7", "-S", BAD], 0), "new");
+    assert_eq!(folder.expect(&["count", BAD], 0), "50\n");
+}
