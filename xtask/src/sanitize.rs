@@ -42,7 +42,7 @@ const ON_DISK: &Selection = &[
          disk_tree::random disk_tree::values_of disk_tree::a_sweep_removes disk_tree::every_key",
     ),
     ("disk_hash_crash", "a_full_disk a_failed_sync a_copy"),
-    ("disk_hash_recovery", "a_copy a_close"),
+    ("disk_hash_recovery", "a_copy"),
     ("disk_hash_damage", ""),
     ("disk_hash_uniting", ""),
     ("disk_tree_checkpoint", "--skip gibibyte"),
