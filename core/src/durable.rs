@@ -101,4 +101,9 @@ pub trait FrozenContent: Send + Sync {
 
     /// Where it is, for messages.
     fn path(&self) -> &Path;
+
+    /// Whether it still has its name there: what has none any more takes its room on disk for those alone who hold it.
+    fn has_name(&self) -> bool {
+        true
+    }
 }

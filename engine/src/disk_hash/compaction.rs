@@ -468,7 +468,9 @@ impl DiskHash {
         }
         for (segment, _) in house.drained.drain(..) {
             // A file that cannot be removed now is left over, and is removed by the next opening.
-            let _ = self.log.disk.remove(&segment.path);
+            if self.log.disk.remove(&segment.path).is_ok() {
+                segment.gone.store(true, Ordering::Relaxed);
+            }
             self.log.leaving.fetch_sub(segment.len(), Ordering::Relaxed);
         }
         self.log.note_name();

@@ -7,6 +7,7 @@ use crate::disk::{Disk, File};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use todana_core::{Error, ErrorKind, FrozenContent, FrozenFile, FrozenKind, Result};
 
 const PIECE: usize = 1 << 20;
@@ -81,6 +82,10 @@ impl FrozenContent for Segment {
 
     fn path(&self) -> &Path {
         &self.path
+    }
+
+    fn has_name(&self) -> bool {
+        !self.gone.load(Ordering::Relaxed)
     }
 }
 

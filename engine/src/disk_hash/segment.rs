@@ -122,6 +122,8 @@ pub(crate) struct Segment {
     pub(crate) damaged: AtomicBool,
     /// How long an entry was that counts no more has been told by its beginning alone: what is counted of the others may be too little.
     pub(crate) is_guessed: AtomicBool,
+    /// Its file has been removed.
+    pub(crate) gone: AtomicBool,
     /// Where its blocks are cached: the frame's index + 1.
     pub(crate) blocks: Box<[AtomicU32]>,
 }
@@ -152,6 +154,7 @@ impl Segment {
             damaged: AtomicBool::new(false),
             // Of what was counted at another time it is not known.
             is_guessed: AtomicBool::new(true),
+            gone: AtomicBool::new(false),
             blocks: (0..capacity.min(OFFSET_MAX).div_ceil(BLOCK_LEN)).map(|_| AtomicU32::new(0)).collect(),
         }
     }

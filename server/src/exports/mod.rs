@@ -187,7 +187,7 @@ impl Exports {
     /// Ends those that keep more of a database, which is told by its number, too, than this from being removed.
     fn end_slow(&self, held_max: &dyn Fn(usize, &Database) -> u64) {
         let of = |job: &Job| (job.export.database, job.database.upgrade(), Arc::clone(&job.pipe));
-        // Files are looked for, and they are told of, outside the lock.
+        // They are told of outside the lock.
         let all: Vec<_> = self.jobs().iter().map(of).collect();
         let mut sum = 0;
         for (number, database, pipe) in all {

@@ -125,7 +125,7 @@ impl Backup {
         let not_so = || Error::new(ErrorKind::Invalid, "only a hash on disk is backed up by its files");
         let durable = database.engine().durable().ok_or_else(not_so)?;
         let files = durable.freeze()?;
-        let hold_files = HoldFiles::new(Arc::clone(&disk), &files);
+        let hold_files = HoldFiles::new(&files);
         let mut backup = Backup::empty(disk, Some(Arc::clone(database)));
         backup.hold_files = Some(hold_files);
         backup.made_ms = database.now().0.saturating_mul(1000);

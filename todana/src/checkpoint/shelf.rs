@@ -7,7 +7,7 @@ use crate::disk::{Disk, File};
 use crate::update_log::{self, Identity, Position, SEGMENT_HEADER_LEN, segment_name, segment_start};
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -426,7 +426,6 @@ enum Kept {
     },
     /// Files that are to be read, in one directory.
     Files {
-        disk: Arc<dyn Disk>,
         all: Weak<[Unsent]>,
     },
 }
@@ -454,23 +453,22 @@ type Unsent = (Weak<dyn FrozenContent>, u64);
 
 /// Files of a hash whose names go when compaction does not need them any longer, for as long as this is there.
 pub(crate) struct HoldFiles {
-    disk: Arc<dyn Disk>,
     all: Arc<[Unsent]>,
 }
 
 impl HoldFiles {
-    pub(crate) fn new(disk: Arc<dyn Disk>, all: &[FrozenFile]) -> HoldFiles {
-        HoldFiles { disk, all: all.iter().map(|file| (Arc::downgrade(&file.content), file.len)).collect() }
+    pub(crate) fn new(all: &[FrozenFile]) -> HoldFiles {
+        HoldFiles { all: all.iter().map(|file| (Arc::downgrade(&file.content), file.len)).collect() }
     }
 
     pub(crate) fn held(&self) -> Held {
-        Held(Kept::Files { disk: Arc::clone(&self.disk), all: Arc::downgrade(&self.all) })
+        Held(Kept::Files { all: Arc::downgrade(&self.all) })
     }
 }
 
 impl Held {
     /// Bytes of entries that the last checkpoint would have removed if they were not held; 0 once they are not. Others may hold the
-    /// same ones. Of files, those that have no name any more and still are to be read: it costs a list of the directory.
+    /// same ones. Of files, those that have no name any more and still are to be read.
     pub fn len_bytes(&self) -> u64 {
         match &self.0 {
             Kept::Log { holds, number } => {
@@ -478,23 +476,15 @@ impl Held {
                 let from = readers.positions.get(number);
                 from.map_or(0, |from| readers.free.0.saturating_sub(from.0))
             }
-            Kept::Files { disk, all } => all.upgrade().map_or(0, |all| unnamed_bytes(&**disk, &all)),
+            Kept::Files { all } => all.upgrade().map_or(0, |all| unnamed_bytes(&all)),
         }
     }
 }
 
 /// Bytes of files that somebody holds, and that have been removed from their directory.
-fn unnamed_bytes(disk: &dyn Disk, all: &[Unsent]) -> u64 {
-    let held: Vec<(Arc<dyn FrozenContent>, u64)> =
-        all.iter().filter_map(|(content, len)| Some((content.upgrade()?, *len))).collect();
-    let Some(directory) = held.first().and_then(|(content, _)| content.path().parent()) else { return 0 };
-    // Where that cannot be told, nobody is ended for it.
-    let Ok(names) = disk.list(directory) else { return 0 };
-    let names: HashSet<&str> = names.iter().map(String::as_str).collect();
-    let has_name = |content: &Arc<dyn FrozenContent>| {
-        content.path().file_name().and_then(|name| name.to_str()).is_none_or(|name| names.contains(name))
-    };
-    held.iter().filter(|(content, _)| !has_name(content)).map(|(_, len)| len).sum()
+fn unnamed_bytes(all: &[Unsent]) -> u64 {
+    let held = all.iter().filter_map(|(content, len)| Some((content.upgrade()?, len)));
+    held.filter(|(content, _)| !content.has_name()).map(|(_, len)| len).sum()
 }
 
 fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
