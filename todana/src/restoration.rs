@@ -384,7 +384,8 @@ impl Source {
                 let mut starts = names.iter().filter_map(|name| segment_start(name)).peekable();
                 (starts.peek().is_none() && to == Position(0)) || starts.any(|start| start <= to)
             }
-            Err(_) => false,
+            // Opening makes the directory then.
+            Err(error) => error.kind() == io::ErrorKind::NotFound && to == Position(0),
         }
     }
 

@@ -72,8 +72,11 @@ impl Shelf {
 
     /// Where they begin, the newest one first.
     pub(crate) fn list(&self) -> Result<Vec<Position>> {
-        let names = self.disk.list(&self.directory);
-        let names = names.map_err(|error| cannot("read", &self.directory, &error))?;
+        let names = match self.disk.list(&self.directory) {
+            // Whoever opens a database makes it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            names => names.map_err(|error| cannot("read", &self.directory, &error))?,
+        };
         let mut starts: Vec<Position> =
             names.iter().filter_map(|name| update_log::position_of(name, SUFFIX)).collect();
         starts.sort_unstable_by(|one, other| other.cmp(one));

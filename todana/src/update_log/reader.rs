@@ -83,7 +83,11 @@ impl Reader {
     /// Reads from `from`, a position between two entries. Fails with `Corrupt` if the log does not go back so far, or a
     /// segment is missing or not of this database, with `Unavailable` if it cannot be read.
     pub fn open(disk: Arc<dyn Disk>, directory: &Path, identity: Identity, from: Position) -> Result<Reader> {
-        let names = disk.list(directory).map_err(|error| unreadable(directory, &error))?;
+        let names = match disk.list(directory) {
+            // Whoever opens a database makes it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            names => names.map_err(|error| unreadable(directory, &error))?,
+        };
         let mut ahead: Vec<Position> = names.iter().filter_map(|name| start_of(name)).collect();
         ahead.sort_unstable();
         let first = ahead.partition_point(|&start| start <= from).checked_sub(1);
