@@ -121,15 +121,18 @@ impl FileReader {
             return FileStep::End;
         }
         let damaged = |what| FileStep::Damaged { offset: self.at, what };
-        let Some((record, rest)) = input.split_first_chunk::<RECORD_HEAD_LEN>() else {
-            if left < RECORD_HEAD_LEN as u64 {
+        // In this order, so that the same is said however little of the record is there.
+        match input.first() {
+            None => return FileStep::NeedMore { at_least: 1 },
+            Some(&RECORD) if left < RECORD_OVERHEAD as u64 => {
                 return damaged("a record reaches beyond the end that the head tells");
             }
+            Some(&RECORD) => {}
+            Some(_) => return damaged("no record begins here"),
+        }
+        let Some((record, rest)) = input.split_first_chunk::<RECORD_HEAD_LEN>() else {
             return FileStep::NeedMore { at_least: RECORD_HEAD_LEN - input.len() };
         };
-        if record[0] != RECORD {
-            return damaged("no record begins here");
-        }
         let timestamp = number(&record[1..9]);
         let len = number(&record[9..]) as usize;
         let total = (RECORD_OVERHEAD + len) as u64;

@@ -112,6 +112,15 @@ fn damage_is_told_with_its_place() {
 }
 
 #[test]
+fn a_rest_that_is_too_short_for_a_record_is_told_the_same_however_it_comes() {
+    let head = FileHead { size: 20, newest: 0 }.to_bytes();
+    let read_behind = |rest: &[u8]| read(&[&head[..], rest].concat())[1..].to_vec();
+    assert_eq!(read_behind(b"\x18345678901234567890"), ["17: no record begins here"]);
+    let beyond = "17: a record reaches beyond the end that the head tells";
+    assert_eq!(read_behind(b"\xA1345678901234567890"), [beyond]);
+}
+
+#[test]
 fn unknown_updates_are_shown_as_such_and_cut_ones_refused() {
     let message = Message::parse(b"\x00\x11\x00\x00\xA3abc").unwrap();
     assert_eq!(message.change, Change::Other { operation: 0xA3, body: b"abc" });

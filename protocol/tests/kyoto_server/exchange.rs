@@ -29,6 +29,8 @@ pub(crate) fn send_in_pieces(limits: &Limits, stream: &[u8], cuts: &[usize]) -> 
     // What has been received, from which what is done with is dropped.
     let mut input = Vec::new();
     let mut sent = 0;
+    // What is said to be needed never is more than what would have done.
+    let mut needed = 0;
     for &end in cuts.iter().chain([&stream.len()]) {
         input.extend_from_slice(&stream[sent..end]);
         sent = end;
@@ -36,14 +38,16 @@ pub(crate) fn send_in_pieces(limits: &Limits, stream: &[u8], cuts: &[usize]) -> 
             match dialect.decode(limits, &input, &mut scratch) {
                 Step::Request { consumed, request } => {
                     assert!((1..=input.len()).contains(&consumed), "{consumed} of {}", input.len());
+                    assert!(input.len() >= needed || matches!(request, Request::Refused(_)), "{request:?}");
+                    needed = 0;
                     outcome.requests.push(format!("{request:?}"));
                     toy.execute(&request, &mut outcome.answers);
                     input.drain(..consumed);
                 }
                 Step::NeedMore { consumed, at_least } => {
                     assert!(consumed <= input.len() && at_least > 0);
-                    // What is said to be needed never is more than what would have done.
                     input.drain(..consumed);
+                    needed = input.len() + at_least;
                     break;
                 }
                 Step::Close => {

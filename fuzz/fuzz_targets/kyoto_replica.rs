@@ -1,0 +1,69 @@
+//! What Kyoto Tycoon's servers send: to a replica, and to a client. Any bytes, cut in any way, yield the same; and an update
+//! that has been read is read again as it is written.
+//!
+//! The input is a byte that chooses who reads, a byte that says how many cuts follow, the cuts (two bytes each), and the
+//! stream.
+#![no_main]
+
+mod kyoto_cuts;
+#[path = "../../protocol/tests/kyoto_files/pieces.rs"]
+#[allow(dead_code)]
+mod pieces;
+
+use kyoto_cuts::{assert_cuts_do_not_matter, stream_and_cuts};
+use pieces::{Read, read_in_pieces};
+use todana_protocol::kyoto::client::{AnswerStep, Answers, BinaryAnswers, BinaryStep};
+use todana_protocol::kyoto::replication::{News, Replica, ReplicaStep};
+use todana_protocol::kyoto::{Limits, Message, Scratch};
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    let Some((who, rest)) = input.split_first() else { return };
+    let Some((stream, cuts)) = stream_and_cuts(rest) else { return };
+    assert_cuts_do_not_matter(stream, &cuts, |cuts| match who % 4 {
+        0 | 1 => replica(stream, cuts),
+        2 => answers(stream, cuts),
+        _ => binary_answers(stream, cuts),
+    });
+});
+
+fn replica(stream: &[u8], cuts: &[usize]) -> Vec<String> {
+    let mut replica = Replica::default();
+    read_in_pieces(stream, cuts, |input| match replica.decode(input) {
+        ReplicaStep::News { consumed, news } => {
+            if let News::Update { message, .. } = news {
+                let mut written = Vec::new();
+                message.put(&mut written);
+                assert_eq!(written.len(), message.len());
+                assert_eq!(Message::parse(&written), Some(message));
+            }
+            Read::Item(consumed, format!("{news:?}"))
+        }
+        ReplicaStep::NeedMore { at_least } => Read::More(at_least),
+        ReplicaStep::Malformed => Read::Last("malformed".into()),
+    })
+}
+
+fn answers(stream: &[u8], cuts: &[usize]) -> Vec<String> {
+    let (mut answers, mut scratch, mut count) = (Answers::default(), Scratch::default(), 0);
+    read_in_pieces(stream, cuts, |input| {
+        // Every third answers HEAD.
+        match answers.decode(&Limits::default(), input, &mut scratch, count % 3 != 2) {
+            AnswerStep::Answer { consumed, answer } => {
+                count += 1;
+                let error = answer.error().map(<[u8]>::to_vec);
+                Read::Item(consumed, format!("{answer:?} {:?} {error:?}", answer.outcome()))
+            }
+            AnswerStep::NeedMore { at_least } => Read::More(at_least),
+            AnswerStep::Malformed => Read::Last("malformed".into()),
+        }
+    })
+}
+
+fn binary_answers(stream: &[u8], cuts: &[usize]) -> Vec<String> {
+    let mut answers = BinaryAnswers::default();
+    read_in_pieces(stream, cuts, |input| match answers.decode(input) {
+        BinaryStep::Answer { consumed, answer } => Read::Item(consumed, format!("{answer:?}")),
+        BinaryStep::NeedMore { at_least } => Read::More(at_least),
+        BinaryStep::Malformed => Read::Last("malformed".into()),
+    })
+}

@@ -1,0 +1,21 @@
+//! Streams of requests, from a fuzzer's bytes.
+
+use crate::exchange::send_in_pieces;
+use crate::kyoto_cuts::{assert_cuts_do_not_matter, stream_and_cuts};
+use todana_protocol::kyoto::Limits;
+
+/// However the stream, which begins with `start`, is cut, the same comes of it.
+pub(crate) fn assert_requests(input: &[u8], start: &[u8]) {
+    let Some((limit, rest)) = input.split_first() else { return };
+    let Some((stream, cuts)) = stream_and_cuts(rest) else { return };
+    let stream = [start, stream].concat();
+    let limits = match limit % 4 {
+        0 | 1 => Limits::default(),
+        2 => Limits { body_len_max: 20, ..Limits::default() },
+        _ => Limits { head_len_max: 80, ..Limits::default() },
+    };
+    let outcome = assert_cuts_do_not_matter(&stream, &cuts, |cuts| send_in_pieces(&limits, &stream, cuts));
+    if outcome.requests.is_empty() {
+        assert!(outcome.answers.is_empty(), "an answer to nothing");
+    }
+}
