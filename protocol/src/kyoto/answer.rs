@@ -135,14 +135,20 @@ impl Output {
             order.sort_by(|one, other| name(one).cmp(name(other)));
             return (encoding, Some(order));
         }
-        let mut encoded: Vec<(Vec<u8>, u32)> = Vec::with_capacity(self.pairs.len());
-        for (index, (name, _)) in self.pairs().enumerate() {
-            let mut text = Vec::with_capacity(encoding.encoded_len(name));
-            encoding.encode(name, &mut text);
-            encoded.push((text, index as u32));
+        // The encoded names stand behind one another; an end each tells them apart.
+        let names_len = self.pairs().map(|(name, _)| encoding.encoded_len(name)).sum();
+        let (mut names, mut ends) = (Vec::with_capacity(names_len), Vec::with_capacity(self.pairs.len()));
+        for (name, _) in self.pairs() {
+            encoding.encode(name, &mut names);
+            ends.push(names.len());
         }
-        encoded.sort();
-        (encoding, Some(encoded.into_iter().map(|(_, index)| index).collect()))
+        let name = |&index: &u32| {
+            let index = index as usize;
+            &names[index.checked_sub(1).map_or(0, |before| ends[before])..ends[index]]
+        };
+        let mut order: Vec<u32> = (0..self.pairs.len() as u32).collect();
+        order.sort_by(|one, other| name(one).cmp(name(other)));
+        (encoding, Some(order))
     }
 
     fn pairs(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {

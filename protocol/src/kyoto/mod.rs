@@ -1,5 +1,5 @@
 //! Kyoto Tycoon's protocols: TSV-RPC and REST over HTTP, and the binary protocol, told apart request by request; the
-//! server's side, and what a client needs. `docs/protocol` and section numbers in comments speak of the same rules.
+//! server's side, and what a client needs.
 //!
 //! How the parts fit, on the server's side:
 //!

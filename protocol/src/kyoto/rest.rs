@@ -4,7 +4,7 @@ use super::answer::{Banner, put_head};
 use super::columns::put_percent;
 use super::date::format_date;
 use super::http::RestMode;
-use super::{Failure, Form, Status, Target, expiry};
+use super::{Failure, Form, Status, Target, Trouble, expiry};
 use crate::Sink;
 use memchr::memchr;
 
@@ -117,13 +117,16 @@ pub fn answer_rest(request: &Rest<'_>, banner: &Banner, answer: &RestAnswer<'_>,
     }
 }
 
-/// What is missing is 404 to who reads or removes it.
+/// What is missing is 404 to who reads or removes it, what does not fit what is there 450 to who stores, and all else that a
+/// database says 500.
 fn rest_status(action: &RestAction<'_>, failure: &Failure<'_>) -> Status {
-    match (action, failure) {
-        (RestAction::Get | RestAction::Delete, Failure::Database(super::Trouble::NoRecord)) => {
-            Status::NotFound
+    match (failure, action) {
+        (Failure::Database(Trouble::NoRecord | Trouble::Duplication), RestAction::Put { .. }) => {
+            Status::LogicalInconsistency
         }
-        (_, failure) => failure.status(),
+        (Failure::Database(Trouble::NoRecord), _) => Status::NotFound,
+        (Failure::Database(_) | Failure::Detailed { .. }, _) => Status::InternalError,
+        (failure, _) => failure.status(),
     }
 }
 
@@ -151,7 +154,23 @@ pub fn put_path(database: Option<&[u8]>, key: &[u8], out: &mut impl Sink) {
 
 #[cfg(test)]
 mod tests {
-    use super::split_path;
+    use super::*;
+
+    #[test]
+    fn what_fails_is_told_by_the_status_that_the_action_gives_it() {
+        let put = RestAction::Put { value: b"", mode: RestMode::Add, xt: None };
+        for (action, trouble, status) in [
+            (RestAction::Get, Trouble::NoRecord, Status::NotFound),
+            (RestAction::Delete, Trouble::NoRecord, Status::NotFound),
+            (put, Trouble::NoRecord, Status::LogicalInconsistency),
+            (put, Trouble::Duplication, Status::LogicalInconsistency),
+            (put, Trouble::NoPermission, Status::InternalError),
+            (RestAction::Get, Trouble::NotImplemented, Status::InternalError),
+            (RestAction::Delete, Trouble::LogicalInconsistency, Status::InternalError),
+        ] {
+            assert_eq!(rest_status(&action, &Failure::Database(trouble)), status, "{action:?} {trouble:?}");
+        }
+    }
 
     #[test]
     fn a_path_is_a_key_or_a_database_and_a_key() {
