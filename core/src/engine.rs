@@ -37,7 +37,7 @@ pub trait Visitor {
         false
     }
 
-    /// Whether the bytes of the old value are nothing to it, only how many there are. An engine then may show it a value that it has
+    /// Whether the bytes of the old value are nothing to it, only how many there are. An engine, which asks under the record's lock, then may show it a value that it has
     /// neither read from memory nor checked for damage: waiting for these costs more than all else of a write.
     fn ignores_value(&self) -> bool {
         false

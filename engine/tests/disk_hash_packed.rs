@@ -389,7 +389,7 @@ fn what_is_compressed_is_saved_from_damage_and_told_as_lost_where_its_dictionary
     drop(hash);
     let salvage = |name: &str| {
         let into = DiskHash::open(&folder.path().join(name), options(false)).unwrap();
-        let found = DiskHash::salvage(&SystemDisk, &path, Some(&into), &mut |_| ()).unwrap();
+        let found = DiskHash::salvage(&SystemDisk, &path, false, Some(&into), &mut |_| ()).unwrap();
         (found, records(&into))
     };
     let (found, saved) = salvage("whole.hash");
@@ -410,7 +410,7 @@ fn what_is_compressed_is_saved_from_damage_and_told_as_lost_where_its_dictionary
         let all = expected(0..3000);
         assert!(saved.iter().all(|(key, record)| all.get(key) == Some(record)));
         // With nothing to write to the same is told.
-        let only_told = DiskHash::salvage(&SystemDisk, &path, None, &mut |_| ()).unwrap();
+        let only_told = DiskHash::salvage(&SystemDisk, &path, false, None, &mut |_| ()).unwrap();
         assert_eq!(only_told, found);
         let _ = std::fs::remove_file(&dictionary);
     }

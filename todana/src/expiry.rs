@@ -129,6 +129,10 @@ impl Visitor for Living<'_> {
         self.inner.overwrites()
     }
 
+    fn ignores_value(&self) -> bool {
+        self.inner.ignores_value()
+    }
+
     fn applied(&mut self, now: Option<Record<'_>>) {
         if self.buries {
             return;

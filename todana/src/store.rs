@@ -204,4 +204,8 @@ impl Visitor for StoreVisitor<'_> {
     fn overwrites(&self) -> bool {
         self.store.mode == StoreMode::Set && self.store.compare.is_none()
     }
+
+    fn ignores_value(&self) -> bool {
+        self.overwrites()
+    }
 }

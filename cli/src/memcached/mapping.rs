@@ -279,6 +279,7 @@ mod tests {
                 shutdown_allowed: true,
                 tls: None,
                 negative_is_sliding: true,
+                kyoto: false,
                 debug_commands: true,
                 emulate_full: true,
                 dump_allowed: false,

@@ -8,6 +8,9 @@ use todana::kyoto::{Kyoto, Origin};
 use todana_core::{Error, Result as Outcome};
 use todana_protocol::kyoto::{self, Call, Failure, Procedure, Trouble, expiry, number};
 
+/// Where a call stores, its key and value, and their time.
+type ToStore<'r, 'c> = (Kyoto<&'r Reach>, &'c [u8], &'c [u8], u64);
+
 /// How a procedure ends that has not answered yet.
 pub(super) type Ended = Result<(), Failure<'static>>;
 
@@ -182,10 +185,7 @@ impl Scope {
 
     /// What a call stores, and where.
     #[inline]
-    fn to_store<'c>(
-        &self,
-        call: &Call<'c>,
-    ) -> Result<(Kyoto<&Reach>, &'c [u8], &'c [u8], u64), Failure<'static>> {
+    fn to_store<'c>(&self, call: &Call<'c>) -> Result<ToStore<'_, 'c>, Failure<'static>> {
         let records = self.records(call)?;
         let (key, value) = (call.required(b"key")?, call.required(b"value")?);
         self.counters().set.add(1);

@@ -4,6 +4,7 @@
 //! lock; so whoever sees a record that has changed finds what it was in the snapshot.
 
 use parking_lot::{Mutex, RwLock};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
@@ -125,6 +126,8 @@ struct Witnessing<'v> {
     inner: &'v mut dyn Visitor,
     key: &'v [u8],
     witness: &'v Witness,
+    /// The old value need not have been read.
+    has_ignored: Cell<bool>,
 }
 
 impl Visitor for Witnessing<'_> {
@@ -132,7 +135,8 @@ impl Visitor for Witnessing<'_> {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         let action = self.inner.visit(old);
         // Asked under the record's lock: whoever opens a snapshot waits for the visits that have begun.
-        if self.witness.is_wanted() && action != Action::Keep {
+        // Where nobody wanted it when that was asked for, under the same lock, whoever does by now waits for this visit, too.
+        if self.witness.is_wanted() && action != Action::Keep && !self.has_ignored.get() {
             self.witness.keep(self.key, old);
         }
         action
@@ -140,6 +144,11 @@ impl Visitor for Witnessing<'_> {
 
     fn overwrites(&self) -> bool {
         self.inner.overwrites()
+    }
+
+    fn ignores_value(&self) -> bool {
+        self.has_ignored.set(!self.witness.is_wanted() && self.inner.ignores_value());
+        self.has_ignored.get()
     }
 
     fn applied(&mut self, now: Option<Record<'_>>) {
@@ -164,7 +173,10 @@ impl Engine for Witnessed {
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        self.engine.visit(key, &mut Witnessing { inner: visitor, key, witness: &self.witness })
+        self.engine.visit(
+            key,
+            &mut Witnessing { inner: visitor, key, witness: &self.witness, has_ignored: Cell::new(false) },
+        )
     }
 
     fn fence(&self) {

@@ -220,15 +220,13 @@ impl<R: Records> Kyoto<R> {
 
     /// Does with a record what `decide` says of its value (`None`: there is no record), atomically. It may run more than once; what it
     /// puts is to be in the buffer then, which is empty before. Client flags stay.
-    pub fn change(
-        &self,
-        key: &[u8],
-        time: u64,
-        decide: &mut dyn FnMut(Option<&[u8]>, &mut Vec<u8>) -> Change,
-    ) -> Result<()> {
+    pub fn change(&self, key: &[u8], time: u64, decide: &mut Decision<'_>) -> Result<()> {
         self.records.visit(key, &mut Decide { decide, new: Vec::new(), expiry: self.expiry(time) })
     }
 }
+
+/// Decides from a value, which may not be there, and puts what is to take its place in the buffer.
+pub type Decision<'d> = dyn FnMut(Option<&[u8]>, &mut Vec<u8>) -> Change + 'd;
 
 /// What [`Kyoto::change`] makes of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,7 +240,7 @@ pub enum Change {
 }
 
 struct Decide<'d> {
-    decide: &'d mut dyn FnMut(Option<&[u8]>, &mut Vec<u8>) -> Change,
+    decide: &'d mut Decision<'d>,
     new: Vec<u8>,
     expiry: Expiry,
 }

@@ -67,7 +67,7 @@ impl From<f64> for Fixed {
         let exponent = (bits >> 52) as u32;
         let mantissa = if exponent == 0 { bits << 1 } else { bits & ((1 << 52) - 1) | 1 << 52 };
         let shift = 1075 - exponent;
-        let units = if shift < 128 { u128::from(mantissa) * UNITS as u128 >> shift } else { 0 };
+        let units = if shift < 128 { (u128::from(mantissa) * UNITS as u128) >> shift } else { 0 };
         let units = units as i64;
         Fixed { whole, fraction: if fraction < 0.0 { -units } else { units } }
     }
