@@ -236,14 +236,6 @@ impl Scratch {
     }
 
     fn push(&mut self, input: &[u8], entry: Entry) {
-        if self.is_settled
-            && self
-                .entries
-                .last()
-                .is_some_and(|last| last.name.get(input, &self.text) >= entry.name.get(input, &self.text))
-        {
-            self.is_settled = false;
-        }
         // Names that come again and again must not take memory each time; and room is made for as many as are left, so
         // that this sorting is rare.
         if self.entries.len() == self.entries.capacity()
@@ -252,6 +244,15 @@ impl Scratch {
         {
             self.settle(input);
             self.entries.reserve(self.entries.len());
+        }
+        // Behind that: what has just been sorted ends with its greatest name.
+        if self.is_settled
+            && self
+                .entries
+                .last()
+                .is_some_and(|last| last.name.get(input, &self.text) >= entry.name.get(input, &self.text))
+        {
+            self.is_settled = false;
         }
         self.entries.push(entry);
     }

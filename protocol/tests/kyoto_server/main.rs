@@ -3,6 +3,7 @@
 mod binary;
 mod exchange;
 mod framing;
+mod maps;
 mod model;
 mod parameters;
 mod splits;
