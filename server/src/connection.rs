@@ -304,6 +304,11 @@ impl Connection {
         self.login.is_waiting() || self.kyoto.as_ref().is_some_and(|session| session.is_waiting())
     }
 
+    /// It waits for a signal that may never come, and its peer has gone, or at least sends no more: nobody would hear of it.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.ended && self.kyoto.as_ref().is_some_and(|session| session.waits_for().is_some())
+    }
+
     /// What it keeps now.
     pub(crate) fn held(&self) -> Held {
         let of_pending = |len: fn(&Output) -> usize| self.pending.as_deref().map_or(0, len) as u64;

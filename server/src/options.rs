@@ -88,6 +88,10 @@ pub struct Options {
     pub debug_commands: bool,
     /// Kyoto Tycoon's protocols are spoken at the same ports, where clients need not log in; false closes on them, as memcached does.
     pub kyoto: bool,
+    /// The directory of the commands that Kyoto Tycoon's `synchronize` may run; `None`: none.
+    pub kyoto_commands: Option<PathBuf>,
+    /// Web pages may send requests of Kyoto Tycoon's, whatever site they are of; false refuses what browsers mark as such.
+    pub kyoto_pages_allowed: bool,
     /// Every store fails for want of memory, to test clients (`-o emulate_full`).
     pub emulate_full: bool,
     /// False refuses lists of keys: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats detail`.
@@ -188,6 +192,8 @@ impl Default for Options {
             negative_is_sliding: false,
             debug_commands: false,
             kyoto: false,
+            kyoto_commands: None,
+            kyoto_pages_allowed: false,
             emulate_full: false,
             dump_allowed: true,
             watch_allowed: true,

@@ -8,7 +8,7 @@ use crate::crawler::Crawler;
 use crate::databases::{self, Kept, Making, Served, failed};
 use crate::handle::{Handle, Stopping};
 use crate::janitor;
-use crate::kyoto::Signals;
+use crate::kyoto::{Errands, Signals};
 use crate::listener::Listener;
 use crate::login::Logins;
 use crate::observers::Observers;
@@ -189,6 +189,7 @@ impl Server {
             settling: Arc::new(Settling::new(options.threads)),
             exports: Arc::default(),
             signals: Signals::default(),
+            errands: Errands::default(),
             is_loading: AtomicBool::new(false),
             has_not_loaded: AtomicBool::new(false),
             held_bytes: AtomicU64::new(0),
@@ -449,6 +450,9 @@ impl Server {
         }
         // Their connections are closed. Behind the keeper: they may wait for the checkpoint that it has just called off.
         self.shared.exports.close_unless(&|| patience.is_over());
+        if !self.shared.errands.close_unless(&|| patience.is_over()) {
+            tracing::warn!("a procedure that takes long is left unfinished: the disk does not answer");
+        }
         // With patience of their own: what was called off may have used up that.
         let patience = patience.again();
         for (served, kept) in self.shared.databases.iter().zip(&mut self.kept) {

@@ -87,7 +87,8 @@ impl Execute for Service {
     }
 
     fn speaks_kyoto(&self) -> bool {
-        self.shared.options.kyoto
+        // Its clients cannot say who they are.
+        self.shared.options.kyoto && !self.shared.logins.are_wanted()
     }
 
     fn converse(

@@ -7,7 +7,7 @@ use crate::databases::{Served, when_full};
 use crate::exports::Exports;
 use crate::handle::{Handle, Stopping};
 use crate::janitor;
-use crate::kyoto::Signals;
+use crate::kyoto::{Errands, Signals};
 use crate::login::Logins;
 use crate::observers::Observers;
 use crate::options::Options;
@@ -75,6 +75,8 @@ pub(crate) struct Shared {
     pub(crate) exports: Arc<Exports>,
     /// Who waits for signals of Kyoto's clients.
     pub(crate) signals: Signals,
+    /// Procedures of Kyoto's that take long.
+    pub(crate) errands: Errands,
     /// What is kept is being read back.
     pub(crate) is_loading: AtomicBool,
     /// It could not be.

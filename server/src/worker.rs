@@ -532,6 +532,7 @@ impl Worker {
             }
             connection.pending = None;
         }
+        connection.closing |= connection.is_abandoned();
         if connection.closing || connection.is_waiting() {
             return Ok(());
         }
@@ -601,7 +602,7 @@ impl Worker {
                 pause = Pause::Yields;
             }
         }
-        connection.closing |= pause == Pause::Closes;
+        connection.closing |= pause == Pause::Closes || connection.is_abandoned();
         if pause == Pause::Exports {
             connection.export = self.service.export.take();
         }

@@ -188,6 +188,7 @@ pub fn answer_failure(form: &Form, banner: &Banner, failure: &Failure<'_>, out: 
 /// Writes the answer to what is no request; the connection is closed behind it.
 pub fn answer_refusal(banner: &Banner, refusal: Refusal, out: &mut impl Sink) {
     let (status, text) = match refusal {
+        Refusal::Foreign => (Status::Forbidden, "403 Forbidden (web pages may not ask)\n"),
         Refusal::TooLarge => (Status::TooLarge, "413 Request Entity Too Large (request entity too large)\n"),
         Refusal::Interrupted => (Status::BadRequest, "400 Bad Request (receiving data failed)\n"),
         Refusal::InvalidChunk => (Status::BadRequest, "400 Bad Request (invalid chunk)\n"),

@@ -104,6 +104,8 @@ pub(super) struct Head {
     content_length: Option<u64>,
     /// `X-Kt-Xt`: the absolute time.
     pub(super) xt: Option<u64>,
+    /// A browser says that a web page has sent it, and of another site.
+    pub(super) is_of_page: bool,
 }
 
 /// How far a head is read.
@@ -306,6 +308,8 @@ impl Head {
         let value =
             || &line[colon + 1 + line[colon + 1..].iter().take_while(|&&byte| byte == b' ').count()..];
         match name.len() {
+            // Only browsers send it, and always along with what a page stores elsewhere.
+            6 if name.eq_ignore_ascii_case(b"origin") => self.is_of_page = true,
             7 if name.eq_ignore_ascii_case(b"x-kt-xt") => self.xt = parse_date(value()),
             9 if name.eq_ignore_ascii_case(b"x-kt-mode") => {
                 self.mode = match value() {
@@ -323,6 +327,11 @@ impl Head {
                 }
             }
             12 if name.eq_ignore_ascii_case(b"content-type") => self.content = Content::of(value()),
+            14 if name.eq_ignore_ascii_case(b"sec-fetch-site") => {
+                let value = value().trim_ascii();
+                self.is_of_page |=
+                    [&b"cross-site"[..], b"same-site"].iter().any(|site| value.eq_ignore_ascii_case(site));
+            }
             14 if name.eq_ignore_ascii_case(b"content-length") => {
                 self.content_length = u64::try_from(integer(value())).ok();
             }

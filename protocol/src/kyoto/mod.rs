@@ -85,11 +85,18 @@ pub struct Limits {
     pub head_len_max: usize,
     /// How much of a request that is not whole yet may be kept at the moment; what outgrows it is refused as too large.
     pub unfinished_len_max: usize,
+    /// True takes requests that web pages of other sites have sent, as browsers say.
+    pub pages_allowed: bool,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { body_len_max: 1 << 28, head_len_max: 1 << 16, unfinished_len_max: usize::MAX }
+        Limits {
+            body_len_max: 1 << 28,
+            head_len_max: 1 << 16,
+            unfinished_len_max: usize::MAX,
+            pages_allowed: false,
+        }
     }
 }
 
@@ -99,7 +106,7 @@ impl Limits {
         Limits {
             body_len_max: self.body_len_max.min(1 << 28),
             head_len_max: self.head_len_max.min(1 << 20),
-            unfinished_len_max: self.unfinished_len_max,
+            ..*self
         }
     }
 }
@@ -126,6 +133,8 @@ pub enum Request<'a> {
 /// Why what came is no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
+    /// HTTP: a web page of another site has sent it.
+    Foreign,
     /// HTTP: a body longer than may be.
     TooLarge,
     /// HTTP: the rest of a body did not come.
@@ -330,6 +339,9 @@ impl Dialect {
         head: &Head,
         head_len: usize,
     ) -> Step<'a> {
+        if head.is_of_page && !limits.pages_allowed {
+            return self.refuse(Refusal::Foreign, head_len);
+        }
         match head.body() {
             Body::Sized(len) if len > limits.body_len_max => self.refuse(Refusal::TooLarge, head_len),
             Body::Sized(len) => {

@@ -5,7 +5,7 @@
 
 use super::catalogue::{BY_CLASS, CLASS_COMMANDS, COMMANDS, ClassMetric, GENERAL, KEPT, Metric, OWN, QUEUES};
 use super::exposition::{Exposition, Kind};
-use super::readings::{Class, Group, OfDatabase, Readings};
+use super::readings::{Class, Group, OfDatabase, OfKyoto, Readings};
 use crate::process;
 use Kind::{Counter, Gauge};
 use std::collections::HashMap;
@@ -33,6 +33,7 @@ impl Metrics {
         OWN.iter().chain(&KEPT).for_each(|metric| write(&mut text, readings, metric));
         engine(&mut text, readings);
         databases(&mut text, readings);
+        kyoto(&mut text, readings);
         text.into_text()
     }
 
@@ -140,6 +141,56 @@ fn databases(text: &mut Exposition, readings: &Readings) {
                 }
             }
         });
+    }
+}
+
+/// What Kyoto Tycoon's clients have asked for.
+fn kyoto(text: &mut Exposition, readings: &Readings) {
+    let OfKyoto { sums, waiting, errands, errands_done } = &readings.kyoto;
+    text.family(
+        "todana_kyoto_requests_total",
+        Counter,
+        "Requests of Kyoto Tycoon's clients by kind.",
+        |family| {
+            let kinds = [
+                ("call", sums.calls),
+                ("rest", sums.resources),
+                ("binary", sums.binary),
+                ("refused", sums.refused),
+            ];
+            for (kind, count) in kinds {
+                family.sample(&[("kind", kind)], Some(count));
+            }
+        },
+    );
+    text.family(
+        "todana_kyoto_commands_total",
+        Counter,
+        "Records that they have asked for, by outcome.",
+        |family| {
+            let commands = [
+                ("get", sums.get, sums.get_misses),
+                ("set", sums.set, sums.set_misses),
+                ("remove", sums.remove, sums.remove_misses),
+            ];
+            for (command, all, misses) in commands {
+                // Read one after the other while both grow.
+                family.sample(&[("command", command), ("status", "hit")], Some(all.saturating_sub(misses)));
+                family.sample(&[("command", command), ("status", "miss")], Some(misses));
+            }
+        },
+    );
+    let families = [
+        ("todana_kyoto_read_bytes_total", Counter, "Bytes of their requests.", sums.bytes_read),
+        ("todana_kyoto_written_bytes_total", Counter, "Bytes of the answers.", sums.bytes_written),
+        ("todana_kyoto_scripts_total", Counter, "Scripts that they have called.", sums.script),
+        ("todana_kyoto_other_total", Counter, "Whatever else they have asked for.", sums.misc),
+        ("todana_kyoto_waiting", Gauge, "Clients that wait for a signal.", *waiting),
+        ("todana_kyoto_errands", Gauge, "Procedures that take long, waiting or under way.", *errands),
+        ("todana_kyoto_errands_done_total", Counter, "Of these, ended.", *errands_done),
+    ];
+    for (name, kind, help, value) in families {
+        text.family(name, kind, help, |family| family.sample(&[], Some(value)));
     }
 }
 

@@ -1,6 +1,7 @@
 //! The numbers behind the metrics: what `stats` says, so that both always agree, and what the engine says besides.
 
 use crate::databases::Served;
+use crate::kyoto::Sums;
 use crate::shared::Shared;
 use crate::statistics;
 use std::collections::{BTreeMap, HashMap};
@@ -24,6 +25,16 @@ pub(super) struct Readings {
     pub(super) held_max_bytes: u64,
     /// What is on disk for the sake of exports alone.
     pub(super) exports_held_bytes: u64,
+    /// Of Kyoto Tycoon's protocols.
+    pub(super) kyoto: OfKyoto,
+}
+
+/// What Kyoto Tycoon's clients have asked for, and who of them waits.
+pub(super) struct OfKyoto {
+    pub(super) sums: Sums,
+    pub(super) waiting: u64,
+    pub(super) errands: u64,
+    pub(super) errands_done: u64,
 }
 
 /// What a database holds.
@@ -116,6 +127,12 @@ impl Readings {
             held_bytes: shared.held_bytes(),
             held_max_bytes: shared.held_max(),
             exports_held_bytes: shared.exports.held_bytes(),
+            kyoto: OfKyoto {
+                sums: Sums::of(&shared.workers),
+                waiting: shared.signals.waiting() as u64,
+                errands: shared.errands.pending() as u64,
+                errands_done: shared.errands.done(),
+            },
         }
     }
 

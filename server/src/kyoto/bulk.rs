@@ -7,8 +7,6 @@ use todana_core::Result as Outcome;
 use todana_protocol::Sink;
 use todana_protocol::kyoto::{Bulk, BulkOperation, BulkRecord, binary, expiry};
 
-/// What may be found by one request, in bytes; its number of hits goes before it, so it is held until the last.
-const FOUND_MAX: usize = 1 << 28;
 /// A buffer above this is given back after use.
 const FOUND_KEPT: usize = 4 << 10;
 
@@ -22,7 +20,11 @@ impl Scope {
                 Ok(is_hit) => progress.hits += u32::from(is_hit),
                 Err(_) => progress.has_failed = true,
             }
-            progress.has_failed |= progress.found.len() > FOUND_MAX;
+            // Its number of hits goes before it, so it is held until the last.
+            progress.has_failed |= progress.found.len() > self.answer_max;
+            if progress.has_failed {
+                progress.found = Vec::new();
+            }
         }
         if piece.remaining > 0 {
             return Next::Go;

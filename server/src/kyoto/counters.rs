@@ -3,17 +3,32 @@
 use crate::counters::{Own, WorkerCounters};
 
 macro_rules! counters {
-    ($($name:ident $told:literal,)*) => {
+    ($($name:ident $told:literal,)* ; $($own:ident,)*) => {
         /// Of one worker: only it writes.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $(pub(crate) $name: Own,)*
+            $(pub(crate) $own: Own,)*
         }
 
-        impl Counters {
-            /// The sums over all workers, each by the name that monitoring agents read.
-            pub(crate) fn sums(workers: &[WorkerCounters]) -> Vec<(&'static str, u64)> {
-                vec![$(($told, workers.iter().map(|worker| worker.kyoto.$name.get()).sum()),)*]
+        /// Of all workers.
+        #[derive(Clone, Copy, Debug, Default)]
+        pub(crate) struct Sums {
+            $(pub(crate) $name: u64,)*
+            $(pub(crate) $own: u64,)*
+        }
+
+        impl Sums {
+            pub(crate) fn of(workers: &[WorkerCounters]) -> Sums {
+                Sums {
+                    $($name: workers.iter().map(|worker| worker.kyoto.$name.get()).sum(),)*
+                    $($own: workers.iter().map(|worker| worker.kyoto.$own.get()).sum(),)*
+                }
+            }
+
+            /// Those that monitoring agents know, each by the name that they read.
+            pub(crate) fn told(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$(($told, self.$name),)*].into_iter()
             }
         }
     };
@@ -28,4 +43,11 @@ counters! {
     get_misses "cnt_get_misses",
     script "cnt_script",
     misc "cnt_misc",
+    ;
+    calls,
+    resources,
+    binary,
+    refused,
+    bytes_read,
+    bytes_written,
 }

@@ -33,6 +33,9 @@ impl Scope {
             answer.done(&[]);
             return Ok(());
         }
+        if !self.shared.options.dump_allowed {
+            return Err(Failure::Database(Trouble::NoPermission));
+        }
         let is_new = !session.cursors.contains_key(&number);
         if is_new {
             let reach = self.reach(call.target()).map_err(|_| Failure::NoSuchCursor)?;

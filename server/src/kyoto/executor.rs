@@ -1,10 +1,13 @@
 //! Requests to whoever knows them.
 
 use super::counters::Counters;
+use super::errands::Errands;
 use super::reach::Reach;
 use super::session::{Session, Wait};
 use super::signals::{Signals, Ticket, Waiting};
+use super::work;
 use crate::connection::Pause;
+use crate::handle::Stopping;
 use crate::output::Output;
 use crate::shared::Shared;
 use std::sync::Arc;
@@ -19,6 +22,10 @@ use todana_protocol::kyoto::{
 
 /// What is kept of waiting: as good as for ever.
 const WAIT_MAX_S: f64 = 1e9;
+/// The longest name of a signal that somebody may wait for.
+const SIGNAL_LEN_MAX: usize = 64 << 10;
+/// What an answer may hold, in bytes, as a request of the original's.
+const ANSWER_MAX: usize = 1 << 28;
 
 /// What a worker executes requests with.
 pub(crate) struct Executor {
@@ -34,6 +41,8 @@ pub(crate) struct Executor {
 pub(super) struct Scope {
     pub(super) shared: Arc<Shared>,
     pub(super) worker: usize,
+    /// What the answer to the request at hand may hold, in bytes.
+    pub(super) answer_max: usize,
     reaches: Vec<Reach>,
 }
 
@@ -112,10 +121,10 @@ impl Executor {
         let reach = |(number, lane)| Reach::new(shared, number, Arc::clone(lane));
         let reaches = lanes.iter().enumerate().map(reach).collect();
         Executor {
-            scope: Scope { shared: Arc::clone(shared), worker, reaches },
+            scope: Scope { shared: Arc::clone(shared), worker, answer_max: ANSWER_MAX, reaches },
             waiting: Waiting::default(),
             banner: Banner::new(super::VERSION, shared.clock.now().0),
-            limits: Limits::default(),
+            limits: Limits { pages_allowed: shared.options.kyoto_pages_allowed, ..Limits::default() },
             scratch: Scratch::default(),
             pairs: kyoto::Output::default(),
         }
@@ -138,13 +147,15 @@ impl Executor {
 
     /// Whether what waits has not been signalled in the last moment.
     pub(crate) fn gives_up(&self, session: &Session, ticket: Ticket) -> bool {
-        session.waits_for().is_some_and(|(name, _)| self.scope.shared.signals.forget(name, ticket))
+        session.waits_for().is_none_or(|(name, _)| self.scope.shared.signals.forget(name, ticket))
     }
 
     /// A connection goes.
     pub(crate) fn leave(&mut self, session: &Session) {
         if let Some((name, ticket)) = session.waits_for() {
             self.scope.shared.signals.forget(name, ticket);
+        }
+        if let Some(ticket) = session.ticket() {
             self.waiting.leave(ticket);
         }
     }
@@ -167,8 +178,9 @@ impl Executor {
     ) -> (usize, usize, Pause) {
         self.banner.set_time(self.scope.now());
         self.limits.unfinished_len_max = room;
+        self.scope.answer_max = room.min(ANSWER_MAX);
         let mut scratch = std::mem::take(&mut self.scratch);
-        let mut at = 0;
+        let (mut at, output_before) = (0, output.len());
         let (wanted, pause) = loop {
             if *budget == 0 {
                 break (0, if at == data.len() { Pause::NeedsInput } else { Pause::Yields });
@@ -202,6 +214,9 @@ impl Executor {
             }
         };
         self.scratch = scratch;
+        let counters = self.scope.counters();
+        counters.bytes_read.add(at as u64);
+        counters.bytes_written.add((output.len() - output_before) as u64);
         (at, wanted, pause)
     }
 
@@ -213,13 +228,23 @@ impl Executor {
         output: &mut Output,
     ) -> Next {
         match request {
-            Request::Call(call) => self.call(session, connection, call, output),
+            Request::Call(call) => {
+                let next = self.call(session, connection, call, output);
+                // It is looked at again.
+                self.scope.counters().calls.add(u64::from(next != Next::Waits));
+                next
+            }
             Request::Rest(rest) => {
+                self.scope.counters().resources.add(1);
                 self.scope.resource(rest, &self.banner, output);
                 if rest.form.keeps_alive { Next::Go } else { Next::Closes }
             }
-            Request::Bulk(piece) => self.scope.bulk_piece(&mut session.bulk, piece, output),
+            Request::Bulk(piece) => {
+                self.scope.counters().binary.add(u64::from(piece.remaining == 0));
+                self.scope.bulk_piece(&mut session.bulk, piece, output)
+            }
             Request::Script(script) => {
+                self.scope.counters().binary.add(1);
                 self.scope.counters().script.add(1);
                 if !script.is_silent {
                     binary::put_error(output);
@@ -231,6 +256,7 @@ impl Executor {
                 Next::Closes
             }
             Request::Refused(refusal) => {
+                self.scope.counters().refused.add(1);
                 answer_refusal(&self.banner, *refusal, output);
                 Next::Closes
             }
@@ -244,33 +270,66 @@ impl Executor {
         call: &Call<'_>,
         output: &mut Output,
     ) -> Next {
+        let goes_on = if call.form.keeps_alive { Next::Go } else { Next::Closes };
+        let waited = std::mem::take(&mut session.wait);
         let mut signal = None;
+        let mut done = None;
         if call.has_signals() {
             signal = call.signal();
-            if let Some(wait) = call.wait() {
-                match std::mem::take(&mut session.wait) {
-                    Wait::Signalled => {}
-                    Wait::TimedOut => {
-                        // Neither the procedure nor its signal happens.
+        }
+        match waited {
+            Wait::Done(errand) => done = Some(errand.outcome()),
+            Wait::Signalled => {}
+            Wait::TimedOut => {
+                // Neither the procedure nor its signal happens.
+                answer_failure(&call.form, &self.banner, &Failure::TimedOut, output);
+                return goes_on;
+            }
+            Wait::No | Wait::For { .. } | Wait::Errand { .. } => {
+                if let Some(wait) = call.wait() {
+                    if self.scope.shared.stopping() != Stopping::No {
                         answer_failure(&call.form, &self.banner, &Failure::TimedOut, output);
-                        return if call.form.keeps_alive { Next::Go } else { Next::Closes };
+                        return goes_on;
                     }
-                    Wait::No | Wait::For { .. } => {
-                        let Scope { shared, worker, .. } = &self.scope;
-                        let ticket = shared.signals.wait(wait.name, *worker);
-                        let until = Instant::now() + Duration::from_secs_f64(wait.seconds.min(WAIT_MAX_S));
-                        self.waiting.enter(ticket, connection, until);
-                        session.wait = Wait::For { name: wait.name.to_vec(), ticket };
-                        return Next::Waits;
+                    if wait.name.len() > SIGNAL_LEN_MAX {
+                        answer_failure(&call.form, &self.banner, &Failure::InvalidParameters, output);
+                        return goes_on;
                     }
+                    let Scope { shared, worker, .. } = &self.scope;
+                    let ticket = shared.signals.wait(wait.name, *worker);
+                    let until = Instant::now() + Duration::from_secs_f64(wait.seconds.min(WAIT_MAX_S));
+                    self.waiting.enter(ticket, connection, Some(until));
+                    session.wait = Wait::For { name: wait.name.to_vec(), ticket };
+                    return Next::Waits;
                 }
             }
         }
-        let Executor { scope, banner, pairs, .. } = self;
+        let Executor { scope, banner, pairs, waiting, .. } = self;
+        if done.is_none() && work::may_take_long(call.procedure) {
+            let shared = &scope.shared;
+            match scope.work(call) {
+                Ok(work) if work.is_brief(shared) => done = Some(work.perform(shared, &|| false)),
+                Ok(work) => {
+                    let ticket = shared.signals.ticket();
+                    match Errands::submit(shared, work, scope.worker, ticket) {
+                        Ok(errand) => {
+                            waiting.enter(ticket, connection, None);
+                            session.wait = Wait::Errand { errand, ticket };
+                            return Next::Waits;
+                        }
+                        Err(failure) => done = Some(Err(failure)),
+                    }
+                }
+                Err(failure) => done = Some(Err(failure)),
+            }
+        }
         let signals = &scope.shared.signals;
         let mut answer = Answer { form: call.form, banner, signal, signals, output };
-        scope.procedure(session, call, pairs, &mut answer);
-        if call.form.keeps_alive { Next::Go } else { Next::Closes }
+        match done {
+            Some(done) => scope.tell_work(done, pairs, &mut answer),
+            None => scope.procedure(session, call, pairs, &mut answer),
+        }
+        goes_on
     }
 }
 

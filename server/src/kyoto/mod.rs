@@ -6,7 +6,10 @@
 //! executor    requests to whoever knows them; answers
 //! procedures  calls: those about records ...
 //! cursors     ... those about a cursor
-//! matching    ... and those that look through all keys
+//! work        ... and those that take long: all keys, all that is dead, a disk
+//! pattern     regular expressions of POSIX
+//! command     programs that `synchronize` runs
+//! errands     threads for what takes long
 //! resources   REST
 //! bulk        the binary protocol's bulk requests, record by record
 //! signals     who waits for which signal
@@ -17,18 +20,22 @@
 //! Not here: bytes, which `protocol::kyoto` knows, and what calls do to a record, which `todana::kyoto` knows.
 
 mod bulk;
+mod command;
 mod counters;
 mod cursors;
+mod errands;
 mod executor;
-mod matching;
+mod pattern;
 mod procedures;
 mod reach;
 mod report;
 mod resources;
 mod session;
 mod signals;
+mod work;
 
-pub(crate) use counters::Counters;
+pub(crate) use counters::{Counters, Sums};
+pub(crate) use errands::Errands;
 pub(crate) use executor::Executor;
 pub(crate) use session::Session;
 pub(crate) use signals::{Signals, Ticket};

@@ -3,6 +3,7 @@
 use super::executor::{Answer, Scope, failure, records};
 use super::reach::Reach;
 use super::session::Session;
+use super::work::TOO_LARGE;
 use todana::Records;
 use todana::kyoto::{Kyoto, Origin};
 use todana_core::{Error, Result as Outcome};
@@ -13,6 +14,9 @@ type ToStore<'r, 'c> = (Kyoto<&'r Reach>, &'c [u8], &'c [u8], u64);
 
 /// How a procedure ends that has not answered yet.
 pub(super) type Ended = Result<(), Failure<'static>>;
+
+/// Where something is to be stored, its key, its value and its time.
+type ToStore<'r, 'c> = (Kyoto<&'r Reach>, &'c [u8], &'c [u8], u64);
 
 const NO_RECORD: Failure<'static> = Failure::Database(Trouble::NoRecord);
 const DUPLICATION: Failure<'static> = Failure::Database(Trouble::Duplication);
@@ -71,8 +75,6 @@ impl Scope {
             Procedure::RemoveBulk => self.remove_bulk(call, answer),
             Procedure::GetBulk => self.get_bulk(call, pairs, answer),
             Procedure::Clear => self.clear(call, answer),
-            Procedure::Vacuum => self.vacuum(call, answer),
-            Procedure::Synchronize => self.synchronize(call, answer),
             Procedure::Void => {
                 answer.done(&[]);
                 Ok(())
@@ -92,9 +94,6 @@ impl Scope {
             Procedure::PlayScript => self.play_script(call),
             Procedure::TuneReplication => Err(Failure::NO_RTS_FILE),
             Procedure::UlogList | Procedure::UlogRemove => Err(Failure::NO_UPDATE_LOG),
-            Procedure::MatchPrefix => self.match_prefix(call, pairs, answer),
-            Procedure::MatchRegex => self.match_regex(call, pairs, answer),
-            Procedure::MatchSimilar => self.match_similar(call, pairs, answer),
             procedure => self.cursor(session, procedure, call, answer),
         };
         if let Err(failure) = ended {
@@ -330,11 +329,18 @@ impl Scope {
             let mut found = 0u64;
             for (key, _) in call.records() {
                 found += u64::from(records.view(key, &mut |value| pairs.push_record(key, value))?);
+                if pairs.len() > self.answer_max {
+                    return Ok(None);
+                }
             }
-            Ok(found)
+            Ok(Some(found))
         });
-        self.counters().get_misses.add(given - outcome.as_ref().map_or(0, |&found| found));
-        pairs.push_number(b"num", outcome?);
+        self.counters().get_misses.add(given - outcome.as_ref().map_or(0, |found| found.unwrap_or(0)));
+        let Some(found) = outcome? else {
+            pairs.clear();
+            return Err(TOO_LARGE);
+        };
+        pairs.push_number(b"num", found);
         answer.done_with(pairs);
         Ok(())
     }
@@ -346,25 +352,6 @@ impl Scope {
             return Err(Failure::Database(Trouble::NoPermission));
         }
         reach.served().database.clear(reach.lane()).map_err(database)?;
-        answer.done(&[]);
-        Ok(())
-    }
-
-    fn vacuum(&self, call: &Call<'_>, answer: &mut Answer<'_>) -> Ended {
-        let reach = self.reach(call.target())?;
-        self.counters().misc.add(1);
-        reach.served().database.want_sweep();
-        answer.done(&[]);
-        Ok(())
-    }
-
-    fn synchronize(&self, call: &Call<'_>, answer: &mut Answer<'_>) -> Ended {
-        let reach = self.reach(call.target())?;
-        self.counters().misc.add(1);
-        if call.optional(b"command").is_some() {
-            return Err(Failure::POSTPROCESSING_FAILED);
-        }
-        reach.served().database.sync().map_err(database)?;
         answer.done(&[]);
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! What the server and its databases tell of themselves, by the names that monitoring agents read.
 
-use super::counters::Counters;
+use super::counters::Sums;
 use super::executor::{Answer, Scope};
 use super::procedures::Ended;
 use super::reach::Reach;
+use crate::databases::Served;
 use crate::process;
 use std::sync::atomic::Ordering;
 use todana::Kind;
@@ -19,21 +20,21 @@ impl Scope {
         for reach in self.reaches() {
             let (count, size) = extent(reach);
             (records, bytes) = (records + count, bytes + size);
-            let text = format!("count={count} size={size} path={}", path(reach));
+            let text = format!("count={count} size={size} path={}", path(reach.served()));
             pairs.push(format!("db_{}", reach.number()).as_bytes(), text.as_bytes());
         }
         pairs.push_number(b"db_total_count", records);
         pairs.push_number(b"db_total_size", bytes);
         let connections = shared.connections.current.load(Ordering::Relaxed);
         pairs.push_number(b"serv_conn_count", connections);
-        pairs.push_number(b"serv_task_count", 0);
+        pairs.push_number(b"serv_task_count", shared.errands.pending());
         pairs.push_number(b"serv_thread_count", shared.workers.len());
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let seconds = |duration: std::time::Duration| format!("{:.6}", duration.as_secs_f64());
         pairs.push(b"serv_current_time", seconds(now).as_bytes());
         pairs.push(b"serv_running_term", seconds(shared.started.elapsed()).as_bytes());
         pairs.push_number(b"serv_proc_id", std::process::id());
-        for (name, count) in Counters::sums(&shared.workers) {
+        for (name, count) in Sums::of(&shared.workers).told() {
             pairs.push_number(name.as_bytes(), count);
         }
         let version = format!("{} (2.19)", super::VERSION);
@@ -70,7 +71,7 @@ impl Scope {
         let name = &reach.served().name;
         pairs.push_number(b"count", count);
         pairs.push_number(b"size", size);
-        pairs.push(b"path", path(reach).as_bytes());
+        pairs.push(b"path", path(reach.served()).as_bytes());
         let (kind, real) = (kind(reach), kind_by_engine(name.kind));
         pairs.push_number(b"type", kind);
         pairs.push_number(b"realtype", real);
@@ -94,8 +95,9 @@ fn extent(reach: &Reach) -> (u64, u64) {
     (status.records, bytes)
 }
 
-fn path(reach: &Reach) -> String {
-    let name = &reach.served().name;
+/// Where it is, or what it is.
+pub(super) fn path(served: &Served) -> String {
+    let name = &served.name;
     match &name.path {
         Some(path) => path.display().to_string(),
         None => name.label().to_owned(),

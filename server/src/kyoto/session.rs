@@ -1,10 +1,15 @@
 //! What a connection keeps besides its bytes.
 
+use super::errands::Errand;
 use super::reach::Reach;
 use super::signals::Ticket;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use todana::Cursor;
 use todana_protocol::kyoto::Dialect;
+
+/// What a cursor takes besides its key.
+const CURSOR_LEN: usize = 256;
 
 /// A session, which is a connection.
 #[derive(Default)]
@@ -27,25 +32,29 @@ pub(super) struct Progress {
 }
 
 /// Whether the request at hand waits.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Default)]
 pub(super) enum Wait {
     #[default]
     No,
     /// For a signal of this name.
     For { name: Vec<u8>, ticket: Ticket },
+    /// For what is done elsewhere.
+    Errand { errand: Arc<Errand>, ticket: Ticket },
     /// It has waited, and was signalled.
     Signalled,
     /// It has waited, and was not.
     TimedOut,
+    /// That has been done, or never will be.
+    Done(Arc<Errand>),
 }
 
 impl Session {
-    /// It waits for a signal: no further request is looked at.
+    /// It waits for a signal, or an errand: no further request is looked at.
     pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.wait, Wait::For { .. })
+        self.ticket().is_some()
     }
 
-    /// What it waits for.
+    /// The signal that it waits for.
     pub(crate) fn waits_for(&self) -> Option<(&[u8], Ticket)> {
         match &self.wait {
             Wait::For { name, ticket } => Some((name, *ticket)),
@@ -53,17 +62,44 @@ impl Session {
         }
     }
 
-    /// The waiting that a ticket names has come to its end; false if it is not at that.
-    pub(crate) fn end_wait(&mut self, ticket: Ticket, was_signalled: bool) -> bool {
-        let is_it = self.waits_for().is_some_and(|(_, other)| other == ticket);
-        if is_it {
-            self.wait = if was_signalled { Wait::Signalled } else { Wait::TimedOut };
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        match &self.wait {
+            Wait::For { ticket, .. } | Wait::Errand { ticket, .. } => Some(*ticket),
+            _ => None,
         }
-        is_it
+    }
+
+    /// The waiting that a ticket names has come to its end; false if it is not at that. `has_come`: what it has waited for is there.
+    pub(crate) fn end_wait(&mut self, ticket: Ticket, has_come: bool) -> bool {
+        if self.ticket() != Some(ticket) {
+            return false;
+        }
+        self.wait = match std::mem::take(&mut self.wait) {
+            Wait::Errand { errand, .. } => {
+                if !has_come {
+                    errand.call_off();
+                }
+                Wait::Done(errand)
+            }
+            _ if has_come => Wait::Signalled,
+            _ => Wait::TimedOut,
+        };
+        true
     }
 
     /// Memory that it keeps.
     pub(crate) fn kept_len(&self) -> usize {
-        self.bulk.found.capacity()
+        let name = self.waits_for().map_or(0, |(name, _)| name.len());
+        let of = |cursor: &Cursor<Reach>| CURSOR_LEN + cursor.key().map_or(0, <[u8]>::len);
+        self.bulk.found.capacity() + name + self.cursors.values().map(of).sum::<usize>()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Wait::Errand { errand, .. } = &self.wait {
+            // Nobody wants it any more.
+            errand.call_off();
+        }
     }
 }

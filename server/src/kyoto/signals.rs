@@ -4,12 +4,13 @@
 //! a request with WAIT -> a ticket behind those who wait for the same name; its connection is parked
 //! SIGNAL from anybody -> the first ticket, or all, go to their workers, which are woken
 //! its time is over     -> its worker takes the ticket back
+//! an errand            -> a ticket that nobody signals but who has done it
 //! ```
 //!
 //! Always true: a ticket is waiting, or signalled and not yet heard of by its worker, or gone.
 
 use mio::Waker;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -27,8 +28,8 @@ pub(crate) struct Signals {
 #[derive(Default)]
 struct State {
     last: u64,
-    /// By the name of the signal, in the order in which they came, with the worker of each.
-    waiting: HashMap<Vec<u8>, VecDeque<(Ticket, usize)>>,
+    /// By the name of the signal, in the order in which they came, which is that of tickets, with the worker of each.
+    waiting: HashMap<Vec<u8>, BTreeMap<Ticket, usize>>,
     /// By worker: tickets that were signalled.
     signalled: Vec<Vec<Ticket>>,
 }
@@ -46,18 +47,34 @@ impl Signals {
     /// A request of a worker's waits from here on.
     pub(crate) fn wait(&self, name: &[u8], worker: usize) -> Ticket {
         let mut state = self.state();
-        state.last += 1;
-        let ticket = Ticket(state.last);
-        state.waiting.entry(name.to_vec()).or_default().push_back((ticket, worker));
+        let ticket = state.ticket();
+        state.waiting.entry(name.to_vec()).or_default().insert(ticket, worker);
         ticket
+    }
+
+    /// A ticket that waits for no name, but until it is [called](Signals::call).
+    pub(crate) fn ticket(&self) -> Ticket {
+        self.state().ticket()
+    }
+
+    /// What the ticket of a worker's has waited for is there.
+    pub(crate) fn call(&self, worker: usize, ticket: Ticket) {
+        self.state().call(worker, ticket);
+        self.wake(worker);
+    }
+
+    /// How many wait for a signal.
+    pub(crate) fn waiting(&self) -> usize {
+        self.state().waiting.values().map(BTreeMap::len).sum()
     }
 
     /// It waits no longer; false if it has been signalled.
     pub(crate) fn forget(&self, name: &[u8], ticket: Ticket) -> bool {
         let mut state = self.state();
         let Some(queue) = state.waiting.get_mut(name) else { return false };
-        let Some(at) = queue.iter().position(|&(other, _)| other == ticket) else { return false };
-        queue.remove(at);
+        if queue.remove(&ticket).is_none() {
+            return false;
+        }
         if queue.is_empty() {
             state.waiting.remove(name);
         }
@@ -66,31 +83,30 @@ impl Signals {
 
     /// Wakes the first who waits for a name, or all; returns how many were waiting.
     pub(crate) fn signal(&self, name: &[u8], is_broadcast: bool) -> usize {
-        let mut woken: Vec<usize> = Vec::new();
+        let mut woken: BTreeSet<usize> = BTreeSet::new();
         let count = {
             let mut state = self.state();
             let Some(mut queue) = state.waiting.remove(name) else { return 0 };
             let count = queue.len();
-            for (ticket, worker) in queue.drain(..if is_broadcast { count } else { 1 }) {
-                if state.signalled.len() <= worker {
-                    state.signalled.resize(worker + 1, Vec::new());
-                }
-                state.signalled[worker].push(ticket);
-                woken.push(worker);
+            for _ in 0..if is_broadcast { count } else { 1 } {
+                let Some((ticket, worker)) = queue.pop_first() else { break };
+                state.call(worker, ticket);
+                woken.insert(worker);
             }
             if !queue.is_empty() {
                 state.waiting.insert(name.to_vec(), queue);
             }
             count
         };
-        woken.sort_unstable();
-        woken.dedup();
-        let wakers = self.wakers.get().map_or(&[][..], |wakers| wakers);
-        for waker in woken.iter().filter_map(|&worker| wakers.get(worker)) {
+        woken.into_iter().for_each(|worker| self.wake(worker));
+        count
+    }
+
+    fn wake(&self, worker: usize) {
+        if let Some(waker) = self.wakers.get().and_then(|wakers| wakers.get(worker)) {
             // A loop that is gone needs no waking.
             let _ = waker.wake();
         }
-        count
     }
 
     /// The tickets of a worker's that were signalled since it last asked.
@@ -99,38 +115,52 @@ impl Signals {
     }
 }
 
+impl State {
+    fn ticket(&mut self) -> Ticket {
+        self.last += 1;
+        Ticket(self.last)
+    }
+
+    fn call(&mut self, worker: usize, ticket: Ticket) {
+        if self.signalled.len() <= worker {
+            self.signalled.resize(worker + 1, Vec::new());
+        }
+        self.signalled[worker].push(ticket);
+    }
+}
+
 /// The requests of one worker that wait, by ticket, with their connections, and by when their time is over.
 #[derive(Default)]
 pub(crate) struct Waiting {
-    connections: HashMap<Ticket, (usize, Instant)>,
-    ends: BTreeMap<(Instant, Ticket), ()>,
+    connections: HashMap<Ticket, (usize, Option<Instant>)>,
+    ends: BTreeSet<(Instant, Ticket)>,
 }
 
 impl Waiting {
-    /// A connection's request waits until then, at most.
-    pub(crate) fn enter(&mut self, ticket: Ticket, connection: usize, until: Instant) {
+    /// A connection's request waits until then, at most; `None`: as long as it takes.
+    pub(crate) fn enter(&mut self, ticket: Ticket, connection: usize, until: Option<Instant>) {
         self.connections.insert(ticket, (connection, until));
-        self.ends.insert((until, ticket), ());
+        if let Some(until) = until {
+            self.ends.insert((until, ticket));
+        }
     }
 
     /// It waits no longer. False if it did not.
     pub(crate) fn leave(&mut self, ticket: Ticket) -> bool {
-        match self.connections.remove(&ticket) {
-            Some((_, until)) => self.ends.remove(&(until, ticket)).is_some(),
-            None => false,
+        let Some((_, until)) = self.connections.remove(&ticket) else { return false };
+        if let Some(until) = until {
+            self.ends.remove(&(until, ticket));
         }
+        true
     }
 
     /// When the first of them has waited long enough.
     pub(crate) fn first_end(&self) -> Option<Instant> {
-        self.ends.first_key_value().map(|(&(end, _), ())| end)
+        self.ends.first().map(|&(end, _)| end)
     }
 
     /// Those that were signalled: ticket and connection.
     pub(crate) fn signalled(&mut self, signals: &Signals, worker: usize) -> Vec<(Ticket, usize)> {
-        if self.connections.is_empty() {
-            return Vec::new();
-        }
         let heard =
             |ticket: &Ticket| self.connections.get(ticket).map(|&(connection, _)| (*ticket, connection));
         let woken: Vec<_> = signals.take(worker).iter().filter_map(heard).collect();
@@ -143,7 +173,7 @@ impl Waiting {
     /// Those whose time is over: ticket and connection. They have been signalled in the last moment, or not.
     pub(crate) fn over(&mut self, now: Instant) -> Vec<(Ticket, usize)> {
         let mut over = Vec::new();
-        while let Some((&(end, ticket), ())) = self.ends.first_key_value()
+        while let Some(&(end, ticket)) = self.ends.first()
             && end <= now
         {
             self.ends.pop_first();
@@ -186,7 +216,7 @@ mod tests {
         let (signals, mut waiting, now) = (Signals::default(), Waiting::default(), Instant::now());
         let tickets: Vec<Ticket> = (0..3).map(|_| signals.wait(b"go", 0)).collect();
         for (index, seconds) in [30, 10, 20].into_iter().enumerate() {
-            waiting.enter(tickets[index], index, now + Duration::from_secs(seconds));
+            waiting.enter(tickets[index], index, Some(now + Duration::from_secs(seconds)));
         }
         assert_eq!(waiting.first_end(), Some(now + Duration::from_secs(10)));
         assert_eq!(waiting.over(now + Duration::from_secs(20)), [(tickets[1], 1), (tickets[2], 2)]);

@@ -166,6 +166,11 @@ impl Logins {
         }
     }
 
+    /// Whether anybody has to log in.
+    pub(crate) fn are_wanted(&self) -> bool {
+        !matches!(self, Logins::Off)
+    }
+
     /// Whether [`verify_all`](Self::verify_all) has to run.
     pub(crate) fn are_slow(&self) -> bool {
         matches!(self, Logins::Sasl(_))

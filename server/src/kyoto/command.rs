@@ -1,0 +1,78 @@
+//! Commands that `synchronize` runs: programs in a directory that was given for them, and nothing else.
+
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A command that takes longer is ended.
+const TIME_MAX: Duration = Duration::from_secs(600);
+/// How often it is looked whether it has ended: at first, and at most.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
+/// Runs a command of this directory, without a shell, with the path of a database and a time stamp of 20 digits. False if there is none
+/// of this name, or it fails, takes too long or is called off.
+pub(super) fn run(directory: &Path, name: &[u8], database: &str, is_called_off: &dyn Fn() -> bool) -> bool {
+    let Some(name) = file_name(name) else { return false };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Milliseconds, and six digits to tell those of one millisecond apart.
+    let stamp = format!("{:020}", now.as_millis() * 1_000_000);
+    let mut command = Command::new(directory.join(name));
+    command.arg(database).arg(stamp).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // It hears of no signal that is meant for the server.
+    match command.process_group(0).spawn().and_then(|mut child| wait(&mut child, is_called_off)) {
+        Ok(Some(status)) if status.success() => true,
+        Ok(Some(status)) => {
+            tracing::warn!("synchronize: the command {name} has failed: {status}");
+            false
+        }
+        Ok(None) => {
+            tracing::warn!(
+                "synchronize: the command {name} was ended: it took too long, or nobody waits for it"
+            );
+            false
+        }
+        Err(error) => {
+            tracing::warn!("synchronize: the command {name} cannot be run: {error}");
+            false
+        }
+    }
+}
+
+/// The name of a file, if it is nothing else.
+fn file_name(name: &[u8]) -> Option<&str> {
+    let name = std::str::from_utf8(name).ok()?;
+    let is_strange = |c: char| c == '/' || c.is_control();
+    (!name.is_empty() && !name.starts_with('.') && !name.contains(is_strange)).then_some(name)
+}
+
+fn wait(child: &mut Child, is_called_off: &dyn Fn() -> bool) -> std::io::Result<Option<ExitStatus>> {
+    let (since, mut pause) = (Instant::now(), LOOKS.0);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if since.elapsed() > TIME_MAX || is_called_off() {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        // Unparked by nobody.
+        std::thread::park_timeout(pause);
+        pause = (pause * 2).min(LOOKS.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::file_name;
+
+    #[test]
+    fn a_command_is_a_name_in_the_directory() {
+        assert_eq!(file_name(b"backup.sh"), Some("backup.sh"));
+        for name in [&b""[..], b".", b"..", b"../x", b"/bin/sh", b"a/b", b".hidden", b"a\0b", b"\xFF", b"a\n"]
+        {
+            assert_eq!(file_name(name), None, "{}", name.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Regular expressions of POSIX, extended, as those of the crate `regex`: bytes are bytes, and brackets have no escapes.
+
+/// The same pattern in the crate's words. What is wrong with it stays wrong.
+pub(super) fn translate(pattern: &[u8]) -> String {
+    // Any byte matches a dot, and what is no ASCII counts byte by byte, as where no locale is set.
+    let mut text = String::from("(?s-u)");
+    let mut rest = pattern;
+    while let [first, behind @ ..] = rest {
+        rest = behind;
+        match first {
+            b'[' => rest = bracket(behind, &mut text),
+            b'\\' => {
+                let Some((escaped, behind)) = behind.split_first() else {
+                    text.push('\\');
+                    break;
+                };
+                rest = behind;
+                match escaped {
+                    b'w' | b'W' | b's' | b'S' | b'b' | b'B' | b'1'..=b'9' => {
+                        text.push('\\');
+                        text.push(char::from(*escaped));
+                    }
+                    b'<' => text.push_str(r"\b{start}"),
+                    b'>' => text.push_str(r"\b{end}"),
+                    b'`' => text.push_str(r"\A"),
+                    b'\'' => text.push_str(r"\z"),
+                    other => literal(*other, &mut text),
+                }
+            }
+            byte if byte.is_ascii_graphic() || *byte == b' ' => text.push(char::from(*byte)),
+            byte => literal(*byte, &mut text),
+        }
+    }
+    text
+}
+
+/// Translates a bracket expression, whose `[` has been read, and returns what stands behind it.
+fn bracket<'p>(mut rest: &'p [u8], text: &mut String) -> &'p [u8] {
+    text.push('[');
+    if let [b'^', behind @ ..] = rest {
+        text.push('^');
+        rest = behind;
+    }
+    let mut is_first = true;
+    while let [first, behind @ ..] = rest {
+        rest = behind;
+        match first {
+            b']' if !is_first => {
+                text.push(']');
+                return rest;
+            }
+            b'[' if matches!(rest.first(), Some(b':')) => {
+                let len = rest.windows(2).position(|two| two == b":]").map_or(0, |at| at + 2);
+                text.push('[');
+                text.extend(rest[..len].iter().map(|&byte| char::from(byte)));
+                rest = &rest[len..];
+            }
+            b'-' if !is_first && rest.first().is_some_and(|&next| next != b']') => text.push('-'),
+            byte => literal(*byte, text),
+        }
+        is_first = false;
+    }
+    // It has no end, which is an error there, too.
+    rest
+}
+
+/// A byte that stands for itself.
+fn literal(byte: u8, text: &mut String) {
+    if byte.is_ascii_alphanumeric() {
+        text.push(char::from(byte));
+    } else {
+        text.push_str(&format!(r"\x{byte:02X}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::translate;
+
+    #[test]
+    fn a_pattern_of_posix_finds_what_it_finds_there() {
+        let cases: [(&[u8], &[u8], bool); 22] = [
+            (b"^a.c$", b"a\nc", true),
+            (b"^a.c$", b"a\xFFc", true),
+            (b"^a.c$", b"abbc", false),
+            (b"[a\\]$", b"\\", true),
+            (b"[]x]", b"]", true),
+            (b"[^]x]", b"x]", false),
+            (b"[[:digit:]]{2}", b"a12", true),
+            (b"[[:digit:]x]", b"x", true),
+            (b"^[a-c]+$", b"abc", true),
+            (b"[a-]", b"-", true),
+            (b"[-a]", b"-", true),
+            (b"[[a]", b"[", true),
+            (b"[a&&b]", b"&", true),
+            (b"\\.", b"a", false),
+            (b"\\d", b"1", false),
+            (b"\\d", b"d", true),
+            ("é".as_bytes(), "né".as_bytes(), true),
+            (b"\xE9", b"n\xE9", true),
+            (b"[\xE9]", b"\xE9", true),
+            (b"a|b", b"xb", true),
+            (b"\\<b", b"a b", true),
+            (b"(ab){2}", b"abab", true),
+        ];
+        for (pattern, key, matches) in cases {
+            let regex = regex::bytes::Regex::new(&translate(pattern)).unwrap();
+            assert_eq!(regex.is_match(key), matches, "{}, {}", pattern.escape_ascii(), key.escape_ascii());
+        }
+        for wrong in [&b"("[..], b"[a", b"[[:nope:]]", b"a\\", b"*", b"(a)\\1", b"[[:a"] {
+            assert!(regex::bytes::Regex::new(&translate(wrong)).is_err(), "{}", wrong.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! What takes long where there are many records: looking through all keys, clearing what is dead, bringing everything to disk.
+
+use super::command;
+use super::executor::{Answer, Scope, failure};
+use super::pattern::translate;
+use crate::databases::Served;
+use crate::shared::Shared;
+use std::ops::{Bound, ControlFlow};
+use todana::{Heading, Records, Symbols};
+use todana_core::{Command, Error, ErrorKind, Place, Record, Reply, Result as Outcome, SweepAim, Visitor};
+use todana_protocol::kyoto::{self, Call, Failure, Procedure, Status, Trouble};
+
+/// So many records are looked through, or written, between two others' requests ...
+const BRIEF_RECORDS: u64 = 4096;
+/// ... of so many bytes ...
+const BRIEF_BYTES: u64 = 1 << 20;
+/// ... of which each is compared with so many others where likeness is measured.
+const BRIEF_PAIRS: u64 = 1 << 22;
+/// A regular expression up to this length is made fast.
+const BRIEF_PATTERN: usize = 256;
+/// One that is longer than this, or a word to compare with, is refused.
+const PATTERN_LEN_MAX: usize = 64 << 10;
+/// Records that are passed between two looks at whether anybody still waits.
+const STEP_RECORDS: usize = 2048;
+/// What a key takes besides its bytes, at least.
+const KEY_OVERHEAD: usize = size_of::<Vec<u8>>();
+/// How many keys may be alike, at most.
+const SIMILAR_MAX: usize = 1 << 20;
+
+/// There would be no end to the memory that it takes.
+pub(super) const TOO_LARGE: Failure<'static> = Failure::Detailed {
+    status: Status::InternalError,
+    trouble: Trouble::SystemError,
+    detail: "the answer is larger than it may be",
+};
+
+/// A procedure that may take long, with what it is given.
+pub(super) struct Work {
+    database: usize,
+    /// How large its answer may be, in bytes.
+    room: usize,
+    task: Task,
+}
+
+enum Task {
+    Prefix { prefix: Vec<u8>, limit: usize },
+    Regex { pattern: Vec<u8>, limit: usize },
+    Similar { origin: Vec<u8>, range: usize, symbols: Symbols, limit: usize },
+    Vacuum,
+    Synchronize { command: Option<Vec<u8>> },
+}
+
+/// What it has come to.
+pub(super) enum Done {
+    Nothing,
+    /// Keys in the order in which they were found.
+    Keys(Vec<Vec<u8>>),
+}
+
+/// Whether it may take long.
+pub(super) fn may_take_long(procedure: Option<Procedure>) -> bool {
+    use Procedure::{MatchPrefix, MatchRegex, MatchSimilar, Synchronize, Vacuum};
+    matches!(procedure, Some(MatchPrefix | MatchRegex | MatchSimilar | Vacuum | Synchronize))
+}
+
+impl Scope {
+    /// The work of a call that may take long.
+    pub(super) fn work(&self, call: &Call<'_>) -> Result<Work, Failure<'static>> {
+        let reach = self.reach(call.target())?;
+        let short = |text: &[u8]| match text.len() {
+            0..=PATTERN_LEN_MAX => Ok(text.to_vec()),
+            _ => Err(Failure::InvalidParameters),
+        };
+        let limit = call.max().map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX));
+        let looks_through = |task: Result<Task, Failure<'static>>| {
+            let task = task?;
+            self.counters().misc.add(1);
+            if self.shared.options.dump_allowed {
+                Ok(task)
+            } else {
+                Err(Failure::Database(Trouble::NoPermission))
+            }
+        };
+        let task = match call.procedure {
+            Some(Procedure::MatchPrefix) => {
+                let prefix = call.required(b"prefix").and_then(short);
+                looks_through(prefix.map(|prefix| Task::Prefix { prefix, limit }))?
+            }
+            Some(Procedure::MatchRegex) => {
+                let pattern = call.required(b"regex").and_then(short);
+                looks_through(pattern.map(|pattern| Task::Regex { pattern, limit }))?
+            }
+            Some(Procedure::MatchSimilar) => {
+                let range = call.integer(b"range").filter(|&range| range >= 0).unwrap_or(1);
+                let range = usize::try_from(range).unwrap_or(usize::MAX);
+                let symbols = if call.flag(b"utf") { Symbols::Characters } else { Symbols::Bytes };
+                let origin = call.required(b"origin").and_then(short);
+                looks_through(origin.map(|origin| Task::Similar { origin, range, symbols, limit }))?
+            }
+            Some(Procedure::Synchronize) => {
+                self.counters().misc.add(1);
+                Task::Synchronize { command: call.optional(b"command").map(short).transpose()? }
+            }
+            _ => {
+                self.counters().misc.add(1);
+                Task::Vacuum
+            }
+        };
+        Ok(Work { database: reach.number(), room: self.answer_max, task })
+    }
+
+    /// Answers with what the work of a call has come to.
+    pub(super) fn tell_work(
+        &self,
+        done: Result<Done, Failure<'static>>,
+        pairs: &mut kyoto::Output,
+        answer: &mut Answer<'_>,
+    ) {
+        match done {
+            Err(failure) => answer.failed(failure),
+            Ok(Done::Nothing) => answer.done(&[]),
+            Ok(Done::Keys(keys)) => {
+                pairs.clear();
+                for (position, key) in keys.iter().enumerate() {
+                    pairs.push_record(key, itoa::Buffer::new().format(position).as_bytes());
+                }
+                pairs.push_number(b"num", keys.len());
+                drop(keys);
+                answer.done_with(pairs);
+            }
+        }
+    }
+}
+
+impl Work {
+    /// Bytes that it holds.
+    pub(super) fn len(&self) -> usize {
+        let given = match &self.task {
+            Task::Prefix { prefix: given, .. }
+            | Task::Regex { pattern: given, .. }
+            | Task::Similar { origin: given, .. } => given.len(),
+            Task::Synchronize { command } => command.as_ref().map_or(0, Vec::len),
+            Task::Vacuum => 0,
+        };
+        size_of::<Work>() + given
+    }
+
+    /// Whether it is soon done, so that others need not notice.
+    pub(super) fn is_brief(&self, shared: &Shared) -> bool {
+        let served = &shared.databases[self.database];
+        let status = served.database.status();
+        let is_small = status.records <= BRIEF_RECORDS && status.live_bytes <= BRIEF_BYTES;
+        let is_ordered = || served.database.engine().ordered().is_some();
+        match &self.task {
+            Task::Prefix { limit, .. } => is_small || is_ordered() && *limit as u64 <= BRIEF_RECORDS,
+            Task::Regex { pattern, .. } => is_small && pattern.len() <= BRIEF_PATTERN,
+            Task::Similar { origin, .. } => {
+                is_small && status.live_bytes.saturating_mul(origin.len() as u64) <= BRIEF_PAIRS
+            }
+            Task::Vacuum => is_small,
+            Task::Synchronize { command } => command.is_none() && served.ledger().is_none(),
+        }
+    }
+
+    /// Does it.
+    pub(super) fn perform(
+        &self,
+        shared: &Shared,
+        is_called_off: &dyn Fn() -> bool,
+    ) -> Result<Done, Failure<'static>> {
+        let served = &shared.databases[self.database];
+        let keys = Keys { served, is_called_off };
+        let wrong = |error: Error| failure(&error);
+        match &self.task {
+            Task::Prefix { prefix, limit } => self.gather(keys.prefix(prefix).keys(), *limit),
+            Task::Regex { pattern, limit } => {
+                let regex = regex::bytes::Regex::new(&translate(pattern));
+                let regex = regex.map_err(|_| Failure::COMPILATION_FAILED)?;
+                let matches = |key: &Outcome<Vec<u8>>| key.as_ref().map_or(true, |key| regex.is_match(key));
+                self.gather(keys.iter().keys().filter(matches), *limit)
+            }
+            Task::Similar { origin, range, symbols, limit } => {
+                let most = (*limit).min(SIMILAR_MAX);
+                let found = keys.match_similar(origin, *range, *symbols, most).map_err(wrong)?;
+                if found.len() == SIMILAR_MAX && *limit > SIMILAR_MAX {
+                    return Err(TOO_LARGE);
+                }
+                self.gather(found.into_iter().map(|(key, _)| Ok(key)), most)
+            }
+            Task::Vacuum => {
+                let now = served.database.now();
+                let mut place = None;
+                if let Some(perishable) = served.database.engine().perishable() {
+                    loop {
+                        let mut is_over = |expiry: todana::Expiry| !expiry.is_live(now);
+                        let swept = perishable
+                            .sweep(place, STEP_RECORDS, SweepAim::Tidiness, &mut is_over)
+                            .map_err(wrong)?;
+                        place = swept.next;
+                        if place.is_none() || is_called_off() {
+                            break;
+                        }
+                    }
+                }
+                Ok(Done::Nothing)
+            }
+            Task::Synchronize { command } => {
+                served.database.sync().map_err(wrong)?;
+                let Some(command) = command else { return Ok(Done::Nothing) };
+                let directory = shared.options.kyoto_commands.as_deref();
+                let path = match &served.data {
+                    Some(place) => place.directory.display().to_string(),
+                    None => super::report::path(served),
+                };
+                match directory {
+                    Some(directory) if command::run(directory, command, &path, is_called_off) => {
+                        Ok(Done::Nothing)
+                    }
+                    _ => Err(Failure::POSTPROCESSING_FAILED),
+                }
+            }
+        }
+    }
+
+    /// Keys as they are found, as many as may be.
+    fn gather(
+        &self,
+        keys: impl Iterator<Item = Outcome<Vec<u8>>>,
+        limit: usize,
+    ) -> Result<Done, Failure<'static>> {
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        for key in keys.take(limit) {
+            let key = key.map_err(|error| failure(&error))?;
+            bytes += KEY_OVERHEAD + key.len();
+            if bytes > self.room {
+                return Err(TOO_LARGE);
+            }
+            found.push(key);
+        }
+        Ok(Done::Keys(found))
+    }
+}
+
+/// The keys of a database, as long as somebody waits for them.
+struct Keys<'k> {
+    served: &'k Served,
+    is_called_off: &'k dyn Fn() -> bool,
+}
+
+impl Keys<'_> {
+    fn is_wanted(&self) -> Outcome<()> {
+        if (self.is_called_off)() {
+            return Err(Error::new(ErrorKind::Closed, "nobody waits for it any more"));
+        }
+        Ok(())
+    }
+}
+
+impl Records for Keys<'_> {
+    fn execute(&self, _: &Command<'_>, _: &mut dyn FnMut(Reply<'_>)) -> Outcome<()> {
+        Err(Error::new(ErrorKind::Invalid, "only keys are looked at here"))
+    }
+
+    fn visit(&self, _: &[u8], _: &mut dyn Visitor) -> Outcome<()> {
+        Err(Error::new(ErrorKind::Invalid, "only keys are looked at here"))
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.served.database.engine().ordered().is_some()
+    }
+
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Outcome<Option<Place>> {
+        self.is_wanted()?;
+        let mut left = STEP_RECORDS;
+        // Not on through all that does not fit: in between it is asked again whether to go on.
+        self.served.database.scan(from, &mut |key, record| {
+            left = left.saturating_sub(1);
+            match see(key, record) {
+                ControlFlow::Continue(()) if left > 0 => ControlFlow::Continue(()),
+                _ => ControlFlow::Break(()),
+            }
+        })
+    }
+
+    fn walk(
+        &self,
+        heading: Heading,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Outcome<()> {
+        self.is_wanted()?;
+        self.served.database.walk(heading, from, see)
+    }
+}
