@@ -1,0 +1,360 @@
+//! Kyoto Tycoon's protocols over sockets: what takes time, waits, is large, or is no request at all.
+
+mod kyoto_client;
+mod running;
+
+use kyoto_client::{answer, ask, call, kyoto, named, page, reported, store_many, until_waiting, watched};
+use running::{Client, PATIENCE, Running, eventually};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+use todana_server::Options;
+
+#[test]
+fn a_signal_wakes_the_first_who_waits_and_a_broadcast_all() {
+    let server = Running::start(watched());
+    let mut waiting: Vec<Client> = (0..3).map(|_| server.connect()).collect();
+    for (number, client) in waiting.iter_mut().enumerate() {
+        client.send(&call("set", &format!("key\tk{number}\nvalue\tv\nWAIT\tgo\nWAITTIME\t1000\n")));
+        until_waiting(&server, number as u64 + 1);
+    }
+    let mut other = server.connect();
+    assert_eq!(ask(&mut other, "void", "SIGNAL\tgone\n"), (200, "SIGNALED\t0\n".into()));
+    assert_eq!(ask(&mut other, "get", "key\tk0\n").0, 450);
+    assert_eq!(ask(&mut other, "void", "SIGNAL\tgo\n"), (200, "SIGNALED\t3\n".into()));
+    assert_eq!(answer(&mut waiting[0]), (200, vec![]));
+    assert_eq!(ask(&mut other, "get", "key\tk0\n").0, 200);
+    assert_eq!(ask(&mut other, "get", "key\tk1\n").0, 450);
+    // Also where the procedure fails.
+    let failed = ask(&mut other, "get", "key\tnone\nSIGNAL\tgo\nSIGNALBROAD\t\n");
+    assert_eq!(failed, (450, "ERROR\tDB: 7: no record: no record\nSIGNALED\t2\n".into()));
+    for client in &mut waiting[1..] {
+        assert_eq!(answer(client), (200, vec![]));
+    }
+    until_waiting(&server, 0);
+}
+
+#[test]
+fn what_is_behind_a_wait_comes_behind_its_answer() {
+    let server = Running::start(watched());
+    let (mut waiting, mut other) = (server.connect(), server.connect());
+    let requests =
+        [call("set", "key\tk\nvalue\tv\nWAIT\t\nSIGNAL\tnext\n"), b"GET /k HTTP/1.1\r\n\r\n".to_vec()];
+    waiting.send(&requests.concat());
+    until_waiting(&server, 1);
+    assert_eq!(ask(&mut other, "void", "SIGNAL\t\n").1, "SIGNALED\t1\n");
+    assert_eq!(answer(&mut waiting), (200, b"SIGNALED\t0\n".to_vec()));
+    assert_eq!(answer(&mut waiting), (200, b"v".to_vec()));
+}
+
+#[test]
+fn a_wait_ends_when_its_time_is_over() {
+    let server = Running::start(kyoto());
+    let mut client = server.connect();
+    let since = Instant::now();
+    assert_eq!(
+        ask(&mut client, "set", "key\tk\nvalue\tv\nWAIT\tgo\nWAITTIME\t0.05\nSIGNAL\tx\n"),
+        (503, "ERROR\tthe condition timed out\n".into())
+    );
+    assert!(since.elapsed() >= Duration::from_millis(50));
+    assert_eq!(ask(&mut client, "get", "key\tk\n").0, 450);
+    let long = "n".repeat(70_000);
+    assert_eq!(ask(&mut client, "void", &format!("WAIT\t{long}\n")).0, 400);
+}
+
+#[test]
+fn a_stop_ends_waits() {
+    let mut server = Running::start(watched());
+    let mut waiting: Vec<Client> = (0..10).map(|_| server.connect()).collect();
+    for client in &mut waiting {
+        // The second one has no time to wait any more.
+        client.send(&[call("void", "WAIT\tgo\nWAITTIME\tinf\n"), call("void", "WAIT\tgo\n")].concat());
+    }
+    until_waiting(&server, 10);
+    server.handle.stop();
+    for client in &mut waiting {
+        assert_eq!(answer(client), (503, b"ERROR\tthe condition timed out\n".to_vec()));
+        assert_eq!(answer(client), (503, b"ERROR\tthe condition timed out\n".to_vec()));
+        assert_eq!(client.rest(), b"");
+    }
+    server.join();
+}
+
+#[test]
+fn who_goes_while_waiting_waits_no_longer() {
+    let server = Running::start(watched());
+    let (mut one, mut two) = (server.connect(), server.connect());
+    one.send(&call("void", "WAIT\tgo\nWAITTIME\t1000000\n"));
+    until_waiting(&server, 1);
+    two.send(&call("void", "WAIT\tgo\nWAITTIME\t1000000\n"));
+    until_waiting(&server, 2);
+    drop(one);
+    until_waiting(&server, 1);
+    // The signal is not lost on who has gone.
+    let mut other = server.connect();
+    assert_eq!(ask(&mut other, "void", "SIGNAL\tgo\n").1, "SIGNALED\t1\n");
+    assert_eq!(answer(&mut two).0, 200);
+    eventually("its connection is closed", || reported(&mut other, "serv_conn_count") == 2);
+}
+
+#[test]
+fn others_are_served_while_all_keys_are_looked_through() {
+    // One worker alone serves both.
+    let server = Running::start(Options { database: named(":"), ..watched() });
+    let (mut slow, mut other) = (server.connect(), server.connect());
+    for start in (0..100_000).step_by(20_000) {
+        store_many(&mut slow, start..start + 20_000, b"v");
+    }
+    // Far from all: the distance has to be computed for each.
+    let origin = "x".repeat(200);
+    let long = call("match_similar", &format!("origin\t{origin}\nrange\t3000\nmax\t1\n"));
+    slow.send(&[long.as_slice(), b"GET /00000001 HTTP/1.1\r\n\r\n"].concat());
+    eventually("it is under way", || page(&server, "todana_kyoto_errands") == 1);
+    let mut served = 0;
+    while page(&server, "todana_kyoto_errands") == 1 && served < 100 {
+        assert_eq!(ask(&mut other, "get", "key\t00000007\n"), (200, "value\tv\n".into()));
+        served += 1;
+    }
+    assert!(served > 0);
+    let (status, found) = answer(&mut slow);
+    assert_eq!((status, found.len()), (200, b"_00000000\t0\nnum\t1\n".len()));
+    // In order.
+    assert_eq!(answer(&mut slow), (200, b"v".to_vec()));
+    assert_eq!(page(&server, "todana_kyoto_errands_done_total"), 1);
+    let (_, found) = ask(&mut other, "match_prefix", "prefix\t0000000\n");
+    assert!(found.ends_with("\nnum\t10\n"), "{found}");
+    let (_, found) = ask(&mut other, "match_regex", "regex\t^0.*77$\nSIGNAL\tx\n");
+    assert!(found.contains("num\t1000\n") && found.starts_with("SIGNALED\t0\n"), "{}", &found[..100]);
+    assert_eq!(ask(&mut other, "match_regex", "regex\t(\n").0, 450);
+    assert_eq!(ask(&mut other, "vacuum", ""), (200, String::new()));
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_is_left() {
+    let mut server = Running::start(Options { database: named(":"), ..watched() });
+    let mut slow = server.connect();
+    for start in (0..100_000).step_by(20_000) {
+        store_many(&mut slow, start..start + 20_000, b"v");
+    }
+    let origin = "x".repeat(60_000);
+    // Minutes, if it came to its end.
+    slow.send(&call("match_similar", &format!("origin\t{origin}\nrange\t70000\n")));
+    eventually("it is under way", || page(&server, "todana_kyoto_errands") == 1);
+    server.handle.stop();
+    let (status, body) = answer(&mut slow);
+    assert_eq!((status, String::from_utf8(body).unwrap()), (500, "ERROR\tthe server is stopping\n".into()));
+    server.join();
+}
+
+#[test]
+fn vacuum_removes_all_that_is_dead() {
+    for name in [":", "%"] {
+        let server = Running::start(Options { database: named(name), ..kyoto() });
+        let mut client = server.connect();
+        let records: String = (0..20_000).map(|key| format!("_{key}\tv\n")).collect();
+        assert_eq!(ask(&mut client, "set_bulk", &format!("xt\t-1000\n{records}")).0, 200);
+        assert_eq!(ask(&mut client, "set", "key\tlive\nvalue\tv\n").0, 200);
+        assert_eq!(ask(&mut client, "get", "key\t5\n").0, 450);
+        assert_eq!(ask(&mut client, "vacuum", "").0, 200);
+        let (_, status) = ask(&mut client, "status", "");
+        assert!(status.starts_with("count\t1\n"), "{name}: {status}");
+    }
+}
+
+#[test]
+fn synchronize_runs_commands_of_its_directory_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = folder.path().join("commands");
+    std::fs::create_dir(&commands).unwrap();
+    let told = folder.path().join("told");
+    let write = |name: &str, text: &str| {
+        let path = commands.join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    write("backup", &format!("#!/bin/sh\necho \"$#|$1|$2\" > {}\n", told.display()));
+    write("fails", "#!/bin/sh\nexit 3\n");
+    std::fs::write(folder.path().join("outside"), "#!/bin/sh\nexit 0\n").unwrap();
+    std::fs::write(commands.join("no_program"), "").unwrap();
+    let server = Running::start(Options { kyoto_commands: Some(commands), database: named(":"), ..kyoto() });
+    let mut client = server.connect();
+    assert_eq!(ask(&mut client, "synchronize", "command\tbackup\n"), (200, String::new()));
+    let told = std::fs::read_to_string(told).unwrap();
+    let words: Vec<&str> = told.trim_end().split('|').collect();
+    assert_eq!(words[..2], ["2", ":"]);
+    assert!(words[2].len() == 20 && words[2].bytes().all(|byte| byte.is_ascii_digit()), "{told}");
+    for command in ["fails", "nowhere", "no_program", "../outside", "..", "", "/bin/true", "backup;true"] {
+        let refused = (500, "ERROR\tDB: 8: logical inconsistency: postprocessing failed\n".to_string());
+        assert_eq!(ask(&mut client, "synchronize", &format!("command\t{command}\n")), refused, "{command}");
+    }
+}
+
+#[test]
+fn a_slow_reader_of_many_records_gets_them_all() {
+    let server = Running::start(Options { database: named("%"), ..kyoto() });
+    let (mut client, mut other) = (server.connect(), server.connect());
+    let value = vec![b'v'; 1000];
+    store_many(&mut client, 0..20_000, &value);
+    let count = 20_000u32;
+    let mut request = [&[0xBA, 0, 0, 0, 0][..], &count.to_be_bytes()].concat();
+    for key in 0..count {
+        request.extend([0, 0, 0, 0, 0, 8]);
+        request.extend(format!("{key:08}").as_bytes());
+    }
+    client.send(&request);
+    client.expect(&[&[0xBA][..], &count.to_be_bytes()].concat());
+    for key in 0..count {
+        if key % 5000 == 0 {
+            // The one worker has time for others.
+            assert_eq!(ask(&mut other, "check", "key\t00000001\n").1, "vsiz\t1000\n");
+        }
+        let record = client.take(2 + 4 + 4 + 8 + 8 + 1000);
+        assert_eq!(record[18..26], *format!("{key:08}").as_bytes());
+    }
+    // And as a map.
+    let keys: String = (0..count).map(|key| format!("_{key:08}\t\n")).collect();
+    client.send(&call("get_bulk", &keys));
+    let (status, body) = answer(&mut client);
+    assert_eq!((status, body.len()), (200, 20_000 * 1011 + b"num\t20000\n".len()));
+}
+
+#[test]
+fn requests_cut_anywhere_are_the_same_requests() {
+    let server = Running::start(Options { database: named("%"), ..kyoto() });
+    let binary = [
+        &[0xB8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1][..],
+        &[0x7F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, b'b', b'1'],
+        &[0xBA, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, b'b'],
+    ]
+    .concat();
+    let requests = [
+        &b"PUT /r HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"[..],
+        &binary,
+        &call("get", "key\tr\n"),
+        b"GET /b HTTP/1.1\r\n\r\n",
+        &call("match_prefix", "prefix\t\n"),
+    ]
+    .concat();
+    let expect = |client: &mut Client| {
+        assert_eq!(answer(client), (201, vec![]));
+        client.expect(&[0xB8, 0, 0, 0, 1]);
+        client
+            .expect(&[0xBA, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF]);
+        client.expect(b"b1");
+        assert_eq!(answer(client), (200, b"value\tabc\n".to_vec()));
+        assert_eq!(answer(client), (200, b"1".to_vec()));
+        assert_eq!(answer(client), (200, b"_b\t0\n_r\t1\nnum\t2\n".to_vec()));
+    };
+    let mut client = server.connect();
+    for cut in 0..requests.len() {
+        client.send(&requests[..cut]);
+        client.send(&requests[cut..]);
+        expect(&mut client);
+    }
+    requests.iter().for_each(|&byte| client.send(&[byte]));
+    expect(&mut client);
+    // What has been asked for whole is answered to who sends no more.
+    client.send(&requests);
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    expect(&mut client);
+    assert_eq!(client.rest(), b"");
+}
+
+#[test]
+fn garbage_does_no_harm() {
+    let server = Running::start(Options { database: named("%"), ..kyoto() });
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let whole = [
+        &b"POST /rpc/set?key=k&value=v HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"[..],
+        b"GET /k HTTP/1.1\r\n\r\n",
+        b"\xB8\0\0\0\0\0\0\0\x01\0\0\0\0\0\x01\0\0\0\x01\x7f\xff\xff\xff\xff\xff\xff\xff\x62\x31",
+        b"\xBA\0\0\0\0\0\0\0\x01\0\0\0\0\0\x01b\xB4\0\0\0\0\0\0\0\x01\0\0\0\x01a\0\0\0\0\0\0\0\0",
+        &call("cur_jump", "CUR\t1\nkey\ta\n"),
+    ];
+    for _ in 0..400 {
+        let mut input: Vec<u8> =
+            (0..random.usize(1..4)).flat_map(|_| whole[random.usize(..whole.len())]).copied().collect();
+        for _ in 0..random.usize(..4) {
+            let at = random.usize(..input.len());
+            match random.u8(..3) {
+                0 => input[at] = random.u8(..),
+                1 => input.insert(at, random.u8(..)),
+                _ => input.truncate(at.max(1)),
+            }
+        }
+        let mut stream = TcpStream::connect(server.addresses[0]).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let _ = stream.write_all(&input);
+        let _ = stream.shutdown(Shutdown::Write);
+        let mut answer = Vec::new();
+        match stream.read_to_end(&mut answer) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                panic!("seed {seed}: it hangs on {}", input.escape_ascii());
+            }
+            _ => {}
+        }
+    }
+    let mut client = server.connect();
+    assert_eq!(ask(&mut client, "void", "").0, 200);
+    eventually("all are gone", || reported(&mut client, "serv_conn_count") == 1);
+}
+
+#[test]
+fn cursors_are_bounded_and_end_with_their_connection() {
+    let server = Running::start(Options { database: named("%"), ..kyoto() });
+    let mut client = server.connect();
+    store_many(&mut client, 0..10, b"v");
+    for number in 0..1024 {
+        assert_eq!(ask(&mut client, "cur_jump", &format!("CUR\t{number}\n")).0, 200);
+    }
+    let (status, body) = ask(&mut client, "cur_jump", "CUR\t1024\n");
+    assert_eq!((status, &*body), (400, "ERROR\tthis connection has too many cursors\n"));
+    assert_eq!(ask(&mut client, "cur_delete", "CUR\t3\n").0, 200);
+    assert_eq!(ask(&mut client, "cur_jump", "CUR\t1024\n").0, 200);
+    // Another's are its own.
+    let mut other = server.connect();
+    assert_eq!(ask(&mut other, "cur_get_key", "CUR\t5\n").0, 450);
+}
+
+#[test]
+fn memcached_and_kyoto_share_a_port_and_its_records() {
+    let server = Running::start(watched());
+    let (mut text, mut kyoto) = (server.connect(), server.connect());
+    text.set(b"k", b"memcached");
+    assert_eq!(ask(&mut kyoto, "get", "key\tk\n").1, "value\tmemcached\n");
+    assert_eq!(ask(&mut kyoto, "set", "key\tk\nvalue\tkyoto\n").0, 200);
+    text.expect_value(b"k", b"kyoto");
+    // A key that begins with a method is none.
+    text.send(b"get GET\r\n");
+    text.expect(b"END\r\n");
+    kyoto.send(b"GET /k HTTP/1.1\r\n\r\n");
+    assert_eq!(answer(&mut kyoto), (200, b"kyoto".to_vec()));
+    // Both are counted.
+    assert_eq!(page(&server, "todana_kyoto_requests_total{kind=\"call\"}"), 2);
+    assert_eq!(page(&server, "todana_kyoto_requests_total{kind=\"rest\"}"), 1);
+    assert_eq!(page(&server, "todana_kyoto_commands_total{command=\"get\",status=\"hit\"}"), 2);
+    assert!(page(&server, "todana_kyoto_read_bytes_total") > 100);
+    assert_eq!(text.stat("cmd_get"), "4");
+}
+
+#[test]
+fn where_clients_have_to_log_in_kyoto_is_not_spoken() {
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("users");
+    std::fs::write(&users, "alice:secret\n").unwrap();
+    use todana_server::Authentication::{Passwords, Sasl, Text};
+    for authentication in [Passwords(users.clone()), Sasl(users.clone()), Text(users.clone())] {
+        let server = Running::start(Options { authentication: authentication.clone(), ..kyoto() });
+        for request in
+            [&b"GET /k HTTP/1.1\r\n\r\n"[..], &call("set", "key\tk\nvalue\tv\n"), b"\xB8\0\0\0\0\0\0\0\0"]
+        {
+            let mut client = server.connect();
+            client.send(request);
+            client.stream.shutdown(Shutdown::Write).unwrap();
+            let answer = client.rest();
+            assert!(!answer.starts_with(b"HTTP") && !answer.starts_with(b"\xB8"), "{authentication:?}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What Kyoto Tycoon's clients may take of a server's memory. The memory is that of the process, so each test is alone in it.
+
+mod kyoto_client;
+mod running;
+
+use kyoto_client::{answer, ask, call, kyoto, reported, store_many, until_waiting, watched};
+use running::{Client, Running};
+use std::sync::{Mutex, PoisonError};
+use todana_server::Options;
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Bar: other requests are unharmed, and memory stays within 10 MB.
+#[test]
+fn a_thousand_wait_while_others_are_served() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = Running::start(Options { connections_max: 1100, threads: 2, ..watched() });
+    let mut other = server.connect();
+    let resident = |other: &mut Client| reported(other, "sys_mem_rss");
+    // Once, so that what is needed but once is there.
+    store_many(&mut other, 0..1000, b"v");
+    let before = resident(&mut other);
+    let mut waiting: Vec<Client> = (0..1000).map(|_| server.connect()).collect();
+    for (number, client) in waiting.iter_mut().enumerate() {
+        let name = if number % 2 == 0 { "even" } else { "odd" };
+        client.send(&call("get", &format!("key\t{number:08}\nWAIT\t{name}\nWAITTIME\t1000\n")));
+    }
+    until_waiting(&server, 1000);
+    let grown = resident(&mut other).saturating_sub(before);
+    println!(
+        "1000 connections that wait: {:.2} MB more (both ends of each in this process)",
+        grown as f64 / 1e6
+    );
+    for key in 0..1000 {
+        assert_eq!(ask(&mut other, "get", &format!("key\t{key:08}\n")), (200, "value\tv\n".into()));
+    }
+    assert_eq!(ask(&mut other, "void", "SIGNAL\teven\nSIGNALBROAD\t\n").1, "SIGNALED\t500\n");
+    waiting
+        .iter_mut()
+        .step_by(2)
+        .for_each(|client| assert_eq!(answer(client), (200, b"value\tv\n".to_vec())));
+    for left in (1..=500).rev() {
+        assert_eq!(ask(&mut other, "void", "SIGNAL\todd\n").1, format!("SIGNALED\t{left}\n"));
+    }
+    let mut odd = waiting.iter_mut().skip(1).step_by(2);
+    odd.by_ref().for_each(|client| assert_eq!(answer(client), (200, b"value\tv\n".to_vec())));
+    // The clients' own buffers of 8 KiB each are counted, too.
+    assert!(grown < (10 << 20) + (8 << 20), "{grown}");
+}
+
+#[test]
+fn an_answer_that_is_too_large_is_an_error() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // A quarter of the limit is what connections may keep.
+    let server = Running::start(Options { memory_limit_mib: 128, ..kyoto() });
+    let mut client = server.connect();
+    store_many(&mut client, 0..80, &vec![b'v'; 500_000]);
+    let keys: String = (0..80).map(|key| format!("_{key:08}\t\n")).collect();
+    let (status, body) = ask(&mut client, "get_bulk", &keys);
+    assert_eq!((status, &*body), (500, "ERROR\tDB: 9: system error: the answer is larger than it may be\n"));
+    assert_eq!(ask(&mut client, "get_bulk", "_00000000\t\n").0, 200);
+    let mut request = vec![0xBA, 0, 0, 0, 0, 0, 0, 0, 80];
+    for key in 0..80 {
+        request.extend([0, 0, 0, 0, 0, 8]);
+        request.extend(format!("{key:08}").as_bytes());
+    }
+    client.send(&request);
+    assert_eq!(client.rest(), [0xBF]);
+}

@@ -1,0 +1,279 @@
+//! The transcripts of `tests/transcripts/kyoto`: what Kyoto Tycoon's clients send and what must come back, as data, over sockets.
+//! Their format is described in `tests/transcripts/README.md`.
+//!
+//! Each file is played against each kind of database that it names, its input whole and byte by byte.
+
+mod running;
+
+use running::{Client, Running, options};
+use std::fmt::Write as _;
+use std::io::Read;
+use std::path::Path;
+use todana::Name;
+use todana_server::{Further, Options};
+
+/// One step of a transcript.
+#[derive(Debug, Default)]
+struct Step {
+    line: usize,
+    input: Vec<u8>,
+    expected: Vec<Expected>,
+    closes: bool,
+}
+
+/// What must come back.
+#[derive(Debug)]
+enum Expected {
+    /// An answer of HTTP.
+    Answer { status: u16, headers: Vec<(String, String)>, absent: Vec<String>, body: Vec<u8>, is_head: bool },
+    /// Bytes of the binary protocol.
+    Bytes(Vec<u8>),
+}
+
+#[derive(Debug)]
+struct Transcript {
+    /// The first database, by its names, one at a time.
+    databases: Vec<String>,
+    options: Options,
+    steps: Vec<Step>,
+}
+
+/// Text with `\r \n \t \\ \xHH` and `\{N*x}`.
+fn bytes(text: &str, place: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        rest = &rest[first.len_utf8()..];
+        if first != '\\' {
+            bytes.extend_from_slice(first.encode_utf8(&mut [0; 4]).as_bytes());
+            continue;
+        }
+        let escape = rest.chars().next().unwrap_or_else(|| panic!("{place}: a lone backslash"));
+        rest = &rest[1..];
+        match escape {
+            'r' => bytes.push(b'\r'),
+            'n' => bytes.push(b'\n'),
+            't' => bytes.push(b'\t'),
+            '\\' => bytes.push(b'\\'),
+            'x' => {
+                bytes.push(u8::from_str_radix(&rest[..2], 16).unwrap_or_else(|_| panic!("{place}: bad \\x")));
+                rest = &rest[2..];
+            }
+            '{' => {
+                let (repeated, behind) =
+                    rest.split_once('}').unwrap_or_else(|| panic!("{place}: \\{{ without }}"));
+                let (count, what) = repeated.split_once('*').unwrap_or_else(|| panic!("{place}: \\{{N*x}}"));
+                bytes.extend(what.repeat(count.parse().unwrap()).bytes());
+                rest = behind;
+            }
+            other => panic!("{place}: unknown escape {other:?}"),
+        }
+    }
+    bytes
+}
+
+fn hex(text: &str, place: &str) -> Vec<u8> {
+    let digits: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    assert!(digits.len().is_multiple_of(2) && digits.is_ascii(), "{place}: not so many digits");
+    let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16);
+    (0..digits.len()).step_by(2).map(|at| byte(at).unwrap_or_else(|_| panic!("{place}: no digits"))).collect()
+}
+
+fn parse(name: &str, text: &str) -> Transcript {
+    let mut transcript = Transcript { databases: Vec::new(), options: options(), steps: Vec::new() };
+    transcript.options.kyoto = true;
+    transcript.options.threads = 2;
+    let mut step: Option<Step> = None;
+    for (index, line) in text.lines().enumerate() {
+        let place = format!("{name}:{}", index + 1);
+        let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let takes_input =
+            |step: &Option<Step>| step.as_ref().is_none_or(|step| step.expected.is_empty() && !step.closes);
+        if kind.is_empty() || !takes_input(&step) && matches!(kind, ">" | "#>" | "call") {
+            transcript.steps.extend(step.take());
+        }
+        match kind {
+            "" | "#" => {}
+            "=" => match rest.split_once(' ').unwrap_or((rest, "")) {
+                ("db", names) => transcript.databases.extend(names.split(' ').map(str::to_string)),
+                ("further", name) => {
+                    let name = Name::parse(name).unwrap();
+                    transcript.options.further.push(Further { name, data: None });
+                }
+                ("-F", _) => transcript.options.flush_allowed = false,
+                ("-X", _) => transcript.options.dump_allowed = false,
+                ("pages", _) => transcript.options.kyoto_pages_allowed = true,
+                (other, _) => panic!("{place}: unknown option {other}"),
+            },
+            _ => {
+                let step = step.get_or_insert_with(|| Step { line: index + 1, ..Step::default() });
+                match kind {
+                    ">" => step.input.extend(bytes(rest, &place)),
+                    "#>" => step.input.extend(hex(rest, &place)),
+                    "call" => {
+                        let (name, map) = rest.split_once(' ').unwrap_or((rest, ""));
+                        let body = bytes(map, &place);
+                        let head = format!(
+                            "POST /rpc/{name} HTTP/1.1\r\nContent-Type: text/tab-separated-values\r\nContent-Length: {}\r\n\r\n",
+                            body.len()
+                        );
+                        step.input.extend([head.as_bytes(), &body].concat());
+                    }
+                    "<" => {
+                        let (status, body) = rest.split_once(' ').unwrap_or((rest, ""));
+                        step.expected.push(Expected::Answer {
+                            status: status.parse().unwrap_or_else(|_| panic!("{place}: no status")),
+                            headers: Vec::new(),
+                            absent: Vec::new(),
+                            body: bytes(body, &place),
+                            is_head: false,
+                        });
+                    }
+                    "#<" => step.expected.push(Expected::Bytes(hex(rest, &place))),
+                    "+" | "-" | "head" => {
+                        let Some(Expected::Answer { headers, absent, is_head, .. }) =
+                            step.expected.last_mut()
+                        else {
+                            panic!("{place}: a header of nothing");
+                        };
+                        match kind {
+                            "head" => *is_head = true,
+                            "-" => absent.push(rest.to_ascii_lowercase()),
+                            _ => {
+                                let (name, value) =
+                                    rest.split_once(": ").unwrap_or_else(|| panic!("{place}: no header"));
+                                headers.push((name.to_string(), value.to_string()));
+                            }
+                        }
+                    }
+                    "!" => step.closes = true,
+                    _ => panic!("{place}: what is {line:?}?"),
+                }
+            }
+        }
+    }
+    transcript.steps.extend(step);
+    transcript
+}
+
+/// An answer of HTTP, as it has come.
+struct Answer {
+    status: u16,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+fn read_answer(client: &mut Client, is_head: bool) -> Result<Answer, String> {
+    let line = client.line();
+    let status = line.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
+    let status = status.ok_or_else(|| format!("no answer: {line:?}"))?;
+    let mut headers = Vec::new();
+    loop {
+        let line = client.line();
+        let header = line.strip_suffix("\r\n").ok_or_else(|| format!("no end of a line: {line:?}"))?;
+        if header.is_empty() {
+            break;
+        }
+        let (name, value) = header.split_once(": ").ok_or_else(|| format!("no header: {header:?}"))?;
+        headers.push((name.to_string(), value.to_string()));
+    }
+    let len = headers.iter().find(|(name, _)| name == "Content-Length");
+    let len = len.map_or(0, |(_, len)| len.parse().unwrap());
+    let body = client.take(if is_head { 0 } else { len });
+    Ok(Answer { status, headers, body })
+}
+
+/// Plays a step; what is wrong with what comes back, or nothing.
+fn play(client: &mut Client, step: &Step, by_bytes: bool, port: u16) -> Result<(), String> {
+    if by_bytes && step.input.len() < 2000 {
+        step.input.iter().for_each(|&byte| client.send(&[byte]));
+    } else {
+        client.send(&step.input);
+    }
+    for expected in &step.expected {
+        match expected {
+            Expected::Bytes(expected) => {
+                let came = client.take(expected.len());
+                if came != *expected {
+                    return Err(format!("{} where {} is due", came.escape_ascii(), expected.escape_ascii()));
+                }
+            }
+            Expected::Answer { status, headers, absent, body, is_head } => {
+                let came = read_answer(client, *is_head)?;
+                let mut wrong = String::new();
+                if came.status != *status {
+                    let _ = write!(wrong, "{} where {status} is due; ", came.status);
+                }
+                if came.body != *body {
+                    let _ =
+                        write!(wrong, "{} where {} is due; ", came.body.escape_ascii(), body.escape_ascii());
+                }
+                for (name, value) in headers {
+                    let value = value.replace("$PORT", &port.to_string());
+                    if !came.headers.iter().any(|header| *header == (name.clone(), value.clone())) {
+                        let _ = write!(wrong, "no {name}: {value} in {:?}; ", came.headers);
+                    }
+                }
+                for name in absent {
+                    if came.headers.iter().any(|(header, _)| header.eq_ignore_ascii_case(name)) {
+                        let _ = write!(wrong, "there is a {name}; ");
+                    }
+                }
+                if !wrong.is_empty() {
+                    return Err(wrong);
+                }
+            }
+        }
+    }
+    if step.closes {
+        let mut rest = Vec::new();
+        // A reset tells as much.
+        let _ = client.stream.read_to_end(&mut rest);
+        if !rest.is_empty() {
+            return Err(format!("{} where it is to be closed", rest.escape_ascii()));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_transcript_holds() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/transcripts/kyoto");
+    let mut paths: Vec<_> =
+        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let (mut failures, mut steps) = (Vec::new(), 0);
+    for path in &paths {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(path).unwrap();
+        for (database, by_bytes) in
+            parse(&name, &text).databases.iter().flat_map(|database| [(database, false), (database, true)])
+        {
+            let Transcript { mut options, steps: all, .. } = parse(&name, &text);
+            options.database = Some(Name::parse(database).unwrap());
+            let server = Running::start(options);
+            let port = server.addresses[0].port();
+            let mut client = server.connect();
+            for step in &all {
+                steps += 1;
+                if let Err(wrong) = play(&mut client, step, by_bytes, port) {
+                    let how = if by_bytes { "byte by byte" } else { "whole" };
+                    failures.push(format!("{name}:{} on {database}, {how}: {wrong}", step.line));
+                    break;
+                }
+                if step.closes {
+                    client = server.connect();
+                }
+            }
+            // Nothing more has come.
+            client.send(b"POST /rpc/void HTTP/1.1\r\nConnection: close\r\n\r\n");
+            let last = client.rest();
+            if failures.is_empty() && !last.starts_with(b"HTTP/1.1 200 OK\r\n") {
+                failures.push(format!("{name} on {database}: more came: {}", last.escape_ascii()));
+            }
+        }
+    }
+    println!("{} transcripts, {steps} steps", paths.len());
+    assert!(paths.len() >= 8, "the transcripts are there");
+    assert!(failures.is_empty(), "{} fail:\n{}", failures.len(), failures.join("\n"));
+}
