@@ -14,6 +14,7 @@ mod dump;
 mod failure;
 mod generate;
 mod interruption;
+mod kyoto;
 mod layers;
 mod log;
 mod memcached;
@@ -28,7 +29,7 @@ mod verify;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use failure::Failure;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 use todana::tsv;
 
@@ -95,9 +96,9 @@ enum Command {
     /// Measure a server: throughput, latency, memory; or compare two
     #[command(after_help = bench::AFTER_HELP)]
     Bench(Box<bench::Arguments>),
-    /// Run in place of memcached, with memcached's options
+    /// Run in place of memcached, or of Kyoto Tycoon's server, with its options
     #[command(
-        after_help = "Examples:\n  todana as memcached --help\n  todana as memcached -m 1024 -u nobody\n\nA symbolic link of that name to the executable does the same:\n  ln -s todana memcached; ./memcached -m 1024 -u nobody"
+        after_help = "Examples:\n  todana as memcached --help\n  todana as memcached -m 1024 -u nobody\n  todana as ktserver --help\n\nA symbolic link of that name to the executable does the same:\n  ln -s todana memcached; ./memcached -m 1024 -u nobody"
     )]
     As {
         /// The program
@@ -125,18 +126,34 @@ enum Command {
 enum Program {
     /// memcached, with the version that clients know
     Memcached,
+    /// Kyoto Tycoon's server
+    Ktserver,
 }
 
-/// The words for memcached, if it is called by that name, and what to call it in messages.
-fn as_memcached() -> Option<(OsString, Vec<OsString>)> {
+/// Runs a program by its own options.
+type Run = fn(&OsStr, Vec<OsString>) -> ExitCode;
+
+/// Which program it is called as, by what to call it in messages, and its words.
+fn as_program() -> Option<(Run, OsString, Vec<OsString>)> {
     let mut words = std::env::args_os();
     let program = words.next()?;
-    if memcached::is_name(&program) {
-        return Some((program, words.collect()));
+    let of_name = |name: &OsStr| -> Option<Run> {
+        if memcached::is_name(name) {
+            Some(memcached::run)
+        } else if kyoto::is_name(name) {
+            Some(kyoto::run)
+        } else {
+            None
+        }
+    };
+    if let Some(run) = of_name(&program) {
+        return Some((run, program, words.collect()));
     }
     // Before clap, which would take `-h` and `-V` for its own.
-    let named = words.next()? == "as" && words.next()? == "memcached";
-    named.then(|| ("memcached".into(), words.collect()))
+    let named = words.next().filter(|word| word == "as").and_then(|_| words.next())?;
+    let known = ["memcached", "ktserver"].iter().any(|known| named == *known);
+    let run = of_name(&named).filter(|_| known)?;
+    Some((run, named, words.collect()))
 }
 
 /// Says where the server's options go, to whoever gives them to the program itself.
@@ -195,8 +212,8 @@ fn run() -> Result<(), Failure> {
 }
 
 fn main() -> ExitCode {
-    if let Some((program, words)) = as_memcached() {
-        return memcached::run(&program, words);
+    if let Some((run, program, words)) = as_program() {
+        return run(&program, words);
     }
     match run() {
         Ok(()) => ExitCode::SUCCESS,

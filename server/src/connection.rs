@@ -234,6 +234,12 @@ impl Connection {
         }
     }
 
+    /// It speaks Kyoto Tycoon's protocols, whatever it begins with.
+    pub(crate) fn speak_kyoto(&mut self) {
+        self.is_introduced = true;
+        self.kyoto = Some(Box::default());
+    }
+
     /// A turn begins: what is said in it goes on with a reply that has begun to leave, or does not.
     #[inline]
     pub(crate) fn begin_turn(&mut self) {
@@ -275,6 +281,11 @@ impl Connection {
     /// Bytes of a request that is not whole yet.
     pub(crate) fn input_len(&self) -> usize {
         self.input.len() - self.input_at
+    }
+
+    /// A part of a request has come, and the rest is to.
+    pub(crate) fn is_amid_request(&self) -> bool {
+        self.upload.is_some() || self.input_len() > 0
     }
 
     /// There is something to look at before anything is read.
@@ -377,10 +388,7 @@ impl Connection {
         let mut is_unsure = false;
         if !self.is_introduced && self.choice == Choice::Auto && service.speaks_kyoto() {
             match kyoto::begins(data) {
-                Beginning::Kyoto => {
-                    self.is_introduced = true;
-                    self.kyoto = Some(Box::default());
-                }
+                Beginning::Kyoto => self.speak_kyoto(),
                 Beginning::Unsure => is_unsure = true,
                 Beginning::Other => {}
             }

@@ -34,6 +34,7 @@ mod kyoto;
 mod ledger;
 mod listener;
 mod listing;
+mod log_file;
 mod logging;
 mod login;
 mod observers;
@@ -60,10 +61,14 @@ mod worker;
 
 pub use admin::AdminError;
 pub use handle::Handle;
+pub use kyoto::VERSION as KYOTO_VERSION;
 pub use listener::{ListenError, Transport};
+pub use log_file::{LogFile, LogKinds, LogWriter};
 pub use logging::{LogFormat, init_logging};
 pub use login::{LoginError, password_line};
-pub use options::{AdminOptions, Authentication, DataPlace, Further, Options, OptionsError};
+pub use options::{
+    AdminOptions, Authentication, CompatiblePort, DataPlace, Further, Kyoto, Options, OptionsError,
+};
 pub use server::Server;
 pub use signals::serve;
 pub use tls::{Tls, TlsError, TlsOptions};

@@ -27,6 +27,27 @@ pub enum Authentication {
     Text(PathBuf),
 }
 
+/// Where Kyoto Tycoon's protocols are spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kyoto {
+    /// Nowhere: connections that begin with them are closed, as memcached does.
+    #[default]
+    Off,
+    /// At memcached's ports, where clients need not log in; a connection's first bytes tell.
+    Beside,
+    /// Nothing else is spoken, but at addresses that say what by `proto[...]:`.
+    Only,
+}
+
+/// How memcached is spoken in the manner of Kyoto Tycoon's plug-in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompatiblePort {
+    /// Flags are kept, as four bytes behind the value, where Kyoto Tycoon's clients see them; otherwise they are dropped.
+    pub keeps_flags: bool,
+    /// Its clients may change nothing.
+    pub is_read_only: bool,
+}
+
 /// What a server can be told. The names are memcached's where it has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -57,6 +78,8 @@ pub struct Options {
     pub connections_refused: bool,
     /// Seconds after which an unused TCP connection is closed; 0 for never.
     pub idle_timeout_s: u32,
+    /// Connections may be unused for as long as they like between requests, so that only the rest of a request has to come in time.
+    pub idle_between_requests: bool,
     /// Worker threads.
     pub threads: usize,
     /// The largest item in bytes, by memcached's size rule.
@@ -86,8 +109,12 @@ pub struct Options {
     pub negative_is_sliding: bool,
     /// Takes commands that are for tests: `debugtime` (`-o debug_commands`).
     pub debug_commands: bool,
-    /// Kyoto Tycoon's protocols are spoken at the same ports, where clients need not log in; false closes on them, as memcached does.
-    pub kyoto: bool,
+    /// Where Kyoto Tycoon's protocols are spoken.
+    pub kyoto: Kyoto,
+    /// With [`Kyoto::Only`]: at addresses with `proto[...]:` memcached is spoken as Kyoto Tycoon's plug-in does.
+    pub kyoto_plugin: Option<CompatiblePort>,
+    /// Kyoto Tycoon's clients may change nothing.
+    pub read_only: bool,
     /// The directory of the commands that Kyoto Tycoon's `synchronize` may run; `None`: none.
     pub kyoto_commands: Option<PathBuf>,
     /// Web pages may send requests of Kyoto Tycoon's, whatever site they are of; false refuses what browsers mark as such.
@@ -178,6 +205,7 @@ impl Default for Options {
             connections_max: 1024,
             connections_refused: true,
             idle_timeout_s: 0,
+            idle_between_requests: false,
             threads: 4,
             item_size_max: 1 << 20,
             verbosity: 0,
@@ -191,7 +219,9 @@ impl Default for Options {
             tls: None,
             negative_is_sliding: false,
             debug_commands: false,
-            kyoto: false,
+            kyoto: Kyoto::Off,
+            kyoto_plugin: None,
+            read_only: false,
             kyoto_commands: None,
             kyoto_pages_allowed: false,
             emulate_full: false,

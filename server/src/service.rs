@@ -8,6 +8,7 @@ use crate::kyoto::{Executor, Session};
 use crate::listing::{Listing, Walk};
 use crate::logging::set_verbosity;
 use crate::login::{Decided, Login, Outcome};
+use crate::options::Kyoto;
 use crate::output::Output;
 use crate::shared::Shared;
 use crate::statistics;
@@ -88,7 +89,7 @@ impl Execute for Service {
 
     fn speaks_kyoto(&self) -> bool {
         // Its clients cannot say who they are.
-        self.shared.options.kyoto && !self.shared.logins.are_wanted()
+        self.shared.options.kyoto == Kyoto::Beside && !self.shared.logins.are_wanted()
     }
 
     fn converse(

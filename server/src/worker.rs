@@ -9,6 +9,7 @@ use crate::kyoto::Ticket;
 use crate::ledger::Ledger;
 use crate::listener::Arrival;
 use crate::login::Decided;
+use crate::options::Kyoto;
 use crate::output::Output;
 use crate::service::Service;
 use crate::shared::Shared;
@@ -164,8 +165,12 @@ impl Worker {
             let entry = self.connections.vacant_entry();
             let token = Token(entry.key());
             let seat = self.shared.roster.enter(&mut stream, self.shared.clock.now().0);
+            let is_kyotos = choice.is_none() && self.shared.options.kyoto == Kyoto::Only;
             let choice = self.shared.choice(choice);
             let mut connection = Connection::new(stream, seat, choice);
+            if is_kyotos {
+                connection.speak_kyoto();
+            }
             connection.active_s = self.now_s;
             if let Err(error) = connection.stream.register(self.poll.registry(), token) {
                 tracing::warn!(%error, "cannot watch a new connection; it is closed");
@@ -194,13 +199,16 @@ impl Worker {
 
     /// Closes, without a word, what has not been used for too long, if it is time to look.
     fn close_idle(&mut self) {
+        let only_stalled = self.shared.options.idle_between_requests;
         let Some(idle) = &mut self.idle else { return };
         let now = self.shared.started.elapsed();
         if !idle.is_due(now) {
             return;
         }
-        let is_over =
-            |connection: &Connection| connection.is_idle() && idle.is_over(connection.active_s, now);
+        let is_over = |connection: &Connection| {
+            let is_meant = !only_stalled || connection.is_amid_request();
+            is_meant && connection.is_idle() && idle.is_over(connection.active_s, now)
+        };
         let over: Vec<usize> = self
             .connections
             .iter()

@@ -9,7 +9,12 @@ use todana_server::{Further, Options};
 fn start(first: &str, further: &[&str]) -> Running {
     let further = further.iter().map(|name| Further { name: Name::parse(name).unwrap(), data: None });
     let database = Some(Name::parse(first).unwrap());
-    Running::start(Options { kyoto: true, database, further: further.collect(), ..options() })
+    Running::start(Options {
+        kyoto: todana_server::Kyoto::Beside,
+        database,
+        further: further.collect(),
+        ..options()
+    })
 }
 
 fn bytes(hex: &str) -> Vec<u8> {

@@ -6,7 +6,7 @@ use super::listen::{Listen, ListenerTls};
 use super::refusal::{Refusal, SYSTEM};
 use super::settings::{Port, Protocol, Settings};
 use std::path::PathBuf;
-use todana_server::{Authentication, Choice, Options, TlsOptions};
+use todana_server::{Authentication, Choice, Kyoto, Options, TlsOptions};
 
 /// The variable that names the file of users for SASL, in memcached built for that.
 const PASSWORDS_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
@@ -53,7 +53,10 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
         shutdown_allowed: settings.shutdown_allowed,
         tls: tls(settings)?,
         negative_is_sliding: settings.extended.negative_expiry == NegativeExpiry::Sliding,
-        kyoto: false,
+        kyoto: Kyoto::Off,
+        kyoto_plugin: None,
+        read_only: false,
+        idle_between_requests: false,
         debug_commands: settings.extended.debug_commands,
         emulate_full: settings.extended.emulate_full,
         dump_allowed: settings.dump_allowed,
@@ -279,7 +282,10 @@ mod tests {
                 shutdown_allowed: true,
                 tls: None,
                 negative_is_sliding: true,
-                kyoto: false,
+                kyoto: Kyoto::Off,
+                kyoto_plugin: None,
+                read_only: false,
+                idle_between_requests: false,
                 debug_commands: true,
                 emulate_full: true,
                 dump_allowed: false,

@@ -5,8 +5,8 @@ use super::values::{Extended, Format, Protocol, TlsVersion};
 use std::path::PathBuf;
 use std::time::Duration;
 use todana_server::{
-    AdminOptions, Authentication, CheckpointOptions, Choice, DataPlace, Further, Kind, LogFormat, Name,
-    Options, TlsOptions,
+    AdminOptions, Authentication, CheckpointOptions, Choice, DataPlace, Further, Kind, Kyoto, LogFormat,
+    Name, Options, TlsOptions,
 };
 
 impl Arguments {
@@ -50,7 +50,7 @@ impl Arguments {
             tls,
             admin,
             negative_is_sliding: negative.next_back() == Some(Extended::NegativeIsSliding),
-            kyoto: true,
+            kyoto: Kyoto::Beside,
             debug_commands: self.extended.contains(&Extended::DebugCommands),
             emulate_full: self.extended.contains(&Extended::EmulateFull),
             dump_allowed: !self.disable_dumping,

@@ -16,9 +16,10 @@ impl Scope {
         if let Some(record) = &piece.record
             && !progress.has_failed
         {
-            match self.apply(piece.operation, record, &mut progress.found) {
-                Ok(is_hit) => progress.hits += u32::from(is_hit),
-                Err(_) => progress.has_failed = true,
+            let is_refused = self.is_read_only() && piece.operation != BulkOperation::Get;
+            match (!is_refused).then(|| self.apply(piece.operation, record, &mut progress.found)) {
+                Some(Ok(is_hit)) => progress.hits += u32::from(is_hit),
+                Some(Err(_)) | None => progress.has_failed = true,
             }
             // Its number of hits goes before it, so it is held until the last.
             progress.has_failed |= progress.found.len() > self.answer_max;

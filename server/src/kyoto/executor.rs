@@ -339,6 +339,12 @@ impl Scope {
         &self.shared.workers[self.worker].kyoto
     }
 
+    /// Clients may change nothing.
+    #[inline]
+    pub(super) fn is_read_only(&self) -> bool {
+        self.shared.options.read_only
+    }
+
     pub(super) fn now(&self) -> u64 {
         self.shared.clock.now().0
     }

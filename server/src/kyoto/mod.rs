@@ -41,4 +41,4 @@ pub(crate) use session::Session;
 pub(crate) use signals::{Signals, Ticket};
 
 /// What clients are told: they choose what they ask by the original's.
-pub(crate) const VERSION: &str = "0.9.56";
+pub const VERSION: &str = "0.9.56";

@@ -9,9 +9,6 @@ use todana::kyoto::{Kyoto, Origin};
 use todana_core::{Error, Result as Outcome};
 use todana_protocol::kyoto::{self, Call, Failure, Procedure, Trouble, expiry, number};
 
-/// Where a call stores, its key and value, and their time.
-type ToStore<'r, 'c> = (Kyoto<&'r Reach>, &'c [u8], &'c [u8], u64);
-
 /// How a procedure ends that has not answered yet.
 pub(super) type Ended = Result<(), Failure<'static>>;
 
@@ -47,6 +44,28 @@ fn origin<T, U>(origin: kyoto::Origin<T>, make: impl FnOnce(T) -> U) -> Origin<U
     }
 }
 
+/// Whether it may change a record.
+fn changes(procedure: Procedure) -> bool {
+    matches!(
+        procedure,
+        Procedure::Set
+            | Procedure::Add
+            | Procedure::Replace
+            | Procedure::Append
+            | Procedure::Increment
+            | Procedure::IncrementDouble
+            | Procedure::Cas
+            | Procedure::Remove
+            | Procedure::Seize
+            | Procedure::SetBulk
+            | Procedure::RemoveBulk
+            | Procedure::Clear
+            | Procedure::CursorSetValue
+            | Procedure::CursorRemove
+            | Procedure::CursorSeize
+    )
+}
+
 impl Scope {
     /// Executes a call and answers it.
     pub(super) fn procedure(
@@ -59,6 +78,9 @@ impl Scope {
         let Some(procedure) = call.procedure else {
             return answer.failed(Failure::NoSuchProcedure(call.name));
         };
+        if self.is_read_only() && changes(procedure) {
+            return answer.failed(Failure::Database(Trouble::NoPermission));
+        }
         let ended = match procedure {
             Procedure::Get => self.get(call, answer),
             Procedure::Set => self.set(call, answer),

@@ -30,6 +30,9 @@ impl Scope {
             return Ok(());
         }
         let records = records(self.reach(rest.target)?);
+        if self.is_read_only() && rest.action != RestAction::Get {
+            return Err(Failure::Database(Trouble::NoPermission));
+        }
         let counters = self.counters();
         match rest.action {
             RestAction::Get => {

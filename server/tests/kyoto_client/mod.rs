@@ -7,10 +7,10 @@ use crate::running::{Client, Running, eventually, options};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use todana::Name;
-use todana_server::{AdminOptions, Options};
+use todana_server::{AdminOptions, Kyoto, Options};
 
 pub(crate) fn kyoto() -> Options {
-    Options { kyoto: true, threads: 1, ..options() }
+    Options { kyoto: Kyoto::Beside, threads: 1, ..options() }
 }
 
 pub(crate) fn named(name: &str) -> Option<Name> {

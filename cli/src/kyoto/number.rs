@@ -1,0 +1,44 @@
+//! Numbers as Kyoto Tycoon's options have them, but all of them: what stands behind one is an error here.
+
+/// A whole number, with k, m, g or t behind it for multiples by 1024, in either case.
+pub(super) fn whole(text: &str) -> Option<i64> {
+    let text = text.trim();
+    let shift = match text.bytes().last()?.to_ascii_lowercase() {
+        b'k' => 10,
+        b'm' => 20,
+        b'g' => 30,
+        b't' => 40,
+        _ => return text.parse().ok(),
+    };
+    text[..text.len() - 1].trim_end().parse::<i64>().ok()?.checked_mul(1 << shift)
+}
+
+/// A real number, not less than 0.
+pub(super) fn seconds(text: &str) -> Option<f64> {
+    text.trim().parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suffixes_are_multiples() {
+        for (text, number) in
+            [("5", 5), (" 256m", 256 << 20), ("1K", 1024), ("-1", -1), ("2 g", 2 << 30), ("1t", 1 << 40)]
+        {
+            assert_eq!(whole(text), Some(number), "{text:?}");
+        }
+        for text in ["", "m", "5x", "1.5", "99999999999999999999", "9999999999t"] {
+            assert_eq!(whole(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn times_are_real_numbers() {
+        assert_eq!((seconds("0.04"), seconds("30")), (Some(0.04), Some(30.0)));
+        for text in ["", "x", "-1", "nan", "inf"] {
+            assert_eq!(seconds(text), None, "{text:?}");
+        }
+    }
+}

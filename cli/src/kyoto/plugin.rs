@@ -1,0 +1,109 @@
+//! The plug-in servers of `-plsv`: only memcached's is there, and it is known by the name of its file.
+
+use super::number;
+use std::path::Path;
+
+/// The file of the plug-in that serves memcached's clients. It is not looked at: what it does is built in.
+const MEMCACHED: &str = "ktplugservmemc.so";
+
+/// What memcached's plug-in is told by `-plex`.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Plugin {
+    /// `None` is all addresses.
+    pub(super) host: Option<String>,
+    /// `None`: the system chooses.
+    pub(super) port: Option<u16>,
+    /// Flags are kept behind the value (`opts=f`).
+    pub(super) keeps_flags: bool,
+    /// Nothing is written (`opts=r`).
+    pub(super) is_read_only: bool,
+    /// What was accepted and has no meaning here.
+    pub(super) notes: Vec<String>,
+}
+
+impl Plugin {
+    /// Takes both options apart. The error names the one that cannot be.
+    pub(super) fn read(file: &str, expression: &str) -> Result<Plugin, String> {
+        if Path::new(file).file_name().is_none_or(|name| name != MEMCACHED) {
+            return Err(format!(
+                "-plsv {file}: no plug-in can be loaded; {MEMCACHED}, which serves memcached's clients, is built in"
+            ));
+        }
+        let mut plugin = Plugin {
+            host: None,
+            port: Some(11211),
+            keeps_flags: false,
+            is_read_only: false,
+            notes: Vec::new(),
+        };
+        for word in expression.split('#').filter(|word| !word.is_empty()) {
+            let wrong = |what: &str| Err(format!("-plex {expression}: {word}: {what}"));
+            let Some((name, value)) = word.split_once('=') else {
+                return wrong("it is no NAME=VALUE");
+            };
+            match name {
+                "host" => plugin.host = Some(value.to_owned()).filter(|host| !host.is_empty()),
+                "port" => match number::whole(value).map(|port| (port, u16::try_from(port))) {
+                    Some((-1, _)) => plugin.port = None,
+                    Some((1.., Ok(port))) => plugin.port = Some(port),
+                    _ => return wrong("a port is 1 to 65535"),
+                },
+                "opts" | "options" => {
+                    for letter in value.chars() {
+                        match letter {
+                            'f' => plugin.keeps_flags = true,
+                            'r' => plugin.is_read_only = true,
+                            'q' => return wrong("queues (q) are not there yet"),
+                            _ => plugin.notes.push(format!("-plex: {letter} of {word} has no meaning here")),
+                        }
+                    }
+                }
+                "tout" | "timeout" | "th" | "thnum" | "qtout" | "qtimeout" => {
+                    if number::seconds(value).is_none() {
+                        return wrong("it is no number");
+                    }
+                    plugin.notes.push(format!("-plex: {word} has no meaning here"));
+                }
+                _ => plugin.notes.push(format!("-plex: {word} has no meaning here")),
+            }
+        }
+        Ok(plugin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_it_is_taken_apart() {
+        let plain = Plugin::read("ktplugservmemc.so", "").unwrap();
+        assert_eq!(
+            (plain.host, plain.port, plain.keeps_flags, plain.is_read_only),
+            (None, Some(11211), false, false)
+        );
+        let words = "host=127.0.0.1#port=12k#tout=5#th=4#opts=fr#qtout=10";
+        let full = Plugin::read("/usr/libexec/ktplugservmemc.so", words).unwrap();
+        assert_eq!((full.host.as_deref(), full.port), (Some("127.0.0.1"), Some(12288)));
+        assert!(full.keeps_flags && full.is_read_only);
+        assert_eq!(full.notes.len(), 3);
+        assert_eq!(Plugin::read("ktplugservmemc.so", "port=-1").unwrap().port, None);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_word() {
+        for (file, expression, named) in [
+            ("ktplugservvoid.so", "", "-plsv ktplugservvoid.so: "),
+            ("", "", "-plsv : "),
+            ("ktplugservmemc.so", "opts=fq", "opts=fq: queues"),
+            ("ktplugservmemc.so", "port=0", "port=0: "),
+            ("ktplugservmemc.so", "port=x", "port=x: "),
+            ("ktplugservmemc.so", "port=70000", "port=70000: "),
+            ("ktplugservmemc.so", "tout=soon", "tout=soon: "),
+            ("ktplugservmemc.so", "host", "host: "),
+        ] {
+            let error = Plugin::read(file, expression).unwrap_err();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! What the command line asks for, in Kyoto Tycoon's spelling.
+
+use super::plugin::Plugin;
+use super::{number, usage};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use todana_server::{LogKinds, Name};
+
+/// More threads than this are cut to it, as the original does with its own bound.
+const THREADS_MAX: i64 = 512;
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// A text is printed, and that is all.
+    Print(String),
+    Serve(Box<Settings>),
+}
+
+/// What a server is told.
+#[derive(Debug)]
+pub(super) struct Settings {
+    /// `None` is all addresses.
+    pub(super) host: Option<String>,
+    /// `None`: the system chooses.
+    pub(super) port: Option<u16>,
+    /// How long the rest of a request may take, in seconds.
+    pub(super) timeout_s: f64,
+    /// Worker threads, where their number is given.
+    pub(super) threads: Option<usize>,
+    /// `None` is standard output.
+    pub(super) log: Option<PathBuf>,
+    pub(super) log_kinds: LogKinds,
+    pub(super) databases: Vec<Name>,
+    pub(super) synchronization: Synchronization,
+    /// Nothing is written (`-ord`).
+    pub(super) is_read_only: bool,
+    pub(super) is_daemon: bool,
+    pub(super) pid_file: Option<PathBuf>,
+    /// Where the commands of `synchronize` lie.
+    pub(super) commands: PathBuf,
+    /// This server among those that replicate each other, where it is given.
+    pub(super) server_id: Option<u16>,
+    pub(super) update_log: Option<UpdateLog>,
+    pub(super) replication: Replication,
+    pub(super) snapshots: Option<Snapshots>,
+    pub(super) script: Option<PathBuf>,
+    pub(super) plugin: Option<Plugin>,
+    /// What was accepted and has no meaning here.
+    pub(super) notes: Vec<String>,
+}
+
+/// When what is written is on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Synchronization {
+    /// Before it is answered (`-oas`).
+    pub(super) is_immediate: bool,
+    /// So many seconds later (`-asi`).
+    pub(super) interval_s: Option<f64>,
+    /// That means the disk, not the kernel alone (`-ash`).
+    pub(super) is_hard: bool,
+}
+
+/// Where updates are logged, for replicas.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct UpdateLog {
+    pub(super) directory: PathBuf,
+    /// A file that has grown to so many bytes is followed by a new one.
+    pub(super) file_len_max: Option<u64>,
+    /// It is brought to disk so often, in seconds; `None`: when the kernel likes.
+    pub(super) sync_interval_s: Option<f64>,
+}
+
+/// How another server's updates are followed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Replication {
+    /// Host and port; `None`: nobody's, until somebody says so.
+    pub(super) master: Option<(String, u16)>,
+    /// Where the time stamp of the last update is kept.
+    pub(super) position: Option<PathBuf>,
+    /// In milliseconds.
+    pub(super) interval_ms: Option<f64>,
+}
+
+/// Snapshots that are made every now and then, and read back at the start.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Snapshots {
+    pub(super) directory: PathBuf,
+    pub(super) interval_s: f64,
+    pub(super) compression: Option<String>,
+}
+
+/// What was given, word by word.
+#[derive(Default)]
+struct Given {
+    host: Option<String>,
+    port: Option<i64>,
+    timeout_s: Option<f64>,
+    threads: Option<i64>,
+    log: Option<PathBuf>,
+    log_kinds: LogKinds,
+    synchronization: Synchronization,
+    is_read_only: bool,
+    is_daemon: bool,
+    pid_file: Option<PathBuf>,
+    commands: Option<PathBuf>,
+    server_id: Option<i64>,
+    update_log: Option<PathBuf>,
+    update_log_len: Option<i64>,
+    update_log_sync_s: Option<f64>,
+    master_host: Option<String>,
+    master_port: Option<i64>,
+    position: Option<PathBuf>,
+    replication_interval_ms: Option<f64>,
+    snapshots: Option<PathBuf>,
+    snapshot_interval_s: Option<f64>,
+    snapshot_compression: Option<String>,
+    script: Option<PathBuf>,
+    plugin: Option<String>,
+    plugin_expression: Option<String>,
+    database_plugin: Option<String>,
+    notes: Vec<String>,
+}
+
+impl Asked {
+    /// Reads a command line. The error names the option that cannot be.
+    pub(super) fn read(words: Vec<OsString>) -> Result<Asked, String> {
+        match words.first().and_then(|word| word.to_str()) {
+            Some("--version" | "-version") => return Ok(Asked::Print(usage::version())),
+            Some("--help" | "-help" | "-h") => return Ok(Asked::Print(usage::help())),
+            _ => {}
+        }
+        let mut given = Given::default();
+        let mut names = Vec::new();
+        let mut words = words.into_iter();
+        let mut are_options = true;
+        while let Some(word) = words.next() {
+            let Ok(word) = word.into_string() else {
+                return Err("what is not UTF-8 on the command line cannot be read".into());
+            };
+            if are_options && word == "--" {
+                are_options = false;
+            } else if are_options && word.starts_with('-') && word != "-" {
+                given.option(&word, &mut words)?;
+            } else {
+                // As in the original nothing behind a database is an option.
+                are_options = false;
+                names.push(word);
+            }
+        }
+        given.settled(names).map(|settings| Asked::Serve(Box::new(settings)))
+    }
+}
+
+/// The value of an option.
+fn value(option: &str, words: &mut impl Iterator<Item = OsString>) -> Result<String, String> {
+    let value = words.next().ok_or_else(|| format!("{option} needs a value ({})", usage::HINT))?;
+    value.into_string().map_err(|_| format!("{option}: its value is not UTF-8"))
+}
+
+fn whole(option: &str, words: &mut impl Iterator<Item = OsString>) -> Result<Option<i64>, String> {
+    let text = value(option, words)?;
+    number::whole(&text).map(Some).ok_or_else(|| format!("{option} {text}: it is no whole number"))
+}
+
+fn seconds(option: &str, words: &mut impl Iterator<Item = OsString>) -> Result<Option<f64>, String> {
+    let text = value(option, words)?;
+    number::seconds(&text).map(Some).ok_or_else(|| format!("{option} {text}: it is no number from 0 on"))
+}
+
+fn path(option: &str, words: &mut impl Iterator<Item = OsString>) -> Result<Option<PathBuf>, String> {
+    let text = value(option, words)?;
+    if text.is_empty() {
+        return Err(format!("{option}: its value is empty"));
+    }
+    Ok(Some(text.into()))
+}
+
+fn port(option: &str, number: i64) -> Result<u16, String> {
+    match u16::try_from(number) {
+        Ok(port @ 1..) => Ok(port),
+        _ => Err(format!("{option} {number}: a port is 1 to 65535")),
+    }
+}
+
+impl Given {
+    fn option(&mut self, option: &str, words: &mut impl Iterator<Item = OsString>) -> Result<(), String> {
+        let mut note = |why: &str| self.notes.push(format!("{option} has no meaning here: {why}"));
+        match option {
+            "-host" => self.host = Some(value(option, words)?),
+            "-port" => self.port = whole(option, words)?,
+            "-tout" => self.timeout_s = seconds(option, words)?,
+            "-th" => self.threads = whole(option, words)?,
+            "-log" => self.log = Some(value(option, words)?.into()),
+            "-li" => self.log_kinds = LogKinds::All,
+            "-ls" => self.log_kinds = LogKinds::System,
+            "-le" => self.log_kinds = LogKinds::Errors,
+            "-lz" => self.log_kinds = LogKinds::None,
+            "-ulog" => self.update_log = path(option, words)?,
+            "-ulim" => self.update_log_len = whole(option, words)?,
+            "-uasi" => self.update_log_sync_s = seconds(option, words)?,
+            "-sid" => self.server_id = whole(option, words)?,
+            "-ord" => self.is_read_only = true,
+            "-oat" => note("every change is whole after a crash"),
+            "-oas" => self.synchronization.is_immediate = true,
+            "-onl" | "-otl" => note("no lock is left out"),
+            "-onr" => note("what a crash has left is always put in order"),
+            "-asi" => {
+                self.synchronization.interval_s = seconds(option, words)?.filter(|&interval| interval > 0.0)
+            }
+            "-ash" => self.synchronization.is_hard = true,
+            "-bgs" => self.snapshots = path(option, words)?,
+            "-bgsi" => self.snapshot_interval_s = seconds(option, words)?,
+            "-bgsc" => self.snapshot_compression = Some(value(option, words)?),
+            "-dmn" => self.is_daemon = true,
+            "-pid" => self.pid_file = path(option, words)?,
+            "-cmd" => self.commands = path(option, words)?,
+            "-scr" => self.script = path(option, words)?,
+            "-mhost" => self.master_host = Some(value(option, words)?),
+            "-mport" => self.master_port = whole(option, words)?,
+            "-rts" => self.position = path(option, words)?,
+            "-riv" => self.replication_interval_ms = seconds(option, words)?,
+            "-plsv" => self.plugin = Some(value(option, words)?),
+            "-plex" => self.plugin_expression = Some(value(option, words)?),
+            "-pldb" => self.database_plugin = Some(value(option, words)?),
+            _ => return Err(format!("{option} is no option ({})", usage::HINT)),
+        }
+        Ok(())
+    }
+
+    fn settled(mut self, names: Vec<String>) -> Result<Settings, String> {
+        if let Some(file) = &self.database_plugin {
+            return Err(format!("-pldb {file}: no plug-in database can be loaded"));
+        }
+        if self.is_daemon {
+            self.expect_absolute_paths()?;
+        }
+        let plugin = match (&self.plugin, &self.plugin_expression) {
+            (Some(file), expression) => Some(Plugin::read(file, expression.as_deref().unwrap_or_default())?),
+            (None, Some(_)) => return Err("-plex means nothing without -plsv".into()),
+            (None, None) => None,
+        };
+        if let Some(plugin) = &plugin {
+            self.notes.extend(plugin.notes.iter().cloned());
+        }
+        let port_ = match self.port {
+            // Beyond the original: whoever asks reads in the log which one it is.
+            Some(-1) => None,
+            Some(number) => Some(port("-port", number)?),
+            None => Some(1978),
+        };
+        let threads = match self.threads {
+            None => None,
+            Some(1..) => self.threads.map(|threads| threads.min(THREADS_MAX) as usize),
+            Some(number) => return Err(format!("-th {number}: there is at least one thread")),
+        };
+        let server_id = match self.server_id {
+            // The original takes it for none.
+            None | Some(..0) => None,
+            Some(number) => {
+                Some(u16::try_from(number).map_err(|_| format!("-sid {number}: it is 0 to 65535"))?)
+            }
+        };
+        let names = if names.is_empty() { vec![":".to_owned()] } else { names };
+        let databases = names.iter().map(|name| Name::parse(name).map_err(|error| error.to_string()));
+        Ok(Settings {
+            host: self.host.take().filter(|host| !host.is_empty()),
+            port: port_,
+            timeout_s: self.timeout_s.filter(|&timeout| timeout > 0.0).unwrap_or(30.0),
+            threads,
+            // `-` is standard output, too.
+            log: self.log.take().filter(|path| !["", "-"].iter().any(|none| path.as_os_str() == *none)),
+            log_kinds: self.log_kinds,
+            databases: databases.collect::<Result<_, String>>()?,
+            synchronization: self.synchronization,
+            is_read_only: self.is_read_only,
+            is_daemon: self.is_daemon,
+            pid_file: self.pid_file.take(),
+            commands: self.commands.take().unwrap_or_else(|| ".".into()),
+            server_id,
+            update_log: self.update_log()?,
+            replication: self.replication(server_id)?,
+            snapshots: self.snapshots(),
+            script: self.script.take(),
+            plugin,
+            notes: self.notes,
+        })
+    }
+
+    /// A daemon works in the root directory: what is meant by another path cannot be known.
+    fn expect_absolute_paths(&self) -> Result<(), String> {
+        let paths = [
+            ("-log", &self.log),
+            ("-ulog", &self.update_log),
+            ("-bgs", &self.snapshots),
+            ("-pid", &self.pid_file),
+            ("-cmd", &self.commands),
+            ("-scr", &self.script),
+            ("-rts", &self.position),
+        ];
+        for (option, path) in paths {
+            if let Some(path) = path.as_ref().filter(|path| !path.is_absolute()) {
+                return Err(format!(
+                    "{option} {}: a daemon (-dmn) takes absolute paths only",
+                    path.display()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn update_log(&mut self) -> Result<Option<UpdateLog>, String> {
+        let Some(directory) = self.update_log.take() else {
+            for (option, is_given) in
+                [("-ulim", self.update_log_len.is_some()), ("-uasi", self.update_log_sync_s.is_some())]
+            {
+                if is_given {
+                    self.notes.push(format!("{option} has no meaning here: there is no -ulog"));
+                }
+            }
+            return Ok(None);
+        };
+        if self.server_id.is_none_or(|id| id < 0) {
+            return Err(format!(
+                "-ulog {}: an update log needs a server's number (-sid)",
+                directory.display()
+            ));
+        }
+        Ok(Some(UpdateLog {
+            directory,
+            file_len_max: self.update_log_len.and_then(|len| u64::try_from(len).ok()).filter(|&len| len > 0),
+            sync_interval_s: self.update_log_sync_s.filter(|&interval| interval > 0.0),
+        }))
+    }
+
+    fn replication(&mut self, server_id: Option<u16>) -> Result<Replication, String> {
+        let master = match self.master_host.take() {
+            None => None,
+            Some(host) if server_id.is_none() => {
+                return Err(format!("-mhost {host}: replication needs a server's number (-sid)"));
+            }
+            Some(host) if self.position.is_none() => {
+                return Err(format!("-mhost {host}: replication needs a file for its time stamp (-rts)"));
+            }
+            Some(host) => Some((host, self.master_port.map_or(Ok(1978), |number| port("-mport", number))?)),
+        };
+        let (position, interval_ms) = (self.position.take(), self.replication_interval_ms);
+        Ok(Replication { master, position, interval_ms })
+    }
+
+    fn snapshots(&mut self) -> Option<Snapshots> {
+        Some(Snapshots {
+            directory: self.snapshots.take()?,
+            interval_s: self.snapshot_interval_s.unwrap_or(180.0),
+            compression: self.snapshot_compression.take(),
+        })
+    }
+}

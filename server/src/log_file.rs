@@ -1,0 +1,198 @@
+//! Logs as agents know them from Kyoto Tycoon: a file that can be opened again, and lines that say of which of three kinds they are.
+//!
+//! ```text
+//! 2026-11-22T01:13:20.973733Z: [SYSTEM]: message key=value
+//! ```
+
+use parking_lot::Mutex;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// What is logged: each says what those before it say, and more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogKinds {
+    /// Nothing.
+    None,
+    /// What has failed.
+    Errors,
+    /// What the server does by itself, and what it cannot do.
+    System,
+    /// Connections, too.
+    #[default]
+    All,
+}
+
+impl LogKinds {
+    fn level(self) -> LevelFilter {
+        match self {
+            LogKinds::None => LevelFilter::OFF,
+            LogKinds::Errors => LevelFilter::ERROR,
+            LogKinds::System => LevelFilter::INFO,
+            LogKinds::All => LevelFilter::DEBUG,
+        }
+    }
+}
+
+/// Where lines go: a file that they are put behind the end of, or standard output.
+#[derive(Clone, Debug)]
+pub struct LogFile {
+    path: Option<PathBuf>,
+    file: Arc<Mutex<Option<File>>>,
+}
+
+impl LogFile {
+    /// Opens the file, which is made if it is not there; `None` is standard output. Fails when it cannot be opened.
+    pub fn open(path: Option<&Path>) -> io::Result<LogFile> {
+        let file = path.map(open).transpose()?;
+        Ok(LogFile { path: path.map(Path::to_path_buf), file: Arc::new(Mutex::new(file)) })
+    }
+
+    /// Opens it again by its name, for whoever has moved it away. Fails when it cannot be opened; lines go where they went then.
+    pub fn reopen(&self) -> io::Result<()> {
+        if let Some(path) = &self.path {
+            let file = open(path)?;
+            *self.file.lock() = Some(file);
+        }
+        Ok(())
+    }
+
+    /// Sends this process's logs there. Does nothing the second time.
+    pub fn receive(&self, kinds: LogKinds) {
+        let lines = tracing_subscriber::fmt::layer()
+            .with_ansi(false)
+            .event_format(KyotoLines)
+            .with_writer(self.clone());
+        // A second initialisation (tests, an embedder's own logger) keeps the first.
+        let _ = tracing_subscriber::registry().with(kinds.level()).with(lines).try_init();
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+/// Writes to where lines go at the moment.
+#[derive(Debug)]
+pub struct LogWriter(Arc<Mutex<Option<File>>>);
+
+impl Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut *self.0.lock() {
+            Some(file) => file.write(bytes),
+            None => io::stdout().write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut *self.0.lock() {
+            Some(file) => file.flush(),
+            None => io::stdout().flush(),
+        }
+    }
+}
+
+impl MakeWriter<'_> for LogFile {
+    type Writer = LogWriter;
+
+    fn make_writer(&self) -> LogWriter {
+        LogWriter(Arc::clone(&self.file))
+    }
+}
+
+/// How a line looks.
+struct KyotoLines;
+
+impl<S, N> FormatEvent<S, N> for KyotoLines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut line: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        SystemTime.format_time(&mut line)?;
+        let kind = match *event.metadata().level() {
+            Level::ERROR => "ERROR",
+            Level::WARN | Level::INFO => "SYSTEM",
+            Level::DEBUG => "INFO",
+            Level::TRACE => "DEBUG",
+        };
+        write!(line, ": [{kind}]: ")?;
+        context.format_fields(line.by_ref(), event)?;
+        writeln!(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(kinds: LogKinds) -> String {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        let log = LogFile::open(Some(&path)).unwrap();
+        let layer = tracing_subscriber::fmt::layer().with_ansi(false).event_format(KyotoLines);
+        let subscriber =
+            tracing_subscriber::registry().with(kinds.level()).with(layer.with_writer(log.clone()));
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::error!(database = ":", "lost");
+            tracing::warn!("short");
+            std::fs::rename(&path, directory.path().join("old")).unwrap();
+            log.reopen().unwrap();
+            tracing::info!("begun");
+            tracing::debug!("connected");
+        });
+        let old = std::fs::read_to_string(directory.path().join("old")).unwrap();
+        old + "|" + &std::fs::read_to_string(&path).unwrap()
+    }
+
+    #[test]
+    fn a_line_says_when_of_which_kind_and_what() {
+        let text = lines(LogKinds::All);
+        let told: Vec<&str> = text.lines().map(|line| &line[line.find("Z: ").unwrap()..]).collect();
+        let expected = [
+            "Z: [ERROR]: lost database=\":\"",
+            "Z: [SYSTEM]: short",
+            "Z: [SYSTEM]: begun",
+            "Z: [INFO]: connected",
+        ];
+        assert_eq!(told, expected);
+        let time = text.lines().next().unwrap().split(": ").next().unwrap();
+        let shape: String = time.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        assert_eq!(shape, "0000-00-00T00:00:00.000000Z");
+    }
+
+    #[test]
+    fn what_is_not_asked_for_is_not_told() {
+        let kinds_of = |kinds| lines(kinds).matches('[').count();
+        let counts = [LogKinds::None, LogKinds::Errors, LogKinds::System, LogKinds::All].map(kinds_of);
+        assert_eq!(counts, [0, 1, 3, 4]);
+    }
+
+    #[test]
+    fn a_file_opened_again_is_the_one_of_that_name() {
+        let text = lines(LogKinds::System);
+        let (old, new) = text.split_once('|').unwrap();
+        assert!(old.ends_with("short\n") && !old.contains("begun"));
+        assert!(new.ends_with("begun\n") && !new.contains("short"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_had_is_an_error() {
+        assert!(LogFile::open(Some(Path::new("/nowhere/log"))).is_err());
+    }
+}
