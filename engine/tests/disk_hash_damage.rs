@@ -239,6 +239,91 @@ fn a_damaged_value_may_be_overwritten_and_removed_unseen_but_is_not_written_anew
     assert_eq!(hash.view(b"crane2", &mut |_| ()).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
+/// Stores a value whatever was there, and does not look at it: as a plain set does.
+struct SetUnseen<'v>(&'v [u8]);
+
+impl Visitor for SetUnseen<'_> {
+    fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+        Action::Put(Record::new(self.0, Attributes::default()))
+    }
+
+    fn overwrites(&self) -> bool {
+        true
+    }
+
+    fn ignores_value(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn damage_that_compaction_has_met_is_over_when_it_is_overwritten_unseen() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cranes.hash");
+    let hash = open(&path, 64 << 10);
+    hash.visit(b"crane", &mut Set(&[&b"one whose bytes will change"[..], &[b'.'; 300]].concat())).unwrap();
+    hash.visit(b"neighbour", &mut Set(b"y")).unwrap();
+    for round in 0..15 {
+        hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
+    }
+    hash.close().unwrap();
+    drop(hash);
+    spoil(&path, b"one whose bytes");
+
+    let first = path.join("0000000001.segment");
+    let hash = open(&path, 4096);
+    let work = |hash: &DiskHash| {
+        for round in 0..20 {
+            hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
+            while hash.maintain() {}
+        }
+    };
+    work(&hash);
+    assert!(first.exists() && hash.trouble().is_some(), "the damage was not met");
+    hash.visit(b"crane", &mut SetUnseen(b"new")).unwrap();
+    assert_eq!(hash.damaged_records().unwrap().0, 1);
+    work(&hash);
+    assert!(!first.exists(), "it is not compacted: {:?}", hash.trouble());
+    assert_eq!(hash.trouble(), None);
+    assert_eq!(value_of(&hash, b"crane"), Some(b"new".to_vec()));
+    assert_eq!(value_of(&hash, b"neighbour"), Some(b"y".to_vec()));
+}
+
+#[test]
+fn other_segments_are_compacted_beside_a_damaged_record_that_nothing_seems_to_count() {
+    // By these the two are in one part of the index.
+    for seed in [41, 180] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("neighbours.hash");
+        let hash = open_seeded(&path, 64 << 10, seed);
+        hash.visit(b"x", &mut Set(&[b'q'; 400])).unwrap();
+        hash.visit(&0u32.to_be_bytes(), &mut Set(b"y")).unwrap();
+        for round in 0..15 {
+            hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
+        }
+        hash.close().unwrap();
+        drop(hash);
+        // The first is longer by as much as the second is, as it seems, and the second is damaged, too.
+        let first = path.join("0000000001.segment");
+        let mut content = std::fs::read(&first).unwrap();
+        let at = content.windows(4).position(|window| window == b"\x90\x03xq").unwrap();
+        content[at] = 0xB0;
+        let at = content.windows(5).position(|window| window == b"\0\0\0\0y").unwrap();
+        content[at + 4] ^= 1;
+        std::fs::write(&first, content).unwrap();
+
+        let hash = open_seeded(&path, 4096, seed);
+        hash.visit(b"x", &mut Ignore(put(b"new"))).unwrap();
+        for round in 0..200 {
+            hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
+            while hash.maintain() {}
+        }
+        assert_eq!(hash.trouble().unwrap().kind(), ErrorKind::Corrupt);
+        assert_eq!(hash.view(&0u32.to_be_bytes(), &mut |_| ()).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert!(hash.usage().bytes < 100_000, "{:?}", hash.usage());
+    }
+}
+
 /// What a crash would leave of a database that has just been synced.
 fn crash(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();

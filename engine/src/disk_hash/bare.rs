@@ -97,18 +97,20 @@ fn is_same(one: &[u8], other: &[u8]) -> bool {
 }
 
 /// The record that a slot leads to, if it is this key's. `checks`: if it is whole, too. Of a long entry it is enough else that its key
-/// and its size class are as they should be, for which no more than its first line is read.
+/// and its size class are as they should be, for which no more than its first line is read, unless there is damage in its segment.
 #[inline]
 fn of_slot<'t>(table: &'t Table, slot: Slot, key: &[u8], checks: bool) -> Option<Bare<'t>> {
     let at = slot.location();
     let segment = table.get(at.slot)?;
     let offset = u64::from(at.unit) * 8;
     let is_long = slot.class() > LINE_CLASS;
+    // What compaction has met there is looked for: it waits for that to be overwritten.
+    let checks = checks || !is_long || segment.damaged.load(Ordering::Relaxed);
     if checks && is_long {
         segment.prefetch(offset, slot.class());
     }
     let bare = read(segment.mapped(offset)?, segment.seed_at(offset))?;
-    let is_right = if checks || !is_long {
+    let is_right = if checks {
         bare.is_whole()
     } else {
         if !segment.is_guessed.load(Ordering::Relaxed) {

@@ -12,7 +12,7 @@
 use super::DiskHash;
 use super::entry::{self, PUT, REMOVE};
 use super::index_file::IndexWriter;
-use super::page::{Location, Slot, class_of, tag_of};
+use super::page::{Location, Slot, class_of, least_len, tag_of};
 use super::scratch::Scratch;
 use super::segment::{HEADER_LEN, Position, Segment};
 use super::shard::{PAGES, SHARDS, Shard, shard_of};
@@ -358,6 +358,10 @@ impl DiskHash {
                         // Until it is overwritten.
                         let is_damage = error.kind() == ErrorKind::Corrupt;
                         segment.damaged.fetch_or(is_damage, Ordering::Relaxed);
+                        if is_damage && part.live.get(at.slot as usize).is_none_or(|&live| live == 0) {
+                            // One in which nothing seems to count would be the next to be tried again, before all others.
+                            part.gain(at.slot, least_len(slot.class()));
+                        }
                     })?;
                     (fetched.head, fetched.bytes(old))
                 }
