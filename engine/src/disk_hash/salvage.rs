@@ -38,8 +38,9 @@ const MAINTAINED_EVERY: u64 = 1 << 10;
 const WINDOW: usize = 256 << 10;
 /// In entries up to this length a bit that has changed is looked for.
 const MENDED_MAX: u64 = 16 << 20;
-/// A header that is lost is guessed from those beside it: so many numbers of openings are tried behind the last one.
-const OPENINGS_BEHIND: u32 = 1 << 10;
+/// A header that is lost is guessed from those beside it: so many numbers of openings are tried behind the one before it, and as many before the
+/// one behind it.
+const OPENINGS_TRIED: u32 = 1 << 10;
 
 /// What was found in the files of a damaged hash on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -187,12 +188,7 @@ impl Ruin {
     }
 
     /// A header is right if the census behind it is, whose checksum goes on from the header's.
-    fn guess_header(
-        &mut self,
-        identity: Identity,
-        openings: &std::ops::RangeInclusive<u32>,
-        dictionaries: u32,
-    ) {
+    fn guess_header(&mut self, identity: Identity, openings: &[u32], dictionaries: u32) {
         let mut bytes = vec![0; HEAD_MAX];
         let at = HEADER_LEN as u64;
         let got = self.segment.read_at(at, &mut bytes).unwrap_or(0);
@@ -205,7 +201,7 @@ impl Ruin {
             return;
         }
         for (openings, extra) in
-            openings.clone().flat_map(|openings| (0..=dictionaries).map(move |extra| (openings, extra)))
+            openings.iter().flat_map(|&openings| (0..=dictionaries).map(move |extra| (openings, extra)))
         {
             let header = Header { identity, openings, number: self.number, extra };
             let seed = entry::four(&header.encode(SEGMENT_MAGIC), 60);
@@ -331,13 +327,19 @@ fn with_a_bit_changed(bytes: [u8; HEADER_LEN], number: u64) -> Option<(Header, u
     changed.into_iter().find(|(header, _)| header.number == number)
 }
 
-/// Which counts of openings a segment's header may tell, by those of its neighbours.
-fn openings_around(ruins: &[Ruin], at: usize) -> std::ops::RangeInclusive<u32> {
+/// Which counts of openings a segment's header may tell, by those of its neighbours. These may be millions apart: what has been restored goes on
+/// from a count that nothing before came near.
+fn openings_around(ruins: &[Ruin], at: usize) -> Vec<u32> {
     let openings = |ruin: &Ruin| ruin.told().map(|header| header.openings);
     let before = ruins[..at].iter().rev().find_map(openings);
     let behind = ruins[at + 1..].iter().find_map(openings);
-    let first = before.unwrap_or_default();
-    first..=behind.unwrap_or_else(|| first.saturating_add(OPENINGS_BEHIND))
+    openings_between(before.unwrap_or_default(), behind)
+}
+
+fn openings_between(before: u32, behind: Option<u32>) -> Vec<u32> {
+    let end = before.saturating_add(OPENINGS_TRIED).min(behind.unwrap_or(u32::MAX));
+    let far = behind.map(|behind| behind.saturating_sub(OPENINGS_TRIED).max(end.saturating_add(1))..=behind);
+    (before..=end).chain(far.into_iter().flatten()).collect()
 }
 
 /// Which segments count, as far as that is told.
@@ -645,5 +647,25 @@ impl Visitor for Do<'_> {
 
     fn overwrites(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_openings_that_are_tried_lie_beside_those_that_are_known_and_are_few() {
+        assert_eq!(openings_between(3, Some(3)), [3]);
+        assert_eq!(openings_between(3, Some(6)), [3, 4, 5, 6]);
+        assert_eq!(openings_between(u32::MAX, None), [u32::MAX]);
+        assert_eq!(openings_between(5, Some(4)), [0; 0]);
+        let close = openings_between(7, Some(7 + OPENINGS_TRIED + 2));
+        assert!(close.iter().copied().eq(7..=7 + OPENINGS_TRIED + 2));
+        // The one behind was restored in the meantime.
+        let far = openings_between(7, Some(28_000_000));
+        assert_eq!(far.len() as u32, 2 * (OPENINGS_TRIED + 1));
+        assert!([7, 8, 27_999_999, 28_000_000].iter().all(|openings| far.contains(openings)));
+        assert_eq!(openings_between(7, None).len() as u32, OPENINGS_TRIED + 1);
     }
 }
