@@ -206,3 +206,42 @@ fn found_in(repair: &Repair, path: &Path) -> Vec<todana::Remedy> {
     }
     remedies
 }
+
+/// Bytes of the segments in a directory.
+fn segment_bytes(path: &Path) -> u64 {
+    let files = fs::read_dir(path).unwrap().map(|entry| entry.unwrap());
+    let segments = files.filter(|file| file.path().extension().is_some_and(|end| end == "segment"));
+    segments.map(|file| file.metadata().unwrap().len()).sum()
+}
+
+#[test]
+fn what_was_compressed_is_compressed_again_and_what_shall_be_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let long = |n: usize| value(n).repeat(20);
+    let fill = |name: &str| {
+        let db = open(&path(name));
+        (0..500).for_each(|n| db.set(&key(n), &long(n)).unwrap());
+        db
+    };
+    drop(fill("packed.hash#zcomp=zstd"));
+    let len = segment_bytes(&path("packed.hash"));
+    spoil(&path("packed.hash"), b"key 77");
+    let clock = SystemClock;
+    let repair = repair_hash(&path("packed.hash"), true, &clock, &mut |_| ()).unwrap();
+    assert!(!repair.remedies.is_empty());
+    let repaired = segment_bytes(&path("packed.hash"));
+    assert!(repaired < len * 3 / 2, "{repaired} bytes of {len}");
+    assert_eq!(open(&path("packed.hash")).get(&key(78)).unwrap(), Some(long(78)));
+
+    let saved = path("saved");
+    back_up(&fill("plain.hash"), &saved);
+    spoil(&saved.join("hash"), b"key 77");
+    for (to, is_packed) in [("plain2.hash", false), ("packed2.hash", true)] {
+        let name = path(to).display().to_string() + if is_packed { "#zcomp=zstd" } else { "" };
+        let (_, restored) = rescue(&saved, Path::new(&name)).unwrap();
+        assert_eq!(restored.records, 499);
+        assert_eq!(segment_bytes(&path(to)) < len * 3 / 2, is_packed);
+        assert_eq!(open(Path::new(&name)).get(&key(78)).unwrap(), Some(long(78)));
+    }
+}

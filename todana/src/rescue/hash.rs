@@ -19,7 +19,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Durable, Engine, Error, ErrorKind, Result, UnixSeconds};
-use todana_engine::{DiskHash, DiskHashOptions, HashSalvage};
+use todana_engine::{DiskHash, DiskHashOptions, HashSalvage, ValueCompression};
 
 /// Makes a database on disk of what is whole of a damaged backup, or of a damaged hash that nobody has open, as
 /// [`restore_database`](crate::restore_database) does of what is undamaged. Returns what was damaged, too, with its places. A hash that was made
@@ -36,7 +36,7 @@ pub fn restore_damaged_database(
     if let Some(ruins) = Ruins::find(&*disk, &options.from) {
         expect_hash(options, name)?;
         let draft = Draft::create(path)?;
-        let (repair, restored) = ruins.restore(&*disk, draft.place(), clock.now(), progress)?;
+        let (repair, restored) = ruins.restore(&*disk, draft.place(), name, clock.now(), progress)?;
         draft.finish()?;
         return Ok((repair, restored));
     }
@@ -79,7 +79,7 @@ pub fn repair_hash(
     let made = beside(".repaired");
     let draft = Draft::create(&made)?;
     let openings = openings_of_restored(found.openings, clock.now());
-    ruins.make(&disk, draft.place(), openings, progress)?;
+    ruins.make_with(&disk, draft.place(), found.is_compressed, progress, &|_| openings)?;
     draft.finish()?;
     let aside = (1..).map(|number| match number {
         1 => beside(".damaged"),
@@ -88,7 +88,11 @@ pub fn repair_hash(
     let aside = aside.into_iter().find(|aside| aside.symlink_metadata().is_err());
     let aside = aside.expect("one of so many is not taken");
     fs::rename(path, &aside).map_err(|error| cannot("set aside", path, &error))?;
-    fs::rename(&made, path).map_err(|error| cannot("give its name to", &made, &error))?;
+    fs::rename(&made, path).map_err(|error| {
+        // Whoever opens it now must not find nothing, and begin a new one.
+        let _ = fs::rename(&aside, path);
+        cannot("give its name to", &made, &error)
+    })?;
     sync_above(&disk, path)?;
     drop(lock);
     let remedy = format!("what is whole is in its place; what was there is {}", aside.display());
@@ -129,13 +133,14 @@ impl Ruins {
         &self,
         disk: &dyn Disk,
         to: &Path,
+        name: &Name,
         now: UnixSeconds,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<(Repair, Restored)> {
         let is_locked = self.list.is_none() && is_there(disk, &self.from.join("lock"))?;
         let _held = if is_locked { Some(lock(disk, &self.from)?) } else { None };
-        let options = DiskHashOptions::default();
-        let (records, found) = self.make_with(disk, to, options, progress, &|found: &HashSalvage| {
+        let compresses = name.tuning.compress;
+        let (records, found) = self.make_with(disk, to, compresses, progress, &|found: &HashSalvage| {
             openings_of_restored(found.openings, now)
         })?;
         let mut repair = self.repair_of(&found);
@@ -187,25 +192,17 @@ impl Ruins {
         }
     }
 
-    fn make(
-        &self,
-        disk: &dyn Disk,
-        to: &Path,
-        openings: u32,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<u64> {
-        let made = self.make_with(disk, to, DiskHashOptions::default(), progress, &|_| openings);
-        made.map(|(records, _)| records)
-    }
-
+    /// Makes a hash whose values are compressed or not; returns how many records it has, and what was found.
     fn make_with(
         &self,
         disk: &dyn Disk,
         to: &Path,
-        options: DiskHashOptions,
+        compresses: bool,
         progress: &mut dyn FnMut(Progress),
         openings: &dyn Fn(&HashSalvage) -> u32,
     ) -> Result<(u64, HashSalvage)> {
+        let compression = compresses.then(ValueCompression::default);
+        let options = DiskHashOptions { compression, ..DiskHashOptions::default() };
         let hash = DiskHash::open(to, options)?;
         let found = self.salvage(disk, Some(&hash), progress)?;
         hash.sync()?;
