@@ -81,7 +81,7 @@ fn hex(text: &str, place: &str) -> Vec<u8> {
 
 fn parse(name: &str, text: &str) -> Transcript {
     let mut transcript = Transcript { databases: Vec::new(), options: options(), steps: Vec::new() };
-    transcript.options.kyoto = true;
+    transcript.options.kyoto = todana_server::Kyoto::Beside;
     transcript.options.threads = 2;
     let mut step: Option<Step> = None;
     for (index, line) in text.lines().enumerate() {
