@@ -141,6 +141,11 @@ impl Database {
         }
     }
 
+    /// Whether lanes tell of changes that the engine keeps.
+    pub(crate) fn promises(&self) -> bool {
+        self.promises
+    }
+
     /// When changes count as made where the engine keeps them.
     pub(crate) fn engine_sync(&self) -> Sync {
         self.sync

@@ -304,7 +304,8 @@ impl Scope {
             let begin = reach.served().database.begin(reach.lane());
             begin.and_then(|transaction| {
                 let outcome = work(&Kyoto::new(&transaction, is_persistent))?;
-                transaction.commit()?;
+                // The answer waits for the disk, not the worker.
+                transaction.commit_unsettled()?;
                 Ok(outcome)
             })
         } else {

@@ -208,19 +208,37 @@ impl<'d> Transaction<'d> {
     /// written, with `Invalid` if they are more than one entry of it holds (1 GiB). Others see the state before until they are
     /// made. Returns once they count as made by the log's options, as with any other write ([`UpdateLog::wait`]).
     pub fn commit(mut self) -> Result<()> {
+        let (has_changes, end) = self.make()?;
+        let database = self.database();
+        match (end, database.log()) {
+            (Some(end), Some(log)) => log.wait(end),
+            _ if !has_changes => Ok(()),
+            _ => database.settle_engine(),
+        }
+    }
+
+    /// The same, but returns before they count as made: when they do the transaction's lane tells, as of any other write
+    /// ([`Lane::logged`]).
+    pub fn commit_unsettled(mut self) -> Result<()> {
+        let (has_changes, _) = self.make()?;
+        let (database, lane) = (self.database(), self.lane());
+        if has_changes && database.promises() {
+            lane.has_logged(Position(lane.logged().0 + 1));
+        }
+        Ok(())
+    }
+
+    /// Makes all changes; returns whether there are any, and where the log tells them.
+    fn make(&mut self) -> Result<(bool, Option<Position>)> {
         let changes = std::mem::take(&mut self.layer).into_changes();
         let outcome = if changes.is_empty() { Ok(None) } else { self.apply(&changes) };
         // Others may go on while the disk is waited for.
         self.end();
-        let (database, lane) = (self.database(), self.lane());
-        match (outcome?, database.log()) {
-            (Some(end), Some(log)) => {
-                lane.has_logged(end);
-                log.wait(end)
-            }
-            _ if changes.is_empty() => Ok(()),
-            _ => database.settle_engine(),
+        let end = outcome?;
+        if let Some(end) = end {
+            self.lane().has_logged(end);
         }
+        Ok((!changes.is_empty(), end))
     }
 
     /// Leaves everything as it was. So does dropping it.
