@@ -134,15 +134,17 @@ fn a_file_cut_off_anywhere_shows_nothing_that_never_was() {
                 let mut state = log.state.clone();
                 let mut zeroed = bytes[..len].to_vec();
                 zeroed.resize(bytes.len(), 0);
-                if zeroed == *bytes {
+                // Where a zero stands for a zero nothing has changed: the header's last byte may be one.
+                let Some(changed_at) = zeroed.iter().zip(bytes).position(|(zero, byte)| zero != byte) else {
                     continue;
-                }
+                };
                 state.put(path, zeroed);
                 let story = format!("{story}, zeros behind");
                 match log.judge(state, &story) {
                     Verdict::Damaged(message) => assert_names(&message, path, &story),
                     verdict => {
-                        assert!(*path == last && len >= 64 && verdict == Verdict::Cut, "{story}: {verdict:?}")
+                        let is_behind = *path == last && changed_at >= 64;
+                        assert!(is_behind && verdict == Verdict::Cut, "{story}: {verdict:?}")
                     }
                 }
             }
