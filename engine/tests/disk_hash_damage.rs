@@ -424,3 +424,60 @@ fn a_segment_that_could_not_be_compacted_goes_when_its_removes_count_no_more() {
     assert_eq!(value_of(&hash, b"x"), Some(b"new".to_vec()));
     assert_eq!(value_of(&hash, b"gone"), None);
 }
+
+#[test]
+fn an_older_value_does_not_come_back_for_a_damaged_record_that_went_though_its_key_could_not_be_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cranes.hash");
+    let hash = open(&path, 64 << 10);
+    hash.visit(b"crane", &mut Set(b"an older value")).unwrap();
+    hash.visit(b"long", &mut Set(&[1; 40_000])).unwrap();
+    hash.close().unwrap();
+    drop(hash);
+    let hash = open(&path, 64 << 10);
+    hash.visit(b"crane", &mut Set(b"one whose bytes will change")).unwrap();
+    for round in 0..15 {
+        hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
+    }
+    hash.close().unwrap();
+    drop(hash);
+    // The first byte of the key.
+    spoil(&path, b"craneone whose bytes");
+
+    let (first, second) = (path.join("0000000001.segment"), path.join("0000000002.segment"));
+    let mut hash = open(&path, 4096);
+    hash.scan_whole(None, &mut |_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    assert_eq!(hash.remove_damaged(9).unwrap(), 1);
+    for is_reopened in [false, true] {
+        if is_reopened {
+            drop(hash);
+            hash = open(&path, 4096);
+        }
+        for round in 0..20 {
+            hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
+            while hash.maintain() {}
+        }
+        assert_eq!(value_of(&hash, b"crane"), None);
+        // A copy has no index: it says that it is damaged, or has no such record.
+        let copy = folder.path().join(format!("{is_reopened}.hash"));
+        hash.copy(&copy).unwrap();
+        match DiskHash::open(&copy, DiskHashOptions::default()) {
+            Ok(copied) => assert_eq!(value_of(&copied, b"crane"), None),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
+        }
+    }
+    // Once nothing is older, it can go.
+    assert!(first.exists() && second.exists());
+    hash.visit(b"long", &mut Set(b"short")).unwrap();
+    for round in 0..20 {
+        hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
+        while hash.maintain() {}
+    }
+    assert!(!first.exists() && !second.exists(), "it is not compacted: {:?}", hash.trouble());
+    assert_eq!(hash.trouble(), None);
+    let copy = folder.path().join("copy.hash");
+    hash.copy(&copy).unwrap();
+    let copied = DiskHash::open(&copy, DiskHashOptions::default()).unwrap();
+    assert_eq!(value_of(&copied, b"crane"), None);
+    assert_eq!(value_of(&copied, b"long"), Some(b"short".to_vec()));
+}

@@ -2,13 +2,15 @@
 //!
 //! Their keys can mostly be told: one that is read in spite of the damage, and whose hash is the one that the index knows, is the
 //! right one. Then the log is told that the record is removed, as of any other. Else only the index forgets it. That lasts: the index is written down,
-//! and where it is lost, the log cannot be read over the damage but by a salvage, which has no such record either.
+//! and where it is lost, or not copied, the log cannot be read over the damage but by a salvage. So the damaged entry is kept for as long as a
+//! remove entry would be: until no older segment can hold a value of its key.
 
 use super::DiskHash;
 use super::entry::{self, HEAD_MAX};
 use super::page::{Slot, least_len, tag_of};
 use super::segment::Segment;
 use super::shard::{PAGES, page_of, shard_of};
+use std::sync::atomic::Ordering;
 use todana_core::{Error, ErrorKind, Result};
 
 /// So many are kept in mind.
@@ -61,9 +63,12 @@ impl DiskHash {
         let len = least_len(slot.class());
         match self.key_at(&segment, u64::from(at.unit) * 8, page, tag)? {
             Some(key) => self.remove(&mut shard, hash, &key, (index, len))?,
-            None => shard.leave(hash, index, len),
+            None => {
+                shard.leave(hash, index, len);
+                segment.removes.fetch_add(len as u64, Ordering::Relaxed);
+            }
         }
-        segment.damaged.store(false, std::sync::atomic::Ordering::Relaxed);
+        segment.damaged.store(false, Ordering::Relaxed);
         self.count_gone(error);
         Ok(true)
     }
