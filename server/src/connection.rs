@@ -13,6 +13,7 @@ use std::io;
 use std::sync::Arc;
 use todana_core::{Buffer, Command, Refusal, Reply};
 use todana_protocol::kyoto::{self, Beginning};
+use todana_protocol::memcached::plugin::PluginDialect;
 use todana_protocol::memcached::{Choice, Dialect, Form, Head, Limits, Request, Step, encode};
 
 /// Requests decoded before the first is executed, so that their records can be fetched into the cache together.
@@ -31,6 +32,8 @@ pub(crate) struct Connection {
     dialect: Dialect,
     /// It speaks Kyoto Tycoon's protocols.
     pub(crate) kyoto: Option<Box<Session>>,
+    /// It speaks memcached's protocol as Kyoto Tycoon's plug-in does.
+    plugin: Option<PluginDialect>,
     /// Which dialect it may speak.
     pub(crate) choice: Choice,
     /// How far its client has come with saying who they are.
@@ -178,6 +181,15 @@ pub(crate) trait Execute {
         budget: &mut u32,
         output: &mut Output,
     ) -> (usize, usize, Pause);
+    /// The same for memcached's protocol as Kyoto Tycoon's plug-in speaks it.
+    fn converse_as_plugin(
+        &mut self,
+        dialect: &mut PluginDialect,
+        data: &[u8],
+        room: usize,
+        budget: &mut u32,
+        output: &mut Output,
+    ) -> (usize, usize, Pause);
     /// Runs a command.
     fn execute(&mut self, request: &Request<'_>, login: &mut Login, output: &mut Output) -> Flow;
     /// Whether requests are to be told.
@@ -207,6 +219,7 @@ impl Connection {
             seat,
             dialect: Dialect::default(),
             kyoto: None,
+            plugin: None,
             choice,
             login: Login::default(),
             input: Vec::new(),
@@ -240,6 +253,12 @@ impl Connection {
         self.kyoto = Some(Box::default());
     }
 
+    /// It speaks memcached's protocol as Kyoto Tycoon's plug-in does.
+    pub(crate) fn speak_as_plugin(&mut self) {
+        self.is_introduced = true;
+        self.plugin = Some(PluginDialect::default());
+    }
+
     /// A turn begins: what is said in it goes on with a reply that has begun to leave, or does not.
     #[inline]
     pub(crate) fn begin_turn(&mut self) {
@@ -253,7 +272,7 @@ impl Connection {
     /// any reply, and closed.
     pub(crate) fn give_up(&mut self, refusal: Refusal) {
         let mut output = Output::default();
-        if self.kyoto.is_none() && !self.dialect.is_binary() && !self.is_amid_reply {
+        if self.kyoto.is_none() && self.plugin.is_none() && !self.dialect.is_binary() && !self.is_amid_reply {
             encode(&Form::LINE, &Reply::Refused(refusal), &mut output);
         }
         self.pending = Some(Box::new(output));
@@ -407,6 +426,17 @@ impl Connection {
             if let Some(session) = &mut self.kyoto {
                 let (served, more, pause) =
                     service.converse(session, &data[consumed..], limits.unfinished_len_max, budget, output);
+                (consumed, wanted) = (consumed + served, more);
+                break pause;
+            }
+            if let Some(dialect) = &mut self.plugin {
+                let (served, more, pause) = service.converse_as_plugin(
+                    dialect,
+                    &data[consumed..],
+                    limits.unfinished_len_max,
+                    budget,
+                    output,
+                );
                 (consumed, wanted) = (consumed + served, more);
                 break pause;
             }

@@ -24,6 +24,8 @@ pub(crate) struct WorkerCounters {
     pub(crate) partial_bytes: Own,
     /// What Kyoto's clients have asked for.
     pub(crate) kyoto: crate::kyoto::Counters,
+    /// What memcached's clients have asked its plug-in for.
+    pub(crate) plugin: crate::kyoto::PluginCounters,
 }
 
 /// A counter that one thread writes and any reads.

@@ -23,6 +23,7 @@ use todana_core::{
     Arithmetic, Authenticate, Buffer, ClockShift, Command, Export, Exported, List, Refusal, Reply, Store,
     Streams,
 };
+use todana_protocol::memcached::plugin::PluginDialect;
 use todana_protocol::memcached::{Form, Head, Request};
 
 /// The version that clients are told: they choose their features by memcached's.
@@ -101,6 +102,17 @@ impl Execute for Service {
         output: &mut Output,
     ) -> (usize, usize, Pause) {
         self.kyoto.serve(session, self.place.index, data, room, OUTPUT_MAX, budget, output)
+    }
+
+    fn converse_as_plugin(
+        &mut self,
+        dialect: &mut PluginDialect,
+        data: &[u8],
+        room: usize,
+        budget: &mut u32,
+        output: &mut Output,
+    ) -> (usize, usize, Pause) {
+        self.kyoto.serve_plugin(dialect, data, room, OUTPUT_MAX, budget, output)
     }
 
     #[inline]

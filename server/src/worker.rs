@@ -165,11 +165,13 @@ impl Worker {
             let entry = self.connections.vacant_entry();
             let token = Token(entry.key());
             let seat = self.shared.roster.enter(&mut stream, self.shared.clock.now().0);
-            let is_kyotos = choice.is_none() && self.shared.options.kyoto == Kyoto::Only;
+            let is_memcacheds = choice.is_some();
             let choice = self.shared.choice(choice);
             let mut connection = Connection::new(stream, seat, choice);
-            if is_kyotos {
-                connection.speak_kyoto();
+            match self.shared.options.kyoto {
+                Kyoto::Only if is_memcacheds => connection.speak_as_plugin(),
+                Kyoto::Only => connection.speak_kyoto(),
+                Kyoto::Beside | Kyoto::Off => {}
             }
             connection.active_s = self.now_s;
             if let Err(error) = connection.stream.register(self.poll.registry(), token) {

@@ -3,6 +3,7 @@
 mod binary;
 mod classes;
 pub mod client;
+pub mod plugin;
 mod server;
 
 pub use classes::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES, item_size, size_class};

@@ -29,7 +29,7 @@ const ANSWER_MAX: usize = 1 << 28;
 
 /// What a worker executes requests with.
 pub(crate) struct Executor {
-    scope: Scope,
+    pub(super) scope: Scope,
     waiting: Waiting,
     banner: Banner,
     limits: Limits,

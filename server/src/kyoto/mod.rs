@@ -13,6 +13,7 @@
 //! resources   REST
 //! bulk        the binary protocol's bulk requests, record by record
 //! signals     who waits for which signal
+//! plugin      memcached's clients, as the plug-in server treats them
 //! report      what the server and its databases tell of themselves
 //! counters    what has been asked for
 //! ```
@@ -26,6 +27,7 @@ mod cursors;
 mod errands;
 mod executor;
 mod pattern;
+mod plugin;
 mod procedures;
 mod reach;
 mod report;
@@ -37,6 +39,7 @@ mod work;
 pub(crate) use counters::{Counters, Sums};
 pub(crate) use errands::Errands;
 pub(crate) use executor::Executor;
+pub(crate) use plugin::PluginCounters;
 pub(crate) use session::Session;
 pub(crate) use signals::{Signals, Ticket};
 

@@ -67,21 +67,29 @@ impl Scope {
         let reach = self.reach(call.target())?;
         self.counters().misc.add(1);
         pairs.clear();
-        let (count, size) = extent(reach);
-        let name = &reach.served().name;
-        pairs.push_number(b"count", count);
-        pairs.push_number(b"size", size);
-        pairs.push(b"path", path(reach.served()).as_bytes());
-        let (kind, real) = (kind(reach), kind_by_engine(name.kind));
-        pairs.push_number(b"type", kind);
-        pairs.push_number(b"realtype", real);
-        pairs.push_number(b"ktopts", if name.tuning.persistent { 2 } else { 0 });
-        let capacity = |limit: Option<u64>| limit.map_or(-1, |limit| limit as i64);
-        pairs.push_number(b"ktcapcnt", capacity(name.tuning.records_max));
-        pairs.push_number(b"ktcapsiz", capacity(name.tuning.bytes_max));
+        for (name, fact) in facts(reach) {
+            pairs.push(name.as_bytes(), fact.as_bytes());
+        }
         answer.done_with(pairs);
         Ok(())
     }
+}
+
+/// What is told of a database: records and bytes come first.
+pub(super) fn facts(reach: &Reach) -> [(&'static str, String); 8] {
+    let (count, size) = extent(reach);
+    let name = &reach.served().name;
+    let capacity = |limit: Option<u64>| limit.map_or_else(|| "-1".to_owned(), |limit| limit.to_string());
+    [
+        ("count", count.to_string()),
+        ("size", size.to_string()),
+        ("path", path(reach.served())),
+        ("type", kind(reach).to_string()),
+        ("realtype", kind_by_engine(name.kind).to_string()),
+        ("ktopts", if name.tuning.persistent { "2" } else { "0" }.to_owned()),
+        ("ktcapcnt", capacity(name.tuning.records_max)),
+        ("ktcapsiz", capacity(name.tuning.bytes_max)),
+    ]
 }
 
 /// Records and bytes.
