@@ -300,7 +300,10 @@ impl Head {
     #[inline]
     fn read_header(&mut self, line: &[u8]) {
         // Most headers mean nothing here, which their first letter tells.
-        if !matches!(line.first(), Some(b'C' | b'c' | b'X' | b'x' | b'T' | b't' | b' ' | b'\t')) {
+        if !matches!(
+            line.first(),
+            Some(b'C' | b'c' | b'X' | b'x' | b'T' | b't' | b'O' | b'o' | b'S' | b's' | b' ' | b'\t')
+        ) {
             return;
         }
         let Some(colon) = memchr(b':', line) else { return };
