@@ -6,7 +6,7 @@ use super::reach::Reach;
 use super::session::{Session, Wait};
 use super::signals::{Signals, Ticket, Waiting};
 use super::work;
-use crate::connection::Pause;
+use crate::connection::{BATCH, Pause};
 use crate::handle::Stopping;
 use crate::output::Output;
 use crate::shared::Shared;
@@ -16,8 +16,8 @@ use todana::kyoto::Kyoto;
 use todana::{Clock, Lane};
 use todana_core::{Error, ErrorKind};
 use todana_protocol::kyoto::{
-    self, Banner, Call, Failure, Form, Limits, Request, Scratch, Signal, Status, Step, Target, Trouble,
-    answer, answer_failure, answer_refusal, binary,
+    self, Banner, Bulk, BulkOperation, Call, Failure, Form, Limits, Request, Scratch, Signal, Status, Step,
+    Target, Trouble, answer, answer_failure, answer_refusal, binary,
 };
 
 /// What is kept of waiting: as good as for ever.
@@ -103,6 +103,34 @@ impl Answer<'_> {
     }
 }
 
+/// How far the records of a bulk request have been fetched into the cache before it is their turn.
+#[derive(Default)]
+struct Ahead {
+    /// Where the first one stands that has not been ...
+    at: usize,
+    /// ... and how many have been.
+    count: usize,
+}
+
+impl Ahead {
+    /// Goes on; `next`: where the one stands whose turn comes next, which the one at hand comes before.
+    #[inline]
+    fn look(&mut self, scope: &Scope, operation: BulkOperation, left: u32, data: &[u8], next: usize) {
+        self.count = self.count.saturating_sub(1);
+        if self.at <= next {
+            (self.at, self.count) = (next, 0);
+        }
+        while self.count < BATCH.min(left as usize) {
+            let rest = data.get(self.at..).unwrap_or_default();
+            let Some((database, key, len)) = binary::peek_record(operation, rest) else { break };
+            if let Some(reach) = scope.reaches.get(usize::from(database)) {
+                reach.served().database.engine().prefetch(key);
+            }
+            (self.at, self.count) = (self.at + len, self.count + 1);
+        }
+    }
+}
+
 /// What clients are told of an error. Where something lies on the server is not their business.
 pub(super) fn failure(error: &Error) -> Failure<'static> {
     let (trouble, detail) = match error.kind() {
@@ -181,6 +209,7 @@ impl Executor {
         self.scope.answer_max = room.min(ANSWER_MAX);
         let mut scratch = std::mem::take(&mut self.scratch);
         let (mut at, output_before) = (0, output.len());
+        let mut ahead = Ahead::default();
         let (wanted, pause) = loop {
             if *budget == 0 {
                 break (0, if at == data.len() { Pause::NeedsInput } else { Pause::Yields });
@@ -191,6 +220,9 @@ impl Executor {
             let before = session.dialect;
             match session.dialect.decode(&self.limits, &data[at..], &mut scratch) {
                 Step::Request { consumed, request } => {
+                    if let Request::Bulk(Bulk { operation, remaining: remaining @ 1.., .. }) = request {
+                        ahead.look(&self.scope, operation, remaining, data, at + consumed);
+                    }
                     match self.execute(session, connection, &request, output) {
                         Next::Go => {}
                         Next::Waits => {

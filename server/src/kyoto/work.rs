@@ -149,7 +149,7 @@ impl Work {
     pub(super) fn is_brief(&self, shared: &Shared) -> bool {
         let served = &shared.databases[self.database];
         let status = served.database.status();
-        let is_small = status.records <= BRIEF_RECORDS && status.live_bytes <= BRIEF_BYTES;
+        let is_small = is_small(served);
         let is_ordered = || served.database.engine().ordered().is_some();
         match &self.task {
             Task::Prefix { limit, .. } => is_small || is_ordered() && *limit as u64 <= BRIEF_RECORDS,
@@ -172,12 +172,12 @@ impl Work {
         let keys = Keys { served, is_called_off };
         let wrong = |error: Error| failure(&error);
         match &self.task {
-            Task::Prefix { prefix, limit } => self.gather(keys.prefix(prefix).keys(), *limit),
+            Task::Prefix { prefix, limit } => self.gather(served, keys.prefix(prefix).keys(), *limit),
             Task::Regex { pattern, limit } => {
                 let regex = regex::bytes::Regex::new(&translate(pattern));
                 let regex = regex.map_err(|_| Failure::COMPILATION_FAILED)?;
                 let matches = |key: &Outcome<Vec<u8>>| key.as_ref().map_or(true, |key| regex.is_match(key));
-                self.gather(keys.iter().keys().filter(matches), *limit)
+                self.gather(served, keys.iter().keys().filter(matches), *limit)
             }
             Task::Similar { origin, range, symbols, limit } => {
                 let most = (*limit).min(SIMILAR_MAX);
@@ -185,7 +185,7 @@ impl Work {
                 if found.len() == SIMILAR_MAX && *limit > SIMILAR_MAX {
                     return Err(TOO_LARGE);
                 }
-                self.gather(found.into_iter().map(|(key, _)| Ok(key)), most)
+                Ok(Done::Keys(self.bounded(found.into_iter().map(|(key, _)| Ok(key)), most)?))
             }
             Task::Vacuum => {
                 let now = served.database.now();
@@ -222,12 +222,29 @@ impl Work {
         }
     }
 
-    /// Keys as they are found, as many as may be.
+    /// The first of the keys that are found. Where there is no order, of few records those that are first by their bytes: the
+    /// original's clients have tests that count on that for a key and those that it begins.
     fn gather(
         &self,
+        served: &Served,
         keys: impl Iterator<Item = Outcome<Vec<u8>>>,
         limit: usize,
     ) -> Result<Done, Failure<'static>> {
+        if served.database.engine().ordered().is_some() || !is_small(served) {
+            return self.bounded(keys, limit).map(Done::Keys);
+        }
+        let mut found = self.bounded(keys, usize::MAX)?;
+        found.sort_unstable();
+        found.truncate(limit);
+        Ok(Done::Keys(found))
+    }
+
+    /// So many keys, as long as an answer may hold them.
+    fn bounded(
+        &self,
+        keys: impl Iterator<Item = Outcome<Vec<u8>>>,
+        limit: usize,
+    ) -> Result<Vec<Vec<u8>>, Failure<'static>> {
         let (mut found, mut bytes) = (Vec::new(), 0);
         for key in keys.take(limit) {
             let key = key.map_err(|error| failure(&error))?;
@@ -237,8 +254,13 @@ impl Work {
             }
             found.push(key);
         }
-        Ok(Done::Keys(found))
+        Ok(found)
     }
+}
+
+fn is_small(served: &Served) -> bool {
+    let status = served.database.status();
+    status.records <= BRIEF_RECORDS && status.live_bytes <= BRIEF_BYTES
 }
 
 /// The keys of a database, as long as somebody waits for them.
