@@ -299,8 +299,12 @@ fn what_is_for_data_directories_says_what_there_is_for_a_database() {
     for name in ["x.hash", "x.tree"] {
         folder.import(name, "a\t1\n");
         assert!(folder.complaint(&["verify", name], 2).contains("todana check"));
-        assert!(folder.complaint(&["repair", name], 2).contains("todana check"));
-        assert!(folder.expect(&["repair", name, "--yes"], 0).starts_with("whole: 1 record,"));
+    }
+    assert!(folder.complaint(&["repair", "x.tree"], 2).contains("todana check"));
+    assert!(folder.expect(&["repair", "x.tree", "--yes"], 0).starts_with("whole: 1 record,"));
+    // A hash can be told of, and repaired.
+    for words in [&["repair", "x.hash"][..], &["repair", "x.hash", "--yes"]] {
+        assert!(folder.expect(words, 0).ends_with("nothing is damaged\n"), "{words:?}");
     }
 }
 
