@@ -42,7 +42,13 @@ pub(super) fn serve(settings: &Settings) -> Result<(), String> {
     let mut server = Server::bind(options).map_err(|error| told(text(error)))?;
     server.claim_data().map_err(|error| told(text(error)))?;
     if settings.is_daemon {
-        // The only thread so far: a fork takes no other along.
+        // A fork takes only its own thread along: with others, locks would stay locked for ever.
+        let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+        if threads > 1 {
+            return Err(told(format!(
+                "-dmn: cannot go on in the background: there are {threads} threads already"
+            )));
+        }
         daemon(false, settings.log.is_none())
             .map_err(|error| told(format!("-dmn: cannot go on in the background: {error}")))?;
         info!("switched to a daemon: pid={}", std::process::id());

@@ -263,6 +263,11 @@ impl Given {
         };
         let names = if names.is_empty() { vec![":".to_owned()] } else { names };
         let databases = names.iter().map(|name| Name::parse(name).map_err(|error| error.to_string()));
+        let databases = databases.collect::<Result<Vec<Name>, String>>()?;
+        let is_relative = |name: &&Name| name.path.as_ref().is_some_and(|path| !path.is_absolute());
+        if let Some(name) = databases.iter().find(is_relative).filter(|_| self.is_daemon) {
+            return Err(format!("{name}: a daemon (-dmn) takes absolute paths only"));
+        }
         Ok(Settings {
             host: self.host.take().filter(|host| !host.is_empty()),
             port: port_,
@@ -271,7 +276,7 @@ impl Given {
             // `-` is standard output, too.
             log: self.log.take().filter(|path| !["", "-"].iter().any(|none| path.as_os_str() == *none)),
             log_kinds: self.log_kinds,
-            databases: databases.collect::<Result<_, String>>()?,
+            databases,
             synchronization: self.synchronization,
             is_read_only: self.is_read_only,
             is_daemon: self.is_daemon,
@@ -354,5 +359,90 @@ impl Given {
             interval_s: self.snapshot_interval_s.unwrap_or(180.0),
             compression: self.snapshot_compression.take(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(line: &str) -> Result<Settings, String> {
+        match Asked::read(line.split_whitespace().map(OsString::from).collect())? {
+            Asked::Serve(settings) => Ok(*settings),
+            Asked::Print(text) => Err(text),
+        }
+    }
+
+    #[test]
+    fn without_a_word_it_is_one_database_in_memory_on_all_addresses() {
+        let plain = asked("").unwrap();
+        assert_eq!((plain.host, plain.port, plain.timeout_s, plain.threads), (None, Some(1978), 30.0, None));
+        assert_eq!(plain.databases.iter().map(ToString::to_string).collect::<Vec<_>>(), [":"]);
+        assert_eq!((plain.log, plain.log_kinds, plain.notes.len()), (None, LogKinds::All, 0));
+        assert!(!plain.is_daemon && !plain.is_read_only);
+    }
+
+    #[test]
+    fn every_option_of_the_original_is_read() {
+        let line = "-host ::1 -port 1979 -tout 5 -th 9999 -log /l -ls -ulog /u -ulim 256m -uasi 2 -sid 7 -ord -oat -oas \
+            -onl -otl -onr -asi 3 -ash -bgs /b -bgsi 60 -bgsc zlib -dmn -pid /p -cmd /c -scr /s.lua -mhost m -mport 1980 \
+            -rts /r -riv 40 -plsv ktplugservmemc.so -plex opts=f -- % /x.kct#ktopts=p";
+        let all = asked(line).unwrap();
+        assert_eq!(
+            (all.host.as_deref(), all.port, all.timeout_s, all.threads),
+            (Some("::1"), Some(1979), 5.0, Some(512))
+        );
+        assert_eq!((all.log, all.log_kinds), (Some("/l".into()), LogKinds::System));
+        let log =
+            UpdateLog { directory: "/u".into(), file_len_max: Some(256 << 20), sync_interval_s: Some(2.0) };
+        assert_eq!((all.update_log, all.server_id), (Some(log), Some(7)));
+        assert!(all.is_read_only && all.is_daemon);
+        let synchronization = Synchronization { is_immediate: true, interval_s: Some(3.0), is_hard: true };
+        assert_eq!(all.synchronization, synchronization);
+        let snapshots =
+            Snapshots { directory: "/b".into(), interval_s: 60.0, compression: Some("zlib".into()) };
+        assert_eq!(all.snapshots, Some(snapshots));
+        let (master, position) = (Some(("m".into(), 1980)), Some("/r".into()));
+        assert_eq!(all.replication, Replication { master, position, interval_ms: Some(40.0) });
+        assert_eq!(
+            (all.pid_file, all.commands, all.script),
+            (Some("/p".into()), "/c".into(), Some("/s.lua".into()))
+        );
+        assert!(all.plugin.is_some_and(|plugin| plugin.keeps_flags));
+        assert!(all.databases.len() == 2 && all.databases[1].tuning.persistent);
+        assert_eq!(all.notes.len(), 4, "{:?}", all.notes);
+    }
+
+    #[test]
+    fn behind_a_database_nothing_is_an_option() {
+        assert_eq!(asked(": -").unwrap().databases.len(), 2);
+        assert!(asked(": -ord").unwrap_err().contains("\"-ord\""));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_option() {
+        for (line, beginning) in [
+            ("-foo", "-foo is no option"),
+            ("-port", "-port needs a value"),
+            ("-port 0", "-port 0: "),
+            ("-port 70000", "-port 70000: "),
+            ("-port x", "-port x: "),
+            ("-th 0", "-th 0: "),
+            ("-tout soon", "-tout soon: "),
+            ("-sid 65536", "-sid 65536: "),
+            ("-ulog u", "-ulog u: "),
+            ("-mhost h", "-mhost h: "),
+            ("-mhost h -sid 1", "-mhost h: "),
+            ("-mhost h -sid 1 -rts r -mport 0", "-mport 0: "),
+            ("-plex port=1", "-plex "),
+            ("-pldb x.so", "-pldb x.so: "),
+            ("-dmn -log l", "-log l: a daemon"),
+            ("-dmn -pid ./p", "-pid ./p: a daemon"),
+            ("-dmn x.kch", "x.kch: a daemon"),
+            ("x.txt", "database \"x.txt\": "),
+        ] {
+            let error = asked(line).unwrap_err();
+            assert!(error.starts_with(beginning), "{line}: {error}");
+        }
     }
 }

@@ -1,0 +1,504 @@
+//! The executable under the name of Kyoto Tycoon's server, as start scripts, agents and clients use it.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Long enough for any machine: it only ends what would hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder with the executable in it, under its other name.
+struct Place {
+    folder: TempDir,
+    ktserver: PathBuf,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let ktserver = folder.path().join("ktserver");
+        symlink(env!("CARGO_BIN_EXE_todana"), &ktserver).unwrap();
+        Place { folder, ktserver }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.ktserver);
+        command.args(words).stdin(Stdio::null()).current_dir(self.folder.path());
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    /// Starts a server on a port that the system chooses, and waits until it has started.
+    fn start(&self, words: &[&str]) -> Server {
+        let log = self.path("log");
+        // A server before it has told of its own port there.
+        let _ = fs::remove_file(&log);
+        let base = ["-host", "127.0.0.1", "-port", "-1", "-log", &log];
+        let mut child = self.command(&[&base[..], words].concat()).stderr(Stdio::piped()).spawn().unwrap();
+        eventually("the server's start", || {
+            if let Some(status) = child.try_wait().unwrap() {
+                let mut stderr = String::new();
+                child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+                panic!("{words:?} ended with {status}: {stderr}");
+            }
+            read(&log).contains("the server has started")
+        });
+        let ports = ports(&read(&log));
+        Server { child, ports, log }
+    }
+}
+
+/// What a server has told of its ports.
+fn ports(log: &str) -> Vec<u16> {
+    let opened = log.lines().filter_map(|line| line.split_once("server socket opened: expr="));
+    let places = opened.map(|(_, place)| place.split(' ').next().unwrap());
+    places.map(|place| place.rsplit(':').next().unwrap().parse().unwrap()).collect()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Waits for what another process does.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+struct Server {
+    child: Child,
+    /// Its own and the plug-in's.
+    ports: Vec<u16>,
+    log: String,
+}
+
+impl Server {
+    fn connect(&self, number: usize) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.ports[number])).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// All that comes until the server closes: what is sent asks for that.
+    fn last_words(&self, number: usize, sent: &[u8]) -> String {
+        let mut stream = self.connect(number);
+        stream.write_all(sent).unwrap();
+        let mut got = Vec::new();
+        // A server that does not read all that was sent resets the connection.
+        let _ = stream.read_to_end(&mut got);
+        String::from_utf8_lossy(&got).into_owned()
+    }
+
+    /// The status and the body of the answer to a call or a resource.
+    fn ask(&self, method: &str, target: &str, body: &str) -> (u16, String) {
+        let len = body.len();
+        let head =
+            format!("{method} {target} HTTP/1.1\r\nConnection: close\r\nContent-Length: {len}\r\n\r\n");
+        let answer = self.last_words(0, (head + body).as_bytes());
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{target}: {answer:?}"));
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// A call that is to succeed.
+    fn call(&self, target: &str) -> String {
+        let (status, body) = self.ask("POST", &format!("/rpc/{target}"), "");
+        assert_eq!(status, 200, "{target}: {body}");
+        body
+    }
+
+    fn field(&self, target: &str, name: &str) -> String {
+        let body = self.call(target);
+        let line = body.lines().find_map(|line| line.strip_prefix(&format!("{name}\t")));
+        line.unwrap_or_else(|| panic!("{name}: {body}")).to_owned()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the end", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    fn stop(mut self) {
+        self.signal(Signal::SIGTERM);
+        assert!(self.end().success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn help_and_version_are_printed_under_both_spellings() {
+    let place = Place::new();
+    for word in ["--help", "-h"] {
+        let output = place.run(&[word]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && output.stderr.is_empty());
+        for option in [
+            "-host", "-port", "-tout", "-th", "-log", "-li", "-ls", "-le", "-lz", "-ulog", "-ulim", "-uasi",
+            "-sid", "-ord", "-oat", "-oas", "-onl", "-otl", "-onr", "-asi", "-ash", "-bgs", "-bgsi", "-bgsc",
+            "-dmn", "-pid", "-cmd", "-scr", "-mhost", "-mport", "-rts", "-riv", "-plsv", "-plex", "-pldb",
+            "ktopts=p", "ktcapcnt", "ktcapsiz",
+        ] {
+            assert!(text.contains(option), "{option}");
+        }
+        assert!(text.lines().all(|line| line.len() <= 120), "too wide");
+    }
+    let version = Command::new(env!("CARGO_BIN_EXE_todana")).args(["as", "ktserver", "--version"]).output();
+    let version = String::from_utf8(version.unwrap().stdout).unwrap();
+    assert!(version.starts_with("Kyoto Tycoon 0.9.56 (2.19) on Linux ("), "{version}");
+}
+
+#[test]
+fn what_is_not_there_is_refused_with_its_option_and_nothing_is_left_behind() {
+    let place = Place::new();
+    for (words, told) in [
+        (&["-ulog", "u", "-sid", "1"][..], "-ulog u: "),
+        (&["-mhost", "m", "-sid", "1", "-rts", "r"], "-mhost m: "),
+        (&["-rts", "r"], "-rts r: "),
+        (&["-bgs", "b"], "-bgs b: "),
+        (&["-scr", "s.lua"], "-scr s.lua: "),
+        (&["-pldb", "p.so"], "-pldb p.so: "),
+        (&["-plsv", "ktplugservvoid.so"], "-plsv ktplugservvoid.so: "),
+        (&["-plsv", "ktplugservmemc.so", "-plex", "opts=q"], "opts=q: queues (q) "),
+        (&["-cmd", "nowhere"], "-cmd nowhere: "),
+        (&["-log", "nowhere/log"], "-log nowhere/log: "),
+        (&["-port", "0"], "-port 0: "),
+        (&["-x"], "-x is no option"),
+        (&["-dmn", "-pid", "p"], "-pid p: "),
+        (&["x.txt"], "database \"x.txt\": "),
+        (&["-ord", "x.kch"], "x.kch does not exist"),
+    ] {
+        let output = place.run(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains("ktserver: ") && stderr.contains(told), "{words:?}: {stderr}");
+    }
+    let names: Vec<_> =
+        fs::read_dir(place.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["ktserver"]);
+}
+
+#[test]
+fn a_port_that_is_taken_is_told_before_it_goes_to_the_background() {
+    let place = Place::new();
+    let server = place.start(&[]);
+    let port = server.ports[0].to_string();
+    let output = place.run(&["-host", "127.0.0.1", "-port", &port, "-dmn"]);
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains(&format!("127.0.0.1:{port}")), "{stderr}");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("[ERROR]: "));
+}
+
+#[test]
+fn everything_on_its_port_is_kyoto_tycoons() {
+    let place = Place::new();
+    let server = place.start(&[]);
+    assert_eq!(server.ask("PUT", "/japan", "tokyo").0, 201);
+    assert_eq!(server.ask("GET", "/japan", ""), (200, "tokyo".into()));
+    assert_eq!(server.call("get?key=japan"), "value\ttokyo\n");
+    assert_eq!(server.field("status", "path"), ":");
+    // A word of memcached's is a request line that HTTP does not know, and its binary packet an unknown magic.
+    assert_eq!(server.last_words(0, b"get japan\r\n"), "");
+    assert_eq!(server.last_words(0, b"version\r\n"), "");
+    assert_eq!(server.last_words(0, b"\x80\x0b\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"), "");
+    // A method in other letters, and a request without a slash, as clients send.
+    assert!(server.last_words(0, b"GET japan HTTP/1.1\r\nConnection: close\r\n\r\n").ends_with("tokyo"));
+    // Binary: a bulk get of one, on a connection that has spoken HTTP before.
+    let mut stream = server.connect(0);
+    stream.write_all(b"GET /nix HTTP/1.1\r\n\r\n\xba\0\0\0\0\0\0\0\x01\0\0\0\0\0\x05japan").unwrap();
+    let mut got = Vec::new();
+    let end = b"\0\0\0\x05japantokyo";
+    while !got.windows(5).any(|window| window == b"tokyo") {
+        let mut piece = [0; 512];
+        let len = stream.read(&mut piece).unwrap();
+        assert!(len > 0, "closed behind {got:?}");
+        got.extend_from_slice(&piece[..len]);
+    }
+    assert!(got.starts_with(b"HTTP/1.1 404 Not Found\r\n") && got.ends_with(&end[4..]));
+    server.stop();
+}
+
+#[test]
+fn databases_have_their_names_and_their_tuning() {
+    let place = Place::new();
+    let disk = place.path("casket.kct");
+    let server = place.start(&["-oas", "%#ktopts=p", "*#ktcapcnt=10", ":#ktcapsiz=64m", &disk]);
+    assert_eq!(server.field("status?DB=0", "ktopts"), "2");
+    assert_eq!(server.field("status?DB=0", "type"), "33");
+    assert_eq!(server.field("status?DB=1", "ktcapcnt"), "10");
+    assert_eq!(server.field("status?DB=2", "ktcapsiz"), (64 << 20).to_string());
+    for number in 0..30 {
+        server.call(&format!("set?DB=1&key=k{number}&value=v"));
+    }
+    assert_eq!(server.field("status?DB=1", "count"), "10");
+    // A persistent database knows no times.
+    server.call("set?DB=0&key=k&value=v&xt=100");
+    assert_eq!(server.call("get?DB=0&key=k"), "value\tv\n");
+    server.call("set?DB=casket.kct&key=k&value=v");
+    server.stop();
+    // It is there again, and nothing is written for somebody who only reads.
+    let server = place.start(&["-ord", &disk]);
+    assert_eq!(server.call("get?key=k"), "value\tv\n");
+    let refused = (500, "ERROR\tDB: 4: no permission: permission denied\n".to_owned());
+    for call in ["set?key=k&value=w", "remove?key=k", "clear", "increment?key=n&num=1", "cur_remove?CUR=1"] {
+        assert_eq!(server.ask("POST", &format!("/rpc/{call}"), ""), refused, "{call}");
+    }
+    assert_eq!((server.ask("PUT", "/k", "w").0, server.ask("DELETE", "/k", "").0), (500, 500));
+    let bulk = b"\xb8\0\0\0\0\0\0\0\x01\0\0\0\0\0\x01\0\0\0\x01\x7f\xff\xff\xff\xff\xff\xff\xffkw";
+    let mut stream = server.connect(0);
+    stream.write_all(bulk).unwrap();
+    let mut got = Vec::new();
+    stream.read_to_end(&mut got).unwrap();
+    assert_eq!(got, b"\xbf");
+    assert_eq!(server.call("get?key=k"), "value\tv\n");
+    server.stop();
+}
+
+#[test]
+fn the_rest_of_a_request_has_to_come_in_time_and_the_next_request_has_not() {
+    let place = Place::new();
+    let server = place.start(&["-tout", "1", "-th", "1"]);
+    let mut patient = server.connect(0);
+    assert_eq!(server.last_words(0, b"GET /k HT"), "");
+    let upload = b"PUT /k HTTP/1.1\r\nContent-Length: 10\r\n\r\nhalf";
+    assert!(!server.last_words(0, upload).contains("201"));
+    // It came first, and has been idle for all that time.
+    patient.write_all(b"GET /k HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    patient.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404"), "{answer:?}");
+    assert_eq!(server.field("report", "serv_thread_count"), "1");
+}
+
+#[test]
+fn the_log_tells_what_was_asked_for() {
+    let place = Place::new();
+    for (level, kinds) in [("-li", &["SYSTEM", "INFO"][..]), ("-ls", &["SYSTEM"])] {
+        let server = place.start(&[level, "-onr"]);
+        server.call("void");
+        eventually("the end of the connection", || {
+            level == "-ls" || read(&server.log).contains("connection closed")
+        });
+        let log = server.log.clone();
+        server.stop();
+        let text = read(&log);
+        for line in text.lines() {
+            let (time, rest) = line.split_once(": [").unwrap_or_else(|| panic!("{line}"));
+            assert!(time.len() == 27 && time.ends_with('Z'), "{line}");
+            assert!(kinds.contains(&rest.split(']').next().unwrap()), "{line}");
+        }
+        assert_eq!(text.contains("[INFO]"), kinds.contains(&"INFO"));
+        for told in
+            ["[START]: pid=", "opening a database: path=:", "-onr has no meaning here", "[FINISH]: pid="]
+        {
+            assert!(text.contains(told), "{told}: {text}");
+        }
+        fs::remove_file(log).unwrap();
+    }
+    // Those that say nothing: the port has to be known. The end of another server's life is as good as a start of theirs.
+    for level in ["-le", "-lz"] {
+        let pid = place.path("pid");
+        let mut child =
+            place.command(&["-port", "-1", level, "-pid", &pid]).stdout(Stdio::piped()).spawn().unwrap();
+        eventually("the pid file", || !read(&pid).is_empty());
+        kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGINT).unwrap();
+        let mut told = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+        assert!(child.wait().unwrap().success());
+        assert_eq!(told, "");
+        assert!(!fs::exists(&pid).unwrap());
+    }
+}
+
+#[test]
+fn signals_stop_it_or_open_its_log_again() {
+    let place = Place::new();
+    let pid = place.path("pid");
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let mut server = place.start(&["-pid", &pid]);
+        assert_eq!(read(&pid), format!("{}\n", server.child.id()));
+        let old = place.path("log.1");
+        fs::rename(&server.log, &old).unwrap();
+        server.signal(Signal::SIGUSR1);
+        eventually("the new log", || read(&server.log).contains("opened again"));
+        assert!(!read(&old).contains("opened again"));
+        assert_eq!(server.ask("GET", "/k", "").0, 404);
+        server.signal(signal);
+        assert!(server.end().success(), "{signal}");
+        assert!(read(&server.log).contains("[FINISH]: pid="));
+        assert!(!fs::exists(&pid).unwrap());
+        fs::remove_file(&server.log).unwrap();
+    }
+}
+
+#[test]
+fn a_daemon_goes_on_in_the_background() {
+    let place = Place::new();
+    let (log, pid, disk) = (place.path("log"), place.path("pid"), place.path("x.kch"));
+    let words = ["-host", "127.0.0.1", "-port", "-1", "-dmn", "-log", &log, "-pid", &pid, &disk];
+    assert!(place.run(&words).status.success());
+    eventually("the start", || read(&log).contains("the server has started"));
+    let number: i32 = read(&pid).trim().parse().unwrap();
+    let is_there = || kill(Pid::from_raw(number), None).is_ok();
+    assert!(is_there() && fs::read_link(format!("/proc/{number}/cwd")).unwrap().as_os_str() == "/");
+    let mut stream = TcpStream::connect(("127.0.0.1", ports(&read(&log))[0])).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"PUT /k HTTP/1.1\r\nConnection: close\r\nContent-Length: 1\r\n\r\nv").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer:?}");
+    // Its log is rotated, and it goes on.
+    fs::rename(&log, place.path("log.1")).unwrap();
+    kill(Pid::from_raw(number), Signal::SIGHUP).unwrap();
+    eventually("the new log", || read(&log).contains("opened again"));
+    kill(Pid::from_raw(number), Signal::SIGTERM).unwrap();
+    eventually("its end", || read(&log).contains("[FINISH]: ") && !is_there());
+    assert!(!fs::exists(&pid).unwrap());
+    let server = place.start(&[&disk]);
+    assert_eq!(server.ask("GET", "/k", ""), (200, "v".into()));
+}
+
+#[test]
+fn synchronize_runs_commands_of_its_directory() {
+    let place = Place::new();
+    let commands = place.path("commands");
+    fs::create_dir(&commands).unwrap();
+    let command = format!("{commands}/keep");
+    fs::write(&command, format!("#!/bin/sh\necho \"$1\" > {commands}/told\n")).unwrap();
+    fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).unwrap();
+    let server = place.start(&["-cmd", &commands]);
+    server.call("synchronize?command=keep");
+    assert_eq!(read(&format!("{commands}/told")), ":\n");
+    assert_eq!(server.ask("POST", "/rpc/synchronize?command=nix", "").0, 500);
+}
+
+const PLUGIN: [&str; 2] = ["-plsv", "/usr/libexec/ktplugservmemc.so"];
+
+#[test]
+fn memcacheds_clients_are_served_as_by_the_plug_in() {
+    let place = Place::new();
+    let server =
+        place.start(&[&PLUGIN[..], &["-plex", "host=127.0.0.1#port=-1#opts=f#tout=5#th=2", "%"]].concat());
+    let said = |words: &str| server.last_words(1, format!("{words}quit\r\n").as_bytes());
+    // What the original answers, word by word.
+    for (words, answer) in [
+        ("set k 5 0 3\r\nabc\r\nget k\r\n", "STORED\r\nVALUE k 5 3\r\nabc\r\nEND\r\n"),
+        ("gets k nix k\r\n", "VALUE k 5 3\r\nabc\r\nVALUE k 5 3\r\nabc\r\nEND\r\n"),
+        ("append k 0 0 1\r\nx\r\n", "ERROR\r\nERROR\r\n"),
+        ("incr k 5\r\nget k\r\n", "5\r\nVALUE k 5 1\r\n5\r\nEND\r\n"),
+        ("decr k 50\r\ndecr k x\r\n", "0\r\n0\r\n"),
+        ("incr nix 5\r\nincr k\r\n", "NOT_FOUND\r\nCLIENT_ERROR invalid parameters\r\n"),
+        (
+            "get\r\nset k\r\ndelete\r\n",
+            "END\r\nCLIENT_ERROR invalid parameters\r\nCLIENT_ERROR invalid parameters\r\n",
+        ),
+        ("set k 0 0 3\nabc\nget k\n", "STORED\r\nVALUE k 0 3\r\nabc\r\nEND\r\n"),
+        ("delete k\r\ndelete k 0\r\n", "DELETED\r\nNOT_FOUND\r\n"),
+        (
+            "add z 0 0 1 noreply\r\n1\r\nadd z 0 0 1\r\n2\r\nreplace y 0 0 1\r\n1\r\nreplace z 7 0 2\r\n18\r\nget z y\r\n",
+            "NOT_STORED\r\nNOT_STORED\r\nSTORED\r\nVALUE z 7 2\r\n18\r\nEND\r\n",
+        ),
+        ("incr z 9223372036854775807\r\nincr z 1 noreply\r\nget z\r\n", "0\r\nVALUE z 7 1\r\n1\r\nEND\r\n"),
+        ("set n 0 0 4\r\n 12x\r\nincr n 3\r\n", "STORED\r\n15\r\n"),
+        ("set z -1 0 1\r\n1\r\nget z\r\n", "STORED\r\nVALUE z 4294967295 1\r\n1\r\nEND\r\n"),
+        ("version\r\n", "VERSION KyotoTycoon/0.9.56\r\n"),
+        ("verbosity 1\r\nGET z\r\n\r\n", "ERROR\r\nERROR\r\nERROR\r\n"),
+        ("set k 0 0 3\r\nabcd\r\n", ""),
+        ("set k 0 0 -1\r\n", ""),
+    ] {
+        assert_eq!(said(words), answer, "{words:?}");
+    }
+    // Others see the flags behind the value, and what is too short has none.
+    said("set k 258 0 1\r\nv\r\n");
+    assert_eq!(server.ask("GET", "/k", ""), (200, "v\0\0\u{1}\u{2}".into()));
+    server.ask("PUT", "/k", "abc");
+    assert_eq!(said("get k\r\n"), "VALUE k 0 3\r\nabc\r\nEND\r\n");
+    // A time of 30 days and a second is still one from now on; incr leaves it.
+    said("set t 0 2592001 1\r\n1\r\nincr t 1\r\n");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let xt: u64 = server.field("check?key=t", "xt").parse().unwrap();
+    assert!(xt > now && xt <= now + 2_592_001, "{xt}");
+    let stats = said("stats\r\n");
+    for name in [
+        "pid",
+        "uptime",
+        "time",
+        "version",
+        "pointer_size",
+        "curr_connections",
+        "threads",
+        "curr_items",
+        "bytes",
+        "db_count",
+        "db_path",
+        "db_type",
+        "set_hits",
+        "get_misses",
+        "decr_hits",
+        "cmd_set",
+        "cmd_flush",
+    ] {
+        assert!(stats.contains(&format!("STAT {name} ")), "{name}: {stats}");
+    }
+    assert!(stats.ends_with("END\r\n") && stats.contains("STAT incr_misses 1\r\n"), "{stats}");
+    assert_eq!(said("flush_all 10\r\nget k\r\n"), "OK\r\nEND\r\n");
+    assert_eq!(server.field("status", "count"), "0");
+}
+
+#[test]
+fn the_plug_in_drops_flags_unless_told_and_writes_nothing_where_told() {
+    let place = Place::new();
+    let server = place.start(&[&PLUGIN[..], &["-plex", "host=127.0.0.1#port=-1"]].concat());
+    let stored = server.last_words(1, b"set k 5 0 3\r\nabc\r\nget k\r\nquit\r\n");
+    assert_eq!(stored, "STORED\r\nVALUE k 0 3\r\nabc\r\nEND\r\n");
+    assert_eq!(server.ask("GET", "/k", ""), (200, "abc".into()));
+    server.stop();
+    let server = place.start(&[&PLUGIN[..], &["-plex", "host=127.0.0.1#port=-1#opts=r"]].concat());
+    server.ask("PUT", "/k", "abc");
+    let refused = "SERVER_ERROR server is read-only\r\n";
+    let words = b"set k 0 0 1\r\nx\r\ndelete k\r\nincr k 1\r\nflush_all\r\nget k\r\nquit\r\n";
+    assert_eq!(server.last_words(1, words), refused.repeat(4) + "VALUE k 0 3\r\nabc\r\nEND\r\n");
+}
+
+#[test]
+fn a_long_get_line_of_a_slow_reader_is_answered_whole() {
+    let place = Place::new();
+    let server = place.start(&[&PLUGIN[..], &["-plex", "host=127.0.0.1#port=-1"]].concat());
+    let value = "v".repeat(100_000);
+    assert_eq!(server.ask("PUT", "/k", &value).0, 201);
+    let words = format!("get{}\r\nquit\r\n", " k".repeat(500));
+    let answer = server.last_words(1, words.as_bytes());
+    let one = format!("VALUE k 0 100000\r\n{value}\r\n");
+    assert_eq!(answer.len(), one.len() * 500 + "END\r\n".len());
+    assert!(answer.ends_with("\r\nEND\r\n") && answer.starts_with(&one));
+}
