@@ -86,7 +86,7 @@ pub use sweep::{Round, Sweeps};
 pub use todana_core::{
     Action, Error, ErrorKind, Expiry, Record, Result, Ttl, UnixSeconds, Visitor, WhenFull,
 };
-pub use transaction::Transaction;
+pub use transaction::{Holder, Transaction};
 
 /// The guide's programs are tests.
 #[cfg(doctest)]

@@ -105,6 +105,17 @@ enum Home<'d> {
     Lent(&'d Database, &'d Lane),
     /// The lane is nobody else's until the transaction is over, wherever it goes: what its thread does beside it is counted elsewhere.
     Db(Cow<'d, Db>, Arc<Lane>),
+    /// As `Lent`, by one who stays as long as the transaction.
+    Held(Arc<dyn Holder>),
+}
+
+/// Who has a database and a lane of it, for a transaction that borrows neither ([`Transaction::try_begin_held`]).
+pub trait Holder: Send + Sync {
+    /// The database.
+    fn database(&self) -> &Database;
+
+    /// The lane that the transaction counts in. Nobody else counts in it while the transaction is there.
+    fn lane(&self) -> &Lane;
 }
 
 impl fmt::Debug for Transaction<'_> {
@@ -150,6 +161,32 @@ impl Db {
     pub fn begin_owned(&self) -> Result<Transaction<'static>> {
         Transaction::of(Cow::Owned(self.clone()))
     }
+
+    /// The same without waiting: `None` if there is another one.
+    ///
+    /// ```
+    /// # use todana::Db;
+    /// let db = Db::open("mem:hash")?;
+    /// let first = db.try_begin_owned()?;
+    /// assert!(first.is_some() && db.try_begin_owned()?.is_none());
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn try_begin_owned(&self) -> Result<Option<Transaction<'static>>> {
+        self.refuse_if_read_only()?;
+        let database = self.database();
+        database.flush_if_due(database.now());
+        let begin = || Transaction::new(Home::Db(Cow::Owned(self.clone()), self.lend_lane()));
+        Ok(database.gate().try_close().then(begin))
+    }
+}
+
+impl Transaction<'static> {
+    /// Begins a transaction that keeps what it needs; without waiting: `None` if there is another one.
+    pub fn try_begin_held(holder: Arc<dyn Holder>) -> Option<Transaction<'static>> {
+        let database = holder.database();
+        database.flush_if_due(database.now());
+        database.gate().try_close().then(|| Transaction::new(Home::Held(holder)))
+    }
 }
 
 impl<'d> Transaction<'d> {
@@ -174,6 +211,7 @@ impl<'d> Transaction<'d> {
         match &self.home {
             Home::Lent(database, _) => database,
             Home::Db(db, _) => db.database(),
+            Home::Held(holder) => holder.database(),
         }
     }
 
@@ -181,6 +219,7 @@ impl<'d> Transaction<'d> {
         match &self.home {
             Home::Lent(_, lane) => lane,
             Home::Db(_, lane) => lane,
+            Home::Held(holder) => holder.lane(),
         }
     }
 

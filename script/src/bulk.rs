@@ -1,0 +1,179 @@
+//! Calls of a database about many records.
+
+use crate::database::{DatabaseObject, no_visitor};
+use crate::interpreter::{World, text};
+use crate::source::Reach;
+use crate::trouble::{Done, Trouble};
+use crate::visitor::Visitor;
+use mlua::{Lua, LuaString, Table, UserDataMethods, Value};
+use todana::{Iter, Records, Symbols};
+
+/// So many keys are looked at between two looks at the clock.
+const KEYS_AT_ONCE: usize = 1000;
+
+/// The keys in an array.
+fn keys(lua: &Lua, array: &Table) -> mlua::Result<Vec<Vec<u8>>> {
+    let mut keys = Vec::new();
+    for value in array.sequence_values::<Value>() {
+        keys.extend(text(lua, value?)?);
+    }
+    Ok(keys)
+}
+
+/// Runs in a transaction if `atomic`, which it is unless said otherwise.
+fn together<T>(
+    reach: &Reach,
+    world: &World,
+    atomic: Option<bool>,
+    mut run: impl FnMut() -> todana::Result<T>,
+) -> mlua::Result<Done<T>> {
+    let mut run = || Ok(run().map_err(|error| Trouble::of(&error)));
+    if atomic.unwrap_or(true) { reach.atomically(world, run) } else { run() }
+}
+
+/// The keys that are found, at most `max`. They may not be longer, together, than what a machine may take.
+fn find(
+    world: &World,
+    all: Iter<Reach>,
+    max: Option<i64>,
+    matches: impl Fn(&[u8]) -> bool,
+) -> mlua::Result<Done<Vec<Vec<u8>>>> {
+    let max = max.and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX);
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    for (count, key) in all.keys().enumerate() {
+        if found.len() >= max {
+            break;
+        }
+        let key = match key {
+            Ok(key) => key,
+            Err(error) => return Ok(Err(Trouble::of(&error))),
+        };
+        if matches(&key) {
+            bytes += key.len() + size_of::<Vec<u8>>();
+            if bytes > world.options.memory_max {
+                return Err(mlua::Error::runtime("more keys match than fit into memory"));
+            }
+            found.push(key);
+        }
+        if count % KEYS_AT_ONCE == 0 {
+            world.deadline.check()?;
+        }
+    }
+    Ok(Ok(found))
+}
+
+fn array(lua: &Lua, keys: Option<Vec<Vec<u8>>>) -> mlua::Result<Option<Table>> {
+    let Some(keys) = keys else { return Ok(None) };
+    let keys = keys.into_iter().map(|key| lua.create_string(key)).collect::<mlua::Result<Vec<_>>>()?;
+    lua.create_sequence_from(keys).map(Some)
+}
+
+pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
+    methods.add_method("set_bulk", |lua, this, (table, said, atomic): (Table, Value, Option<bool>)| {
+        // Where the time would be, some say whether it is atomic.
+        let (said, atomic) = match said {
+            Value::Boolean(atomic) => (None, Some(atomic)),
+            said => (lua.coerce_number(said)?, atomic),
+        };
+        let mut records = Vec::new();
+        for pair in table.pairs::<Value, Value>() {
+            let (key, value) = pair?;
+            records.extend(text(lua, key)?.zip(text(lua, value)?));
+        }
+        let stored = this.attempt_calling(|reach| {
+            let time = this.time(reach, said);
+            let kyoto = reach.kyoto();
+            together(reach, &this.world, atomic, || {
+                records.iter().try_for_each(|(key, value)| kyoto.set(key, value, time))
+            })
+        });
+        Ok(stored?.map_or(-1.0, |()| records.len() as f64))
+    });
+    methods.add_method("remove_bulk", |lua, this, (table, atomic): (Table, Option<bool>)| {
+        let keys = keys(lua, &table)?;
+        let removed = this.attempt_calling(|reach| {
+            let kyoto = reach.kyoto();
+            together(reach, &this.world, atomic, || {
+                keys.iter().try_fold(0u64, |count, key| Ok(count + u64::from(kyoto.remove(key)?)))
+            })
+        });
+        Ok(removed?.map_or(-1.0, |removed| removed as f64))
+    });
+    methods.add_method("get_bulk", |lua, this, (table, atomic): (Table, Option<bool>)| {
+        let (keys, mut found) = (keys(lua, &table)?, Vec::new());
+        let memory_max = this.world.options.memory_max;
+        let done = this.attempt_calling(|reach| {
+            let done = together(reach, &this.world, atomic, || {
+                let mut bytes = 0;
+                for key in &keys {
+                    reach.view(key, &mut |record| {
+                        bytes += record.value.len();
+                        if bytes <= memory_max {
+                            found.push((key, record.value.to_vec()));
+                        }
+                    })?;
+                }
+                Ok(bytes <= memory_max)
+            })?;
+            match done {
+                Ok(false) => Err(mlua::Error::runtime("these records do not fit into memory")),
+                done => Ok(done),
+            }
+        });
+        if done?.is_none() {
+            return Ok(None);
+        }
+        let table = lua.create_table()?;
+        for (key, value) in found {
+            table.raw_set(lua.create_string(key)?, lua.create_string(value)?)?;
+        }
+        Ok(Some(table))
+    });
+    type Accept = (Table, Value, Option<bool>);
+    methods.add_method("accept_bulk", |lua, this, (table, visitor, writable): Accept| {
+        let visitor = Visitor::of(visitor)?.ok_or_else(|| no_visitor("accept_bulk"))?;
+        let (keys, writes) = (keys(lua, &table)?, writable.unwrap_or(true));
+        visitor.tell("visit_before")?;
+        let done = this.attempt_calling(|reach| {
+            let each = || {
+                for key in &keys {
+                    if let Err(trouble) = visitor.visit(lua, &this.world, reach, key, None, writes)? {
+                        return Ok(Err(trouble));
+                    }
+                }
+                Ok(Ok(()))
+            };
+            if writes { reach.atomically(&this.world, each) } else { each() }
+        })?;
+        visitor.tell("visit_after")?;
+        Ok(done.is_some())
+    });
+    methods.add_method("match_prefix", |lua, this, (prefix, max): (LuaString, Option<i64>)| {
+        let found = this.attempt_calling(|reach| {
+            let all = Iter::with_prefix(reach.clone(), &prefix.as_bytes());
+            find(&this.world, all, max, |_| true)
+        });
+        array(lua, found?)
+    });
+    methods.add_method("match_regex", |lua, this, (pattern, max): (LuaString, Option<i64>)| {
+        let found = this.attempt_calling(|reach| {
+            let pattern = pattern.to_string_lossy();
+            let Ok(regex) = regex::bytes::Regex::new(&pattern) else {
+                return Ok(Err(Trouble::COMPILATION));
+            };
+            find(&this.world, Iter::new(reach.clone()), max, |key| regex.is_match(key))
+        });
+        array(lua, found?)
+    });
+    type Similar = (LuaString, Option<i64>, Option<bool>, Option<i64>);
+    methods.add_method("match_similar", |lua, this, (origin, range, utf, max): Similar| {
+        let found = this.attempt(|reach| {
+            let range = range.filter(|&range| range >= 0).unwrap_or(1);
+            let range = usize::try_from(range).unwrap_or(usize::MAX);
+            let symbols = if utf.unwrap_or(false) { Symbols::Characters } else { Symbols::Bytes };
+            let max = max.and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX);
+            Ok(Ok(reach.match_similar(&origin.as_bytes(), range, symbols, max)?))
+        });
+        array(lua, found.map(|found| found.into_iter().map(|(key, _)| key).collect()))
+    });
+}

@@ -1,0 +1,357 @@
+//! `DB`: a database, as scripts have it.
+
+use crate::cursor::CursorObject;
+use crate::interpreter::{World, text};
+use crate::source::Reach;
+use crate::trouble::{Done, Told, Trouble};
+use crate::visitor::{Seen, Visitor, time};
+use crate::{bulk, map_reduce, whole};
+use mlua::{AnyUserData, IntoLua, Lua, LuaString, MetaMethod, Table, UserData, UserDataMethods, Value};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use todana::Records;
+use todana::kyoto::{NEVER, Origin};
+use todana::{Db, Name};
+
+const CONSTANTS: [(&str, u32); 15] = [
+    ("OREADER", 1),
+    ("OWRITER", 2),
+    ("OCREATE", 4),
+    ("OTRUNCATE", 8),
+    ("OAUTOTRAN", 16),
+    ("OAUTOSYNC", 32),
+    ("ONOLOCK", 64),
+    ("OTRYLOCK", 128),
+    ("ONOREPAIR", 256),
+    ("MSET", whole::MERGE_SET),
+    ("MADD", whole::MERGE_ADD),
+    ("MREPLACE", whole::MERGE_REPLACE),
+    ("MAPPEND", whole::MERGE_APPEND),
+    ("XNOLOCK", 1),
+    ("XNOCOMP", 256),
+];
+
+/// A database, if one is open here.
+pub(crate) struct DatabaseObject {
+    pub(crate) world: Arc<World>,
+    home: Mutex<Option<Reach>>,
+    /// It is the server's: scripts neither close it nor put another in its place.
+    is_given: bool,
+    pub(crate) trouble: Arc<Mutex<Trouble>>,
+}
+
+impl DatabaseObject {
+    /// One of the server's.
+    pub(crate) fn given(world: &Arc<World>, reach: Reach) -> DatabaseObject {
+        DatabaseObject { home: Mutex::new(Some(reach)), is_given: true, ..DatabaseObject::new(world) }
+    }
+
+    /// One of the script's own.
+    fn new(world: &Arc<World>) -> DatabaseObject {
+        let trouble = Arc::new(Mutex::new(Trouble::NONE));
+        DatabaseObject { world: Arc::clone(world), home: Mutex::default(), is_given: false, trouble }
+    }
+
+    pub(crate) fn reach(&self) -> Done<Reach> {
+        self.home.lock().clone().ok_or(Trouble::NOT_OPENED)
+    }
+
+    /// The value, or none and the trouble for `error`.
+    pub(crate) fn told<T>(&self, done: Done<T>) -> Option<T> {
+        done.map_err(|trouble| *self.trouble.lock() = trouble).ok()
+    }
+
+    /// Does something with the database.
+    pub(crate) fn attempt<T>(&self, run: impl FnOnce(&Reach) -> todana::Result<Done<T>>) -> Option<T> {
+        let run = |reach: Reach| run(&reach).unwrap_or_else(|error| Err(Trouble::of(&error)));
+        self.told(self.reach().and_then(run))
+    }
+
+    /// Does something with the database that runs functions of the script's.
+    pub(crate) fn attempt_calling<T>(
+        &self,
+        run: impl FnOnce(&Reach) -> mlua::Result<Done<T>>,
+    ) -> mlua::Result<Option<T>> {
+        let done = match self.reach() {
+            Ok(reach) => run(&reach)?,
+            Err(trouble) => Err(trouble),
+        };
+        Ok(self.told(done))
+    }
+
+    fn open(&self, path: &str, mode: Option<u32>) -> Done<()> {
+        if self.is_given {
+            return Err(Trouble::FORBIDDEN);
+        }
+        if self.home.lock().is_some() {
+            return Err(Trouble::new(2, "already opened"));
+        }
+        let name = Name::parse(path).map_err(|_| Trouble::new(2, "unknown database type"))?;
+        if name.path.is_some() && !self.world.options.is_unsafe {
+            return Err(Trouble::FORBIDDEN);
+        }
+        let mode = mode.unwrap_or(6);
+        let letters = match mode {
+            mode if mode & 2 == 0 => "r",
+            mode if mode & 8 != 0 => "wct",
+            mode if mode & 4 != 0 => "wc",
+            _ => "w",
+        };
+        let open = if name.path.is_some() {
+            Db::open(&format!("{path}#mode={letters}"))
+        } else {
+            let memory_max = self.world.options.memory_max as u64;
+            todana::DbOptions::default().memory_max(memory_max).open(path)
+        };
+        let db = open.map_err(|error| Trouble::of(&error))?;
+        *self.home.lock() = Some(Reach::new(Arc::new(db), &self.world));
+        Ok(())
+    }
+
+    fn close(&self) -> Done<()> {
+        if self.is_given {
+            return Err(Trouble::FORBIDDEN);
+        }
+        let reach = self.home.lock().take().ok_or(Trouble::NOT_OPENED)?;
+        if reach.is_in_transaction() {
+            reach.end(false)?;
+        }
+        Ok(())
+    }
+
+    /// The time for what a script says.
+    pub(crate) fn time(&self, reach: &Reach, said: Option<f64>) -> u64 {
+        time(said, reach.source().database().now().0)
+    }
+
+    fn get(&self, key: &LuaString) -> Option<(Vec<u8>, u64)> {
+        self.attempt(|reach| {
+            let mut found = None;
+            let mut see = |value: &[u8], time: Option<u64>| {
+                found = Some((value.to_vec(), time.unwrap_or(NEVER)));
+            };
+            reach.kyoto().view(&key.as_bytes(), &mut see)?;
+            Ok(found.ok_or(Trouble::NO_RECORD))
+        })
+    }
+}
+
+/// A value and its time; nothing for no record.
+pub(crate) fn pair(lua: &Lua, found: Option<(Vec<u8>, u64)>) -> mlua::Result<(Value, Value)> {
+    match found {
+        Some((value, time)) => Ok((Value::String(lua.create_string(value)?), Value::Number(time as f64))),
+        None => Ok((Value::Nil, Value::Nil)),
+    }
+}
+
+fn yes(is_it: bool, trouble: Trouble) -> Done<()> {
+    if is_it { Ok(()) } else { Err(trouble) }
+}
+
+fn origin(said: Option<f64>) -> Origin<f64> {
+    match said {
+        None => Origin::Number(0.0),
+        Some(number) if number == f64::NEG_INFINITY => Origin::Try,
+        Some(number) if number == f64::INFINITY => Origin::Set,
+        Some(number) => Origin::Number(number),
+    }
+}
+
+impl UserData for DatabaseObject {
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        type Pair = (LuaString, LuaString, Option<f64>);
+        methods.add_method("error", |_, this, ()| Ok(Told::from(this.trouble.lock().clone())));
+        methods.add_method("open", |_, this, (path, mode): (String, Option<u32>)| {
+            Ok(this.told(this.open(&path, mode)).is_some())
+        });
+        methods.add_method("close", |_, this, ()| Ok(this.told(this.close()).is_some()));
+        methods.add_method("get", |lua, this, key: LuaString| pair(lua, this.get(&key)));
+        methods.add_method("set", |_, this, (key, value, said): Pair| {
+            let set = this.attempt(|reach| {
+                let time = this.time(reach, said);
+                Ok(Ok(reach.kyoto().set(&key.as_bytes(), &value.as_bytes(), time)?))
+            });
+            Ok(set.is_some())
+        });
+        methods.add_method("add", |_, this, (key, value, said): Pair| {
+            let added = this.attempt(|reach| {
+                let time = this.time(reach, said);
+                let is_new = reach.kyoto().add(&key.as_bytes(), &value.as_bytes(), time)?;
+                Ok(yes(is_new, Trouble::DUPLICATION))
+            });
+            Ok(added.is_some())
+        });
+        methods.add_method("replace", |_, this, (key, value, said): Pair| {
+            let replaced = this.attempt(|reach| {
+                let time = this.time(reach, said);
+                let was_there = reach.kyoto().replace(&key.as_bytes(), &value.as_bytes(), time)?;
+                Ok(yes(was_there, Trouble::NO_RECORD))
+            });
+            Ok(replaced.is_some())
+        });
+        methods.add_method("append", |_, this, (key, value, said): Pair| {
+            let appended = this.attempt(|reach| {
+                let time = this.time(reach, said);
+                Ok(Ok(reach.kyoto().append(&key.as_bytes(), &value.as_bytes(), time)?))
+            });
+            Ok(appended.is_some())
+        });
+        type Sum = (LuaString, Option<f64>, Option<f64>, Option<f64>);
+        methods.add_method("increment", |_, this, (key, delta, from, said): Sum| {
+            let sum = this.attempt(|reach| {
+                let origin = match origin(from) {
+                    Origin::Number(number) => Origin::Number(number as i64),
+                    Origin::Try => Origin::Try,
+                    Origin::Set => Origin::Set,
+                };
+                let delta = delta.unwrap_or_default() as i64;
+                let sum = reach.kyoto().increment(&key.as_bytes(), delta, origin, this.time(reach, said))?;
+                Ok(sum.ok_or(Trouble::ILLOGICAL))
+            });
+            Ok(sum.map(|sum| sum as f64))
+        });
+        methods.add_method("increment_double", |_, this, (key, delta, from, said): Sum| {
+            Ok(this.attempt(|reach| {
+                let (delta, time) = (delta.unwrap_or_default(), this.time(reach, said));
+                let sum = reach.kyoto().increment_double(&key.as_bytes(), delta, origin(from), time)?;
+                Ok(sum.ok_or(Trouble::ILLOGICAL))
+            }))
+        });
+        type Swap = (LuaString, Option<LuaString>, Option<LuaString>, Option<f64>);
+        methods.add_method("cas", |_, this, (key, old, new, said): Swap| {
+            let swapped = this.attempt(|reach| {
+                let (old, new) =
+                    (old.as_ref().map(LuaString::as_bytes), new.as_ref().map(LuaString::as_bytes));
+                let time = this.time(reach, said);
+                let is_equal =
+                    reach.kyoto().compare_and_swap(&key.as_bytes(), old.as_deref(), new.as_deref(), time)?;
+                Ok(yes(is_equal, Trouble::CONFLICT))
+            });
+            Ok(swapped.is_some())
+        });
+        methods.add_method("remove", |_, this, key: LuaString| {
+            let removed =
+                this.attempt(|reach| Ok(yes(reach.kyoto().remove(&key.as_bytes())?, Trouble::NO_RECORD)));
+            Ok(removed.is_some())
+        });
+        methods.add_method("check", |_, this, key: LuaString| {
+            let len = this.attempt(|reach| {
+                let mut len = None;
+                reach.view(&key.as_bytes(), &mut |record| len = Some(record.value.len()))?;
+                Ok(len.ok_or(Trouble::NO_RECORD))
+            });
+            Ok(len.map_or(-1.0, |len| len as f64))
+        });
+        methods.add_method("seize", |lua, this, key: LuaString| {
+            let found = this.attempt(|reach| {
+                let mut found = None;
+                let mut see = |value: &[u8], time: Option<u64>| {
+                    found = Some((value.to_vec(), time.unwrap_or(NEVER)));
+                };
+                let was_there = reach.kyoto().seize(&key.as_bytes(), &mut see)?;
+                Ok(found.filter(|_| was_there).ok_or(Trouble::NO_RECORD))
+            });
+            pair(lua, found)
+        });
+        methods.add_method(
+            "accept",
+            |lua, this, (key, visitor, writable): (LuaString, Value, Option<bool>)| {
+                let visitor = Visitor::of(visitor)?.ok_or_else(|| no_visitor("accept"))?;
+                let done = this.attempt_calling(|reach| {
+                    let key = key.as_bytes();
+                    visitor.visit(lua, &this.world, reach, &key, None, writable.unwrap_or(true))
+                });
+                Ok(done?.is_some())
+            },
+        );
+        methods.add_method("iterate", |lua, this, (visitor, writable): (Value, Option<bool>)| {
+            let visitor = Visitor::of(visitor)?.ok_or_else(|| no_visitor("iterate"))?;
+            visitor.tell("visit_before")?;
+            let done = this.attempt_calling(|reach| {
+                for record in todana::Iter::new(reach.clone()).records() {
+                    let (key, record) = match record {
+                        Ok(record) => record,
+                        Err(error) => return Ok(Err(Trouble::of(&error))),
+                    };
+                    let seen = Some(Seen { value: record.value, expiry: record.expiry });
+                    let writes = writable.unwrap_or(true);
+                    if let Err(trouble) = visitor.visit(lua, &this.world, reach, &key, seen, writes)? {
+                        return Ok(Err(trouble));
+                    }
+                }
+                Ok(Ok(()))
+            })?;
+            visitor.tell("visit_after")?;
+            Ok(done.is_some())
+        });
+        // Its methods have been looked up before.
+        methods.add_meta_method(MetaMethod::Index, |lua, this, key: Value| match text(lua, key)? {
+            Some(key) => pair(lua, this.get(&lua.create_string(key)?)).map(|(value, _)| value),
+            None => Ok(Value::Nil),
+        });
+        methods.add_meta_method(MetaMethod::NewIndex, |lua, this, (key, value): (LuaString, Value)| {
+            let value = text(lua, value)?;
+            this.attempt(|reach| match &value {
+                Some(value) => Ok(Ok(reach.kyoto().set(&key.as_bytes(), value, NEVER)?)),
+                None => Ok(yes(reach.kyoto().remove(&key.as_bytes())?, Trouble::NO_RECORD)),
+            });
+            Ok(())
+        });
+        methods.add_meta_method(MetaMethod::ToString, |_, this, ()| {
+            Ok(match this.reach() {
+                Ok(reach) => {
+                    let status = reach.source().database().status();
+                    format!("{}: {}: {}", reach.path(), status.records, status.committed_bytes)
+                }
+                Err(_) => "(nil): -1: -1".to_owned(),
+            })
+        });
+        methods.add_function("cursor", |lua, this: AnyUserData| CursorObject::open(lua, &this));
+        methods.add_function("pairs", |lua, this: AnyUserData| {
+            let cursor = CursorObject::open(lua, &this)?;
+            cursor.borrow::<CursorObject>()?.jump_first();
+            Ok((cursor, this))
+        });
+        methods.add_function("cursor_process", |lua, (this, process): (AnyUserData, mlua::Function)| {
+            let cursor = CursorObject::open(lua, &this)?;
+            let done = process.call::<()>(&cursor);
+            cursor.borrow::<CursorObject>()?.disable();
+            done
+        });
+        bulk::add_methods(methods);
+        whole::add_methods(methods);
+        map_reduce::add_methods(methods);
+    }
+}
+
+pub(crate) fn no_visitor(method: &str) -> mlua::Error {
+    mlua::Error::runtime(format!("{method}: neither a function nor a visitor was given"))
+}
+
+/// The class.
+pub(crate) fn class(lua: &Lua, world: &Arc<World>) -> mlua::Result<Table> {
+    let class = lua.create_table()?;
+    for (name, number) in CONSTANTS {
+        class.set(name, number)?;
+    }
+    let of = Arc::clone(world);
+    class.set("new", lua.create_function(move |_, _: Value| Ok(DatabaseObject::new(&of)))?)?;
+    let of = Arc::clone(world);
+    type Work = (Value, mlua::Function, String, Option<u32>);
+    let process = move |lua: &Lua, (_, work, path, mode): Work| {
+        let object = DatabaseObject::new(&of);
+        if let Err(trouble) = object.open(&path, mode) {
+            return Told::from(trouble).into_lua(lua);
+        }
+        let object = lua.create_userdata(object)?;
+        let done = work.call::<()>(&object);
+        let closed = object.borrow::<DatabaseObject>()?.close();
+        done?;
+        match closed {
+            Err(trouble) => Told::from(trouble).into_lua(lua),
+            Ok(()) => Ok(Value::Nil),
+        }
+    };
+    class.set("process", lua.create_function(process)?)?;
+    Ok(class)
+}

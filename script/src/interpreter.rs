@@ -1,0 +1,242 @@
+//! One worker's machine.
+
+use crate::database::DatabaseObject;
+use crate::limits::Deadline;
+use crate::source::{Base, Reach, Source};
+use crate::turn::Turns;
+use crate::{LoadError, Program, cursor, sandbox, trouble, visitor, words};
+use mlua::{Function, Lua, Table, Value};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// What procedures return.
+pub mod codes {
+    /// It is done.
+    pub const SUCCESS: u32 = 0;
+    /// There is no such thing.
+    pub const NOT_IMPLEMENTED: u32 = 1;
+    /// The input makes no sense.
+    pub const INVALID: u32 = 2;
+    /// The data said no.
+    pub const LOGIC: u32 = 3;
+    /// It went wrong; so do procedures that end with an error of Lua's.
+    pub const INTERNAL: u32 = 5;
+}
+
+/// What scripts are told of the version: the original's.
+const VERSION: &str = "0.9.56";
+
+/// What procedures may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long a call may take, and loading the program.
+    pub time_max: Duration,
+    /// How many bytes a machine may take; what is put together for it outside, too.
+    pub memory_max: usize,
+    /// Scripts get at files and programs: `os`, `io`, `package`, `dofile`, `loadfile`, and databases and snapshots by any path.
+    pub is_unsafe: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { time_max: Duration::from_secs(5), memory_max: 64 << 20, is_unsafe: false }
+    }
+}
+
+/// How a call has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// What the procedure has returned ([`codes`]); [`codes::INTERNAL`] where it has failed.
+    pub code: u32,
+    /// What it has put into its output.
+    pub output: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Why it has failed, with file and line. It has been logged.
+    pub error: Option<String>,
+}
+
+/// What all words of a machine know of it.
+pub(crate) struct World {
+    pub(crate) deadline: Deadline,
+    pub(crate) options: Options,
+    pub(crate) turns: Turns,
+    bases: Mutex<Vec<Weak<Base>>>,
+}
+
+impl World {
+    /// What is left open there is aborted when a call is over.
+    pub(crate) fn watch(&self, base: &Arc<Base>) {
+        let mut bases = self.bases.lock();
+        bases.retain(|base| base.strong_count() > 0);
+        bases.push(Arc::downgrade(base));
+    }
+
+    fn abort_all(&self) {
+        for base in self.bases.lock().iter().filter_map(Weak::upgrade) {
+            if base.abort() {
+                tracing::warn!("a procedure has left a transaction open: it is aborted");
+            }
+        }
+    }
+}
+
+/// A program loaded, with databases in its reach: one for each worker.
+pub struct Interpreter {
+    lua: Lua,
+    world: Arc<World>,
+    /// What was there before the program: no procedures of anybody's.
+    words: Table,
+    program: Program,
+}
+
+impl fmt::Debug for Interpreter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interpreter").field("program", &self.program.name).finish_non_exhaustive()
+    }
+}
+
+impl Interpreter {
+    /// Loads a program for a worker: `thread` is its number, which scripts may ask for, `databases` are all that it gets at; the first of them
+    /// is `db`. What stands in the program outside of functions runs now; fails as it does.
+    pub fn new(
+        program: &Program,
+        databases: Vec<Arc<dyn Source>>,
+        thread: usize,
+        options: &Options,
+    ) -> Result<Interpreter, LoadError> {
+        let load = || -> mlua::Result<Interpreter> {
+            let lua = sandbox::machine(options)?;
+            let world = Arc::new(World {
+                deadline: Deadline::default(),
+                options: options.clone(),
+                turns: Turns::default(),
+                bases: Mutex::default(),
+            });
+            let reaches: Vec<_> = databases.into_iter().map(|source| Reach::new(source, &world)).collect();
+            let kyoto = vocabulary(&lua, &world, &reaches, thread)?;
+            lua.globals().set("__kyototycoon__", kyoto)?;
+            sandbox::close(&lua, &world)?;
+            let words = lua.create_table()?;
+            for pair in lua.globals().pairs::<Value, Value>() {
+                let (name, word) = pair?;
+                words.raw_set(name, word)?;
+            }
+            let mut interpreter = Interpreter { lua, world, words, program: program.clone() };
+            interpreter.bounded(|lua| program.chunk(lua).exec())?;
+            Ok(interpreter)
+        };
+        load().map_err(|error| LoadError(message(&error)))
+    }
+
+    /// Runs something of the script's, with all bounds; transactions that are open then are aborted.
+    fn bounded<T>(&mut self, run: impl FnOnce(&Lua) -> mlua::Result<T>) -> mlua::Result<T> {
+        self.world.deadline.begin(self.world.options.time_max);
+        self.lua.set_memory_limit(self.world.options.memory_max)?;
+        let outcome = run(&self.lua);
+        self.world.deadline.end();
+        // What is done afterwards is ours.
+        self.lua.set_memory_limit(0)?;
+        self.world.abort_all();
+        if outcome.is_err() {
+            self.lua.gc_collect()?;
+        }
+        outcome
+    }
+
+    /// Calls a procedure, a function of the program's; `None` if there is none of this name.
+    pub fn call<'i>(
+        &mut self,
+        name: &[u8],
+        input: impl IntoIterator<Item = (&'i [u8], &'i [u8])>,
+    ) -> Option<Outcome> {
+        let procedure = self.procedure(name)?;
+        let outcome = self.bounded(|lua| {
+            let (given, taken) = (lua.create_table()?, lua.create_table()?);
+            for (name, value) in input {
+                given.raw_set(lua.create_string(name)?, lua.create_string(value)?)?;
+            }
+            let code: Value = procedure.call((given, &taken))?;
+            let mut output = BTreeMap::new();
+            for pair in taken.pairs::<Value, Value>() {
+                let (name, value) = pair?;
+                if let (Some(name), Some(value)) = (text(lua, name)?, text(lua, value)?) {
+                    output.insert(name, value);
+                }
+            }
+            Ok(Outcome { code: code_of(lua, code)?, output, error: None })
+        });
+        Some(outcome.unwrap_or_else(|error| {
+            let error = message(&error);
+            let name = name.escape_ascii();
+            tracing::error!("procedure \"{name}\" of {} has failed: {error}", self.program.name);
+            Outcome { code: codes::INTERNAL, output: BTreeMap::new(), error: Some(error) }
+        }))
+    }
+
+    fn procedure(&self, name: &[u8]) -> Option<Function> {
+        let name = self.lua.create_string(name).ok()?;
+        let value: Value = self.lua.globals().raw_get(&name).ok()?;
+        let word: Value = self.words.raw_get(name).ok()?;
+        match value {
+            Value::Function(procedure) if word != Value::Function(procedure.clone()) => Some(procedure),
+            _ => None,
+        }
+    }
+}
+
+/// The bytes of a string or a number.
+pub(crate) fn text(lua: &Lua, value: Value) -> mlua::Result<Option<Vec<u8>>> {
+    Ok(match value {
+        Value::String(_) | Value::Integer(_) | Value::Number(_) => {
+            lua.coerce_string(value)?.map(|text| text.as_bytes().to_vec())
+        }
+        _ => None,
+    })
+}
+
+/// What is no number at all is success, as it is for the original.
+fn code_of(lua: &Lua, value: Value) -> mlua::Result<u32> {
+    let Some(number) = lua.coerce_number(value).unwrap_or_default() else { return Ok(codes::SUCCESS) };
+    Ok(if (0.0..1e9).contains(&number) { number as u32 } else { codes::INTERNAL })
+}
+
+/// What to say of an error of Lua's: its own words, without where they came by.
+pub(crate) fn message(error: &mlua::Error) -> String {
+    match error {
+        mlua::Error::CallbackError { cause, .. } => message(cause),
+        mlua::Error::WithContext { cause, .. } => message(cause),
+        mlua::Error::RuntimeError(text) => text.split("\nstack traceback:").next().unwrap_or_default().into(),
+        mlua::Error::SyntaxError { message, .. } => message.clone(),
+        mlua::Error::MemoryError(_) => "not enough memory".into(),
+        other => other.to_string(),
+    }
+}
+
+fn vocabulary(lua: &Lua, world: &Arc<World>, reaches: &[Reach], thread: usize) -> mlua::Result<Table> {
+    let kyoto = lua.create_table()?;
+    for (name, code) in [
+        ("RVSUCCESS", codes::SUCCESS),
+        ("RVENOIMPL", codes::NOT_IMPLEMENTED),
+        ("RVEINVALID", codes::INVALID),
+        ("RVELOGIC", codes::LOGIC),
+        ("RVEINTERNAL", codes::INTERNAL),
+    ] {
+        kyoto.set(name, code)?;
+    }
+    kyoto.set("VERSION", VERSION)?;
+    kyoto.set("thid", thread)?;
+    words::define(lua, world, &kyoto)?;
+    kyoto.set("Error", trouble::class(lua)?)?;
+    visitor::define(lua, &kyoto)?;
+    kyoto.set("Cursor", cursor::class(lua, world)?)?;
+    kyoto.set("DB", crate::database::class(lua, world)?)?;
+    let all = lua.create_table()?;
+    for reach in reaches {
+        all.push(DatabaseObject::given(world, reach.clone()))?;
+    }
+    kyoto.set("db", all.raw_get::<Value>(1)?)?;
+    kyoto.set("dbs", all)?;
+    Ok(kyoto)
+}

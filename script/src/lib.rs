@@ -1,0 +1,49 @@
+//! Procedures in Lua, with Kyoto Tycoon's vocabulary.
+//!
+//! ```text
+//! Program      the text of the procedures, checked
+//! Interpreter  one for each worker: the program loaded, the databases in its reach
+//!   call --> a procedure, bounded in time and memory --> its outcome
+//! Source       a database, as whoever owns it hands it over
+//! ```
+//!
+//! A procedure never runs inside a visit of an engine: where it decides on a record, the record is read, the procedure decides, and what it
+//! has decided is stored if the record is still as it was; else it decides again. Transactions that it leaves open are aborted.
+//!
+//! Not here: what clients send and are answered, which the server knows, and what calls mean for a record (`todana::kyoto`).
+//!
+//! ```
+//! use std::sync::Arc;
+//! use todana::Db;
+//! use todana_script::{Interpreter, Options, Program};
+//!
+//! let text = b"function hit(input, output) output.hits = __kyototycoon__.db:increment(input.page, 1) return 0 end";
+//! let program = Program::new("hits.lua", text)?;
+//! let db = Db::open("mem:hash").map_err(|error| error.to_string()).unwrap();
+//! let mut interpreter = Interpreter::new(&program, vec![Arc::new(db)], 0, &Options::default())?;
+//! interpreter.call(b"hit", [(&b"page"[..], &b"/"[..])]);
+//! let outcome = interpreter.call(b"hit", [(&b"page"[..], &b"/"[..])]).unwrap();
+//! assert_eq!(outcome.code, 0);
+//! assert_eq!(outcome.output[&b"hits"[..]], b"2");
+//! # Ok::<(), todana_script::LoadError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod bulk;
+mod cursor;
+mod database;
+mod interpreter;
+mod limits;
+mod map_reduce;
+mod program;
+mod sandbox;
+mod source;
+mod trouble;
+mod turn;
+mod visitor;
+mod whole;
+mod words;
+
+pub use interpreter::{Interpreter, Options, Outcome, codes};
+pub use program::{LoadError, Program};
+pub use source::Source;

@@ -1,0 +1,108 @@
+//! Map and reduce with functions of the script's, in one thread: a machine has no more.
+
+use crate::database::DatabaseObject;
+use crate::interpreter::World;
+use crate::source::Reach;
+use crate::trouble::{Done, Trouble};
+use mlua::{Function, Lua, LuaString, MultiValue, UserDataMethods, Value};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use todana::Iter;
+
+/// What a pair costs besides its bytes.
+const OVERHEAD: usize = 64;
+
+/// What has been emitted: values by key. At most so many bytes as a machine may take.
+#[derive(Default)]
+struct Emitted {
+    values: BTreeMap<Vec<u8>, Vec<Vec<u8>>>,
+    bytes: usize,
+}
+
+/// The functions of a script.
+struct Work {
+    map: Function,
+    reduce: Function,
+    log: Option<Function>,
+    process: Option<Function>,
+}
+
+impl Work {
+    fn run(&self, lua: &Lua, world: &World, reach: &Reach) -> mlua::Result<Done<()>> {
+        let emitted = Arc::new(Mutex::new(Emitted::default()));
+        let emit = {
+            let (emitted, memory_max) = (Arc::clone(&emitted), world.options.memory_max);
+            lua.create_function(move |_, (key, value): (LuaString, LuaString)| {
+                let mut emitted = emitted.lock();
+                emitted.bytes += key.as_bytes().len() + value.as_bytes().len() + OVERHEAD;
+                if emitted.bytes > memory_max {
+                    return Err(mlua::Error::runtime("what has been emitted does not fit into memory"));
+                }
+                let values = emitted.values.entry(key.as_bytes().to_vec()).or_default();
+                values.push(value.as_bytes().to_vec());
+                Ok(true)
+            })?
+        };
+        if !(self.tell("mapping")? && self.intervene(Some(&emit))?) {
+            return Ok(Err(Trouble::CHECKER));
+        }
+        for record in Iter::new(reach.clone()) {
+            let (key, value) = match record {
+                Ok(record) => record,
+                Err(error) => return Ok(Err(Trouble::of(&error))),
+            };
+            if !self.map.call((lua.create_string(key)?, lua.create_string(value)?, &emit))? {
+                return Ok(Err(Trouble::CHECKER));
+            }
+        }
+        if !(self.intervene(Some(&emit))? && self.tell("reducing")?) {
+            return Ok(Err(Trouble::CHECKER));
+        }
+        let emitted = std::mem::take(&mut *emitted.lock());
+        for (key, values) in emitted.values {
+            let values = Mutex::new(values.into_iter());
+            let next = lua.create_function(move |lua, _: MultiValue| {
+                values.lock().next().map(|value| lua.create_string(value)).transpose()
+            })?;
+            if !self.reduce.call((lua.create_string(key)?, next))? {
+                return Ok(Err(Trouble::CHECKER));
+            }
+        }
+        let is_fine = self.intervene(None)? && self.tell("done")?;
+        Ok(if is_fine { Ok(()) } else { Err(Trouble::CHECKER) })
+    }
+
+    /// Says how far it has come. Only a `false` ends it.
+    fn tell(&self, text: &str) -> mlua::Result<bool> {
+        let Some(log) = &self.log else { return Ok(true) };
+        Ok(log.call::<Value>(text)? != Value::Boolean(false))
+    }
+
+    /// Lets the script do something between the steps.
+    fn intervene(&self, emit: Option<&Function>) -> mlua::Result<bool> {
+        let Some(process) = &self.process else { return Ok(true) };
+        Ok(process.call::<Value>(emit)? != Value::Boolean(false))
+    }
+}
+
+pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
+    // Arguments 3 to 7 are a directory, options, and numbers of databases, bytes and buckets, which have no meaning here.
+    methods.add_method("mapreduce", |lua, this, given: MultiValue| {
+        let function = |number: usize| match given.get(number) {
+            None | Some(Value::Nil) => Ok(None),
+            Some(Value::Function(function)) => Ok(Some(function.clone())),
+            Some(_) => {
+                Err(mlua::Error::runtime(format!("mapreduce: argument {} is no function", number + 1)))
+            }
+        };
+        let missing = || mlua::Error::runtime("mapreduce: it takes a function to map and one to reduce");
+        let work = Work {
+            map: function(0)?.ok_or_else(missing)?,
+            reduce: function(1)?.ok_or_else(missing)?,
+            log: function(7)?,
+            process: function(8)?,
+        };
+        Ok(this.attempt_calling(|reach| work.run(lua, &this.world, reach))?.is_some())
+    });
+}

@@ -1,0 +1,108 @@
+//! What went wrong in a database, as scripts see it.
+
+use mlua::{Lua, LuaString, MetaMethod, Table, UserData, UserDataMethods};
+use parking_lot::Mutex;
+use std::borrow::Cow;
+use todana_core::{Error, ErrorKind};
+
+const NAMES: [(u32, &str, &str); 11] = [
+    (0, "SUCCESS", "success"),
+    (1, "NOIMPL", "not implemented"),
+    (2, "INVALID", "invalid operation"),
+    (3, "NOREPOS", "no repository"),
+    (4, "NOPERM", "no permission"),
+    (5, "BROKEN", "broken file"),
+    (6, "DUPREC", "record duplication"),
+    (7, "NOREC", "no record"),
+    (8, "LOGIC", "logical inconsistency"),
+    (9, "SYSTEM", "system error"),
+    (15, "MISC", "miscellaneous error"),
+];
+
+/// A code and what there is to say of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    code: u32,
+    text: Cow<'static, str>,
+}
+
+impl Trouble {
+    pub(crate) const NONE: Trouble = Trouble::new(0, "no error");
+    pub(crate) const NO_RECORD: Trouble = Trouble::new(7, "no record");
+    pub(crate) const DUPLICATION: Trouble = Trouble::new(6, "record duplication");
+    pub(crate) const ILLOGICAL: Trouble = Trouble::new(8, "logical inconsistency");
+    pub(crate) const CONFLICT: Trouble = Trouble::new(8, "status conflict");
+    pub(crate) const RESTLESS: Trouble = Trouble::new(8, "the record has been changed again and again");
+    pub(crate) const COMPILATION: Trouble = Trouble::new(8, "compilation failed");
+    pub(crate) const POSTPROCESSING: Trouble = Trouble::new(8, "postprocessing failed");
+    pub(crate) const PROCESSING: Trouble = Trouble::new(8, "processing failed");
+    pub(crate) const CHECKER: Trouble = Trouble::new(8, "checker failed");
+    pub(crate) const NOT_HERE: Trouble = Trouble::new(1, "not implemented");
+    pub(crate) const NOT_OPENED: Trouble = Trouble::new(2, "not opened");
+    pub(crate) const NO_TRANSACTION: Trouble = Trouble::new(2, "not in transaction");
+    pub(crate) const IN_TRANSACTION: Trouble = Trouble::new(8, "in transaction already");
+    pub(crate) const FORBIDDEN: Trouble = Trouble::new(4, "permission denied");
+
+    pub(crate) const fn new(code: u32, text: &'static str) -> Trouble {
+        Trouble { code, text: Cow::Borrowed(text) }
+    }
+
+    pub(crate) fn of(error: &Error) -> Trouble {
+        let code = match error.kind() {
+            ErrorKind::Invalid | ErrorKind::Closed => 2,
+            ErrorKind::Corrupt => 5,
+            ErrorKind::Full | ErrorKind::Busy | ErrorKind::Unavailable => 9,
+        };
+        Trouble { code, text: error.to_string().into() }
+    }
+
+    fn name(&self) -> &'static str {
+        NAMES.iter().find(|(code, ..)| *code == self.code).map_or("miscellaneous error", |(.., name)| name)
+    }
+}
+
+/// What a call has come to: a value, or trouble.
+pub(crate) type Done<T> = Result<T, Trouble>;
+
+/// As scripts have it: `Error`.
+pub(crate) struct Told(Mutex<Trouble>);
+
+impl From<Trouble> for Told {
+    fn from(trouble: Trouble) -> Told {
+        Told(Mutex::new(trouble))
+    }
+}
+
+impl UserData for Told {
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_method("code", |_, this, ()| Ok(this.0.lock().code));
+        methods.add_method("name", |_, this, ()| Ok(this.0.lock().name()));
+        methods.add_method("message", |_, this, ()| Ok(this.0.lock().text.to_string()));
+        methods.add_method("set", |_, this, (code, text): (u32, Option<LuaString>)| {
+            *this.0.lock() = made(code, text);
+            Ok(())
+        });
+        methods.add_meta_method(MetaMethod::ToString, |_, this, ()| {
+            let trouble = this.0.lock();
+            Ok(format!("{}: {}", trouble.name(), trouble.text))
+        });
+    }
+}
+
+fn made(code: u32, text: Option<LuaString>) -> Trouble {
+    let text = text.map_or("error".into(), |text| text.to_string_lossy());
+    Trouble { code, text: text.into() }
+}
+
+/// The class.
+pub(crate) fn class(lua: &Lua) -> mlua::Result<Table> {
+    let class = lua.create_table()?;
+    for (code, word, _) in NAMES {
+        class.set(word, code)?;
+    }
+    let new = |_: &Lua, (_, code, text): (mlua::Value, Option<u32>, Option<LuaString>)| {
+        Ok(Told::from(code.map_or(Trouble::NONE, |code| made(code, text))))
+    };
+    class.set("new", lua.create_function(new)?)?;
+    Ok(class)
+}

@@ -1,0 +1,156 @@
+//! Calls about a database as a whole: transactions, what it holds, its files, merges.
+
+use crate::database::DatabaseObject;
+use crate::source::Reach;
+use crate::trouble::{Done, Trouble};
+use mlua::{AnyUserData, Function, Lua, Table, UserDataMethods, Value};
+use std::ops::ControlFlow;
+use todana::{Iter, OwnedRecord, Records, Update};
+
+pub(crate) const MERGE_SET: u32 = 0;
+pub(crate) const MERGE_ADD: u32 = 1;
+pub(crate) const MERGE_REPLACE: u32 = 2;
+pub(crate) const MERGE_APPEND: u32 = 3;
+
+/// Shows the database to a function or an object with a method `process`; nobody else takes part.
+fn process(lua: &Lua, reach: &Reach, processor: &Value) -> mlua::Result<bool> {
+    let status = reach.source().database().status();
+    let path = lua.create_string(reach.path())?;
+    let shown = (path, status.records as f64, status.committed_bytes as f64);
+    match processor {
+        Value::Nil => Ok(true),
+        Value::Function(function) => function.call(shown),
+        Value::Table(object) => object.get::<Function>("process")?.call((object, shown.0, shown.1, shown.2)),
+        _ => Err(mlua::Error::runtime("neither a function nor a file processor was given")),
+    }
+}
+
+fn clear(reach: &Reach) -> todana::Result<Done<()>> {
+    if !reach.is_in_transaction() {
+        return Ok(Ok(reach.source().clear()?));
+    }
+    // A transaction removes one record after the other.
+    let mut keys = Vec::new();
+    let mut place = None;
+    loop {
+        place = reach.scan(place, &mut |key, _| {
+            keys.push(key.to_vec());
+            ControlFlow::Continue(())
+        })?;
+        if place.is_none() {
+            break;
+        }
+    }
+    for key in keys {
+        reach.remove(&key)?;
+    }
+    Ok(Ok(()))
+}
+
+/// Brings a record of another database in.
+fn bring(reach: &Reach, key: &[u8], record: &OwnedRecord, mode: u32) -> todana::Result<()> {
+    reach.update(key, &mut |old| match (old, mode) {
+        (Some(_), MERGE_ADD) | (None, MERGE_REPLACE) => Update::Keep,
+        (Some(old), MERGE_APPEND) => Update::Value([old.value, &record.value].concat()),
+        _ => Update::Record(record.clone()),
+    })
+}
+
+pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
+    methods.add_method("begin_transaction", |_, this, _: Value| {
+        Ok(this.attempt_calling(|reach| reach.begin(&this.world))?.is_some())
+    });
+    methods.add_method("end_transaction", |_, this, commits: Option<bool>| {
+        let end = |reach: Reach| reach.end(commits.unwrap_or(true));
+        Ok(this.told(this.reach().and_then(end)).is_some())
+    });
+    methods.add_method("transaction", |_, this, (work, _): (Function, Value)| {
+        let done = this.attempt_calling(|reach| {
+            if let Err(trouble) = reach.begin(&this.world)? {
+                return Ok(Err(trouble));
+            }
+            let outcome = work.call::<Value>(());
+            // The function may have ended it itself.
+            let commits = matches!(outcome, Ok(Value::Boolean(true)));
+            let ended = if reach.is_in_transaction() { reach.end(commits) } else { Ok(()) };
+            outcome.map(|_| ended)
+        });
+        Ok(done?.is_some())
+    });
+    methods.add_method("clear", |_, this, ()| Ok(this.attempt(clear).is_some()));
+    methods.add_method("count", |_, this, ()| {
+        let count = this.attempt(|reach| Ok(Ok(reach.source().database().status().records)));
+        Ok(count.map_or(-1.0, |count| count as f64))
+    });
+    methods.add_method("size", |_, this, ()| {
+        let size = this.attempt(|reach| Ok(Ok(reach.source().database().status().committed_bytes)));
+        Ok(size.map_or(-1.0, |size| size as f64))
+    });
+    methods.add_method("path", |_, this, ()| Ok(this.attempt(|reach| Ok(Ok(reach.path())))));
+    methods.add_method("status", |lua, this, ()| {
+        let Some((reach, status)) = this.attempt(|reach| {
+            let status = reach.source().database().status();
+            Ok(Ok((reach.clone(), status)))
+        }) else {
+            return Ok(None);
+        };
+        let (table, tuning) = (lua.create_table()?, &reach.source().name().tuning);
+        let capacity = |limit: Option<u64>| limit.map_or("-1".into(), |limit| limit.to_string());
+        table.set("count", status.records.to_string())?;
+        table.set("size", status.committed_bytes.to_string())?;
+        table.set("path", reach.path())?;
+        table.set("ktopts", if tuning.persistent { "2" } else { "0" })?;
+        table.set("ktcapcnt", capacity(tuning.records_max))?;
+        table.set("ktcapsiz", capacity(tuning.bytes_max))?;
+        Ok(Some(table))
+    });
+    methods.add_method("synchronize", |lua, this, (_, processor): (Value, Value)| {
+        let done = this.attempt_calling(|reach| {
+            if let Err(error) = reach.source().database().sync() {
+                return Ok(Err(Trouble::of(&error)));
+            }
+            let is_fine = process(lua, reach, &processor)?;
+            Ok(if is_fine { Ok(()) } else { Err(Trouble::POSTPROCESSING) })
+        });
+        Ok(done?.is_some())
+    });
+    methods.add_method("occupy", |lua, this, (writable, processor): (Option<bool>, Value)| {
+        let done = this.attempt_calling(|reach| {
+            let run = || {
+                let is_fine = process(lua, reach, &processor)?;
+                Ok(if is_fine { Ok(()) } else { Err(Trouble::PROCESSING) })
+            };
+            // Nobody else writes while a transaction is open.
+            if writable.unwrap_or(false) { reach.atomically(&this.world, run) } else { run() }
+        });
+        Ok(done?.is_some())
+    });
+    methods.add_method("merge", |_, this, (sources, mode): (Table, Option<u32>)| {
+        let mut others = Vec::new();
+        for source in sources.sequence_values::<AnyUserData>() {
+            others.push(source?.borrow::<DatabaseObject>()?.reach());
+        }
+        let done = this.attempt_calling(|reach| {
+            for other in others {
+                let other = match other {
+                    Ok(other) => other,
+                    Err(trouble) => return Ok(Err(trouble)),
+                };
+                for record in Iter::new(other).records() {
+                    let brought = record
+                        .and_then(|(key, record)| bring(reach, &key, &record, mode.unwrap_or(MERGE_SET)));
+                    if let Err(error) = brought {
+                        return Ok(Err(Trouble::of(&error)));
+                    }
+                    this.world.deadline.check()?;
+                }
+            }
+            Ok(Ok(()))
+        });
+        Ok(done?.is_some())
+    });
+    for method in ["copy", "dump_snapshot", "load_snapshot"] {
+        methods
+            .add_method(method, |_, this, _: String| Ok(this.told::<()>(Err(Trouble::NOT_HERE)).is_some()));
+    }
+}

@@ -1,0 +1,67 @@
+//! Words that have nothing to do with databases.
+//!
+//! ```text
+//! numbers   atoi atoix atof bit
+//! text      split strstr strfwm strbwm regex levdist
+//! hash      hash_murmur hash_fnv
+//! pack      pack unpack
+//! codec     codec
+//! dump      arraydump arrayload mapdump mapload
+//! ```
+
+mod codec;
+mod dump;
+mod hash;
+mod numbers;
+mod pack;
+mod text;
+
+use crate::interpreter::World;
+use mlua::{Lua, LuaString, Table, Value};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A sleep is cut to pieces of at most this, and a call to its deadline.
+const SLEEP_MAX_S: f64 = 1e6;
+
+/// Puts all words into the table.
+pub(crate) fn define(lua: &Lua, world: &Arc<World>, kyoto: &Table) -> mlua::Result<()> {
+    kyoto.set("log", lua.create_function(log)?)?;
+    let time =
+        |_: &Lua, ()| Ok(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64());
+    kyoto.set("time", lua.create_function(time)?)?;
+    let deadline = world.deadline.clone();
+    let sleep = move |_: &Lua, seconds: Option<f64>| {
+        match seconds.filter(|&seconds| seconds > 0.0) {
+            Some(seconds) => {
+                let wanted = Duration::from_secs_f64(seconds.min(SLEEP_MAX_S));
+                std::thread::sleep(wanted.min(deadline.left()));
+            }
+            None => std::thread::yield_now(),
+        }
+        deadline.check()
+    };
+    kyoto.set("sleep", lua.create_function(sleep)?)?;
+    numbers::define(lua, kyoto)?;
+    hash::define(lua, kyoto)?;
+    text::define(lua, world, kyoto)?;
+    pack::define(lua, kyoto)?;
+    codec::define(lua, world, kyoto)?;
+    dump::define(lua, kyoto)
+}
+
+fn log(_: &Lua, (kind, message): (LuaString, LuaString)) -> mlua::Result<()> {
+    let message = message.to_string_lossy();
+    match &*kind.as_bytes() {
+        b"debug" => tracing::debug!("{message}"),
+        b"error" => tracing::error!("{message}"),
+        b"warn" => tracing::warn!("{message}"),
+        _ => tracing::info!("{message}"),
+    }
+    Ok(())
+}
+
+/// The bytes of an argument: of a string or a number; none of what is neither.
+fn bytes(lua: &Lua, value: Value) -> mlua::Result<Vec<u8>> {
+    Ok(crate::interpreter::text(lua, value)?.unwrap_or_default())
+}

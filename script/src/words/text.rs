@@ -1,0 +1,143 @@
+//! Pieces of text, patterns, distances.
+
+use crate::interpreter::World;
+use mlua::{Lua, LuaString, Table, Value};
+use regex::bytes::{Regex, RegexBuilder};
+use std::sync::Arc;
+
+/// No pattern takes more memory than this.
+const PATTERN_BYTES_MAX: usize = 1 << 20;
+
+fn split(lua: &Lua, (text, delimiters): (LuaString, Option<LuaString>)) -> mlua::Result<Table> {
+    let delimiters = delimiters.map_or(vec![0], |delimiters| delimiters.as_bytes().to_vec());
+    let pieces = lua.create_table()?;
+    for piece in text.as_bytes().split(|byte| delimiters.contains(byte)) {
+        pieces.push(lua.create_string(piece)?)?;
+    }
+    Ok(pieces)
+}
+
+fn place_of(text: &[u8], piece: &[u8]) -> Option<usize> {
+    if piece.is_empty() { Some(0) } else { text.windows(piece.len()).position(|window| window == piece) }
+}
+
+/// What has grown too long for a machine.
+fn check_len(world: &World, len: usize) -> mlua::Result<()> {
+    if len > world.options.memory_max {
+        return Err(mlua::Error::runtime("the text does not fit into memory"));
+    }
+    Ok(())
+}
+
+fn replace(world: &World, text: &[u8], piece: &[u8], other: &[u8]) -> mlua::Result<Vec<u8>> {
+    let (mut out, mut rest) = (Vec::new(), text);
+    while let Some(at) = place_of(rest, piece).filter(|_| !piece.is_empty()) {
+        out.extend_from_slice(&rest[..at]);
+        out.extend_from_slice(other);
+        check_len(world, out.len())?;
+        rest = &rest[at + piece.len()..];
+    }
+    out.extend_from_slice(rest);
+    Ok(out)
+}
+
+fn regex(pattern: &[u8]) -> Option<Regex> {
+    let pattern = std::str::from_utf8(pattern).ok()?;
+    RegexBuilder::new(pattern).unicode(false).size_limit(PATTERN_BYTES_MAX).build().ok()
+}
+
+/// Replaces what matches; `$1` to `$9` stand for groups and `$&` for all of it. A match of nothing is the last one.
+fn replace_regex(world: &World, regex: &Regex, text: &[u8], other: &[u8]) -> mlua::Result<Vec<u8>> {
+    let (mut out, mut at) = (Vec::new(), 0);
+    while let Some(groups) = regex.captures_at(text, at).filter(|_| at < text.len() || at == 0) {
+        let Some(whole) = groups.get(0) else { break };
+        out.extend_from_slice(&text[at..whole.start()]);
+        let mut rest = other;
+        while let [symbol, behind @ ..] = rest {
+            rest = behind;
+            match (symbol, behind) {
+                (b'$', [b'&', behind @ ..]) => {
+                    out.extend_from_slice(whole.as_bytes());
+                    rest = behind;
+                }
+                (b'$', [digit, behind @ ..]) if digit.is_ascii_digit() => {
+                    let group = groups.get(usize::from(digit - b'0'));
+                    out.extend_from_slice(group.map_or(b"", |group| group.as_bytes()));
+                    rest = behind;
+                }
+                _ => out.push(*symbol),
+            }
+        }
+        check_len(world, out.len())?;
+        world.deadline.check()?;
+        at = whole.end();
+        if whole.is_empty() {
+            break;
+        }
+    }
+    out.extend_from_slice(&text[at..]);
+    Ok(out)
+}
+
+/// The fewest symbols to insert, remove or replace that make the one text of the other.
+fn distance<T: PartialEq>(world: &World, one: &[T], other: &[T]) -> mlua::Result<usize> {
+    check_len(world, other.len() * size_of::<usize>())?;
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (above, symbol) in one.iter().enumerate() {
+        let mut corner = std::mem::replace(&mut row[0], above + 1);
+        for (column, other) in other.iter().enumerate() {
+            let replaced = corner + usize::from(symbol != other);
+            corner = row[column + 1];
+            row[column + 1] = replaced.min(corner + 1).min(row[column] + 1);
+        }
+        world.deadline.check()?;
+    }
+    Ok(row[other.len()])
+}
+
+pub(super) fn define(lua: &Lua, world: &Arc<World>, kyoto: &Table) -> mlua::Result<()> {
+    kyoto.set("split", lua.create_function(split)?)?;
+    let of = Arc::clone(world);
+    type Replace = (LuaString, LuaString, Option<LuaString>);
+    let strstr = move |lua: &Lua, (text, piece, other): Replace| {
+        let (text, piece) = (text.as_bytes(), piece.as_bytes());
+        match other {
+            None => Ok(Value::Number(place_of(&text, &piece).map_or(0, |at| at + 1) as f64)),
+            Some(other) => {
+                let text = replace(&of, &text, &piece, &other.as_bytes())?;
+                lua.create_string(text).map(Value::String)
+            }
+        }
+    };
+    kyoto.set("strstr", lua.create_function(strstr)?)?;
+    let begins =
+        |_: &Lua, (text, piece): (LuaString, LuaString)| Ok(text.as_bytes().starts_with(&piece.as_bytes()));
+    kyoto.set("strfwm", lua.create_function(begins)?)?;
+    let ends =
+        |_: &Lua, (text, piece): (LuaString, LuaString)| Ok(text.as_bytes().ends_with(&piece.as_bytes()));
+    kyoto.set("strbwm", lua.create_function(ends)?)?;
+    let of = Arc::clone(world);
+    let match_or_replace = move |lua: &Lua, (text, pattern, other): Replace| {
+        let regex = regex(&pattern.as_bytes());
+        match (regex, other) {
+            (None, None) => Ok(Value::Boolean(false)),
+            // A pattern that is none matches nothing.
+            (None, Some(_)) => Ok(Value::String(text)),
+            (Some(regex), None) => Ok(Value::Boolean(regex.is_match(&text.as_bytes()))),
+            (Some(regex), Some(other)) => {
+                let text = replace_regex(&of, &regex, &text.as_bytes(), &other.as_bytes())?;
+                lua.create_string(text).map(Value::String)
+            }
+        }
+    };
+    kyoto.set("regex", lua.create_function(match_or_replace)?)?;
+    let of = Arc::clone(world);
+    let levdist = move |_: &Lua, (one, other, utf): (LuaString, LuaString, Option<bool>)| {
+        if utf.unwrap_or(false) {
+            let symbols = |text: &LuaString| text.to_string_lossy().chars().collect::<Vec<_>>();
+            return distance(&of, &symbols(&one), &symbols(&other));
+        }
+        distance(&of, &one.as_bytes(), &other.as_bytes())
+    };
+    kyoto.set("levdist", lua.create_function(levdist)?)
+}

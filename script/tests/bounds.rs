@@ -1,0 +1,232 @@
+//! No script takes more than its time and its memory, or gets at what it shall not have.
+
+use std::sync::Arc;
+use std::time::Duration;
+use todana::{Db, Records};
+use todana_script::{Interpreter, Options, Outcome, Program, codes};
+
+/// Most of them shall be out of time soon, and the others out of memory before that.
+const BRIEF: Duration = Duration::from_millis(200);
+const LONG: Duration = Duration::from_secs(120);
+
+fn interpreter(db: &Db, text: &str, time_max: Duration) -> Interpreter {
+    let options = Options { time_max, memory_max: 8 << 20, ..Options::default() };
+    let program = Program::new("test.lua", text.as_bytes()).unwrap();
+    Interpreter::new(&program, vec![Arc::new(db.clone())], 0, &options).unwrap()
+}
+
+/// Runs the body of a procedure.
+fn run(text: &str, time_max: Duration) -> Outcome {
+    let db = Db::open("mem:hash").unwrap();
+    let text = format!("kt = __kyototycoon__ function go(input, output) {text} end");
+    interpreter(&db, &text, time_max).call(b"go", []).unwrap()
+}
+
+fn fails_with(text: &str, error: &str) {
+    let outcome = run(text, if error == "memory" { LONG } else { BRIEF });
+    assert_eq!(outcome.code, codes::INTERNAL, "{text}: {outcome:?}");
+    let told = outcome.error.unwrap();
+    assert!(told.contains(error), "{text}: {told}");
+}
+
+#[test]
+fn an_endless_loop_is_ended() {
+    fails_with("while true do end", "too long");
+    fails_with("repeat kt.time() until false", "too long");
+    fails_with("kt.sleep(100)", "too long");
+    fails_with("local function f() return f() end f()", "too long");
+}
+
+#[test]
+fn whoever_catches_errors_is_ended_all_the_same() {
+    fails_with("while true do pcall(function() while true do end end) end", "too long");
+    fails_with("while true do pcall(pcall, function() while true do end end) end", "too long");
+    fails_with("while true do xpcall(function() while true do end end, function() end) end", "too long");
+    fails_with("xpcall(function() while true do end end, function() while true do end end)", "");
+    fails_with(
+        "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
+        "too long",
+    );
+    fails_with("coroutine.wrap(function() while true do end end)()", "too long");
+    fails_with(
+        "kt.db:set('a', 1) while true do kt.db:accept('a', function() while true do end end) end",
+        "too long",
+    );
+}
+
+#[test]
+fn memory_is_bounded() {
+    fails_with("local t = {} while true do t[#t + 1] = ('x'):rep(1000) .. #t end", "memory");
+    fails_with("return #('x'):rep(1e9)", "memory");
+    fails_with("local s = ('x'):rep(1e6) return #(s:gsub('x', s))", "memory");
+    fails_with("local s = ('x'):rep(1e6) return #kt.strstr(s, 'x', s)", "memory");
+    fails_with("local s = ('x'):rep(1e6) return #kt.regex(s, 'x', s)", "memory");
+    fails_with(
+        "kt.db:set('k', 1) return kt.db:mapreduce(function(k, v, emit) while true do emit(k, v) end end, print)",
+        "memory",
+    );
+}
+
+#[test]
+fn a_bomb_does_not_unfold() {
+    let bomb =
+        "local s = ('x'):rep(4e6) local z = kt.codec('gzip', s) s = nil return #kt.codec('~gzip', z .. '')";
+    let db = Db::open("mem:hash").unwrap();
+    let text = format!("kt = __kyototycoon__ function go() {bomb} end function after() return 0 end");
+    let mut interpreter = interpreter(&db, &text, LONG);
+    interpreter.call(b"go", []).unwrap();
+    assert_eq!(interpreter.call(b"after", []).unwrap().code, codes::SUCCESS);
+}
+
+#[test]
+fn a_machine_goes_on_after_a_failure() {
+    let db = Db::open("mem:hash").unwrap();
+    let text = "function eat() local t = {} while true do t[#t + 1] = ('x'):rep(1000) .. #t end end
+        function spin() while true do end end
+        function fine(_, output) output.a = 'b' return 3 end";
+    let mut interpreter = interpreter(&db, text, Duration::from_secs(3));
+    for name in [&b"eat"[..], b"spin", b"eat"] {
+        assert_eq!(interpreter.call(name, []).unwrap().code, codes::INTERNAL);
+        let outcome = interpreter.call(b"fine", []).unwrap();
+        assert_eq!((outcome.code, &outcome.output[&b"a"[..]]), (3, &b"b".to_vec()));
+    }
+}
+
+#[test]
+fn what_reaches_out_is_not_there() {
+    for word in
+        ["os", "io", "package", "debug", "dofile", "loadfile", "require", "module", "newproxy", "string.dump"]
+    {
+        let outcome = run(&format!("output.is = tostring({word})"), LONG);
+        assert_eq!(outcome.output[&b"is"[..]], b"nil", "{word}");
+    }
+    let outcome = run(r#"output.is = tostring((loadstring("\27Lua")))"#, LONG);
+    assert_eq!(outcome.output[&b"is"[..]], b"nil");
+    let outcome = run(
+        r#"local sent = false output.is = tostring((load(function() if not sent then sent = true return "\27Lua" end end)))"#,
+        LONG,
+    );
+    assert_eq!(outcome.output[&b"is"[..]], b"nil");
+}
+
+#[test]
+fn an_unsafe_script_has_files() {
+    let options = Options { is_unsafe: true, ..Options::default() };
+    let program =
+        Program::new("t", b"function go(_, o) o.a = type(os.time()) o.b = type(io.open) end").unwrap();
+    let outcome = Interpreter::new(&program, Vec::new(), 0, &options).unwrap().call(b"go", []).unwrap();
+    assert_eq!(
+        (&*outcome.output[&b"a"[..]], &*outcome.output[&b"b"[..]]),
+        (&b"number"[..], &b"function"[..])
+    );
+}
+
+#[test]
+fn what_is_no_lua_is_told_with_its_line() {
+    let error = Program::new("shop.lua", b"x = 1\nfunction (").unwrap_err().to_string();
+    assert!(error.starts_with("shop.lua:2:"), "{error}");
+    assert!(Program::new("shop.lua", b"\x1bLua").unwrap_err().to_string().contains("compiled"));
+    assert!(
+        Program::load("/nonexistent/shop.lua").unwrap_err().to_string().contains("/nonexistent/shop.lua")
+    );
+    let program = Program::new("shop.lua", b"\n\nlocal x = nil + 1").unwrap();
+    let error = Interpreter::new(&program, Vec::new(), 0, &Options::default()).unwrap_err().to_string();
+    assert!(error.starts_with("shop.lua:3:"), "{error}");
+    let program = Program::new("shop.lua", b"#!/usr/bin/lua\nx = 1").unwrap();
+    assert!(Interpreter::new(&program, Vec::new(), 0, &Options::default()).is_ok());
+}
+
+#[test]
+fn an_error_is_told_with_its_line_and_by_text() {
+    let db = Db::open("mem:hash").unwrap();
+    let mut interpreter = interpreter(&db, "function bad()\n  local x = nil\n  return x.y\nend", BRIEF);
+    let error = interpreter.call(b"bad", []).unwrap().error.unwrap();
+    assert!(error.starts_with("test.lua:3:"), "{error}");
+    let outcome = run(
+        "local fine, error = pcall(kt.db.set, kt.db, {}) output.is = type(error) .. tostring(fine)",
+        LONG,
+    );
+    assert_eq!(outcome.output[&b"is"[..]], b"stringfalse");
+}
+
+#[test]
+fn only_functions_of_the_program_are_procedures() {
+    let db = Db::open("mem:hash").unwrap();
+    let mut interpreter = interpreter(&db, "x = 5 function own() end", BRIEF);
+    for name in [&b"print"[..], b"x", b"nosuch", b"__kyototycoon__", b"pcall", b""] {
+        assert_eq!(interpreter.call(name, []), None, "{}", name.escape_ascii());
+    }
+    assert_eq!(interpreter.call(b"own", []).unwrap().code, codes::SUCCESS);
+}
+
+#[test]
+fn a_transaction_that_is_left_open_is_aborted() {
+    let db = Db::open("mem:hash").unwrap();
+    let text = "db = __kyototycoon__.db
+        function leave() db:begin_transaction() db:set('a', '1') return 0 end
+        function fail() db:begin_transaction() db:set('a', '1') error('no') end
+        function spin() db:begin_transaction() db:set('a', '1') while true do end end";
+    let mut interpreter = interpreter(&db, text, BRIEF);
+    for name in [&b"leave"[..], b"fail", b"spin"] {
+        interpreter.call(name, []).unwrap();
+        assert_eq!(db.get(b"a").unwrap(), None);
+        // Nobody waits for it.
+        db.set(b"b", b"2").unwrap();
+        drop(db.try_begin_owned().unwrap().unwrap());
+    }
+}
+
+#[test]
+fn interpreters_with_transactions_in_several_databases_do_not_block_each_other() {
+    let (one, other) = (Db::open("mem:hash").unwrap(), Db::open("mem:tree").unwrap());
+    let text = b"dbs = __kyototycoon__.dbs
+        function go(input)
+          for _ = 1, 50 do
+            dbs[1]:begin_transaction()
+            dbs[2]:begin_transaction()
+            for _, db in ipairs(dbs) do db:increment('n', 1) end
+            dbs[2]:end_transaction()
+            dbs[1]:end_transaction()
+          end
+          return 0
+        end";
+    let program = Program::new("t", text).unwrap();
+    let options = Options { time_max: Duration::from_secs(60), ..Options::default() };
+    std::thread::scope(|scope| {
+        for turned in [false, true, false, true] {
+            let (program, options, mut dbs) = (&program, &options, [one.clone(), other.clone()]);
+            if turned {
+                dbs.reverse();
+            }
+            scope.spawn(move || {
+                let dbs = dbs.map(|db| Arc::new(db) as Arc<dyn todana_script::Source>);
+                let mut interpreter = Interpreter::new(program, dbs.to_vec(), 0, options).unwrap();
+                assert_eq!(interpreter.call(b"go", []).unwrap().error, None);
+            });
+        }
+    });
+    for db in [one, other] {
+        assert_eq!(db.get(b"n").unwrap().unwrap(), 200i64.to_be_bytes());
+    }
+}
+
+#[test]
+fn a_visitor_decides_again_on_what_others_have_changed() {
+    let db = Db::open("mem:hash").unwrap();
+    let text = b"db = __kyototycoon__.db
+        function go() for _ = 1, 500 do
+          db:accept('n', function(_, value) return (tonumber(value) or 0) + 1 end)
+        end return 0 end";
+    let program = Program::new("t", text).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            let (program, db) = (&program, db.clone());
+            scope.spawn(move || {
+                let options = Options { time_max: Duration::from_secs(60), ..Options::default() };
+                let mut interpreter = Interpreter::new(program, vec![Arc::new(db)], 0, &options).unwrap();
+                assert_eq!(interpreter.call(b"go", []).unwrap().error, None);
+            });
+        }
+    });
+    assert_eq!(db.get(b"n").unwrap().unwrap(), b"1500");
+}
