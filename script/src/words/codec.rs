@@ -75,7 +75,7 @@ fn from_hex(text: &[u8]) -> Vec<u8> {
 fn quote(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     for &byte in text {
-        if byte == b'=' || byte < 0x20 || byte > 0x7E {
+        if byte == b'=' || !(0x20..=0x7E).contains(&byte) {
             let upper = |nibble: u8| hex_digit(nibble).to_ascii_uppercase();
             out.extend_from_slice(&[b'=', upper(byte >> 4), upper(byte)]);
         } else {

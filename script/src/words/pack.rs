@@ -61,7 +61,7 @@ fn put(letter: u8, number: f64, out: &mut Vec<u8>) {
 
 /// The number at the start, which is cut off; `None` if there are too few bytes.
 fn take(letter: u8, bytes: &mut &[u8]) -> Option<f64> {
-    fn first<'b, const N: usize>(bytes: &mut &'b [u8]) -> Option<[u8; N]> {
+    fn first<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
         let (first, rest) = bytes.split_first_chunk::<N>()?;
         *bytes = rest;
         Some(*first)
