@@ -362,13 +362,7 @@ impl Served {
         let (trouble, damaged) = (files.trouble(), files.damaged_records());
         let mut told = self.told.lock();
         let (label, trouble) = (self.name.label(), trouble.map(|error| error.to_string()));
-        if trouble != told.trouble {
-            match &trouble {
-                Some(why) => tracing::error!(database = label, "housekeeping cannot go on: {why}"),
-                None => tracing::info!(database = label, "housekeeping goes on"),
-            }
-            told.trouble = trouble;
-        }
+        // Housekeeping goes on because the damaged record has gone: in this order.
         if let Some((count, last)) = damaged.filter(|(count, _)| *count != told.damaged_records) {
             let gone = count - told.damaged_records;
             tracing::error!(
@@ -377,6 +371,13 @@ impl Served {
                 "damaged records were overwritten or removed: {last}"
             );
             told.damaged_records = count;
+        }
+        if trouble != told.trouble {
+            match &trouble {
+                Some(why) => tracing::error!(database = label, "housekeeping cannot go on: {why}"),
+                None => tracing::info!(database = label, "housekeeping goes on"),
+            }
+            told.trouble = trouble;
         }
     }
 
