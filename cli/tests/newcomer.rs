@@ -440,7 +440,9 @@ fn what_is_whole_in_a_damaged_backup_is_restored_when_told() {
         let advice =
             format!("`todana restore --damaged {backup} TARGET` makes a data directory of what is whole\n");
         assert!(expect(&["verify", &backup], 1).ends_with(&format!("\n{advice}")), "{path}");
-        assert!(refused(&["repair", &backup], 2).ends_with(&advice), "{path}");
+        let advises =
+            format!("`todana restore --damaged {backup} TARGET` makes a database of what is whole\n");
+        assert!(refused(&["repair", &backup], 2).ends_with(&advises), "{path}");
         assert!(refused(&["restore", &backup, &target], 3).ends_with("; --damaged restores what is whole\n"));
         let output = run(&["restore", "--damaged", &backup, &target]);
         let why = text(&output.stderr);

@@ -85,6 +85,12 @@ impl Execute for Service {
     }
 
     fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Option<&'b mut [u8]> {
+        // An engine without a limit of its own bounds neither what it is given nor how many give.
+        if self.shared.database.engine().bounded().is_none()
+            && self.shared.unfinished_bytes() > self.shared.held_max()
+        {
+            return None;
+        }
         self.shared.database.room(buffer, len).ok()
     }
 

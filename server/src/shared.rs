@@ -166,6 +166,11 @@ impl Shared {
         self.held_bytes.load(Ordering::Relaxed)
     }
 
+    /// What all connections together keep of requests that are not whole, long values among it.
+    pub(crate) fn unfinished_bytes(&self) -> u64 {
+        self.workers.iter().fold(0, |sum, worker| worker.partial_bytes.get().wrapping_add(sum))
+    }
+
     pub(crate) fn held_changed(&self, before: u64, now: u64) {
         // Wraps around where it shrinks.
         self.held_bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);

@@ -8,7 +8,7 @@ use running::{PATIENCE, Running, eventually, options};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use todana_server::{AdminOptions, DataPlace, Options, Sync};
+use todana_server::{AdminOptions, DataPlace, Further, Name, Options, Sync};
 
 fn pages() -> Option<AdminOptions> {
     Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true })
@@ -253,7 +253,9 @@ fn flushes_and_evictions_are_counted() {
 fn docs_list_exactly_the_names_that_there_are() {
     let folder = tempfile::tempdir().unwrap();
     let data = Some(DataPlace::new(folder.path().into(), Sync::Never));
-    let server = Running::start(Options { memory_limit_mib: 64, admin: pages(), data, ..options() });
+    let name = Name::parse(&format!("{}/x.hash", folder.path().display())).unwrap();
+    let further = vec![Further { name, data: None }];
+    let server = Running::start(Options { memory_limit_mib: 64, admin: pages(), data, further, ..options() });
     requests(&server);
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md")).unwrap();
     let listed: BTreeSet<String> = text

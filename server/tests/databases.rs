@@ -196,7 +196,7 @@ fn values_of_a_mebibyte_come_and_go_on_every_kind_of_database() {
     }
 }
 
-/// Without buffers of the engine's a long value waits in the connection's memory, of which there is a bound.
+/// An engine on disk has no limit to what long values take on their way to it; the server has.
 #[test]
 fn a_long_value_that_has_no_room_on_its_way_to_a_disk_is_refused_and_the_rest_goes_on() {
     let folder = tempfile::tempdir().unwrap();

@@ -35,6 +35,8 @@ pub(super) fn options(settings: &Settings, connections_max: usize) -> Result<Opt
     let options = Options {
         listen,
         kyoto: Kyoto::Only,
+        kyoto_commands: Some(settings.commands.clone()),
+        kyoto_pages_allowed: true,
         kyoto_plugin: compatible,
         read_only: settings.is_read_only,
         idle_timeout_s: settings.timeout_s.ceil() as u32,

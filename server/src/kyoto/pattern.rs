@@ -1,5 +1,21 @@
 //! Regular expressions of POSIX, extended, as those of the crate `regex`: bytes are bytes, and brackets have no escapes.
 
+/// The classes of characters that POSIX knows.
+const CLASSES: [&[u8]; 12] = [
+    b":alnum:]",
+    b":alpha:]",
+    b":blank:]",
+    b":cntrl:]",
+    b":digit:]",
+    b":graph:]",
+    b":lower:]",
+    b":print:]",
+    b":punct:]",
+    b":space:]",
+    b":upper:]",
+    b":xdigit:]",
+];
+
 /// The same pattern in the crate's words. What is wrong with it stays wrong.
 pub(super) fn translate(pattern: &[u8]) -> String {
     // Any byte matches a dot, and what is no ASCII counts byte by byte, as where no locale is set.
@@ -51,8 +67,13 @@ fn bracket<'p>(mut rest: &'p [u8], text: &mut String) -> &'p [u8] {
             }
             b'[' if matches!(rest.first(), Some(b':')) => {
                 let len = rest.windows(2).position(|two| two == b":]").map_or(0, |at| at + 2);
-                text.push('[');
-                text.extend(rest[..len].iter().map(|&byte| char::from(byte)));
+                if CLASSES.contains(&&rest[..len]) {
+                    text.push('[');
+                    text.extend(rest[..len].iter().map(|&byte| char::from(byte)));
+                } else {
+                    // The crate would take it for a set; this it refuses.
+                    text.push_str(r"\q");
+                }
                 rest = &rest[len..];
             }
             b'-' if !is_first && rest.first().is_some_and(|&next| next != b']') => text.push('-'),
