@@ -91,9 +91,15 @@ fn tell(repaired: &Repair, directory: &Path, yes: bool, what: &str) -> io::Resul
     let lost: u64 = repaired.remedies.iter().map(|remedy| remedy.finding.lost).sum();
     writeln!(
         out,
-        "{}{} of the log can be read, {lost} bytes of entries are lost",
-        if what.is_empty() { String::new() } else { amount(repaired.checkpoints, what) + " whole, " },
-        amount(repaired.entries, "entry")
+        "{} can be read, {lost} bytes of entries are lost",
+        match what {
+            "" => amount(repaired.entries, "entry"),
+            what => format!(
+                "{} whole, {} of the log",
+                amount(repaired.checkpoints, what),
+                amount(repaired.entries, "entry")
+            ),
+        }
     )?;
     let found = repaired.remedies.len() as u64;
     match (found, yes, repaired.unmended) {

@@ -243,15 +243,21 @@ impl Ruins {
             repair.remedies.push(remedy_of(&self.segments, 0, what, 0, "left out".into()));
         }
         if found.damaged > found.mended {
-            let what = format!("{} bytes cannot be used", found.lost_bytes);
+            let records = match found.lost_records {
+                1 => "1 record is lost".into(),
+                count => format!("{count} records are lost"),
+            };
             let unclear = match found.unclear {
                 0 => String::new(),
                 places => format!(
                     "; of {places} of these places it cannot be told what was in them: more may be lost, and what was replaced or removed there may be back"
                 ),
             };
-            let remedy =
-                format!("{} records are lost by what can be told of them{unclear}", found.lost_records);
+            let what = format!(
+                "{} bytes cannot be used; by what can be told of them {records}{unclear}",
+                found.lost_bytes
+            );
+            let remedy = "left out".into();
             repair.remedies.push(remedy_of(&self.segments, 0, what, 0, remedy));
         }
         repair
