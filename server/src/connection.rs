@@ -334,9 +334,10 @@ impl Connection {
         self.login.is_waiting() || self.kyoto.as_ref().is_some_and(|session| session.is_waiting())
     }
 
-    /// It waits for a signal that may never come, and its peer has gone, or at least sends no more: nobody would hear of it.
+    /// It waits for a signal that may never come, or for a search that may take minutes, and its peer has gone, or at least sends no
+    /// more: nobody would hear of it.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.ended && self.kyoto.as_ref().is_some_and(|session| session.waits_for().is_some())
+        self.ended && self.kyoto.as_ref().is_some_and(|session| session.waits_for_its_peer_alone())
     }
 
     /// What it keeps now.

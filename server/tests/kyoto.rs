@@ -148,6 +148,30 @@ fn what_nobody_waits_for_any_more_is_left() {
 }
 
 #[test]
+fn a_search_ends_when_its_client_goes() {
+    let server = Running::start(Options { database: named(":"), ..watched() });
+    let mut other = server.connect();
+    for start in (0..100_000).step_by(20_000) {
+        store_many(&mut other, start..start + 20_000, b"v");
+    }
+    let origin = "x".repeat(60_000);
+    // More than are done at once, and minutes for each.
+    let gone: Vec<Client> = (0..6)
+        .map(|_| {
+            let mut client = server.connect();
+            client.send(&call("match_similar", &format!("origin\t{origin}\nrange\t70000\n")));
+            client
+        })
+        .collect();
+    eventually("they are under way", || page(&server, "todana_kyoto_errands") == 6);
+    drop(gone);
+    let (_, found) = ask(&mut other, "match_regex", "regex\t^0.*77$\n");
+    assert!(found.ends_with("\nnum\t1000\n"), "{}", &found[..100]);
+    eventually("nobody is there for them", || page(&server, "todana_kyoto_errands") == 0);
+    eventually("their connections are closed", || reported(&mut other, "serv_conn_count") == 1);
+}
+
+#[test]
 fn vacuum_removes_all_that_is_dead() {
     for name in [":", "%"] {
         let server = Running::start(Options { database: named(name), ..kyoto() });

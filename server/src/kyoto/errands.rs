@@ -56,6 +56,11 @@ impl Errand {
         self.is_called_off.store(true, Ordering::Relaxed);
     }
 
+    /// Whether it leaves nothing behind but its answer.
+    pub(super) fn only_looks(&self) -> bool {
+        self.work.only_looks()
+    }
+
     /// What it has come to; told once.
     pub(super) fn outcome(&self) -> Outcome {
         let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -62,6 +62,15 @@ impl Session {
         }
     }
 
+    /// What it waits for is of use to nobody but its peer.
+    pub(crate) fn waits_for_its_peer_alone(&self) -> bool {
+        match &self.wait {
+            Wait::For { .. } => true,
+            Wait::Errand { errand, .. } => errand.only_looks(),
+            _ => false,
+        }
+    }
+
     pub(super) fn ticket(&self) -> Option<Ticket> {
         match &self.wait {
             Wait::For { ticket, .. } | Wait::Errand { ticket, .. } => Some(*ticket),

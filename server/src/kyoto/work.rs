@@ -145,6 +145,14 @@ impl Work {
         size_of::<Work>() + given
     }
 
+    /// Whether it leaves nothing behind but its answer.
+    pub(super) fn only_looks(&self) -> bool {
+        match &self.task {
+            Task::Prefix { .. } | Task::Regex { .. } | Task::Similar { .. } => true,
+            Task::Vacuum | Task::Synchronize { .. } => false,
+        }
+    }
+
     /// Whether it is soon done, so that others need not notice.
     pub(super) fn is_brief(&self, shared: &Shared) -> bool {
         let served = &shared.databases[self.database];
