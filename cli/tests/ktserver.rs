@@ -180,8 +180,10 @@ fn help_and_version_are_printed_under_both_spellings() {
 #[test]
 fn what_is_not_there_is_refused_with_its_option_and_nothing_is_left_behind() {
     let place = Place::new();
+    fs::write(place.path("casket.kch"), "KC\n").unwrap();
     for (words, told) in [
-        (&["-ulog", "u", "-sid", "1"][..], "-ulog u: "),
+        (&["casket.kch"][..], "casket.kch: it is a file"),
+        (&["-ulog", "u", "-sid", "1"], "-ulog u: "),
         (&["-mhost", "m", "-sid", "1", "-rts", "r"], "-mhost m: "),
         (&["-rts", "r"], "-rts r: "),
         (&["-bgs", "b"], "-bgs b: "),
@@ -202,9 +204,10 @@ fn what_is_not_there_is_refused_with_its_option_and_nothing_is_left_behind() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.contains("ktserver: ") && stderr.contains(told), "{words:?}: {stderr}");
     }
-    let names: Vec<_> =
+    let mut names: Vec<_> =
         fs::read_dir(place.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names, ["ktserver"]);
+    names.sort();
+    assert_eq!(names, ["casket.kch", "ktserver"]);
 }
 
 #[test]

@@ -81,6 +81,13 @@ fn sync(asked: Synchronization) -> Sync {
 
 /// Refuses what is asked for and not there, by its option.
 fn expect_what_is_there(settings: &Settings) -> Result<(), String> {
+    // A database is a directory here.
+    let file = |name: &&Name| name.path.as_ref().is_some_and(|path| path.is_file());
+    if let Some(name) = settings.databases.iter().find(file) {
+        return Err(format!(
+            "{name}: it is a file, and those of Kyoto Cabinet are not opened: another name makes a database to bring its records over to"
+        ));
+    }
     let missing = |option: &str, what: &str| Err(format!("{option}: {what} not there yet"));
     let commands = &settings.commands;
     if !commands.is_dir() {
