@@ -69,6 +69,15 @@ impl Output {
         self.len() == 0
     }
 
+    /// Goes out behind what is in another one; nothing is in it that is shared.
+    pub(crate) fn give_to(self, other: &mut Output) {
+        if other.is_empty() && other.shares.is_empty() {
+            *other = self;
+        } else {
+            other.bytes.extend_from_slice(&self.bytes);
+        }
+    }
+
     /// Forgets everything, and an outsized buffer with it.
     pub(crate) fn clear(&mut self, capacity_max: usize) {
         self.bytes.clear();

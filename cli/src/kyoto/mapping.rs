@@ -38,7 +38,6 @@ pub(super) fn options(settings: &Settings, connections_max: usize) -> Result<Opt
         kyoto_commands: Some(settings.commands.clone()),
         kyoto_pages_allowed: true,
         kyoto_plugin: compatible,
-        kyoto_commands: Some(settings.commands.clone()),
         read_only: settings.is_read_only,
         idle_timeout_s: settings.timeout_s.ceil() as u32,
         idle_between_requests: true,

@@ -3,22 +3,25 @@
 //!
 //! ```text
 //! a call that takes long -> an errand in the queue; its connection is parked, with a ticket
-//! a thread               -> does it, and calls the ticket
-//! the worker             -> looks at the call again, and answers with what the errand has come to
+//! a thread               -> does it, writes the answer, which may be long, too, and calls the ticket
+//! the worker             -> looks at the call again, and sends that answer
 //! ```
 //!
 //! Always true: at most [`THREADS_MAX`] are under way, and [`WAITING_MAX`] wait; what they are given takes at most [`BYTES_MAX`]
 //! together; one that nobody waits for any more ends soon. Threads live as long as there is something to do.
 
+use super::executor::Answer;
 use super::signals::Ticket;
-use super::work::{Done, Work};
+use super::work::{Work, tell};
 use crate::handle::Stopping;
+use crate::output::Output;
 use crate::shared::Shared;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use todana_protocol::kyoto::{Failure, Status};
+use todana_protocol::kyoto::{self, Banner, Failure, Form, Signal, Status};
 
 /// How many are under way at once.
 const THREADS_MAX: usize = 4;
@@ -34,16 +37,25 @@ const CALLED_OFF: Failure<'static> =
 const FAILED: Failure<'static> =
     Failure::Other { status: Status::InternalError, text: "the procedure has failed" };
 
-/// How it has ended.
-pub(super) type Outcome = Result<Done, Failure<'static>>;
+/// How many commands run at once: others have a thread left.
+const COMMANDS_MAX: usize = 2;
+
+/// How it is answered.
+pub(super) struct Manner {
+    pub(super) form: Form,
+    pub(super) banner: Banner,
+    /// The name of the signal that is given behind it, and whether to all.
+    pub(super) signal: Option<(Vec<u8>, bool)>,
+}
 
 /// Something to be done on another thread.
 pub(super) struct Errand {
     work: Work,
+    manner: Manner,
     worker: usize,
     ticket: Ticket,
     is_called_off: AtomicBool,
-    outcome: Mutex<Option<Outcome>>,
+    answer: Mutex<Option<Output>>,
 }
 
 impl Errand {
@@ -61,10 +73,26 @@ impl Errand {
         self.work.only_looks()
     }
 
-    /// What it has come to; told once.
-    pub(super) fn outcome(&self) -> Outcome {
-        let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
-        outcome.unwrap_or(Err(CALLED_OFF))
+    /// The answer, once. Fails if there is none: it was called off.
+    pub(super) fn answer(&self) -> Result<Output, Failure<'static>> {
+        self.answer.lock().unwrap_or_else(PoisonError::into_inner).take().ok_or(CALLED_OFF)
+    }
+
+    /// Does it, and writes the answer; `None` if nobody is there any more to hear of it, nor to be signalled for it.
+    fn perform(&self, shared: &Shared) -> Option<Output> {
+        let work = || self.work.perform(shared, &|| self.is_called_off());
+        // A panic has been shown already.
+        let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(FAILED));
+        if self.is_called_off() {
+            return None;
+        }
+        let Manner { form, banner, signal } = &self.manner;
+        let signal = signal.as_ref().map(|(name, is_broadcast)| Signal { name, is_broadcast: *is_broadcast });
+        let mut output = Output::default();
+        let mut answer =
+            Answer { form: *form, banner, signal, signals: &shared.signals, output: &mut output };
+        tell(done, &mut kyoto::Output::default(), &mut answer);
+        Some(output)
     }
 }
 
@@ -74,6 +102,17 @@ pub(crate) struct Errands {
     queue: Mutex<Queue>,
     /// Done since the start.
     done: AtomicU64,
+    /// Commands under way.
+    commands: AtomicUsize,
+}
+
+/// A command's turn.
+pub(super) struct Turn<'t>(&'t AtomicUsize);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -94,6 +133,7 @@ impl Errands {
     pub(super) fn submit(
         shared: &Arc<Shared>,
         work: Work,
+        manner: Manner,
         worker: usize,
         ticket: Ticket,
     ) -> Result<Arc<Errand>, Failure<'static>> {
@@ -101,10 +141,11 @@ impl Errands {
         let bytes = work.len();
         let errand = Arc::new(Errand {
             work,
+            manner,
             worker,
             ticket,
             is_called_off: AtomicBool::default(),
-            outcome: Mutex::default(),
+            answer: Mutex::default(),
         });
         let mut queue = errands.queue();
         if queue.is_closed || shared.stopping() != Stopping::No {
@@ -135,6 +176,13 @@ impl Errands {
     pub(crate) fn pending(&self) -> usize {
         let queue = self.queue();
         queue.waiting.len() + queue.under_way.len()
+    }
+
+    /// A turn for a command, until it is dropped; `None` if there are enough.
+    pub(super) fn may_command(&self) -> Option<Turn<'_>> {
+        let count = self.commands.fetch_add(1, Ordering::Relaxed);
+        let turn = Turn(&self.commands);
+        (count < COMMANDS_MAX).then_some(turn)
     }
 
     /// How many have been done since the start.
@@ -195,12 +243,8 @@ impl Drop for Telling<'_> {
 fn run(shared: &Arc<Shared>) {
     while let Some(errand) = shared.errands.next() {
         let telling = Telling { shared, errand: &errand };
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            errand.work.perform(shared, &|| errand.is_called_off())
-        }));
-        // A panic has been shown already.
-        let outcome = outcome.unwrap_or(Err(FAILED));
-        *errand.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        let answer = errand.perform(shared);
+        *errand.answer.lock().unwrap_or_else(PoisonError::into_inner) = answer;
         drop(telling);
     }
 }

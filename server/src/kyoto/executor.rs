@@ -1,7 +1,7 @@
 //! Requests to whoever knows them.
 
 use super::counters::Counters;
-use super::errands::Errands;
+use super::errands::{Errands, Manner};
 use super::reach::Reach;
 use super::session::{Session, Wait};
 use super::signals::{Signals, Ticket, Waiting};
@@ -58,10 +58,10 @@ pub(super) enum Next {
 /// Whom an answer goes to, and what is to be done with it.
 pub(super) struct Answer<'a> {
     pub(super) form: Form,
-    banner: &'a Banner,
-    signal: Option<Signal<'a>>,
-    signals: &'a Signals,
-    output: &'a mut Output,
+    pub(super) banner: &'a Banner,
+    pub(super) signal: Option<Signal<'a>>,
+    pub(super) signals: &'a Signals,
+    pub(super) output: &'a mut Output,
 }
 
 impl Answer<'_> {
@@ -310,7 +310,13 @@ impl Executor {
             signal = call.signal();
         }
         match waited {
-            Wait::Done(errand) => done = Some(errand.outcome()),
+            Wait::Done(errand) => match errand.answer() {
+                Ok(answer) => {
+                    answer.give_to(output);
+                    return goes_on;
+                }
+                Err(failure) => done = Some(Err(failure)),
+            },
             Wait::Signalled => {}
             Wait::TimedOut => {
                 // Neither the procedure nor its signal happens.
@@ -343,7 +349,10 @@ impl Executor {
                 Ok(work) if work.is_brief(shared) => done = Some(work.perform(shared, &|| false)),
                 Ok(work) => {
                     let ticket = shared.signals.ticket();
-                    match Errands::submit(shared, work, scope.worker, ticket) {
+                    let own = |signal: &Signal<'_>| (signal.name.to_vec(), signal.is_broadcast);
+                    let signal = signal.as_ref().map(own);
+                    let manner = Manner { form: call.form, banner: banner.clone(), signal };
+                    match Errands::submit(shared, work, manner, scope.worker, ticket) {
                         Ok(errand) => {
                             waiting.enter(ticket, connection, None);
                             session.wait = Wait::Errand { errand, ticket };
@@ -358,7 +367,7 @@ impl Executor {
         let signals = &scope.shared.signals;
         let mut answer = Answer { form: call.form, banner, signal, signals, output };
         match done {
-            Some(done) => scope.tell_work(done, pairs, &mut answer),
+            Some(done) => work::tell(done, pairs, &mut answer),
             None => scope.procedure(session, call, pairs, &mut answer),
         }
         goes_on

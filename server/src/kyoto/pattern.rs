@@ -1,19 +1,9 @@
 //! Regular expressions of POSIX, extended, as those of the crate `regex`: bytes are bytes, and brackets have no escapes.
 
-/// The classes of characters that POSIX knows.
-const CLASSES: [&[u8]; 12] = [
-    b":alnum:]",
-    b":alpha:]",
-    b":blank:]",
-    b":cntrl:]",
-    b":digit:]",
-    b":graph:]",
-    b":lower:]",
-    b":print:]",
-    b":punct:]",
-    b":space:]",
-    b":upper:]",
-    b":xdigit:]",
+/// The names of classes of characters.
+const CLASSES: [&str; 12] = [
+    "alnum", "alpha", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper",
+    "xdigit",
 ];
 
 /// The same pattern in the crate's words. What is wrong with it stays wrong.
@@ -67,14 +57,15 @@ fn bracket<'p>(mut rest: &'p [u8], text: &mut String) -> &'p [u8] {
             }
             b'[' if matches!(rest.first(), Some(b':')) => {
                 let len = rest.windows(2).position(|two| two == b":]").map_or(0, |at| at + 2);
-                if CLASSES.contains(&&rest[..len]) {
-                    text.push('[');
-                    text.extend(rest[..len].iter().map(|&byte| char::from(byte)));
-                } else {
-                    // The crate would take it for a set; this it refuses.
-                    text.push_str(r"\q");
+                let (class, behind) = rest.split_at(len);
+                let name =
+                    class.get(1..len.saturating_sub(2)).and_then(|name| std::str::from_utf8(name).ok());
+                match name.filter(|name| CLASSES.contains(name)) {
+                    Some(name) => text.push_str(&format!("[:{name}:]")),
+                    // A range that is wrong anywhere, as such a name is in the original.
+                    None => text.push_str("z-a"),
                 }
-                rest = &rest[len..];
+                rest = behind;
             }
             b'-' if !is_first && rest.first().is_some_and(|&next| next != b']') => text.push('-'),
             byte => literal(*byte, text),

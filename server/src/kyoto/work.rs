@@ -108,26 +108,21 @@ impl Scope {
         };
         Ok(Work { database: reach.number(), room: self.answer_max, task })
     }
+}
 
-    /// Answers with what the work of a call has come to.
-    pub(super) fn tell_work(
-        &self,
-        done: Result<Done, Failure<'static>>,
-        pairs: &mut kyoto::Output,
-        answer: &mut Answer<'_>,
-    ) {
-        match done {
-            Err(failure) => answer.failed(failure),
-            Ok(Done::Nothing) => answer.done(&[]),
-            Ok(Done::Keys(keys)) => {
-                pairs.clear();
-                for (position, key) in keys.iter().enumerate() {
-                    pairs.push_record(key, itoa::Buffer::new().format(position).as_bytes());
-                }
-                pairs.push_number(b"num", keys.len());
-                drop(keys);
-                answer.done_with(pairs);
+/// Answers with what the work of a call has come to.
+pub(super) fn tell(done: Result<Done, Failure<'static>>, pairs: &mut kyoto::Output, answer: &mut Answer<'_>) {
+    match done {
+        Err(failure) => answer.failed(failure),
+        Ok(Done::Nothing) => answer.done(&[]),
+        Ok(Done::Keys(keys)) => {
+            pairs.clear();
+            for (position, key) in keys.iter().enumerate() {
+                pairs.push_record(key, itoa::Buffer::new().format(position).as_bytes());
             }
+            pairs.push_number(b"num", keys.len());
+            drop(keys);
+            answer.done_with(pairs);
         }
     }
 }
@@ -220,8 +215,10 @@ impl Work {
                     Some(place) => place.directory.display().to_string(),
                     None => super::report::path(served),
                 };
-                match directory {
-                    Some(directory) if command::run(directory, command, &path, is_called_off) => {
+                match (directory, shared.errands.may_command()) {
+                    (Some(directory), Some(_turn))
+                        if command::run(directory, command, &path, is_called_off) =>
+                    {
                         Ok(Done::Nothing)
                     }
                     _ => Err(Failure::POSTPROCESSING_FAILED),
