@@ -1,0 +1,42 @@
+-- A leaderboard: points by player, kept as a packed map in one record.
+local kt = __kyototycoon__
+local db = kt.db
+
+-- board, player, points: the best counts. The visitor may run again if somebody else has been faster.
+function score(input, output)
+  local points = kt.atoi(input.points)
+  local best
+  db:accept("board:" .. input.board, function(key, value)
+    local players = value and kt.mapload(value) or {}
+    best = math.max(points, kt.atoi(players[input.player] or "0"))
+    if best > points then
+      return kt.Visitor.NOP
+    end
+    players[input.player] = best
+    return kt.mapdump(players)
+  end)
+  output.best = best
+  return kt.RVSUCCESS
+end
+
+-- board, count: answers the first players, "1" the best.
+function top(input, output)
+  local players = kt.mapload(db:get("board:" .. input.board) or "")
+  local names = {}
+  for name in pairs(players) do
+    names[#names + 1] = name
+  end
+  table.sort(names, function(one, other)
+    local first, second = tonumber(players[one]), tonumber(players[other])
+    return first > second or (first == second and one < other)
+  end)
+  for place = 1, math.min(#names, kt.atoi(input.count)) do
+    output[place] = names[place] .. " " .. players[names[place]]
+  end
+  return kt.RVSUCCESS
+end
+
+-- board: forgets it; a board that is not there is none's business.
+function reset(input)
+  return db:accept("board:" .. input.board, function() return kt.Visitor.REMOVE end) and kt.RVSUCCESS
+end
