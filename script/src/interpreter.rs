@@ -22,6 +22,8 @@ pub mod codes {
     pub const INVALID: u32 = 2;
     /// The data said no.
     pub const LOGIC: u32 = 3;
+    /// What was waited for did not come.
+    pub const TIMED_OUT: u32 = 4;
     /// It went wrong; so do procedures that end with an error of Lua's.
     pub const INTERNAL: u32 = 5;
 }

@@ -117,6 +117,8 @@ pub struct Options {
     pub read_only: bool,
     /// The directory of the commands that Kyoto Tycoon's `synchronize` may run; `None`: none.
     pub kyoto_commands: Option<PathBuf>,
+    /// The program, in Lua, with the procedures that Kyoto Tycoon's clients call; `None`: none.
+    pub kyoto_script: Option<PathBuf>,
     /// Web pages may send requests of Kyoto Tycoon's, whatever site they are of; false refuses what browsers mark as such.
     pub kyoto_pages_allowed: bool,
     /// Every store fails for want of memory, to test clients (`-o emulate_full`).
@@ -223,6 +225,7 @@ impl Default for Options {
             kyoto_plugin: None,
             read_only: false,
             kyoto_commands: None,
+            kyoto_script: None,
             kyoto_pages_allowed: false,
             emulate_full: false,
             dump_allowed: true,

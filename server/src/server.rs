@@ -8,7 +8,7 @@ use crate::crawler::Crawler;
 use crate::databases::{self, Kept, Making, Served, failed};
 use crate::handle::{Handle, Stopping};
 use crate::janitor;
-use crate::kyoto::{Errands, Signals};
+use crate::kyoto::{Errands, Scripts, Signals};
 use crate::listener::Listener;
 use crate::login::Logins;
 use crate::observers::Observers;
@@ -113,6 +113,7 @@ impl Server {
         let disk = Watched::over(disk, &pulse);
         let tls = tls.map(Arc::new);
         let logins = Logins::open(&options.authentication)?;
+        let scripts = Scripts::open(options.kyoto_script.as_deref()).map_err(invalid)?;
         let listeners = Listener::open(&options, tls.as_ref())?;
         let datagrams = udp::Socket::open(&options)?;
         let udp_addresses: Vec<SocketAddr> = datagrams.iter().filter_map(udp::Socket::address).collect();
@@ -188,6 +189,7 @@ impl Server {
             outside_bytes: AtomicU64::new(0),
             settling: Arc::new(Settling::new(options.threads)),
             exports: Arc::default(),
+            scripts,
             signals: Signals::default(),
             errands: Errands::default(),
             is_loading: AtomicBool::new(false),
@@ -373,6 +375,7 @@ impl Server {
                 Some(Err(error)) => tracing::error!("the certificates in use stay: {error}"),
             }
             shared.logins.reload();
+            shared.scripts.reload();
         }
     }
 

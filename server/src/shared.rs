@@ -7,7 +7,7 @@ use crate::databases::{Served, when_full};
 use crate::exports::Exports;
 use crate::handle::{Handle, Stopping};
 use crate::janitor;
-use crate::kyoto::{Errands, Signals};
+use crate::kyoto::{Errands, Scripts, Signals};
 use crate::login::Logins;
 use crate::observers::Observers;
 use crate::options::Options;
@@ -49,6 +49,7 @@ pub(crate) struct Shared {
     pub(crate) workers: Vec<WorkerCounters>,
     /// What they had counted at the last `stats reset`.
     pub(crate) at_reset: Mutex<WorkerSums>,
+    pub(crate) scripts: Scripts,
     pub(crate) logins: Logins,
     pub(crate) memory_limit_mib: AtomicU64,
     /// The highest limit that the engine's shards can fill. How many there are is settled at the start.

@@ -3,6 +3,7 @@
 use super::counters::Counters;
 use super::errands::{Errands, Manner};
 use super::reach::Reach;
+use super::scripts::Machine;
 use super::session::{Session, Wait};
 use super::signals::{Signals, Ticket, Waiting};
 use super::work;
@@ -44,6 +45,7 @@ pub(super) struct Scope {
     /// What the answer to the request at hand may hold, in bytes.
     pub(super) answer_max: usize,
     reaches: Vec<Reach>,
+    pub(super) machine: Machine,
 }
 
 /// How it goes on after a request.
@@ -149,7 +151,13 @@ impl Executor {
         let reach = |(number, lane)| Reach::new(shared, number, Arc::clone(lane));
         let reaches = lanes.iter().enumerate().map(reach).collect();
         Executor {
-            scope: Scope { shared: Arc::clone(shared), worker, answer_max: ANSWER_MAX, reaches },
+            scope: Scope {
+                shared: Arc::clone(shared),
+                worker,
+                answer_max: ANSWER_MAX,
+                reaches,
+                machine: Machine::default(),
+            },
             waiting: Waiting::default(),
             banner: Banner::new(super::VERSION, shared.clock.now().0),
             limits: Limits { pages_allowed: shared.options.kyoto_pages_allowed, ..Limits::default() },
@@ -277,10 +285,7 @@ impl Executor {
             }
             Request::Script(script) => {
                 self.scope.counters().binary.add(1);
-                self.scope.counters().script.add(1);
-                if !script.is_silent {
-                    binary::put_error(output);
-                }
+                self.scope.script(script, output);
                 Next::Go
             }
             Request::Replicate(_) | Request::Acknowledged => {

@@ -12,6 +12,7 @@
 //! errands     threads for what takes long
 //! resources   REST
 //! bulk        the binary protocol's bulk requests, record by record
+//! scripts     procedures in Lua, which the crate `script` runs
 //! signals     who waits for which signal
 //! plugin      memcached's clients, as the plug-in server treats them
 //! report      what the server and its databases tell of themselves
@@ -32,6 +33,7 @@ mod procedures;
 mod reach;
 mod report;
 mod resources;
+mod scripts;
 mod session;
 mod signals;
 mod work;
@@ -40,6 +42,7 @@ pub(crate) use counters::{Counters, Sums};
 pub(crate) use errands::Errands;
 pub(crate) use executor::Executor;
 pub(crate) use plugin::PluginCounters;
+pub(crate) use scripts::Scripts;
 pub(crate) use session::Session;
 pub(crate) use signals::{Signals, Ticket};
 

@@ -113,7 +113,7 @@ impl Scope {
                 Ok(())
             }
             Procedure::Status => self.status(call, pairs, answer),
-            Procedure::PlayScript => self.play_script(call),
+            Procedure::PlayScript => self.play_script(call, pairs, answer),
             Procedure::TuneReplication => Err(Failure::NO_RTS_FILE),
             Procedure::UlogList | Procedure::UlogRemove => Err(Failure::NO_UPDATE_LOG),
             procedure => self.cursor(session, procedure, call, answer),
@@ -121,15 +121,6 @@ impl Scope {
         if let Err(failure) = ended {
             answer.failed(failure);
         }
-    }
-
-    fn play_script(&self, call: &Call<'_>) -> Ended {
-        self.counters().script.add(1);
-        let name = call.required(b"name")?;
-        if name.is_empty() || !name.iter().all(u8::is_ascii_alphanumeric) {
-            return Err(Failure::InvalidParameters);
-        }
-        Err(Failure::SCRIPTING_DISABLED)
     }
 
     /// The records that a call is about.

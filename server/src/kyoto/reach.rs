@@ -27,6 +27,11 @@ impl Reach {
         &self.shared.databases[self.number]
     }
 
+    /// Whether clients may remove all records at once.
+    pub(crate) fn flush_allowed(&self) -> bool {
+        self.shared.options.flush_allowed
+    }
+
     pub(crate) fn lane(&self) -> &Lane {
         &self.lane
     }
