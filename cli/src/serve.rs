@@ -5,6 +5,7 @@
 
 mod banner;
 mod options;
+mod replication;
 mod values;
 
 pub(crate) use values::{SYNC_DEFAULT, size, sync};
@@ -19,7 +20,9 @@ use indicatif::ProgressBar;
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use todana_server::{Compression, Further, Kind, LogFormat, Name, Options, Sync, init_logging};
+use todana_server::{
+    Compression, Further, Kind, LogFormat, MasterAddress, Name, Options, Sync, init_logging,
+};
 use values::{
     ClientCertificates, Extended, Format, Protocol, TlsVersion, compression, database, delimiter, number,
     octal, port, seconds, some_size,
@@ -46,6 +49,7 @@ In memcached's place: todana as memcached --help";
 const CACHE: &str = "Memory";
 const NETWORK: &str = "Network";
 const TLS: &str = "TLS";
+const REPLICATION: &str = "Replication, as Kyoto Tycoon does it";
 const PROCESS: &str = "Process";
 const DATA: &str = "Data that stays";
 
@@ -167,6 +171,18 @@ pub(crate) struct Arguments {
     /// How checkpoints are kept: none, zstd, or zstd:1 to zstd:22, smaller and slower
     #[arg(long, env = "TODANA_CHECKPOINT_COMPRESSION", default_value = "zstd:1", value_parser = compression, value_name = "HOW", help_heading = DATA)]
     checkpoint_compression: Compression,
+    /// Follow this master, HOST or HOST:PORT: a server like this one, or Kyoto Tycoon's
+    #[arg(long, env = "TODANA_REPLICATE", value_parser = replication::master, value_name = "MASTER", help_heading = REPLICATION)]
+    replicate: Option<MasterAddress>,
+    /// Keep in this file how far the master has been followed; without it, each start begins with all that the master has
+    #[arg(long, env = "TODANA_REPLICA_POSITION", value_name = "FILE", help_heading = REPLICATION)]
+    replica_position: Option<PathBuf>,
+    /// Milliseconds to wait when all that the master has is taken, before it is asked for more
+    #[arg(long, env = "TODANA_REPLICA_INTERVAL", default_value = "40", value_parser = number::<u32>, value_name = "MILLISECONDS", help_heading = REPLICATION)]
+    replica_interval: u32,
+    /// What the changes that are made here are told by, 0 to 65535: different at all servers that follow each other
+    #[arg(long, env = "TODANA_SERVER_ID", default_value = "1", value_parser = number::<u16>, value_name = "NUMBER", help_heading = REPLICATION)]
+    server_id: u16,
     /// Worker threads
     #[arg(short, long, env = "TODANA_THREADS", default_value = "4", value_parser = number::<usize>, help_heading = PROCESS)]
     threads: usize,

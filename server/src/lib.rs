@@ -44,6 +44,7 @@ mod patience;
 mod pid_file;
 mod prefixes;
 mod process;
+mod replica;
 mod roster;
 mod server;
 mod service;
@@ -69,6 +70,7 @@ pub use login::{LoginError, password_line};
 pub use options::{
     AdminOptions, Authentication, CompatiblePort, DataPlace, Further, Kyoto, Options, OptionsError,
 };
+pub use replica::{MasterAddress, Replication};
 pub use server::Server;
 pub use signals::serve;
 pub use tls::{Tls, TlsError, TlsOptions};

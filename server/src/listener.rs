@@ -366,6 +366,17 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// Its poll tells nothing of it any more.
+    pub(crate) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.deregister(registry),
+            Stream::Unix(stream) => stream.deregister(registry),
+            Stream::Tls(stream) => stream.socket().deregister(registry),
+        }
+    }
+}
+
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {

@@ -1,6 +1,7 @@
 //! What a server can be told.
 
 use crate::addresses::{PlaceTls, Speech};
+use crate::replica::Replication;
 use crate::tls::TlsOptions;
 use crate::udp::MESSAGE_LEN_MAX;
 use std::fmt;
@@ -121,6 +122,8 @@ pub struct Options {
     pub kyoto_script: Option<PathBuf>,
     /// Web pages may send requests of Kyoto Tycoon's, whatever site they are of; false refuses what browsers mark as such.
     pub kyoto_pages_allowed: bool,
+    /// Which changes are born here, and which master is followed.
+    pub replication: Replication,
     /// Every store fails for want of memory, to test clients (`-o emulate_full`).
     pub emulate_full: bool,
     /// False refuses lists of keys: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats detail`.
@@ -227,6 +230,7 @@ impl Default for Options {
             kyoto_commands: None,
             kyoto_script: None,
             kyoto_pages_allowed: false,
+            replication: Replication::default(),
             emulate_full: false,
             dump_allowed: true,
             watch_allowed: true,

@@ -17,6 +17,7 @@ use crate::patience::{self, Patience, Watched};
 use crate::pid_file::PidFile;
 use crate::prefixes::Prefixes;
 use crate::process;
+use crate::replica::{Link, Replicas};
 use crate::roster::Roster;
 use crate::settling::Settling;
 use crate::shards;
@@ -192,6 +193,8 @@ impl Server {
             scripts,
             signals: Signals::default(),
             errands: Errands::default(),
+            replicas: Replicas::default(),
+            link: Link::default(),
             is_loading: AtomicBool::new(false),
             has_not_loaded: AtomicBool::new(false),
             held_bytes: AtomicU64::new(0),
@@ -399,6 +402,7 @@ impl Server {
             self.load(&mut |_| ())?;
         }
         self.start_pages()?;
+        self.shared.link.start(&self.shared)?;
         if self.shared.is_aloud() {
             self.tell_listeners();
         }
@@ -456,6 +460,8 @@ impl Server {
         if !self.shared.errands.close_unless(&|| patience.is_over()) {
             tracing::warn!("a procedure that takes long is left unfinished: the disk does not answer");
         }
+        self.shared.replicas.end(&|| patience.is_over());
+        self.shared.link.end(&|| patience.is_over());
         // With patience of their own: what was called off may have used up that.
         let patience = patience.again();
         for (served, kept) in self.shared.databases.iter().zip(&mut self.kept) {

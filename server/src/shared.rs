@@ -13,6 +13,7 @@ use crate::observers::Observers;
 use crate::options::Options;
 use crate::patience::Pulse;
 use crate::process;
+use crate::replica::{Link, Replicas};
 use crate::roster::Roster;
 use crate::settling::Settling;
 use crate::statistics::Baseline;
@@ -78,6 +79,9 @@ pub(crate) struct Shared {
     pub(crate) signals: Signals,
     /// Procedures of Kyoto's that take long.
     pub(crate) errands: Errands,
+    /// Replicas that follow this server, and whom it follows itself.
+    pub(crate) replicas: Replicas,
+    pub(crate) link: Link,
     /// What is kept is being read back.
     pub(crate) is_loading: AtomicBool,
     /// It could not be.

@@ -681,7 +681,7 @@ impl Worker {
     }
 
     fn close(&mut self, index: usize) {
-        let connection = self.connections.remove(index);
+        let mut connection = self.connections.remove(index);
         self.shared.roster.leave(&connection.seat);
         if connection.is_parked {
             // Whoever comes next in its place has a turn of its own to wait for.
@@ -702,6 +702,12 @@ impl Worker {
         self.shared.observers.tell_closed(&connection.seat, reason);
         self.count(connection.counted, Held::default());
         self.shared.connection_closed();
+        let hello = connection.kyoto.as_ref().and_then(|session| session.follows);
+        if let Some(hello) = hello.filter(|_| reason == "normal")
+            && connection.stream.deregister(self.poll.registry()).is_ok()
+        {
+            self.shared.replicas.start(&self.shared, connection.stream, hello);
+        }
         tracing::debug!(worker = self.number, "connection closed");
         if self.shared.is_aloud() {
             self.shared.tell(|entry| entry.closed(connection.seat.descriptor));

@@ -288,13 +288,17 @@ impl Database {
     }
 
     fn plan_flush(&self, lane: &Lane, at: Ttl, now: UnixSeconds) -> Result<()> {
+        self.plan_flush_from(None, lane, at, now)
+    }
+
+    fn plan_flush_from(&self, origin: Option<u32>, lane: &Lane, at: Ttl, now: UnixSeconds) -> Result<()> {
         // Records outlive a restart there, and a plan would not.
         if self.engine.durable().is_some() && self.log.get().is_none() && flush::is_ahead(at, now) {
             return Err(Error::new(ErrorKind::Invalid, "this database keeps no plan of a flush"));
         }
         self.gate.while_open(|| {
             self.flush.plan(at, now, self.engine(), &|change| {
-                if let Some(end) = self.tell(change) {
+                if let Some(end) = self.log.get().map(|log| log.append_from(origin, &change)) {
                     lane.has_logged(end);
                 }
             })
@@ -337,6 +341,15 @@ impl Database {
         self.plan_flush(lane, Ttl::Never, self.clock.now())
     }
 
+    /// The same as it was first done at the server `origin`, which the update log is told.
+    pub fn clear_from(&self, origin: u32, lane: &Lane) -> Result<()> {
+        if self.cannot_write() {
+            return Err(unwritable());
+        }
+        lane.counts.cmd_flush.one();
+        self.plan_flush_from(Some(origin), lane, Ttl::Never, self.clock.now())
+    }
+
     /// Removes some of what has expired. False if there is none, and there was none either since the sweep had removed
     /// `before` records: what another thread has removed since then has made room, too.
     fn relieve(&self, now: UnixSeconds, before: u64) -> bool {
@@ -361,7 +374,7 @@ impl Database {
     /// What everybody reads and writes, as long as no transaction has it otherwise.
     #[inline]
     fn space(&self) -> Space<'_> {
-        Space { engine: &*self.engine, log: self.log.get(), gate: Some(&self.gate) }
+        Space { engine: &*self.engine, log: self.log.get(), origin: None, gate: Some(&self.gate) }
     }
 
     pub(crate) fn gate(&self) -> &Gate {

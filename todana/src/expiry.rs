@@ -102,7 +102,7 @@ impl Visitor for Living<'_> {
                 // It may have been evicted. Whoever is told that it is not there shall not meet it after a restart, so
                 // the log is told too; here, while the record's lock is held, as nothing will be applied.
                 if old.is_none() && matches!(action, Action::Remove) && (self.forgets)() {
-                    self.logged = Some(log.append(&Change::Remove { key: self.key }));
+                    self.logged = Some(log.append_from(self.space.origin, &Change::Remove { key: self.key }));
                 }
                 self.tells = match action {
                     Action::Put(_) => Tells::Put,
@@ -147,7 +147,7 @@ impl Visitor for Living<'_> {
                 _ => None,
             };
             if let Some(change) = change {
-                self.logged = Some(log.append(&change));
+                self.logged = Some(log.append_from(self.space.origin, &change));
             }
         }
         self.inner.applied(now);

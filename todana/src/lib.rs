@@ -54,6 +54,7 @@ mod long_value;
 mod map_reduce;
 pub mod moment;
 mod records;
+pub mod replication;
 mod rescue;
 mod restoration;
 mod store;

@@ -6,7 +6,7 @@ use super::listen::{Listen, ListenerTls};
 use super::refusal::{Refusal, SYSTEM};
 use super::settings::{Port, Protocol, Settings};
 use std::path::PathBuf;
-use todana_server::{Authentication, Choice, Kyoto, Options, TlsOptions};
+use todana_server::{Authentication, Choice, Kyoto, Options, Replication, TlsOptions};
 
 /// The variable that names the file of users for SASL, in memcached built for that.
 const PASSWORDS_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
@@ -60,6 +60,7 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
         kyoto_plugin: None,
         read_only: false,
         idle_between_requests: false,
+        replication: Replication::default(),
         debug_commands: settings.extended.debug_commands,
         emulate_full: settings.extended.emulate_full,
         dump_allowed: settings.dump_allowed,
@@ -285,6 +286,7 @@ mod tests {
                 shutdown_allowed: true,
                 tls: None,
                 negative_is_sliding: true,
+                replication: Replication::default(),
                 kyoto: Kyoto::Off,
                 kyoto_commands: None,
                 kyoto_script: None,

@@ -13,6 +13,7 @@ impl Arguments {
     /// The server's options. The error says which cannot be.
     pub(super) fn checked(self) -> Result<(Options, LogFormat), String> {
         let tls = self.tls()?;
+        let replication = self.replication();
         let (database, data, further) = self.databases()?;
         let sync = self.sync;
         let admin = admin(&self);
@@ -51,6 +52,7 @@ impl Arguments {
             admin,
             negative_is_sliding: negative.next_back() == Some(Extended::NegativeIsSliding),
             kyoto: Kyoto::Beside,
+            replication,
             debug_commands: self.extended.contains(&Extended::DebugCommands),
             emulate_full: self.extended.contains(&Extended::EmulateFull),
             dump_allowed: !self.disable_dumping,

@@ -288,7 +288,11 @@ impl Executor {
                 self.scope.script(script, output);
                 Next::Go
             }
-            Request::Replicate(_) | Request::Acknowledged => {
+            Request::Replicate(hello) => {
+                session.follows = Some(*hello);
+                Next::Closes
+            }
+            Request::Acknowledged => {
                 binary::put_error(output);
                 Next::Closes
             }

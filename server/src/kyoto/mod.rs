@@ -15,6 +15,7 @@
 //! scripts     procedures in Lua, which the crate `script` runs
 //! signals     who waits for which signal
 //! plugin      memcached's clients, as the plug-in server treats them
+//! replication whom the server follows, and its update log
 //! report      what the server and its databases tell of themselves
 //! counters    what has been asked for
 //! ```
@@ -31,6 +32,7 @@ mod pattern;
 mod plugin;
 mod procedures;
 mod reach;
+mod replication;
 mod report;
 mod resources;
 mod scripts;

@@ -114,8 +114,9 @@ impl Scope {
             }
             Procedure::Status => self.status(call, pairs, answer),
             Procedure::PlayScript => self.play_script(call, pairs, answer),
-            Procedure::TuneReplication => Err(Failure::NO_RTS_FILE),
-            Procedure::UlogList | Procedure::UlogRemove => Err(Failure::NO_UPDATE_LOG),
+            Procedure::TuneReplication => self.tune_replication(call, answer),
+            Procedure::UlogList => self.list_logs(pairs, answer),
+            Procedure::UlogRemove => self.remove_logs(answer),
             procedure => self.cursor(session, procedure, call, answer),
         };
         if let Err(failure) = ended {

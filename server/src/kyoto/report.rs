@@ -47,6 +47,7 @@ impl Scope {
         ] {
             pairs.push(name.as_bytes(), text.as_bytes());
         }
+        self.report_replication(pairs);
         let resident = process::resident_bytes();
         for (name, bytes) in process::memory() {
             pairs.push_number(name.as_bytes(), bytes);

@@ -21,6 +21,9 @@ pub(crate) struct Scripts {
     readings: AtomicU64,
 }
 
+/// Names and values.
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
 impl Scripts {
     /// Reads the program; without a path there are no procedures. Fails if it is no Lua.
     pub(crate) fn open(path: Option<&Path>) -> Result<Scripts, LoadError> {
@@ -85,7 +88,7 @@ impl Scope {
         &self,
         name: &[u8],
         input: impl Iterator<Item = (&'i [u8], &'i [u8])>,
-    ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Failure<'static>> {
+    ) -> Result<Pairs, Failure<'static>> {
         let scripts = &self.shared.scripts;
         let readings = scripts.readings.load(Ordering::Acquire);
         let mut machine = self.machine.0.lock();

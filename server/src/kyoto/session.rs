@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use todana::Cursor;
 use todana_protocol::kyoto::Dialect;
+use todana_protocol::kyoto::binary::Hello;
 
 /// What a cursor takes besides its key.
 const CURSOR_LEN: usize = 256;
@@ -20,6 +21,8 @@ pub(crate) struct Session {
     /// Of the bulk request under way.
     pub(super) bulk: Progress,
     pub(super) wait: Wait,
+    /// It is a replica: its connection goes to a thread of its own.
+    pub(crate) follows: Option<Hello>,
 }
 
 /// How far a bulk request has come.

@@ -49,6 +49,21 @@ impl Database {
         self.visit_in(self.space(), lane, key, visitor)
     }
 
+    /// The same for a change that was first made at the server `origin`, which the update log is told.
+    pub fn visit_record_from(
+        &self,
+        origin: u32,
+        lane: &Lane,
+        key: &[u8],
+        visitor: &mut dyn Visitor,
+    ) -> Result<()> {
+        self.flush_if_due(self.clock.now());
+        if self.cannot_write() {
+            return Err(unwritable());
+        }
+        self.visit_in(Space { origin: Some(origin), ..self.space() }, lane, key, visitor)
+    }
+
     /// A visit of a commit's.
     pub(crate) fn visit_past_gate(&self, key: &[u8], visitor: &mut Regardless<'_>) -> Result<()> {
         if let Action::Put(record) = visitor.0 {

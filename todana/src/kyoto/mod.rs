@@ -52,6 +52,10 @@ pub struct Kyoto<R> {
 }
 
 /// When a record with this time dies.
+pub fn expiry_of(time: u64) -> Expiry {
+    expiry(time)
+}
+
 fn expiry(time: u64) -> Expiry {
     if time >= NEVER { Expiry::Never } else { Expiry::At(UnixSeconds(time + 1)) }
 }

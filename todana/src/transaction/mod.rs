@@ -35,6 +35,8 @@ pub(crate) use gate::{Gate, WhileWaiting};
 pub(crate) struct Space<'s> {
     pub(crate) engine: &'s dyn Engine,
     pub(crate) log: Option<&'s UpdateLog>,
+    /// The server that has first made the changes, if it was another.
+    pub(crate) origin: Option<u32>,
     /// Who keeps it waiting; `None` within a transaction.
     pub(crate) gate: Option<&'s Gate>,
 }
@@ -240,7 +242,7 @@ impl<'d> Transaction<'d> {
     /// Runs with the space of this transaction.
     pub(crate) fn within<T>(&self, run: impl FnOnce(Space<'_>) -> T) -> T {
         let engine = self.layer.over(self.database().engine());
-        run(Space { engine: &engine, log: None, gate: None })
+        run(Space { engine: &engine, log: None, origin: None, gate: None })
     }
 
     /// Makes all changes, or none: fails with `Full` if there is no room for them, with `Unavailable` if the update log cannot be

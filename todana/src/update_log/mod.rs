@@ -183,13 +183,18 @@ impl UpdateLog {
     /// Whoever finds that no changes are taken makes none; those that were on their way are appended, for they have been made, and
     /// written when that can be done again. When it never will be, they are dropped, and never settled.
     pub fn append(&self, change: &Change<'_>) -> Position {
+        self.append_from(None, change)
+    }
+
+    /// The same of a change that was first made by another server, `origin`.
+    pub(crate) fn append_from(&self, origin: Option<u32>, change: &Change<'_>) -> Position {
         let now_ms = self.clock.now().0.saturating_mul(1000);
         let mut pending = self.shared.pending.lock();
         if self.shared.has_ended() {
             return pending.give_up();
         }
         let is_first = pending.is_empty();
-        let end = pending.append(now_ms, &Entry { origin: None, change: *change });
+        let end = pending.append(now_ms, &Entry { origin, change: *change });
         self.shared.appended.store(end.0, Ordering::Release);
         if is_first {
             self.shared.begin_waiting(pending.since);

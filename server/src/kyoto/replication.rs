@@ -1,0 +1,97 @@
+//! Calls about replication: the files of the update log, and whom the server follows.
+
+use super::executor::{Answer, Scope};
+use super::procedures::Ended;
+use crate::replica::MasterAddress;
+use std::time::Duration;
+use todana::replication::first_of_second;
+use todana::update_log::segments;
+use todana_protocol::kyoto::{self, Call, Failure, Moment, update_log};
+
+const PORT: u16 = 1978;
+const UNREADABLE: Failure<'static> = Failure::Detailed {
+    status: kyoto::Status::InternalError,
+    trouble: kyoto::Trouble::SystemError,
+    detail: "the update log cannot be read",
+};
+
+impl Scope {
+    /// Chooses the master, the position in its log, and how often it is asked.
+    pub(super) fn tune_replication(&self, call: &Call<'_>, answer: &mut Answer<'_>) -> Ended {
+        if self.shared.options.replication.position_file.is_none() {
+            return Err(Failure::NO_RTS_FILE);
+        }
+        let host = call.optional(b"host").filter(|host| !host.is_empty());
+        let host =
+            host.map(|host| std::str::from_utf8(host).map_err(|_| Failure::InvalidParameters)).transpose()?;
+        let port = call.integer(b"port").map_or(Ok(PORT), u16::try_from);
+        let port = port.ok().filter(|&port| port > 0).ok_or(Failure::InvalidParameters)?;
+        let timestamp = call.moment(b"ts").map(|moment| self.stamp(moment));
+        let interval = call.integer(b"iv").and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
+        self.counters().misc.add(1);
+        self.shared.link.tune(|standing| {
+            standing.master = host.map(|host| MasterAddress { host: host.into(), port });
+            standing.timestamp = timestamp.unwrap_or(standing.timestamp);
+            standing.interval = interval.unwrap_or(standing.interval);
+        });
+        answer.done(&[]);
+        Ok(())
+    }
+
+    fn stamp(&self, moment: Moment) -> u64 {
+        match moment {
+            Moment::At(stamp) => stamp,
+            Moment::Now => first_of_second(self.now()),
+        }
+    }
+
+    /// The files of the update logs, by the original's names: clients look for its ending.
+    pub(super) fn list_logs(&self, pairs: &mut kyoto::Output, answer: &mut Answer<'_>) -> Ended {
+        pairs.clear();
+        let mut number = 0;
+        for (database, _) in
+            self.shared.databases.iter().enumerate().filter(|(_, served)| served.database.log().is_some())
+        {
+            let Some(directory) = self.shared.exports.directory(database) else { continue };
+            let found = segments(&todana::disk::SystemDisk, &directory.path().join("log"));
+            let found = found.map_err(|_| UNREADABLE)?;
+            // Nothing in a segment is newer than the next one.
+            let next = found.iter().skip(1).map(|next| next.made_ms / 1000 + 1).chain([self.now() + 1]);
+            for (segment, next) in found.iter().zip(next) {
+                number += 1;
+                let path = directory.path().join(update_log::file_name(number));
+                let text = format!("{}:{}", segment.len, first_of_second(next) - 1);
+                pairs.push(path.as_os_str().as_encoded_bytes(), text.as_bytes());
+            }
+        }
+        if number == 0 {
+            return Err(Failure::NO_UPDATE_LOG);
+        }
+        self.counters().misc.add(1);
+        answer.done_with(pairs);
+        Ok(())
+    }
+
+    /// What may go of the update logs goes with each checkpoint, so that nothing is left to be removed here.
+    pub(super) fn remove_logs(&self, answer: &mut Answer<'_>) -> Ended {
+        if self.shared.databases.iter().all(|served| served.database.log().is_none()) {
+            return Err(Failure::NO_UPDATE_LOG);
+        }
+        self.counters().misc.add(1);
+        answer.done(&[]);
+        Ok(())
+    }
+
+    /// Whom the server follows, and how far it has come.
+    pub(super) fn report_replication(&self, pairs: &mut kyoto::Output) {
+        let standing = self.shared.link.standing();
+        let Some(master) = standing.master else { return };
+        pairs.push(b"repl_master_host", master.host.as_bytes());
+        pairs.push_number(b"repl_master_port", master.port);
+        pairs.push_number(b"repl_timestamp", standing.timestamp);
+        pairs.push_number(b"repl_interval", standing.interval.as_millis() as u64);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let delay = now.saturating_sub(Duration::from_nanos(standing.timestamp));
+        pairs.push(b"repl_delay", format!("{:.6}", delay.as_secs_f64()).as_bytes());
+    }
+}

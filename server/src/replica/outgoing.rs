@@ -1,0 +1,261 @@
+//! What a replica is sent: first all records, if the logs do not tell of them, then the changes of all databases by their time
+//! stamps.
+
+use crate::shared::Shared;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use todana::replication::{Begins, Feed, NANOS, first_of_second};
+use todana::update_log::{Change, Position};
+use todana::{Clock, Expiry, Record, kyoto};
+use todana_core::{Error, ErrorKind, Place, Result};
+use todana_protocol::kyoto::binary::Hello;
+use todana_protocol::kyoto::message::{Change as Sent, Message, Stored};
+use todana_protocol::kyoto::replication::{put_progress, put_update};
+
+/// Of a log read at once.
+const PIECE: usize = 128 << 10;
+/// Sent at once.
+const PORTION: usize = 64 << 10;
+/// A replica hears how far it is after so many messages that are not for it.
+const SKIPPED_MAX: u32 = 256;
+/// Where several logs are merged, an entry of one may come to be readable behind later ones of another: what a replica may have
+/// missed so is sent again.
+const SLACK: u64 = 3 * NANOS;
+/// So much of the log may be on disk for the sake of one replica alone.
+const HELD_MAX: u64 = 4 << 30;
+
+/// Where all that is sent comes from.
+pub(super) struct Outgoing {
+    shared: Arc<Shared>,
+    hello: Hello,
+    lines: Vec<Line>,
+    /// Where the scan of a database stands; `None` behind the last one.
+    scan: Option<(usize, Option<Place>)>,
+    /// The last time stamp sent.
+    last: u64,
+    skipped: u32,
+}
+
+/// The changes of one database.
+struct Line {
+    number: usize,
+    feed: Feed,
+    until: Position,
+    /// Messages that have been read: time stamp, length, whether they are wanted.
+    queue: VecDeque<(u64, usize, bool)>,
+    /// One behind the other, from `at` on.
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Outgoing {
+    /// All that this replica has not had. Fails with `Unavailable` if no database has a log, or one cannot be read.
+    pub(super) fn new(shared: &Arc<Shared>, hello: Hello) -> Result<Outgoing> {
+        let databases = shared.databases.len();
+        let logged: Vec<_> = (0..databases)
+            .filter(|&number| shared.databases[number].database.log().is_some())
+            .filter_map(|number| Some((number, shared.exports.directory(number)?)))
+            .collect();
+        if logged.is_empty() {
+            let message = "no database has an update log: there is one for each in memory with a data directory, and for trees";
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        if logged.len() < databases {
+            tracing::warn!("a replica follows, but not all databases: some have no update log");
+        }
+        let after = if logged.len() > 1 { hello.timestamp.saturating_sub(SLACK) } else { hello.timestamp };
+        let mut lines = Vec::new();
+        let mut is_whole = true;
+        for (number, directory) in &logged {
+            let (feed, begins) = Feed::open(directory, *number, databases, after)?;
+            is_whole &= begins == Begins::Whole;
+            lines.push(Line::new(*number, feed));
+        }
+        let mut scan = None;
+        let mut last = hello.timestamp;
+        if !is_whole {
+            tracing::info!(
+                server_id = hello.server_id,
+                "the update log does not go back to where a replica stands: it gets all records first"
+            );
+            lines.clear();
+            for (number, directory) in &logged {
+                let end = shared.databases[*number].database.log().map(|log| log.end()).unwrap_or_default();
+                lines.push(Line::new(*number, Feed::open_at(directory, *number, databases, end)?));
+            }
+            // Lower than all that a log has: who is cut off before the end begins again.
+            (scan, last) = (Some((0, None)), 0);
+        }
+        Ok(Outgoing { shared: Arc::clone(shared), hello, lines, scan, last, skipped: 0 })
+    }
+
+    /// A new round: what is in the logs by now will be sent. Returns the time stamp before which nothing more can come then. Fails with
+    /// `Unavailable` where a log cannot be written.
+    pub(super) fn begin_round(&mut self) -> Result<u64> {
+        let before = first_of_second(self.shared.clock.now().0.saturating_sub(1)).saturating_sub(1);
+        // All at once, so that they are of one time.
+        let shared = &self.shared;
+        let log = |line: &Line| shared.databases[line.number].database.log();
+        for line in &mut self.lines {
+            line.until = log(line).map_or(line.until, |log| log.end());
+        }
+        for line in &mut self.lines {
+            if let Some(log) = log(line) {
+                log.sync_to(line.until)?;
+            }
+            if line.feed.held().len_bytes() > HELD_MAX {
+                let message = "the replica is too slow: too much of the log is kept for it";
+                return Err(Error::new(ErrorKind::Busy, message));
+            }
+        }
+        Ok(before)
+    }
+
+    /// Appends the next messages; false if this round has none left.
+    pub(super) fn take(&mut self, out: &mut Vec<u8>) -> Result<bool> {
+        if self.scan.is_some() {
+            return self.take_records(out).map(|()| true);
+        }
+        loop {
+            for line in &mut self.lines {
+                line.fill(&self.shared, &self.hello)?;
+            }
+            let first = self.lines.iter_mut().min_by_key(|line| line.next_stamp());
+            let Some((stamp, message)) = first.and_then(Line::pop) else { return Ok(!out.is_empty()) };
+            // Nothing goes back, though something may be sent again.
+            self.last = stamp.max(self.last.saturating_add(1));
+            match message {
+                Some(message) => {
+                    put_raw_update(self.last, message, out);
+                    self.skipped = 0;
+                }
+                None => self.skipped += 1,
+            }
+            if self.skipped >= SKIPPED_MAX {
+                put_progress(self.last, out);
+                self.skipped = 0;
+            }
+            if out.len() >= PORTION {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// The last time stamp that was sent; no lower one may follow.
+    pub(super) fn last(&mut self, at_least: u64) -> u64 {
+        self.last = self.last.max(at_least);
+        self.skipped = 0;
+        self.last
+    }
+
+    /// A piece of the scan of all records.
+    fn take_records(&mut self, out: &mut Vec<u8>) -> Result<()> {
+        let Some((index, place)) = self.scan.take() else { return Ok(()) };
+        let Some(line) = self.lines.get(index) else {
+            return Ok(());
+        };
+        let own = self.shared.options.replication.server_id;
+        let served = &self.shared.databases[line.number];
+        let (number, persistent) = (line.number as u16, served.name.tuning.persistent);
+        let last = &mut self.last;
+        let wanted = self.hello.wants(own);
+        let next = served.database.scan(place, &mut |key, record| {
+            if wanted {
+                *last += 1;
+                let change = Sent::Set { key, stored: stored(&record, persistent) };
+                put_update(*last, &Message { server_id: own, database: number, change }, out);
+            }
+            if out.len() >= PORTION {
+                std::ops::ControlFlow::Break(())
+            } else {
+                std::ops::ControlFlow::Continue(())
+            }
+        })?;
+        self.scan = match next {
+            Some(place) => Some((index, Some(place))),
+            None if index + 1 < self.lines.len() => Some((index + 1, None)),
+            None => None,
+        };
+        Ok(())
+    }
+}
+
+/// A record's value as it is stored at the other end.
+fn stored<'r>(record: &Record<'r>, is_persistent: bool) -> Stored<'r> {
+    if is_persistent {
+        return Stored::raw(record.value);
+    }
+    Stored::mortal(time(record.attributes.expiry), record.value)
+}
+
+fn time(expiry: Expiry) -> u64 {
+    kyoto::time_of(expiry).unwrap_or(kyoto::NEVER)
+}
+
+fn put_raw_update(stamp: u64, message: &[u8], out: &mut Vec<u8>) {
+    put_progress(stamp, out);
+    let at = out.len() - 4;
+    out[at..].copy_from_slice(&(message.len() as u32).to_be_bytes());
+    out.extend_from_slice(message);
+}
+
+impl Line {
+    fn new(number: usize, feed: Feed) -> Line {
+        let until = feed.position();
+        Line { number, feed, until, queue: VecDeque::new(), bytes: Vec::new(), at: 0 }
+    }
+
+    /// Reads until there is a message, or nothing is left before the end of the round.
+    fn fill(&mut self, shared: &Shared, hello: &Hello) -> Result<()> {
+        while self.queue.is_empty() && self.feed.position() < self.until {
+            self.bytes.clear();
+            self.at = 0;
+            let served = &shared.databases[self.number];
+            let (own, is_persistent) = (shared.options.replication.server_id, served.name.tuning.persistent);
+            let (queue, bytes, number) = (&mut self.queue, &mut self.bytes, self.number as u16);
+            let mut trouble = Ok(());
+            self.feed.read_on(self.until, PIECE, &mut |stamp, origin, change| {
+                // Origins are such ids: they come by this protocol alone.
+                let server_id = origin.map_or(own, |origin| origin as u16);
+                let before = bytes.len();
+                let mut put = |change: Sent<'_>| Message { server_id, database: number, change }.put(bytes);
+                match change {
+                    _ if !hello.wants(server_id) => {}
+                    Change::Put { key, record } => {
+                        put(Sent::Set { key, stored: stored(record, is_persistent) })
+                    }
+                    Change::Remove { key } => put(Sent::Remove { key }),
+                    Change::Clear => put(Sent::Clear),
+                    Change::Retag { key, attributes } => {
+                        // The value is that of now: what has changed it stands further on in the log.
+                        let seen = served.database.engine().peek(key, &mut |now| {
+                            let record = Record::new(now.value, *attributes);
+                            put(Sent::Set { key, stored: stored(&record, is_persistent) });
+                        });
+                        if let Err(error) = seen {
+                            trouble = Err(error);
+                        }
+                    }
+                    _ => {}
+                }
+                let len = bytes.len() - before;
+                queue.push_back((stamp, len, len > 0));
+            })?;
+            trouble?;
+        }
+        Ok(())
+    }
+
+    /// The highest of all where there is none.
+    fn next_stamp(&self) -> u64 {
+        self.queue.front().map_or(u64::MAX, |&(stamp, ..)| stamp)
+    }
+
+    /// Time stamp and message; `None` for one that is not wanted.
+    fn pop(&mut self) -> Option<(u64, Option<&[u8]>)> {
+        let (stamp, len, is_wanted) = self.queue.pop_front()?;
+        let message = &self.bytes[self.at..self.at + len];
+        self.at += len;
+        Some((stamp, is_wanted.then_some(message)))
+    }
+}

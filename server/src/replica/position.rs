@@ -1,0 +1,52 @@
+//! The file that keeps how far a master's log has been followed.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::Path;
+use todana_protocol::kyoto::replication::{format_position, parse_position};
+
+/// More than any position takes.
+const LEN_MAX: u64 = 64;
+
+/// The position that is kept there; 0 if there is none. Fails if what is there is no position, or cannot be read.
+pub(super) fn read(path: &Path) -> io::Result<u64> {
+    let mut text = Vec::new();
+    match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        file => file?.take(LEN_MAX).read_to_end(&mut text)?,
+    };
+    if text.trim_ascii().is_empty() {
+        return Ok(0);
+    }
+    parse_position(&text).ok_or_else(|| {
+        let message = format!("{} holds no position of a replica", path.display());
+        io::Error::new(io::ErrorKind::InvalidData, message)
+    })
+}
+
+/// Keeps a position there. Always as long as before, so that whatever happens one of the two is there.
+pub(super) fn write(path: &Path, position: u64) -> io::Result<()> {
+    let mut file = OpenOptions::new().create(true).write(true).truncate(false).open(path)?;
+    file.write_all(format_position(position).as_bytes())?;
+    file.sync_data()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_is_kept_in_21_bytes_and_what_is_none_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rts");
+        assert_eq!(read(&path).unwrap(), 0);
+        write(&path, 1_795_310_640_123_456_789).unwrap();
+        write(&path, 42).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"00000000000000000042\n");
+        assert_eq!(read(&path).unwrap(), 42);
+        std::fs::write(&path, b"").unwrap();
+        assert_eq!(read(&path).unwrap(), 0);
+        std::fs::write(&path, b"seven\n").unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("holds no position"));
+    }
+}

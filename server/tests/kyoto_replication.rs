@@ -1,0 +1,420 @@
+//! Replication as Kyoto Tycoon does it: what replicas are sent, and what is made of what a master sends.
+
+mod running;
+
+use running::{Client, Running, eventually, options};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use todana::disk::SystemDisk;
+use todana::update_log::{LogOptions, Sync};
+use todana::{DataDirectory, DataOptions, Database, SystemClock};
+use todana_core::{Command, Store};
+use todana_engine::{MemHash, MemHashOptions};
+use todana_protocol::kyoto::message::{Change, Message};
+use todana_protocol::kyoto::replication::{News, Replica, ReplicaStep};
+use todana_protocol::kyoto::{Hello, Stored};
+use todana_server::{DataPlace, Further, Kyoto, MasterAddress, Name, Options, Replication};
+
+const FOR_EVER: &[u8] = b"\xff\xff\xff\xff\xff";
+
+fn kept(directory: &Path, server_id: u16) -> Options {
+    let data = Some(DataPlace::new(directory.into(), Sync::Always));
+    let replication = Replication { server_id, ..Replication::default() };
+    Options { data, replication, threads: 1, kyoto: Kyoto::Beside, ..options() }
+}
+
+fn following(directory: &Path, server_id: u16, master: SocketAddr) -> Options {
+    let replication = Replication {
+        server_id,
+        master: Some(MasterAddress { host: master.ip().to_string(), port: master.port() }),
+        position_file: Some(directory.join("position")),
+        ..Replication::default()
+    };
+    Options { replication, ..kept(&directory.join("data"), server_id) }
+}
+
+/// A replica that takes what it is sent apart.
+struct Follower {
+    stream: TcpStream,
+    decoder: Replica,
+    bytes: Vec<u8>,
+}
+
+/// An update as it came: time stamp, server, database, what it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Update(u64, u16, u16, String);
+
+impl Follower {
+    fn connect(address: SocketAddr, hello: Hello) -> Follower {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(running::PATIENCE)).unwrap();
+        let mut out = Vec::new();
+        hello.put(&mut out);
+        stream.write_all(&out).unwrap();
+        Follower { stream, decoder: Replica::default(), bytes: Vec::new() }
+    }
+
+    fn from(address: SocketAddr, timestamp: u64, server_id: u16) -> Follower {
+        Follower::connect(address, Hello { timestamp, server_id, wants_only: false })
+    }
+
+    /// What comes until it has caught up, and where that is.
+    fn updates(&mut self) -> (Vec<Update>, u64) {
+        let mut updates = Vec::new();
+        loop {
+            match self.decoder.decode(&self.bytes) {
+                ReplicaStep::News { consumed, news } => {
+                    let caught_up = match news {
+                        News::Update { timestamp, message } => {
+                            updates.push(update(timestamp, &message));
+                            None
+                        }
+                        News::CaughtUp { timestamp } => Some(timestamp),
+                        News::Accepted | News::Progress { .. } => None,
+                        News::Refused => panic!("refused"),
+                    };
+                    self.bytes.drain(..consumed);
+                    if let Some(timestamp) = caught_up {
+                        self.stream.write_all(b"\xB1").unwrap();
+                        return (updates, timestamp);
+                    }
+                }
+                ReplicaStep::NeedMore { .. } => {
+                    let mut piece = [0; 4096];
+                    let len = self.stream.read(&mut piece).unwrap();
+                    assert!(len > 0, "it has ended");
+                    self.bytes.extend_from_slice(&piece[..len]);
+                }
+                ReplicaStep::Malformed => panic!("malformed"),
+            }
+        }
+    }
+
+    /// As many as are waited for.
+    fn so_many(&mut self, count: usize) -> Vec<Update> {
+        let mut all = Vec::new();
+        while all.len() < count {
+            all.extend(self.updates().0);
+        }
+        all
+    }
+}
+
+fn update(timestamp: u64, message: &Message<'_>) -> Update {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let what = match message.change {
+        Change::Set { key, stored } => {
+            let (time, value) = stored.split().unwrap();
+            format!("{}={} {time:x}", text(key), text(value))
+        }
+        Change::Remove { key } => format!("-{}", text(key)),
+        Change::Clear => "clear".into(),
+        Change::Other { operation, .. } => format!("{operation:x}?"),
+    };
+    Update(timestamp, message.server_id, message.database, what)
+}
+
+fn told(updates: &[Update]) -> Vec<&str> {
+    updates.iter().map(|update| update.3.as_str()).collect()
+}
+
+fn call(client: &mut Client, name: &str, body: &str) -> (String, String) {
+    let head = "HTTP/1.1\r\nContent-Type: text/tab-separated-values\r\nContent-Length:";
+    client.send(format!("POST /rpc/{name} {head} {}\r\n\r\n{body}", body.len()).as_bytes());
+    let status = client.line();
+    let mut len = 0;
+    loop {
+        let line = client.line();
+        if let Some(text) = line.strip_prefix("Content-Length: ") {
+            len = text.trim_end().parse().unwrap();
+        }
+        if line == "\r\n" {
+            break;
+        }
+    }
+    let status = status.split(' ').nth(1).unwrap().to_string();
+    (status, String::from_utf8(client.take(len)).unwrap())
+}
+
+fn done(client: &mut Client, name: &str, body: &str) {
+    assert_eq!(call(client, name, body).0, "200", "{name} {body}");
+}
+
+fn value(client: &mut Client, key: &str) -> Option<String> {
+    let (status, body) = call(client, "get", &format!("key\t{key}\n"));
+    (status == "200").then(|| body.lines().find_map(|line| line.strip_prefix("value\t")).unwrap().to_string())
+}
+
+#[test]
+fn a_replica_is_sent_what_the_log_tells_byte_for_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Running::start(kept(folder.path(), 17));
+    let mut client = server.connect();
+    done(&mut client, "set", "key\tjapan\nvalue\ttokyo\n");
+    done(&mut client, "remove", "key\tjapan\n");
+    done(&mut client, "clear", "");
+    let mut replica = server.connect();
+    replica.send(b"\xB1\0\0\0\0\0\0\0\0\0\0\0\0\0\x02");
+    let set = [b"\x00\x11\x00\x00\xA1\x05\x0Ajapan", FOR_EVER, b"tokyo"].concat();
+    replica.expect(b"\xB1");
+    let mut last = 0;
+    for message in [&set[..], b"\x00\x11\x00\x00\xA2\x05japan", b"\x00\x11\x00\x00\xA5"] {
+        let head = replica.take(13);
+        assert_eq!(head[0], 0xB1);
+        let stamp = u64::from_be_bytes(head[1..9].try_into().unwrap());
+        assert!(stamp > last, "{stamp} behind {last}");
+        last = stamp;
+        assert_eq!(u32::from_be_bytes(head[9..].try_into().unwrap()) as usize, message.len());
+        replica.expect(message);
+    }
+    // Each word that all has been sent is waited for to be acknowledged.
+    for _ in 0..2 {
+        let head = replica.take(9);
+        assert_eq!(head[0], 0xB0);
+        assert!(u64::from_be_bytes(head[1..].try_into().unwrap()) >= last);
+        replica.send(b"\xB1");
+    }
+}
+
+#[test]
+fn a_replica_finds_its_place_again_after_both_sides_have_been_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = {
+        let server = Running::start(kept(folder.path(), 17));
+        let mut client = server.connect();
+        (0..100).for_each(|number| client.set(format!("k{number}").as_bytes(), b"v"));
+        let first = Follower::from(server.addresses[0], 0, 2).so_many(100);
+        assert_eq!(told(&first)[..2], ["k0=v ffffffffff", "k1=v ffffffffff"]);
+        first
+    };
+    let server = Running::start(kept(folder.path(), 17));
+    server.connect().set(b"after", b"restart");
+    for seen in [0, 1, 50, 99] {
+        let rest = Follower::from(server.addresses[0], first[seen].0, 2).so_many(100 - seen);
+        assert_eq!(rest[..99 - seen], first[seen + 1..]);
+        assert_eq!(rest.last().unwrap().3, "after=restart ffffffffff");
+    }
+    let (nothing, stamp) = Follower::from(server.addresses[0], u64::MAX, 2).updates();
+    assert_eq!((nothing, stamp), (vec![], u64::MAX));
+}
+
+#[test]
+fn a_replica_is_not_sent_what_was_born_at_it_and_can_ask_for_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Running::start(kept(folder.path(), 17));
+    server.connect().set(b"own", b"1");
+    let sent = |server_id, wants_only| {
+        let hello = Hello { timestamp: 0, server_id, wants_only };
+        Follower::connect(server.addresses[0], hello).updates().0.len()
+    };
+    assert_eq!([sent(17, false), sent(5, true), sent(5, false), sent(17, true)], [0, 0, 1, 1]);
+}
+
+#[test]
+fn several_databases_come_in_one_stream_by_their_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| Some(DataPlace::new(folder.path().join(name), Sync::Always));
+    let further = vec![
+        Further { name: Name::parse("mem:tree").unwrap(), data: place("b") },
+        // One that keeps no log is not among them.
+        Further { name: Name::parse("mem:hash").unwrap(), data: None },
+    ];
+    let server = Running::start(Options { further, ..kept(&folder.path().join("a"), 17) });
+    let mut client = server.connect();
+    for number in 0..30 {
+        done(&mut client, "set", &format!("DB\t{}\nkey\t{number}\nvalue\tv\n", number % 3));
+    }
+    let mut follower = Follower::from(server.addresses[0], 0, 2);
+    let updates = follower.so_many(20);
+    assert!(updates.is_sorted_by(|one, next| one.0 < next.0));
+    for database in 0..2 {
+        let of_it: Vec<_> = updates.iter().filter(|update| update.2 == database).cloned().collect();
+        let expected: Vec<_> =
+            (0..10).map(|number| format!("{}=v ffffffffff", 3 * number + database)).collect();
+        assert_eq!(told(&of_it), expected);
+    }
+}
+
+#[test]
+fn who_comes_too_late_for_the_log_gets_all_records_first() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let server = Running::start(kept(folder.path(), 17));
+        let mut client = server.connect();
+        (0..10).for_each(|number| client.set(format!("k{number}").as_bytes(), b"v"));
+        client.send(b"delete k3\r\n");
+        client.expect(b"DELETED\r\n");
+    }
+    // What the checkpoint holds goes from the log.
+    {
+        let engine = Box::new(MemHash::new(MemHashOptions::default()).unwrap());
+        let database = Database::new(engine, Arc::new(SystemClock));
+        let directory = DataDirectory::open(Arc::new(SystemDisk), folder.path()).unwrap();
+        let log = LogOptions { sync: Sync::Always, ..LogOptions::default() };
+        let options = DataOptions { log, ..DataOptions::default() };
+        directory.restore(&database, Arc::new(SystemClock), &options, &mut |_| ()).unwrap();
+        let log = database.log().unwrap();
+        for _ in 0..3 {
+            let store = Store { key: b"k0", value: b"v", ..Store::default() };
+            database.execute(&database.lane(), &Command::Store(store), &mut |_| ());
+            log.wait(log.end()).unwrap();
+            directory.checkpoint_unless(&database, &AtomicBool::new(false)).unwrap();
+        }
+        assert!(directory.log_bytes(None).unwrap().position().0 > 0);
+        database.log().unwrap().close().unwrap();
+    }
+    let server = Running::start(kept(folder.path(), 17));
+    let mut follower = Follower::from(server.addresses[0], 0, 2);
+    let (first, stamp) = follower.updates();
+    let mut all = told(&first);
+    all.sort_unstable();
+    let expected: Vec<_> =
+        (0..10).filter(|&number| number != 3).map(|number| format!("k{number}=v ffffffffff")).collect();
+    assert_eq!(all, expected);
+    // Whoever is cut off amid them begins again, whoever has them all does not.
+    assert!(first.iter().all(|update| update.0 < 100));
+    assert_eq!(Follower::from(server.addresses[0], first[4].0, 2).updates().0.len(), 9);
+    server.connect().set(b"new", b"v");
+    assert_eq!(told(&follower.so_many(1)), ["new=v ffffffffff"]);
+    // The log goes back to where it is once that is later than the log's own beginning.
+    let mut later = stamp;
+    eventually("it comes on", || {
+        later = follower.updates().1;
+        later > stamp + 4_000_000_000
+    });
+    server.connect().set(b"newer", b"v");
+    let rest = Follower::from(server.addresses[0], later, 2).so_many(1);
+    assert_eq!(told(&rest), ["newer=v ffffffffff"]);
+}
+
+#[test]
+fn who_has_no_update_log_refuses_replicas() {
+    let server = Running::start(Options { kyoto: Kyoto::Beside, threads: 1, ..options() });
+    let mut replica = server.connect();
+    replica.send(b"\xB1\0\0\0\0\0\0\0\0\0\0\0\0\0\x02");
+    assert_eq!(replica.rest(), b"\xBF");
+    let mut client = server.connect();
+    let text = "ERROR\tno update log allows no replication\n".to_string();
+    assert_eq!(call(&mut client, "ulog_list", ""), ("400".into(), text.clone()));
+    assert_eq!(call(&mut client, "ulog_remove", ""), ("400".into(), text));
+}
+
+#[test]
+fn what_a_master_sends_is_applied_and_passed_on_as_born_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = Running::start(following(folder.path(), 12, listener.local_addr().unwrap()));
+    let (mut master, _) = listener.accept().unwrap();
+    let mut hello = [0; 15];
+    master.read_exact(&mut hello).unwrap();
+    assert_eq!(hello, *b"\xB1\0\0\0\0\0\0\0\0\0\0\0\0\0\x0C");
+    let mut out = vec![0xB1];
+    let mut put = |timestamp: u64, server_id, database, change| {
+        let message = Message { server_id, database, change };
+        todana_protocol::kyoto::replication::put_update(timestamp, &message, &mut out);
+    };
+    let set = |key, stored| Change::Set { key, stored };
+    put(5, 9, 0, set(&b"a"[..], Stored::mortal(3_000_000_000, b"1")));
+    put(6, 9, 0, set(b"b", Stored::mortal((1 << 40) - 1, b"2")));
+    put(7, 12, 0, set(b"own", Stored::mortal((1 << 40) - 1, b"x")));
+    put(8, 9, 7, set(b"elsewhere", Stored::mortal((1 << 40) - 1, b"x")));
+    put(9, 9, 0, Change::Other { operation: 0xA7, body: b"?" });
+    put(10, 9, 0, Change::Remove { key: b"a" });
+    put(11, 9, 0, set(b"c", Stored::mortal(3_000_000_000, b"3")));
+    put(12, 9, 0, set(b"short", Stored::raw(b"4")));
+    // However it is cut.
+    for byte in out {
+        master.write_all(&[byte]).unwrap();
+    }
+    master.write_all(&[0xB0, 0, 0, 0, 0, 0, 0, 0, 13]).unwrap();
+    let mut acknowledged = [0];
+    master.read_exact(&mut acknowledged).unwrap();
+    assert_eq!(acknowledged, [0xB1]);
+    let mut client = server.connect();
+    let (_, body) = call(&mut client, "match_prefix", "prefix\t\n");
+    assert_eq!(body.lines().filter(|line| line.starts_with('_')).count(), 2, "{body}");
+    assert_eq!(call(&mut client, "get", "key\tc\n").1, "value\t3\nxt\t3000000000\n");
+    assert_eq!(value(&mut client, "b").as_deref(), Some("2"));
+    // Passed on, and not to where it was born.
+    let passed_on = Follower::from(server.addresses[0], 0, 2).so_many(3);
+    assert!(passed_on.iter().all(|update| update.1 == 9));
+    assert_eq!(told(&passed_on)[1..], ["b=2 ffffffffff", "-a", "c=3 b2d05e00"][..passed_on.len() - 1]);
+    assert_eq!(Follower::from(server.addresses[0], 0, 9).updates().0, []);
+    drop(master);
+    // It comes again, from where it was.
+    let (mut master, _) = listener.accept().unwrap();
+    master.read_exact(&mut hello).unwrap();
+    assert_eq!(hello, *b"\xB1\0\0\0\0\0\0\0\0\0\0\0\x0D\0\x0C");
+    // What is no master is left, and tried again.
+    master.write_all(b"SERVER_ERROR\r\n").unwrap();
+    let (mut master, _) = listener.accept().unwrap();
+    master.read_exact(&mut hello).unwrap();
+    assert_eq!(std::fs::read(folder.path().join("position")).unwrap(), b"00000000000000000013\n");
+}
+
+#[test]
+fn a_chain_and_a_pair_converge_though_one_is_away_for_a_while() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let first = Running::start(kept(&at("first"), 1));
+    let second = Running::start(following(&at("second"), 2, first.addresses[0]));
+    let mut client = first.connect();
+    for number in 0..500 {
+        done(&mut client, "set", &format!("key\tk{}\nvalue\t{number}\nxt\t1000\n", number % 200));
+        if number % 7 == 0 {
+            done(&mut client, "remove", &format!("key\tk{}\n", number % 200));
+        }
+        done(&mut client, "increment", "key\tcount\nnum\t1\n");
+    }
+    let records = |server: &Running| {
+        let mut client = server.connect();
+        let (_, keys) = call(&mut client, "match_prefix", "prefix\t\n");
+        let keys = keys.lines().filter_map(|line| line.strip_prefix('_')?.split('\t').next());
+        let mut all: Vec<_> =
+            keys.map(|key| (key.to_string(), call(&mut client, "get", &format!("key\t{key}\n")))).collect();
+        all.sort_unstable();
+        all
+    };
+    let address = second.addresses[0];
+    {
+        let third = Running::start(following(&at("third"), 3, address));
+        eventually("the chain converges", || records(&third) == records(&first));
+    }
+    done(&mut client, "clear", "");
+    done(&mut client, "set", "key\tlast\nvalue\tone\n");
+    let third = Running::start(following(&at("third"), 3, address));
+    eventually("it has caught up", || records(&third) == records(&first));
+    assert_eq!(records(&third).len(), 1);
+    // A pair: the first follows the second from now on, and what comes back is not taken for news.
+    drop((first, client));
+    let first =
+        Running::start(Options { data: kept(&at("first"), 1).data, ..following(&at("back"), 1, address) });
+    let mut other = second.connect();
+    let (port, host) = (first.addresses[0].port(), "127.0.0.1");
+    done(&mut other, "tune_replication", &format!("host\t{host}\nport\t{port}\n"));
+    done(&mut other, "set", "key\tof the second\nvalue\t2\n");
+    done(&mut first.connect(), "set", "key\tof the first\nvalue\t1\n");
+    eventually("the pair converges", || {
+        records(&first).len() == 3
+            && records(&second) == records(&first)
+            && records(&third) == records(&first)
+    });
+    let (_, report) = call(&mut other, "report", "");
+    for expected in [format!("repl_master_port\t{port}\n"), "repl_master_host\t127.0.0.1\n".into()] {
+        assert!(report.contains(&expected), "{report}");
+    }
+    let (_, files) = call(&mut other, "ulog_list", "");
+    assert!(files.contains("0000000001.ulog\t"), "{files}");
+    done(&mut other, "tune_replication", "");
+    assert!(!call(&mut other, "report", "").1.contains("repl_"));
+}
+
+#[test]
+fn without_a_file_for_the_position_no_client_chooses_a_master() {
+    let server = Running::start(Options { kyoto: Kyoto::Beside, threads: 1, ..options() });
+    let (status, body) = call(&mut server.connect(), "tune_replication", "host\t127.0.0.1\n");
+    assert_eq!((status.as_str(), body.as_str()), ("501", "ERROR\tthe RTS file is not set\n"));
+}

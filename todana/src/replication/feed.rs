@@ -1,0 +1,125 @@
+//! The log of one database, from a time stamp on, as it grows.
+
+use super::stamps::{NANOS, Stamps};
+use crate::DataDirectory;
+use crate::checkpoint::Held;
+use crate::update_log::{Change, Entries, LogBytes, Position, segments};
+use todana_core::{ErrorKind, Result};
+
+/// So often the log is looked at again where segments are removed meanwhile.
+const TRIES: u32 = 16;
+
+/// Where a replica's place was found in a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begins {
+    /// What it has, and all that follows it, is in the log.
+    Whole,
+    /// The log does not go back to what it has, which may be nothing.
+    Later,
+}
+
+/// Reads the changes of a log that a replica has not seen, with their time stamps. As long as it is there, nothing that it has
+/// not read is removed.
+pub struct Feed {
+    bytes: LogBytes,
+    entries: Entries,
+    stamps: Stamps,
+    /// Changes up to this one are passed over.
+    after: u64,
+    piece: Vec<u8>,
+}
+
+impl Feed {
+    /// The changes behind time stamp `after` (0: all there are) of database `number` of so many. Fails as
+    /// [`DataDirectory::log_bytes`] does.
+    pub fn open(
+        directory: &DataDirectory,
+        number: usize,
+        databases: usize,
+        after: u64,
+    ) -> Result<(Feed, Begins)> {
+        let mut tries = 0;
+        loop {
+            let all = segments(&**directory.disk(), &directory.path().join(crate::data_directory::LOG))?;
+            let second = after / NANOS;
+            // The time stamps of a second are known to whoever has read its first mark. One more, for a clock that was put back.
+            let early = all.iter().take_while(|segment| segment.made_ms / 1000 < second).count();
+            let begin = all.get(early.saturating_sub(2)).or(all.first());
+            let from_birth = begin.is_none_or(|begin| begin.start == Position(0));
+            // Where it was not born empty, the log does not tell with what.
+            let tells_all = from_birth && begin.is_none_or(|begin| begin.openings <= 1);
+            let is_whole = if second == 0 { tells_all } else { early > 0 || from_birth };
+            let begins = if is_whole { Begins::Whole } else { Begins::Later };
+            tries += 1;
+            match directory.log_bytes(begin.map(|begin| begin.start)) {
+                Err(error) if error.kind() == ErrorKind::Invalid && tries < TRIES => {}
+                Err(error) => return Err(error),
+                Ok(bytes) => return Ok((Feed::of(bytes, number, databases, after), begins)),
+            }
+        }
+    }
+
+    /// The changes behind a position between two entries. Time stamps of the second that it is are lower than those that other
+    /// readers find.
+    pub fn open_at(
+        directory: &DataDirectory,
+        number: usize,
+        databases: usize,
+        from: Position,
+    ) -> Result<Feed> {
+        Ok(Feed::of(directory.log_bytes(Some(from))?, number, databases, 0))
+    }
+
+    fn of(bytes: LogBytes, number: usize, databases: usize, after: u64) -> Feed {
+        let entries = Entries::new(bytes.identity().database_id, bytes.position());
+        let stamps = Stamps::new(number as u64, databases as u64);
+        Feed { bytes, entries, stamps, after, piece: Vec::new() }
+    }
+
+    /// Behind what has been read.
+    pub fn position(&self) -> Position {
+        self.bytes.position()
+    }
+
+    /// What of the log is on disk for its sake.
+    pub fn held(&self) -> Held {
+        self.bytes.held()
+    }
+
+    /// Reads at most `len_max` bytes of what stands before `until`, which has to be readable; shows the changes that have come to be
+    /// whole, each with its time stamp and the server that it was born at, if that was another. Those of a transaction come one by
+    /// one. Fails with `Corrupt` where the log is damaged, with `Unavailable` where it cannot be read.
+    pub fn read_on(
+        &mut self,
+        until: Position,
+        len_max: usize,
+        see: &mut dyn FnMut(u64, Option<u32>, &Change<'_>),
+    ) -> Result<()> {
+        self.piece.clear();
+        self.bytes.read(until, len_max, &mut self.piece)?;
+        self.entries.take(&self.piece);
+        let (stamps, after) = (&mut self.stamps, self.after);
+        while let Some((position, entry)) = self.entries.next_entry()? {
+            let mut show = |stamp: u64, change: &Change<'_>| {
+                if stamp > after {
+                    see(stamp, entry.origin, change);
+                }
+            };
+            match entry.change {
+                Change::Mark { time_ms, .. } => stamps.mark(position.0, time_ms),
+                // There are more bytes than changes in it.
+                Change::Transaction(changes) => (position.0..)
+                    .zip(changes.iter())
+                    .for_each(|(position, change)| show(stamps.at(position), &change)),
+                change @ (Change::Put { .. }
+                | Change::Retag { .. }
+                | Change::Remove { .. }
+                | Change::Clear) => {
+                    show(stamps.at(position.0), &change);
+                }
+                Change::PlanClear { .. } | Change::Lost { .. } => {}
+            }
+        }
+        Ok(())
+    }
+}
