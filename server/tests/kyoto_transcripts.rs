@@ -185,7 +185,8 @@ fn read_answer(client: &mut Client, is_head: bool) -> Result<Answer, String> {
 
 /// Plays a step; what is wrong with what comes back, or nothing.
 fn play(client: &mut Client, step: &Step, by_bytes: bool, port: u16) -> Result<(), String> {
-    if by_bytes && step.input.len() < 2000 {
+    // Bytes that come to a server that has closed have it reset the connection, its last words with it.
+    if by_bytes && !step.closes && step.input.len() < 2000 {
         step.input.iter().for_each(|&byte| client.send(&[byte]));
     } else {
         client.send(&step.input);
