@@ -140,7 +140,7 @@ fn test(report: &mut Report, only: Option<&str>) {
     report.step("garbage", || garbage::run(2_000));
     report.step("soak", || soak::run(Duration::from_secs(20), None));
     readme::run(report);
-    fuzz::run(report, None, 20);
+    fuzz::run(report, None, 10);
     sanitize::run(report, Some(6));
 }
 
