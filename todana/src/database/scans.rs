@@ -10,7 +10,7 @@ const STRETCH: usize = 256;
 
 impl Database {
     /// Shows the live records from `from` (the start: `None`) on, until `see` breaks; returns where to go on, `None` at
-    /// the end. What [`Engine::scan`] promises holds here too.
+    /// the end. What [`Engine::scan`](todana_core::Engine::scan) promises holds here too.
     pub fn scan(
         &self,
         from: Option<Place>,

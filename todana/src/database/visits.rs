@@ -39,7 +39,7 @@ impl Database {
         self.visit(space, lane, key, self.clock.now(), visitor).map(|_| ())
     }
 
-    /// Runs a visitor on a record, atomically; what is expired is not shown to it. Fails as [`Engine::visit`] does, and with
+    /// Runs a visitor on a record, atomically; what is expired is not shown to it. Fails as [`Engine::visit`](todana_core::Engine::visit) does, and with
     /// `Unavailable` if the update log cannot be written.
     pub fn visit_record(&self, lane: &Lane, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         self.flush_if_due(self.clock.now());
