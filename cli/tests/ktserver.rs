@@ -1,159 +1,15 @@
 //! The executable under the name of Kyoto Tycoon's server, as start scripts, agents and clients use it.
 
+mod ktserver_running;
+
+use ktserver_running::{PATIENCE, Place, eventually, ports, read};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-/// Long enough for any machine: it only ends what would hang.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A folder with the executable in it, under its other name.
-struct Place {
-    folder: TempDir,
-    ktserver: PathBuf,
-}
-
-impl Place {
-    fn new() -> Place {
-        let folder = tempfile::tempdir().unwrap();
-        let ktserver = folder.path().join("ktserver");
-        symlink(env!("CARGO_BIN_EXE_todana"), &ktserver).unwrap();
-        Place { folder, ktserver }
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.ktserver);
-        command.args(words).stdin(Stdio::null()).current_dir(self.folder.path());
-        command
-    }
-
-    fn run(&self, words: &[&str]) -> Output {
-        self.command(words).output().unwrap()
-    }
-
-    /// Starts a server on a port that the system chooses, and waits until it has started.
-    fn start(&self, words: &[&str]) -> Server {
-        let log = self.path("log");
-        // A server before it has told of its own port there.
-        let _ = fs::remove_file(&log);
-        let base = ["-host", "127.0.0.1", "-port", "-1", "-log", &log];
-        let mut child = self.command(&[&base[..], words].concat()).stderr(Stdio::piped()).spawn().unwrap();
-        eventually("the server's start", || {
-            if let Some(status) = child.try_wait().unwrap() {
-                let mut stderr = String::new();
-                child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-                panic!("{words:?} ended with {status}: {stderr}");
-            }
-            read(&log).contains("the server has started")
-        });
-        let ports = ports(&read(&log));
-        Server { child, ports, log }
-    }
-}
-
-/// What a server has told of its ports.
-fn ports(log: &str) -> Vec<u16> {
-    let opened = log.lines().filter_map(|line| line.split_once("server socket opened: expr="));
-    let places = opened.map(|(_, place)| place.split(' ').next().unwrap());
-    places.map(|place| place.rsplit(':').next().unwrap().parse().unwrap()).collect()
-}
-
-fn read(path: &str) -> String {
-    fs::read_to_string(path).unwrap_or_default()
-}
-
-/// Waits for what another process does.
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-struct Server {
-    child: Child,
-    /// Its own and the plug-in's.
-    ports: Vec<u16>,
-    log: String,
-}
-
-impl Server {
-    fn connect(&self, number: usize) -> TcpStream {
-        let stream = TcpStream::connect(("127.0.0.1", self.ports[number])).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream
-    }
-
-    /// All that comes until the server closes: what is sent asks for that.
-    fn last_words(&self, number: usize, sent: &[u8]) -> String {
-        let mut stream = self.connect(number);
-        stream.write_all(sent).unwrap();
-        let mut got = Vec::new();
-        // A server that does not read all that was sent resets the connection.
-        let _ = stream.read_to_end(&mut got);
-        String::from_utf8_lossy(&got).into_owned()
-    }
-
-    /// The status and the body of the answer to a call or a resource.
-    fn ask(&self, method: &str, target: &str, body: &str) -> (u16, String) {
-        let len = body.len();
-        let head =
-            format!("{method} {target} HTTP/1.1\r\nConnection: close\r\nContent-Length: {len}\r\n\r\n");
-        let answer = self.last_words(0, (head + body).as_bytes());
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{target}: {answer:?}"));
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
-    }
-
-    /// A call that is to succeed.
-    fn call(&self, target: &str) -> String {
-        let (status, body) = self.ask("POST", &format!("/rpc/{target}"), "");
-        assert_eq!(status, 200, "{target}: {body}");
-        body
-    }
-
-    fn field(&self, target: &str, name: &str) -> String {
-        let body = self.call(target);
-        let line = body.lines().find_map(|line| line.strip_prefix(&format!("{name}\t")));
-        line.unwrap_or_else(|| panic!("{name}: {body}")).to_owned()
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
-    }
-
-    fn end(&mut self) -> ExitStatus {
-        let mut status = None;
-        eventually("the end", || {
-            status = self.child.try_wait().unwrap();
-            status.is_some()
-        });
-        status.unwrap()
-    }
-
-    fn stop(mut self) {
-        self.signal(Signal::SIGTERM);
-        assert!(self.end().success());
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
 
 #[test]
 fn help_and_version_are_printed_under_both_spellings() {
@@ -187,7 +43,7 @@ fn what_is_not_there_is_refused_with_its_option_and_nothing_is_left_behind() {
         (&["-mhost", "m", "-sid", "1", "-rts", "r"], "-mhost m: "),
         (&["-rts", "r"], "-rts r: "),
         (&["-bgs", "b"], "-bgs b: "),
-        (&["-scr", "s.lua"], "-scr s.lua: "),
+        (&["-scr", "nix.lua"], "nix.lua cannot be read: "),
         (&["-pldb", "p.so"], "-pldb p.so: "),
         (&["-plsv", "ktplugservvoid.so"], "-plsv ktplugservvoid.so: "),
         (&["-plsv", "ktplugservmemc.so", "-plex", "opts=q"], "opts=q: queues (q) "),
@@ -403,6 +259,58 @@ fn synchronize_runs_commands_of_its_directory() {
     server.call("synchronize?command=keep");
     assert_eq!(read(&format!("{commands}/told")), ":\n");
     assert_eq!(server.ask("POST", "/rpc/synchronize?command=nix", "").0, 500);
+}
+
+const ECHO: &str =
+    "function echo(input, output) for name, value in pairs(input) do output[name] = value end return 0 end\n";
+
+#[test]
+fn procedures_of_the_script_are_called_both_ways_and_read_again() {
+    let place = Place::new();
+    let script = place.path("s.lua");
+    fs::write(&script, ECHO).unwrap();
+    let server = place.start(&["-scr", "s.lua"]);
+    assert_eq!(server.call("play_script?name=echo&_a=1&_b=2"), "_a\t1\n_b\t2\n");
+    let echo = |name: &[u8]| {
+        let mut stream = server.connect(0);
+        stream
+            .write_all(&[b"\xb4\0\0\0\0\0\0\0\x04\0\0\0\x01", name, b"\0\0\0\x01\0\0\0\x01a1"].concat())
+            .unwrap();
+        let mut got = vec![0; 1];
+        stream.read_exact(&mut got).unwrap();
+        if got == [0xb4] {
+            got.resize(15, 0);
+            stream.read_exact(&mut got[1..]).unwrap();
+        }
+        got
+    };
+    assert_eq!(echo(b"echo"), b"\xb4\0\0\0\x01\0\0\0\x01\0\0\0\x01a1");
+    assert_eq!(echo(b"nope"), b"\xbf");
+    // What is no Lua changes nothing, and what is replaces it.
+    fs::write(&script, "function (\n").unwrap();
+    server.signal(Signal::SIGUSR1);
+    eventually("the complaint", || read(&server.log).contains("the script in use stays: "));
+    assert_eq!(server.call("play_script?name=echo&_a=1"), "_a\t1\n");
+    fs::write(&script, "function hello(input, output) output.said = 'hello' return 0 end").unwrap();
+    server.signal(Signal::SIGUSR1);
+    eventually("the new script", || read(&server.log).contains("the script was read again"));
+    assert_eq!(server.call("play_script?name=hello"), "_said\thello\n");
+    let gone = (501, "ERROR\tno such scripting procedure\n".to_owned());
+    assert_eq!(server.ask("POST", "/rpc/play_script?name=echo", ""), gone);
+    server.stop();
+}
+
+#[test]
+fn a_script_that_is_no_lua_is_told_with_its_line_also_to_whoever_starts_a_daemon() {
+    let place = Place::new();
+    let script = place.path("s.lua");
+    fs::write(&script, format!("{ECHO}x = = 1\n")).unwrap();
+    for daemon in [&[][..], &["-dmn"]] {
+        let output = place.run(&[&["-port", "-1", "-scr", &script], daemon].concat());
+        assert_eq!(output.status.code(), Some(1));
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(&format!("{script}:2: ")), "{stderr}");
+    }
 }
 
 const PLUGIN: [&str; 2] = ["-plsv", "/usr/libexec/ktplugservmemc.so"];

@@ -36,6 +36,7 @@ pub(super) fn options(settings: &Settings, connections_max: usize) -> Result<Opt
         listen,
         kyoto: Kyoto::Only,
         kyoto_commands: Some(settings.commands.clone()),
+        kyoto_script: settings.script.clone(),
         kyoto_pages_allowed: true,
         kyoto_plugin: compatible,
         read_only: settings.is_read_only,
@@ -106,9 +107,6 @@ fn expect_what_is_there(settings: &Settings) -> Result<(), String> {
             &format!("-bgs {}", snapshots.directory.display()),
             "snapshots in the background are",
         );
-    }
-    if let Some(script) = &settings.script {
-        return missing(&format!("-scr {}", script.display()), "scripts are");
     }
     Ok(())
 }

@@ -57,7 +57,7 @@ pub(super) fn serve(settings: &Settings) -> Result<(), String> {
         info!("server socket opened: expr={place} timeout={:.1}", settings.timeout_s);
     }
     let pid_file = settings.pid_file.as_deref().map(PidFile::write).transpose().map_err(told)?;
-    let (handle, closer) = (server.handle(), signals.handle());
+    let (handle, closer, read_again) = (server.handle(), signals.handle(), server.reloader());
     let is_daemon = settings.is_daemon;
     let watcher = std::thread::Builder::new().name("signals".into());
     let watcher = watcher
@@ -69,6 +69,7 @@ pub(super) fn serve(settings: &Settings) -> Result<(), String> {
                         Ok(()) => info!("the log file was opened again"),
                         Err(error) => error!("the log file cannot be opened again: {error}"),
                     }
+                    read_again();
                 } else {
                     info!("a signal stops the server: {signal}");
                     handle.stop();

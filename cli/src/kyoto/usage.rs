@@ -45,12 +45,13 @@ Process
   -dmn            go on in the background; paths have to be absolute
   -pid FILE       write the process id here
   -cmd DIR        where the commands of `synchronize` lie (.)
+  -scr FILE       procedures in Lua, for play_script; the signals that open the log again read it again
 
 Plug-ins
   -plsv ktplugservmemc.so   serve memcached's clients, too
   -plex WORDS     of it: host=HOST#port=N#opts=LETTERS; f keeps flags behind the value, r refuses writes
 
-Not there yet, and refused: -ulog -mhost -rts -bgs -scr -pldb. Accepted beside them: -ulim -uasi -sid -mport
+Not there yet, and refused: -ulog -mhost -rts -bgs -pldb. Accepted beside them: -ulim -uasi -sid -mport
 -riv -bgsi -bgsc.
 
 SIGTERM and SIGINT stop the server, and so does SIGHUP where it is no daemon. Exit codes: 0 stopped, 1 anything else.

@@ -1,0 +1,157 @@
+//! The executable under the name of Kyoto Tycoon's server, in a folder of its own.
+#![allow(dead_code, reason = "each program of tests uses a part")]
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Long enough for any machine: it only ends what would hang.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder with the executable in it, under its other name.
+pub(crate) struct Place {
+    pub(crate) folder: TempDir,
+    ktserver: PathBuf,
+}
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let ktserver = folder.path().join("ktserver");
+        symlink(env!("CARGO_BIN_EXE_todana"), &ktserver).unwrap();
+        Place { folder, ktserver }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.ktserver);
+        command.args(words).stdin(Stdio::null()).current_dir(self.folder.path());
+        command
+    }
+
+    pub(crate) fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    /// Starts a server on a port that the system chooses, and waits until it has started.
+    pub(crate) fn start(&self, words: &[&str]) -> Server {
+        let log = self.path("log");
+        // A server before it has told of its own port there.
+        let _ = fs::remove_file(&log);
+        let base = ["-host", "127.0.0.1", "-port", "-1", "-log", &log];
+        let mut child = self.command(&[&base[..], words].concat()).stderr(Stdio::piped()).spawn().unwrap();
+        eventually("the server's start", || {
+            if let Some(status) = child.try_wait().unwrap() {
+                let mut stderr = String::new();
+                child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+                panic!("{words:?} ended with {status}: {stderr}");
+            }
+            read(&log).contains("the server has started")
+        });
+        let ports = ports(&read(&log));
+        Server { child, ports, log }
+    }
+}
+
+/// What a server has told of its ports.
+pub(crate) fn ports(log: &str) -> Vec<u16> {
+    let opened = log.lines().filter_map(|line| line.split_once("server socket opened: expr="));
+    let places = opened.map(|(_, place)| place.split(' ').next().unwrap());
+    places.map(|place| place.rsplit(':').next().unwrap().parse().unwrap()).collect()
+}
+
+pub(crate) fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Waits for what another process does.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    /// Its own and the plug-in's.
+    pub(crate) ports: Vec<u16>,
+    pub(crate) log: String,
+}
+
+impl Server {
+    pub(crate) fn connect(&self, number: usize) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.ports[number])).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// All that comes until the server closes: what is sent asks for that.
+    pub(crate) fn last_words(&self, number: usize, sent: &[u8]) -> String {
+        let mut stream = self.connect(number);
+        stream.write_all(sent).unwrap();
+        let mut got = Vec::new();
+        // A server that does not read all that was sent resets the connection.
+        let _ = stream.read_to_end(&mut got);
+        String::from_utf8_lossy(&got).into_owned()
+    }
+
+    /// The status and the body of the answer to a call or a resource.
+    pub(crate) fn ask(&self, method: &str, target: &str, body: &str) -> (u16, String) {
+        let len = body.len();
+        let head =
+            format!("{method} {target} HTTP/1.1\r\nConnection: close\r\nContent-Length: {len}\r\n\r\n");
+        let answer = self.last_words(0, (head + body).as_bytes());
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{target}: {answer:?}"));
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// A call that is to succeed.
+    pub(crate) fn call(&self, target: &str) -> String {
+        let (status, body) = self.ask("POST", &format!("/rpc/{target}"), "");
+        assert_eq!(status, 200, "{target}: {body}");
+        body
+    }
+
+    pub(crate) fn field(&self, target: &str, name: &str) -> String {
+        let body = self.call(target);
+        let line = body.lines().find_map(|line| line.strip_prefix(&format!("{name}\t")));
+        line.unwrap_or_else(|| panic!("{name}: {body}")).to_owned()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the end", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    pub(crate) fn stop(mut self) {
+        self.signal(Signal::SIGTERM);
+        assert!(self.end().success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
