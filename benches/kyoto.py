@@ -1,0 +1,299 @@
+"""What does Kyoto Tycoon's place cost, beside the original?
+
+speed   Processor time of the server for each operation, ours against ktserver's, in alternating runs: sets and gets by RPC, and
+        binary bulk requests of 1,000 records, new and known ones; two clients, two threads each. Bar: 0.6.
+memory  VmRSS of ours with ten million records of 8 + 8 digits, loaded in the order of their keys by binary bulk requests; for the
+        default database, and for the ordered one without expiry, plain and compressed. Bars: 135, 180, 71 MB.
+waits   A thousand connections wait for a signal at once: latency of another's gets before and meanwhile, VmRSS, and whether one
+        signal reaches all of them. Bar: 10 MB.
+
+Usage: kyoto.py TODANA KTSERVER [speed] [memory] [waits] [--records N] [--rounds N] [--memory-records N] [--waits N] [--rival-memory]
+KTSERVER of - : without it. Its libraries are found by LD_LIBRARY_PATH as ever. Both servers are started on
+free ports of 127.0.0.1 and stopped at the end.
+"""
+
+import argparse
+import glob
+import multiprocessing
+import os
+import random
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+BULK = 1000
+CLIENTS = 2
+#: Calls by RPC in a run.
+CALLS = 100_000
+SET, GET = 0xB8, 0xBA
+FOREVER = (1 << 63) - 1
+BARS_MB = {":": 135, "%#ktopts=p": 180, "%#ktopts=p#opts=c": 71}
+
+
+def free_port():
+    """The original takes none above 32767, and the system would choose one there."""
+    while True:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", random.SystemRandom().randrange(20_000, 32_000)))
+                return probe.getsockname()[1]
+            except OSError:
+                continue
+
+
+class Server:
+    """One of the two under the original's options, with two threads."""
+
+    def __init__(self, command, database, threads=CLIENTS):
+        self.port = free_port()
+        words = ["-host", "127.0.0.1", "-port", str(self.port), "-th", str(threads), "-le", database]
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(command + words, stdout=self.log, stderr=self.log)
+        for _ in range(200):
+            try:
+                self.connect().close()
+                return
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+        self.stop()
+        self.log.seek(0)
+        sys.exit(f"{' '.join(command)} does not listen: {self.log.read().decode(errors='replace')}")
+
+    def connect(self):
+        connection = socket.create_connection(("127.0.0.1", self.port))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def processor_us(self):
+        """Of all its threads, as the scheduler counts it."""
+        total = 0
+        for path in glob.glob(f"/proc/{self.process.pid}/task/*/schedstat"):
+            with open(path) as schedstat:
+                total += int(schedstat.read().split()[0])
+        return total / 1000
+
+    def resident_mb(self):
+        with open(f"/proc/{self.process.pid}/status") as status:
+            return next(int(line.split()[1]) * 1024 / 1e6 for line in status if line.startswith("VmRSS"))
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def ours(todana):
+    return [todana, "as", "ktserver"]
+
+
+def call(procedure, *pairs):
+    """As ktremotetest makes it."""
+    body = b"".join(b"%b\t%b\n" % pair for pair in pairs)
+    head = b"POST /rpc/%b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\nContent-Type: text/tab-separated-values\r\n\r\n"
+    return head % (procedure, len(body)) + body
+
+
+def set_bulk(numbers, value_of=lambda number: number):
+    head, pieces = struct.pack(">HIIq", 0, 8, 8, FOREVER), []
+    for number in numbers:
+        pieces.append(b"%b%08d%08d" % (head, number, value_of(number)))
+    return struct.pack(">BII", SET, 0, len(pieces)) + b"".join(pieces)
+
+
+def get_bulk(numbers):
+    head, pieces = struct.pack(">HI", 0, 8), []
+    for number in numbers:
+        pieces.append(b"%b%08d" % (head, number))
+    return struct.pack(">BII", GET, 0, len(pieces)) + b"".join(pieces)
+
+
+def read_whole(connection, len_):
+    """So many bytes; the first nine of them are returned."""
+    begin = connection.recv(65536)
+    missing = len_ - len(begin)
+    while missing > 0:
+        got = len(connection.recv(65536))
+        if got == 0:
+            raise SystemExit("the server has closed a connection")
+        missing -= got
+    if missing < 0:
+        raise SystemExit(f"{-missing} bytes more than asked for")
+    return begin[:9]
+
+
+def converse(server, requests, answer_len, is_right):
+    """One client: each request once the answer to the one before is there. Without a length: an answer of HTTP."""
+    connection = server.connect()
+    for request in requests:
+        connection.sendall(request)
+        answer = read_whole(connection, answer_len) if answer_len else connection.recv(65536)
+        if not is_right(answer):
+            raise SystemExit(f"not the answer wanted: {answer!r}")
+    connection.close()
+
+
+def run(server, requests, answer_len, is_right):
+    """All clients at once; returns what the server took for it, in microseconds."""
+    clients = [
+        multiprocessing.Process(target=converse, args=(server, requests[n::CLIENTS], answer_len, is_right))
+        for n in range(CLIENTS)
+    ]
+    before = server.processor_us()
+    [client.start() for client in clients]
+    [client.join() for client in clients]
+    if any(client.exitcode for client in clients):
+        sys.exit("a client has failed")
+    return server.processor_us() - before
+
+
+def is_ok(answer):
+    return answer.startswith(b"HTTP/1.1 200 ")
+
+
+def is_full(answer):
+    """All records of a bulk request were stored or found."""
+    return answer[1:5] == struct.pack(">I", BULK)
+
+
+def chunks(numbers):
+    return [numbers[at : at + BULK] for at in range(0, len(numbers), BULK)]
+
+
+def speed(options):
+    records = options.records // BULK * BULK
+    draw = random.Random(1)
+    new, known = list(range(records)), list(range(records))
+    draw.shuffle(new)
+    draw.shuffle(known)
+    digits = lambda number: b"%08d" % number
+    kinds = {
+        "binary set, new": ([set_bulk(chunk) for chunk in chunks(new)], 5, is_full, records),
+        "binary set, known": ([set_bulk(chunk) for chunk in chunks(known)], 5, is_full, records),
+        "binary get": ([get_bulk(chunk) for chunk in chunks(known)], 5 + BULK * 34, is_full, records),
+        "RPC set, new": (lambda turn: rpc_sets(range(records + turn * CALLS, records + (turn + 1) * CALLS)), None, is_ok, CALLS),
+        "RPC set, known": (rpc_sets(draw.choices(new, k=CALLS)), None, is_ok, CALLS),
+        "RPC get": ([call(b"get", (b"key", digits(n))) for n in draw.choices(new, k=CALLS)], None, is_ok, CALLS),
+    }
+    servers = [Server(ours(options.todana), ":"), Server([options.ktserver], ":")]
+    took = {name: ([], []) for name in kinds}
+    try:
+        for turn in range(options.rounds):
+            for server in servers:
+                converse(server, [call(b"clear")], None, is_ok)
+            for name, (requests, answer_len, is_right, count) in kinds.items():
+                requests = requests(turn) if callable(requests) else requests
+                # Who comes first changes.
+                for which in (0, 1) if turn % 2 == 0 else (1, 0):
+                    took[name][which].append(run(servers[which], requests, answer_len, is_right) / count)
+    finally:
+        [server.stop() for server in servers]
+    print(f"{records} records of 8 + 8 digits, medians of {options.rounds} runs, processor time of the server in us per operation")
+    print(f"{'':<20}{'ours':>8}{'ktserver':>10}{'ratio':>8}   bar 0.6   lowest and highest")
+    for name, (of_ours, of_theirs) in took.items():
+        ours_us, theirs_us = statistics.median(of_ours), statistics.median(of_theirs)
+        spread = f"{min(of_ours):.3f}-{max(of_ours):.3f}, {min(of_theirs):.3f}-{max(of_theirs):.3f}"
+        verdict = "held" if ours_us / theirs_us <= 0.6 else "MISSED"
+        print(f"{name:<20}{ours_us:8.3f}{theirs_us:10.3f}{ours_us / theirs_us:8.2f}   {verdict:<10}{spread}", flush=True)
+
+
+def rpc_sets(numbers):
+    return [call(b"set", (b"key", b"%08d" % n), (b"value", b"%08d" % n)) for n in numbers]
+
+
+def load(server, records, value_of=lambda number: number):
+    connection = server.connect()
+    for at in range(0, records, BULK):
+        connection.sendall(set_bulk(range(at, at + BULK), value_of))
+        assert is_full(read_whole(connection, 5))
+    connection.close()
+
+
+def memory(options):
+    records = options.memory_records // BULK * BULK
+    print(f"{records} records of 8 + 8 digits by binary bulk requests, in the order of their keys, VmRSS three seconds later")
+    for name, bar in BARS_MB.items():
+        for command in [ours(options.todana)] + ([[options.ktserver]] if options.rival_memory else []):
+            server = Server(command, name)
+            try:
+                load(server, records)
+                time.sleep(3)
+                resident = server.resident_mb()
+            finally:
+                server.stop()
+            print(f"{os.path.basename(command[-1])} {name}: {resident:.1f} MB (bar for ten million, ours: {bar} MB)", flush=True)
+
+
+def latencies(server, seconds, keys):
+    """Of gets by RPC, one at a time; microseconds, in order."""
+    connection, times, end = server.connect(), [], time.monotonic() + seconds
+    requests = [call(b"get", (b"key", b"%08d" % n)) for n in keys]
+    while time.monotonic() < end:
+        for request in requests:
+            began = time.perf_counter()
+            connection.sendall(request)
+            answer = connection.recv(65536)
+            times.append((time.perf_counter() - began) * 1e6)
+            assert is_ok(answer), answer
+    connection.close()
+    return sorted(times)
+
+
+def waits(options):
+    server = Server(ours(options.todana), ":")
+    try:
+        load(server, 100_000)
+        keys = random.Random(1).sample(range(100_000), 200)
+        latencies(server, 0.5, keys)
+        before_us, before_cpu = latencies(server, 2, keys), server.processor_us()
+        before_mb = server.resident_mb()
+        request = call(b"void", (b"WAIT", b"gate"), (b"WAITTIME", b"60"))
+        waiting = [server.connect() for _ in range(options.waits)]
+        [connection.sendall(request) for connection in waiting]
+        time.sleep(1)
+        idle_cpu = server.processor_us()
+        time.sleep(1)
+        idle_cpu = (server.processor_us() - idle_cpu) / 1e4
+        during_us = latencies(server, 2, keys)
+        during_mb = server.resident_mb()
+        control = server.connect()
+        control.sendall(call(b"void", (b"SIGNAL", b"gate"), (b"SIGNALBROAD", b"")))
+        answer = control.recv(65536)
+        woken = sum(is_ok(connection.recv(65536)) for connection in waiting)
+        [connection.close() for connection in waiting]
+        told = answer.rsplit(b"SIGNALED\t", 1)[-1].strip().decode()
+        gone_mb = server.resident_mb()
+    finally:
+        server.stop()
+    at = lambda times, share: times[int(len(times) * share)]
+    print(f"{options.waits} connections wait for a signal: VmRSS {before_mb:.1f} MB before, {during_mb:.1f} meanwhile, {gone_mb:.1f} "
+          f"behind it (bar: 10 MB more); the server idles with {idle_cpu:.2f} % of a core")
+    for name, times in [("before", before_us), ("meanwhile", during_us)]:
+        print(f"gets by RPC {name}: {len(times)}, p50 {at(times, 0.5):.0f} us, p99 {at(times, 0.99):.0f} us, "
+              f"p99.9 {at(times, 0.999):.0f} us")
+    print(f"signal: {told} were told to have waited, {woken} were answered")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("todana")
+    parser.add_argument("ktserver")
+    parser.add_argument("parts", nargs="*", choices=["speed", "memory", "waits", []])
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--memory-records", type=int, default=10_000_000)
+    parser.add_argument("--waits", type=int, default=1000)
+    parser.add_argument("--rival-memory", action="store_true", help="ktserver's memory, too")
+    options = parser.parse_args()
+    parts = options.parts or ["speed", "memory", "waits"]
+    if "speed" in parts and options.ktserver != "-":
+        speed(options)
+    if "memory" in parts:
+        memory(options)
+    if "waits" in parts:
+        waits(options)
+
+
+main()
