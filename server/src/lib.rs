@@ -9,6 +9,7 @@
 //! syncing: a thread for each database whose engine keeps records in files of its own, which brings them to disk
 //! janitor: expiry, compaction, and the memory limit of the whole process
 //! kyoto: Kyoto Tycoon's protocols
+//! snapshots: its files of databases in memory, made by a thread now and then
 //! admin: /metrics, /healthz, /readyz over HTTP, on a port and in a thread of their own
 //! ```
 //!
@@ -52,6 +53,7 @@ mod settling;
 mod shards;
 mod shared;
 mod signals;
+mod snapshots;
 mod statistics;
 mod syncing;
 mod tls;
@@ -73,6 +75,7 @@ pub use options::{
 pub use replica::{MasterAddress, Replication};
 pub use server::Server;
 pub use signals::serve;
+pub use snapshots::{Packing, SnapshotError, SnapshotOptions, SnapshotWriter, read_snapshot};
 pub use tls::{Tls, TlsError, TlsOptions};
 pub use todana::checkpoint::{CheckpointOptions, Compression};
 pub use todana::update_log::Sync;

@@ -2,6 +2,7 @@
 
 use crate::addresses::{PlaceTls, Speech};
 use crate::replica::Replication;
+use crate::snapshots::SnapshotOptions;
 use crate::tls::TlsOptions;
 use crate::udp::MESSAGE_LEN_MAX;
 use std::fmt;
@@ -148,6 +149,8 @@ pub struct Options {
     pub database: Option<Name>,
     /// When a write counts as made where an engine keeps it in files of its own.
     pub sync: Sync,
+    /// Snapshots of databases in memory, as Kyoto Tycoon makes them; `None`: none.
+    pub snapshots: Option<SnapshotOptions>,
     /// More databases.
     pub further: Vec<Further>,
 }
@@ -243,6 +246,7 @@ impl Default for Options {
             data: None,
             database: None,
             sync: LogOptions::default().sync,
+            snapshots: None,
             further: Vec::new(),
         }
     }

@@ -22,6 +22,7 @@ use crate::roster::Roster;
 use crate::settling::Settling;
 use crate::shards;
 use crate::shared::Shared;
+use crate::snapshots;
 use crate::statistics::Baseline;
 use crate::tls::Tls;
 use crate::udp::{self, Udp};
@@ -195,6 +196,7 @@ impl Server {
             errands: Errands::default(),
             replicas: Replicas::default(),
             link: Link::default(),
+            snapshots: snapshots::History::default(),
             is_loading: AtomicBool::new(false),
             has_not_loaded: AtomicBool::new(false),
             held_bytes: AtomicU64::new(0),
@@ -249,6 +251,9 @@ impl Server {
     }
 
     fn claim_data_on(&mut self, disk: Arc<dyn Disk>) -> io::Result<()> {
+        if let Some(options) = &self.shared.options.snapshots {
+            snapshots::prepare(&*disk, options)?;
+        }
         for (served, kept) in self.shared.databases.iter().zip(&mut self.kept) {
             if let Some(place) = &served.data {
                 kept.claim(Arc::clone(&disk), &place.directory).map_err(failed)?;
@@ -272,7 +277,8 @@ impl Server {
         disk: Arc<dyn Disk>,
         progress: &mut dyn FnMut(Progress),
     ) -> io::Result<Option<Opened>> {
-        let loads = self.shared.databases.iter().any(|served| served.data.is_some());
+        let loads = self.shared.databases.iter().any(|served| served.data.is_some())
+            || self.shared.options.snapshots.is_some();
         self.shared.is_loading.store(loads, Ordering::Relaxed);
         let pages = if loads { self.start_pages() } else { Ok(()) };
         let outcome = pages.and_then(|()| self.open(disk, progress));
@@ -315,6 +321,8 @@ impl Server {
             };
             let clock = Arc::clone(&shared.clock) as Arc<dyn Clock>;
             let opened = kept.start(served, Arc::clone(&disk), clock, &options, &mut goes_on, came_on)?;
+            let goes_on = || handle.stopping() == Stopping::No;
+            snapshots::restore(&shared, number, opened.as_ref(), &*disk, &goes_on)?;
             if number == 0 {
                 first = opened;
             }
@@ -403,6 +411,8 @@ impl Server {
         }
         self.start_pages()?;
         self.shared.link.start(&self.shared)?;
+        let disk = Watched::over(Arc::new(SystemDisk), &self.shared.pulse);
+        let snapshots = snapshots::Keeper::start(&self.shared, disk)?;
         if self.shared.is_aloud() {
             self.tell_listeners();
         }
@@ -462,6 +472,11 @@ impl Server {
         }
         self.shared.replicas.end(&|| patience.is_over());
         self.shared.link.end(&|| patience.is_over());
+        // Of all that was answered.
+        let patience = patience.again();
+        if !snapshots.is_none_or(|keeper| keeper.end(&|| patience.is_over())) {
+            tracing::warn!("the last snapshots are left unfinished: the disk does not answer");
+        }
         // With patience of their own: what was called off may have used up that.
         let patience = patience.again();
         for (served, kept) in self.shared.databases.iter().zip(&mut self.kept) {

@@ -16,6 +16,7 @@ use crate::process;
 use crate::replica::{Link, Replicas};
 use crate::roster::Roster;
 use crate::settling::Settling;
+use crate::snapshots::History;
 use crate::statistics::Baseline;
 use crate::tls::Tls;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -82,6 +83,8 @@ pub(crate) struct Shared {
     /// Replicas that follow this server, and whom it follows itself.
     pub(crate) replicas: Replicas,
     pub(crate) link: Link,
+    /// What has become of snapshots.
+    pub(crate) snapshots: History,
     /// What is kept is being read back.
     pub(crate) is_loading: AtomicBool,
     /// It could not be.

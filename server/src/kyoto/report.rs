@@ -48,6 +48,15 @@ impl Scope {
             pairs.push(name.as_bytes(), text.as_bytes());
         }
         self.report_replication(pairs);
+        if shared.options.snapshots.is_some() {
+            let (made, failed, timestamp, trouble) = shared.snapshots.told();
+            pairs.push_number(b"snap_made", made);
+            pairs.push_number(b"snap_failed", failed);
+            pairs.push_number(b"snap_timestamp", timestamp);
+            if !trouble.is_empty() {
+                pairs.push(b"snap_trouble", trouble.as_bytes());
+            }
+        }
         let resident = process::resident_bytes();
         for (name, bytes) in process::memory() {
             pairs.push_number(name.as_bytes(), bytes);

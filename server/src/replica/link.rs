@@ -336,7 +336,7 @@ fn connect(master: &MasterAddress) -> io::Result<TcpStream> {
 }
 
 /// Does as it is told, whatever is there.
-struct Put<'p>(Action<'p>);
+pub(crate) struct Put<'p>(pub(crate) Action<'p>);
 
 impl Visitor for Put<'_> {
     fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {

@@ -18,6 +18,6 @@ mod outgoing;
 mod position;
 mod wire;
 
-pub(crate) use link::Link;
+pub(crate) use link::{Link, Put};
 pub(crate) use master::Replicas;
 pub use options::{MasterAddress, Replication};

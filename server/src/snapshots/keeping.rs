@@ -1,0 +1,367 @@
+//! The files of a server's databases: when they are made, and which are read back.
+
+use super::{SnapshotOptions, SnapshotWriter, read_snapshot};
+use crate::databases::{Served, failed, has_ended};
+use crate::replica::Put;
+use crate::shared::Shared;
+use parking_lot::Mutex;
+use std::io::{self, IoSlice, Read, Write};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use todana::disk::{Disk, File};
+use todana::replication::first_of_second;
+use todana::update_log::Position;
+use todana::{Action, Clock, Expiry, Kind, Opened, Record, kyoto};
+use todana_core::Attributes;
+use todana_protocol::kyoto::Stored;
+use todana_protocol::kyoto::snapshot::{SnapshotHead, file_name};
+
+/// In the data directory of a database to which a snapshot is being read back: what a crash leaves half read is read again.
+const UNDER_WAY: &str = "reading-snapshot";
+/// Between two looks at whether it is to be called off, in records.
+const LOOK_EVERY: u64 = 256;
+
+/// What has become of the snapshots of this server.
+#[derive(Default)]
+pub(crate) struct History {
+    made: AtomicU64,
+    failed: AtomicU64,
+    /// Of the newest one.
+    timestamp: AtomicU64,
+    /// Why the last one could not be made.
+    trouble: Mutex<String>,
+}
+
+impl History {
+    /// How many were made and could not be made, the time stamp of the newest one, and why the last one failed, if it has.
+    pub(crate) fn told(&self) -> (u64, u64, u64, String) {
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (count(&self.made), count(&self.failed), count(&self.timestamp), self.trouble.lock().clone())
+    }
+
+    /// Notes how it went; what has been said already is not said again.
+    fn note(&self, label: &str, outcome: io::Result<Option<SnapshotHead>>) {
+        match outcome {
+            Ok(None) => {}
+            Ok(Some(head)) => {
+                self.made.fetch_add(1, Ordering::Relaxed);
+                self.timestamp.store(head.timestamp, Ordering::Relaxed);
+                self.trouble.lock().clear();
+                tracing::debug!(database = label, records = head.count, "snapshot made");
+            }
+            Err(error) => {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                let why = error.to_string();
+                let mut trouble = self.trouble.lock();
+                if *trouble != why {
+                    tracing::error!(database = label, "no snapshot could be made; the last one stays: {why}");
+                    *trouble = why;
+                }
+            }
+        }
+    }
+}
+
+/// Whether a database has snapshots: those on disk keep themselves.
+fn has_snapshots(served: &Served) -> bool {
+    matches!(served.name.kind, Kind::MemHash | Kind::MemTree)
+}
+
+/// Makes the directory of the files, if it is not there. Fails if it cannot; the message names it.
+pub(crate) fn prepare(disk: &dyn Disk, options: &SnapshotOptions) -> io::Result<()> {
+    let directory = &options.directory;
+    disk.make_directory(directory).map_err(|error| said("make", directory, &error))
+}
+
+fn said(what: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot {what} {}: {error}", path.display()))
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+}
+
+/// Reads the snapshot of a database back, if there is one. Where a data directory has brought the database back already, that is newer
+/// than any snapshot, and stays. Fails if the file cannot be read to its end: what is served without it would replace it. Fails with
+/// `Interrupted` when `goes_on` says no.
+pub(crate) fn restore(
+    shared: &Arc<Shared>,
+    number: usize,
+    opened: Option<&Opened>,
+    disk: &dyn Disk,
+    goes_on: &dyn Fn() -> bool,
+) -> io::Result<()> {
+    let Some(options) = &shared.options.snapshots else { return Ok(()) };
+    let served = &shared.databases[number];
+    let label = served.name.label();
+    if !has_snapshots(served) {
+        tracing::info!(database = label, "it keeps itself on disk: there are no snapshots of it");
+        return Ok(());
+    }
+    let path = options.directory.join(file_name(number as u32));
+    let file = match disk.open(&path, false) {
+        Err(error) if is_missing(&error) => return Ok(()),
+        file => file.map_err(|error| said("read", &path, &error))?,
+    };
+    let mark = served.data.as_ref().map(|place| place.directory.join(UNDER_WAY));
+    if let (Some(mark), Some(opened)) = (&mark, opened)
+        && opened.end != Position(0)
+        && disk.open(mark, false).is_err()
+    {
+        tracing::info!(database = label, "{}: the update log has brought back more", path.display());
+        return Ok(());
+    }
+    if let Some(mark) = &mark {
+        match disk.create(mark) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made.map(drop).map_err(|error| said("make", mark, &error))?,
+        }
+        sync_names(disk, mark)?;
+    }
+    let records = fill(served, &path, &*file, shared.clock.now(), goes_on)?;
+    served.database.sync().map_err(failed)?;
+    if let Some(mark) = &mark {
+        disk.remove(mark).map_err(|error| said("remove", mark, &error))?;
+        sync_names(disk, mark)?;
+    }
+    tracing::info!(database = label, records, "brought back from {}", path.display());
+    Ok(())
+}
+
+fn sync_names(disk: &dyn Disk, file: &Path) -> io::Result<()> {
+    file.parent().map_or(Ok(()), |directory| disk.sync_directory(directory))
+}
+
+/// Stores what a file has, but what is dead; returns how many records.
+fn fill(
+    served: &Served,
+    path: &Path,
+    file: &dyn File,
+    now: todana::UnixSeconds,
+    goes_on: &dyn Fn() -> bool,
+) -> io::Result<u64> {
+    let (database, lane) = (&served.database, served.database.lane());
+    let is_persistent = served.name.tuning.persistent;
+    let (mut records, mut seen, mut is_called_off) = (0, 0u64, false);
+    let mut see = |key: &[u8], stored: &Stored<'_>| {
+        seen += 1;
+        if seen.is_multiple_of(LOOK_EVERY) {
+            if !goes_on() {
+                is_called_off = true;
+                return Err("it was called off".into());
+            }
+            if let Some(log) = database.log()
+                && log.is_crowded()
+            {
+                log.wait_while(log.end(), goes_on).map_err(|error| error.to_string())?;
+            }
+        }
+        let (expiry, value) = if is_persistent {
+            (Expiry::Never, stored.as_raw().unwrap_or_default())
+        } else {
+            let (time, value) = stored.split().ok_or("a record has no time: was the database persistent?")?;
+            (kyoto::expiry_of(time), value)
+        };
+        if !expiry.is_live(now) {
+            return Ok(());
+        }
+        let record = Record::new(value, Attributes { expiry, ..Attributes::default() });
+        let stored = database.visit_record(&lane, key, &mut Put(Action::Put(record)));
+        stored.map_err(|error| error.to_string())?;
+        if let Some(limiter) = &served.limiter {
+            // Where nothing can be removed, the next record is refused.
+            let _ = limiter.enforce(database, &lane, key);
+        }
+        records += 1;
+        Ok(())
+    };
+    let read = read_snapshot(Reading { file, at: 0 }, &mut |_| Ok(()), &mut see);
+    match read {
+        Ok(()) => Ok(records),
+        Err(_) if is_called_off => Err(io::ErrorKind::Interrupted.into()),
+        Err(error) => Err(io::Error::other(format!("snapshot {}: {error}", path.display()))),
+    }
+}
+
+/// The thread that makes them. It makes the last ones when it is told to end.
+pub(crate) struct Keeper {
+    ends: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Keeper {
+    /// Starts it, where there are to be snapshots.
+    pub(crate) fn start(shared: &Arc<Shared>, disk: Arc<dyn Disk>) -> io::Result<Option<Keeper>> {
+        let Some(options) = shared.options.snapshots.clone() else { return Ok(None) };
+        let ends = Arc::new(AtomicBool::new(false));
+        let (shared, its_own) = (Arc::clone(shared), Arc::clone(&ends));
+        let work = move || {
+            let is_over = || its_own.load(Ordering::Acquire);
+            let mut due = Instant::now() + options.interval;
+            while !is_over() {
+                let now = Instant::now();
+                if now < due {
+                    std::thread::park_timeout(due - now);
+                    continue;
+                }
+                make_all(&shared, &options, &*disk, &is_over, true);
+                due = Instant::now() + options.interval;
+            }
+            make_all(&shared, &options, &*disk, &|| false, false);
+        };
+        let thread = std::thread::Builder::new().name("snapshots".into()).spawn(work)?;
+        Ok(Some(Keeper { ends, thread }))
+    }
+
+    /// Has it make the last ones, and waits for them until `gives_up`, which is asked now and then, says so; false then.
+    pub(crate) fn end(self, gives_up: &dyn Fn() -> bool) -> bool {
+        self.ends.store(true, Ordering::Release);
+        self.thread.thread().unpark();
+        if !has_ended(&self.thread, gives_up) {
+            return false;
+        }
+        if self.thread.join().is_err() {
+            tracing::error!("the thread that makes snapshots ended by a panic");
+        }
+        true
+    }
+}
+
+/// Makes those of all databases. Where it `rests`, others have half of the processor's time.
+fn make_all(
+    shared: &Shared,
+    options: &SnapshotOptions,
+    disk: &dyn Disk,
+    is_called_off: &dyn Fn() -> bool,
+    rests: bool,
+) {
+    for (number, served) in shared.databases.iter().enumerate().filter(|(_, served)| has_snapshots(served)) {
+        let path = options.directory.join(file_name(number as u32));
+        let making = Making { shared, served, options, disk, is_called_off, rests };
+        shared.snapshots.note(served.name.label(), making.make(&path));
+    }
+}
+
+struct Making<'m> {
+    shared: &'m Shared,
+    served: &'m Served,
+    options: &'m SnapshotOptions,
+    disk: &'m dyn Disk,
+    is_called_off: &'m dyn Fn() -> bool,
+    rests: bool,
+}
+
+impl Making<'_> {
+    /// Makes one beside the last one, and then puts it in its place; `None` if it was called off.
+    fn make(&self, path: &Path) -> io::Result<Option<SnapshotHead>> {
+        let partial = PathBuf::from(format!("{}.tmp", path.display()));
+        if let Err(error) = self.disk.remove(&partial)
+            && !is_missing(&error)
+        {
+            return Err(said("remove", &partial, &error));
+        }
+        let file = self.disk.create(&partial).map_err(|error| said("make", &partial, &error))?;
+        let made = self.write(&*file).and_then(|head| {
+            if head.is_some() {
+                file.sync()?;
+                self.disk.rename(&partial, path)?;
+                sync_names(self.disk, path)?;
+            }
+            Ok(head)
+        });
+        if !matches!(made, Ok(Some(_))) {
+            // What stays is removed by the next one.
+            let _ = self.disk.remove(&partial);
+        }
+        made.map_err(|error| said("write", &partial, &error))
+    }
+
+    fn write(&self, file: &dyn File) -> io::Result<Option<SnapshotHead>> {
+        let database = &self.served.database;
+        let status = database.status();
+        let head = SnapshotHead {
+            timestamp: self.timestamp(),
+            count: status.records,
+            size: status.committed_bytes,
+            ..SnapshotHead::default()
+        };
+        let mut writer = SnapshotWriter::begin(Writing { file, at: 0 }, head, self.options.packing)?;
+        let is_persistent = self.served.name.tuning.persistent;
+        let mut place = None;
+        loop {
+            let began = Instant::now();
+            place = database
+                .scan(place, &mut |key, record| {
+                    let stored = match is_persistent {
+                        true => Stored::raw(record.value),
+                        false => {
+                            let time = kyoto::time_of(record.attributes.expiry).unwrap_or(kyoto::NEVER);
+                            Stored::mortal(time, record.value)
+                        }
+                    };
+                    writer.put(key, &stored);
+                    if writer.is_due() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                })
+                .map_err(failed)?;
+            writer.write()?;
+            if place.is_none() {
+                writer.finish()?;
+                return Ok(Some(head));
+            }
+            if (self.is_called_off)() {
+                return Ok(None);
+            }
+            if self.rests {
+                std::thread::park_timeout(began.elapsed());
+            }
+        }
+    }
+
+    /// All that has a time stamp up to this is in the snapshot that begins now.
+    fn timestamp(&self) -> u64 {
+        match self.served.database.log() {
+            // Below the second, time stamps of the log are no times.
+            Some(_) => first_of_second(self.shared.clock.now().0.saturating_sub(1)).saturating_sub(1),
+            None => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+                u64::try_from(now.as_millis()).unwrap_or(u64::MAX).saturating_mul(1_000_000)
+            }
+        }
+    }
+}
+
+/// A file from its beginning on.
+struct Reading<'f> {
+    file: &'f dyn File,
+    at: u64,
+}
+
+impl Read for Reading<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let len = self.file.read_at(self.at, into)?;
+        self.at += len as u64;
+        Ok(len)
+    }
+}
+
+/// The same, written.
+struct Writing<'f> {
+    file: &'f dyn File,
+    at: u64,
+}
+
+impl Write for Writing<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write_at(self.at, &mut [IoSlice::new(bytes)])?;
+        self.at += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
