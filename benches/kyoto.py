@@ -3,7 +3,8 @@
 speed   Processor time of the server for each operation, ours against ktserver's, in alternating runs: sets and gets by RPC, and
         binary bulk requests of 1,000 records, new and known ones; two clients, two threads each. Bar: 0.6.
 memory  VmRSS of ours with ten million records of 8 + 8 digits, loaded in the order of their keys by binary bulk requests; for the
-        default database, and for the ordered one without expiry, plain and compressed. Bars: 135, 180, 71 MB.
+        default database, and for the ordered one without expiry, plain and compressed. Bars: 135, 180, 71 MB with values
+        that are their keys; any values besides, for comparison.
 waits   A thousand connections wait for a signal at once: latency of another's gets before and meanwhile, VmRSS, and whether one
         signal reaches all of them. Bar: 10 MB.
 
@@ -17,6 +18,7 @@ import glob
 import multiprocessing
 import os
 import random
+import re
 import socket
 import statistics
 import struct
@@ -213,17 +215,39 @@ def load(server, records, value_of=lambda number: number):
 
 def memory(options):
     records = options.memory_records // BULK * BULK
-    print(f"{records} records of 8 + 8 digits by binary bulk requests, in the order of their keys, VmRSS three seconds later")
+    print(f"{records} records of 8 + 8 digits by binary bulk requests, in the order of their keys, VmRSS in MB three seconds later")
+    print(f"{'':<10}{'database':<20}{'value = key':>12}{'any value':>12}   bar for ten million")
     for name, bar in BARS_MB.items():
-        for command in [ours(options.todana)] + ([[options.ktserver]] if options.rival_memory else []):
-            server = Server(command, name)
-            try:
-                load(server, records)
-                time.sleep(3)
-                resident = server.resident_mb()
-            finally:
-                server.stop()
-            print(f"{os.path.basename(command[-1])} {name}: {resident:.1f} MB (bar for ten million, ours: {bar} MB)", flush=True)
+        for who, command in [("ours", ours(options.todana)), ("ktserver", [options.ktserver])]:
+            if who == "ktserver" and (not options.rival_memory or options.ktserver == "-"):
+                continue
+            resident = [resident_with(command, name, records, value_of) for value_of in (None, any_value)]
+            verdict = ("held" if resident[0] <= bar else "MISSED") if who == "ours" else ""
+            print(f"{who:<10}{name:<20}{resident[0]:12.1f}{resident[1]:12.1f}   {bar} {verdict}", flush=True)
+
+
+def any_value(number):
+    """No two alike, and in no order."""
+    return number * 61_803_399 % 100_000_000
+
+
+def resident_with(command, database, records, value_of):
+    server = Server(command, database)
+    try:
+        load(server, records, value_of or (lambda number: number))
+        assert count(server) == records
+        time.sleep(3)
+        return server.resident_mb()
+    finally:
+        server.stop()
+
+
+def count(server):
+    """How many records there are."""
+    with server.connect() as connection:
+        connection.sendall(call(b"status"))
+        answer = connection.recv(65536)
+        return int(re.search(rb"^count\t(\d+)$", answer, re.MULTILINE)[1])
 
 
 def latencies(server, seconds, keys):
