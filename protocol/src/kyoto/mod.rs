@@ -23,10 +23,9 @@
 //! columns  percent, base64, quoted-printable       status   codes and error texts
 //! rest     resources                               date     dates of headers
 //! binary   bulk calls, record by record; scripts   number   decimal and real numbers as parameters
-//! expiry   times to live, the stored five bytes    fixed    real numbers as they are stored
+//! expiry   times to live, the stored five bytes    framed   records as files have them
 //! message  updates as logs and replicas have them  varnum   numbers of a length of their own
-//! replication  both sides of the stream            framed   records as files have them
-//! client       requests out, answers in
+//! replication  both sides of the stream            client   requests out, answers in
 //! update_log   files of the log                    snapshot, dump   files of records
 //! ```
 //!
@@ -45,7 +44,6 @@ mod columns;
 mod date;
 pub mod dump;
 pub mod expiry;
-mod fixed;
 mod framed;
 mod http;
 mod map;
@@ -63,7 +61,6 @@ pub use binary::{Bulk, BulkOperation, BulkRecord, Hello, Script};
 pub use call::{Call, Moment, Origin, Procedure, Signal, Target, Wait};
 pub use columns::Encoding;
 pub use date::{format_date, parse_date};
-pub use fixed::Fixed;
 pub use http::{Form, Method, RestMode};
 pub use map::{Map, Scratch};
 pub use message::{Change, Message, Stored};

@@ -129,11 +129,15 @@ mod tests {
         assert_eq!(parts(-0.3), (0, -299_999_999_999_999));
         assert_eq!(parts(-1.75), (-1, -750_000_000_000_000));
         assert_eq!(parts(5e-324), (0, 0));
+        assert_eq!(parts(f64::MIN_POSITIVE / 2.0), (0, 0));
+        assert_eq!(parts(1e-300), (0, 0));
         assert_eq!(parts(1e-15), (0, 1));
         assert_eq!(parts(9e-16), (0, 0));
         assert_eq!(parts(0.0), (0, 0));
+        assert_eq!(parts(-0.0), (0, 0));
         assert_eq!(parts(1e18), (1_000_000_000_000_000_000, 0));
         assert_eq!(parts(1e19), (i64::MAX, 0));
+        assert_eq!(parts(1e30), (i64::MAX, 0));
         assert_eq!(parts(-1e300), (i64::MIN, 0));
     }
 
@@ -144,6 +148,7 @@ mod tests {
             (whole, fraction)
         };
         assert_eq!(sum(0.75, 0.5), (1, 250_000_000_000_000));
+        assert_eq!(sum(1.5, 0.75), (2, 250_000_000_000_000));
         assert_eq!(sum(0.25, -0.5), (0, -250_000_000_000_000));
         assert_eq!(sum(1.0, -0.25), (1, -250_000_000_000_000));
     }
@@ -156,6 +161,9 @@ mod tests {
         assert_eq!(f64::from(Fixed::from(9e18) + Fixed::from(9e18)), f64::INFINITY);
         assert_eq!(f64::from(Fixed::from(-9e18) + Fixed::from(-9e18)), f64::NEG_INFINITY);
         assert!(f64::from(Fixed::from(f64::NAN) + infinite).is_nan());
+        let stored = [0x80, 0, 0, 0, 0, 0, 0, 0, 0x80, 0, 0, 0, 0, 0, 0, 0];
+        assert!((Fixed::from_bytes(stored) + Fixed::from(1.0)).is_nan());
+        assert_eq!(Fixed::from(f64::NAN).to_bytes(), stored);
         // Any sixteen bytes are something.
         let _ = f64::from(Fixed::from_bytes([0x80; 16]) + Fixed::from_bytes([0x7F; 16]));
     }
