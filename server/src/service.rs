@@ -36,6 +36,7 @@ const MEMORY_LIMIT_MAX_MIB: u64 = 1_000_000_000;
 /// One worker's way to the database.
 pub(crate) struct Service {
     pub(crate) shared: Arc<Shared>,
+    /// Of the first database, where memcached's commands go.
     pub(crate) lane: Arc<Lane>,
     /// Of all databases, in their order.
     pub(crate) lanes: Vec<Arc<Lane>>,

@@ -3,7 +3,7 @@
 //! A cursor whose record is gone moves on to the next before anything is read or done there.
 
 use super::executor::{Answer, Scope, failure, records};
-use super::procedures::{Ended, with_time};
+use super::procedures::{Ended, NO_PERMISSION, NO_RECORD, with_time};
 use super::reach::Reach;
 use super::session::Session;
 use todana::kyoto::Kyoto;
@@ -14,7 +14,6 @@ use todana_protocol::kyoto::{Call, Failure, Procedure, Status, Trouble};
 /// How many a connection may have.
 const CURSORS_MAX: usize = 1024;
 
-const NO_RECORD: Failure<'static> = Failure::Database(Trouble::NoRecord);
 const NOT_HERE: Failure<'static> = Failure::Database(Trouble::NotImplemented);
 
 impl Scope {
@@ -34,7 +33,7 @@ impl Scope {
             return Ok(());
         }
         if !self.shared.options.dump_allowed {
-            return Err(Failure::Database(Trouble::NoPermission));
+            return Err(NO_PERMISSION);
         }
         let is_new = !session.cursors.contains_key(&number);
         if is_new {
@@ -84,7 +83,7 @@ impl Scope {
                 if !matches!(removed, Ok(Some(_))) {
                     self.counters().remove_misses.add(1);
                 }
-                removed.map_err(|error| failure(&error))?.ok_or(NO_RECORD)?;
+                removed.map_err(failure)?.ok_or(NO_RECORD)?;
                 answer.done(&[]);
             }
             Procedure::CursorSeize => {
@@ -93,7 +92,7 @@ impl Scope {
                 if !matches!(taken, Ok(Some(_))) {
                     self.counters().get_misses.add(1);
                 }
-                let (key, value, time) = taken.map_err(|error| failure(&error))?.ok_or(NO_RECORD)?;
+                let (key, value, time) = taken.map_err(failure)?.ok_or(NO_RECORD)?;
                 tell(&key, &value, time, answer);
             }
             _ => self.look(cursor, &records, procedure, call, answer)?,
@@ -115,7 +114,7 @@ impl Scope {
         if !matches!(stored, Ok(Some(()))) {
             self.counters().set_misses.add(1);
         }
-        stored.map_err(|error| failure(&error))?.ok_or(NO_RECORD)?;
+        stored.map_err(failure)?.ok_or(NO_RECORD)?;
         step_if_asked(cursor, call)?;
         answer.done(&[]);
         Ok(())
@@ -139,7 +138,7 @@ impl Scope {
         if !matches!(found, Ok(Some(_))) {
             self.counters().get_misses.add(1);
         }
-        let (key, value, time) = found.map_err(|error| failure(&error))?.ok_or(NO_RECORD)?;
+        let (key, value, time) = found.map_err(failure)?.ok_or(NO_RECORD)?;
         step_if_asked(cursor, call)?;
         match procedure {
             Procedure::CursorGetKey => answer.done(&[("key", &key)]),
@@ -151,13 +150,13 @@ impl Scope {
 }
 
 fn at_record(outcome: Outcome<bool>) -> Ended {
-    if outcome.map_err(|error| failure(&error))? { Ok(()) } else { Err(NO_RECORD) }
+    if outcome.map_err(failure)? { Ok(()) } else { Err(NO_RECORD) }
 }
 
 /// Behind what was read there may be nothing: the cursor stands nowhere then.
 fn step_if_asked(cursor: &mut Cursor<Reach>, call: &Call<'_>) -> Ended {
     if call.flag(b"step") {
-        cursor.step().map_err(|error| failure(&error))?;
+        cursor.step().map_err(failure)?;
     }
     Ok(())
 }

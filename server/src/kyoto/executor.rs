@@ -134,7 +134,7 @@ impl Ahead {
 }
 
 /// What clients are told of an error. Where something lies on the server is not their business.
-pub(super) fn failure(error: &Error) -> Failure<'static> {
+pub(super) fn failure(error: Error) -> Failure<'static> {
     let (trouble, detail) = match error.kind() {
         ErrorKind::Invalid => (Trouble::InvalidOperation, "the engine does not take this"),
         ErrorKind::Full => (Trouble::SystemError, "there is no room for the record"),

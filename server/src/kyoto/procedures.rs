@@ -6,7 +6,7 @@ use super::session::Session;
 use super::work::TOO_LARGE;
 use todana::Records;
 use todana::kyoto::{Kyoto, Origin};
-use todana_core::{Error, Result as Outcome};
+use todana_core::Result as Outcome;
 use todana_protocol::kyoto::{self, Call, Failure, Procedure, Trouble, expiry, number};
 
 /// How a procedure ends that has not answered yet.
@@ -15,8 +15,9 @@ pub(super) type Ended = Result<(), Failure<'static>>;
 /// Where something is to be stored, its key, its value and its time.
 type ToStore<'r, 'c> = (Kyoto<&'r Reach>, &'c [u8], &'c [u8], u64);
 
-const NO_RECORD: Failure<'static> = Failure::Database(Trouble::NoRecord);
-const DUPLICATION: Failure<'static> = Failure::Database(Trouble::Duplication);
+pub(super) const NO_RECORD: Failure<'static> = Failure::Database(Trouble::NoRecord);
+pub(super) const NO_PERMISSION: Failure<'static> = Failure::Database(Trouble::NoPermission);
+pub(super) const DUPLICATION: Failure<'static> = Failure::Database(Trouble::Duplication);
 const ILLOGICAL: Failure<'static> = Failure::Database(Trouble::LogicalInconsistency);
 
 /// Pairs of an answer that shows a record.
@@ -32,13 +33,9 @@ pub(super) fn with_time<T>(
     }
 }
 
-fn database(error: Error) -> Failure<'static> {
-    failure(&error)
-}
-
-fn origin<T, U>(origin: kyoto::Origin<T>, make: impl FnOnce(T) -> U) -> Origin<U> {
-    match origin {
-        kyoto::Origin::From(number) => Origin::Number(make(number)),
+fn origin<T>(asked: kyoto::Origin<T>) -> Origin<T> {
+    match asked {
+        kyoto::Origin::From(number) => Origin::Number(number),
         kyoto::Origin::Try => Origin::Try,
         kyoto::Origin::Set => Origin::Set,
     }
@@ -79,7 +76,7 @@ impl Scope {
             return answer.failed(Failure::NoSuchProcedure(call.name));
         };
         if self.is_read_only() && changes(procedure) {
-            return answer.failed(Failure::Database(Trouble::NoPermission));
+            return answer.failed(NO_PERMISSION);
         }
         let ended = match procedure {
             Procedure::Get => self.get(call, answer),
@@ -157,7 +154,7 @@ impl Scope {
 
     /// Whether a record was found; counts it if not.
     fn found(&self, outcome: Outcome<bool>) -> Ended {
-        let outcome = outcome.map_err(database);
+        let outcome = outcome.map_err(failure);
         if outcome != Ok(true) {
             self.counters().get_misses.add(1);
         }
@@ -191,7 +188,7 @@ impl Scope {
             }
             other => {
                 self.counters().set_misses.add(1);
-                Err(other.map_or_else(database, |_| otherwise))
+                Err(other.map_or_else(failure, |_| otherwise))
             }
         }
     }
@@ -230,8 +227,7 @@ impl Scope {
         let key = call.required(b"key")?;
         let delta = number::integer(call.required(b"num")?);
         self.counters().set.add(1);
-        let origin = origin(call.integer_origin(), |number| number);
-        let sum = records.increment(key, delta, origin, self.time(call));
+        let sum = records.increment(key, delta, origin(call.integer_origin()), self.time(call));
         self.summed(sum, answer, |sum| sum.to_string())
     }
 
@@ -240,8 +236,7 @@ impl Scope {
         let key = call.required(b"key")?;
         let delta = number::real(call.required(b"num")?);
         self.counters().set.add(1);
-        let origin = origin(call.real_origin(), |number| number);
-        let sum = records.increment_double(key, delta, origin, self.time(call));
+        let sum = records.increment_double(key, delta, origin(call.real_origin()), self.time(call));
         self.summed(sum, answer, number::format_real)
     }
 
@@ -254,7 +249,7 @@ impl Scope {
         if !matches!(sum, Ok(Some(_))) {
             self.counters().set_misses.add(1);
         }
-        let sum = sum.map_err(database)?.ok_or(ILLOGICAL)?;
+        let sum = sum.map_err(failure)?.ok_or(ILLOGICAL)?;
         answer.done(&[("num", format(sum).as_bytes())]);
         Ok(())
     }
@@ -279,7 +274,7 @@ impl Scope {
             }
             other => {
                 self.counters().remove_misses.add(1);
-                Err(other.map_or_else(database, |_| NO_RECORD))
+                Err(other.map_or_else(failure, |_| NO_RECORD))
             }
         }
     }
@@ -303,7 +298,7 @@ impl Scope {
         } else {
             work(&Kyoto::new(reach, is_persistent))
         };
-        outcome.map_err(database)
+        outcome.map_err(failure)
     }
 
     fn set_bulk(&self, call: &Call<'_>, answer: &mut Answer<'_>) -> Ended {
@@ -364,9 +359,9 @@ impl Scope {
         let reach = self.reach(call.target())?;
         self.counters().misc.add(1);
         if !self.shared.options.flush_allowed {
-            return Err(Failure::Database(Trouble::NoPermission));
+            return Err(NO_PERMISSION);
         }
-        reach.served().database.clear(reach.lane()).map_err(database)?;
+        reach.served().database.clear(reach.lane()).map_err(failure)?;
         answer.done(&[]);
         Ok(())
     }

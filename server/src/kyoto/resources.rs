@@ -1,13 +1,9 @@
 //! REST.
 
 use super::executor::{Scope, failure, records};
+use super::procedures::{DUPLICATION, NO_PERMISSION, NO_RECORD};
 use crate::output::Output;
-use todana_core::Error;
-use todana_protocol::kyoto::{
-    Banner, Failure, Rest, RestAction, RestAnswer, RestMode, Trouble, answer_rest, expiry,
-};
-
-const NO_RECORD: Failure<'static> = Failure::Database(Trouble::NoRecord);
+use todana_protocol::kyoto::{Banner, Failure, Rest, RestAction, RestAnswer, RestMode, answer_rest, expiry};
 
 impl Scope {
     /// Reads, stores or removes a resource, and answers.
@@ -23,7 +19,6 @@ impl Scope {
         banner: &Banner,
         output: &mut Output,
     ) -> Result<(), Failure<'static>> {
-        let wrong = |error: Error| failure(&error);
         let mut tell = |answer: &RestAnswer<'_>| answer_rest(rest, banner, answer, output);
         if rest.action == RestAction::Unknown {
             tell(&RestAnswer::Unknown);
@@ -31,7 +26,7 @@ impl Scope {
         }
         let records = records(self.reach(rest.target)?);
         if self.is_read_only() && rest.action != RestAction::Get {
-            return Err(Failure::Database(Trouble::NoPermission));
+            return Err(NO_PERMISSION);
         }
         let counters = self.counters();
         match rest.action {
@@ -41,22 +36,20 @@ impl Scope {
                 if !matches!(found, Ok(true)) {
                     counters.get_misses.add(1);
                 }
-                if found.map_err(wrong)? { Ok(()) } else { Err(NO_RECORD) }
+                if found.map_err(failure)? { Ok(()) } else { Err(NO_RECORD) }
             }
             RestAction::Put { value, mode, xt } => {
                 counters.set.add(1);
                 let time = xt.unwrap_or(expiry::NEVER);
                 let (stored, otherwise) = match mode {
                     RestMode::Set => (records.set(rest.key, value, time).map(|()| true), NO_RECORD),
-                    RestMode::Add => {
-                        (records.add(rest.key, value, time), Failure::Database(Trouble::Duplication))
-                    }
+                    RestMode::Add => (records.add(rest.key, value, time), DUPLICATION),
                     RestMode::Replace => (records.replace(rest.key, value, time), NO_RECORD),
                 };
                 if !matches!(stored, Ok(true)) {
                     counters.set_misses.add(1);
                 }
-                if !stored.map_err(wrong)? {
+                if !stored.map_err(failure)? {
                     return Err(otherwise);
                 }
                 tell(&RestAnswer::Stored { port: self.shared.tcp_port });
@@ -68,7 +61,7 @@ impl Scope {
                 if !matches!(removed, Ok(true)) {
                     counters.remove_misses.add(1);
                 }
-                if !removed.map_err(wrong)? {
+                if !removed.map_err(failure)? {
                     return Err(NO_RECORD);
                 }
                 tell(&RestAnswer::Removed);

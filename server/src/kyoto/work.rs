@@ -3,6 +3,7 @@
 use super::command;
 use super::executor::{Answer, Scope, failure};
 use super::pattern::translate;
+use super::procedures::NO_PERMISSION;
 use crate::databases::Served;
 use crate::shared::Shared;
 use std::ops::{Bound, ControlFlow};
@@ -72,30 +73,20 @@ impl Scope {
             _ => Err(Failure::InvalidParameters),
         };
         let limit = call.max().map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX));
-        let looks_through = |task: Result<Task, Failure<'static>>| {
-            let task = task?;
+        // Of all keys: what is to be looked for, if it may be.
+        let sought = |name: &[u8]| {
+            let sought = call.required(name).and_then(short)?;
             self.counters().misc.add(1);
-            if self.shared.options.dump_allowed {
-                Ok(task)
-            } else {
-                Err(Failure::Database(Trouble::NoPermission))
-            }
+            if self.shared.options.dump_allowed { Ok(sought) } else { Err(NO_PERMISSION) }
         };
         let task = match call.procedure {
-            Some(Procedure::MatchPrefix) => {
-                let prefix = call.required(b"prefix").and_then(short);
-                looks_through(prefix.map(|prefix| Task::Prefix { prefix, limit }))?
-            }
-            Some(Procedure::MatchRegex) => {
-                let pattern = call.required(b"regex").and_then(short);
-                looks_through(pattern.map(|pattern| Task::Regex { pattern, limit }))?
-            }
+            Some(Procedure::MatchPrefix) => Task::Prefix { prefix: sought(b"prefix")?, limit },
+            Some(Procedure::MatchRegex) => Task::Regex { pattern: sought(b"regex")?, limit },
             Some(Procedure::MatchSimilar) => {
                 let range = call.integer(b"range").filter(|&range| range >= 0).unwrap_or(1);
                 let range = usize::try_from(range).unwrap_or(usize::MAX);
                 let symbols = if call.flag(b"utf") { Symbols::Characters } else { Symbols::Bytes };
-                let origin = call.required(b"origin").and_then(short);
-                looks_through(origin.map(|origin| Task::Similar { origin, range, symbols, limit }))?
+                Task::Similar { origin: sought(b"origin")?, range, symbols, limit }
             }
             Some(Procedure::Synchronize) => {
                 self.counters().misc.add(1);
@@ -173,7 +164,6 @@ impl Work {
     ) -> Result<Done, Failure<'static>> {
         let served = &shared.databases[self.database];
         let keys = Keys { served, is_called_off };
-        let wrong = |error: Error| failure(&error);
         match &self.task {
             Task::Prefix { prefix, limit } => self.gather(served, keys.prefix(prefix).keys(), *limit),
             Task::Regex { pattern, limit } => {
@@ -184,7 +174,7 @@ impl Work {
             }
             Task::Similar { origin, range, symbols, limit } => {
                 let most = (*limit).min(SIMILAR_MAX);
-                let found = keys.match_similar(origin, *range, *symbols, most).map_err(wrong)?;
+                let found = keys.match_similar(origin, *range, *symbols, most).map_err(failure)?;
                 if found.len() == SIMILAR_MAX && *limit > SIMILAR_MAX {
                     return Err(TOO_LARGE);
                 }
@@ -198,7 +188,7 @@ impl Work {
                         let mut is_over = |expiry: todana::Expiry| !expiry.is_live(now);
                         let swept = perishable
                             .sweep(place, STEP_RECORDS, SweepAim::Tidiness, &mut is_over)
-                            .map_err(wrong)?;
+                            .map_err(failure)?;
                         place = swept.next;
                         if place.is_none() || is_called_off() {
                             break;
@@ -208,7 +198,7 @@ impl Work {
                 Ok(Done::Nothing)
             }
             Task::Synchronize { command } => {
-                served.database.sync().map_err(wrong)?;
+                served.database.sync().map_err(failure)?;
                 let Some(command) = command else { return Ok(Done::Nothing) };
                 let directory = shared.options.kyoto_commands.as_deref();
                 let path = match &served.data {
@@ -252,7 +242,7 @@ impl Work {
     ) -> Result<Vec<Vec<u8>>, Failure<'static>> {
         let (mut found, mut bytes) = (Vec::new(), 0);
         for key in keys.take(limit) {
-            let key = key.map_err(|error| failure(&error))?;
+            let key = key.map_err(failure)?;
             bytes += KEY_OVERHEAD + key.len();
             if bytes > self.room {
                 return Err(TOO_LARGE);
