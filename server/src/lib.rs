@@ -72,6 +72,7 @@ pub use login::{LoginError, password_line};
 pub use options::{
     AdminOptions, Authentication, CompatiblePort, DataPlace, Further, Kyoto, Options, OptionsError,
 };
+pub use pid_file::PidFile;
 pub use replica::{MasterAddress, Replication};
 pub use server::Server;
 pub use signals::serve;

@@ -4,14 +4,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// A file that holds this process's id for as long as this lives.
-pub(crate) struct PidFile(PathBuf);
+#[derive(Debug)]
+pub struct PidFile(PathBuf);
 
 impl PidFile {
-    /// Writes the file. Fails with an error that names it.
-    pub(crate) fn write(path: &Path) -> io::Result<PidFile> {
-        std::fs::write(path, content()).map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot write the pid file {}: {error}", path.display()))
-        })?;
+    /// Writes the file. Fails with the system's error, which does not name it.
+    pub fn write(path: &Path) -> io::Result<PidFile> {
+        std::fs::write(path, content())?;
         Ok(PidFile(path.to_path_buf()))
     }
 }

@@ -31,6 +31,7 @@ use crate::worker::Worker;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -227,7 +228,12 @@ impl Server {
             udp = Some(server);
         }
         // Last, so that whoever finds the file finds a server that listens.
-        let pid_file = shared.options.pid_file.as_deref().map(PidFile::write).transpose()?;
+        let write = |path: &Path| {
+            PidFile::write(path).map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot write the pid file {}: {error}", path.display()))
+            })
+        };
+        let pid_file = shared.options.pid_file.as_deref().map(write).transpose()?;
         let admin = admin.map(Pages::Bound);
         Ok(Server {
             shared,

@@ -12,7 +12,6 @@
 
 mod mapping;
 mod number;
-mod pid_file;
 mod plugin;
 mod serving;
 mod settings;

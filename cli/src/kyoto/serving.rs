@@ -1,14 +1,14 @@
 //! From the settings to a running server, and to its end.
 
 use super::mapping;
-use super::pid_file::PidFile;
 use super::settings::Settings;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::daemon;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::io;
-use todana_server::{LogFile, Server};
+use std::path::Path;
+use todana_server::{LogFile, PidFile, Server};
 use tracing::{error, info};
 
 /// Connections at once, if so many descriptors may be open: the original has no other bound.
@@ -56,7 +56,11 @@ pub(super) fn serve(settings: &Settings) -> Result<(), String> {
     for place in server.listening_on() {
         info!("server socket opened: expr={place} timeout={:.1}", settings.timeout_s);
     }
-    let pid_file = settings.pid_file.as_deref().map(PidFile::write).transpose().map_err(told)?;
+    let write = |path: &Path| {
+        PidFile::write(path)
+            .map_err(|error| told(format!("-pid {}: cannot write it: {error}", path.display())))
+    };
+    let pid_file = settings.pid_file.as_deref().map(write).transpose()?;
     let (handle, closer, read_again) = (server.handle(), signals.handle(), server.reloader());
     let is_daemon = settings.is_daemon;
     let watcher = std::thread::Builder::new().name("signals".into());
