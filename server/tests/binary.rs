@@ -3,12 +3,14 @@
 //!
 //! Each file runs against a live server over a socket, its input whole and byte by byte.
 
+mod transcript;
+
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
 use std::time::Duration;
 use todana_server::{Authentication, Options, Server};
+use transcript::{bytes, transcripts};
 
 const REQUEST: u8 = 0x80;
 const RESPONSE: u8 = 0x81;
@@ -108,33 +110,6 @@ enum Sent {
     Raw(Vec<u8>),
 }
 
-/// Bytes with `\xHH` and `\{N*x}` in them.
-fn unescape(text: &str, place: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        if *first != b'\\' {
-            bytes.push(*first);
-            continue;
-        }
-        let text = std::str::from_utf8(rest).unwrap_or_else(|_| panic!("{place}: not UTF-8"));
-        if let Some(hex) = text.strip_prefix('x') {
-            bytes.push(u8::from_str_radix(&hex[..2], 16).unwrap_or_else(|_| panic!("{place}: bad \\x")));
-            rest = &rest[3..];
-        } else if let Some((digits, what)) =
-            text.strip_prefix('{').and_then(|text| text.split_once('}')?.0.split_once('*'))
-        {
-            let count: usize = digits.parse().unwrap_or_else(|_| panic!("{place}: bad count"));
-            bytes.extend(unescape(what, place).repeat(count));
-            rest = &rest[digits.len() + what.len() + 3..];
-        } else {
-            panic!("{place}: unknown escape");
-        }
-    }
-    bytes
-}
-
 fn number(text: &str, place: &str) -> u64 {
     let parsed = match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16),
@@ -168,12 +143,12 @@ impl Packet {
             let (field, value) = word.split_once('=').unwrap_or_else(|| panic!("{place}: FIELD=VALUE"));
             let number = || number(value, place);
             match field {
-                "key" => packet.key = unescape(value, place),
-                "value" => packet.value = unescape(value, place),
+                "key" => packet.key = bytes(value, place),
+                "value" => packet.value = bytes(value, place),
                 // Numbers of the extras stand in them in the order in which the line has them.
                 "flags" | "expiry" => packet.extras.extend((number() as u32).to_be_bytes()),
                 "delta" | "initial" => packet.extras.extend(number().to_be_bytes()),
-                "extras" => packet.extras.extend(unescape(value, place)),
+                "extras" => packet.extras.extend(bytes(value, place)),
                 "number" => packet.value = number().to_be_bytes().to_vec(),
                 "cas" => {
                     packet.cas = match value.strip_prefix('$') {
@@ -213,12 +188,11 @@ impl Packet {
     }
 }
 
-fn parse(path: &Path) -> (Options, Vec<Step>) {
-    let text = std::fs::read_to_string(path).unwrap();
+fn parse(name: &str, text: &str) -> (Options, Vec<Step>) {
     let mut options = Options { port: 0, ..Options::default() };
     let mut steps: Vec<Step> = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        let place = format!("{}:{}", path.display(), index + 1);
+        let place = format!("{name}:{}", index + 1);
         let (kind, rest) = line.split_at(line.len().min(2));
         match kind {
             "" | "# " | "#" => {}
@@ -227,7 +201,7 @@ fn parse(path: &Path) -> (Options, Vec<Step>) {
                     steps.push(Step { line: index + 1, ..Step::default() });
                 }
                 let sent = match rest.strip_prefix("raw ") {
-                    Some(raw) => Sent::Raw(unescape(raw, &place)),
+                    Some(raw) => Sent::Raw(bytes(raw, &place)),
                     None => Sent::Packet(Packet::parse(rest, &place)),
                 };
                 steps.last_mut().expect("pushed above").requests.push(sent);
@@ -354,16 +328,11 @@ fn play(steps: &[Step], address: SocketAddr, by_bytes: bool) -> Result<(), Strin
 
 #[test]
 fn every_binary_transcript_holds() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/transcripts/memcached-binary");
-    let mut paths: Vec<_> =
-        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "txt"));
-    paths.sort();
+    let transcripts = transcripts("memcached-binary");
     let mut failures = Vec::new();
     let mut count = 0;
-    for path in &paths {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        let (options, steps) = parse(path);
+    for (name, text) in &transcripts {
+        let (options, steps) = parse(name, text);
         count += steps.len();
         for by_bytes in [false, true] {
             let server = Server::bind(options.clone()).unwrap();
@@ -378,9 +347,15 @@ fn every_binary_transcript_holds() {
             }
         }
     }
-    println!("{} transcripts, {count} steps", paths.len());
-    assert!(paths.len() >= 12, "the transcripts are there");
-    assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), paths.len(), failures.join("\n"));
+    println!("{} transcripts, {count} steps", transcripts.len());
+    assert!(transcripts.len() >= 12, "the transcripts are there");
+    assert!(
+        failures.is_empty(),
+        "{} of {} fail:\n{}",
+        failures.len(),
+        transcripts.len(),
+        failures.join("\n")
+    );
 }
 
 /// Both dialects speak of the same records, and of the same versions.

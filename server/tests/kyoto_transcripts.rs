@@ -4,13 +4,14 @@
 //! Each file is played against each kind of database that it names, its input whole and byte by byte.
 
 mod running;
+mod transcript;
 
 use running::{Client, Running, options};
 use std::fmt::Write as _;
 use std::io::Read;
-use std::path::Path;
 use todana::Name;
 use todana_server::{Further, Options};
+use transcript::{bytes, transcripts};
 
 /// One step of a transcript.
 #[derive(Debug, Default)]
@@ -36,40 +37,6 @@ struct Transcript {
     databases: Vec<String>,
     options: Options,
     steps: Vec<Step>,
-}
-
-/// Text with `\r \n \t \\ \xHH` and `\{N*x}`.
-fn bytes(text: &str, place: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        rest = &rest[first.len_utf8()..];
-        if first != '\\' {
-            bytes.extend_from_slice(first.encode_utf8(&mut [0; 4]).as_bytes());
-            continue;
-        }
-        let escape = rest.chars().next().unwrap_or_else(|| panic!("{place}: a lone backslash"));
-        rest = &rest[1..];
-        match escape {
-            'r' => bytes.push(b'\r'),
-            'n' => bytes.push(b'\n'),
-            't' => bytes.push(b'\t'),
-            '\\' => bytes.push(b'\\'),
-            'x' => {
-                bytes.push(u8::from_str_radix(&rest[..2], 16).unwrap_or_else(|_| panic!("{place}: bad \\x")));
-                rest = &rest[2..];
-            }
-            '{' => {
-                let (repeated, behind) =
-                    rest.split_once('}').unwrap_or_else(|| panic!("{place}: \\{{ without }}"));
-                let (count, what) = repeated.split_once('*').unwrap_or_else(|| panic!("{place}: \\{{N*x}}"));
-                bytes.extend(what.repeat(count.parse().unwrap()).bytes());
-                rest = behind;
-            }
-            other => panic!("{place}: unknown escape {other:?}"),
-        }
-    }
-    bytes
 }
 
 fn hex(text: &str, place: &str) -> Vec<u8> {
@@ -239,18 +206,13 @@ fn play(client: &mut Client, step: &Step, by_bytes: bool, port: u16) -> Result<(
 
 #[test]
 fn every_transcript_holds() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/transcripts/kyoto");
-    let mut paths: Vec<_> =
-        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
+    let transcripts = transcripts("kyoto");
     let (mut failures, mut steps) = (Vec::new(), 0);
-    for path in &paths {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(path).unwrap();
+    for (name, text) in &transcripts {
         for (database, by_bytes) in
-            parse(&name, &text).databases.iter().flat_map(|database| [(database, false), (database, true)])
+            parse(name, text).databases.iter().flat_map(|database| [(database, false), (database, true)])
         {
-            let Transcript { mut options, steps: all, .. } = parse(&name, &text);
+            let Transcript { mut options, steps: all, .. } = parse(name, text);
             options.database = Some(Name::parse(database).unwrap());
             let server = Running::start(options);
             let port = server.addresses[0].port();
@@ -274,7 +236,7 @@ fn every_transcript_holds() {
             }
         }
     }
-    println!("{} transcripts, {steps} steps", paths.len());
-    assert!(paths.len() >= 8, "the transcripts are there");
+    println!("{} transcripts, {steps} steps", transcripts.len());
+    assert!(transcripts.len() >= 8, "the transcripts are there");
     assert!(failures.is_empty(), "{} fail:\n{}", failures.len(), failures.join("\n"));
 }

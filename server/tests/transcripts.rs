@@ -4,11 +4,12 @@
 //! A file without clock steps runs against a live server over a socket, its input whole and byte by byte; one with
 //! clock steps runs in process on a clock that stands still.
 
+mod transcript;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use todana::{Clock, Database, Lane, ManualClock};
@@ -16,6 +17,7 @@ use todana_core::{Command, Reply, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
 use todana_protocol::memcached::{Dialect, Limits, Step, encode};
 use todana_server::{Authentication, Handle, Options, Server};
+use transcript::{transcripts, unescape};
 
 /// Who may log in where a transcript asks for logins.
 const USERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/transcripts/users");
@@ -65,29 +67,9 @@ fn pieces(text: &str, place: &str) -> Vec<Piece> {
             rest = &rest[len..];
             continue;
         }
-        if first != '\\' {
-            bytes.extend_from_slice(first.encode_utf8(&mut [0; 4]).as_bytes());
-            continue;
-        }
-        let escape = rest.chars().next().unwrap_or_else(|| panic!("{place}: a lone backslash"));
-        rest = &rest[1..];
-        match escape {
-            'r' => bytes.push(b'\r'),
-            'n' => bytes.push(b'\n'),
-            't' => bytes.push(b'\t'),
-            '\\' => bytes.push(b'\\'),
-            'x' => {
-                bytes.push(u8::from_str_radix(&rest[..2], 16).unwrap_or_else(|_| panic!("{place}: bad \\x")));
-                rest = &rest[2..];
-            }
-            '{' => {
-                let end = rest.find('}').unwrap_or_else(|| panic!("{place}: \\{{ without }}"));
-                let (count, what) =
-                    rest[..end].split_once('*').unwrap_or_else(|| panic!("{place}: \\{{N*x}}"));
-                bytes.extend(what.repeat(count.parse().unwrap()).bytes());
-                rest = &rest[end + 1..];
-            }
-            other => panic!("{place}: unknown escape {other:?}"),
+        match first {
+            '\\' => rest = unescape(rest, place, &mut bytes),
+            _ => bytes.extend_from_slice(first.encode_utf8(&mut [0; 4]).as_bytes()),
         }
     }
     pieces.push(Piece::Bytes(bytes));
@@ -439,15 +421,11 @@ fn serve(options: Options) -> (std::net::SocketAddr, Handle, std::thread::JoinHa
 
 #[test]
 fn every_transcript_holds() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/transcripts/memcached");
-    let mut paths: Vec<_> =
-        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
+    let transcripts = transcripts("memcached");
     let mut failures = Vec::new();
     let (mut blocks, mut open) = (0, 0);
-    for path in &paths {
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        let transcript = parse(&name, &std::fs::read_to_string(path).unwrap());
+    for (name, text) in &transcripts {
+        let transcript = parse(name, text);
         blocks += transcript.blocks.len();
         for block in &transcript.blocks {
             if let Some(defect) = &block.open {
@@ -458,13 +436,13 @@ fn every_transcript_holds() {
         let has_clock = transcript.blocks.iter().any(|block| block.advance_s > 0);
         for by_bytes in [false, true] {
             let outcome = if has_clock {
-                play(&name, &transcript, &mut InProcess::new(&transcript.options), by_bytes)
+                play(name, &transcript, &mut InProcess::new(&transcript.options), by_bytes)
             } else {
                 let (address, handle, thread) = serve(transcript.options.clone());
                 let stream = TcpStream::connect(address).unwrap();
                 stream.set_nodelay(true).unwrap();
                 stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-                let outcome = play(&name, &transcript, &mut Live { stream }, by_bytes);
+                let outcome = play(name, &transcript, &mut Live { stream }, by_bytes);
                 handle.stop();
                 thread.join().unwrap().unwrap();
                 outcome
@@ -475,9 +453,15 @@ fn every_transcript_holds() {
             }
         }
     }
-    println!("{} transcripts, {blocks} steps, {open} of them known open", paths.len());
-    assert!(paths.len() >= 30, "the transcripts are there");
-    assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), paths.len(), failures.join("\n"));
+    println!("{} transcripts, {blocks} steps, {open} of them known open", transcripts.len());
+    assert!(transcripts.len() >= 30, "the transcripts are there");
+    assert!(
+        failures.is_empty(),
+        "{} of {} fail:\n{}",
+        failures.len(),
+        transcripts.len(),
+        failures.join("\n")
+    );
 }
 
 /// Whether a text, played in process, is found to hold.
