@@ -1,34 +1,17 @@
 //! Backups of databases on disk: of one moment, whole, and told from what is not.
 
+mod saved;
+
+use saved::{back_up, open, receive, restore, stream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use todana::backup::Receiver;
 use todana::disk::SystemDisk;
 use todana::{Db, ErrorKind, Name, Records, RestoreOptions, SystemClock, restore_database, verify};
 
-fn open(path: &Path) -> Db {
-    Db::open(path.to_str().unwrap()).unwrap()
-}
-
-/// A backup as a stream.
-fn stream(db: &Db) -> Vec<u8> {
-    let (mut backup, mut bytes) = (db.backup().unwrap(), Vec::new());
-    while backup.next(&mut bytes).unwrap() {}
-    bytes
-}
-
-fn receive(stream: &[u8], target: &Path) -> todana::Result<()> {
-    let mut receiver = Receiver::create(Arc::new(SystemDisk), target)?;
-    stream.chunks(1000).try_for_each(|bytes| receiver.take(bytes))?;
-    receiver.finish(&mut |_| ()).map(|_| ())
-}
-
-fn restore(from: &Path, to: &Path) -> todana::Result<Db> {
-    let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
-    let name = Name::parse(to.to_str().unwrap()).unwrap();
-    restore_database(&options, &name, Arc::new(SystemClock), &mut |_| ())?;
-    Ok(open(to))
+/// The database that a backup becomes.
+fn restored(from: &Path, to: &Path) -> todana::Result<Db> {
+    restore(from, to).map(|_| open(to))
 }
 
 /// Both accounts are changed by each transaction; their sum stays.
@@ -74,7 +57,7 @@ fn a_transaction_is_in_a_backup_as_a_whole_or_not_at_all() {
                 let saved = folder.path().join(format!("saved{round}"));
                 receive(&bytes, &saved).unwrap();
                 let again =
-                    restore(&saved, &folder.path().join(format!("again{round}{}", &file[1..]))).unwrap();
+                    restored(&saved, &folder.path().join(format!("again{round}{}", &file[1..]))).unwrap();
                 assert_eq!(number(&again, b"one") + number(&again, b"two"), SUM, "{file}");
                 assert_eq!(again.count(), 3);
             }
@@ -105,7 +88,7 @@ fn no_bit_of_the_stream_of_a_hash_can_change_and_none_be_missing() {
         assert!(!target.exists());
     }
     receive(&whole, &target).unwrap();
-    assert_eq!(restore(&target, &folder.path().join("again.hash")).unwrap().count(), 50);
+    assert_eq!(restored(&target, &folder.path().join("again.hash")).unwrap().count(), 50);
 }
 
 #[test]
@@ -128,10 +111,10 @@ fn a_compressed_hash_is_backed_up_with_its_dictionaries_and_told_when_one_is_mis
         db.set(format!("key {number}").as_bytes(), text(number).as_bytes()).unwrap();
     }
     let saved = folder.path().join("saved");
-    receive(&stream(&db), &saved).unwrap();
+    back_up(&db, &saved);
     let check = || verify(Arc::new(SystemDisk), &saved, &mut |_| ()).unwrap().damages;
     assert_eq!(check(), [] as [&str; 0]);
-    let again = restore(&saved, &folder.path().join("again.hash")).unwrap();
+    let again = restored(&saved, &folder.path().join("again.hash")).unwrap();
     assert_eq!(again.count(), 30_000);
     for number in [0, 999, 1000, 29_999] {
         assert_eq!(again.get(format!("key {number}").as_bytes()).unwrap(), Some(text(number).into_bytes()));
@@ -156,7 +139,7 @@ fn no_byte_of_the_backup_of_a_hash_changes_unseen() {
         db.set(format!("key {number}").as_bytes(), format!("value {number}").as_bytes()).unwrap();
     }
     let saved = folder.path().join("saved");
-    receive(&stream(&db), &saved).unwrap();
+    back_up(&db, &saved);
     let check = || verify(Arc::new(SystemDisk), &saved, &mut |_| ()).unwrap();
     let verified = check();
     assert!(verified.damages.is_empty() && verified.hash_segments >= 1, "{verified:?}");
@@ -213,11 +196,8 @@ fn a_hash_with_a_damaged_entry_is_backed_up_and_the_damage_is_told() {
     drop(db);
     spoil(&path, b"a value that is replaced");
     let db = open(&path);
-    let bytes = stream(&db);
     let saved = folder.path().join("saved");
-    let mut receiver = Receiver::create(Arc::new(SystemDisk), &saved).unwrap();
-    receiver.take(&bytes).unwrap();
-    let [damage] = receiver.finish(&mut |_| ()).unwrap().damages.try_into().unwrap();
+    let [damage] = receive(&stream(&db), &saved).unwrap().damages.try_into().unwrap();
     assert!(damage.starts_with(&saved.join("hash").display().to_string()), "{damage}");
     let verified = verify(Arc::new(SystemDisk), &saved, &mut |_| ()).unwrap();
     assert_eq!((verified.damages, verified.inherited), (vec![damage], 1));

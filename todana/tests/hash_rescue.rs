@@ -1,20 +1,17 @@
 //! What is whole of a damaged hash on disk, or of its backup, becomes a database that opens; what is lost is told.
 
+mod saved;
+
+use saved::{back_up, open, restore};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana::backup::Receiver;
-use todana::disk::SystemDisk;
 use todana::{
     Db, ErrorKind, ManualClock, Name, Records, Repair, RestoreOptions, Restored, SystemClock, UnixSeconds,
-    repair_hash, restore_damaged_database, restore_database,
+    repair_hash, restore_damaged_database,
 };
 
 const COUNT: usize = 2000;
-
-fn open(path: &Path) -> Db {
-    Db::open(path.to_str().unwrap()).unwrap()
-}
 
 fn key(n: usize) -> Vec<u8> {
     format!("key {n}").into_bytes()
@@ -31,30 +28,10 @@ fn fill(path: &Path) -> Db {
     db
 }
 
-fn back_up(db: &Db, to: &Path) {
-    let mut receiver = Receiver::create(Arc::new(SystemDisk), to).unwrap();
-    let (mut backup, mut piece) = (db.backup().unwrap(), Vec::new());
-    while backup.next(&mut piece).unwrap() {
-        receiver.take(&piece).unwrap();
-        piece.clear();
-    }
-    receiver.finish(&mut |_| ()).unwrap();
-}
-
 fn rescue(from: &Path, to: &Path) -> todana::Result<(Repair, Restored)> {
     let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
     let name = Name::parse(to.to_str().unwrap()).unwrap();
     restore_damaged_database(&options, &name, Arc::new(SystemClock), &mut |_| ())
-}
-
-fn restore(from: &Path, to: &Path) -> todana::Result<Restored> {
-    let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
-    restore_database(
-        &options,
-        &Name::parse(to.to_str().unwrap()).unwrap(),
-        Arc::new(SystemClock),
-        &mut |_| (),
-    )
 }
 
 /// Changes two bytes where this stands in one of the files below; returns that file.

@@ -1,8 +1,10 @@
 //! A version that was shown behind a backup is not made again for another record by what is restored from it.
 
+mod saved;
+
+use saved::back_up;
 use std::path::Path;
 use std::sync::Arc;
-use todana::backup::Receiver;
 use todana::disk::SystemDisk;
 use todana::{
     Clock, Compared, Database, Db, ManualClock, Name, Records, RestoreOptions, UnixSeconds, restore_database,
@@ -11,19 +13,9 @@ use todana_engine::{MemHash, MemHashOptions};
 
 fn open(path: &Path) -> Db {
     match path.extension() {
-        Some(_) => Db::open(path.to_str().unwrap()).unwrap(),
+        Some(_) => saved::open(path),
         None => todana::DbOptions::default().data_dir(path).open("mem:hash").unwrap(),
     }
-}
-
-fn back_up(db: &Db, to: &Path) {
-    let mut receiver = Receiver::create(Arc::new(SystemDisk), to).unwrap();
-    let (mut backup, mut piece) = (db.backup().unwrap(), Vec::new());
-    while backup.next(&mut piece).unwrap() {
-        receiver.take(&piece).unwrap();
-        piece.clear();
-    }
-    receiver.finish(&mut |_| ()).unwrap();
 }
 
 fn restore(from: &Path, to: &Path, now: u64) {

@@ -1,0 +1,41 @@
+//! Databases in files of the machine's own file system, their backups, and what those become.
+#![allow(dead_code)] // Each test uses its part.
+
+use std::path::Path;
+use std::sync::Arc;
+use todana::backup::{BackedUp, Receiver};
+use todana::disk::SystemDisk;
+use todana::{Db, Name, RestoreOptions, Restored, Result, SystemClock, restore_database};
+
+pub(crate) fn open(path: &Path) -> Db {
+    Db::open(path.to_str().unwrap()).unwrap()
+}
+
+/// A backup as a stream.
+pub(crate) fn stream(db: &Db) -> Vec<u8> {
+    let (mut backup, mut bytes) = (db.backup().unwrap(), Vec::new());
+    while backup.next(&mut bytes).unwrap() {}
+    bytes
+}
+
+/// Takes a stream in small pieces, as a directory.
+pub(crate) fn receive(stream: &[u8], target: &Path) -> Result<BackedUp> {
+    let mut receiver = Receiver::create(Arc::new(SystemDisk), target)?;
+    stream.chunks(1000).try_for_each(|bytes| receiver.take(bytes))?;
+    receiver.finish(&mut |_| ())
+}
+
+pub(crate) fn back_up(db: &Db, to: &Path) {
+    receive(&stream(db), to).unwrap();
+}
+
+/// Makes a backup a database of this name again.
+pub(crate) fn restore(from: &Path, to: &Path) -> Result<Restored> {
+    let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
+    restore_database(
+        &options,
+        &Name::parse(to.to_str().unwrap()).unwrap(),
+        Arc::new(SystemClock),
+        &mut |_| (),
+    )
+}
