@@ -24,8 +24,8 @@ use todana_server::{
     Compression, Further, Kind, LogFormat, MasterAddress, Name, Options, Sync, init_logging,
 };
 use values::{
-    ClientCertificates, Extended, Format, Protocol, TlsVersion, compression, database, delimiter, number,
-    octal, port, seconds, some_size,
+    ClientCertificates, Extended, Format, Protocol, SnapshotPacking, TlsVersion, compression, database,
+    delimiter, number, octal, port, seconds, some_size,
 };
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -50,6 +50,7 @@ const CACHE: &str = "Memory";
 const NETWORK: &str = "Network";
 const TLS: &str = "TLS";
 const REPLICATION: &str = "Replication, as Kyoto Tycoon does it";
+const KYOTO: &str = "For Kyoto Tycoon's clients";
 const PROCESS: &str = "Process";
 const DATA: &str = "Data that stays";
 
@@ -183,6 +184,24 @@ pub(crate) struct Arguments {
     /// What the changes that are made here are told by, 0 to 65535: different at all servers that follow each other
     #[arg(long, env = "TODANA_SERVER_ID", default_value = "1", value_parser = number::<u16>, value_name = "NUMBER", help_heading = REPLICATION)]
     server_id: u16,
+    /// Procedures in Lua that Kyoto Tycoon's clients call (`play_script`); SIGHUP reads them again
+    #[arg(long, env = "TODANA_SCRIPT", value_name = "FILE", help_heading = KYOTO)]
+    script: Option<PathBuf>,
+    /// Where the programs lie that their `synchronize` may run [default: nowhere]
+    #[arg(long, env = "TODANA_COMMANDS", value_name = "DIR", help_heading = KYOTO)]
+    commands: Option<PathBuf>,
+    /// Let web pages, of any site, send such requests; else what browsers mark as such is refused
+    #[arg(long, env = "TODANA_ALLOW_PAGES", help_heading = KYOTO)]
+    allow_pages: bool,
+    /// Write snapshots of the databases in memory to this directory, as Kyoto Tycoon does (.ktss), also at the end; read them at the start
+    #[arg(long, env = "TODANA_SNAPSHOTS", value_name = "DIR", help_heading = KYOTO)]
+    snapshots: Option<PathBuf>,
+    /// From one snapshot to the next
+    #[arg(long, env = "TODANA_SNAPSHOT_INTERVAL", default_value = "180", value_parser = seconds, value_name = "SECONDS", help_heading = KYOTO)]
+    snapshot_interval: u64,
+    /// How they are packed: none or zlib; files of either kind are read
+    #[arg(long, env = "TODANA_SNAPSHOT_PACKING", default_value = "none", hide_possible_values = true, value_name = "HOW", help_heading = KYOTO)]
+    snapshot_packing: SnapshotPacking,
     /// Worker threads
     #[arg(short, long, env = "TODANA_THREADS", default_value = "4", value_parser = number::<usize>, help_heading = PROCESS)]
     threads: usize,

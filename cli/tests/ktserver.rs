@@ -39,10 +39,9 @@ fn what_is_not_there_is_refused_with_its_option_and_nothing_is_left_behind() {
     fs::write(place.path("casket.kch"), "KC\n").unwrap();
     for (words, told) in [
         (&["casket.kch"][..], "casket.kch: it is a file"),
-        (&["-ulog", "u", "-sid", "1"], "-ulog u: "),
-        (&["-mhost", "m", "-sid", "1", "-rts", "r"], "-mhost m: "),
-        (&["-rts", "r"], "-rts r: "),
-        (&["-bgs", "b"], "-bgs b: "),
+        (&["-ulog", "u", "-sid", "1", "x.kch"], "-ulog u: "),
+        (&["-mhost", "m", "-sid", "1"], "-mhost m: "),
+        (&["-bgs", "b", "-bgsc", "lzo"], "-bgsc lzo: "),
         (&["-scr", "nix.lua"], "nix.lua cannot be read: "),
         (&["-pldb", "p.so"], "-pldb p.so: "),
         (&["-plsv", "ktplugservvoid.so"], "-plsv ktplugservvoid.so: "),

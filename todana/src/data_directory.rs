@@ -295,6 +295,15 @@ impl DataDirectory {
         self.shelf.make_aside(database, &options, stops)
     }
 
+    /// Removes what of the update log ended before a time, Unix time in milliseconds, as far as no checkpoint needs it and nobody reads it;
+    /// whatever the options say is kept. Nothing while a checkpoint is made. Fails with `Unavailable` if a file cannot be removed.
+    pub fn trim_log(&self, database: &Database, ended_before_ms: u64) -> Result<()> {
+        let mark = database.engine().checkpointed().map(|engine| Position(engine.mark()));
+        let trimmed = self.shelf.trim_log(mark, ended_before_ms, database.now().0.saturating_mul(1000));
+        self.measure(database);
+        trimmed
+    }
+
     /// What has become of the checkpoints, whoever asked for them.
     pub fn history(&self) -> History {
         self.history.lock().clone()

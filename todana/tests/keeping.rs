@@ -19,10 +19,9 @@ fn kept_with(path: &Path, len: u64, age: Duration) -> Kept {
     open_with(path, &DataOptions { log, checkpoints })
 }
 
-/// Ten seconds of changes, a segment each, and two checkpoints behind them. The seconds that the log still tells of.
-fn seconds_left(len: u64, age: Duration) -> Vec<u64> {
-    let folder = folder();
-    let kept = kept_with(&folder.path().join("data"), len, age);
+/// Ten seconds of changes, a segment each, and two checkpoints behind them.
+fn ten_seconds(data: &Path, len: u64, age: Duration) -> Kept {
+    let kept = kept_with(data, len, age);
     for second in 0..10 {
         kept.set(&format!("second {second}"), &"x".repeat(100));
         kept.settle();
@@ -36,8 +35,20 @@ fn seconds_left(len: u64, age: Duration) -> Vec<u64> {
         kept.settle();
     }
     kept.directory.checkpoint(&kept.database).unwrap();
+    kept
+}
+
+/// The seconds that the log still tells of.
+fn seconds_left(len: u64, age: Duration) -> Vec<u64> {
+    let folder = folder();
+    let data = folder.path().join("data");
+    let _kept = ten_seconds(&data, len, age);
+    seconds_in(&data)
+}
+
+fn seconds_in(data: &Path) -> Vec<u64> {
     let mut seconds = Vec::new();
-    let mut follower = Follower::open(disk(), &folder.path().join("data/log"), None, None).unwrap();
+    let mut follower = Follower::open(disk(), &data.join("log"), None, None).unwrap();
     let read = follower.read_on(&mut |_, time_ms, entry| {
         if matches!(entry.change, Change::Put { key, .. } if key.starts_with(b"second")) {
             seconds.push(time_ms / 1000 - NOW);
@@ -57,6 +68,25 @@ fn of_the_log_behind_checkpoints_so_much_is_kept_as_was_asked_for() {
     let some = seconds_left(700, Duration::MAX);
     assert!(!some.is_empty() && some.len() < 7 && some.ends_with(&[9]), "{some:?}");
     assert_eq!(seconds_left(700, Duration::ZERO), [9]);
+}
+
+#[test]
+fn what_is_kept_of_the_log_goes_up_to_a_time_when_asked_and_what_a_start_needs_stays() {
+    let folder = folder();
+    let data = folder.path().join("data");
+    let kept = ten_seconds(&data, u64::MAX, Duration::MAX);
+    let left_behind = |time_s: u64| {
+        kept.directory.trim_log(&kept.database, time_s.saturating_mul(1000)).unwrap();
+        seconds_in(&data)
+    };
+    assert_eq!(left_behind(NOW), (0..10).collect::<Vec<_>>());
+    // The fifth second has ended with the sixth.
+    assert_eq!(left_behind(NOW + 6), [5, 6, 7, 8, 9]);
+    kept.clock.advance(1);
+    assert_eq!(left_behind(u64::MAX), Vec::<u64>::new());
+    drop(kept);
+    let kept = open(&data, 100);
+    assert_eq!(kept.records().len(), 12);
 }
 
 #[test]

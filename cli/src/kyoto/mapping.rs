@@ -3,7 +3,10 @@
 use super::settings::{Settings, Synchronization};
 use std::path::PathBuf;
 use std::time::Duration;
-use todana_server::{CompatiblePort, DataPlace, Further, Kind, Kyoto, Name, Options, Sync};
+use todana_server::{
+    CheckpointOptions, CompatiblePort, DataPlace, Further, Kind, Kyoto, MasterAddress, Name, Options,
+    Packing, Replication, SnapshotOptions, Sync,
+};
 
 /// Threads where nothing is said. The original's sixteen wait for each other's locks; these do not wait at all.
 const THREADS: usize = 4;
@@ -11,14 +14,20 @@ const THREADS: usize = 4;
 /// The largest key or value that Kyoto Tycoon's protocols carry.
 const ITEM_SIZE_MAX: u64 = 1 << 28;
 
+/// So much of an update log is kept for replicas that are away, of each database.
+const LOG_KEPT_LEN: u64 = 1 << 30;
+
+/// The least length of a segment of it.
+const SEGMENT_LEN_MIN: u64 = 4 << 10;
+
 /// The server's options. The error names what cannot be.
 pub(super) fn options(settings: &Settings, connections_max: usize) -> Result<Options, String> {
     expect_what_is_there(settings)?;
     let sync = sync(settings.synchronization);
-    let mut databases = settings.databases.iter().cloned().map(|mut name| {
+    let mut databases = settings.databases.iter().cloned().enumerate().map(|(number, mut name)| {
         // As in the original nothing is made for somebody who only reads.
         name.tuning.must_exist |= settings.is_read_only && name.path.is_some();
-        further(name, sync)
+        further(settings, number, name, sync)
     });
     let first = databases.next();
     let place = |host: &Option<String>, port: u16| match host {
@@ -52,29 +61,73 @@ pub(super) fn options(settings: &Settings, connections_max: usize) -> Result<Opt
         data: first.and_then(|first| first.data),
         further: databases.collect(),
         sync,
+        replication: replication(settings),
+        snapshots: snapshots(settings)?,
         ..Options::default()
     };
     options.validate().map_err(|error| error.to_string())?;
     Ok(options)
 }
 
-/// Where a database keeps its data. Those in memory are gone with the process; an update log (`-ulog`) is to keep them in a
-/// data directory of this server's own, which belongs here.
-fn further(name: Name, sync: Sync) -> Further {
+/// Where a database keeps its data. One in memory is gone with the process, but for an update log (`-ulog`): its own brings it back,
+/// so that it is never behind what its replicas have been told.
+fn further(settings: &Settings, number: usize, name: Name, sync: Sync) -> Further {
+    let log = settings.update_log.as_ref();
     let directory: Option<PathBuf> = match name.kind {
         Kind::DiskTree => name.path.clone(),
-        Kind::DiskHash | Kind::MemHash | Kind::MemTree => None,
+        // By number, as the original's log knows them.
+        Kind::MemHash | Kind::MemTree => log.map(|log| log.directory.join(format!("{number:08}"))),
+        Kind::DiskHash => None,
     };
-    Further { name, data: directory.map(|directory| DataPlace::new(directory, sync)) }
+    let data = directory.map(|directory| {
+        let mut place = DataPlace::new(directory, sync);
+        if let Some(log) = log {
+            place.checkpoints = CheckpointOptions { log_kept_len: LOG_KEPT_LEN, ..place.checkpoints };
+            place.segment_len = log.file_len_max.unwrap_or(place.segment_len).max(SEGMENT_LEN_MIN);
+            if let (Some(interval), true) = (log.sync_interval_s, sync != Sync::Always) {
+                place.sync = every(interval);
+            }
+        }
+        place
+    });
+    Further { name, data }
+}
+
+fn replication(settings: &Settings) -> Replication {
+    let asked = &settings.replication;
+    let none = Replication::default();
+    Replication {
+        server_id: settings.server_id.unwrap_or(none.server_id),
+        master: asked.master.clone().map(|(host, port)| MasterAddress { host, port }),
+        position_file: asked.position.clone(),
+        interval: asked
+            .interval_ms
+            .map_or(none.interval, |ms| Duration::from_secs_f64(ms.min(86_400e3) / 1e3)),
+    }
+}
+
+fn snapshots(settings: &Settings) -> Result<Option<SnapshotOptions>, String> {
+    let Some(asked) = settings.snapshots.clone() else { return Ok(None) };
+    let packing = match asked.compression.as_deref() {
+        None => Packing::None,
+        Some("zlib") => Packing::Zlib,
+        Some(name) => {
+            return Err(format!("-bgsc {name}: snapshots are packed by zlib, or without -bgsc not at all"));
+        }
+    };
+    let interval = Duration::from_secs_f64(asked.interval_s.clamp(0.1, 1e9));
+    Ok(Some(SnapshotOptions { directory: asked.directory, interval, packing }))
+}
+
+fn every(interval_s: f64) -> Sync {
+    Sync::Every(Duration::from_secs_f64(interval_s.clamp(0.001, 86400.0)))
 }
 
 /// When what is written is on disk. Where nothing is said it is sooner than in the original, which leaves it to the kernel.
 fn sync(asked: Synchronization) -> Sync {
     match asked {
         Synchronization { is_immediate: true, .. } => Sync::Always,
-        Synchronization { is_hard: true, interval_s: Some(interval), .. } => {
-            Sync::Every(Duration::from_secs_f64(interval.clamp(0.001, 86400.0)))
-        }
+        Synchronization { is_hard: true, interval_s: Some(interval), .. } => every(interval),
         _ => Options::default().sync,
     }
 }
@@ -88,25 +141,17 @@ fn expect_what_is_there(settings: &Settings) -> Result<(), String> {
             "{name}: it is a file, and those of Kyoto Cabinet are not opened: another name makes a database to bring its records over to"
         ));
     }
-    let missing = |option: &str, what: &str| Err(format!("{option}: {what} not there yet"));
     let commands = &settings.commands;
     if !commands.is_dir() {
         return Err(format!("-cmd {}: there is no such directory", commands.display()));
     }
-    if let Some(log) = &settings.update_log {
-        return missing(&format!("-ulog {}", log.directory.display()), "Kyoto Tycoon's update log is");
-    }
-    if let Some((host, _)) = &settings.replication.master {
-        return missing(&format!("-mhost {host}"), "replication from a master is");
-    }
-    if let Some(path) = &settings.replication.position {
-        return missing(&format!("-rts {}", path.display()), "replication from a master is");
-    }
-    if let Some(snapshots) = &settings.snapshots {
-        return missing(
-            &format!("-bgs {}", snapshots.directory.display()),
-            "snapshots in the background are",
-        );
+    let is_hash_on_disk = |name: &&Name| name.kind == Kind::DiskHash;
+    if let (Some(log), Some(name)) = (&settings.update_log, settings.databases.iter().find(is_hash_on_disk)) {
+        // Its replicas would miss its changes, and nobody would notice.
+        return Err(format!(
+            "-ulog {}: {name} can have no update log; databases in memory and PATH.kct can",
+            log.directory.display()
+        ));
     }
     Ok(())
 }

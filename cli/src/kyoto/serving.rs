@@ -27,8 +27,9 @@ pub(super) fn serve(settings: &Settings) -> Result<(), String> {
     // Before anything is told by a signal.
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2]).map_err(text)?;
     info!("================ [START]: pid={}", std::process::id());
-    if let Some(number) = settings.server_id {
-        info!("-sid {number} has no meaning without -ulog and -mhost");
+    let is_alone = settings.update_log.is_none() && settings.replication.position.is_none();
+    if let Some(number) = settings.server_id.filter(|_| is_alone) {
+        info!("-sid {number} has no meaning without -ulog or -rts");
     }
     for name in &settings.databases {
         info!("opening a database: path={name}");

@@ -40,6 +40,19 @@ Data
   -oas            what is written is on disk before it is answered
   -asi SECONDS -ash   both: it is on disk within so long (1)
   -oat -onl -otl -onr   accepted
+  -bgs DIR        snapshots of databases in memory (00000000.ktss ...): read at the start, written at the end
+  -bgsi SECONDS   and every so often (180)
+  -bgsc zlib      packed
+
+Replication
+  -ulog DIR       an update log for replicas, which also brings databases in memory back; not for PATH.kch
+  -ulim SIZE      of a file of it (64m)
+  -uasi SECONDS   it is on disk within so long (1)
+  -sid N          this server's number among those that follow each other, 0 to 65535
+  -mhost HOST     follow this master ...
+  -mport N        ... at this port (1978)
+  -rts FILE       where the position in its log is kept; without -mhost a client may choose the master
+  -riv MILLISECONDS   wait so long when all that it has is taken (40)
 
 Process
   -dmn            go on in the background; paths have to be absolute
@@ -51,8 +64,7 @@ Plug-ins
   -plsv ktplugservmemc.so   serve memcached's clients, too
   -plex WORDS     of it: host=HOST#port=N#opts=LETTERS; f keeps flags behind the value, r refuses writes
 
-Not there yet, and refused: -ulog -mhost -rts -bgs -pldb. Accepted beside them: -ulim -uasi -sid -mport
--riv -bgsi -bgsc.
+Refused: -pldb.
 
 SIGTERM and SIGINT stop the server, and so does SIGHUP where it is no daemon. Exit codes: 0 stopped, 1 anything else.
 ";

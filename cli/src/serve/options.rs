@@ -1,12 +1,12 @@
 //! The server's options, made of what was said on the command line, in the environment and in the file.
 
 use super::Arguments;
-use super::values::{Extended, Format, Protocol, TlsVersion};
+use super::values::{Extended, Format, Protocol, SnapshotPacking, TlsVersion};
 use std::path::PathBuf;
 use std::time::Duration;
 use todana_server::{
     AdminOptions, Authentication, CheckpointOptions, Choice, DataPlace, Further, Kind, Kyoto, LogFormat,
-    Name, Options, TlsOptions,
+    Name, Options, Packing, SnapshotOptions, TlsOptions,
 };
 
 impl Arguments {
@@ -17,6 +17,14 @@ impl Arguments {
         let (database, data, further) = self.databases()?;
         let sync = self.sync;
         let admin = admin(&self);
+        let snapshots = self.snapshots.map(|directory| SnapshotOptions {
+            directory,
+            interval: Duration::from_secs(self.snapshot_interval),
+            packing: match self.snapshot_packing {
+                SnapshotPacking::None => Packing::None,
+                SnapshotPacking::Zlib => Packing::Zlib,
+            },
+        });
         let listen = if self.unix_socket.is_some() { Vec::new() } else { self.listen };
         let negative = [Extended::NegativeIsSliding, Extended::NegativeIsExpired];
         let mut negative = self.extended.iter().copied().filter(|word| negative.contains(word));
@@ -52,6 +60,10 @@ impl Arguments {
             admin,
             negative_is_sliding: negative.next_back() == Some(Extended::NegativeIsSliding),
             kyoto: Kyoto::Beside,
+            kyoto_script: self.script,
+            kyoto_commands: self.commands,
+            kyoto_pages_allowed: self.allow_pages,
+            snapshots,
             replication,
             debug_commands: self.extended.contains(&Extended::DebugCommands),
             emulate_full: self.extended.contains(&Extended::EmulateFull),

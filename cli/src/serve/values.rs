@@ -45,6 +45,13 @@ pub(super) enum Protocol {
     Binary,
 }
 
+/// How snapshots are packed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum SnapshotPacking {
+    None,
+    Zlib,
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Format {

@@ -15,6 +15,9 @@ const UNREADABLE: Failure<'static> = Failure::Detailed {
     detail: "the update log cannot be read",
 };
 
+const UNREMOVABLE: Failure<'static> =
+    Failure::Other { status: kyoto::Status::InternalError, text: "removing a file failed: see the log" };
+
 impl Scope {
     /// Chooses the master, the position in its log, and how often it is asked.
     pub(super) fn tune_replication(&self, call: &Call<'_>, answer: &mut Answer<'_>) -> Ended {
@@ -72,10 +75,21 @@ impl Scope {
         Ok(())
     }
 
-    /// What may go of the update logs goes with each checkpoint, so that nothing is left to be removed here.
-    pub(super) fn remove_logs(&self, answer: &mut Answer<'_>) -> Ended {
+    /// Removes what of the update logs is older than a time stamp, or all, but what a start needs.
+    pub(super) fn remove_logs(&self, call: &Call<'_>, answer: &mut Answer<'_>) -> Ended {
         if self.shared.databases.iter().all(|served| served.database.log().is_none()) {
             return Err(Failure::NO_UPDATE_LOG);
+        }
+        let until_ms = match call.moment(b"ts") {
+            Some(Moment::At(stamp)) => stamp / 1_000_000,
+            Some(Moment::Now) | None => u64::MAX,
+        };
+        for (number, served) in self.shared.databases.iter().enumerate() {
+            let Some(directory) = self.shared.exports.directory(number) else { continue };
+            directory.trim_log(&served.database, until_ms).map_err(|error| {
+                tracing::error!(%error, "ulog_remove");
+                UNREMOVABLE
+            })?;
         }
         self.counters().misc.add(1);
         answer.done(&[]);

@@ -288,6 +288,21 @@ impl Shelf {
         self.remove_log(oldest, options, now_ms)
     }
 
+    /// Removes of the log what ended before a time, as far as no checkpoint needs it, nor, where the engine keeps one itself, what comes
+    /// behind its `mark`. While a checkpoint is made, nothing: whoever asks may not wait.
+    pub(crate) fn trim_log(&self, mark: Option<Position>, ended_before_ms: u64, now_ms: u64) -> Result<()> {
+        let Some(whole) = self.whole.try_lock() else { return Ok(()) };
+        let needed = mark.or(whole.get(KEPT - 1).map(|known| known.start));
+        let Some(needed) = needed else { return Ok(()) };
+        let kept_age = Duration::from_millis(now_ms.saturating_sub(ended_before_ms));
+        let options = CheckpointOptions {
+            log_kept_len: u64::MAX,
+            log_kept_age: kept_age,
+            ..CheckpointOptions::default()
+        };
+        self.remove_log(needed, &options, now_ms)
+    }
+
     /// Removes the segments that end at or before a position, but those that the options keep, or somebody who still reads them.
     fn remove_log(&self, position: Position, options: &CheckpointOptions, now_ms: u64) -> Result<()> {
         let names = self.disk.list(&self.log).map_err(|error| cannot("read", &self.log, &error))?;

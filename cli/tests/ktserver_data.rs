@@ -1,0 +1,317 @@
+//! What a server under the name of Kyoto Tycoon's keeps and passes on: snapshots, update logs, replication.
+
+mod ktserver_running;
+
+use ktserver_running::{Place, Server, eventually, read};
+use nix::sys::signal::Signal;
+use std::fs;
+use std::process::Stdio;
+
+/// The value of a key in the first database.
+fn value(server: &Server, key: &str) -> Option<String> {
+    let (status, body) = server.ask("GET", &format!("/{key}"), "");
+    (status == 200).then_some(body)
+}
+
+fn put(server: &Server, key: &str, value: &str) {
+    assert_eq!(server.ask("PUT", &format!("/{key}"), value).0, 201);
+}
+
+/// All that a server has in its first database.
+fn count(server: &Server) -> u64 {
+    server.field("status", "count").parse().unwrap()
+}
+
+fn crash(mut server: Server) {
+    server.signal(Signal::SIGKILL);
+    server.end();
+}
+
+#[test]
+fn a_clean_exit_leaves_a_snapshot_and_the_next_start_reads_it() {
+    let place = Place::new();
+    for packing in [&[][..], &["-bgsc", "zlib"]] {
+        let directory = format!("snapshots{}", packing.len());
+        let words = [&["-bgs", &directory][..], packing, &["%", ":#ktopts=p", "x.kct"]].concat();
+        let server = place.start(&words);
+        for number in 0..5000 {
+            put(&server, &format!("k{number}"), &format!("v{number}"));
+        }
+        server.call("set?key=mortal&value=m&xt=-2000000000");
+        server.call("set?DB=1&key=p&value=q");
+        server.call("set?DB=2&key=t&value=u");
+        server.stop();
+        let mut names: Vec<_> = fs::read_dir(place.path(&directory))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        assert_eq!(names, ["00000000.ktss", "00000001.ktss"]);
+        let bytes = fs::read(place.path(&format!("{directory}/00000000.ktss"))).unwrap();
+        assert!(bytes.starts_with(b"KTSS\n\0"));
+        assert_eq!(bytes[6..10] == [0; 4], packing.is_empty());
+        // Whatever packs the next one, this one is read.
+        let server = place.start(&["-bgs", &directory, "%", ":#ktopts=p", "x.kct"]);
+        assert_eq!(count(&server), 5001);
+        assert_eq!(value(&server, "k4999").as_deref(), Some("v4999"));
+        assert_eq!(server.call("get?key=mortal"), "value\tm\nxt\t2000000000\n");
+        assert_eq!(server.call("get?DB=1&key=p"), "value\tq\n");
+        assert_eq!(server.call("get?DB=2&key=t"), "value\tu\n");
+        server.stop();
+    }
+}
+
+#[test]
+fn snapshots_are_made_every_so_often_and_one_that_fails_is_told_and_leaves_the_last_one() {
+    let place = Place::new();
+    let (file, partial) = (place.path("b/00000000.ktss"), place.path("b/00000000.ktss.tmp"));
+    let words = ["-bgs", "b", "-bgsi", "0.1", "-th", "1"];
+    let server = place.start(&words);
+    let made = |server: &Server| server.field("report", "snap_made").parse::<u64>().unwrap();
+    put(&server, "k", "v");
+    let before = made(&server);
+    eventually("two snapshots", || made(&server) >= before + 2);
+    assert_eq!(server.field("report", "snap_failed"), "0");
+    // What cannot be removed is in the way.
+    eventually("an obstacle", || fs::create_dir(&partial).is_ok());
+    fs::write(format!("{partial}/x"), "").unwrap();
+    eventually("a failure", || server.field("report", "snap_failed") != "0");
+    assert!(server.field("report", "snap_trouble").contains("00000000.ktss.tmp"));
+    put(&server, "late", "v");
+    assert!(read(&server.log).contains("[ERROR]: "));
+    let log = server.log.clone();
+    crash(server);
+    assert_eq!(read(&log).matches("no snapshot could be made").count(), 1, "{}", read(&log));
+    assert!(fs::exists(&file).unwrap());
+    let server = place.start(&words);
+    assert_eq!((value(&server, "k").as_deref(), value(&server, "late")), (Some("v"), None));
+    fs::remove_dir_all(&partial).unwrap();
+    eventually("the next snapshot", || made(&server) > 0);
+    assert!(!server.call("report").contains("snap_trouble"));
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_read_ends_the_start_and_stays_as_it_is() {
+    let place = Place::new();
+    let server = place.start(&["-bgs", "b"]);
+    put(&server, "key", "value");
+    server.stop();
+    let path = place.path("b/00000000.ktss");
+    let whole = fs::read(&path).unwrap();
+    let foreign = [&whole[..6], &[1, 2, 3, 4], &whole[10..]].concat();
+    for (bytes, told) in [(&whole[..whole.len() - 1], "it is cut"), (&foreign[..], "lzo or lzma")] {
+        fs::write(&path, bytes).unwrap();
+        let output = place.run(&["-port", "-1", "-bgs", "b"]);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr.contains("00000000.ktss") && stderr.contains(told), "{stderr}");
+        assert_eq!(fs::read(&path).unwrap(), bytes);
+    }
+    for name in ["lzo", "lzma", "zstd"] {
+        let output = place.run(&["-port", "-1", "-bgs", "b", "-bgsc", name]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8(output.stderr).unwrap().contains(&format!("-bgsc {name}: ")));
+    }
+}
+
+#[test]
+fn with_an_update_log_a_snapshot_is_where_to_begin_and_never_where_to_go_back() {
+    let place = Place::new();
+    let server = place.start(&["-bgs", "b"]);
+    put(&server, "old", "1");
+    put(&server, "gone", "1");
+    server.stop();
+    let path = place.path("b/00000000.ktss");
+    let kept = fs::read(&path).unwrap();
+    let words = ["-bgs", "b", "-ulog", "u", "-sid", "1", "-oas"];
+    let server = place.start(&words);
+    assert_eq!(count(&server), 2);
+    put(&server, "old", "2");
+    assert_eq!(server.ask("DELETE", "/gone", "").0, 204);
+    crash(server);
+    // The snapshot of before is still there, and is not read again ...
+    assert_eq!(fs::read(&path).unwrap(), kept);
+    let server = place.start(&words);
+    assert_eq!((value(&server, "old").as_deref(), value(&server, "gone")), (Some("2"), None));
+    crash(server);
+    // ... unless a crash has left it half read.
+    fs::write(place.path("u/00000000/reading-snapshot"), "").unwrap();
+    let server = place.start(&words);
+    assert_eq!((value(&server, "old").as_deref(), value(&server, "gone").as_deref()), (Some("1"), Some("1")));
+    server.stop();
+    assert!(!fs::exists(place.path("u/00000000/reading-snapshot")).unwrap());
+}
+
+#[test]
+fn an_update_log_is_listed_and_brings_databases_in_memory_back() {
+    let place = Place::new();
+    assert_eq!(place.run(&["-port", "-1", "-ulog", "u"]).status.code(), Some(1));
+    let output = place.run(&["-port", "-1", "-ulog", "u", "-sid", "1", "x.kch"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("x.kch can have no update log"));
+    let words = ["-ulog", "u", "-ulim", "64k", "-uasi", "0.5", "-sid", "1", ":", "%"];
+    let server = place.start(&words);
+    for number in 0..400 {
+        server.call(&format!("set?key=k{number}&value={}", "v".repeat(300)));
+    }
+    server.call("set?DB=1&key=k&value=v");
+    let listed = |server: &Server| {
+        let list = server.call("ulog_list");
+        for line in list.lines() {
+            let (path, rest) = line.split_once('\t').unwrap();
+            assert!(path.contains("u/0000000") && path.ends_with(".ulog"), "{line}");
+            let (len, stamp) = rest.split_once(':').unwrap();
+            assert!(len.parse::<u64>().is_ok() && stamp.len() == 19, "{line}");
+        }
+        list.lines().count()
+    };
+    eventually("a second file", || listed(&server) >= 3);
+    server.call("ulog_remove?ts=now");
+    server.stop();
+    let server = place.start(&words);
+    assert_eq!((count(&server), server.field("status?DB=1", "count").as_str()), (400, "1"));
+    crash(server);
+    let none = place.start(&[":"]);
+    assert_eq!(count(&none), 0);
+    let refused = (400, "ERROR\tno update log allows no replication\n".to_owned());
+    for call in ["ulog_list", "ulog_remove"] {
+        assert_eq!(none.ask("POST", &format!("/rpc/{call}"), ""), refused);
+    }
+}
+
+/// A server that has to be told apart from its master by its folder.
+fn follower(master: &Server, words: &[&str]) -> (Place, Server) {
+    let place = Place::new();
+    let port = master.ports[0].to_string();
+    let base = ["-mhost", "127.0.0.1", "-mport", &port, "-rts", "rts", "-riv", "10", "-sid", "2"];
+    let server = place.start(&[&base[..], words].concat());
+    (place, server)
+}
+
+#[test]
+fn a_replica_follows_its_master_through_restarts_of_both() {
+    let place = Place::new();
+    let words = ["-ulog", "u", "-sid", "1", "%"];
+    let master = place.start(&words);
+    put(&master, "a", "1");
+    put(&master, "b", "1");
+    let (folder, replica) = follower(&master, &["-ulog", "u", "%"]);
+    eventually("the replica", || value(&replica, "b").is_some());
+    assert_eq!(replica.field("report", "repl_master_host"), "127.0.0.1");
+    assert_eq!(replica.field("report", "repl_master_port"), master.ports[0].to_string());
+    assert_eq!(replica.field("report", "repl_interval"), "10");
+    eventually("its position", || read(&folder.path("rts")).len() == 21);
+    replica.stop();
+    let position: u64 = read(&folder.path("rts")).trim().parse().unwrap();
+    assert!(position > 1_700_000_000_000_000_000, "{position}");
+    // While it is away a record goes, and the master has a restart.
+    master.call("remove?key=a");
+    put(&master, "c", "1");
+    master.stop();
+    let master = place.start(&words);
+    assert_eq!((value(&master, "a"), value(&master, "b").as_deref()), (None, Some("1")));
+    put(&master, "d", "1");
+    // Whom it follows may be told later, where there is a file for the position.
+    let replica = folder.start(&["-rts", "rts", "-riv", "10", "-sid", "2", "-ulog", "u", "%"]);
+    assert_eq!(value(&replica, "a").as_deref(), Some("1"));
+    replica.call(&format!("tune_replication?host=127.0.0.1&port={}&iv=20", master.ports[0]));
+    eventually("what was missed", || value(&replica, "d").is_some());
+    let found = ["a", "b", "c"].map(|key| value(&replica, key));
+    assert_eq!(found, [None, Some("1".into()), Some("1".into())]);
+    assert_eq!(replica.field("report", "repl_interval"), "20");
+    let alone = Place::new();
+    let alone = alone.start(&[]);
+    assert_eq!(alone.ask("POST", "/rpc/tune_replication?host=127.0.0.1", "").0, 501);
+}
+
+/// The program of Kyoto Tycoon's server, where the variable TODANA_KTSERVER names it.
+fn original() -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("TODANA_KTSERVER").map(Into::into);
+    if path.is_none() {
+        eprintln!("skipped: TODANA_KTSERVER names no ktserver");
+    }
+    path
+}
+
+/// The original on a port that was free a moment ago: it cannot choose one itself.
+fn start_original(program: &std::path::Path, place: &Place, words: &[&str]) -> Server {
+    for _ in 0..20 {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let log = place.path(&format!("original-{free}"));
+        let port = free.to_string();
+        let base = ["-host", "127.0.0.1", "-port", &port, "-log", &log, "-ls"];
+        let mut command = std::process::Command::new(program);
+        let command = command.args([&base[..], words].concat()).current_dir(place.folder.path());
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut has_ended = false;
+        eventually("the original's start", || {
+            has_ended = child.try_wait().unwrap().is_some();
+            has_ended || read(&log).contains("listening server socket started")
+        });
+        if !has_ended {
+            return Server { child, ports: vec![free], log };
+        }
+    }
+    panic!("the original cannot be started: {words:?}")
+}
+
+#[test]
+fn snapshots_go_both_ways_between_the_original_and_this() {
+    let Some(program) = original() else { return };
+    for packing in [&[][..], &["-bgsc", "zlib"]] {
+        let place = Place::new();
+        fs::create_dir(place.path("b")).unwrap();
+        let words = [&["-bgs", "b", "-bgsi", "1"][..], packing, &["%", ":#ktopts=p"]].concat();
+        let ours = place.start(&words);
+        for number in 0..3000 {
+            put(&ours, &format!("k{number:05}"), &"v".repeat(number % 900));
+        }
+        ours.call("set?key=mortal&value=m&xt=-2000000000");
+        ours.call("set?DB=1&key=p&value=q");
+        ours.stop();
+        let theirs = start_original(&program, &place, &words);
+        assert_eq!(count(&theirs), 3001);
+        assert_eq!(value(&theirs, "k02999").map(|value| value.len()), Some(2999 % 900));
+        assert_eq!(theirs.call("get?key=mortal"), "value\tm\nxt\t2000000000\n");
+        assert_eq!(theirs.call("get?DB=1&key=p"), "value\tq\n");
+        put(&theirs, "theirs", "1");
+        theirs.call("set?DB=1&key=p2&value=q2");
+        // Its own snapshots may hang for half a minute at its end, and are there before.
+        theirs.signal(Signal::SIGTERM);
+        let mut theirs = theirs;
+        theirs.end();
+        let ours = place.start(&words);
+        assert_eq!(count(&ours), 3002);
+        assert_eq!(value(&ours, "theirs").as_deref(), Some("1"));
+        assert_eq!(ours.call("get?key=mortal"), "value\tm\nxt\t2000000000\n");
+        assert_eq!(ours.call("get?DB=1&key=p2"), "value\tq2\n");
+    }
+}
+
+#[test]
+fn the_original_follows_this_and_this_follows_the_original() {
+    let Some(program) = original() else { return };
+    let place = Place::new();
+    let ours = place.start(&["-ulog", "u", "-sid", "1", "%", ":"]);
+    for number in 0..500 {
+        put(&ours, &format!("k{number}"), "v");
+    }
+    let port = ours.ports[0].to_string();
+    let other = Place::new();
+    fs::create_dir(other.path("u")).unwrap();
+    let theirs = start_original(
+        &program,
+        &other,
+        &["-mhost", "127.0.0.1", "-mport", &port, "-rts", "rts", "-sid", "2", "-ulog", "u", "%", ":"],
+    );
+    ours.call("remove?key=k7");
+    ours.call("set?DB=1&key=second&value=s&xt=-2000000000");
+    eventually("the original", || theirs.ask("POST", "/rpc/get?DB=1&key=second", "").0 == 200);
+    assert_eq!((count(&theirs), value(&theirs, "k7")), (499, None));
+    let third = Place::new();
+    let port = theirs.ports[0].to_string();
+    let last = third.start(&["-mhost", "127.0.0.1", "-mport", &port, "-rts", "rts", "-sid", "3", "%", ":"]);
+    eventually("the end of the chain", || last.ask("POST", "/rpc/get?DB=1&key=second", "").0 == 200);
+    assert_eq!((count(&last), value(&last, "k7")), (499, None));
+    assert_eq!(last.call("get?DB=1&key=second"), "value\ts\nxt\t2000000000\n");
+}
