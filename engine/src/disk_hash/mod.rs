@@ -41,6 +41,7 @@ mod training;
 mod walk;
 
 use crate::disk::Disk;
+use crate::raw;
 use crate::value_buffer::ValueBuffer;
 use compaction::Housekeeping;
 use damaged::Passed;
@@ -678,6 +679,9 @@ impl Engine for DiskHash {
             status.live_bytes += shard.live_bytes();
             status.index.bytes += shard.bytes();
         }
+        // Of what is free between the tables of all databases, its share.
+        let (used, taken) = raw::shared_bytes();
+        status.index.bytes += status.index.bytes.min(used) * taken.saturating_sub(used) / used.max(1);
         status.index.buckets = (SHARDS * PAGES) as u64;
         status.index = Index { is_growing: false, ..status.index };
         status.committed_bytes = status.index.bytes + self.log.cache.bytes() + self.log.buffer_bytes();

@@ -5,12 +5,12 @@
 //! ```
 //!
 //! Linear probing that keeps to the order of the hashes: a hash's home is its share of the table, a slot stands at its home or
-//! behind it with no gap between. So a table grows by one pass over it, a fifth at a time, which keeps it seven tenths full and
+//! behind it with no gap between. So a table grows by one pass over it, an eighth at a time, which keeps it three quarters full and
 //! more, and a search ends at the first greater hash.
 //!
 //! Always true: nonempty slots ascend by hash, each at its home or behind, without an empty slot between home and it.
 
-use crate::raw::{self, WINDOW};
+use crate::raw::{self, WINDOW, WordTable};
 
 /// Where an entry lies: the slot of its segment, and the offset in units of 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,10 +98,13 @@ pub(crate) fn tag_of(hash: u64) -> u32 {
     (hash << 12 >> TAG_SHIFT) as u32
 }
 
+/// So many slots behind the last home are made at once.
+const SPILLED: usize = 8;
+
 /// A page.
 #[derive(Default)]
 pub(crate) struct Page {
-    slots: Vec<u64>,
+    slots: WordTable,
     /// Homes; there may be slots behind the last of them.
     homes: u32,
     count: u32,
@@ -120,7 +123,7 @@ impl Page {
 
     /// Bytes of memory.
     pub(crate) fn bytes(&self) -> usize {
-        self.slots.capacity() * 8
+        self.slots.len() * 8
     }
 
     /// Says that the slots of this tag will be read soon.
@@ -189,7 +192,7 @@ impl Page {
 
     pub(crate) fn insert(&mut self, slot: Slot) {
         if u64::from(self.count) * 8 >= u64::from(self.homes) * 7 {
-            self.rebuild((self.homes + self.homes / 5 + 1).max(8));
+            self.rebuild((self.homes + self.homes / 8 + 1).max(8));
         }
         self.count += 1;
         let mut index = self.home(slot.tag());
@@ -218,10 +221,10 @@ impl Page {
                 self.slots[index] = slot.0;
             }
             None => {
-                if self.slots.len() == self.slots.capacity() {
-                    self.slots.reserve_exact(8);
-                }
-                self.slots.insert(index, slot.0);
+                let end = self.slots.len();
+                self.lengthen();
+                self.slots.copy_within(index..end, index + 1);
+                self.slots[index] = slot.0;
             }
         }
     }
@@ -289,8 +292,7 @@ impl Page {
 
     /// Puts these into a new table, but for the empty ones.
     fn fill(&mut self, homes: u32, sorted: &[u64]) {
-        let mut slots = Vec::with_capacity(homes as usize + 8);
-        slots.resize(homes as usize, 0);
+        self.slots = WordTable::zeroed(homes as usize + SPILLED);
         (self.homes, self.count) = (homes, 0);
         let (mut free, mut count) = (0, 0);
         for &bits in sorted {
@@ -298,19 +300,22 @@ impl Page {
                 continue;
             }
             let index = self.home(Slot(bits).tag()).max(free);
-            match slots.get_mut(index) {
-                Some(slot) => *slot = bits,
-                None => {
-                    if slots.len() == slots.capacity() {
-                        slots.reserve_exact(8);
-                    }
-                    slots.push(bits);
-                }
+            if index == self.slots.len() {
+                self.lengthen();
             }
+            self.slots[index] = bits;
             free = index + 1;
             count += 1;
         }
-        (self.slots, self.count) = (slots, count);
+        self.count = count;
+    }
+
+    /// Makes room behind the last slot.
+    #[cold]
+    fn lengthen(&mut self) {
+        let mut slots = WordTable::zeroed(self.slots.len() + SPILLED);
+        slots[..self.slots.len()].copy_from_slice(&self.slots);
+        self.slots = slots;
     }
 }
 

@@ -62,6 +62,13 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 
+    /// Where a range begins, for whoever hands out parts of the mapping.
+    pub(super) fn at(&self, range: Range<usize>) -> NonNull<u8> {
+        assert!(range.start <= range.end && range.end <= self.len, "a range within the mapping");
+        // SAFETY: the offset lies within the mapping (asserted above).
+        unsafe { self.ptr.add(range.start) }
+    }
+
     /// Asks that memory comes in system pages only, also where the system prefers huge ones: touching a byte then costs
     /// 4 KiB and not 2 MiB.
     pub(crate) fn use_small_pages(&mut self) {

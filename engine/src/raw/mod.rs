@@ -9,6 +9,7 @@ mod mapped_file;
 mod mapping;
 mod prefetch;
 mod residency;
+mod word_table;
 mod words;
 
 pub(crate) use checksum::crc32c;
@@ -17,4 +18,5 @@ pub use mapped_file::MappedFile;
 pub(crate) use mapping::{Mapping, SYSTEM_PAGE};
 pub(crate) use prefetch::prefetch;
 pub use residency::release_start_up_memory;
+pub(crate) use word_table::{WordTable, shared_bytes};
 pub(crate) use words::{WINDOW, behind, equal, insert};
