@@ -42,12 +42,15 @@ impl fmt::Display for SnapshotError {
 
 impl std::error::Error for SnapshotError {}
 
+/// What is shown records: their keys, and their values as they were stored.
+pub(super) type See<'s> = dyn FnMut(&[u8], &Stored<'_>) -> Result<(), String> + 's;
+
 /// Shows the head, and then each record with its value as it was stored: behind its time, unless the database is persistent. Takes
 /// memory for the longest record, and for a packed chunk, of a megabyte in most. `see` calls it off by an error.
 pub fn read_snapshot(
     input: impl Read,
     begin: &mut dyn FnMut(SnapshotHead) -> Result<(), String>,
-    see: &mut dyn FnMut(&[u8], &Stored<'_>) -> Result<(), String>,
+    see: &mut See<'_>,
 ) -> Result<(), SnapshotError> {
     let mut reader = SnapshotReader::default();
     let mut source = Source::new(input);
@@ -86,11 +89,7 @@ pub fn read_snapshot(
 }
 
 /// The records of a packed chunk, unpacked piece by piece: what it says of itself reserves no memory.
-fn read_chunk(
-    packed: &[u8],
-    offset: u64,
-    see: &mut dyn FnMut(&[u8], &Stored<'_>) -> Result<(), String>,
-) -> Result<(), SnapshotError> {
+fn read_chunk(packed: &[u8], offset: u64, see: &mut See<'_>) -> Result<(), SnapshotError> {
     let damaged = |what: String| SnapshotError::Damaged { offset, what };
     let mut reader = SnapshotReader::of_chunk();
     let mut source = Source::new(DeflateDecoder::new(packed));
@@ -176,8 +175,11 @@ mod tests {
         writer.finish().unwrap()
     }
 
+    /// A key, its time and its value.
+    type Timed = (Vec<u8>, u64, Vec<u8>);
+
     /// What is read, by pieces of one byte, too: time stamp, and records with their times.
-    fn found(bytes: &[u8]) -> Result<(u64, Vec<(Vec<u8>, u64, Vec<u8>)>), String> {
+    fn found(bytes: &[u8]) -> Result<(u64, Vec<Timed>), String> {
         let (mut timestamp, mut records) = (0, Vec::new());
         let mut begin = |head: SnapshotHead| {
             timestamp = head.timestamp;
