@@ -165,7 +165,10 @@ fn an_update_log_is_listed_and_brings_databases_in_memory_back() {
         }
         list.lines().count()
     };
-    eventually("a second file", || listed(&server) >= 3);
+    eventually("a second file", || {
+        put(&server, "k0", "more");
+        listed(&server) >= 3
+    });
     server.call("ulog_remove?ts=now");
     server.stop();
     let server = place.start(&words);
@@ -233,10 +236,20 @@ fn original() -> Option<std::path::PathBuf> {
     path
 }
 
-/// The original on a port that was free a moment ago: it cannot choose one itself.
+/// A port that was free a moment ago, one of those that the original knows.
+fn low_port() -> u16 {
+    loop {
+        let port = fastrand::u16(20_000..32_768);
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// The original: it cannot have the system choose a port.
 fn start_original(program: &std::path::Path, place: &Place, words: &[&str]) -> Server {
     for _ in 0..20 {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let free = low_port();
         let log = place.path(&format!("original-{free}"));
         let port = free.to_string();
         let base = ["-host", "127.0.0.1", "-port", &port, "-log", &log, "-ls"];
@@ -260,7 +273,9 @@ fn snapshots_go_both_ways_between_the_original_and_this() {
     let Some(program) = original() else { return };
     for packing in [&[][..], &["-bgsc", "zlib"]] {
         let place = Place::new();
-        fs::create_dir(place.path("b")).unwrap();
+        for directory in ["b", "c"] {
+            fs::create_dir(place.path(directory)).unwrap();
+        }
         let words = [&["-bgs", "b", "-bgsi", "1"][..], packing, &["%", ":#ktopts=p"]].concat();
         let ours = place.start(&words);
         for number in 0..3000 {
@@ -274,17 +289,31 @@ fn snapshots_go_both_ways_between_the_original_and_this() {
         assert_eq!(value(&theirs, "k02999").map(|value| value.len()), Some(2999 % 900));
         assert_eq!(theirs.call("get?key=mortal"), "value\tm\nxt\t2000000000\n");
         assert_eq!(theirs.call("get?DB=1&key=p"), "value\tq\n");
-        put(&theirs, "theirs", "1");
+        crash(theirs);
+        // Its snapshots of databases in memory hang with today's C library; those of databases on disk are of the same form.
+        let words = [&["-bgs", "c", "-bgsi", "0.5"][..], packing, &["x.kct", "y.kch#ktopts=p"]].concat();
+        let theirs = start_original(&program, &place, &words);
+        for number in 0..3000 {
+            put(&theirs, &format!("k{number:05}"), &"w".repeat(number % 900));
+        }
+        theirs.call("set?key=mortal&value=m&xt=-2000000000");
         theirs.call("set?DB=1&key=p2&value=q2");
-        // Its own snapshots may hang for half a minute at its end, and are there before.
-        theirs.signal(Signal::SIGTERM);
-        let mut theirs = theirs;
-        theirs.end();
-        let ours = place.start(&words);
-        assert_eq!(count(&ours), 3002);
-        assert_eq!(value(&ours, "theirs").as_deref(), Some("1"));
+        let modified = |name: &str| fs::metadata(place.path(name)).and_then(|found| found.modified()).ok();
+        let now = std::time::SystemTime::now();
+        let is_newer = |name: &str| modified(name).is_some_and(|at| at > now);
+        // Begun and ended since.
+        eventually("its snapshots", || is_newer("c/00000000.ktss") && is_newer("c/00000001.ktss"));
+        let last = modified("c/00000001.ktss");
+        eventually("its snapshots again", || modified("c/00000001.ktss") > last);
+        crash(theirs);
+        let ours = place.start(&["-bgs", "c", "%", ":#ktopts=p"]);
+        assert_eq!(count(&ours), 3001);
+        assert_eq!(value(&ours, "k02999"), Some("w".repeat(2999 % 900)));
         assert_eq!(ours.call("get?key=mortal"), "value\tm\nxt\t2000000000\n");
         assert_eq!(ours.call("get?DB=1&key=p2"), "value\tq2\n");
+        for name in ["x.kct", "y.kch"] {
+            fs::remove_file(place.path(name)).unwrap();
+        }
     }
 }
 
@@ -292,11 +321,12 @@ fn snapshots_go_both_ways_between_the_original_and_this() {
 fn the_original_follows_this_and_this_follows_the_original() {
     let Some(program) = original() else { return };
     let place = Place::new();
-    let ours = place.start(&["-ulog", "u", "-sid", "1", "%", ":"]);
+    // The last of equal options counts.
+    let port = low_port().to_string();
+    let ours = place.start(&["-port", &port, "-ulog", "u", "-sid", "1", "%", ":"]);
     for number in 0..500 {
         put(&ours, &format!("k{number}"), "v");
     }
-    let port = ours.ports[0].to_string();
     let other = Place::new();
     fs::create_dir(other.path("u")).unwrap();
     let theirs = start_original(
