@@ -3,23 +3,19 @@
 use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
 use crate::dump::dump;
+use crate::formats::{DumpOptions, LoadOptions};
+use crate::load::load;
 use crate::place::Place;
-use crate::{Failure, database, source, tsv};
+use crate::{Failure, database, source};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-use todana_client::{Connection, Destination, Error, Item, Outcome, Store, Verb, needs_base64};
-
-/// Requests that `load` sends ahead of their replies.
-const AHEAD: usize = 512;
-/// Bytes that `load` gathers before it sends.
-const SEND_BYTES: usize = 64 << 10;
+use todana_client::{Connection, Destination, Item, Outcome, Store, Verb};
 
 #[derive(Debug, Args)]
 pub(crate) struct Server {
@@ -177,23 +173,27 @@ pub(crate) enum Command {
         #[command(flatten)]
         server: Server,
     },
-    /// Store the records of a tab-separated file (docs/format/tsv.md)
+    /// Store the records of a file: tab-separated text (docs/format/tsv.md), or one of Kyoto Tycoon's or Kyoto Cabinet's
     #[command(
-        after_help = "Examples:\n  todana load records.tsv\n  todana dump - -S old:11211 | todana load - -S new:11211"
+        after_help = "Examples:\n  todana load records.tsv\n  todana dump - -S old:11211 | todana load - -S new:11211\n  todana load 00000000.ktss --db ./casket.kch\n  todana load ulog --since 2026-11-21T14:00:00Z --db ./casket.kch\n\nExit code 3 also if a record was refused."
     )]
     Load {
-        /// The file; - is standard input
+        /// The file; - is standard input. Or the directory of an update log of Kyoto Tycoon's
         file: PathBuf,
+        #[command(flatten)]
+        options: LoadOptions,
         #[command(flatten)]
         server: Server,
     },
-    /// Write all records to a tab-separated file (docs/format/tsv.md)
+    /// Write all records to a file
     #[command(
-        after_help = "Exit code 3 also if a record had to be left out. FILE is replaced at the end, by a whole dump."
+        after_help = "Example:\n  todana dump --format ktss 00000000.ktss --db ./casket.kch\n\nExit code 3 also if a record had to be left out. FILE is replaced at the end, by a whole dump."
     )]
     Dump {
         /// The file; - is standard output
         file: PathBuf,
+        #[command(flatten)]
+        options: DumpOptions,
         #[command(flatten)]
         server: Server,
     },
@@ -279,8 +279,8 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
             writeln!(io::stdout(), "{} answers: version {}", server.place, server.connect()?.version()?)?;
             Ok(())
         }
-        Command::Load { file, server } => load(&mut server.connect()?, file),
-        Command::Dump { file, server } => dump(server, file),
+        Command::Load { file, options, server } => load(&mut server.connect()?, file, options),
+        Command::Dump { file, options, server } => dump(server, file, *options),
     }
 }
 
@@ -356,115 +356,6 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-pub(crate) fn load(connection: &mut Connection, file: &Path) -> Result<(), Failure> {
-    let (input, bar) = input(file)?;
-    let mut load = Load { connection, file, waiting: 0, loaded: 0, refused: 0, skipped: 0, takes_meta: None };
-    // What stands before a line that cannot be read is loaded, and told of.
-    let read = load.lines(BufReader::with_capacity(1 << 18, input), &bar);
-    let settled = load.settle();
-    bar.finish_and_clear();
-    eprintln!(
-        "{} records loaded, {} expired ones skipped, {} refused",
-        load.loaded, load.skipped, load.refused
-    );
-    read.and(settled)?;
-    match load.refused {
-        0 => Ok(()),
-        refused => Err(Failure::trouble(format!("the server refused {refused} records"))),
-    }
-}
-
-/// A file to be loaded, - for standard input, and a bar that shows how much has been read.
-pub(crate) fn input(file: &Path) -> Result<(Box<dyn Read>, ProgressBar), Failure> {
-    let (input, len): (Box<dyn Read>, _) = if file == Path::new("-") {
-        (Box::new(io::stdin()), None)
-    } else {
-        let opened = File::open(file).map_err(|error| named(file, &error))?;
-        let len = opened.metadata().map(|metadata| metadata.len()).ok();
-        (Box::new(opened), len)
-    };
-    Ok((input, progress(len, "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}")))
-}
-
 pub(crate) fn named(file: &Path, error: &io::Error) -> Failure {
     Failure::trouble(format!("{}: {error}", file.display()))
-}
-
-struct Load<'a> {
-    connection: &'a mut Connection,
-    file: &'a Path,
-    /// Requests whose outcome is due.
-    waiting: usize,
-    loaded: u64,
-    refused: u64,
-    skipped: u64,
-    /// `None` until the first key that needs it.
-    takes_meta: Option<bool>,
-}
-
-impl Load<'_> {
-    fn lines(&mut self, mut input: impl BufRead, bar: &ProgressBar) -> Result<(), Failure> {
-        let (mut line, mut number) = (Vec::new(), 0u64);
-        loop {
-            line.clear();
-            let read = input.read_until(b'\n', &mut line).map_err(|error| named(self.file, &error))?;
-            if read == 0 {
-                return Ok(());
-            }
-            number += 1;
-            bar.inc(read as u64);
-            self.line(line.strip_suffix(b"\n").unwrap_or(&line), number)?;
-        }
-    }
-
-    fn line(&mut self, text: &[u8], number: u64) -> Result<(), Failure> {
-        let file = self.file.display();
-        let at = |what: &dyn std::fmt::Display| Failure::usage(format!("{file}, line {number}: {what}"));
-        let record = tsv::parse(text).map_err(|error| at(&error))?;
-        if record.expiry.at != 0 && record.expiry.at <= now() {
-            self.skipped += 1;
-            return Ok(());
-        }
-        if needs_base64(&record.key) {
-            if self.takes_meta.is_none() {
-                self.settle()?;
-                self.takes_meta = Some(self.connection.takes_meta()?);
-            }
-            if self.takes_meta == Some(false) {
-                self.refused += 1;
-                return Ok(());
-            }
-        }
-        let (key, value, flags) = (&record.key, &record.value, record.flags);
-        let written = match record.expiry.span_s {
-            0 => {
-                let exptime = i32::try_from(record.expiry.at).unwrap_or(i32::MAX);
-                self.connection.write_any(key, value, flags, exptime)
-            }
-            span_s => self.connection.write_sliding(key, value, flags, span_s),
-        };
-        written.map_err(|error| match error {
-            Error::Invalid(_) => at(&"the key is empty, or longer than a request can carry"),
-            error => error.into(),
-        })?;
-        self.waiting += 1;
-        if self.connection.unsent_len() >= SEND_BYTES || self.waiting >= AHEAD {
-            self.settle()?;
-        }
-        Ok(())
-    }
-
-    /// Sends what is written and takes the outcomes that are due.
-    fn settle(&mut self) -> Result<(), Failure> {
-        self.connection.flush()?;
-        while self.waiting > 0 {
-            match self.connection.read_outcome() {
-                Ok(Outcome::Done) => self.loaded += 1,
-                Ok(_) | Err(Error::Refused(_)) => self.refused += 1,
-                Err(error) => return Err(error.into()),
-            }
-            self.waiting -= 1;
-        }
-        Ok(())
-    }
 }

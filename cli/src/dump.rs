@@ -1,4 +1,4 @@
-//! `todana dump`: all records of a server as tab-separated text.
+//! `todana dump`: all records of a server in a file.
 //!
 //! A dump is no access: it reads by meta commands that keep no record alive. Only a server that has none, as memcached before
 //! 1.6, is read by `get`.
@@ -6,9 +6,10 @@
 //! Always true: the file under its final name is either what was there before or a whole dump.
 
 use crate::data::{Server, progress};
+use crate::formats::{DumpOptions, Writer};
 use crate::{Failure, tsv};
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
@@ -21,16 +22,14 @@ const BUFFER: usize = 1 << 18;
 /// A key and when its record dies.
 type Listed = (Vec<u8>, tsv::Expiry);
 
-pub(crate) fn dump(server: &Server, path: &Path) -> Result<(), Failure> {
-    let mut output = Output::create(path).map_err(|error| named(path, error))?;
-    let mut written = 0u64;
+pub(crate) fn dump(server: &Server, path: &Path, options: DumpOptions) -> Result<(), Failure> {
+    let mut writer = Writer::create(path, options)?;
     let wanted = Wanted { keys: &|_| true, values: true };
     let left_out = walk_server(server, &wanted, &mut |key, value, flags, expiry| {
-        tsv::put(&mut output, key, value, flags, expiry).map_err(|error| named(path, error))?;
-        written += 1;
+        writer.put(key, value, flags, expiry)?;
         Ok(ControlFlow::Continue(()))
     })?;
-    output.finish().map_err(|error| named(path, error))?;
+    let written = writer.finish()?;
     eprintln!("{written} records written");
     left_out.told()
 }
@@ -208,6 +207,18 @@ impl Output {
             let _ = part.as_file().set_permissions(before.permissions());
         }
         Ok(Output::Part(BufWriter::with_capacity(BUFFER, part), path))
+    }
+
+    /// Writes what it begins with anew, where that can be done.
+    pub(crate) fn rewrite_head(&mut self, head: &[u8]) -> io::Result<()> {
+        match self {
+            Output::Stream(_) => Ok(()),
+            Output::Part(out, _) => {
+                out.seek(SeekFrom::Start(0))?;
+                out.write_all(head)?;
+                out.seek(SeekFrom::End(0)).map(drop)
+            }
+        }
     }
 
     pub(crate) fn finish(self) -> io::Result<()> {

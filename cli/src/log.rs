@@ -1,5 +1,8 @@
 //! `todana log`: an update log as text, and as it grows.
 
+mod kyoto_log;
+
+use crate::formats::ulog;
 use crate::source::{ServerOptions, Source, expect_source, refusal};
 use crate::{Failure, tsv};
 use clap::{Args, ValueEnum};
@@ -30,7 +33,9 @@ dump: \\\\ \\t \\n \\r \\xHH. A value that is cut short ends in \\...
 Nothing is locked: a server may be writing to it. With --follow it goes on as
 the log grows, until it is stopped; what is not on disk yet may be shown. A
 server sends what is on disk (with --sync never: what the system has taken).
-Times before the first mark behind POSITION are not known: 1970.
+Of Kyoto Tycoon's log (files NUMBER.ulog) the position is the time stamp, the
+attributes have db=NUMBER of the database, and --segments shows file, bytes and
+newest time stamp; --follow is not for it. Times before the first mark behind POSITION are not known: 1970.
 
 HOST:PORT is a server, and so is what has :// in it or begins with unix: or [;
 everything else is a directory. ./HOST:PORT is a directory of such a name.
@@ -39,7 +44,8 @@ Examples:
   todana log 127.0.0.1:11211 --from end --follow
   todana log /var/lib/todana --since 2026-11-21T14:00:00Z
   todana log /var/lib/todana --follow --values none
-  todana log /var/lib/todana --segments";
+  todana log /var/lib/todana --segments
+  todana log /var/ktserver/ulog --since 2026-11-21T14:00:00Z --values whole";
 
 /// How often it looks for more.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -49,8 +55,8 @@ const SHORT: usize = 40;
 /// What `log` is told.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// A data directory, a backup, a directory of log segments, or a server by its address (host:port, unix:/path ...) or
-    /// by -S
+    /// A data directory, a backup, a directory of log segments or of Kyoto Tycoon's logs, or a server by its address
+    /// (host:port, unix:/path ...) or by -S
     #[arg(value_name = "DIR|SERVER")]
     source: Option<OsString>,
     /// From this position on, that of a line; or from the `end`: with --follow what is changed from now on
@@ -71,6 +77,9 @@ pub(crate) struct Arguments {
     /// List the segments: file, first position, bytes, when it was made, how often the database had been opened
     #[arg(long)]
     segments: bool,
+    /// Kyoto Tycoon's log: values stand alone, without the time before them (databases with ktopts=p)
+    #[arg(long)]
+    bare: bool,
     #[command(flatten)]
     server: ServerOptions,
 }
@@ -185,6 +194,9 @@ impl Arguments {
 fn of_directory(directory: &Path, arguments: &Arguments) -> Result<(), Failure> {
     expect_source(directory, "log")?;
     let within = directory.join("log");
+    if !within.is_dir() && !ulog::files(directory)?.is_empty() {
+        return kyoto_log::show(directory, arguments);
+    }
     let log = if within.is_dir() { within } else { directory.to_path_buf() };
     if arguments.segments {
         return list(&log);
@@ -317,15 +329,7 @@ fn put(
     words.extend(marks.token_out.then(|| "token-out".into()));
     let words = if words.is_empty() { "-".into() } else { words.join(" ") };
     write!(out, "{words}\t")?;
-    let value = value.unwrap_or_default();
-    match values {
-        Values::None => {}
-        Values::Short if value.len() > SHORT => {
-            tsv::escape(out, &value[..SHORT])?;
-            out.write_all(b"\\...")?;
-        }
-        Values::Short | Values::Whole => tsv::escape(out, value)?,
-    }
+    put_value(out, value.unwrap_or_default(), values)?;
     out.write_all(b"\n")?;
     // What was made as one is told one by one as well, so that whoever reads puts and removes misses none.
     if let Change::Transaction(changes) = entry.change {
@@ -334,4 +338,16 @@ fn put(
         }
     }
     Ok(())
+}
+
+/// Writes what is to be shown of a value.
+fn put_value(out: &mut impl Write, value: &[u8], values: Values) -> io::Result<()> {
+    match values {
+        Values::None => Ok(()),
+        Values::Short if value.len() > SHORT => {
+            tsv::escape(out, &value[..SHORT])?;
+            out.write_all(b"\\...")
+        }
+        Values::Short | Values::Whole => tsv::escape(out, value),
+    }
 }

@@ -1,8 +1,10 @@
 //! Databases on disk, worked on without a server.
 //!
-//! `records` has the data commands that `-S ./x.hash` sends here; `whole` those on whole databases (`inform`, `list` ...).
+//! `records` has the data commands that `-S ./x.hash` sends here; `whole` those on whole databases (`inform`, `list` ...);
+//! `transfer` files in and out.
 
 mod records;
+mod transfer;
 mod walk;
 mod whole;
 

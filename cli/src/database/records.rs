@@ -75,8 +75,8 @@ pub(crate) fn run(command: &Command, name: &Local) -> Result<(), Failure> {
             Err(Failure::usage(format!("{name} has no groups of statistics: they are a server's")))
         }
         Command::Ping { .. } => Err(Failure::usage(format!("{name} is a database on disk, no server"))),
-        Command::Load { file, .. } => super::whole::import(name, file),
-        Command::Dump { file, .. } => super::whole::export(name, file),
+        Command::Load { file, options, .. } => super::transfer::import(name, file, options),
+        Command::Dump { file, options, .. } => super::transfer::export(name, file, *options),
     }
 }
 

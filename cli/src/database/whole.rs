@@ -1,24 +1,27 @@
 //! Commands on whole databases: what is in them, in and out of them, from one to another.
 
+use super::transfer::{export, import};
 use super::walk::{Range, walk};
 use super::{expect, expect_kept, open, patiently};
 use crate::amount::amount;
 use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
 use crate::data::{self, Server, progress};
-use crate::dump::{self, Output, Wanted, dump, walk_server};
+use crate::dump::{Wanted, dump, walk_server};
+use crate::formats::{DumpOptions, LoadOptions};
 use crate::interruption::Interruption;
+use crate::load::load;
 use crate::place::{Local, Place};
 use crate::{Failure, repair, tsv, verify};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use todana::disk::SystemDisk;
-use todana::{Action, Db, Expiry, Kind, Name, Record, Records, SystemClock, UnixSeconds, Visitor};
+use todana::{Action, Db, Kind, Name, Record, Records, SystemClock, Visitor};
 use todana_core::Attributes;
 use todana_engine::DiskTree;
 
@@ -77,16 +80,18 @@ pub(crate) enum Command {
         #[arg(long)]
         values: bool,
     },
-    /// Store the records of a tab-separated file (docs/format/tsv.md); as `load`
+    /// Store the records of a file, as `load`: tab-separated text (docs/format/tsv.md), or one of Kyoto Tycoon's or Kyoto Cabinet's
     #[command(after_help = "Example:\n  todana import ./carts.hash records.tsv")]
     Import {
         #[command(flatten)]
         to: Where,
-        /// The file; - is standard input
+        /// The file; - is standard input. Or the directory of an update log of Kyoto Tycoon's
         #[arg(default_value = "-")]
         file: PathBuf,
+        #[command(flatten)]
+        options: LoadOptions,
     },
-    /// Write all records to a tab-separated file (docs/format/tsv.md); as `dump`
+    /// Write all records to a file, as `dump`: tab-separated text (docs/format/tsv.md), or as Kyoto Tycoon reads them
     #[command(after_help = "Example:\n  todana export ./carts.hash records.tsv")]
     Export {
         #[command(flatten)]
@@ -94,6 +99,8 @@ pub(crate) enum Command {
         /// The file; - is standard output
         #[arg(default_value = "-")]
         file: PathBuf,
+        #[command(flatten)]
+        options: DumpOptions,
     },
     /// Copy a database to a new one, which may be of another kind; it lies as close as it can
     #[command(
@@ -169,13 +176,13 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
                 Place::Server(_) => list_of_server(&of.server(), &range, limit, values),
             }
         }
-        Command::Import { to, file } => match &to.place {
-            Place::Database(name) => import(name, &file),
-            Place::Server(_) => data::load(&mut to.server().connect()?, &file),
+        Command::Import { to, file, options } => match &to.place {
+            Place::Database(name) => import(name, &file, &options),
+            Place::Server(_) => load(&mut to.server().connect()?, &file, &options),
         },
-        Command::Export { of, file } => match &of.place {
-            Place::Database(name) => export(name, &file),
-            Place::Server(_) => dump(&of.server(), &file),
+        Command::Export { of, file, options } => match &of.place {
+            Place::Database(name) => export(name, &file, options),
+            Place::Server(_) => dump(&of.server(), &file, options),
         },
         Command::Copy { from, to } => {
             copy(database(&from, COPIES)?, database(&to, "`todana import` fills a server")?)
@@ -214,7 +221,7 @@ fn database<'p>(place: &'p Place, hint: &str) -> Result<&'p Local, Failure> {
 const COPIES: &str = "`todana backup` and `todana export` copy a server's";
 
 /// A bar over so many records; none unless somebody looks.
-fn records_bar(total: u64) -> ProgressBar {
+pub(super) fn records_bar(total: u64) -> ProgressBar {
     progress(Some(total), "{wide_bar} {pos}/{len} records {per_sec} eta {eta}")
 }
 
@@ -317,84 +324,11 @@ fn list_of_server(server: &Server, range: &Range, limit: u64, values: bool) -> R
     left_out.told()
 }
 
-pub(super) fn export(name: &Local, file: &Path) -> Result<(), Failure> {
-    let db = open(name, false)?;
-    let mut output = Output::create(file).map_err(|error| dump::named(file, error))?;
-    let bar = records_bar(db.count());
-    let mut written = 0u64;
-    walk(&db, &Range::default(), &mut |record| {
-        let expiry = match record.attributes.expiry {
-            Expiry::Never => tsv::Expiry::default(),
-            Expiry::At(at) => tsv::Expiry { at: at.0, span_s: 0 },
-            Expiry::Sliding { at, span_s } => tsv::Expiry { at: at.0, span_s },
-        };
-        tsv::put(&mut output, &record.key, &record.value, record.attributes.flags, expiry)
-            .map_err(|error| dump::named(file, error))?;
-        written += 1;
-        bar.set_position(written);
-        Ok(ControlFlow::Continue(()))
-    })?;
-    output.finish().map_err(|error| dump::named(file, error))?;
-    bar.finish_and_clear();
-    eprintln!("{} written", amount(written, "record"));
-    Ok(())
-}
-
-pub(super) fn import(name: &Local, file: &Path) -> Result<(), Failure> {
-    let (input, bar) = data::input(file)?;
-    let db = open(name, true)?;
-    let (mut input, mut line) = (BufReader::with_capacity(1 << 18, input), Vec::new());
-    let (mut number, mut loaded, mut skipped) = (0u64, 0u64, 0u64);
-    let now = data::now();
-    let mut read = || -> Result<bool, Failure> {
-        line.clear();
-        let len = input.read_until(b'\n', &mut line).map_err(|error| data::named(file, &error))?;
-        number += 1;
-        if len == 0 {
-            return Ok(false);
-        }
-        bar.inc(len as u64);
-        let text = line.strip_suffix(b"\n").unwrap_or(&line);
-        let at = |what: &dyn std::fmt::Display| {
-            Failure::usage(format!("{}, line {number}: {what}", file.display()))
-        };
-        let record = tsv::parse(text).map_err(|error| at(&error))?;
-        let (flags, at_unix) = (record.flags, record.expiry.at);
-        if at_unix != 0 && at_unix <= now {
-            skipped += 1;
-            return Ok(true);
-        }
-        let expiry = match record.expiry {
-            tsv::Expiry { at: 0, .. } => Expiry::Never,
-            tsv::Expiry { at, span_s: 0 } => Expiry::At(UnixSeconds(at)),
-            tsv::Expiry { at, span_s } => Expiry::Sliding { at: UnixSeconds(at), span_s },
-        };
-        let attributes = Attributes { flags, expiry, ..Attributes::default() };
-        let put = Action::Put(Record::new(&record.value, attributes));
-        db.visit(&record.key, &mut Put { put, keeps: false }).map_err(|error| at(&error))?;
-        loaded += 1;
-        Ok(true)
-    };
-    // What stands before a line that cannot be read is stored, and told of.
-    let outcome = loop {
-        match read() {
-            Ok(true) => {}
-            Ok(false) => break Ok(()),
-            Err(failure) => break Err(failure),
-        }
-    };
-    let synced = db.sync();
-    bar.finish_and_clear();
-    eprintln!("{} loaded, {skipped} expired ones skipped", amount(loaded, "record"));
-    outcome?;
-    Ok(synced?)
-}
-
 /// Stores a record as it is.
-struct Put<'r> {
-    put: Action<'r>,
+pub(super) struct Put<'r> {
+    pub(super) put: Action<'r>,
     /// One that is there stays.
-    keeps: bool,
+    pub(super) keeps: bool,
 }
 
 impl Visitor for Put<'_> {

@@ -1,0 +1,87 @@
+//! Files of records into a database on disk, and out of it.
+
+use super::open;
+use super::walk::{Range, walk};
+use super::whole::{Put, records_bar};
+use crate::Failure;
+use crate::amount::amount;
+use crate::data;
+use crate::formats::{Change, DumpOptions, LoadOptions, Objection, Tally, Writer, read};
+use crate::place::Local;
+use crate::tsv;
+use std::ops::ControlFlow;
+use std::path::Path;
+use todana::{Action, Db, Expiry, Record, Records, UnixSeconds};
+use todana_core::{Attributes, ErrorKind};
+
+/// Writes all records of a database to a file.
+pub(super) fn export(name: &Local, file: &Path, options: DumpOptions) -> Result<(), Failure> {
+    let db = open(name, false)?;
+    let mut writer = Writer::create(file, options)?;
+    let bar = records_bar(db.count());
+    let mut passed = 0u64;
+    walk(&db, &Range::default(), &mut |record| {
+        let expiry = match record.attributes.expiry {
+            Expiry::Never => tsv::Expiry::default(),
+            Expiry::At(at) => tsv::Expiry { at: at.0, span_s: 0 },
+            Expiry::Sliding { at, span_s } => tsv::Expiry { at: at.0, span_s },
+        };
+        writer.put(&record.key, &record.value, record.attributes.flags, expiry)?;
+        passed += 1;
+        bar.set_position(passed);
+        Ok(ControlFlow::Continue(()))
+    })?;
+    let written = writer.finish()?;
+    bar.finish_and_clear();
+    eprintln!("{} written", amount(written, "record"));
+    Ok(())
+}
+
+/// Stores the records of a file in a database, or does with it what a log tells.
+pub(super) fn import(name: &Local, file: &Path, options: &LoadOptions) -> Result<(), Failure> {
+    // Before a database is made for it.
+    if file != Path::new("-") {
+        file.metadata().map_err(|error| data::named(file, &error))?;
+    }
+    let db = open(name, true)?;
+    let (now, mut tally) = (data::now(), Tally::default());
+    let outcome = read(file, options, &mut tally, &mut |change, tally| take(&db, now, change, tally));
+    // What stands before the place that cannot be read is stored, and told of.
+    let synced = db.sync();
+    tally.tell(false);
+    outcome?;
+    synced?;
+    tally.outcome("the database")
+}
+
+fn take(db: &Db, now: u64, change: Change<'_>, tally: &mut Tally) -> Result<(), Objection> {
+    let refused = |error: todana_core::Error| match error.kind() {
+        ErrorKind::Invalid => Objection::ToRecord(error.to_string()),
+        _ => Objection::from(error),
+    };
+    match change {
+        Change::Put(record) => {
+            if record.expiry.at != 0 && record.expiry.at <= now {
+                tally.skipped += 1;
+                return Ok(());
+            }
+            let expiry = match record.expiry {
+                tsv::Expiry { at: 0, .. } => Expiry::Never,
+                tsv::Expiry { at, span_s: 0 } => Expiry::At(UnixSeconds(at)),
+                tsv::Expiry { at, span_s } => Expiry::Sliding { at: UnixSeconds(at), span_s },
+            };
+            let attributes = Attributes { flags: record.flags, expiry, ..Attributes::default() };
+            let put = Action::Put(Record::new(record.value, attributes));
+            db.visit(record.key, &mut Put { put, keeps: false }).map_err(refused)?;
+            tally.loaded += 1;
+        }
+        Change::Remove(key) => {
+            tally.removed += u64::from(db.remove(key).map_err(refused)?);
+        }
+        Change::Clear => {
+            db.clear()?;
+            tally.cleared += 1;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! Files of records: what `load` reads and `dump` writes.
+//!
+//! ```text
+//! tsv       one record a line, escaped         docs/format/tsv.md
+//! tsv-raw   one record a line, as it is        `list -pv` of Kyoto Tycoon's and Kyoto Cabinet's tools
+//! tsv-hex   one record a line, hexadecimal     the same with -px
+//! ktss      a snapshot of Kyoto Tycoon's       KTSS\n\0, plain or packed by zlib
+//! kcss      a dump of Kyoto Cabinet's          KCSS\n\0
+//! ulog      an update log of Kyoto Tycoon's    a directory with files NUMBER.ulog
+//! ```
+//!
+//! Always true: a file is read piece by piece; what stands before the place where it is damaged is loaded, and told of.
+
+mod read;
+mod tally;
+pub(crate) mod ulog;
+mod window;
+mod write;
+
+pub(crate) use read::read;
+pub(crate) use tally::Tally;
+pub(crate) use write::Writer;
+
+use crate::{Failure, tsv};
+use clap::{Args, ValueEnum};
+use todana::kyoto::NEVER;
+use todana_protocol::kyoto::expiry;
+
+/// What a file is, for `load`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Tab-separated text, escaped (docs/format/tsv.md)
+    Tsv,
+    /// Tab-separated text as it is, without escapes: what `list -pv` of Kyoto's tools prints
+    TsvRaw,
+    /// The same in hexadecimal (-pv -px), perhaps with times (-pt)
+    TsvHex,
+    /// A snapshot of Kyoto Tycoon's, plain or packed by zlib
+    Ktss,
+    /// A dump of Kyoto Cabinet's (`kcpolymgr dump`)
+    Kcss,
+    /// An update log of Kyoto Tycoon's: the directory of ktserver's -ulog
+    Ulog,
+}
+
+/// What `dump` writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DumpFormat {
+    /// Tab-separated text, escaped (docs/format/tsv.md)
+    #[default]
+    Tsv,
+    /// Tab-separated text in hexadecimal, for `import -sx` of Kyoto's tools; without times
+    TsvHex,
+    /// A snapshot of Kyoto Tycoon's (ktserver -bgs)
+    Ktss,
+    /// The same, packed by zlib (ktserver -bgsc zlib)
+    KtssZlib,
+    /// A dump of Kyoto Cabinet's (`kcpolymgr load`)
+    Kcss,
+}
+
+/// How a file is to be read.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct LoadOptions {
+    /// What the file is; unless told, its first bytes say so, and text without a mark is tsv
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<Format>,
+    /// ktss, kcss, ulog: values stand alone, as Kyoto Cabinet and databases with ktopts=p have them, without the five bytes
+    /// of time before them that ktserver stores
+    #[arg(long)]
+    pub(crate) bare: bool,
+    /// ktss, kcss, ulog: the first five bytes of each value are its time, even where they make an unlikely one
+    #[arg(long, conflicts_with = "bare")]
+    pub(crate) timed: bool,
+    /// ulog: from this time on: RFC 3339, Unix seconds, or a time stamp of the log
+    #[arg(long, value_name = "TIME", value_parser = ulog::stamp)]
+    pub(crate) since: Option<u64>,
+    /// ulog: the changes of this database, by its number [default: 0]
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) of_database: Option<u16>,
+}
+
+/// How a file is to be written.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct DumpOptions {
+    /// What is written
+    #[arg(long, value_name = "FORMAT", default_value = "tsv")]
+    pub(crate) format: DumpFormat,
+    /// ktss, kcss: values stand alone, for Kyoto Cabinet's own databases and those with ktopts=p, and have no time
+    #[arg(long)]
+    pub(crate) bare: bool,
+}
+
+impl LoadOptions {
+    /// The expiry and the value of what is stored in a file of Kyoto Tycoon's.
+    fn split<'v>(&self, stored: &'v [u8]) -> Result<(tsv::Expiry, &'v [u8]), &'static str> {
+        if self.bare {
+            return Ok((tsv::Expiry::default(), stored));
+        }
+        let Some((time, value)) = expiry::split_stored(stored) else {
+            return Err("a value is too short for the time before it; --bare takes values as they are");
+        };
+        // Text never begins as the times of this century do.
+        if !self.timed && time < NEVER && time > u64::from(u32::MAX) {
+            return Err(
+                "no likely time stands before a value; --bare takes values as they are, --timed any time",
+            );
+        }
+        Ok((expiry_of(time), value))
+    }
+}
+
+/// When a record dies that lives to the end of this second.
+fn expiry_of(time: u64) -> tsv::Expiry {
+    tsv::Expiry { at: if time >= NEVER { 0 } else { time + 1 }, span_s: 0 }
+}
+
+/// What a file tells to be done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change<'a> {
+    /// Stores a record.
+    Put(Loaded<'a>),
+    /// Removes one.
+    Remove(&'a [u8]),
+    /// Removes all.
+    Clear,
+}
+
+/// A record of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loaded<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) value: &'a [u8],
+    pub(crate) flags: u32,
+    pub(crate) expiry: tsv::Expiry,
+}
+
+/// Why a record is not taken.
+#[derive(Debug)]
+pub(crate) enum Objection {
+    /// It cannot be stored there; others may. The file's reader says where it stands.
+    ToRecord(String),
+    /// None can.
+    ToAll(Failure),
+}
+
+impl<E: Into<Failure>> From<E> for Objection {
+    fn from(error: E) -> Self {
+        Objection::ToAll(error.into())
+    }
+}
+
+/// Who takes what a file tells.
+pub(crate) type See<'s> = dyn FnMut(Change<'_>, &mut Tally) -> Result<(), Objection> + 's;

@@ -1,0 +1,307 @@
+//! Reading files of records, whatever they are.
+
+use super::window::Window;
+use super::{Change, Format, LoadOptions, Loaded, Objection, See, Tally, expiry_of, ulog};
+use crate::amount::amount;
+use crate::data::{named, progress};
+use crate::{Failure, tsv};
+use indicatif::ProgressBar;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use todana_protocol::kyoto::Stored;
+use todana_protocol::kyoto::dump::{DumpReader, DumpStep};
+use todana_protocol::kyoto::snapshot::SnapshotHead;
+use todana_server::read_snapshot;
+
+/// The longest mark that files begin with.
+const MARK_LEN: usize = 6;
+
+/// Shows what a file tells, piece by piece, and a bar meanwhile; `file` is - for standard input.
+pub(crate) fn read(
+    file: &Path,
+    options: &LoadOptions,
+    tally: &mut Tally,
+    see: &mut See<'_>,
+) -> Result<(), Failure> {
+    let is_directory = file != Path::new("-") && file.is_dir();
+    match options.format {
+        None if is_directory => return ulog::read(file, options, tally, see),
+        Some(Format::Ulog) => return ulog::read(file, options, tally, see),
+        Some(_) if is_directory => {
+            return Err(Failure::usage(format!(
+                "{} is a directory; only ulog is read from one",
+                file.display()
+            )));
+        }
+        _ => {}
+    }
+    if options.since.is_some() || options.of_database.is_some() {
+        return Err(Failure::usage("--since and --of-database are for update logs (ulog)"));
+    }
+    let (input, bar) = input(file)?;
+    let outcome = {
+        let mut window = Window::new(bar.wrap_read(input));
+        let format = match options.format {
+            Some(format) => Ok(format),
+            None => window.at_least(MARK_LEN).map(|()| recognised(window.unread())),
+        };
+        let mut reading = Reading { file, options, tally, see };
+        match format.map_err(|error| named(file, &error))? {
+            Format::Ktss => reading.snapshot(window),
+            Format::Kcss => reading.dump(window),
+            format @ (Format::Tsv | Format::TsvRaw | Format::TsvHex) => reading.lines(window, format),
+            Format::Ulog => Err(Failure::usage(format!(
+                "{} is a file; an update log of Kyoto Tycoon's is a directory",
+                file.display()
+            ))),
+        }
+    };
+    bar.finish_and_clear();
+    outcome
+}
+
+/// What begins so.
+fn recognised(bytes: &[u8]) -> Format {
+    match bytes.get(..MARK_LEN) {
+        Some(b"KTSS\n\0") => Format::Ktss,
+        Some(b"KCSS\n\0") => Format::Kcss,
+        _ => Format::Tsv,
+    }
+}
+
+/// A file to be loaded, and a bar that shows how much has been read.
+fn input(file: &Path) -> Result<(Box<dyn Read>, ProgressBar), Failure> {
+    let (input, len): (Box<dyn Read>, _) = if file == Path::new("-") {
+        (Box::new(io::stdin()), None)
+    } else {
+        let opened = File::open(file).map_err(|error| named(file, &error))?;
+        let len = opened.metadata().map(|metadata| metadata.len()).ok();
+        (Box::new(opened), len)
+    };
+    Ok((input, bar(len)))
+}
+
+/// A bar that shows how many bytes have been read.
+pub(super) fn bar(len: Option<u64>) -> ProgressBar {
+    progress(len, "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}")
+}
+
+/// A file while it is read.
+pub(super) struct Reading<'r, 's> {
+    pub(super) file: &'r Path,
+    pub(super) options: &'r LoadOptions,
+    pub(super) tally: &'r mut Tally,
+    pub(super) see: &'r mut See<'s>,
+}
+
+impl Reading<'_, '_> {
+    /// What is wrong at a place of the file.
+    fn at(&self, place: &dyn Display, what: &dyn Display) -> Failure {
+        Failure::trouble(format!("{}, {place}: {what}", self.file.display()))
+    }
+
+    fn at_byte(&self, offset: u64, what: &dyn Display) -> Failure {
+        self.at(&format_args!("byte {offset}"), what)
+    }
+
+    fn io(&self, error: &io::Error) -> Failure {
+        named(self.file, error)
+    }
+
+    /// Shows a record of Kyoto's, which stands at this place.
+    pub(super) fn put(
+        &mut self,
+        place: &dyn Display,
+        key: &[u8],
+        stored: &Stored<'_>,
+    ) -> Result<(), Failure> {
+        let stored = stored.as_raw().unwrap_or_default();
+        let (expiry, value) = self.options.split(stored).map_err(|what| self.at(place, &what))?;
+        self.show(place, Change::Put(Loaded { key, value, flags: 0, expiry }))
+    }
+
+    /// Shows a change. One that is not taken is passed, and told of at the end: another place may take it.
+    pub(super) fn show(&mut self, place: &dyn Display, change: Change<'_>) -> Result<(), Failure> {
+        match (self.see)(change, self.tally) {
+            Ok(()) => Ok(()),
+            Err(Objection::ToAll(failure)) => Err(failure),
+            Err(Objection::ToRecord(what)) => {
+                let file = self.file.display();
+                self.tally.refuse(|| format!("that of {file}, {place}: {what}"));
+                Ok(())
+            }
+        }
+    }
+
+    fn snapshot<R: Read>(&mut self, mut window: Window<R>) -> Result<(), Failure> {
+        let (mut promised, mut found) = (0, 0u64);
+        let mut timestamp = None;
+        // Why it was called off.
+        let mut failure = None;
+        let mut begin = |head: SnapshotHead| {
+            promised = head.count;
+            timestamp = Some(head.timestamp);
+            Ok(())
+        };
+        let mut see = |key: &[u8], stored: &Stored<'_>| {
+            found += 1;
+            self.put(&format_args!("record {found}"), key, stored).map_err(|why| {
+                failure = Some(why);
+                String::new()
+            })
+        };
+        let outcome = read_snapshot(&mut window, &mut begin, &mut see);
+        self.tally.timestamp = timestamp;
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let file = self.file.display();
+        outcome.map_err(|error| Failure::trouble(format!("{file}: {error}")))?;
+        // Where it is cut between two records, nothing else shows it.
+        if found < promised {
+            let found = amount(found, "record");
+            return Err(Failure::trouble(format!(
+                "{file} ends after {found}, and its head promises {promised}: it is cut, or some went while it was made"
+            )));
+        }
+        Ok(())
+    }
+
+    fn dump<R: Read>(&mut self, mut window: Window<R>) -> Result<(), Failure> {
+        let mut decoder = DumpReader::default();
+        loop {
+            let at = decoder.offset();
+            match decoder.decode(window.unread()) {
+                DumpStep::Begun { consumed } => window.consume(consumed),
+                DumpStep::Record { consumed, key, stored } => {
+                    self.put(&format_args!("byte {at}"), key, &stored)?;
+                    window.consume(consumed);
+                }
+                DumpStep::NeedMore { .. } => {
+                    if !window.more().map_err(|error| self.io(&error))? {
+                        return Err(self.cut(at));
+                    }
+                }
+                DumpStep::End => {
+                    // Kyoto Cabinet's tools tell of their progress there when they dump to standard output.
+                    let behind = window.rest().map_err(|error| self.io(&error))?.saturating_sub(1);
+                    if behind > 0 {
+                        eprintln!("todana: {behind} bytes behind the end of the dump are left out");
+                    }
+                    return Ok(());
+                }
+                DumpStep::Damaged { offset, what } => return Err(self.at_byte(offset, &what)),
+            }
+        }
+    }
+
+    fn cut(&self, offset: u64) -> Failure {
+        self.at_byte(offset, &"the file ends in the midst of what begins here: it is cut")
+    }
+
+    fn lines<R: Read>(&mut self, mut window: Window<R>, format: Format) -> Result<(), Failure> {
+        let mut number = 0u64;
+        while let Some((end, next)) = window.line().map_err(|error| self.io(&error))? {
+            number += 1;
+            let (file, text) = (self.file.display(), &window.unread()[..end]);
+            let at = |what: &dyn Display| Failure::usage(format!("{file}, line {number}: {what}"));
+            let line = match format {
+                Format::TsvHex => hex_line(text),
+                Format::TsvRaw => raw_line(text),
+                _ => tsv::parse(text),
+            };
+            let tsv::Line { key, value, flags, expiry } = line.map_err(|what| at(&what))?;
+            let loaded = Loaded { key: &key, value: &value, flags, expiry };
+            match (self.see)(Change::Put(loaded), self.tally) {
+                Ok(()) => {}
+                Err(Objection::ToAll(failure)) => return Err(failure),
+                Err(Objection::ToRecord(what)) => return Err(at(&what)),
+            }
+            window.consume(next);
+        }
+        Ok(())
+    }
+}
+
+/// A line as Kyoto's tools print it: nothing is escaped.
+fn raw_line(line: &[u8]) -> Result<tsv::Line, &'static str> {
+    let mut columns = line.split(|&byte| byte == b'\t');
+    match (columns.next(), columns.next(), columns.next()) {
+        (Some(key), Some(value), None) => {
+            Ok(tsv::Line { key: key.to_vec(), value: value.to_vec(), ..tsv::Line::default() })
+        }
+        (_, None, _) => Err("there is no tab between key and value"),
+        _ => Err(
+            "there are more than two columns; list with -px, which keeps tabs apart, and load it as tsv-hex",
+        ),
+    }
+}
+
+/// A line as they print it with -px, and perhaps -pt.
+fn hex_line(line: &[u8]) -> Result<tsv::Line, &'static str> {
+    let mut columns = line.split(|&byte| byte == b'\t');
+    let key = unhex(columns.next().unwrap_or_default())?;
+    let value = unhex(columns.next().ok_or("there is no tab between key and value")?)?;
+    let expiry = match columns.next() {
+        None => tsv::Expiry::default(),
+        Some(time) => {
+            let time = std::str::from_utf8(time).ok().and_then(|time| time.trim().parse().ok());
+            expiry_of(time.ok_or("the time is not a number")?)
+        }
+    };
+    match columns.next() {
+        Some(_) => Err("there are more than three columns"),
+        None => Ok(tsv::Line { key, value, flags: 0, expiry }),
+    }
+}
+
+fn unhex(text: &[u8]) -> Result<Vec<u8>, &'static str> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).ok_or("a column is not hexadecimal");
+    let mut bytes = Vec::with_capacity(text.len() / 3 + 1);
+    let mut digits = text.iter().filter(|byte| !matches!(byte, b' ' | b'\r'));
+    while let Some(&high) = digits.next() {
+        let &low = digits.next().ok_or("a column has half a byte in hexadecimal")?;
+        bytes.push((digit(high)? << 4 | digit(low)?) as u8);
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_kyotos_tools_are_taken_apart() {
+        let line = hex_line(b"61 09 62\t78 0A 01\t1795418853").unwrap();
+        assert_eq!(
+            (&line.key[..], &line.value[..], line.expiry.at),
+            (&b"a\tb"[..], &b"x\n\x01"[..], 1795418854)
+        );
+        let line = hex_line(b"6a61\t\t9223372036854775807").unwrap();
+        assert_eq!((&line.key[..], &line.value[..], line.expiry.at), (&b"ja"[..], &b""[..], 0));
+        for (text, part) in [
+            ("61", "no tab"),
+            ("6\t61", "half"),
+            ("61\tzz", "hexadecimal"),
+            ("61\t62\tx", "time"),
+            ("6a\t\t1\t1", "three"),
+        ] {
+            assert!(hex_line(text.as_bytes()).unwrap_err().contains(part), "{text}");
+        }
+        let line = raw_line(b"a\\tb\tc\\").unwrap();
+        assert_eq!((&line.key[..], &line.value[..]), (&b"a\\tb"[..], &b"c\\"[..]));
+        assert!(raw_line(b"a\tb\tc").unwrap_err().contains("-px"));
+        assert!(raw_line(b"a").unwrap_err().contains("no tab"));
+    }
+
+    #[test]
+    fn files_are_known_by_their_first_bytes() {
+        assert_eq!(recognised(b"KTSS\n\0\0\0"), Format::Ktss);
+        assert_eq!(recognised(b"KCSS\n\0"), Format::Kcss);
+        for text in [&b"KTSS\n"[..], b"", b"KTSS\tvalue"] {
+            assert_eq!(recognised(text), Format::Tsv);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Update logs of Kyoto Tycoon's: the directory of ktserver's -ulog.
+
+use super::read::{Reading, bar};
+use super::window::Window;
+use super::{Change, LoadOptions, See, Tally};
+use crate::Failure;
+use crate::data::{named, now};
+use indicatif::ProgressBar;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use todana::moment;
+use todana_protocol::kyoto::message::{self, Message};
+use todana_protocol::kyoto::update_log::{FileHead, FileReader, FileStep, HEAD_LEN, file_number};
+
+/// What a time stamp counts in a millisecond.
+pub(crate) const STAMPS_A_MS: u64 = 1_000_000;
+/// Numbers from here on are time stamps: Unix seconds will take three million years.
+const LEAST_STAMP: u64 = 100_000_000_000_000;
+
+/// The time stamp that an option means: a time, or a stamp itself.
+pub(crate) fn stamp(text: &str) -> Result<u64, String> {
+    match text.trim().parse() {
+        Ok(stamp) if stamp >= LEAST_STAMP => Ok(stamp),
+        _ => moment::parse(text).map(|unix_ms| unix_ms.saturating_mul(STAMPS_A_MS)),
+    }
+}
+
+/// The time of a time stamp, in milliseconds since 1970.
+pub(crate) fn unix_ms(stamp: u64) -> u64 {
+    stamp / STAMPS_A_MS
+}
+
+/// A file of a log.
+pub(crate) struct LogFile {
+    pub(crate) path: PathBuf,
+    pub(crate) len: u64,
+}
+
+/// The files of a log, in order; none if the directory is no log of Kyoto Tycoon's.
+pub(crate) fn files(directory: &Path) -> Result<Vec<LogFile>, Failure> {
+    let failed = |error| named(directory, &error);
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if let Some(number) = entry.file_name().to_str().and_then(file_number) {
+            let len = entry.metadata().map_err(failed)?.len();
+            files.push((number, LogFile { path: entry.path(), len }));
+        }
+    }
+    files.sort_by_key(|(number, _)| *number);
+    Ok(files.into_iter().map(|(_, file)| file).collect())
+}
+
+/// The same, of a directory that is to be one.
+fn expect_files(directory: &Path) -> Result<Vec<LogFile>, Failure> {
+    let files = files(directory)?;
+    match files.is_empty() {
+        true => Err(Failure::usage(format!(
+            "{} is no update log of Kyoto Tycoon's: there are no files NUMBER.ulog in it",
+            directory.display()
+        ))),
+        false => Ok(files),
+    }
+}
+
+/// The head of a file.
+pub(crate) fn head(file: &LogFile) -> Result<FileHead, Failure> {
+    let failed = |error| named(&file.path, &error);
+    let mut window = Window::new(File::open(&file.path).map_err(failed)?);
+    window.at_least(HEAD_LEN).map_err(failed)?;
+    window.unread().first_chunk().and_then(FileHead::parse).ok_or_else(|| {
+        Failure::trouble(format!("{}, byte 0: this is no update log of Kyoto Tycoon's", file.path.display()))
+    })
+}
+
+/// Shows what a log tells to be done with one database.
+pub(super) fn read(
+    directory: &Path,
+    options: &LoadOptions,
+    tally: &mut Tally,
+    see: &mut See<'_>,
+) -> Result<(), Failure> {
+    let database = options.of_database.unwrap_or(0);
+    let now = now();
+    each(&expect_files(directory)?, options.since, &mut |path, offset, timestamp, message| {
+        tally.timestamp = Some(timestamp);
+        if message.database != database {
+            return Ok(());
+        }
+        let mut reading = Reading { file: path, options, tally, see };
+        let place = format_args!("byte {offset}");
+        match message.change {
+            message::Change::Set { key, stored } => {
+                match options.split(stored.as_raw().unwrap_or_default()) {
+                    // What was there before it is gone, too.
+                    Ok((expiry, _)) if expiry.at != 0 && expiry.at <= now => {
+                        reading.tally.skipped += 1;
+                        reading.show(&place, Change::Remove(key))
+                    }
+                    _ => reading.put(&place, key, &stored),
+                }
+            }
+            message::Change::Remove { key } => reading.show(&place, Change::Remove(key)),
+            message::Change::Clear => reading.show(&place, Change::Clear),
+            message::Change::Other { .. } => Ok(()),
+        }
+    })
+}
+
+/// What is shown each change of a log: the file, where in it, the time stamp, the change.
+pub(crate) type SeeChange<'s> = dyn FnMut(&Path, u64, u64, &Message<'_>) -> Result<(), Failure> + 's;
+
+/// Shows the changes of a log from a time stamp on. Files that end before it are not read.
+pub(crate) fn each(files: &[LogFile], since: Option<u64>, see: &mut SeeChange<'_>) -> Result<(), Failure> {
+    let since = since.unwrap_or(0);
+    let bar = bar(Some(files.iter().map(|file| file.len).sum()));
+    for file in files {
+        if head(file)?.newest < since {
+            bar.inc(file.len);
+            continue;
+        }
+        each_of(file, since, &bar, see)?;
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+fn each_of(file: &LogFile, since: u64, bar: &ProgressBar, see: &mut SeeChange<'_>) -> Result<(), Failure> {
+    let path = &file.path;
+    let failed = |error| named(path, &error);
+    let mut window = Window::new(bar.wrap_read(File::open(path).map_err(failed)?));
+    let mut decoder = FileReader::default();
+    let damaged =
+        |offset: u64, what: &str| Err(Failure::trouble(format!("{}, byte {offset}: {what}", path.display())));
+    loop {
+        let at = decoder.offset();
+        match decoder.decode(window.unread()) {
+            FileStep::Head { consumed, .. } => window.consume(consumed),
+            FileStep::Record { consumed, timestamp, message } => {
+                if timestamp >= since {
+                    see(path, at, timestamp, &message)?;
+                }
+                window.consume(consumed);
+            }
+            FileStep::NeedMore { .. } => {
+                if !window.more().map_err(failed)? {
+                    return damaged(at, "the file ends before its head says: it is cut");
+                }
+            }
+            FileStep::End => {
+                let torn = window.rest().map_err(failed)?;
+                if torn > 0 {
+                    let path = path.display();
+                    eprintln!("todana: {path}, byte {at}: {torn} bytes that were not finished are left out");
+                }
+                return Ok(());
+            }
+            FileStep::Damaged { offset, what } => return damaged(offset, what),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_one_of_the_calendar_or_of_the_log() {
+        assert_eq!(stamp("1795318853973000000"), Ok(1_795_318_853_973_000_000));
+        assert_eq!(stamp("01795318853973000000"), Ok(1_795_318_853_973_000_000));
+        assert_eq!(stamp("1795318853"), Ok(1_795_318_853_000_000_000));
+        assert_eq!(stamp("2026-11-22T03:40:53.973Z"), Ok(1_795_318_853_973_000_000));
+        assert!(stamp("soon").is_err());
+    }
+}

@@ -1,0 +1,182 @@
+//! Writing files of records.
+
+use super::{DumpFormat, DumpOptions};
+use crate::dump::{Output, named};
+use crate::{Failure, tsv};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+use todana::kyoto::NEVER;
+use todana_protocol::kyoto::snapshot::{SnapshotHead, ZLIB_CHECK};
+use todana_protocol::kyoto::{Stored, dump};
+use todana_server::{Packing, SnapshotWriter};
+
+/// Held back before it is written, in bytes.
+const PENDING: usize = 1 << 16;
+
+/// A file while it is written.
+pub(crate) struct Writer {
+    path: PathBuf,
+    to: To,
+    options: DumpOptions,
+    head: SnapshotHead,
+    written: u64,
+    left_out: LeftOut,
+}
+
+enum To {
+    /// Records, as they come.
+    File {
+        output: Output,
+        pending: Vec<u8>,
+    },
+    Snapshot(SnapshotWriter<Output>),
+}
+
+/// What records have that the format has no place for.
+#[derive(Default)]
+struct LeftOut {
+    flags: u64,
+    spans: u64,
+    times: u64,
+}
+
+impl Writer {
+    pub(crate) fn create(path: &Path, options: DumpOptions) -> Result<Writer, Failure> {
+        let failed = |error| named(path, error);
+        if options.bare && matches!(options.format, DumpFormat::Tsv | DumpFormat::TsvHex) {
+            return Err(Failure::usage("--bare is for ktss and kcss"));
+        }
+        let output = Output::create(path).map_err(failed)?;
+        // As of its beginning: what is changed meanwhile may be in it or not, and whoever goes on from there takes it again.
+        let mut head = SnapshotHead { timestamp: timestamp_now(), ..SnapshotHead::default() };
+        let to = match options.format {
+            DumpFormat::Ktss => {
+                To::Snapshot(SnapshotWriter::begin(output, head, Packing::None).map_err(failed)?)
+            }
+            DumpFormat::KtssZlib => {
+                head.check = ZLIB_CHECK;
+                To::Snapshot(SnapshotWriter::begin(output, head, Packing::Zlib).map_err(failed)?)
+            }
+            DumpFormat::Kcss => {
+                let mut pending = Vec::new();
+                dump::put_head(&mut pending);
+                To::File { output, pending }
+            }
+            DumpFormat::Tsv | DumpFormat::TsvHex => To::File { output, pending: Vec::new() },
+        };
+        Ok(Writer { path: path.into(), to, options, head, written: 0, left_out: LeftOut::default() })
+    }
+
+    /// Writes a record.
+    pub(crate) fn put(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        flags: u32,
+        expiry: tsv::Expiry,
+    ) -> Result<(), Failure> {
+        self.written += 1;
+        self.try_put(key, value, flags, expiry).map_err(|error| named(&self.path, error))
+    }
+
+    fn try_put(&mut self, key: &[u8], value: &[u8], flags: u32, expiry: tsv::Expiry) -> io::Result<()> {
+        let format = self.options.format;
+        if let (DumpFormat::Tsv, To::File { output, .. }) = (format, &mut self.to) {
+            return tsv::put(output, key, value, flags, expiry);
+        }
+        self.left_out.flags += u64::from(flags != 0);
+        self.left_out.spans += u64::from(expiry.span_s != 0);
+        let keeps_times = !self.options.bare && format != DumpFormat::TsvHex;
+        self.left_out.times += u64::from(!keeps_times && expiry.at != 0);
+        let stored = if keeps_times {
+            // The last second that it lives in, before that in which it dies.
+            let time = if expiry.at == 0 { NEVER } else { expiry.at - 1 };
+            Stored::mortal(time.min(NEVER), value)
+        } else {
+            Stored::raw(value)
+        };
+        match &mut self.to {
+            To::Snapshot(snapshot) => {
+                self.head.count += 1;
+                self.head.size += (key.len() + stored.len()) as u64;
+                snapshot.put(key, &stored);
+                if snapshot.is_due() { snapshot.write() } else { Ok(()) }
+            }
+            To::File { output, pending } => {
+                if format == DumpFormat::Kcss {
+                    dump::put_record(key, &stored, pending);
+                } else {
+                    put_hex(key, pending);
+                    pending.push(b'\t');
+                    put_hex(value, pending);
+                    pending.push(b'\n');
+                }
+                if pending.len() < PENDING {
+                    return Ok(());
+                }
+                output.write_all(pending)?;
+                pending.clear();
+                // A long value must not be paid for by all that follow.
+                pending.shrink_to(2 * PENDING);
+                Ok(())
+            }
+        }
+    }
+
+    /// The file is whole; returns how many records are in it.
+    pub(crate) fn finish(self) -> Result<u64, Failure> {
+        let Writer { path, to, options, head, written, left_out } = self;
+        let finish = || match to {
+            To::File { mut output, mut pending } => {
+                if options.format == DumpFormat::Kcss {
+                    dump::put_end(&mut pending);
+                }
+                output.write_all(&pending)?;
+                output.finish()
+            }
+            To::Snapshot(snapshot) => {
+                let mut output = snapshot.finish()?;
+                // Where nothing can be written twice, the head promises no records.
+                output.rewrite_head(&head.to_bytes())?;
+                output.finish()
+            }
+        };
+        finish().map_err(|error| named(&path, error))?;
+        left_out.tell();
+        Ok(written)
+    }
+}
+
+impl LeftOut {
+    fn tell(&self) {
+        for (count, what) in [
+            (self.flags, "had client flags, which this format does not keep"),
+            (self.times, "would expire, and do not in this file: it has no times"),
+            (
+                if self.times == 0 { self.spans } else { 0 },
+                "had a sliding expiry, and expire at a fixed time in this file",
+            ),
+        ] {
+            if count > 0 {
+                eprintln!("todana: {count} of the records {what}");
+            }
+        }
+    }
+}
+
+fn put_hex(bytes: &[u8], out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    for (index, &byte) in bytes.iter().enumerate() {
+        if index > 0 {
+            out.push(b' ');
+        }
+        out.extend([DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+}
+
+/// Now, as the logs of Kyoto Tycoon's count: milliseconds, and six digits for the changes within one.
+fn timestamp_now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX).saturating_mul(1_000_000)
+}

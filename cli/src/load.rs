@@ -1,0 +1,112 @@
+//! `todana load`: the records of a file into a server at work.
+
+use crate::Failure;
+use crate::data::now;
+use crate::formats::{Change, LoadOptions, Loaded, Objection, Tally, read};
+use std::path::Path;
+use todana_client::{Connection, Error, Outcome, needs_base64};
+
+/// Requests that are sent ahead of their replies.
+const AHEAD: usize = 512;
+/// Bytes that are gathered before they are sent.
+const SEND_BYTES: usize = 64 << 10;
+
+/// Stores the records of a file in a server, or does with it what a log tells.
+pub(crate) fn load(connection: &mut Connection, file: &Path, options: &LoadOptions) -> Result<(), Failure> {
+    let mut load = Load { connection, waiting: 0, takes_meta: None };
+    let mut tally = Tally::default();
+    // What stands before the place that cannot be read is loaded, and told of.
+    let read = read(file, options, &mut tally, &mut |change, tally| load.take(change, tally));
+    let settled = load.settle(&mut tally);
+    tally.tell(true);
+    read?;
+    settled?;
+    tally.outcome("the server")
+}
+
+struct Load<'a> {
+    connection: &'a mut Connection,
+    /// Requests whose outcome is due.
+    waiting: usize,
+    /// `None` until the first key that needs it.
+    takes_meta: Option<bool>,
+}
+
+impl Load<'_> {
+    fn take(&mut self, change: Change<'_>, tally: &mut Tally) -> Result<(), Objection> {
+        match change {
+            Change::Put(record) => self.put(&record, tally),
+            Change::Remove(key) => {
+                self.settle(tally)?;
+                match self.connection.delete(key) {
+                    Ok(outcome) => tally.removed += u64::from(outcome == Outcome::Done),
+                    Err(Error::Invalid(_)) => {
+                        return Err(Objection::ToRecord(
+                            "no request can carry the key that is removed".into(),
+                        ));
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+                Ok(())
+            }
+            Change::Clear => {
+                self.settle(tally)?;
+                self.connection.simple("flush_all")?;
+                tally.cleared += 1;
+                Ok(())
+            }
+        }
+    }
+
+    fn put(&mut self, record: &Loaded<'_>, tally: &mut Tally) -> Result<(), Objection> {
+        let &Loaded { key, value, flags, expiry } = record;
+        if expiry.at != 0 && expiry.at <= now() {
+            tally.skipped += 1;
+            return Ok(());
+        }
+        if needs_base64(key) {
+            if self.takes_meta.is_none() {
+                self.settle(tally)?;
+                self.takes_meta = Some(self.connection.takes_meta()?);
+            }
+            if self.takes_meta == Some(false) {
+                tally.refused += 1;
+                return Ok(());
+            }
+        }
+        let written = match expiry.span_s {
+            0 => {
+                let exptime = i32::try_from(expiry.at).unwrap_or(i32::MAX);
+                self.connection.write_any(key, value, flags, exptime)
+            }
+            span_s => self.connection.write_sliding(key, value, flags, span_s),
+        };
+        match written {
+            Ok(()) => {}
+            Err(Error::Invalid(_)) => {
+                let what = "the key is empty, or longer than a request can carry";
+                return Err(Objection::ToRecord(what.into()));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        self.waiting += 1;
+        if self.connection.unsent_len() >= SEND_BYTES || self.waiting >= AHEAD {
+            self.settle(tally)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what is written and takes the outcomes that are due.
+    fn settle(&mut self, tally: &mut Tally) -> Result<(), Failure> {
+        self.connection.flush()?;
+        while self.waiting > 0 {
+            match self.connection.read_outcome() {
+                Ok(Outcome::Done) => tally.loaded += 1,
+                Ok(_) | Err(Error::Refused(_)) => tally.refused += 1,
+                Err(error) => return Err(error.into()),
+            }
+            self.waiting -= 1;
+        }
+        Ok(())
+    }
+}

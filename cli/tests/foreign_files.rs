@@ -1,0 +1,357 @@
+//! Files of Kyoto Tycoon's and Kyoto Cabinet's: read, written, cut and damaged.
+//!
+//! `fixtures/kyoto` was made by ktserver 0.9.56 and kcpolymgr 1.2.76: japan=tokyo, mortal until the second 4000000000, and the empty
+//! key; in the log also a record that came and went, one that was dead when it came, and pk=pv in database 1, which has no times. With
+//! TODANA_KTSERVER naming a real ktserver what is written here is read by it, and the other way round.
+
+mod running;
+
+use running::{Folder, Server, expect, refused, run, text};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const RECORDS: &str = "\tempty\njapan\ttokyo\nmortal\tx\\ny\\\\z\\x01\t0\t4000000001\n";
+
+fn fixture(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kyoto");
+    folder.join(name).to_str().unwrap().to_string()
+}
+
+/// What a load says, and what is in the new database behind it.
+fn loaded(folder: &Folder, words: &[&str], code: i32) -> (String, String) {
+    let database = folder.path(&format!("{}.tree", fastrand::u64(..)));
+    let said = refused(&[&["load", "--db", &database], words].concat(), code);
+    let dumped = if Path::new(&database).exists() {
+        expect(&["dump", "-", "--db", &database], 0)
+    } else {
+        String::new()
+    };
+    (said, dumped)
+}
+
+#[test]
+fn files_of_the_real_programs_are_read_with_their_times() {
+    let folder = Folder::new();
+    for (name, stamp) in
+        [("plain.ktss", "01795319893316000000"), ("zlib.ktss", "01795319894656000000"), ("timed.kcss", "")]
+    {
+        let (said, dumped) = loaded(&folder, &[&fixture(name)], 0);
+        assert_eq!(dumped, RECORDS, "{name}");
+        let stamp = if stamp.is_empty() { String::new() } else { format!("as of the time stamp {stamp}\n") };
+        assert_eq!(said, format!("3 records loaded, 0 expired ones skipped\n{stamp}"));
+    }
+    for name in ["persistent.ktss", "bare.kcss"] {
+        assert_eq!(loaded(&folder, &["--bare", &fixture(name)], 0).1, "pk\tpv\n");
+        let (said, dumped) = loaded(&folder, &[&fixture(name)], 3);
+        assert!(said.contains("a value is too short for the time before it; --bare"), "{said}");
+        assert_eq!(dumped, "");
+    }
+}
+
+#[test]
+fn values_without_times_are_not_cut_in_silence() {
+    let folder = Folder::new();
+    let file = folder.path("text.kcss");
+    std::fs::write(&file, b"KCSS\n\0\0\x01\x0bksome value!\xff").unwrap();
+    let (said, dumped) = loaded(&folder, &[&file], 3);
+    assert!(said.contains("byte 6: no likely time stands before a value; --bare"), "{said}");
+    assert!(said.starts_with("0 records loaded"), "{said}");
+    assert_eq!(dumped, "");
+    assert_eq!(loaded(&folder, &["--bare", &file], 0).1, "k\tsome value!\n");
+    // The letters `some ` as a time.
+    assert_eq!(loaded(&folder, &["--timed", &file], 0).1, "k\tvalue!\t0\t495790679329\n");
+}
+
+#[test]
+fn what_is_written_is_what_the_real_programs_write() {
+    let folder = Folder::new();
+    let database = folder.path("from.tree");
+    expect(&["load", &fixture("plain.ktss"), "--db", &database], 0);
+    let dump = |words: &[&str]| {
+        let file = folder.path("out");
+        expect(&[&["dump", &file, "--db", &database], words].concat(), 0);
+        let bytes = std::fs::read(&file).unwrap();
+        (loaded(&folder, &[&[&*file], &words[2..]].concat(), 0).1, bytes)
+    };
+    // The same records, in the order of their keys.
+    let (japan, mortal, empty) = (
+        &b"\x05\x0ajapan\xff\xff\xff\xff\xfftokyo"[..],
+        &b"\x06\x0bmortal\0\xee\x6b\x28\0x\ny\\z\x01"[..],
+        &b"\0\x0a\xff\xff\xff\xff\xffempty"[..],
+    );
+    let of = |mark: &[u8]| [mark, empty, mark, japan, mark, mortal].concat();
+    let (again, bytes) = dump(&["--format", "kcss"]);
+    assert_eq!((again.as_str(), bytes), (RECORDS, [b"KCSS\n\0", &of(b"\0")[..], b"\xff"].concat()));
+    let (again, bytes) = dump(&["--format", "ktss"]);
+    assert_eq!(again, RECORDS);
+    assert_eq!(bytes[..10], *b"KTSS\n\0\0\0\0\0");
+    assert_eq!(bytes[18..34], [3u64.to_be_bytes(), 42u64.to_be_bytes()].concat());
+    assert_eq!(bytes[34..], of(b"\xcc"));
+    let (again, bytes) = dump(&["--format", "ktss-zlib"]);
+    assert_eq!((again.as_str(), &bytes[6..10]), (RECORDS, &b"\x87\x45\x45\x10"[..]));
+    assert_eq!(bytes[18..26], 3u64.to_be_bytes());
+    let without_times = RECORDS.replace("\t0\t4000000001", "");
+    let (again, _) = dump(&["--format", "kcss", "--bare"]);
+    assert_eq!(again, without_times);
+}
+
+#[test]
+fn what_a_format_does_not_keep_is_told() {
+    let folder = Folder::new();
+    folder.import("./x.tree", "a\t1\t7\t4000000000\nb\t2\t7\t4000000000~300\n");
+    let said = |words: &[&str]| folder.complaint(&[&["dump", "out", "--db", "./x.tree"], words].concat(), 0);
+    assert_eq!(
+        said(&["--format", "ktss"]),
+        "todana: 2 of the records had client flags, which this format does not keep\n\
+         todana: 1 of the records had a sliding expiry, and expire at a fixed time in this file\n2 records written\n"
+    );
+    assert!(said(&["--format", "tsv-hex"]).contains("2 of the records would expire, and do not"));
+    assert!(
+        folder
+            .complaint(&["dump", "-", "--bare", "--db", "./x.tree"], 2)
+            .contains("--bare is for ktss and kcss")
+    );
+}
+
+#[test]
+fn a_file_that_is_cut_anywhere_says_where_and_how_much_was_loaded() {
+    let folder = Folder::new();
+    let file = folder.path("cut");
+    let database = folder.path("cut.tree");
+    // Where the records of both begin.
+    for (name, starts) in [("plain.ktss", [34, 52, 72]), ("timed.kcss", [6, 24, 44])] {
+        let whole = std::fs::read(fixture(name)).unwrap();
+        for len in 6..whole.len() {
+            std::fs::write(&file, &whole[..len]).unwrap();
+            let said = refused(&["load", &file, "--db", &database], 3);
+            let last = whole.len() - usize::from(name == "timed.kcss");
+            let count = starts[1..].iter().chain([&last]).filter(|end| **end <= len).count();
+            let counted =
+                if count == 1 { "1 record loaded".into() } else { format!("{count} records loaded") };
+            assert!(said.starts_with(&counted), "{name} {len}: {said}");
+            let is_between = name == "plain.ktss" && starts.contains(&len);
+            let at = starts.iter().rev().find(|start| **start <= len).copied().unwrap_or(0);
+            let told = if is_between {
+                said.contains("its head promises 3")
+            } else if name == "plain.ktss" {
+                said.contains(&format!("offset {at}: it is cut"))
+            } else if count == 3 {
+                said.contains("it is cut")
+            } else {
+                said.contains(&format!("byte {at}: the file ends")) && said.contains("it is cut")
+            };
+            assert!(told, "{name} {len}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_claims_much_is_read_no_further_than_it_goes() {
+    let folder = Folder::new();
+    let file = folder.path("claims");
+    let head = [&b"KTSS\n\0\0\0\0\0"[..], &[0xFF; 24]].concat();
+    for (claim, said) in [
+        (&b"\xcc\x84\x80\x80\x80\x00\x00"[..], "offset 34: it is cut"),
+        (b"\xcc\xff\xff\xff\xff\x7f\x00", "offset 34: a record is too long"),
+        (b"\xcd\x01\x01", "offset 34: no record begins here"),
+    ] {
+        std::fs::write(&file, [&head, claim].concat()).unwrap();
+        let told = loaded(&folder, &[&file], 3).0;
+        assert!(told.contains(said), "{told}");
+    }
+    let mut packed = std::fs::read(fixture("zlib.ktss")).unwrap();
+    packed[34..38].copy_from_slice(&0x7FFF_FFFFu32.to_be_bytes());
+    std::fs::write(&file, &packed).unwrap();
+    let told = loaded(&folder, &[&file], 3).0;
+    assert!(told.contains("offset 34: it is cut"), "{told}");
+    packed[6..10].copy_from_slice(b"\x89\xf4\xe5\xc4");
+    std::fs::write(&file, &packed).unwrap();
+    let told = loaded(&folder, &[&file], 3).0;
+    assert!(told.contains("packed by lzo or lzma"), "{told}");
+}
+
+#[test]
+fn what_kyotos_tools_list_is_read_as_text_and_in_hexadecimal() {
+    let folder = Folder::new();
+    let file = folder.path("list");
+    std::fs::write(&file, "japan\ttokyo\nback\\slash\t\\n\n").unwrap();
+    let (said, dumped) = loaded(&folder, &["--format", "tsv-raw", &file], 0);
+    assert_eq!(
+        (&*said, &*dumped),
+        ("2 records loaded, 0 expired ones skipped\n", "back\\\\slash\t\\\\n\njapan\ttokyo\n")
+    );
+    std::fs::write(&file, "a\tb\tc\n").unwrap();
+    assert!(
+        loaded(&folder, &["--format", "tsv-raw", &file], 2)
+            .0
+            .contains("line 1: there are more than two columns")
+    );
+    let listed = "\t65 6D 70 74 79\t9223372036854775807\n6A 61 70 61 6E\t74 6F 6B 79 6F\t9223372036854775807\n\
+                  6D 6F 72 74 61 6C\t78 0A 79 5C 7A 01\t4000000000\n61\t62\t1000000000\n";
+    std::fs::write(&file, listed).unwrap();
+    let (said, dumped) = loaded(&folder, &["--format", "tsv-hex", &file], 0);
+    assert_eq!((&*said, &*dumped), ("3 records loaded, 1 expired ones skipped\n", RECORDS));
+    folder.import("./x.tree", "a\\tb\tx\n\t\n");
+    assert_eq!(
+        folder.expect(&["dump", "--format", "tsv-hex", "-", "--db", "./x.tree"], 0),
+        "\t\n61 09 62\t78\n"
+    );
+}
+
+#[test]
+fn an_update_log_is_listed_and_played_from_a_time_on() {
+    let folder = Folder::new();
+    let log = fixture("ulog");
+    let (said, dumped) = loaded(&folder, &[&log], 0);
+    assert_eq!(dumped, RECORDS);
+    let told =
+        "4 records loaded, 1 expired ones skipped, 1 removed\nas of the time stamp 01795319892384000000\n";
+    assert_eq!(said, told);
+    let listed = expect(&["log", &log, "--values", "whole"], 0);
+    assert_eq!(
+        listed.lines().next().unwrap(),
+        "1795319892299000000\t2026-11-22T03:58:12.299Z\t7\tput\tjapan\tdb=0 size=5\ttokyo"
+    );
+    assert_eq!(listed.lines().count(), 7, "{listed}");
+    for line in [
+        "\tput\tmortal\tdb=0 size=6 expiry=4000000001\tx\\ny\\\\z\\x01",
+        "\tremove\tgone\tdb=0\t",
+        "\tput\tpast\tdb=0 size=1 expiry=1000000001\t1",
+    ] {
+        assert!(listed.lines().any(|listed| listed.ends_with(line)), "{line}: {listed}");
+    }
+    // From the third change on, by the stamp of its line.
+    let third = listed.lines().nth(2).unwrap().split('\t').next().unwrap().to_string();
+    assert_eq!(expect(&["log", &log, "--from", &third], 0).lines().count(), 5);
+    assert_eq!(loaded(&folder, &[&log, "--since", &third], 0).1, "\tempty\n");
+    assert_eq!(loaded(&folder, &[&log, "--since", "2027-01-01T00:00:00Z"], 0).1, "");
+    assert_eq!(loaded(&folder, &[&log, "--bare", "--of-database", "1"], 0).1, "pk\tpv\n");
+    let segments = expect(&["log", &log, "--segments"], 0);
+    assert_eq!(segments, "0000000001.ulog\t233\t1795319892384000000\t2026-11-22T03:58:12.384Z\n");
+    assert!(refused(&["log", &log, "--follow"], 2).contains("--replicate"));
+}
+
+#[test]
+fn a_torn_tail_is_told_and_passed_and_a_cut_file_is_an_error() {
+    let folder = Folder::new();
+    let whole = std::fs::read(fixture("ulog/0000000001.ulog")).unwrap();
+    let log = folder.path("log");
+    std::fs::create_dir(&log).unwrap();
+    let file = format!("{log}/0000000001.ulog");
+    std::fs::write(&file, [&whole[..], &whole[17..40]].concat()).unwrap();
+    let (said, dumped) = loaded(&folder, &[&log], 0);
+    assert!(said.contains("byte 233: 23 bytes that were not finished are left out"), "{said}");
+    assert_eq!(dumped, RECORDS);
+    let output = run(&["log", &log]);
+    assert!(text(&output.stderr).contains("byte 233: 23 bytes"), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout).lines().count(), 7);
+    std::fs::write(&file, &whole[..200]).unwrap();
+    let (said, _) = loaded(&folder, &[&log], 3);
+    assert!(
+        said.starts_with("4 records loaded") && said.contains("byte 177: the file ends before"),
+        "{said}"
+    );
+    let nothing = folder.path("nothing");
+    std::fs::create_dir(&nothing).unwrap();
+    assert!(loaded(&folder, &[&nothing], 2).0.contains("there are no files NUMBER.ulog"));
+}
+
+#[test]
+fn a_server_takes_them_and_gives_them() {
+    let (server, folder) = (Server::start(&["mem:tree"]), Folder::new());
+    let output = server.run(&["load", &fixture("plain.ktss")]);
+    // memcached's protocol has no empty key.
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.starts_with("2 records loaded, 0 expired ones skipped, 1 refused\n"), "{said}");
+    assert!(said.contains("record 3: the key is empty"), "{said}");
+    assert_eq!(server.expect(&["get", "japan"], 0), "tokyo");
+    let file = folder.path("out.ktss");
+    server.expect(&["dump", &file, "--format", "ktss"], 0);
+    let dumped = loaded(&folder, &[&file], 0).1;
+    assert!(dumped.starts_with("japan\ttokyo\nmortal\tx\\ny\\\\z\\x01\t0\t"), "{dumped}");
+    let output = server.run(&["load", &fixture("ulog")]);
+    assert!(text(&output.stderr).contains("1 removed"), "{}", text(&output.stderr));
+}
+
+/// A real ktserver, if the environment names one.
+struct Real {
+    child: Child,
+    port: u16,
+}
+
+impl Real {
+    fn binary() -> Option<PathBuf> {
+        let binary = std::env::var_os("TODANA_KTSERVER").map(PathBuf::from);
+        if binary.is_none() {
+            eprintln!("skipped: TODANA_KTSERVER names no ktserver");
+        }
+        binary
+    }
+
+    fn start(binary: &Path, folder: &Folder, words: &[&str]) -> Real {
+        // It cannot choose one itself, and takes the upper half of all ports for negative.
+        let mut free = std::iter::repeat_with(|| fastrand::u16(20_000..32_000))
+            .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+        let port = free.next().unwrap();
+        let child = Command::new(binary)
+            .args(["-host", "127.0.0.1", "-port", &port.to_string(), "-log", &folder.path("log")])
+            .args(words)
+            .current_dir(folder.0.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        running::eventually("the real server listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        Real { child, port }
+    }
+
+    fn get(&self, path: &str) -> String {
+        use std::io::{Read, Write};
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nConnection: close\r\n\r\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split_once("\r\n\r\n").unwrap().1.to_string()
+    }
+
+    fn stop(mut self) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", "TERM", &id]).status().unwrap().success());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Real {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_real_ktserver_reads_what_is_written_and_writes_what_is_read() {
+    let Some(binary) = Real::binary() else { return };
+    let folder = Folder::new();
+    let lines: String = (0..20_000)
+        .map(|n| format!("key{n:05}\t{}{n}\t0\t{}\n", "v".repeat(n % 200), 4_000_000_000u64 + n as u64))
+        .collect();
+    folder.import("./from.tree", &lines);
+    for (format, packing) in [("ktss", &[][..]), ("ktss-zlib", &["-bgsc", "zlib"])] {
+        for name in ["bgs", "real.kct"] {
+            let _ = std::fs::remove_dir_all(folder.path(name));
+            let _ = std::fs::remove_file(folder.path(name));
+        }
+        std::fs::create_dir(folder.path("bgs")).unwrap();
+        let file = folder.path("bgs/00000000.ktss");
+        expect(&["dump", &file, "--format", format, "--db", &folder.path("from.tree")], 0);
+        let words = [&["-bgs", "bgs"], packing, &["real.kct"]].concat();
+        let server = Real::start(&binary, &folder, &words);
+        assert!(server.get("/rpc/status").contains("count\t20000\n"));
+        assert!(server.get("/rpc/get?key=key00007").contains("value\tvvvvvvv7\nxt\t4000000006\n"));
+        // It writes one when it ends.
+        std::fs::remove_file(&file).unwrap();
+        server.stop();
+        assert_eq!(loaded(&folder, &[&file], 0).1, lines, "{format}");
+    }
+}
