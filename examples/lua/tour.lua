@@ -15,7 +15,7 @@ function words(input, output)
   end
   output.place = kt.strstr("needle in hay", "hay")
   output.replaced = kt.strstr("a.b.c", ".", "%")
-  output.regex = kt.regex("2026-11-22", "(\\d+)-(\\d+)-(\\d+)", "$3.$2.$1")
+  output.regex = kt.regex("2026-11-22", "([0-9]+)-([0-9]+)-([0-9]+)", "$3.$2.$1")
   output.ends = tostring(kt.strfwm("todana", "to") and kt.strbwm("todana", "na"))
   output.distance = kt.levdist("kitten", "sitting") .. " " .. kt.levdist("é", "e") .. " " .. kt.levdist("é", "e", true)
   output.array = table.concat(kt.arrayload(kt.arraydump({ "a", 2, "" })), "|")

@@ -1,10 +1,12 @@
 //! Calls of a database about many records.
 
+use crate::arguments::{Most, elements, listed};
 use crate::database::{DatabaseObject, no_visitor};
-use crate::interpreter::{World, text};
+use crate::interpreter::World;
 use crate::source::Reach;
 use crate::trouble::{Done, Trouble};
 use crate::visitor::Visitor;
+use crate::words::regex;
 use mlua::{Lua, LuaString, Table, UserDataMethods, Value};
 use todana::{Iter, Records, Symbols};
 
@@ -14,8 +16,8 @@ const KEYS_AT_ONCE: usize = 1000;
 /// The keys in an array.
 fn keys(lua: &Lua, array: &Table) -> mlua::Result<Vec<Vec<u8>>> {
     let mut keys = Vec::new();
-    for value in array.sequence_values::<Value>() {
-        keys.extend(text(lua, value?)?);
+    for value in elements(array) {
+        keys.extend(listed(lua, value?)?);
     }
     Ok(keys)
 }
@@ -35,13 +37,12 @@ fn together<T>(
 fn find(
     world: &World,
     all: Iter<Reach>,
-    max: Option<i64>,
+    max: Most,
     matches: impl Fn(&[u8]) -> bool,
 ) -> mlua::Result<Done<Vec<Vec<u8>>>> {
-    let max = max.and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX);
     let (mut found, mut bytes) = (Vec::new(), 0);
     for (count, key) in all.keys().enumerate() {
-        if found.len() >= max {
+        if found.len() >= max.0 {
             break;
         }
         let key = match key {
@@ -51,7 +52,7 @@ fn find(
         if matches(&key) {
             bytes += key.len() + size_of::<Vec<u8>>();
             if bytes > world.options.memory_max {
-                return Err(mlua::Error::runtime("more keys match than fit into memory"));
+                return Err(mlua::Error::MemoryError("more keys match than fit into memory".into()));
             }
             found.push(key);
         }
@@ -78,7 +79,7 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
         let mut records = Vec::new();
         for pair in table.pairs::<Value, Value>() {
             let (key, value) = pair?;
-            records.extend(text(lua, key)?.zip(text(lua, value)?));
+            records.extend(listed(lua, key)?.zip(listed(lua, value)?));
         }
         let stored = this.attempt_calling(|reach| {
             let time = this.time(reach, said);
@@ -116,7 +117,7 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
                 Ok(bytes <= memory_max)
             })?;
             match done {
-                Ok(false) => Err(mlua::Error::runtime("these records do not fit into memory")),
+                Ok(false) => Err(mlua::Error::MemoryError("these records do not fit into memory".into())),
                 done => Ok(done),
             }
         });
@@ -133,7 +134,7 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
     methods.add_method("accept_bulk", |lua, this, (table, visitor, writable): Accept| {
         let visitor = Visitor::of(visitor)?.ok_or_else(|| no_visitor("accept_bulk"))?;
         let (keys, writes) = (keys(lua, &table)?, writable.unwrap_or(true));
-        visitor.tell("visit_before")?;
+        visitor.tell(&this.world, "visit_before")?;
         let done = this.attempt_calling(|reach| {
             let each = || {
                 for key in &keys {
@@ -145,34 +146,30 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
             };
             if writes { reach.atomically(&this.world, each) } else { each() }
         })?;
-        visitor.tell("visit_after")?;
+        visitor.tell(&this.world, "visit_after")?;
         Ok(done.is_some())
     });
-    methods.add_method("match_prefix", |lua, this, (prefix, max): (LuaString, Option<i64>)| {
+    methods.add_method("match_prefix", |lua, this, (prefix, max): (LuaString, Most)| {
         let found = this.attempt_calling(|reach| {
             let all = Iter::with_prefix(reach.clone(), &prefix.as_bytes());
             find(&this.world, all, max, |_| true)
         });
         array(lua, found?)
     });
-    methods.add_method("match_regex", |lua, this, (pattern, max): (LuaString, Option<i64>)| {
+    methods.add_method("match_regex", |lua, this, (pattern, max): (LuaString, Most)| {
         let found = this.attempt_calling(|reach| {
-            let pattern = pattern.to_string_lossy();
-            let Ok(regex) = regex::bytes::Regex::new(&pattern) else {
+            let Some(regex) = regex(&pattern.as_bytes()) else {
                 return Ok(Err(Trouble::COMPILATION));
             };
             find(&this.world, Iter::new(reach.clone()), max, |key| regex.is_match(key))
         });
         array(lua, found?)
     });
-    type Similar = (LuaString, Option<i64>, Option<bool>, Option<i64>);
+    type Similar = (LuaString, Most, Option<bool>, Most);
     methods.add_method("match_similar", |lua, this, (origin, range, utf, max): Similar| {
         let found = this.attempt(|reach| {
-            let range = range.filter(|&range| range >= 0).unwrap_or(1);
-            let range = usize::try_from(range).unwrap_or(usize::MAX);
             let symbols = if utf.unwrap_or(false) { Symbols::Characters } else { Symbols::Bytes };
-            let max = max.and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX);
-            Ok(Ok(reach.match_similar(&origin.as_bytes(), range, symbols, max)?))
+            Ok(Ok(reach.match_similar(&origin.as_bytes(), range.0, symbols, max.0)?))
         });
         array(lua, found.map(|found| found.into_iter().map(|(key, _)| key).collect()))
     });

@@ -2,12 +2,16 @@
 //!
 //! Where its record is gone it moves on to the next before anything is read or done there.
 
+use crate::arguments::Number;
 use crate::database::{DatabaseObject, no_visitor, pair};
 use crate::interpreter::World;
 use crate::source::Reach;
 use crate::trouble::{Done, Told, Trouble};
 use crate::visitor::{Seen, Visitor, time};
-use mlua::{AnyUserData, Lua, LuaString, MetaMethod, Table, UserData, UserDataMethods, Value};
+use mlua::{
+    AnyUserData, IntoLuaMulti, Lua, LuaString, MetaMethod, MultiValue, Table, UserData, UserDataMethods,
+    Value,
+};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use todana::kyoto::{NEVER, time_of};
@@ -144,12 +148,12 @@ fn string(lua: &Lua, bytes: Option<Vec<u8>>) -> mlua::Result<Option<LuaString>> 
     bytes.map(|bytes| lua.create_string(bytes)).transpose()
 }
 
-type Trio = (Option<LuaString>, Value, Value);
-
-fn trio(lua: &Lua, found: Option<(Vec<u8>, Vec<u8>, u64)>) -> mlua::Result<Trio> {
-    let (key, rest) = found.map_or((None, None), |(key, value, time)| (Some(key), Some((value, time))));
-    let (value, time) = pair(lua, rest)?;
-    Ok((string(lua, key)?, value, time))
+/// Key, value and time; one `nil` for no record.
+fn trio(lua: &Lua, found: Option<(Vec<u8>, Vec<u8>, u64)>) -> mlua::Result<MultiValue> {
+    let Some((key, value, time)) = found else { return Value::Nil.into_lua_multi(lua) };
+    let mut all = pair(lua, Some((value, time)))?;
+    all.push_front(Value::String(lua.create_string(key)?));
+    Ok(all)
 }
 
 impl UserData for CursorObject {
@@ -182,11 +186,11 @@ impl UserData for CursorObject {
         methods.add_method("get_value", |lua, this, steps: Option<bool>| {
             string(lua, this.look(steps.unwrap_or(false)).map(|(_, value, _)| value))
         });
-        type Set = (LuaString, Option<f64>, Option<bool>);
+        type Set = (LuaString, Number, Option<bool>);
         methods.add_method("set_value", |_, this, (value, said, steps): Set| {
             let stored = this.attempt(|cursor| {
                 let stored = each(cursor, |reach, key| {
-                    let time = time(said, reach.source().database().now().0);
+                    let time = time(said.0, reach.source().database().now().0);
                     Ok(reach.kyoto().replace(key, &value.as_bytes(), time)?.then_some(()))
                 })?;
                 if stored.is_some() && steps.unwrap_or(false) {
@@ -203,13 +207,15 @@ impl UserData for CursorObject {
             let visitor = Visitor::of(visitor)?.ok_or_else(|| no_visitor("accept"))?;
             this.accept(lua, &visitor, writable.unwrap_or(true), steps.unwrap_or(false))
         });
-        methods.add_meta_method(MetaMethod::Call, |lua, this, _: mlua::MultiValue| {
-            trio(lua, this.look(true)).map(|(key, value, _)| (key, value))
+        methods.add_meta_method(MetaMethod::Call, |lua, this, _: MultiValue| {
+            let mut all = trio(lua, this.look(true))?;
+            all.truncate(2);
+            Ok(all)
         });
         methods.add_meta_method(MetaMethod::ToString, |_, this, ()| {
             let cursor = this.cursor.lock();
-            let path = cursor.as_ref().map_or("(nil)".into(), |cursor| cursor.records().path());
-            let key = cursor.as_ref().and_then(Cursor::key);
+            let Some(cursor) = &*cursor else { return Ok("(disabled)".to_owned()) };
+            let (path, key) = (cursor.records().path(), cursor.key());
             let key = key.map_or("(nil)".into(), |key| String::from_utf8_lossy(key));
             Ok(format!("{path}: {key}"))
         });

@@ -1,17 +1,24 @@
 //! `DB`: a database, as scripts have it.
 
+use crate::arguments::{Number, Text};
 use crate::cursor::CursorObject;
 use crate::interpreter::{World, text};
 use crate::source::Reach;
 use crate::trouble::{Done, Told, Trouble};
 use crate::visitor::{Seen, Visitor, time};
-use crate::{bulk, map_reduce, whole};
-use mlua::{AnyUserData, IntoLua, Lua, LuaString, MetaMethod, Table, UserData, UserDataMethods, Value};
+use crate::{bulk, files, map_reduce, whole};
+use mlua::{
+    AnyUserData, IntoLua, IntoLuaMulti, Lua, LuaString, MetaMethod, MultiValue, Table, UserData,
+    UserDataMethods, Value,
+};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use todana::Records;
 use todana::kyoto::{NEVER, Origin};
 use todana::{Db, Name};
+
+/// What is opened where no name is given, as in the original.
+const DEFAULT: &str = ":";
 
 const CONSTANTS: [(&str, u32); 15] = [
     ("OREADER", 1),
@@ -34,26 +41,37 @@ const CONSTANTS: [(&str, u32); 15] = [
 /// A database, if one is open here.
 pub(crate) struct DatabaseObject {
     pub(crate) world: Arc<World>,
-    home: Mutex<Option<Reach>>,
-    /// It is the server's: scripts neither close it nor put another in its place.
-    is_given: bool,
+    home: Arc<Home>,
     pub(crate) trouble: Arc<Mutex<Trouble>>,
 }
+
+/// Where a database may be open, for all objects that share it.
+#[derive(Default)]
+struct Home {
+    reach: Mutex<Option<Reach>>,
+    /// It is the server's: scripts neither close it nor put another in its place.
+    is_given: bool,
+}
+
+/// What `new_ptr` gives: objects made from it share what one of them opens.
+struct Pointer(Arc<Home>);
+
+impl UserData for Pointer {}
 
 impl DatabaseObject {
     /// One of the server's.
     pub(crate) fn given(world: &Arc<World>, reach: Reach) -> DatabaseObject {
-        DatabaseObject { home: Mutex::new(Some(reach)), is_given: true, ..DatabaseObject::new(world) }
+        DatabaseObject::at(Arc::new(Home { reach: Mutex::new(Some(reach)), is_given: true }), world)
     }
 
     /// One of the script's own.
-    fn new(world: &Arc<World>) -> DatabaseObject {
+    fn at(home: Arc<Home>, world: &Arc<World>) -> DatabaseObject {
         let trouble = Arc::new(Mutex::new(Trouble::NONE));
-        DatabaseObject { world: Arc::clone(world), home: Mutex::default(), is_given: false, trouble }
+        DatabaseObject { world: Arc::clone(world), home, trouble }
     }
 
     pub(crate) fn reach(&self) -> Done<Reach> {
-        self.home.lock().clone().ok_or(Trouble::NOT_OPENED)
+        self.home.reach.lock().clone().ok_or(Trouble::NOT_OPENED)
     }
 
     /// The value, or none and the trouble for `error`.
@@ -79,18 +97,19 @@ impl DatabaseObject {
         Ok(self.told(done))
     }
 
-    fn open(&self, path: &str, mode: Option<u32>) -> Done<()> {
-        if self.is_given {
+    fn open(&self, path: Text, mode: Number) -> Done<()> {
+        let path = path.0.map_or_else(|| DEFAULT.to_owned(), |path| path.to_string_lossy());
+        if self.home.is_given {
             return Err(Trouble::FORBIDDEN);
         }
-        if self.home.lock().is_some() {
+        if self.home.reach.lock().is_some() {
             return Err(Trouble::new(2, "already opened"));
         }
-        let name = Name::parse(path).map_err(|_| Trouble::new(2, "unknown database type"))?;
+        let name = Name::parse(&path).map_err(|_| Trouble::new(2, "unknown database type"))?;
         if name.path.is_some() && !self.world.options.is_unsafe {
             return Err(Trouble::FORBIDDEN);
         }
-        let mode = mode.unwrap_or(6);
+        let mode = mode.0.map_or(6, |mode| mode as u32);
         let letters = match mode {
             mode if mode & 2 == 0 => "r",
             mode if mode & 8 != 0 => "wct",
@@ -101,18 +120,18 @@ impl DatabaseObject {
             Db::open(&format!("{path}#mode={letters}"))
         } else {
             let memory_max = self.world.options.memory_max as u64;
-            todana::DbOptions::default().memory_max(memory_max).open(path)
+            todana::DbOptions::default().memory_max(memory_max).open(&path)
         };
         let db = open.map_err(|error| Trouble::of(&error))?;
-        *self.home.lock() = Some(Reach::new(Arc::new(db), &self.world));
+        *self.home.reach.lock() = Some(Reach::new(Arc::new(db), &self.world));
         Ok(())
     }
 
     fn close(&self) -> Done<()> {
-        if self.is_given {
+        if self.home.is_given {
             return Err(Trouble::FORBIDDEN);
         }
-        let reach = self.home.lock().take().ok_or(Trouble::NOT_OPENED)?;
+        let reach = self.home.reach.lock().take().ok_or(Trouble::NOT_OPENED)?;
         if reach.is_in_transaction() {
             reach.end(false)?;
         }
@@ -136,11 +155,11 @@ impl DatabaseObject {
     }
 }
 
-/// A value and its time; nothing for no record.
-pub(crate) fn pair(lua: &Lua, found: Option<(Vec<u8>, u64)>) -> mlua::Result<(Value, Value)> {
+/// A value and its time; one `nil` for no record.
+pub(crate) fn pair(lua: &Lua, found: Option<(Vec<u8>, u64)>) -> mlua::Result<MultiValue> {
     match found {
-        Some((value, time)) => Ok((Value::String(lua.create_string(value)?), Value::Number(time as f64))),
-        None => Ok((Value::Nil, Value::Nil)),
+        Some((value, time)) => (lua.create_string(value)?, time as f64).into_lua_multi(lua),
+        None => Value::Nil.into_lua_multi(lua),
     }
 }
 
@@ -148,8 +167,8 @@ fn yes(is_it: bool, trouble: Trouble) -> Done<()> {
     if is_it { Ok(()) } else { Err(trouble) }
 }
 
-fn origin(said: Option<f64>) -> Origin<f64> {
-    match said {
+fn origin(said: &Number) -> Origin<f64> {
+    match said.0 {
         None => Origin::Number(0.0),
         Some(number) if number == f64::NEG_INFINITY => Origin::Try,
         Some(number) if number == f64::INFINITY => Origin::Set,
@@ -159,23 +178,23 @@ fn origin(said: Option<f64>) -> Origin<f64> {
 
 impl UserData for DatabaseObject {
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
-        type Pair = (LuaString, LuaString, Option<f64>);
+        type Pair = (LuaString, LuaString, Number);
         methods.add_method("error", |_, this, ()| Ok(Told::from(this.trouble.lock().clone())));
-        methods.add_method("open", |_, this, (path, mode): (String, Option<u32>)| {
-            Ok(this.told(this.open(&path, mode)).is_some())
+        methods.add_method("open", |_, this, (path, mode): (Text, Number)| {
+            Ok(this.told(this.open(path, mode)).is_some())
         });
         methods.add_method("close", |_, this, ()| Ok(this.told(this.close()).is_some()));
         methods.add_method("get", |lua, this, key: LuaString| pair(lua, this.get(&key)));
         methods.add_method("set", |_, this, (key, value, said): Pair| {
             let set = this.attempt(|reach| {
-                let time = this.time(reach, said);
+                let time = this.time(reach, said.0);
                 Ok(Ok(reach.kyoto().set(&key.as_bytes(), &value.as_bytes(), time)?))
             });
             Ok(set.is_some())
         });
         methods.add_method("add", |_, this, (key, value, said): Pair| {
             let added = this.attempt(|reach| {
-                let time = this.time(reach, said);
+                let time = this.time(reach, said.0);
                 let is_new = reach.kyoto().add(&key.as_bytes(), &value.as_bytes(), time)?;
                 Ok(yes(is_new, Trouble::DUPLICATION))
             });
@@ -183,7 +202,7 @@ impl UserData for DatabaseObject {
         });
         methods.add_method("replace", |_, this, (key, value, said): Pair| {
             let replaced = this.attempt(|reach| {
-                let time = this.time(reach, said);
+                let time = this.time(reach, said.0);
                 let was_there = reach.kyoto().replace(&key.as_bytes(), &value.as_bytes(), time)?;
                 Ok(yes(was_there, Trouble::NO_RECORD))
             });
@@ -191,38 +210,39 @@ impl UserData for DatabaseObject {
         });
         methods.add_method("append", |_, this, (key, value, said): Pair| {
             let appended = this.attempt(|reach| {
-                let time = this.time(reach, said);
+                let time = this.time(reach, said.0);
                 Ok(Ok(reach.kyoto().append(&key.as_bytes(), &value.as_bytes(), time)?))
             });
             Ok(appended.is_some())
         });
-        type Sum = (LuaString, Option<f64>, Option<f64>, Option<f64>);
+        type Sum = (LuaString, Number, Number, Number);
         methods.add_method("increment", |_, this, (key, delta, from, said): Sum| {
             let sum = this.attempt(|reach| {
-                let origin = match origin(from) {
+                let origin = match origin(&from) {
                     Origin::Number(number) => Origin::Number(number as i64),
                     Origin::Try => Origin::Try,
                     Origin::Set => Origin::Set,
                 };
-                let delta = delta.unwrap_or_default() as i64;
-                let sum = reach.kyoto().increment(&key.as_bytes(), delta, origin, this.time(reach, said))?;
+                let delta = delta.0.unwrap_or_default() as i64;
+                let sum =
+                    reach.kyoto().increment(&key.as_bytes(), delta, origin, this.time(reach, said.0))?;
                 Ok(sum.ok_or(Trouble::ILLOGICAL))
             });
             Ok(sum.map(|sum| sum as f64))
         });
         methods.add_method("increment_double", |_, this, (key, delta, from, said): Sum| {
             Ok(this.attempt(|reach| {
-                let (delta, time) = (delta.unwrap_or_default(), this.time(reach, said));
-                let sum = reach.kyoto().increment_double(&key.as_bytes(), delta, origin(from), time)?;
+                let (delta, time) = (delta.0.unwrap_or_default(), this.time(reach, said.0));
+                let sum = reach.kyoto().increment_double(&key.as_bytes(), delta, origin(&from), time)?;
                 Ok(sum.ok_or(Trouble::ILLOGICAL))
             }))
         });
-        type Swap = (LuaString, Option<LuaString>, Option<LuaString>, Option<f64>);
+        type Swap = (LuaString, Text, Text, Number);
         methods.add_method("cas", |_, this, (key, old, new, said): Swap| {
             let swapped = this.attempt(|reach| {
                 let (old, new) =
-                    (old.as_ref().map(LuaString::as_bytes), new.as_ref().map(LuaString::as_bytes));
-                let time = this.time(reach, said);
+                    (old.0.as_ref().map(LuaString::as_bytes), new.0.as_ref().map(LuaString::as_bytes));
+                let time = this.time(reach, said.0);
                 let is_equal =
                     reach.kyoto().compare_and_swap(&key.as_bytes(), old.as_deref(), new.as_deref(), time)?;
                 Ok(yes(is_equal, Trouble::CONFLICT))
@@ -266,7 +286,7 @@ impl UserData for DatabaseObject {
         );
         methods.add_method("iterate", |lua, this, (visitor, writable): (Value, Option<bool>)| {
             let visitor = Visitor::of(visitor)?.ok_or_else(|| no_visitor("iterate"))?;
-            visitor.tell("visit_before")?;
+            visitor.tell(&this.world, "visit_before")?;
             let done = this.attempt_calling(|reach| {
                 for record in todana::Iter::new(reach.clone()).records() {
                     let (key, record) = match record {
@@ -281,13 +301,13 @@ impl UserData for DatabaseObject {
                 }
                 Ok(Ok(()))
             })?;
-            visitor.tell("visit_after")?;
+            visitor.tell(&this.world, "visit_after")?;
             Ok(done.is_some())
         });
         // Its methods have been looked up before.
         methods.add_meta_method(MetaMethod::Index, |lua, this, key: Value| match text(lua, key)? {
-            Some(key) => pair(lua, this.get(&lua.create_string(key)?)).map(|(value, _)| value),
-            None => Ok(Value::Nil),
+            Some(key) => Ok(pair(lua, this.get(&lua.create_string(key)?))?.into_iter().next()),
+            None => Ok(None),
         });
         methods.add_meta_method(MetaMethod::NewIndex, |lua, this, (key, value): (LuaString, Value)| {
             let value = text(lua, value)?;
@@ -319,6 +339,7 @@ impl UserData for DatabaseObject {
             done
         });
         bulk::add_methods(methods);
+        files::add_methods(methods);
         whole::add_methods(methods);
         map_reduce::add_methods(methods);
     }
@@ -335,12 +356,26 @@ pub(crate) fn class(lua: &Lua, world: &Arc<World>) -> mlua::Result<Table> {
         class.set(name, number)?;
     }
     let of = Arc::clone(world);
-    class.set("new", lua.create_function(move |_, _: Value| Ok(DatabaseObject::new(&of)))?)?;
+    let new = move |_: &Lua, (_, pointer): (Value, Value)| {
+        let pointer = pointer.as_userdata().and_then(|pointer| pointer.borrow::<Pointer>().ok());
+        let home = pointer.map_or_else(Arc::default, |pointer| Arc::clone(&pointer.0));
+        Ok(DatabaseObject::at(home, &of))
+    };
+    class.set("new", lua.create_function(new)?)?;
+    class.set("new_ptr", lua.create_function(|_, _: Value| Ok(Pointer(Arc::default())))?)?;
+    // What is open there is closed once nobody has it any more.
+    let delete = |_: &Lua, (_, pointer): (Value, Value)| {
+        if let Some(pointer) = pointer.as_userdata().filter(|pointer| pointer.is::<Pointer>()) {
+            pointer.borrow::<Pointer>()?.0.reach.lock().take();
+        }
+        Ok(Value::Nil)
+    };
+    class.set("delete_ptr", lua.create_function(delete)?)?;
     let of = Arc::clone(world);
-    type Work = (Value, mlua::Function, String, Option<u32>);
+    type Work = (Value, mlua::Function, Text, Number);
     let process = move |lua: &Lua, (_, work, path, mode): Work| {
-        let object = DatabaseObject::new(&of);
-        if let Err(trouble) = object.open(&path, mode) {
+        let object = DatabaseObject::at(Arc::default(), &of);
+        if let Err(trouble) = object.open(path, mode) {
             return Told::from(trouble).into_lua(lua);
         }
         let object = lua.create_userdata(object)?;

@@ -8,7 +8,9 @@ use crate::{LoadError, Program, cursor, sandbox, trouble, visitor, words};
 use mlua::{Function, Lua, Table, Value};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -40,11 +42,14 @@ pub struct Options {
     pub memory_max: usize,
     /// Scripts get at files and programs: `os`, `io`, `package`, `dofile`, `loadfile`, and databases and snapshots by any path.
     pub is_unsafe: bool,
+    /// The folder in which `copy`, `dump_snapshot` and `load_snapshot` write and read; without it, and without `is_unsafe`, they are
+    /// refused. There, too, a file is replaced only if it is a snapshot.
+    pub files: Option<PathBuf>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { time_max: Duration::from_secs(5), memory_max: 64 << 20, is_unsafe: false }
+        Options { time_max: Duration::from_secs(5), memory_max: 64 << 20, is_unsafe: false, files: None }
     }
 }
 
@@ -73,6 +78,18 @@ impl World {
         let mut bases = self.bases.lock();
         bases.retain(|base| base.strong_count() > 0);
         bases.push(Arc::downgrade(base));
+    }
+
+    /// What a function of the script's has come to that the database calls. Where it has failed, `instead` counts, as in the original; but
+    /// time and memory are never overlooked.
+    pub(crate) fn overlook<T>(&self, outcome: mlua::Result<T>, instead: T) -> mlua::Result<T> {
+        match outcome {
+            Err(error) if self.deadline.check().is_ok() && !is_of_memory(&error) => {
+                tracing::warn!("a function that a database has called failed: {}", message(&error));
+                Ok(instead)
+            }
+            outcome => outcome,
+        }
     }
 
     fn abort_all(&self) {
@@ -204,6 +221,17 @@ fn code_of(lua: &Lua, value: Value) -> mlua::Result<u32> {
     Ok(if (0.0..1e9).contains(&number) { number as u32 } else { codes::INTERNAL })
 }
 
+/// Whether there was too little memory.
+fn is_of_memory(error: &mlua::Error) -> bool {
+    match error {
+        mlua::Error::MemoryError(_) => true,
+        mlua::Error::CallbackError { cause, .. } | mlua::Error::WithContext { cause, .. } => {
+            is_of_memory(cause)
+        }
+        _ => false,
+    }
+}
+
 /// What to say of an error of Lua's: its own words, without where they came by.
 pub(crate) fn message(error: &mlua::Error) -> String {
     match error {
@@ -211,7 +239,7 @@ pub(crate) fn message(error: &mlua::Error) -> String {
         mlua::Error::WithContext { cause, .. } => message(cause),
         mlua::Error::RuntimeError(text) => text.split("\nstack traceback:").next().unwrap_or_default().into(),
         mlua::Error::SyntaxError { message, .. } => message.clone(),
-        mlua::Error::MemoryError(_) => "not enough memory".into(),
+        mlua::Error::MemoryError(text) => text.clone(),
         other => other.to_string(),
     }
 }
@@ -236,7 +264,14 @@ fn vocabulary(lua: &Lua, world: &Arc<World>, reaches: &[Reach], thread: usize) -
     kyoto.set("DB", crate::database::class(lua, world)?)?;
     let all = lua.create_table()?;
     for reach in reaches {
-        all.push(DatabaseObject::given(world, reach.clone()))?;
+        let object = lua.create_userdata(DatabaseObject::given(world, reach.clone()))?;
+        // By name, too: of equal ones the last.
+        let name = reach.source().name();
+        let base = name.path.as_deref().and_then(|path| path.file_name()).map(OsStr::as_encoded_bytes);
+        for word in base.into_iter().chain([name.label().as_bytes()]) {
+            all.raw_set(lua.create_string(word)?, &object)?;
+        }
+        all.push(object)?;
     }
     kyoto.set("db", all.raw_get::<Value>(1)?)?;
     kyoto.set("dbs", all)?;

@@ -29,9 +29,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod bulk;
 mod cursor;
 mod database;
+mod files;
 mod interpreter;
 mod limits;
 mod map_reduce;

@@ -1,10 +1,11 @@
 //! Map and reduce with functions of the script's, in one thread: a machine has no more.
 
+use crate::arguments::Text;
 use crate::database::DatabaseObject;
 use crate::interpreter::World;
 use crate::source::Reach;
 use crate::trouble::{Done, Trouble};
-use mlua::{Function, Lua, LuaString, MultiValue, UserDataMethods, Value};
+use mlua::{Function, Lua, MultiValue, UserDataMethods, Value};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,11 +34,14 @@ impl Work {
         let emitted = Arc::new(Mutex::new(Emitted::default()));
         let emit = {
             let (emitted, memory_max) = (Arc::clone(&emitted), world.options.memory_max);
-            lua.create_function(move |_, (key, value): (LuaString, LuaString)| {
+            lua.create_function(move |_, (key, value): (Text, Text)| {
+                let (Some(key), Some(value)) = (key.0, value.0) else { return Ok(false) };
                 let mut emitted = emitted.lock();
                 emitted.bytes += key.as_bytes().len() + value.as_bytes().len() + OVERHEAD;
                 if emitted.bytes > memory_max {
-                    return Err(mlua::Error::runtime("what has been emitted does not fit into memory"));
+                    return Err(mlua::Error::MemoryError(
+                        "what has been emitted does not fit into memory".into(),
+                    ));
                 }
                 let values = emitted.values.entry(key.as_bytes().to_vec()).or_default();
                 values.push(value.as_bytes().to_vec());
@@ -52,7 +56,8 @@ impl Work {
                 Ok(record) => record,
                 Err(error) => return Ok(Err(Trouble::of(&error))),
             };
-            if !self.map.call((lua.create_string(key)?, lua.create_string(value)?, &emit))? {
+            let mapped = self.map.call((lua.create_string(key)?, lua.create_string(value)?, &emit));
+            if !world.overlook(mapped, false)? {
                 return Ok(Err(Trouble::CHECKER));
             }
         }
@@ -65,7 +70,7 @@ impl Work {
             let next = lua.create_function(move |lua, _: MultiValue| {
                 values.lock().next().map(|value| lua.create_string(value)).transpose()
             })?;
-            if !self.reduce.call((lua.create_string(key)?, next))? {
+            if !world.overlook(self.reduce.call((lua.create_string(key)?, next)), false)? {
                 return Ok(Err(Trouble::CHECKER));
             }
         }

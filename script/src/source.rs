@@ -27,6 +27,25 @@ pub trait Source: Records + Send + Sync {
 
     /// Removes all records.
     fn clear(&self) -> Result<()>;
+
+    /// What there is to tell of it, by the names that scripts read.
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let (status, tuning) = (self.database().status(), &self.name().tuning);
+        let capacity = |limit: Option<u64>| limit.map_or("-1".into(), |limit| limit.to_string());
+        vec![
+            ("count", status.records.to_string()),
+            ("size", status.committed_bytes.to_string()),
+            ("path", path(self.name())),
+            ("ktopts", if tuning.persistent { "2" } else { "0" }.into()),
+            ("ktcapcnt", capacity(tuning.records_max)),
+            ("ktcapsiz", capacity(tuning.bytes_max)),
+        ]
+    }
+}
+
+/// What it is called.
+fn path(name: &Name) -> String {
+    name.path.as_ref().map_or_else(|| name.label().to_owned(), |path| path.display().to_string())
 }
 
 impl Source for Db {
@@ -90,8 +109,7 @@ impl Reach {
 
     /// What it is called.
     pub(crate) fn path(&self) -> String {
-        let name = self.source().name();
-        name.path.as_ref().map_or_else(|| name.label().to_owned(), |path| path.display().to_string())
+        path(self.source().name())
     }
 
     fn with<T>(&self, run: impl FnOnce(&dyn Records) -> T) -> T {

@@ -1,6 +1,7 @@
 //! What went wrong in a database, as scripts see it.
 
-use mlua::{Lua, LuaString, MetaMethod, Table, UserData, UserDataMethods};
+use crate::arguments::{Number, Text};
+use mlua::{Lua, MetaMethod, Table, UserData, UserDataMethods, Value};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use todana_core::{Error, ErrorKind};
@@ -37,6 +38,7 @@ impl Trouble {
     pub(crate) const POSTPROCESSING: Trouble = Trouble::new(8, "postprocessing failed");
     pub(crate) const PROCESSING: Trouble = Trouble::new(8, "processing failed");
     pub(crate) const CHECKER: Trouble = Trouble::new(8, "checker failed");
+    pub(crate) const OPEN_FAILED: Trouble = Trouble::new(3, "open failed");
     pub(crate) const NOT_HERE: Trouble = Trouble::new(1, "not implemented");
     pub(crate) const NOT_OPENED: Trouble = Trouble::new(2, "not opened");
     pub(crate) const NO_TRANSACTION: Trouble = Trouble::new(2, "not in transaction");
@@ -78,9 +80,9 @@ impl UserData for Told {
         methods.add_method("code", |_, this, ()| Ok(this.0.lock().code));
         methods.add_method("name", |_, this, ()| Ok(this.0.lock().name()));
         methods.add_method("message", |_, this, ()| Ok(this.0.lock().text.to_string()));
-        methods.add_method("set", |_, this, (code, text): (u32, Option<LuaString>)| {
+        methods.add_method("set", |_, this, (code, text): (Number, Text)| {
             *this.0.lock() = made(code, text);
-            Ok(())
+            Ok(Value::Nil)
         });
         methods.add_meta_method(MetaMethod::ToString, |_, this, ()| {
             let trouble = this.0.lock();
@@ -89,9 +91,9 @@ impl UserData for Told {
     }
 }
 
-fn made(code: u32, text: Option<LuaString>) -> Trouble {
-    let text = text.map_or("error".into(), |text| text.to_string_lossy());
-    Trouble { code, text: text.into() }
+fn made(code: Number, text: Text) -> Trouble {
+    let text = text.0.map_or("error".into(), |text| text.to_string_lossy());
+    Trouble { code: code.0.unwrap_or_default() as u32, text: text.into() }
 }
 
 /// The class.
@@ -100,9 +102,7 @@ pub(crate) fn class(lua: &Lua) -> mlua::Result<Table> {
     for (code, word, _) in NAMES {
         class.set(word, code)?;
     }
-    let new = |_: &Lua, (_, code, text): (mlua::Value, Option<u32>, Option<LuaString>)| {
-        Ok(Told::from(code.map_or(Trouble::NONE, |code| made(code, text))))
-    };
+    let new = |_: &Lua, (_, code, text): (Value, Number, Text)| Ok(Told::from(made(code, text)));
     class.set("new", lua.create_function(new)?)?;
     Ok(class)
 }

@@ -72,15 +72,15 @@ impl Visitor {
     }
 
     /// Before many records, and after them.
-    pub(crate) fn tell(&self, method: &str) -> mlua::Result<()> {
+    pub(crate) fn tell(&self, world: &World, method: &str) -> mlua::Result<()> {
         let Some(object) = &self.object else { return Ok(()) };
         match object.get::<Option<Function>>(method)? {
-            Some(function) => function.call(object),
+            Some(function) => world.overlook(function.call(object), ()),
             None => Ok(()),
         }
     }
 
-    fn decide(&self, lua: &Lua, key: &[u8], seen: Option<&Seen>) -> mlua::Result<Decision> {
+    fn decide(&self, lua: &Lua, world: &World, key: &[u8], seen: Option<&Seen>) -> mlua::Result<Decision> {
         let Some(function) = (if seen.is_some() { &self.full } else { &self.empty }) else {
             return Ok(Decision::Keep);
         };
@@ -90,12 +90,15 @@ impl Visitor {
         if let Some(seen) = seen {
             arguments.push_back(Value::String(lua.create_string(&seen.value)?));
             arguments.push_back(Value::Number(time_of(seen.expiry).unwrap_or(NEVER) as f64));
+        } else if self.object.is_none() {
+            arguments.push_back(Value::Nil);
         }
-        let (value, time): (Value, Value) = function.call(arguments)?;
+        let outcome = function.call(arguments);
+        let (value, time): (Value, Value) = world.overlook(outcome, (Value::Nil, Value::Nil))?;
         Ok(match value {
             value if value == magic(REMOVE) => Decision::Remove,
             value => match text(lua, value)? {
-                Some(value) => Decision::Put(value, lua.coerce_number(time)?),
+                Some(value) => Decision::Put(value, lua.coerce_number(time).unwrap_or_default()),
                 None => Decision::Keep,
             },
         })
@@ -121,7 +124,7 @@ impl Visitor {
                     Err(error) => return Ok(Err(Trouble::of(&error))),
                 }
             }
-            let decision = self.decide(lua, key, seen.as_ref())?;
+            let decision = self.decide(lua, world, key, seen.as_ref())?;
             world.deadline.check()?;
             let new = match decision {
                 _ if !writes => return Ok(Ok(())),

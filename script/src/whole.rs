@@ -1,9 +1,11 @@
 //! Calls about a database as a whole: transactions, what it holds, its files, merges.
 
+use crate::arguments::elements;
 use crate::database::DatabaseObject;
+use crate::interpreter::World;
 use crate::source::Reach;
 use crate::trouble::{Done, Trouble};
-use mlua::{AnyUserData, Function, Lua, Table, UserDataMethods, Value};
+use mlua::{Function, Lua, Table, UserDataMethods, Value};
 use std::ops::ControlFlow;
 use todana::{Iter, OwnedRecord, Records, Update};
 
@@ -13,16 +15,19 @@ pub(crate) const MERGE_REPLACE: u32 = 2;
 pub(crate) const MERGE_APPEND: u32 = 3;
 
 /// Shows the database to a function or an object with a method `process`; nobody else takes part.
-fn process(lua: &Lua, reach: &Reach, processor: &Value) -> mlua::Result<bool> {
+fn process(lua: &Lua, world: &World, reach: &Reach, processor: &Value) -> mlua::Result<bool> {
     let status = reach.source().database().status();
     let path = lua.create_string(reach.path())?;
     let shown = (path, status.records as f64, status.committed_bytes as f64);
-    match processor {
-        Value::Nil => Ok(true),
+    let outcome = match processor {
         Value::Function(function) => function.call(shown),
-        Value::Table(object) => object.get::<Function>("process")?.call((object, shown.0, shown.1, shown.2)),
-        _ => Err(mlua::Error::runtime("neither a function nor a file processor was given")),
-    }
+        Value::Table(object) => match object.get::<Value>("process")? {
+            Value::Function(process) => process.call((object, shown.0, shown.1, shown.2)),
+            _ => Ok(false),
+        },
+        _ => Ok(true),
+    };
+    world.overlook(outcome, false)
 }
 
 fn clear(reach: &Reach) -> todana::Result<Done<()>> {
@@ -48,7 +53,7 @@ fn clear(reach: &Reach) -> todana::Result<Done<()>> {
 }
 
 /// Brings a record of another database in.
-fn bring(reach: &Reach, key: &[u8], record: &OwnedRecord, mode: u32) -> todana::Result<()> {
+pub(crate) fn bring(reach: &Reach, key: &[u8], record: &OwnedRecord, mode: u32) -> todana::Result<()> {
     reach.update(key, &mut |old| match (old, mode) {
         (Some(_), MERGE_ADD) | (None, MERGE_REPLACE) => Update::Keep,
         (Some(old), MERGE_APPEND) => Update::Value([old.value, &record.value].concat()),
@@ -71,7 +76,8 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
             }
             let outcome = work.call::<Value>(());
             // The function may have ended it itself.
-            let commits = matches!(outcome, Ok(Value::Boolean(true)));
+            let commits =
+                matches!(&outcome, Ok(value) if !matches!(value, Value::Nil | Value::Boolean(false)));
             let ended = if reach.is_in_transaction() { reach.end(commits) } else { Ok(()) };
             outcome.map(|_| ended)
         });
@@ -88,28 +94,15 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
     });
     methods.add_method("path", |_, this, ()| Ok(this.attempt(|reach| Ok(Ok(reach.path())))));
     methods.add_method("status", |lua, this, ()| {
-        let Some((reach, status)) = this.attempt(|reach| {
-            let status = reach.source().database().status();
-            Ok(Ok((reach.clone(), status)))
-        }) else {
-            return Ok(None);
-        };
-        let (table, tuning) = (lua.create_table()?, &reach.source().name().tuning);
-        let capacity = |limit: Option<u64>| limit.map_or("-1".into(), |limit| limit.to_string());
-        table.set("count", status.records.to_string())?;
-        table.set("size", status.committed_bytes.to_string())?;
-        table.set("path", reach.path())?;
-        table.set("ktopts", if tuning.persistent { "2" } else { "0" })?;
-        table.set("ktcapcnt", capacity(tuning.records_max))?;
-        table.set("ktcapsiz", capacity(tuning.bytes_max))?;
-        Ok(Some(table))
+        let facts = this.attempt(|reach| Ok(Ok(reach.source().facts())));
+        facts.map(|facts| lua.create_table_from(facts)).transpose()
     });
     methods.add_method("synchronize", |lua, this, (_, processor): (Value, Value)| {
         let done = this.attempt_calling(|reach| {
             if let Err(error) = reach.source().database().sync() {
                 return Ok(Err(Trouble::of(&error)));
             }
-            let is_fine = process(lua, reach, &processor)?;
+            let is_fine = process(lua, &this.world, reach, &processor)?;
             Ok(if is_fine { Ok(()) } else { Err(Trouble::POSTPROCESSING) })
         });
         Ok(done?.is_some())
@@ -117,7 +110,7 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
     methods.add_method("occupy", |lua, this, (writable, processor): (Option<bool>, Value)| {
         let done = this.attempt_calling(|reach| {
             let run = || {
-                let is_fine = process(lua, reach, &processor)?;
+                let is_fine = process(lua, &this.world, reach, &processor)?;
                 Ok(if is_fine { Ok(()) } else { Err(Trouble::PROCESSING) })
             };
             // Nobody else writes while a transaction is open.
@@ -127,8 +120,10 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
     });
     methods.add_method("merge", |_, this, (sources, mode): (Table, Option<u32>)| {
         let mut others = Vec::new();
-        for source in sources.sequence_values::<AnyUserData>() {
-            others.push(source?.borrow::<DatabaseObject>()?.reach());
+        for source in elements(&sources) {
+            if let Some(object) = source?.as_userdata().filter(|object| object.is::<DatabaseObject>()) {
+                others.push(object.borrow::<DatabaseObject>()?.reach());
+            }
         }
         let done = this.attempt_calling(|reach| {
             for other in others {
@@ -149,8 +144,4 @@ pub(crate) fn add_methods<M: UserDataMethods<DatabaseObject>>(methods: &mut M) {
         });
         Ok(done?.is_some())
     });
-    for method in ["copy", "dump_snapshot", "load_snapshot"] {
-        methods
-            .add_method(method, |_, this, _: String| Ok(this.told::<()>(Err(Trouble::NOT_HERE)).is_some()));
-    }
 }

@@ -49,6 +49,25 @@ fn echo_gives_back_what_it_was_given() {
 }
 
 #[test]
+fn a_snapshot_brings_back_what_was_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/lua/snapshot.lua");
+    let options = Options { files: Some(folder.path().to_owned()), ..Options::default() };
+    let db = Db::open("mem:hash").unwrap();
+    let program = Program::load(path).unwrap();
+    let mut interpreter = Interpreter::new(&program, vec![Arc::new(db.clone())], 0, &options).unwrap();
+    for keep in [&b"keep"[..], b"keepnow"] {
+        db.set(b"a", keep).unwrap();
+        assert_eq!(interpreter.call(keep, []).unwrap().code, codes::SUCCESS);
+        db.remove(b"a").unwrap();
+        assert_eq!(interpreter.call(b"restore", []).unwrap().code, codes::SUCCESS);
+        assert_eq!(db.get(b"a").unwrap().unwrap(), keep);
+    }
+    std::fs::remove_file(folder.path().join("records.kcss")).unwrap();
+    assert_eq!(interpreter.call(b"restore", []).unwrap().code, codes::INTERNAL);
+}
+
+#[test]
 fn counters_count() {
     on_each("counters.lua", |shop| {
         assert_eq!(shop.told("visit", &[("page", "/a")]), (0, "visits=1".into()));

@@ -121,6 +121,8 @@ pub struct Options {
     pub kyoto_commands: Option<PathBuf>,
     /// The program, in Lua, with the procedures that Kyoto Tycoon's clients call; `None`: none.
     pub kyoto_script: Option<PathBuf>,
+    /// The folder in which those procedures may write and read snapshots and copies of databases; `None`: nowhere.
+    pub kyoto_files: Option<PathBuf>,
     /// Web pages may send requests of Kyoto Tycoon's, whatever site they are of; false refuses what browsers mark as such.
     pub kyoto_pages_allowed: bool,
     /// Which changes are born here, and which master is followed.
@@ -232,6 +234,7 @@ impl Default for Options {
             read_only: false,
             kyoto_commands: None,
             kyoto_script: None,
+            kyoto_files: None,
             kyoto_pages_allowed: false,
             replication: Replication::default(),
             emulate_full: false,

@@ -80,3 +80,28 @@ fn the_binary_protocol_gives_bare_names_and_keeps_the_connection() {
     client.send(b"\xB4\0\0\0\0\0\0\0\x0B\0\0\0\0under_score");
     client.expect(b"\xB4\0\0\0\0");
 }
+
+#[test]
+fn a_script_knows_its_databases_by_name_and_kind() {
+    let text = "kt = __kyototycoon__
+        function tell(_, output)
+          local status = kt.dbs['%']:status()
+          output.kind = status.type .. ' ' .. status.realtype .. ' ' .. status.path .. ' ' .. status.count
+          output.dumped = tostring(kt.db:dump_snapshot('s'))
+          return 0
+        end";
+    let (server, folder) = scripted(text, "%");
+    let mut client = server.connect();
+    let told = "_dumped\tfalse\n_kind\t33 33 % 0\n";
+    assert_eq!(ask(&mut client, "play_script", "name\ttell\n"), (200, told.into()));
+    drop((server, client));
+    let path = Some(folder.path().join("script.lua"));
+    let files = Some(folder.path().to_owned());
+    let server = Running::start(Options { kyoto_script: path, kyoto_files: files, ..kyoto() });
+    let mut client = server.connect();
+    assert_eq!(ask(&mut client, "play_script", "name\ttell\n").0, 500, "there is no such database");
+    std::fs::write(folder.path().join("script.lua"), text.replace("'%'", "1")).unwrap();
+    (server.reload)();
+    assert!(ask(&mut client, "play_script", "name\ttell\n").1.starts_with("_dumped\ttrue\n"));
+    assert_eq!(std::fs::read(folder.path().join("s")).unwrap(), b"KCSS\n\0\xFF");
+}

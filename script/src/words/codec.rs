@@ -108,7 +108,9 @@ fn from_quote(text: &[u8]) -> Vec<u8> {
 fn all(world: &World, reader: impl Read) -> mlua::Result<Option<Vec<u8>>> {
     let (len_max, mut out) = (world.options.memory_max as u64, Vec::new());
     match reader.take(len_max + 1).read_to_end(&mut out) {
-        Ok(_) if out.len() as u64 > len_max => Err(mlua::Error::runtime("the text does not fit into memory")),
+        Ok(_) if out.len() as u64 > len_max => {
+            Err(mlua::Error::MemoryError("the text does not fit into memory".into()))
+        }
         Ok(_) => Ok(Some(out)),
         Err(_) => Ok(None),
     }

@@ -1,6 +1,6 @@
 //! Arrays and maps of text as bytes: `len:varnum ... bytes ...`, record by record.
 
-use crate::interpreter::text;
+use crate::arguments::{elements, listed};
 use mlua::{Lua, LuaString, Table, Value};
 
 fn put_number(number: usize, out: &mut Vec<u8>) {
@@ -32,8 +32,8 @@ fn take<'b>(bytes: &mut &'b [u8], len: usize) -> Option<&'b [u8]> {
 
 fn array_dump(lua: &Lua, array: Table) -> mlua::Result<LuaString> {
     let mut out = Vec::new();
-    for value in array.sequence_values::<Value>() {
-        if let Some(value) = text(lua, value?)? {
+    for value in elements(&array) {
+        if let Some(value) = listed(lua, value?)? {
             put_number(value.len(), &mut out);
             out.extend_from_slice(&value);
         }
@@ -56,7 +56,7 @@ fn map_dump(lua: &Lua, map: Table) -> mlua::Result<LuaString> {
     let mut out = Vec::new();
     for pair in map.pairs::<Value, Value>() {
         let (key, value) = pair?;
-        if let (Some(key), Some(value)) = (text(lua, key)?, text(lua, value)?) {
+        if let (Some(key), Some(value)) = (listed(lua, key)?, listed(lua, value)?) {
             put_number(key.len(), &mut out);
             put_number(value.len(), &mut out);
             out.extend_from_slice(&key);

@@ -1,6 +1,7 @@
 //! Hashes as the original has them: the lowest 48 bits, which a number of Lua's holds.
 
-use mlua::{Lua, LuaString, Table};
+use crate::arguments::Text;
+use mlua::{Lua, Table};
 
 const MASK: u64 = (1 << 48) - 1;
 const MURMUR_FACTOR: u64 = 0xc6a4_a793_5bd1_e995;
@@ -31,9 +32,9 @@ fn fnv(bytes: &[u8]) -> u64 {
 }
 
 pub(super) fn define(lua: &Lua, kyoto: &Table) -> mlua::Result<()> {
-    let murmur = |_: &Lua, text: LuaString| Ok((murmur(&text.as_bytes()) & MASK) as f64);
+    let murmur = |_: &Lua, text: Text| Ok(text.0.map(|text| (murmur(&text.as_bytes()) & MASK) as f64));
     kyoto.set("hash_murmur", lua.create_function(murmur)?)?;
-    let fnv = |_: &Lua, text: LuaString| Ok((fnv(&text.as_bytes()) & MASK) as f64);
+    let fnv = |_: &Lua, text: Text| Ok(text.0.map(|text| (fnv(&text.as_bytes()) & MASK) as f64));
     kyoto.set("hash_fnv", lua.create_function(fnv)?)
 }
 

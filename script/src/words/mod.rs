@@ -16,6 +16,9 @@ mod numbers;
 mod pack;
 mod text;
 
+pub(crate) use text::regex;
+
+use crate::arguments::{Number, Text};
 use crate::interpreter::World;
 use mlua::{Lua, LuaString, Table, Value};
 use std::sync::Arc;
@@ -31,8 +34,8 @@ pub(crate) fn define(lua: &Lua, world: &Arc<World>, kyoto: &Table) -> mlua::Resu
         |_: &Lua, ()| Ok(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64());
     kyoto.set("time", lua.create_function(time)?)?;
     let deadline = world.deadline.clone();
-    let sleep = move |_: &Lua, seconds: Option<f64>| {
-        match seconds.filter(|&seconds| seconds > 0.0) {
+    let sleep = move |_: &Lua, seconds: Number| {
+        match seconds.0.filter(|&seconds| seconds > 0.0) {
             Some(seconds) => {
                 let wanted = Duration::from_secs_f64(seconds.min(SLEEP_MAX_S));
                 std::thread::sleep(wanted.min(deadline.left()));
@@ -50,7 +53,8 @@ pub(crate) fn define(lua: &Lua, world: &Arc<World>, kyoto: &Table) -> mlua::Resu
     dump::define(lua, kyoto)
 }
 
-fn log(_: &Lua, (kind, message): (LuaString, LuaString)) -> mlua::Result<()> {
+fn log(_: &Lua, (kind, message): (LuaString, Text)) -> mlua::Result<()> {
+    let Some(message) = message.0 else { return Ok(()) };
     let message = message.to_string_lossy();
     match &*kind.as_bytes() {
         b"debug" => tracing::debug!("{message}"),

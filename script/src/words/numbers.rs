@@ -1,6 +1,7 @@
 //! Numbers in text, and bits.
 
 use super::bytes;
+use crate::arguments::Number;
 use mlua::{Lua, LuaString, Table, Value};
 
 /// The digits at the start, whatever follows.
@@ -45,9 +46,12 @@ fn real(text: &[u8]) -> (f64, &[u8]) {
     (signed(number.unwrap_or(0.0)), &rest[end..])
 }
 
-/// A number with one of the units K, M, G, T, P, E, by 1024 each; never past the range of 64 bits.
+/// A number, without an exponent, with one of the units K, M, G, T, P, E, by 1024 each; never past the range of 64 bits.
 fn measured(text: &[u8]) -> f64 {
-    let (number, rest) = real(text);
+    let text = text.trim_ascii_start();
+    let of_number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'+' | b'-');
+    let (number, rest) = text.split_at(text.iter().take_while(|byte| of_number(byte)).count());
+    let (number, _) = real(number);
     let power = match rest.trim_ascii_start().first().map(u8::to_ascii_lowercase) {
         Some(b'k') => 1,
         Some(b'm') => 2,
@@ -61,9 +65,9 @@ fn measured(text: &[u8]) -> f64 {
     (number * 1024f64.powi(power)) as i64 as f64
 }
 
-fn bit(_: &Lua, (mode, number, other): (LuaString, f64, Option<f64>)) -> mlua::Result<Value> {
+fn bit(_: &Lua, (mode, number, other): (LuaString, Number, Number)) -> mlua::Result<Value> {
     let word = |number: f64| number as i64 as u32;
-    let (one, other) = (word(number), word(other.unwrap_or_default()));
+    let (one, other) = (word(number.0.unwrap_or_default()), word(other.0.unwrap_or_default()));
     let result = match &*mode.as_bytes() {
         b"and" => one & other,
         b"or" => one | other,

@@ -1,6 +1,7 @@
 //! Numbers as bytes.
 
 use super::bytes;
+use crate::arguments::elements;
 use mlua::{Lua, LuaString, MultiValue, Table, Value};
 
 /// A letter of a format, and how often: `None` for all the rest.
@@ -59,6 +60,9 @@ fn put(letter: u8, number: f64, out: &mut Vec<u8>) {
     }
 }
 
+/// The letters that stand for numbers.
+const KNOWN: &[u8] = b"cCsSiIlLfdnNMw";
+
 /// The number at the start, which is cut off; `None` if there are too few bytes.
 fn take(letter: u8, bytes: &mut &[u8]) -> Option<f64> {
     fn first<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
@@ -102,11 +106,11 @@ fn pack(lua: &Lua, (format, values): (LuaString, MultiValue)) -> mlua::Result<Lu
     for value in values {
         match value {
             Value::Table(table) => {
-                for value in table.sequence_values::<Value>() {
-                    numbers.push(lua.coerce_number(value?)?.unwrap_or_default());
+                for value in elements(&table) {
+                    numbers.push(lua.coerce_number(value?).unwrap_or_default().unwrap_or_default());
                 }
             }
-            value => numbers.push(lua.coerce_number(value)?.unwrap_or_default()),
+            value => numbers.push(lua.coerce_number(value).unwrap_or_default().unwrap_or_default()),
         }
     }
     let (mut out, mut numbers) = (Vec::new(), numbers.into_iter());
@@ -119,9 +123,15 @@ fn pack(lua: &Lua, (format, values): (LuaString, MultiValue)) -> mlua::Result<Lu
 fn unpack(lua: &Lua, (format, packed): (LuaString, Value)) -> mlua::Result<Table> {
     let packed = bytes(lua, packed)?;
     let (numbers, mut rest) = (lua.create_table()?, packed.as_slice());
-    for Field { letter, times } in fields(&format.as_bytes()) {
+    'all: for Field { letter, times } in fields(&format.as_bytes()) {
         for _ in 0..times.unwrap_or(usize::MAX) {
-            let Some(number) = take(letter, &mut rest) else { break };
+            let Some(number) = take(letter, &mut rest) else {
+                // What a letter finds too little for is the end, unless it took what there was, or stands for nothing.
+                if times.is_some() && KNOWN.contains(&letter) {
+                    break 'all;
+                }
+                break;
+            };
             numbers.push(number)?;
         }
     }

@@ -1,15 +1,19 @@
 //! Pieces of text, patterns, distances.
 
+use crate::arguments::Text;
 use crate::interpreter::World;
 use mlua::{Lua, LuaString, Table, Value};
 use regex::bytes::{Regex, RegexBuilder};
 use std::sync::Arc;
+use todana::kyoto::translate;
 
 /// No pattern takes more memory than this.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
+/// None is longer.
+const PATTERN_LEN_MAX: usize = 64 << 10;
 
-fn split(lua: &Lua, (text, delimiters): (LuaString, Option<LuaString>)) -> mlua::Result<Table> {
-    let delimiters = delimiters.map_or(vec![0], |delimiters| delimiters.as_bytes().to_vec());
+fn split(lua: &Lua, (text, delimiters): (LuaString, Text)) -> mlua::Result<Table> {
+    let delimiters = delimiters.0.map_or(vec![0], |delimiters| delimiters.as_bytes().to_vec());
     let pieces = lua.create_table()?;
     for piece in text.as_bytes().split(|byte| delimiters.contains(byte)) {
         pieces.push(lua.create_string(piece)?)?;
@@ -24,7 +28,7 @@ fn place_of(text: &[u8], piece: &[u8]) -> Option<usize> {
 /// What has grown too long for a machine.
 fn check_len(world: &World, len: usize) -> mlua::Result<()> {
     if len > world.options.memory_max {
-        return Err(mlua::Error::runtime("the text does not fit into memory"));
+        return Err(mlua::Error::MemoryError("the text does not fit into memory".into()));
     }
     Ok(())
 }
@@ -41,9 +45,12 @@ fn replace(world: &World, text: &[u8], piece: &[u8], other: &[u8]) -> mlua::Resu
     Ok(out)
 }
 
-fn regex(pattern: &[u8]) -> Option<Regex> {
-    let pattern = std::str::from_utf8(pattern).ok()?;
-    RegexBuilder::new(pattern).unicode(false).size_limit(PATTERN_BYTES_MAX).build().ok()
+/// A pattern as clients write it for `match_regex`, too: extended POSIX. `None` for one that is none.
+pub(crate) fn regex(pattern: &[u8]) -> Option<Regex> {
+    if pattern.len() > PATTERN_LEN_MAX {
+        return None;
+    }
+    RegexBuilder::new(&translate(pattern)).size_limit(PATTERN_BYTES_MAX).build().ok()
 }
 
 /// Replaces what matches; `$1` to `$9` stand for groups and `$&` for all of it. A match of nothing is the last one.
@@ -65,6 +72,12 @@ fn replace_regex(world: &World, regex: &Regex, text: &[u8], other: &[u8]) -> mlu
                     out.extend_from_slice(group.map_or(b"", |group| group.as_bytes()));
                     rest = behind;
                 }
+                // It makes any other symbol stand for itself.
+                (b'$', [other, behind @ ..]) => {
+                    out.push(*other);
+                    rest = behind;
+                }
+                (b'$', []) => {}
                 _ => out.push(*symbol),
             }
         }
@@ -98,10 +111,10 @@ fn distance<T: PartialEq>(world: &World, one: &[T], other: &[T]) -> mlua::Result
 pub(super) fn define(lua: &Lua, world: &Arc<World>, kyoto: &Table) -> mlua::Result<()> {
     kyoto.set("split", lua.create_function(split)?)?;
     let of = Arc::clone(world);
-    type Replace = (LuaString, LuaString, Option<LuaString>);
+    type Replace = (LuaString, LuaString, Text);
     let strstr = move |lua: &Lua, (text, piece, other): Replace| {
         let (text, piece) = (text.as_bytes(), piece.as_bytes());
-        match other {
+        match other.0 {
             None => Ok(Value::Number(place_of(&text, &piece).map_or(0, |at| at + 1) as f64)),
             Some(other) => {
                 let text = replace(&of, &text, &piece, &other.as_bytes())?;
@@ -119,10 +132,11 @@ pub(super) fn define(lua: &Lua, world: &Arc<World>, kyoto: &Table) -> mlua::Resu
     let of = Arc::clone(world);
     let match_or_replace = move |lua: &Lua, (text, pattern, other): Replace| {
         let regex = regex(&pattern.as_bytes());
-        match (regex, other) {
+        match (regex, other.0) {
             (None, None) => Ok(Value::Boolean(false)),
-            // A pattern that is none matches nothing.
+            // A pattern that is none, or empty, replaces nothing.
             (None, Some(_)) => Ok(Value::String(text)),
+            (Some(_), Some(_)) if pattern.as_bytes().is_empty() => Ok(Value::String(text)),
             (Some(regex), None) => Ok(Value::Boolean(regex.is_match(&text.as_bytes()))),
             (Some(regex), Some(other)) => {
                 let text = replace_regex(&of, &regex, &text.as_bytes(), &other.as_bytes())?;

@@ -28,7 +28,6 @@ mod counters;
 mod cursors;
 mod errands;
 mod executor;
-mod pattern;
 mod plugin;
 mod procedures;
 mod reach;

@@ -78,6 +78,10 @@ impl Source for Reach {
         }
         self.served().database.clear(Reach::lane(self))
     }
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        super::report::facts(self).into()
+    }
 }
 
 const FAILED: &str = "the scripting procedure failed";
@@ -98,7 +102,8 @@ impl Scope {
             };
             let reach = |reach: &Reach| Arc::new(reach.clone()) as Arc<dyn Source>;
             let databases = self.reaches().iter().map(reach).collect();
-            let loaded = Interpreter::new(&program, databases, self.worker, &Options::default());
+            let options = Options { files: self.shared.options.kyoto_files.clone(), ..Options::default() };
+            let loaded = Interpreter::new(&program, databases, self.worker, &options);
             let loaded = loaded.inspect_err(|error| tracing::error!("the script cannot be run: {error}"));
             *machine = Some((readings, loaded.ok()));
         }

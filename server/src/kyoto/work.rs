@@ -2,11 +2,11 @@
 
 use super::command;
 use super::executor::{Answer, Scope, failure};
-use super::pattern::translate;
 use super::procedures::NO_PERMISSION;
 use crate::databases::Served;
 use crate::shared::Shared;
 use std::ops::{Bound, ControlFlow};
+use todana::kyoto::translate;
 use todana::{Heading, Records, Symbols};
 use todana_core::{Command, Error, ErrorKind, Place, Record, Reply, Result as Outcome, SweepAim, Visitor};
 use todana_protocol::kyoto::{self, Call, Failure, Procedure, Status, Trouble};

@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! number   sums of 8 and of 16 bytes
+//! pattern  regular expressions of POSIX
 //! ```
 //!
 //! A time is the last second in which a record lives, since 1970, as Kyoto Tycoon counts; [`NEVER`] is its greatest.
 //! Every write gives a record a new one.
 
 mod number;
+mod pattern;
 
 pub use number::Fixed;
+pub use pattern::translate;
 
 use crate::records::replies::store;
 use crate::{Records, Ttl};

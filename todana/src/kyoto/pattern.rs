@@ -6,8 +6,14 @@ const CLASSES: [&str; 12] = [
     "xdigit",
 ];
 
-/// The same pattern in the crate's words. What is wrong with it stays wrong.
-pub(super) fn translate(pattern: &[u8]) -> String {
+/// A pattern as Kyoto Tycoon's users write it, extended POSIX, in the words of the crate `regex`, for its `bytes::Regex`. What is wrong with
+/// it stays wrong.
+///
+/// ```
+/// let regex = regex::bytes::Regex::new(&todana::kyoto::translate(b"[[:digit:]]+$")).unwrap();
+/// assert!(regex.is_match(b"user:17"));
+/// ```
+pub fn translate(pattern: &[u8]) -> String {
     // Any byte matches a dot, and what is no ASCII counts byte by byte, as where no locale is set.
     let mut text = String::from("(?s-u)");
     let mut rest = pattern;

@@ -1,0 +1,168 @@
+//! Snapshots and copies: what they hold, and what a script gets at with them.
+
+use std::path::Path;
+use std::sync::Arc;
+use todana::kyoto::Kyoto;
+use todana::{Db, Records};
+use todana_script::{Interpreter, Options, Outcome, Program};
+
+/// Runs the body of a procedure on databases, with a folder for its files.
+fn run(databases: &[&Db], options: &Options, text: &str) -> Outcome {
+    let text = format!(
+        "kt = __kyototycoon__ db = kt.db
+        function e(db) local e = db:error() return e:code() .. ' ' .. e:message() end
+        function go(input, output) {text} return 0 end"
+    );
+    let program = Program::new("test.lua", text.as_bytes()).unwrap();
+    let databases = databases.iter().map(|db| Arc::new((*db).clone()) as Arc<dyn todana_script::Source>);
+    let outcome =
+        Interpreter::new(&program, databases.collect(), 0, options).unwrap().call(b"go", []).unwrap();
+    assert_eq!(outcome.error, None);
+    outcome
+}
+
+fn told(outcome: &Outcome, name: &str) -> String {
+    String::from_utf8(outcome.output[name.as_bytes()].clone()).unwrap()
+}
+
+fn within(folder: &Path) -> Options {
+    Options { files: Some(folder.to_owned()), ..Options::default() }
+}
+
+#[test]
+fn a_snapshot_is_a_dump_of_kyoto_cabinets_and_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["mem:hash", "mem:tree"] {
+        let db = Db::open(name).unwrap();
+        let outcome = run(
+            &[&db],
+            &within(folder.path()),
+            "db:set('japan', 'tokyo')
+            output.dumped = tostring(db:dump_snapshot('s'))
+            db:set('japan', 'kyoto') db:set('k2', 'v', -2000000000) db:clear() db:set('other', 'stays')
+            output.loaded = tostring(db:load_snapshot('s'))
+            output.all = db:get('japan') .. db:get('other') .. db:count()",
+        );
+        assert_eq!((&*told(&outcome, "dumped"), &*told(&outcome, "loaded")), ("true", "true"));
+        assert_eq!(told(&outcome, "all"), "tokyostays2");
+        let dump = b"KCSS\n\0\0\x05\x0Ajapan\xFF\xFF\xFF\xFF\xFFtokyo\xFF";
+        assert_eq!(std::fs::read(folder.path().join("s")).unwrap(), dump);
+    }
+}
+
+#[test]
+fn a_snapshot_keeps_times_unless_the_database_has_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mortal, persistent) = (Db::open("%").unwrap(), Db::open("%#ktopts=p").unwrap());
+    run(
+        &[&mortal, &persistent],
+        &within(folder.path()),
+        "for number, db in ipairs(kt.dbs) do
+          db:set('k', 'v', -2000000000) db:dump_snapshot(number) db:clear() db:load_snapshot(number)
+        end",
+    );
+    let mut time = None;
+    assert!(Kyoto::new(&mortal, false).view(b"k", &mut |_, at| time = at).unwrap());
+    assert_eq!(time, Some(2_000_000_000));
+    assert_eq!(std::fs::read(folder.path().join("2")).unwrap(), b"KCSS\n\0\0\x01\x01kv\xFF");
+    assert_eq!(persistent.get(b"k").unwrap().unwrap(), b"v");
+}
+
+#[test]
+fn a_script_gets_at_nothing_outside_of_its_folder() {
+    let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let away = outside.path().join("s");
+    std::fs::write(&away, b"KCSS\n\0\xFF").unwrap();
+    std::os::unix::fs::symlink(&away, folder.path().join("link")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), folder.path().join("door")).unwrap();
+    std::fs::write(folder.path().join("script.lua"), b"-- not a dump").unwrap();
+    std::fs::create_dir(folder.path().join("in")).unwrap();
+    let db = Db::open("mem:hash").unwrap();
+    db.set(b"a", b"1").unwrap();
+    for path in
+        ["../s", "in/../../s", "link", "door/s", "door/new", &away.display().to_string(), "/s", ".", ".."]
+    {
+        let text = format!(
+            "for _, what in ipairs {{ 'dump_snapshot', 'load_snapshot' }} do
+              output[what] = tostring(db[what](db, [[{path}]])) .. ' ' .. e(db)
+            end"
+        );
+        let outcome = run(&[&db], &within(folder.path()), &text);
+        for what in ["dump_snapshot", "load_snapshot"] {
+            assert_eq!(told(&outcome, what), "false 4 permission denied", "{what} {path}");
+        }
+    }
+    assert_eq!(std::fs::read(&away).unwrap(), b"KCSS\n\0\xFF");
+    assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
+    // What is there and is no dump stays, too.
+    let outcome = run(&[&db], &within(folder.path()), "output.is = tostring(db:dump_snapshot('script.lua'))");
+    assert_eq!(told(&outcome, "is"), "false");
+    assert_eq!(std::fs::read(folder.path().join("script.lua")).unwrap(), b"-- not a dump");
+    let outcome = run(
+        &[&db],
+        &within(folder.path()),
+        "output.is = tostring(db:dump_snapshot('in/s') and db:load_snapshot('./in/s'))",
+    );
+    assert_eq!(told(&outcome, "is"), "true");
+    // Without a folder there is nothing at all.
+    let outcome =
+        run(&[&db], &Options::default(), "output.is = tostring(db:dump_snapshot('s')) .. ' ' .. e(db)");
+    assert_eq!(told(&outcome, "is"), "false 4 permission denied");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 4, "no draft stays");
+}
+
+#[test]
+fn what_is_no_snapshot_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Db::open("mem:hash").unwrap();
+    let cases: [(&str, &[u8], &str); 5] = [
+        ("junk", b"junkjunk", "2 invalid magic data of input stream"),
+        ("empty", b"", "9 stream input error"),
+        ("cut", b"KCSS\n\0\0\x05\x0Ajapan", "9 stream input error"),
+        ("long", b"KCSS\n\0\0\x05\xAF\xFF\xFF\x7Fjapan", ""),
+        ("short", b"KCSS\n\0\0\x01\x02kvv\xFF", "5 a record without its time"),
+    ];
+    for (name, bytes, trouble) in cases {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+        let text = format!(
+            "output.fine = tostring(select(2, pcall(db.load_snapshot, db, '{name}'))) output.e = e(db)"
+        );
+        let outcome = run(&[&db], &within(folder.path()), &text);
+        if trouble.is_empty() {
+            assert!(told(&outcome, "fine").contains("does not fit into memory"), "{outcome:?}");
+        } else {
+            assert_eq!((&*told(&outcome, "fine"), &*told(&outcome, "e")), ("false", trouble), "{name}");
+        }
+    }
+    for what in ["dump_snapshot", "load_snapshot"] {
+        let text = format!("output.is = tostring(db:{what}('nowhere/s')) .. ' ' .. e(db)");
+        assert_eq!(told(&run(&[&db], &within(folder.path()), &text), "is"), "false 3 open failed");
+    }
+    assert_eq!(db.count(), 0);
+}
+
+#[test]
+fn a_copy_is_a_database_in_files_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    for suffix in ["hash", "kct"] {
+        let path = folder.path().join(format!("own.{suffix}"));
+        let db = Db::open(path.to_str().unwrap()).unwrap();
+        db.set(b"a", b"1").unwrap();
+        let text = format!(
+            "output.first = tostring(db:copy('copy.{suffix}'))
+            output.again = tostring(db:copy('copy.{suffix}')) .. ' ' .. e(db)
+            output.odd = tostring(db:copy('copy')) .. ' ' .. e(db)"
+        );
+        let outcome = run(&[&db], &within(folder.path()), &text);
+        assert_eq!(told(&outcome, "first"), "true");
+        assert_eq!(told(&outcome, "again"), "false 8 postprocessing failed");
+        assert_eq!(told(&outcome, "odd"), "false 2 unknown database type");
+        let copy = Db::open(folder.path().join(format!("copy.{suffix}")).to_str().unwrap()).unwrap();
+        assert_eq!((copy.count(), copy.get(b"a").unwrap()), (1, Some(b"1".to_vec())));
+    }
+    // As in the original.
+    let db = Db::open("mem:hash").unwrap();
+    let outcome =
+        run(&[&db], &within(folder.path()), "output.is = tostring(db:copy('c.hash')) .. ' ' .. e(db)");
+    assert_eq!(told(&outcome, "is"), "false 8 postprocessing failed");
+}

@@ -1,0 +1,151 @@
+//! Words with arguments of all kinds: what they come to was compared with Kyoto Tycoon 0.9.56, called with the same.
+
+use std::sync::Arc;
+use todana::Db;
+use todana_script::{Interpreter, Options, Program};
+
+/// What the expressions come to, as text.
+fn told(expressions: &[(&str, &str)]) {
+    let text = r#"kt = __kyototycoon__ db = kt.db
+        local function show(value)
+          if type(value) == "string" then return (("%q"):format(value):gsub("[^\32-\126]", function(c) return ("\\%d"):format(c:byte()) end)) end
+          if type(value) ~= "table" then return tostring(value) end
+          local out, len = {}, table.maxn(value)
+          for place = 1, len do out[place] = show(value[place]) end
+          return "{" .. table.concat(out, ",") .. "}"
+        end
+        local function all(...)
+          local out = {}
+          for place = 1, select('#', ...) do out[place] = show((select(place, ...))) end
+          return table.concat(out, " ")
+        end
+        function e(of) local e = (of or db):error() return e:code() .. ":" .. e:message() end
+        function go(input, output) db:clear() output.is = all(assert(loadstring("return " .. input.text))()) return 0 end"#;
+    let program = Program::new("test.lua", text.as_bytes()).unwrap();
+    let databases: Vec<Arc<dyn todana_script::Source>> =
+        vec![Arc::new(Db::open("*").unwrap()), Arc::new(Db::open("two=%").unwrap())];
+    let mut interpreter = Interpreter::new(&program, databases, 0, &Options::default()).unwrap();
+    for (expression, expected) in expressions {
+        let outcome = interpreter.call(b"go", [(&b"text"[..], expression.as_bytes())]).unwrap();
+        assert_eq!(outcome.error, None, "{expression}");
+        assert_eq!(String::from_utf8_lossy(&outcome.output[&b"is"[..]]), *expected, "{expression}");
+    }
+}
+
+#[test]
+fn what_is_of_another_type_is_as_if_it_were_not_there() {
+    told(&[
+        (r#"db:set("k", "v", "x"), (db:get("k"))"#, r#"true "v""#),
+        (r#"db:increment("k", "x"), db:increment("k", {}), db:increment("k", 5, "try")"#, "0 0 5"),
+        (r#"db:cas("k", true, "a"), (db:get("k"))"#, r#"true "a""#),
+        (r#"#db:match_prefix("", "x"), db:synchronize(true, "x"), db:occupy(true, 5)"#, "0 true true"),
+        (r#"db:synchronize(true, {}), e()"#, r#"false "8:postprocessing failed""#),
+        (r#"db:merge({ "x" })"#, "true"),
+        (r#"kt.bit("and", "x", 1), kt.bit("or", 1, nil), kt.sleep("x")"#, "0 1"),
+        (r#"kt.strstr("a", "a", true), kt.regex("a", "a", {}), kt.split("a", true)"#, r#"1 true {"a"}"#),
+        (r#"kt.hash_fnv(nil), kt.log("info", nil)"#, "nil"),
+        (
+            r#"kt.Error:new(-1, 5):message(), kt.Error:new():message(), tostring(kt.Error:new("x", "m"))"#,
+            r#""5" "error" "success: m""#,
+        ),
+    ]);
+}
+
+#[test]
+fn no_record_is_one_nil() {
+    told(&[
+        (r#"db:get("none")"#, "nil"),
+        (r#"db:seize("none")"#, "nil"),
+        (r#"db:cursor():get()"#, "nil"),
+        (r#"db:cursor():seize()"#, "nil"),
+        (r#"db:pairs()()"#, "nil"),
+        (r#"db.none"#, "nil"),
+    ]);
+}
+
+#[test]
+fn a_function_that_fails_within_a_call_changes_nothing_and_is_overlooked() {
+    told(&[
+        (
+            r#"db:set("k", "v"), db:accept("k", function() error("oops") end), (db:get("k"))"#,
+            r#"true true "v""#,
+        ),
+        (r#"db:set("k", "v"), db:iterate(function() error("oops") end), (db:get("k"))"#, r#"true true "v""#),
+        (r#"db:accept_bulk({ "k" }, function() error("oops") end), db:count()"#, "true 0"),
+        (r#"db:synchronize(true, function() error("oops") end), e()"#, r#"false "8:postprocessing failed""#),
+        (r#"db:occupy(true, function() error("oops") end), e()"#, r#"false "8:processing failed""#),
+        (
+            r#"db:set("k", "v"), db:mapreduce(function() error("oops") end, print), e()"#,
+            r#"true false "8:checker failed""#,
+        ),
+        (
+            r#"db:set("k", "v"), db:mapreduce(function(k, v, emit) return emit() end, print), e()"#,
+            r#"true false "8:checker failed""#,
+        ),
+        // But not a function that is called for itself.
+        (r#"(pcall(db.transaction, db, function() error("oops") end))"#, "false"),
+    ]);
+}
+
+#[test]
+fn numbers_in_tables_have_six_digits() {
+    told(&[
+        (r#"kt.arraydump({ 1, 2.5, "x" })"#, r#""\11\82.500000\1x""#),
+        (r#"kt.arraydump({ "a", nil, "b" })"#, r#""\1a\1b""#),
+        (r#"db:set_bulk({ [2.5] = "y" }), (db:get("2.500000"))"#, r#"1 "y""#),
+        (r#"kt.pack("C*", { 1, nil, 2 })"#, r#""\1\000\2""#),
+    ]);
+}
+
+#[test]
+fn patterns_are_posixs_and_a_dollar_escapes() {
+    told(&[
+        (
+            r#"kt.regex("5", "\\d"), kt.regex("a\nb", "a.b"), kt.regex("a&&b", "[a&&b]+$"), kt.regex("\\", "[\\]")"#,
+            "false true true true",
+        ),
+        (
+            r#"kt.regex("abc", "(b)", "$$1"), kt.regex("abc", "(b)", "$"), kt.regex("abc", "b", "$x")"#,
+            r#""a$1c" "ac" "axc""#,
+        ),
+        (r#"kt.regex("abc", "", "Y"), kt.regex("abc", "$", "Y")"#, r#""abc" "abcY""#),
+        (r#"db:set("5", ""), db:match_regex("\\d"), db:match_regex("[[:digit:]]")"#, r#"true {} {"5"}"#),
+    ]);
+}
+
+#[test]
+fn databases_have_names_and_pointers() {
+    told(&[
+        (r#"kt.dbs["*"]:set("k", "v"), (db:get("k")), kt.dbs.two:count(), #kt.dbs"#, r#"true "v" 0 2"#),
+        (
+            r#"(function() local p = kt.DB:new_ptr() local a, b = kt.DB:new(p), kt.DB:new(p)
+                return a:open("*"), a:set("k", "v"), b:get("k"), b:close(), a:count(), kt.DB:delete_ptr(p) end)()"#,
+            r#"true true "v" true -1 nil"#,
+        ),
+        (
+            r#"kt.DB:new():open(), kt.DB:process(function() end), kt.DB:new_ptr() == kt.DB:new_ptr()"#,
+            "true nil false",
+        ),
+        (r#"tostring((function() local c = db:cursor() c:disable() return c end)())"#, r#""(disabled)""#),
+    ]);
+}
+
+#[test]
+fn the_rest_is_as_in_the_original() {
+    told(&[
+        (r#"db:transaction(function() db:set("k", "v") return 1 end), (db:get("k"))"#, r#"true "v""#),
+        (
+            r#"db:accept("k", function(...) return "n" .. select('#', ...) end), (db:get("k"))"#,
+            r#"true "n2""#,
+        ),
+        (
+            r#"db:set("banana", ""), #db:match_similar("a"), #db:match_similar("a", 1), #db:match_similar("a", -1)"#,
+            "true 1 0 1",
+        ),
+        (
+            r#"kt.atoix("1e3"), kt.atoix("inf"), kt.atoix("1.5k"), kt.atoix(" -2.7")"#,
+            "1.1529215046068e+18 0 1536 -2",
+        ),
+        (r#"kt.unpack("sc", "A"), kt.unpack("zc", "A"), kt.unpack("c*C", "AB")"#, "{} {65} {65,66}"),
+    ]);
+}
