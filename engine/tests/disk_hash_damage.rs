@@ -1,6 +1,6 @@
 //! A record whose bytes have changed on disk: what is overwritten or removed is gone, and nothing else is.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use todana_core::{Action, Attributes, Durable, Engine, ErrorKind, Record, Visitor};
 use todana_engine::{DiskHash, DiskHashOptions};
 
@@ -63,24 +63,33 @@ fn spoil(folder: &Path, bytes: &[u8]) {
     panic!("no segment holds {bytes:?}");
 }
 
+/// Stores others, one in the place of another, until there are further segments, and closes it.
+fn bury(hash: DiskHash) {
+    for round in 0..15 {
+        hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
+    }
+    hash.close().unwrap();
+}
+
+/// Stores so many others, one in the place of another, with housekeeping in between, which comes to all segments.
+fn churn(hash: &DiskHash, rounds: u8) {
+    for round in 0..rounds {
+        hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
+        while hash.maintain() {}
+    }
+}
+
 #[test]
 fn a_damaged_segment_goes_before_the_clear_that_emptied_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cleared.hash");
     let hash = open(&path, 64 << 10);
     hash.visit(b"crane", &mut Set(b"one whose bytes will change")).unwrap();
-    for round in 0..15 {
-        hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
-    }
-    hash.close().unwrap();
-    drop(hash);
+    bury(hash);
     spoil(&path, b"one whose bytes");
 
     let hash = open(&path, 4096);
-    for round in 0..20 {
-        hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
-        while hash.maintain() {}
-    }
+    churn(&hash, 20);
     assert!(hash.trouble().is_some(), "compaction has not met the damage");
     hash.clear(&mut || ()).unwrap();
     for round in 0..20 {
@@ -106,12 +115,23 @@ fn among_neighbours(path: &Path, seed: u64, count: u32) {
     for n in 0..count {
         hash.visit(&n.to_be_bytes(), &mut Set(b"y")).unwrap();
     }
-    for round in 0..15 {
-        hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
-    }
-    hash.close().unwrap();
-    drop(hash);
+    bury(hash);
     spoil(path, &[b'q'; 40]);
+}
+
+/// A database of a record, "x", whose length on disk has changed, and a short one behind it; returns the segment.
+fn before_a_neighbour(path: &Path, seed: u64) -> PathBuf {
+    let hash = open_seeded(path, 64 << 10, seed);
+    hash.visit(b"x", &mut Set(&[b'q'; 400])).unwrap();
+    hash.visit(&0u32.to_be_bytes(), &mut Set(b"y")).unwrap();
+    bury(hash);
+    // Its length, of two bytes, becomes 432: as much more as the neighbour's entry is long, and twice that.
+    let first = path.join("0000000001.segment");
+    let mut content = std::fs::read(&first).unwrap();
+    let at = content.windows(4).position(|window| window == b"\x90\x03xq").unwrap();
+    content[at] = 0xB0;
+    std::fs::write(&first, content).unwrap();
+    first
 }
 
 fn assert_neighbours_are_there(hash: &DiskHash, count: u32) {
@@ -147,10 +167,7 @@ fn the_neighbour_of_a_damaged_record_that_was_removed_outlives_its_segment() {
         let first = path.join("0000000001.segment");
         let hash = open_seeded(&path, 4096, seed);
         hash.visit(b"x", &mut Remove).unwrap();
-        for round in 0..20 {
-            hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
-            while hash.maintain() {}
-        }
+        churn(&hash, 20);
         assert!(!first.exists(), "it is not compacted: {:?}", hash.trouble());
         assert_neighbours_are_there(&hash, 1);
         drop(hash);
@@ -184,31 +201,14 @@ fn the_neighbour_of_a_record_whose_length_has_changed_outlives_its_segment_thoug
     for (seed, is_reopened) in [(41, false), (180, false), (41, true)] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("neighbours.hash");
-        let hash = open_seeded(&path, 64 << 10, seed);
-        hash.visit(b"x", &mut Set(&[b'q'; 400])).unwrap();
-        hash.visit(&0u32.to_be_bytes(), &mut Set(b"y")).unwrap();
-        for round in 0..15 {
-            hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
-        }
-        hash.close().unwrap();
-        drop(hash);
-        // Its length, of two bytes, becomes 432: as much more as the neighbour's entry is long, and twice that.
-        let first = path.join("0000000001.segment");
-        let mut content = std::fs::read(&first).unwrap();
-        let at = content.windows(4).position(|window| window == b"\x90\x03xq").unwrap();
-        content[at] = 0xB0;
-        std::fs::write(&first, content).unwrap();
-
+        let first = before_a_neighbour(&path, seed);
         let mut hash = open_seeded(&path, 4096, seed);
         hash.visit(b"x", &mut Ignore(put(b"new"))).unwrap();
         if is_reopened {
             drop(hash);
             hash = open_seeded(&path, 4096, seed);
         }
-        for round in 0..20 {
-            hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
-            while hash.maintain() {}
-        }
+        churn(&hash, 20);
         assert!(!first.exists(), "it is not compacted: {:?}", hash.trouble());
         assert_neighbours_are_there(&hash, 1);
         assert_eq!(value_of(&hash, b"x"), Some(b"new".to_vec()));
@@ -263,26 +263,16 @@ fn damage_that_compaction_has_met_is_over_when_it_is_overwritten_unseen() {
     let hash = open(&path, 64 << 10);
     hash.visit(b"crane", &mut Set(&[&b"one whose bytes will change"[..], &[b'.'; 300]].concat())).unwrap();
     hash.visit(b"neighbour", &mut Set(b"y")).unwrap();
-    for round in 0..15 {
-        hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
-    }
-    hash.close().unwrap();
-    drop(hash);
+    bury(hash);
     spoil(&path, b"one whose bytes");
 
     let first = path.join("0000000001.segment");
     let hash = open(&path, 4096);
-    let work = |hash: &DiskHash| {
-        for round in 0..20 {
-            hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
-            while hash.maintain() {}
-        }
-    };
-    work(&hash);
+    churn(&hash, 20);
     assert!(first.exists() && hash.trouble().is_some(), "the damage was not met");
     hash.visit(b"crane", &mut SetUnseen(b"new")).unwrap();
     assert_eq!(hash.damaged_records().unwrap().0, 1);
-    work(&hash);
+    churn(&hash, 20);
     assert!(!first.exists(), "it is not compacted: {:?}", hash.trouble());
     assert_eq!(hash.trouble(), None);
     assert_eq!(value_of(&hash, b"crane"), Some(b"new".to_vec()));
@@ -295,29 +285,16 @@ fn other_segments_are_compacted_beside_a_damaged_record_that_nothing_seems_to_co
     for seed in [41, 180] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("neighbours.hash");
-        let hash = open_seeded(&path, 64 << 10, seed);
-        hash.visit(b"x", &mut Set(&[b'q'; 400])).unwrap();
-        hash.visit(&0u32.to_be_bytes(), &mut Set(b"y")).unwrap();
-        for round in 0..15 {
-            hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
-        }
-        hash.close().unwrap();
-        drop(hash);
+        let first = before_a_neighbour(&path, seed);
         // The first is longer by as much as the second is, as it seems, and the second is damaged, too.
-        let first = path.join("0000000001.segment");
         let mut content = std::fs::read(&first).unwrap();
-        let at = content.windows(4).position(|window| window == b"\x90\x03xq").unwrap();
-        content[at] = 0xB0;
         let at = content.windows(5).position(|window| window == b"\0\0\0\0y").unwrap();
         content[at + 4] ^= 1;
         std::fs::write(&first, content).unwrap();
 
         let hash = open_seeded(&path, 4096, seed);
         hash.visit(b"x", &mut Ignore(put(b"new"))).unwrap();
-        for round in 0..200 {
-            hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
-            while hash.maintain() {}
-        }
+        churn(&hash, 200);
         assert_eq!(hash.trouble().unwrap().kind(), ErrorKind::Corrupt);
         assert_eq!(hash.view(&0u32.to_be_bytes(), &mut |_| ()).unwrap_err().kind(), ErrorKind::Corrupt);
         assert!(hash.usage().bytes < 100_000, "{:?}", hash.usage());
@@ -399,26 +376,16 @@ fn a_segment_that_could_not_be_compacted_goes_when_its_removes_count_no_more() {
     let hash = open(&path, 64 << 10);
     hash.visit(b"x", &mut Set(b"one whose bytes will change")).unwrap();
     hash.visit(b"gone", &mut Remove).unwrap();
-    for round in 0..15 {
-        hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
-    }
-    hash.close().unwrap();
-    drop(hash);
+    bury(hash);
     spoil(&path, b"one whose bytes");
 
     let second = path.join("0000000002.segment");
     let hash = open(&path, 4096);
-    let work = |hash: &DiskHash| {
-        for round in 0..20 {
-            hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
-            while hash.maintain() {}
-        }
-    };
     hash.visit(b"x", &mut Set(b"new")).unwrap();
-    work(&hash);
+    churn(&hash, 20);
     assert!(second.exists() && hash.trouble().is_some(), "the damage was not met");
     hash.visit(b"long", &mut Set(b"short")).unwrap();
-    work(&hash);
+    churn(&hash, 20);
     assert!(!second.exists(), "it is not compacted: {:?}", hash.trouble());
     assert_eq!(hash.trouble(), None);
     assert_eq!(value_of(&hash, b"x"), Some(b"new".to_vec()));
@@ -436,11 +403,7 @@ fn an_older_value_does_not_come_back_for_a_damaged_record_that_went_though_its_k
     drop(hash);
     let hash = open(&path, 64 << 10);
     hash.visit(b"crane", &mut Set(b"one whose bytes will change")).unwrap();
-    for round in 0..15 {
-        hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
-    }
-    hash.close().unwrap();
-    drop(hash);
+    bury(hash);
     // The first byte of the key.
     spoil(&path, b"craneone whose bytes");
 
@@ -453,10 +416,7 @@ fn an_older_value_does_not_come_back_for_a_damaged_record_that_went_though_its_k
             drop(hash);
             hash = open(&path, 4096);
         }
-        for round in 0..20 {
-            hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
-            while hash.maintain() {}
-        }
+        churn(&hash, 20);
         assert_eq!(value_of(&hash, b"crane"), None);
         // A copy has no index: it says that it is damaged, or has no such record.
         let copy = folder.path().join(format!("{is_reopened}.hash"));
@@ -469,10 +429,7 @@ fn an_older_value_does_not_come_back_for_a_damaged_record_that_went_though_its_k
     // Once nothing is older, it can go.
     assert!(first.exists() && second.exists());
     hash.visit(b"long", &mut Set(b"short")).unwrap();
-    for round in 0..20 {
-        hash.visit(b"filler", &mut Set(&[round; 3000])).unwrap();
-        while hash.maintain() {}
-    }
+    churn(&hash, 20);
     assert!(!first.exists() && !second.exists(), "it is not compacted: {:?}", hash.trouble());
     assert_eq!(hash.trouble(), None);
     let copy = folder.path().join("copy.hash");

@@ -216,14 +216,18 @@ fn a_copy_and_a_frozen_state_have_their_dictionaries() {
     }
 }
 
+/// A database of 2,000 records, which is closed.
+fn make(path: &Path) {
+    let hash = open(path);
+    fill(&hash, 0..2000);
+    hash.close().unwrap();
+}
+
 #[test]
 fn a_dictionary_that_is_missing_or_damaged_is_named_and_the_database_stays_closed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.hash");
-    let hash = open(&path);
-    fill(&hash, 0..2000);
-    hash.close().unwrap();
-    drop(hash);
+    make(&path);
     let dictionary = dictionaries(&path).remove(0);
     let whole = std::fs::read(&dictionary).unwrap();
     let refused = |what: &str| {
@@ -242,10 +246,7 @@ fn a_dictionary_that_is_missing_or_damaged_is_named_and_the_database_stays_close
     refused("missing");
     // Another database's is none of this one's.
     let other = folder.path().join("other.hash");
-    let hash = open(&other);
-    fill(&hash, 0..2000);
-    hash.close().unwrap();
-    drop(hash);
+    make(&other);
     std::fs::copy(dictionaries(&other).remove(0), &dictionary).unwrap();
     refused("another database");
     std::fs::write(&dictionary, whole).unwrap();
@@ -256,10 +257,7 @@ fn a_dictionary_that_is_missing_or_damaged_is_named_and_the_database_stays_close
 fn a_dictionary_that_was_never_used_is_removed_and_its_number_taken_again() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.hash");
-    let hash = open(&path);
-    fill(&hash, 0..2000);
-    hash.close().unwrap();
-    drop(hash);
+    make(&path);
     let there = dictionaries(&path).len();
     let unused = path.join(format!("{:03}.dictionary", there + 1));
     std::fs::write(&unused, b"as a crash may leave it").unwrap();
