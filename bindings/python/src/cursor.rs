@@ -5,21 +5,24 @@ use crate::error::raised;
 use crate::interruption;
 use crate::records::Whole;
 use crate::source::Source;
-use parking_lot::Mutex;
+use parking_lot::ReentrantMutex;
 use pyo3::prelude::*;
-use todana::{Cursor as Place, Result};
+use std::cell::RefCell;
+use todana::{Cursor as Place, Error, ErrorKind, Result};
 
 /// A place among the records, which survives whatever is written. Where keys have no order it goes forward only.
 #[pyclass(module = "todana", frozen, generic)]
 pub(crate) struct Cursor {
     source: Source,
-    /// Whoever holds it may wait for the interpreter. So it is waited for without.
-    place: Mutex<Place<Source>>,
+    /// Whoever holds it may wait for the interpreter. So it is waited for without. A handler of a signal may come upon it while the call
+    /// that it interrupts has it; that one it cannot wait for.
+    place: ReentrantMutex<RefCell<Place<Source>>>,
 }
 
 impl Cursor {
     pub(crate) fn new(source: Source) -> Cursor {
-        Cursor { place: Mutex::new(Place::new(source.clone())), source }
+        let place = RefCell::new(Place::new(source.clone()));
+        Cursor { place: ReentrantMutex::new(place), source }
     }
 
     fn run<T: Send>(
@@ -30,8 +33,10 @@ impl Cursor {
         self.source.must_be_of_this_process().map_err(raised)?;
         interruption::outcome(py.detach(|| {
             loop {
-                if let Some(mut place) = self.place.try_lock_for(interruption::EVERY) {
-                    return run(&mut place);
+                if let Some(place) = self.place.try_lock_for(interruption::EVERY) {
+                    let message = "the cursor is in use by the call that a signal has interrupted";
+                    let place = place.try_borrow_mut();
+                    return run(&mut *place.map_err(|_| Error::new(ErrorKind::Busy, message))?);
                 }
                 interruption::look()?;
             }

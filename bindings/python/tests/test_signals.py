@@ -19,6 +19,12 @@ PROGRAM = """
     db.update(a="1", b="2", n="3")
     begun, waits, may_end = threading.Event(), threading.Event(), threading.Event()
 
+    def outcome(call):
+        try:
+            return call()
+        except todana.BusyError as error:
+            return error
+
     def other():
         t = db.transaction()
         t["a"] = "of the transaction"
@@ -91,6 +97,13 @@ def test_a_handler_may_close_the_database():
     # It aborts the transaction of the other thread; the call that is under way comes to its end.
     lines = run("mem:tree", "db['b'] = '3'; print('written')", handler="lambda *_: db.close()")
     assert lines == ["written", "aborted", "True"]
+
+
+def test_a_handler_does_not_wait_for_the_cursor_of_the_call_that_it_interrupts():
+    # It waited for ever: the call goes on only once its handler has ended.
+    handler = "lambda *_: (print(outcome(cursor.step)), may_end.set())"
+    lines = run("mem:tree", "cursor.set_value('2'); print(cursor.key)", handler=handler)
+    assert lines == ["the cursor is in use by the call that a signal has interrupted", "b'b'", AFTERWARDS]
 
 
 def test_once_it_was_interrupted_the_next_call_is_as_any_other():
