@@ -3,20 +3,8 @@
 //! Deployments rely on both: charts pass `-m 1024` as one word, which leaves a blank in the value, and `-m 1024m` has
 //! always meant 1024.
 
-/// The whole number at the start of `text`, 0 if there is none; too large ones become the nearest that fits.
-pub(super) fn leading_integer(text: &[u8]) -> i64 {
-    let text = text.trim_ascii_start();
-    let (negative, digits) = match text {
-        [b'-', rest @ ..] => (true, rest),
-        [b'+', rest @ ..] => (false, rest),
-        _ => (false, text),
-    };
-    let mut number = 0i64;
-    for digit in digits.iter().take_while(|byte| byte.is_ascii_digit()) {
-        number = number.saturating_mul(10).saturating_add(i64::from(digit - b'0'));
-    }
-    if negative { -number } else { number }
-}
+/// The whole number at the start of a text, 0 if there is none; too large ones become the nearest that fits.
+pub(super) use todana_protocol::memcached::plugin::number as leading_integer;
 
 /// Whether a number stands at the start of `text`.
 pub(super) fn starts_with_number(text: &[u8]) -> bool {
