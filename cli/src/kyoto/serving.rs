@@ -8,6 +8,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::io;
 use std::path::Path;
+use todana_protocol::kyoto::update_log::file_number;
 use todana_server::{LogFile, PidFile, Server};
 use tracing::{error, info};
 
@@ -35,6 +36,14 @@ pub(super) fn serve(settings: &Settings) -> Result<(), String> {
         info!("opening a database: path={name}");
     }
     settings.notes.iter().for_each(|note| info!("{note}"));
+    if let Some(log) = &settings.update_log
+        && has_log_of_original(&log.directory)
+    {
+        let directory = log.directory.display();
+        error!(
+            "-ulog {directory}: the original's files there (*.ulog) are not read: what they tell beyond its snapshots is not here"
+        );
+    }
     let told = |error: String| {
         error!("{error}");
         error
@@ -97,6 +106,12 @@ pub(super) fn serve(settings: &Settings) -> Result<(), String> {
     outcome.map_err(|error| told(text(error)))?;
     info!("================ [FINISH]: pid={}", std::process::id());
     Ok(())
+}
+
+/// Whether the original has logged updates there. A start that looks as ever would otherwise leave them out in silence.
+fn has_log_of_original(directory: &Path) -> bool {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| entry.file_name().to_str().and_then(file_number).is_some())
 }
 
 fn connections_max() -> usize {
