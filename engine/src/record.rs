@@ -24,7 +24,7 @@ pub(crate) const BLOCK_RECORD_MAX: usize = 64 << 10;
 /// A record with attributes begins with this or more.
 pub(crate) const PREFIX: u8 = 0xF0;
 const HAS_FLAGS: u8 = 1;
-const HAS_EXPIRY: u8 = 2;
+pub(crate) const HAS_EXPIRY: u8 = 2;
 const HAS_VERSION: u8 = 4;
 pub(crate) const HAS_MORE: u8 = 8;
 const MORE_STALE: u8 = 0x01;

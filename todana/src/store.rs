@@ -63,13 +63,15 @@ impl<'v> StoreVisitor<'v> {
     }
 
     /// What was seen of the record, if its value is to be joined outside of the lock.
+    #[inline]
     pub(crate) fn take_wanted(&mut self) -> Option<Seen> {
+        // Hardly ever, so that nothing is moved to find out.
+        if !matches!(self.long, LongJoin::Wanted(_)) {
+            return None;
+        }
         match std::mem::take(&mut self.long) {
             LongJoin::Wanted(seen) => Some(seen),
-            other => {
-                self.long = other;
-                None
-            }
+            _ => None,
         }
     }
 

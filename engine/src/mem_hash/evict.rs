@@ -13,7 +13,7 @@
 
 use super::key::Key;
 use super::queue::{Ghosts, Mark, Tail, marked, put_tail, tail_len};
-use super::record::{self, Body, END, Elsewhere, Entry, STUB_LEN};
+use super::record::{self, Body, END, Elsewhere};
 use super::shard::{Cause, Shard, Spot, low_hash};
 use super::uses::Use;
 use crate::arena::{Arena, Effort, Handle, Kind, Need, NoRoom};
@@ -158,7 +158,7 @@ impl Shard {
         if let Some(of) = self.use_at(bucket, &spot) {
             self.enter(of);
         }
-        if let (true, Spot::Here(Entry { at, .. }) | Spot::Elsewhere { at, .. }) = (stores, spot) {
+        if let (true, Spot::Here { at } | Spot::Elsewhere { at, .. }) = (stores, spot) {
             self.mark_stored(bucket, at);
         }
     }
@@ -166,18 +166,14 @@ impl Shard {
     /// The use of what is at the spot, if that would be news.
     #[inline]
     pub(super) fn use_at(&self, bucket: usize, spot: &Spot) -> Option<Use> {
-        let (at, behind) = match spot {
-            Spot::Here(entry) => (entry.at, entry.at + entry.len),
-            Spot::Elsewhere { at, .. } => (*at, at + STUB_LEN),
-            Spot::Nowhere { .. } => return None,
-        };
+        let (Spot::Here { at } | Spot::Elsewhere { at, .. }) = *spot else { return None };
         let bytes = self.arena.bytes(self.directory.get(bucket));
         let (mut index, mut here) = (0, 0);
         while here < at {
             here = record::next(bytes, here);
             index += 1;
         }
-        let end = record::end(bytes, behind);
+        let end = record::end(bytes, here);
         let is_news = match Tail::read(bytes, end) {
             tail @ Tail::Queue { .. } => tail.mark(index).used().is_some(),
             // A bucket gets its tail with the next change to it, unless there is room for one: reads must not make it

@@ -11,8 +11,11 @@
 //! Always true: equal keys have equal stored bytes (whatever can be packed is), so keys are compared as stored.
 
 use super::key::{KEY_LENS, Key};
-use crate::record::{self, HAS_MORE, MORE_BLOCK, MORE_HUGE, PREFIX, number_of, u32_at, whole_lens};
+use crate::record::{
+    self, HAS_EXPIRY, HAS_MORE, MORE_BLOCK, MORE_HUGE, PREFIX, number_of, u32_at, whole_lens,
+};
 pub(crate) use crate::record::{Elsewhere, Parts};
+use std::ops::Range;
 use todana_core::{Attributes, decimal};
 
 /// Ends a bucket.
@@ -34,10 +37,47 @@ pub(crate) fn plain_len(header: u8) -> usize {
     usize::from(LENS[usize::from(header)])
 }
 
+/// A record with an expiry of four bytes and no other attributes, as most of those with attributes are: it begins with `EXPIRING`, then comes
+/// the byte that says its lengths, the expiry, the key.
+const EXPIRING: u8 = PREFIX | HAS_EXPIRY;
+const EXPIRING_KEY_AT: usize = 1 + 1 + 4;
+
+/// What the first bytes of such a record say.
+struct Expiring {
+    /// The byte of its lengths.
+    header: u8,
+    key_form: u8,
+    /// The whole length.
+    len: usize,
+}
+
+/// The record at `at`, if it is such a one and its lengths are in one byte.
+#[inline]
+fn expiring(bytes: &[u8], at: usize) -> Option<Expiring> {
+    if bytes[at] != EXPIRING {
+        return None;
+    }
+    let header = bytes[at + 1];
+    match plain_len(header) {
+        0 => None,
+        len => Some(Expiring { header, key_form: header >> 4, len: len + EXPIRING_KEY_AT - 1 }),
+    }
+}
+
+/// The whole length, the form of the key and where it begins, of the record at `at`, where its first bytes say all that.
+#[inline]
+pub(crate) fn at_a_glance(bytes: &[u8], at: usize) -> Option<(usize, u8, Range<usize>)> {
+    let (len, key_form, key_at) = match (plain_len(bytes[at]), expiring(bytes, at)) {
+        (0, None) => return None,
+        (0, Some(record)) => (record.len, record.key_form, at + EXPIRING_KEY_AT),
+        (len, _) => (len, bytes[at] >> 4, at + 1),
+    };
+    Some((len, key_form, key_at..key_at + usize::from(KEY_LENS[usize::from(key_form)])))
+}
+
 /// A record found in a bucket: where its parts are, relative to the bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) body: Body,
 }
@@ -76,7 +116,6 @@ pub(crate) fn entry(bytes: &[u8], at: usize) -> Option<Entry> {
                     Elsewhere::Huge(reference)
                 };
                 return Some(Entry {
-                    at,
                     len: STUB_LEN,
                     body: Body::Stub { fingerprint: u32_at(bytes, next), elsewhere },
                 });
@@ -87,7 +126,29 @@ pub(crate) fn entry(bytes: &[u8], at: usize) -> Option<Entry> {
     }
     let parts = Parts::read(bytes, prefix, more, header, next, &KEY_LENS);
     let len = parts.value.end - at;
-    Some(Entry { at, len, body: Body::Whole(parts) })
+    Some(Entry { len, body: Body::Whole(parts) })
+}
+
+/// Whether the record that begins so has attributes.
+#[inline]
+pub(crate) fn has_attributes(header: u8) -> bool {
+    header >= PREFIX
+}
+
+/// The whole record at `at`: what `find` has found, and what blocks of one record hold.
+#[inline]
+pub(crate) fn whole(bytes: &[u8], at: usize) -> Parts {
+    let header = bytes[at];
+    if header < PREFIX {
+        return Parts::read(bytes, 0, 0, header, at + 1, &KEY_LENS);
+    }
+    if header == EXPIRING {
+        return Parts::read(bytes, header, 0, bytes[at + 1], at + 2, &KEY_LENS);
+    }
+    match entry(bytes, at).map(|entry| entry.body) {
+        Some(Body::Whole(parts)) => parts,
+        _ => unreachable!("a whole record is here"),
+    }
 }
 
 impl Parts {
@@ -107,14 +168,21 @@ impl Parts {
         };
         key_len + self.value_text_len(bytes) + self.flags_size()
     }
+
+    /// The value, for who asks for its length alone: where it would have to be unpacked other bytes stand in.
+    #[inline]
+    pub(crate) fn value_of_len<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        const STAND_IN: [u8; decimal::DIGITS_MAX] = [b'0'; decimal::DIGITS_MAX];
+        if self.value_form < 8 { &STAND_IN[..self.value_text_len(bytes)] } else { &bytes[self.value.clone()] }
+    }
 }
 
 /// The outcome of looking for a key in a bucket.
 pub(crate) enum Found {
-    /// The record is whole in the bucket.
-    Here(Entry),
+    /// The record is whole in the bucket, and begins here.
+    Here { at: usize },
     /// A stub with the key's fingerprint: the caller compares the key and, if it differs, goes on behind it.
-    Perhaps(Entry),
+    Perhaps { at: usize, elsewhere: Elsewhere },
     /// There is none; the bucket ends here.
     No { end: usize },
 }
@@ -126,11 +194,25 @@ pub(crate) fn find(bytes: &[u8], mut at: usize, key: &Key<'_>) -> Found {
         let header = bytes[at];
         let len = usize::from(LENS[usize::from(header)]);
         if len != 0 {
-            if header >> 4 == key.form && key.is_at(bytes, at + 1) {
-                let entry = entry(bytes, at).expect("a whole record is here");
-                return Found::Here(entry);
+            let may_be = header >> 4 == key.form;
+            // Records of a bucket are often of one length. As long as they are, the processor need not wait for what one says to look at the
+            // next.
+            while bytes[at] == header {
+                if may_be && key.is_at(bytes, at + 1) {
+                    return Found::Here { at };
+                }
+                at += len;
             }
-            at += len;
+            continue;
+        }
+        if let Some(first) = expiring(bytes, at) {
+            let may_be = first.key_form == key.form;
+            while bytes[at] == header && bytes[at + 1] == first.header {
+                if may_be && key.is_at(bytes, at + EXPIRING_KEY_AT) {
+                    return Found::Here { at };
+                }
+                at += first.len;
+            }
             continue;
         }
         let Some(entry) = entry(bytes, at) else { return Found::No { end: at } };
@@ -140,12 +222,12 @@ pub(crate) fn find(bytes: &[u8], mut at: usize, key: &Key<'_>) -> Found {
                     && parts.key.len() == key.stored_len
                     && key.is_at(bytes, parts.key.start)
                 {
-                    return Found::Here(entry);
+                    return Found::Here { at };
                 }
             }
-            Body::Stub { fingerprint, .. } => {
+            Body::Stub { fingerprint, elsewhere } => {
                 if *fingerprint == key.fingerprint() {
-                    return Found::Perhaps(entry);
+                    return Found::Perhaps { at, elsewhere: *elsewhere };
                 }
             }
         }
@@ -156,9 +238,9 @@ pub(crate) fn find(bytes: &[u8], mut at: usize, key: &Key<'_>) -> Found {
 /// Where the record behind the one at `at` begins.
 #[inline]
 pub(crate) fn next(bytes: &[u8], at: usize) -> usize {
-    match usize::from(LENS[usize::from(bytes[at])]) {
-        0 => at + entry(bytes, at).map_or(0, |entry| entry.len),
-        len => at + len,
+    match at_a_glance(bytes, at) {
+        None => at + entry(bytes, at).map_or(0, |entry| entry.len),
+        Some((len, ..)) => at + len,
     }
 }
 
@@ -170,6 +252,8 @@ pub(crate) fn end(bytes: &[u8], mut at: usize) -> usize {
         let len = usize::from(LENS[usize::from(header)]);
         if len != 0 {
             at += len;
+        } else if let Some(record) = expiring(bytes, at) {
+            at += record.len;
         } else {
             match entry(bytes, at) {
                 Some(entry) => at += entry.len,
@@ -254,14 +338,19 @@ mod tests {
             prop_assert_eq!(end(&bucket, 0), len);
             for (key, ..) in &records {
                 let first = records.iter().find(|(other, ..)| other == key).unwrap();
-                let Found::Here(entry) = find(&bucket, 0, &Key::new(key, &seeds)) else { panic!("not found") };
-                let Body::Whole(parts) = &entry.body else { panic!("not whole") };
+                let Found::Here { at } = find(&bucket, 0, &Key::new(key, &seeds)) else { panic!("not found") };
+                let parts = whole(&bucket, at);
                 prop_assert_eq!(parts.value_text(&bucket, &mut [0; 20]).to_vec(), first.1.clone());
                 prop_assert_eq!(parts.key_text(&bucket, &mut [0; 20]).to_vec(), key.clone());
                 prop_assert_eq!(parts.attributes(&bucket), first.2);
                 prop_assert_eq!(parts.expiry(&bucket), first.2.expiry);
                 let plain = key.len() + first.1.len() + if first.2.flags != 0 { 4 } else { 0 };
                 prop_assert_eq!(parts.plain_size(&bucket), plain);
+                if let Some((len, key_form, key_at)) = at_a_glance(&bucket, at) {
+                    prop_assert_eq!((at + len, key_form, key_at), (parts.value.end, parts.key_form, parts.key.clone()));
+                }
+                prop_assert_eq!(next(&bucket, at), parts.value.end);
+                prop_assert_eq!(parts.value_of_len(&bucket).len(), first.1.len());
             }
             let absent = Key::new(b"not a key that text() can make: it is fifty bytes!", &seeds);
             let is_absent = matches!(find(&bucket, 0, &absent), Found::No { end } if end == len);

@@ -15,7 +15,7 @@ use super::classes::{ClassBounds, Classes};
 use super::directory::Directory;
 use super::evict::{EvictionObserver, Evictor};
 use super::key::{Key, Seeds};
-use super::record::{self, Body, Elsewhere, Entry, Found};
+use super::record::{self, Body, Elsewhere, Entry, Found, STUB_LEN, whole};
 use super::sample::Sample;
 use super::uses::Uses;
 use crate::arena::{Arena, Budget, Handle, NoRoom};
@@ -36,10 +36,12 @@ impl From<NoRoom> for Trouble {
     }
 }
 
-/// Where a key's record is, within its bucket.
+/// Where a key's record is, within its bucket. Few words, as each is handed on several times in a visit: what a record consists of is read from it
+/// where that is wanted.
+#[derive(Clone, Copy)]
 pub(super) enum Spot {
     /// Whole, in the bucket.
-    Here(Entry),
+    Here { at: usize },
     /// Its stub.
     Elsewhere { at: usize, elsewhere: Elsewhere },
     /// Nowhere; the bucket ends here.
@@ -165,15 +167,13 @@ impl Shard {
         let mut at = 0;
         loop {
             match record::find(bytes, at, key) {
-                Found::Here(entry) => return Spot::Here(entry),
+                Found::Here { at } => return Spot::Here { at },
                 Found::No { end } => return Spot::Nowhere { end },
-                Found::Perhaps(entry) => {
-                    if let Body::Stub { elsewhere, .. } = entry.body
-                        && self.is_key_of(elsewhere, key)
-                    {
-                        return Spot::Elsewhere { at: entry.at, elsewhere };
+                Found::Perhaps { at: stub, elsewhere } => {
+                    if self.is_key_of(elsewhere, key) {
+                        return Spot::Elsewhere { at: stub, elsewhere };
                     }
-                    at = entry.at + entry.len;
+                    at = stub + STUB_LEN;
                 }
             }
         }
@@ -196,13 +196,27 @@ impl Shard {
     fn record<'a>(&'a self, handle: Handle, spot: &Spot, digits: &'a mut [u8; 20]) -> Option<Record<'a>> {
         match spot {
             Spot::Nowhere { .. } => None,
-            Spot::Here(entry) => {
+            Spot::Here { at } => {
                 let bytes = self.arena.bytes(handle);
-                let Body::Whole(parts) = &entry.body else { unreachable!("`find` tells stubs apart") };
+                let parts = whole(bytes, *at);
                 Some(Record::new(parts.value_text(bytes, digits), parts.attributes(bytes)))
             }
             Spot::Elsewhere { elsewhere, .. } => Some(self.record_elsewhere(*elsewhere, digits)),
         }
+    }
+
+    /// The same for who asks only how long the value is: nothing is unpacked.
+    #[inline]
+    fn record_of_len<'a>(
+        &'a self,
+        handle: Handle,
+        spot: &Spot,
+        digits: &'a mut [u8; 20],
+    ) -> Option<Record<'a>> {
+        let Spot::Here { at } = spot else { return self.record(handle, spot, digits) };
+        let bytes = self.arena.bytes(handle);
+        let parts = whole(bytes, *at);
+        Some(Record::new(parts.value_of_len(bytes), parts.attributes(bytes)))
     }
 
     fn record_elsewhere<'a>(&'a self, elsewhere: Elsewhere, digits: &'a mut [u8; 20]) -> Record<'a> {
@@ -308,15 +322,16 @@ impl Shard {
         see(parts.key_text(bytes, &mut key_digits), record)
     }
 
-    /// key + value + 4 if there are flags, of what is at the spot.
+    /// key + value + 4 if there are flags, of what is at the spot, where this key leads to.
     #[inline]
-    fn plain_size(&self, handle: Handle, spot: &Spot) -> Option<usize> {
+    fn plain_size(&self, handle: Handle, spot: &Spot, key: &Key<'_>) -> Option<usize> {
         match spot {
             Spot::Nowhere { .. } => None,
-            Spot::Here(entry) => match &entry.body {
-                Body::Whole(parts) => Some(parts.plain_size(self.arena.bytes(handle))),
-                Body::Stub { .. } => unreachable!("`find` tells stubs apart"),
-            },
+            Spot::Here { at } => {
+                let bytes = self.arena.bytes(handle);
+                let parts = whole(bytes, *at);
+                Some(key.text.len() + parts.value_text_len(bytes) + parts.flags_size())
+            }
             Spot::Elsewhere { elsewhere, .. } => Some(self.plain_size_elsewhere(*elsewhere)),
         }
     }
@@ -340,14 +355,6 @@ impl Shard {
                 (self.plain_size_elsewhere(*elsewhere), expiry != Expiry::Never)
             }
         }
-    }
-}
-
-/// The whole record at `at`: what blocks of one record hold.
-pub(super) fn whole(bytes: &[u8], at: usize) -> record::Parts {
-    match record::entry(bytes, at).map(|entry| entry.body) {
-        Some(Body::Whole(parts)) => parts,
-        _ => unreachable!("a block of one record holds a whole record"),
     }
 }
 

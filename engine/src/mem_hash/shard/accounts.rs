@@ -59,7 +59,13 @@ impl Shard {
 
     /// What a plan will have come to, and the plain size of the record that it ends if that has expired.
     #[inline]
-    pub(super) fn foresee(&self, handle: Handle, spot: &Spot, plan: &Plan) -> (Happening, Option<usize>) {
+    pub(super) fn foresee(
+        &self,
+        key: &Key<'_>,
+        handle: Handle,
+        spot: &Spot,
+        plan: &Plan,
+    ) -> (Happening, Option<usize>) {
         let is_there = !matches!(spot, Spot::Nowhere { .. });
         let happening = match plan {
             Plan::Nothing if !is_there => Happening::Nothing,
@@ -72,13 +78,20 @@ impl Shard {
         let expiry = match spot {
             Spot::Nowhere { .. } => Expiry::Never,
             _ if !ends => Expiry::Never,
-            Spot::Here(entry) => self.expiry_of(self.arena.bytes(handle), entry),
+            Spot::Here { at } => {
+                let bytes = self.arena.bytes(handle);
+                if record::has_attributes(bytes[*at]) {
+                    record::whole(bytes, *at).expiry(bytes)
+                } else {
+                    Expiry::Never
+                }
+            }
             Spot::Elsewhere { elsewhere, .. } => {
                 self.record_elsewhere(*elsewhere, &mut [0; 20]).attributes.expiry
             }
         };
         let has_expired = expiry != Expiry::Never && !expiry.is_live(self.budget.now());
-        (happening, has_expired.then(|| self.plain_size(handle, spot)).flatten())
+        (happening, has_expired.then(|| self.plain_size(handle, spot, key)).flatten())
     }
 
     /// Counts what `foresee` has foreseen.

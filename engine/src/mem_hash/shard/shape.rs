@@ -45,15 +45,21 @@ impl Shard {
             old_len = end + Tail::len_at(bytes, end);
             let (mut low_marks, mut high_marks) = (Vec::new(), Vec::new());
             let (mut at, mut index) = (0, 0);
-            while let Some(entry) = record::entry(bytes, at) {
-                let is_low = low_hash(&self.seeds, bytes, &entry) & bit == 0;
+            while at < end {
+                let (len, hash) = match record::at_a_glance(bytes, at) {
+                    Some((len, key_form, key)) => (len, self.seeds.of_stored(key_form, &bytes[key])),
+                    None => {
+                        let entry = record::entry(bytes, at).expect("the records end behind it");
+                        (entry.len, low_hash(&self.seeds, bytes, &entry))
+                    }
+                };
                 let (half, marks) =
-                    if is_low { (&mut low, &mut low_marks) } else { (&mut high, &mut high_marks) };
-                half.extend_from_slice(&bytes[at..at + entry.len]);
+                    if hash & bit == 0 { (&mut low, &mut low_marks) } else { (&mut high, &mut high_marks) };
+                half.extend_from_slice(&bytes[at..at + len]);
                 if !matches!(tail, Tail::Plain) {
                     marks.push(tail.mark(index));
                 }
-                at += entry.len;
+                at += len;
                 index += 1;
             }
             for (half, marks) in [(&mut low, low_marks), (&mut high, high_marks)] {

@@ -1,15 +1,15 @@
 //! A visit, from what the visitor decides to the bytes in the bucket.
 
 use super::accounts::Happening;
-use super::{Shard, Spot, Trouble, whole};
+use super::{Shard, Spot, Trouble};
 use crate::arena::{Arena, Handle, Kind, Need, NoRoom};
 use crate::huge::{self, HugeRecord};
 use crate::mem_hash::key::Key;
 use crate::mem_hash::queue::Tail;
-use crate::mem_hash::record::{self, Body, Elsewhere, STUB_LEN};
+use crate::mem_hash::record::{self, Elsewhere, STUB_LEN, whole};
 use crate::record::{BLOCK_RECORD_MAX, KEY_LEN_MAX, VALUE_LEN_MAX};
 use std::sync::Arc;
-use todana_core::{Action, Attributes, Error, ErrorKind, Record, SharedBytes, Visitor};
+use todana_core::{Action, Attributes, Error, ErrorKind, Record, SharedBytes, Visitor, decimal};
 
 /// Longer records get a block of their own.
 const BUCKET_RECORD_MAX: usize = 1024;
@@ -23,10 +23,33 @@ pub(super) enum Plan {
         plain: usize,
         need: Need,
     },
-    /// A new huge record.
-    PutHuge(HugeRecord),
+    /// A new huge record. It is rare, and all others are handed on without its many words.
+    PutHuge(Box<HugeRecord>),
     /// The huge record keeps its value.
-    RetagHuge(u32, Attributes),
+    RetagHuge(u32, Box<Attributes>),
+}
+
+/// The text of a short value on its way into its bucket, so that it need not be unpacked again for who asks what has become of it.
+#[derive(Default)]
+pub(super) struct Shown {
+    short: [u8; decimal::DIGITS_MAX],
+    len: usize,
+}
+
+impl Shown {
+    #[inline]
+    fn note(&mut self, value: &[u8]) {
+        self.len = value.len();
+        if let Some(short) = self.short.get_mut(..value.len()) {
+            short.copy_from_slice(value);
+        }
+    }
+
+    /// The value, of which `stored` ends with the bytes if it is not short.
+    #[inline]
+    fn value<'a>(&'a self, stored: &'a [u8]) -> &'a [u8] {
+        self.short.get(..self.len).unwrap_or_else(|| &stored[stored.len() - self.len..])
+    }
 }
 
 impl Shard {
@@ -45,19 +68,23 @@ impl Shard {
         scratch.clear();
         let (mut is_use, mut stores) = (false, false);
         let mut comes_to = (Happening::Nothing, None);
-        let outcome = self.plan(key, handle, &spot, visitor, &mut scratch).and_then(|plan| {
-            let mut spot = spot;
-            comes_to = self.foresee(handle, &spot, &plan);
-            if self.notes_uses() {
-                is_use = !matches!((&spot, &plan), (Spot::Nowhere { .. }, _) | (_, Plan::Remove));
-                stores = matches!(plan, Plan::Put { need: Need::Growth, .. } | Plan::PutHuge(_));
-                let is_newcomer = !is_use && matches!(plan, Plan::Put { .. } | Plan::PutHuge(_));
-                if is_newcomer && !room_was_made && self.make_way() {
-                    spot = self.find(self.directory.get(bucket), key);
+        let mut shown = Shown::default();
+        let outcome = match self.plan(key, handle, &spot, visitor, &mut scratch, &mut shown) {
+            Err(trouble) => Err(trouble),
+            Ok(plan) => {
+                let mut spot = spot;
+                comes_to = self.foresee(key, handle, &spot, &plan);
+                if self.notes_uses() {
+                    is_use = !matches!((&spot, &plan), (Spot::Nowhere { .. }, _) | (_, Plan::Remove));
+                    stores = matches!(plan, Plan::Put { need: Need::Growth, .. } | Plan::PutHuge(_));
+                    let is_newcomer = !is_use && matches!(plan, Plan::Put { .. } | Plan::PutHuge(_));
+                    if is_newcomer && !room_was_made && self.make_way() {
+                        spot = self.find(self.directory.get(bucket), key);
+                    }
                 }
+                self.carry_out(plan, key, bucket, &spot, visitor, &mut scratch, &shown)
             }
-            self.carry_out(plan, key, bucket, spot, visitor, &mut scratch)
-        });
+        };
         if is_use && outcome.is_ok() {
             self.enter_use(key, stores);
         }
@@ -74,6 +101,7 @@ impl Shard {
         outcome
     }
 
+    #[inline]
     fn plan(
         &self,
         key: &Key<'_>,
@@ -81,14 +109,20 @@ impl Shard {
         spot: &Spot,
         visitor: &mut dyn Visitor,
         scratch: &mut Vec<u8>,
+        shown: &mut Shown,
     ) -> Result<Plan, Trouble> {
-        let mut digits = [0; 20];
-        let old = self.record(handle, spot, &mut digits);
+        let (mut digits, mut digits_again) = ([0; 20], [0; 20]);
+        let old = if visitor.ignores_value() {
+            self.record_of_len(handle, spot, &mut digits)
+        } else {
+            self.record(handle, spot, &mut digits)
+        };
         let (record, need) = match visitor.visit(old) {
             Action::Keep => return Ok(Plan::Nothing),
             Action::Remove => return Ok(if old.is_some() { Plan::Remove } else { Plan::Nothing }),
             Action::Put(record) => (record, Need::Growth),
-            Action::Retag(attributes) => match old {
+            // The value is the one that is there, whatever the visitor was shown.
+            Action::Retag(attributes) => match self.record(handle, spot, &mut digits_again) {
                 None => return Ok(Plan::Nothing),
                 // Some bytes at most, for a record that is there: no limit may turn a read into a failure.
                 Some(old) => (Record { attributes, ..old }, Need::Upkeep),
@@ -104,6 +138,7 @@ impl Shard {
         let plain = key.text.len() + record.value.len() + if record.attributes.flags != 0 { 4 } else { 0 };
         if plain <= BLOCK_RECORD_MAX {
             record::put_record(scratch, key, record.value, &record.attributes);
+            shown.note(record.value);
             return Ok(Plan::Put { plain, need });
         }
         let old_value = match spot {
@@ -115,58 +150,63 @@ impl Shard {
         if let (Some(shared), Some((index, old))) = (record.shared, old_value)
             && Arc::ptr_eq(shared, old)
         {
-            return Ok(Plan::RetagHuge(index, record.attributes));
+            return Ok(Plan::RetagHuge(index, Box::new(record.attributes)));
         }
         let value: SharedBytes = match record.shared {
             Some(shared) => Arc::clone(shared),
             None => huge::share(record.value, &self.budget)?,
         };
         let key_text = key.text.into();
-        Ok(Plan::PutHuge(HugeRecord { key: key_text, hash: key.hash, value, attributes: record.attributes }))
+        let record = HugeRecord { key: key_text, hash: key.hash, value, attributes: record.attributes };
+        Ok(Plan::PutHuge(Box::new(record)))
     }
 
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "what a visit has found out, none of which outlives it")]
     fn carry_out(
         &mut self,
         plan: Plan,
         key: &Key<'_>,
         bucket: usize,
-        spot: Spot,
+        spot: &Spot,
         visitor: &mut dyn Visitor,
         scratch: &mut Vec<u8>,
+        shown: &Shown,
     ) -> Result<(), Trouble> {
         match plan {
             Plan::Nothing => return Ok(()),
             Plan::Remove => {
-                self.remove(bucket, &spot)?;
+                self.remove(key, bucket, spot)?;
                 visitor.applied(None);
                 return Ok(());
             }
             Plan::RetagHuge(index, attributes) => {
                 self.classes.remove(self.huge.get(index).plain_size());
-                self.huge.get_mut(index).attributes = attributes;
+                self.huge.get_mut(index).attributes = *attributes;
                 self.classes.add(self.huge.get(index).plain_size());
                 visitor.applied(Some(self.huge.get(index).record()));
                 return Ok(());
             }
             Plan::Put { plain, need } if scratch.len() <= BUCKET_RECORD_MAX => {
-                self.put_in_bucket(bucket, &spot, key, scratch, plain, need)?;
+                self.put_in_bucket(bucket, spot, key, scratch, plain, need)?;
                 // The scratch buffer holds what the bucket now holds.
-                let entry = record::entry(scratch, 0).expect("a record was put");
-                let Body::Whole(parts) = entry.body else { unreachable!("short records are whole") };
-                let mut digits = [0; 20];
-                let value = parts.value_text(scratch, &mut digits);
-                visitor.applied(Some(Record::new(value, parts.attributes(scratch))));
+                let attributes = if record::has_attributes(scratch[0]) {
+                    record::whole(scratch, 0).attributes(scratch)
+                } else {
+                    Attributes::default()
+                };
+                visitor.applied(Some(Record::new(shown.value(scratch), attributes)));
             }
             Plan::Put { plain, need } => {
-                let block = self.put_in_block(bucket, &spot, key, scratch, plain, need)?;
+                let block = self.put_in_block(bucket, spot, key, scratch, plain, need)?;
                 visitor.applied(Some(self.record_elsewhere(Elsewhere::Block(block.0), &mut [0; 20])));
             }
             Plan::PutHuge(record) => {
                 let plain = record.plain_size();
-                let index = self.huge.insert(record);
+                let index = self.huge.insert(*record);
                 scratch.clear();
                 record::put_stub(scratch, key.fingerprint(), Elsewhere::Huge(index));
-                if let Err(no_room) = self.put_in_bucket(bucket, &spot, key, scratch, plain, Need::Growth) {
+                if let Err(no_room) = self.put_in_bucket(bucket, spot, key, scratch, plain, Need::Growth) {
                     self.huge.remove(index);
                     return Err(no_room.into());
                 }
@@ -187,9 +227,9 @@ impl Shard {
         need: Need,
     ) -> Result<(), NoRoom> {
         let handle = self.directory.get(bucket);
-        let old_plain = self.plain_size(handle, spot);
+        let old_plain = self.plain_size(handle, spot, key);
         let (at, old_len) = match spot {
-            Spot::Here(entry) => (entry.at, entry.len),
+            Spot::Here { at } => (*at, record::next(self.arena.bytes(handle), *at) - at),
             Spot::Elsewhere { at, .. } => (*at, STUB_LEN),
             Spot::Nowhere { end } => (*end, 0),
         };
@@ -296,11 +336,11 @@ impl Shard {
         Ok(())
     }
 
-    fn remove(&mut self, bucket: usize, spot: &Spot) -> Result<(), NoRoom> {
+    fn remove(&mut self, key: &Key<'_>, bucket: usize, spot: &Spot) -> Result<(), NoRoom> {
         let handle = self.directory.get(bucket);
-        let plain = self.plain_size(handle, spot).expect("only what is there is removed");
+        let plain = self.plain_size(handle, spot, key).expect("only what is there is removed");
         let (at, len) = match spot {
-            Spot::Here(entry) => (entry.at, entry.len),
+            Spot::Here { at } => (*at, record::next(self.arena.bytes(handle), *at) - at),
             Spot::Elsewhere { at, .. } => (*at, STUB_LEN),
             Spot::Nowhere { .. } => unreachable!("only what is there is removed"),
         };
