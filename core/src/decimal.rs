@@ -97,9 +97,9 @@ pub fn unpack(number: u64, text: &mut [u8; 20]) -> &[u8] {
 #[inline]
 fn eight_text(number: u32) -> [u8; 8] {
     let fours = u64::from(number / 10_000) | u64::from(number % 10_000) << 32;
-    let hundreds = (fours * 5_243 >> 19) & 0x0000_007F_0000_007F;
+    let hundreds = ((fours * 5_243) >> 19) & 0x0000_007F_0000_007F;
     let pairs = hundreds | (fours - hundreds * 100) << 16;
-    let tens = (pairs * 103 >> 10) & 0x000F_000F_000F_000F;
+    let tens = ((pairs * 103) >> 10) & 0x000F_000F_000F_000F;
     let digits = tens | (pairs - tens * 10) << 8;
     (digits | 0x3030_3030_3030_3030).to_le_bytes()
 }
