@@ -222,7 +222,7 @@ impl Page {
             }
             None => {
                 let end = self.slots.len();
-                self.lengthen();
+                self.slots = longer(&self.slots);
                 self.slots.copy_within(index..end, index + 1);
                 self.slots[index] = slot.0;
             }
@@ -292,31 +292,30 @@ impl Page {
 
     /// Puts these into a new table, but for the empty ones.
     fn fill(&mut self, homes: u32, sorted: &[u64]) {
-        self.slots = WordTable::zeroed(homes as usize + SPILLED);
+        let mut slots = WordTable::zeroed(homes as usize + SPILLED);
         (self.homes, self.count) = (homes, 0);
         let (mut free, mut count) = (0, 0);
         for &bits in sorted {
-            if bits == 0 {
-                continue;
-            }
+            // An empty one goes to the next free place, which is empty: whether one is cannot be guessed by the processor.
             let index = self.home(Slot(bits).tag()).max(free);
-            if index == self.slots.len() {
-                self.lengthen();
+            if index == slots.len() {
+                slots = longer(&slots);
             }
-            self.slots[index] = bits;
-            free = index + 1;
-            count += 1;
+            slots[index] = bits;
+            let is_there = bits != 0;
+            free = index + usize::from(is_there);
+            count += u32::from(is_there);
         }
-        self.count = count;
+        (self.slots, self.count) = (slots, count);
     }
+}
 
-    /// Makes room behind the last slot.
-    #[cold]
-    fn lengthen(&mut self) {
-        let mut slots = WordTable::zeroed(self.slots.len() + SPILLED);
-        slots[..self.slots.len()].copy_from_slice(&self.slots);
-        self.slots = slots;
-    }
+/// The same slots with room behind the last.
+#[cold]
+fn longer(slots: &[u64]) -> WordTable {
+    let mut longer = WordTable::zeroed(slots.len() + SPILLED);
+    longer[..slots.len()].copy_from_slice(slots);
+    longer
 }
 
 #[cfg(test)]
