@@ -61,6 +61,10 @@ fn values_without_times_are_not_cut_in_silence() {
     assert_eq!(loaded(&folder, &["--bare", &file], 0).1, "k\tsome value!\n");
     // The letters `some ` as a time.
     assert_eq!(loaded(&folder, &["--timed", &file], 0).1, "k\tvalue!\t0\t495790679329\n");
+    // A number, as `increment` stores it: it would have expired long ago.
+    std::fs::write(&file, b"KCSS\n\0\0\x01\x08n\0\0\0\0\0\0\0\x05\xff").unwrap();
+    let (said, _) = loaded(&folder, &[&file], 3);
+    assert!(said.contains("no likely time stands before a value"), "{said}");
 }
 
 #[test]

@@ -100,8 +100,8 @@ impl LoadOptions {
         let Some((time, value)) = expiry::split_stored(stored) else {
             return Err("a value is too short for the time before it; --bare takes values as they are");
         };
-        // Text never begins as the times of this century do.
-        if !self.timed && time < NEVER && time > u64::from(u32::MAX) {
+        // Text never begins as the times of this century do, and no record is given the time 0, with which small numbers begin.
+        if !self.timed && (time == 0 || (time < NEVER && time > u64::from(u32::MAX))) {
             return Err(
                 "no likely time stands before a value; --bare takes values as they are, --timed any time",
             );
