@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -70,6 +71,8 @@ pub(crate) struct World {
     pub(crate) options: Options,
     pub(crate) turns: Turns,
     bases: Mutex<Vec<Weak<Base>>>,
+    /// The call has had an error that was overlooked.
+    has_overlooked: AtomicBool,
 }
 
 impl World {
@@ -85,7 +88,10 @@ impl World {
     pub(crate) fn overlook<T>(&self, outcome: mlua::Result<T>, instead: T) -> mlua::Result<T> {
         match outcome {
             Err(error) if self.deadline.check().is_ok() && !is_of_memory(&error) => {
-                tracing::warn!("a function that a database has called failed: {}", message(&error));
+                // Of a call only the first: there may be one for each record.
+                if !self.has_overlooked.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("a function that a database has called failed: {}", message(&error));
+                }
                 Ok(instead)
             }
             outcome => outcome,
@@ -132,6 +138,7 @@ impl Interpreter {
                 options: options.clone(),
                 turns: Turns::default(),
                 bases: Mutex::default(),
+                has_overlooked: AtomicBool::new(false),
             });
             let reaches: Vec<_> = databases.into_iter().map(|source| Reach::new(source, &world)).collect();
             let kyoto = vocabulary(&lua, &world, &reaches, thread)?;
@@ -152,6 +159,7 @@ impl Interpreter {
     /// Runs something of the script's, with all bounds; transactions that are open then are aborted.
     fn bounded<T>(&mut self, run: impl FnOnce(&Lua) -> mlua::Result<T>) -> mlua::Result<T> {
         self.world.deadline.begin(self.world.options.time_max);
+        self.world.has_overlooked.store(false, Ordering::Relaxed);
         self.lua.set_memory_limit(self.world.options.memory_max)?;
         let outcome = run(&self.lua);
         self.world.deadline.end();

@@ -46,8 +46,8 @@ pub(super) fn options(settings: &Settings, connections_max: usize) -> Result<Opt
         kyoto: Kyoto::Only,
         kyoto_commands: Some(settings.commands.clone()),
         kyoto_script: settings.script.clone(),
-        // As the original's scripts, in the folder where it runs; but nowhere else.
-        kyoto_files: Some(".".into()),
+        // As the original's scripts, in the folder where it is started; but nowhere else. A daemon leaves that.
+        kyoto_files: std::env::current_dir().ok(),
         kyoto_pages_allowed: true,
         kyoto_plugin: compatible,
         read_only: settings.is_read_only,
