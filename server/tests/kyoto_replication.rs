@@ -1,11 +1,12 @@
 //! Replication as Kyoto Tycoon does it: what replicas are sent, and what is made of what a master sends.
 
+mod kyoto_replica;
 mod running;
 
-use running::{Client, Running, eventually, options};
+use kyoto_replica::{Follower, call, done, following, kept, told, value};
+use running::{Running, eventually, options};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use todana::disk::SystemDisk;
@@ -14,139 +15,10 @@ use todana::{DataDirectory, DataOptions, Database, SystemClock};
 use todana_core::{Command, Store};
 use todana_engine::{MemHash, MemHashOptions};
 use todana_protocol::kyoto::message::{Change, Message};
-use todana_protocol::kyoto::replication::{News, Replica, ReplicaStep};
 use todana_protocol::kyoto::{Hello, Stored};
-use todana_server::{DataPlace, Further, Kyoto, MasterAddress, Name, Options, Replication};
+use todana_server::{DataPlace, Further, Kyoto, Name, Options};
 
 const FOR_EVER: &[u8] = b"\xff\xff\xff\xff\xff";
-
-fn kept(directory: &Path, server_id: u16) -> Options {
-    let data = Some(DataPlace::new(directory.into(), Sync::Always));
-    let replication = Replication { server_id, ..Replication::default() };
-    Options { data, replication, threads: 1, kyoto: Kyoto::Beside, ..options() }
-}
-
-fn following(directory: &Path, server_id: u16, master: SocketAddr) -> Options {
-    let replication = Replication {
-        server_id,
-        master: Some(MasterAddress { host: master.ip().to_string(), port: master.port() }),
-        position_file: Some(directory.join("position")),
-        ..Replication::default()
-    };
-    Options { replication, ..kept(&directory.join("data"), server_id) }
-}
-
-/// A replica that takes what it is sent apart.
-struct Follower {
-    stream: TcpStream,
-    decoder: Replica,
-    bytes: Vec<u8>,
-}
-
-/// An update as it came: time stamp, server, database, what it does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Update(u64, u16, u16, String);
-
-impl Follower {
-    fn connect(address: SocketAddr, hello: Hello) -> Follower {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(running::PATIENCE)).unwrap();
-        let mut out = Vec::new();
-        hello.put(&mut out);
-        stream.write_all(&out).unwrap();
-        Follower { stream, decoder: Replica::default(), bytes: Vec::new() }
-    }
-
-    fn from(address: SocketAddr, timestamp: u64, server_id: u16) -> Follower {
-        Follower::connect(address, Hello { timestamp, server_id, wants_only: false })
-    }
-
-    /// What comes until it has caught up, and where that is.
-    fn updates(&mut self) -> (Vec<Update>, u64) {
-        let mut updates = Vec::new();
-        loop {
-            match self.decoder.decode(&self.bytes) {
-                ReplicaStep::News { consumed, news } => {
-                    let caught_up = match news {
-                        News::Update { timestamp, message } => {
-                            updates.push(update(timestamp, &message));
-                            None
-                        }
-                        News::CaughtUp { timestamp } => Some(timestamp),
-                        News::Accepted | News::Progress { .. } => None,
-                        News::Refused => panic!("refused"),
-                    };
-                    self.bytes.drain(..consumed);
-                    if let Some(timestamp) = caught_up {
-                        self.stream.write_all(b"\xB1").unwrap();
-                        return (updates, timestamp);
-                    }
-                }
-                ReplicaStep::NeedMore { .. } => {
-                    let mut piece = [0; 4096];
-                    let len = self.stream.read(&mut piece).unwrap();
-                    assert!(len > 0, "it has ended");
-                    self.bytes.extend_from_slice(&piece[..len]);
-                }
-                ReplicaStep::Malformed => panic!("malformed"),
-            }
-        }
-    }
-
-    /// As many as are waited for.
-    fn so_many(&mut self, count: usize) -> Vec<Update> {
-        let mut all = Vec::new();
-        while all.len() < count {
-            all.extend(self.updates().0);
-        }
-        all
-    }
-}
-
-fn update(timestamp: u64, message: &Message<'_>) -> Update {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let what = match message.change {
-        Change::Set { key, stored } => {
-            let (time, value) = stored.split().unwrap();
-            format!("{}={} {time:x}", text(key), text(value))
-        }
-        Change::Remove { key } => format!("-{}", text(key)),
-        Change::Clear => "clear".into(),
-        Change::Other { operation, .. } => format!("{operation:x}?"),
-    };
-    Update(timestamp, message.server_id, message.database, what)
-}
-
-fn told(updates: &[Update]) -> Vec<&str> {
-    updates.iter().map(|update| update.3.as_str()).collect()
-}
-
-fn call(client: &mut Client, name: &str, body: &str) -> (String, String) {
-    let head = "HTTP/1.1\r\nContent-Type: text/tab-separated-values\r\nContent-Length:";
-    client.send(format!("POST /rpc/{name} {head} {}\r\n\r\n{body}", body.len()).as_bytes());
-    let status = client.line();
-    let mut len = 0;
-    loop {
-        let line = client.line();
-        if let Some(text) = line.strip_prefix("Content-Length: ") {
-            len = text.trim_end().parse().unwrap();
-        }
-        if line == "\r\n" {
-            break;
-        }
-    }
-    let status = status.split(' ').nth(1).unwrap().to_string();
-    (status, String::from_utf8(client.take(len)).unwrap())
-}
-
-fn done(client: &mut Client, name: &str, body: &str) {
-    assert_eq!(call(client, name, body).0, "200", "{name} {body}");
-}
-
-fn value(client: &mut Client, key: &str) -> Option<String> {
-    let (status, body) = call(client, "get", &format!("key\t{key}\n"));
-    (status == "200").then(|| body.lines().find_map(|line| line.strip_prefix("value\t")).unwrap().to_string())
-}
 
 #[test]
 fn a_replica_is_sent_what_the_log_tells_byte_for_byte() {
@@ -268,7 +140,9 @@ fn who_comes_too_late_for_the_log_gets_all_records_first() {
     }
     let server = Running::start(kept(folder.path(), 17));
     let mut follower = Follower::from(server.addresses[0], 0, 2);
-    let (first, stamp) = follower.updates();
+    let (mut first, stamp) = follower.updates();
+    // What has been removed meanwhile goes there, too.
+    assert_eq!(first.remove(0).3, "clear");
     let mut all = told(&first);
     all.sort_unstable();
     let expected: Vec<_> =
@@ -276,7 +150,7 @@ fn who_comes_too_late_for_the_log_gets_all_records_first() {
     assert_eq!(all, expected);
     // Whoever is cut off amid them begins again, whoever has them all does not.
     assert!(first.iter().all(|update| update.0 < 100));
-    assert_eq!(Follower::from(server.addresses[0], first[4].0, 2).updates().0.len(), 9);
+    assert_eq!(Follower::from(server.addresses[0], first[4].0, 2).updates().0.len(), 10);
     server.connect().set(b"new", b"v");
     assert_eq!(told(&follower.so_many(1)), ["new=v ffffffffff"]);
     // The log goes back to where it is once that is later than the log's own beginning.

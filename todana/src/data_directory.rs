@@ -295,13 +295,14 @@ impl DataDirectory {
         self.shelf.make_aside(database, &options, stops)
     }
 
-    /// Removes what of the update log ended before a time, Unix time in milliseconds, as far as no checkpoint needs it and nobody reads it;
-    /// whatever the options say is kept. Nothing while a checkpoint is made. Fails with `Unavailable` if a file cannot be removed.
-    pub fn trim_log(&self, database: &Database, ended_before_ms: u64) -> Result<()> {
+    /// Removes what is kept of the update log longer than any checkpoint needs it, as far as `is_over` says so of the time when a
+    /// segment came to its end, Unix time in milliseconds; nothing that somebody reads. Waits for a checkpoint that is being made.
+    /// Fails with `Unavailable` if something cannot be removed.
+    pub fn release_log(&self, database: &Database, is_over: &dyn Fn(u64) -> bool) -> Result<()> {
         let mark = database.engine().checkpointed().map(|engine| Position(engine.mark()));
-        let trimmed = self.shelf.trim_log(mark, ended_before_ms, database.now().0.saturating_mul(1000));
+        let outcome = self.shelf.release(mark, is_over);
         self.measure(database);
-        trimmed
+        outcome
     }
 
     /// What has become of the checkpoints, whoever asked for them.

@@ -76,7 +76,9 @@ fn what_is_kept_of_the_log_goes_up_to_a_time_when_asked_and_what_a_start_needs_s
     let data = folder.path().join("data");
     let kept = ten_seconds(&data, u64::MAX, Duration::MAX);
     let left_behind = |time_s: u64| {
-        kept.directory.trim_log(&kept.database, time_s.saturating_mul(1000)).unwrap();
+        kept.directory
+            .release_log(&kept.database, &|ended_ms| ended_ms < time_s.saturating_mul(1000))
+            .unwrap();
         seconds_in(&data)
     };
     assert_eq!(left_behind(NOW), (0..10).collect::<Vec<_>>());

@@ -113,7 +113,6 @@ impl Scope {
             Procedure::PlayScript => self.play_script(call, pairs, answer),
             Procedure::TuneReplication => self.tune_replication(call, answer),
             Procedure::UlogList => self.list_logs(pairs, answer),
-            Procedure::UlogRemove => self.remove_logs(call, answer),
             procedure => self.cursor(session, procedure, call, answer),
         };
         if let Err(failure) = ended {

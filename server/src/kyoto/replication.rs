@@ -3,6 +3,7 @@
 use super::executor::{Answer, Scope};
 use super::procedures::Ended;
 use crate::replica::MasterAddress;
+use crate::shared::Shared;
 use std::time::Duration;
 use todana::replication::first_of_second;
 use todana::update_log::segments;
@@ -15,8 +16,26 @@ const UNREADABLE: Failure<'static> = Failure::Detailed {
     detail: "the update log cannot be read",
 };
 
-const UNREMOVABLE: Failure<'static> =
-    Failure::Other { status: kyoto::Status::InternalError, text: "removing a file failed: see the log" };
+/// No time stamp of a segment that came to its end then is newer.
+fn newest(ended_ms: u64) -> u64 {
+    first_of_second(ended_ms / 1000 + 1) - 1
+}
+
+/// Removes the files of the update logs that hold nothing newer than this, that no database needs and nobody reads.
+pub(super) fn remove_logs(shared: &Shared, until: u64) -> Result<(), Failure<'static>> {
+    for (number, served) in shared.databases.iter().enumerate() {
+        let Some(directory) = shared.exports.directory(number).filter(|_| served.database.log().is_some())
+        else {
+            continue;
+        };
+        let outcome = directory.release_log(&served.database, &|ended_ms| newest(ended_ms) <= until);
+        outcome.map_err(|error| {
+            tracing::error!("ulog_remove: {error}");
+            Failure::Other { status: kyoto::Status::InternalError, text: "removing a file failed" }
+        })?;
+    }
+    Ok(())
+}
 
 impl Scope {
     /// Chooses the master, the position in its log, and how often it is asked.
@@ -58,12 +77,11 @@ impl Scope {
             let Some(directory) = self.shared.exports.directory(database) else { continue };
             let found = segments(&todana::disk::SystemDisk, &directory.path().join("log"));
             let found = found.map_err(|_| UNREADABLE)?;
-            // Nothing in a segment is newer than the next one.
-            let next = found.iter().skip(1).map(|next| next.made_ms / 1000 + 1).chain([self.now() + 1]);
-            for (segment, next) in found.iter().zip(next) {
+            let ends_ms = found.iter().skip(1).map(|next| next.made_ms).chain([self.now() * 1000]);
+            for (segment, ended_ms) in found.iter().zip(ends_ms) {
                 number += 1;
                 let path = directory.path().join(update_log::file_name(number));
-                let text = format!("{}:{}", segment.len, first_of_second(next) - 1);
+                let text = format!("{}:{}", segment.len, newest(ended_ms));
                 pairs.push(path.as_os_str().as_encoded_bytes(), text.as_bytes());
             }
         }
@@ -75,25 +93,13 @@ impl Scope {
         Ok(())
     }
 
-    /// Removes what of the update logs is older than a time stamp, or all, but what a start needs.
-    pub(super) fn remove_logs(&self, call: &Call<'_>, answer: &mut Answer<'_>) -> Ended {
+    /// The time stamp up to which the update logs are to be let go.
+    pub(super) fn logs_to_remove(&self, call: &Call<'_>) -> Result<u64, Failure<'static>> {
         if self.shared.databases.iter().all(|served| served.database.log().is_none()) {
             return Err(Failure::NO_UPDATE_LOG);
         }
-        let until_ms = match call.moment(b"ts") {
-            Some(Moment::At(stamp)) => stamp / 1_000_000,
-            Some(Moment::Now) | None => u64::MAX,
-        };
-        for (number, served) in self.shared.databases.iter().enumerate() {
-            let Some(directory) = self.shared.exports.directory(number) else { continue };
-            directory.trim_log(&served.database, until_ms).map_err(|error| {
-                tracing::error!(%error, "ulog_remove");
-                UNREMOVABLE
-            })?;
-        }
         self.counters().misc.add(1);
-        answer.done(&[]);
-        Ok(())
+        Ok(call.moment(b"ts").map_or(u64::MAX, |moment| self.stamp(moment)))
     }
 
     /// Whom the server follows, and how far it has come.

@@ -44,11 +44,28 @@ pub(super) struct Work {
 }
 
 enum Task {
-    Prefix { prefix: Vec<u8>, limit: usize },
-    Regex { pattern: Vec<u8>, limit: usize },
-    Similar { origin: Vec<u8>, range: usize, symbols: Symbols, limit: usize },
+    Prefix {
+        prefix: Vec<u8>,
+        limit: usize,
+    },
+    Regex {
+        pattern: Vec<u8>,
+        limit: usize,
+    },
+    Similar {
+        origin: Vec<u8>,
+        range: usize,
+        symbols: Symbols,
+        limit: usize,
+    },
     Vacuum,
-    Synchronize { command: Option<Vec<u8>> },
+    Synchronize {
+        command: Option<Vec<u8>>,
+    },
+    /// Of all databases.
+    RemoveLogs {
+        until: u64,
+    },
 }
 
 /// What it has come to.
@@ -60,13 +77,17 @@ pub(super) enum Done {
 
 /// Whether it may take long.
 pub(super) fn may_take_long(procedure: Option<Procedure>) -> bool {
-    use Procedure::{MatchPrefix, MatchRegex, MatchSimilar, Synchronize, Vacuum};
-    matches!(procedure, Some(MatchPrefix | MatchRegex | MatchSimilar | Vacuum | Synchronize))
+    use Procedure::{MatchPrefix, MatchRegex, MatchSimilar, Synchronize, UlogRemove, Vacuum};
+    matches!(procedure, Some(MatchPrefix | MatchRegex | MatchSimilar | Vacuum | Synchronize | UlogRemove))
 }
 
 impl Scope {
     /// The work of a call that may take long.
     pub(super) fn work(&self, call: &Call<'_>) -> Result<Work, Failure<'static>> {
+        if call.procedure == Some(Procedure::UlogRemove) {
+            let task = Task::RemoveLogs { until: self.logs_to_remove(call)? };
+            return Ok(Work { database: 0, room: self.answer_max, task });
+        }
         let reach = self.reach(call.target())?;
         let short = |text: &[u8]| match text.len() {
             0..=PATTERN_LEN_MAX => Ok(text.to_vec()),
@@ -126,7 +147,7 @@ impl Work {
             | Task::Regex { pattern: given, .. }
             | Task::Similar { origin: given, .. } => given.len(),
             Task::Synchronize { command } => command.as_ref().map_or(0, Vec::len),
-            Task::Vacuum => 0,
+            Task::Vacuum | Task::RemoveLogs { .. } => 0,
         };
         size_of::<Work>() + given
     }
@@ -135,7 +156,7 @@ impl Work {
     pub(super) fn only_looks(&self) -> bool {
         match &self.task {
             Task::Prefix { .. } | Task::Regex { .. } | Task::Similar { .. } => true,
-            Task::Vacuum | Task::Synchronize { .. } => false,
+            Task::Vacuum | Task::Synchronize { .. } | Task::RemoveLogs { .. } => false,
         }
     }
 
@@ -152,6 +173,7 @@ impl Work {
                 is_small && status.live_bytes.saturating_mul(origin.len() as u64) <= BRIEF_PAIRS
             }
             Task::Vacuum => is_small,
+            Task::RemoveLogs { .. } => false,
             Task::Synchronize { command } => command.is_none() && served.ledger().is_none(),
         }
     }
@@ -179,6 +201,9 @@ impl Work {
                     return Err(TOO_LARGE);
                 }
                 Ok(Done::Keys(self.bounded(found.into_iter().map(|(key, _)| Ok(key)), most)?))
+            }
+            Task::RemoveLogs { until } => {
+                super::replication::remove_logs(shared, *until).map(|()| Done::Nothing)
             }
             Task::Vacuum => {
                 let now = served.database.now();

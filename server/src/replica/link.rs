@@ -88,13 +88,17 @@ impl Link {
         self.changed.notify_all();
     }
 
-    /// Starts the thread, where there may be a master. Fails if the position cannot be read.
+    /// Starts the thread, where there may be a master. A position that cannot be read is told, and all that the master has is taken again.
     pub(crate) fn start(&self, shared: &Arc<Shared>) -> io::Result<()> {
         let options = &shared.options.replication;
         if options.master.is_none() && options.position_file.is_none() {
             return Ok(());
         }
-        let timestamp = options.position_file.as_deref().map_or(Ok(0), position::read)?;
+        let timestamp =
+            options.position_file.as_deref().map_or(Ok(0), position::read).unwrap_or_else(|error| {
+                tracing::error!("{error}: the master is followed from the beginning");
+                0
+            });
         let (master, interval) = (options.master.clone(), options.interval);
         *self.lock() = Standing { master, timestamp, interval, version: 0 };
         let follower = Follower::new(shared);
@@ -119,8 +123,9 @@ struct Follower {
     /// What the file holds.
     kept: u64,
     kept_at: Instant,
-    /// Said already, while nothing else has happened.
+    /// Said already, while nothing else has happened: of the master, and of the file.
     told: String,
+    told_of_file: String,
 }
 
 impl Follower {
@@ -131,6 +136,7 @@ impl Follower {
             kept: shared.link.standing().timestamp,
             kept_at: Instant::now(),
             told: String::new(),
+            told_of_file: String::new(),
             shared: Arc::clone(shared),
         }
     }
@@ -198,7 +204,7 @@ impl Follower {
                 Err(error) => return Err(error.into()),
             }
             let mut last = None;
-            let mut has_caught_up = false;
+            let (mut has_caught_up, mut has_cleared) = (false, false);
             let outcome = loop {
                 match replica.decode(input.unread()) {
                     ReplicaStep::News { consumed, news } => {
@@ -208,6 +214,9 @@ impl Follower {
                         }
                         match news {
                             News::CaughtUp { .. } => has_caught_up = true,
+                            News::Update { message: Message { change: Change::Clear, .. }, .. } => {
+                                has_cleared = true;
+                            }
                             News::Accepted => {
                                 tracing::info!(
                                     from = standing.timestamp,
@@ -236,7 +245,8 @@ impl Follower {
             }
             outcome?;
             self.relieve()?;
-            if self.kept_at.elapsed() >= KEEP_EVERY {
+            // A clear that is taken twice takes along what has been stored here in between.
+            if has_cleared || self.kept_at.elapsed() >= KEEP_EVERY {
                 self.keep();
             }
             if has_caught_up {
@@ -316,9 +326,17 @@ impl Follower {
         let synced = self.shared.databases.iter().try_for_each(|served| served.database.sync());
         let outcome = synced.map_err(io::Error::other).and_then(|()| position::write(path, timestamp));
         match outcome {
-            Ok(()) => self.kept = timestamp,
+            Ok(()) => {
+                self.kept = timestamp;
+                self.told_of_file.clear();
+            }
             Err(error) => {
-                tracing::warn!("the position in the master's log is not kept in {}: {error}", path.display());
+                let text =
+                    format!("the position in the master's log is not kept in {}: {error}", path.display());
+                if text != self.told_of_file {
+                    tracing::warn!("{text}; it is tried again each second");
+                    self.told_of_file = text;
+                }
             }
         }
     }

@@ -69,8 +69,15 @@ fn run(shared: Arc<Shared>, stream: Stream, hello: Hello, has_room: bool) -> io:
             return wire.send(&out);
         }
     };
+    let own = shared.options.replication.server_id;
     drop(shared);
     tracing::info!(server_id = hello.server_id, from = hello.timestamp, "a replica follows");
+    if hello.server_id == own && !hello.wants_only {
+        tracing::warn!(
+            server_id = own,
+            "a replica has this server's own id, so it is sent nothing that is born here: each needs one of its own"
+        );
+    }
     put_accepted(&mut out);
     wire.send(&out)?;
     while wire.goes_on() {

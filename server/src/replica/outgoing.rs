@@ -7,7 +7,7 @@ use std::sync::Arc;
 use todana::replication::{Begins, Feed, NANOS, first_of_second};
 use todana::update_log::{Change, Position};
 use todana::{Clock, Expiry, Record, kyoto};
-use todana_core::{Error, ErrorKind, Place, Result};
+use todana_core::{Attributes, Error, ErrorKind, Place, Result};
 use todana_protocol::kyoto::binary::Hello;
 use todana_protocol::kyoto::message::{Change as Sent, Message, Stored};
 use todana_protocol::kyoto::replication::{put_progress, put_update};
@@ -31,6 +31,8 @@ pub(super) struct Outgoing {
     lines: Vec<Line>,
     /// Where the scan of a database stands; `None` behind the last one.
     scan: Option<(usize, Option<Place>)>,
+    /// Before its records a database is cleared at the other end.
+    clears: bool,
     /// The last time stamp sent.
     last: u64,
     skipped: u32,
@@ -41,11 +43,29 @@ struct Line {
     number: usize,
     feed: Feed,
     until: Position,
-    /// Messages that have been read: time stamp, length, whether they are wanted.
-    queue: VecDeque<(u64, usize, bool)>,
-    /// One behind the other, from `at` on.
+    queue: VecDeque<Queued>,
+    /// Messages, and keys of retags, one behind the other, from `at` on.
     bytes: Vec<u8>,
     at: usize,
+}
+
+/// What has been read of a log.
+struct Queued {
+    stamp: u64,
+    /// Of its bytes.
+    len: usize,
+    what: What,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    NotWanted,
+    Message,
+    /// The bytes are a key. The record is looked for only when it is its turn: many in a row may be large.
+    Retag {
+        server_id: u16,
+        expiry: Expiry,
+    },
 }
 
 impl Outgoing {
@@ -65,19 +85,38 @@ impl Outgoing {
         }
         let after = if logged.len() > 1 { hello.timestamp.saturating_sub(SLACK) } else { hello.timestamp };
         let mut lines = Vec::new();
-        let mut is_whole = true;
+        let (mut is_whole, mut clearings) = (true, false);
         for (number, directory) in &logged {
             let (feed, begins) = Feed::open(directory, *number, databases, after)?;
             is_whole &= begins == Begins::Whole;
             lines.push(Line::new(*number, feed));
         }
+        let now = first_of_second(shared.clock.now().0);
+        if hello.timestamp > now.saturating_add(SLACK) && hello.timestamp < u64::MAX {
+            tracing::warn!(
+                server_id = hello.server_id,
+                "a replica's position lies ahead of this server's clock: what changes here until then does not reach it"
+            );
+        }
         let mut scan = None;
         let mut last = hello.timestamp;
         if !is_whole {
-            tracing::info!(
-                server_id = hello.server_id,
-                "the update log does not go back to where a replica stands: it gets all records first"
-            );
+            // Whoever follows somebody may be one of a pair: then what the replica has and this server has not may be what it has made
+            // itself.
+            let clears = shared.link.standing().master.is_none();
+            if clears {
+                tracing::warn!(
+                    server_id = hello.server_id,
+                    "the update log does not go back to where a replica stands: it is told to clear, and gets all records"
+                );
+            } else {
+                tracing::warn!(
+                    server_id = hello.server_id,
+                    "the update log does not go back to where a replica stands: it gets all records; what has been removed here \
+                     meanwhile stays there"
+                );
+            }
+            clearings = clears;
             lines.clear();
             for (number, directory) in &logged {
                 let end = shared.databases[*number].database.log().map(|log| log.end()).unwrap_or_default();
@@ -86,7 +125,7 @@ impl Outgoing {
             // Lower than all that a log has: who is cut off before the end begins again.
             (scan, last) = (Some((0, None)), 0);
         }
-        Ok(Outgoing { shared: Arc::clone(shared), hello, lines, scan, last, skipped: 0 })
+        Ok(Outgoing { shared: Arc::clone(shared), hello, lines, scan, clears: clearings, last, skipped: 0 })
     }
 
     /// A new round: what is in the logs by now will be sent. Returns the time stamp before which nothing more can come then. Fails with
@@ -121,15 +160,14 @@ impl Outgoing {
                 line.fill(&self.shared, &self.hello)?;
             }
             let first = self.lines.iter_mut().min_by_key(|line| line.next_stamp());
-            let Some((stamp, message)) = first.and_then(Line::pop) else { return Ok(!out.is_empty()) };
+            let Some((line, stamp)) = first.and_then(|line| line.next().map(|stamp| (line, stamp))) else {
+                return Ok(!out.is_empty());
+            };
             // Nothing goes back, though something may be sent again.
             self.last = stamp.max(self.last.saturating_add(1));
-            match message {
-                Some(message) => {
-                    put_raw_update(self.last, message, out);
-                    self.skipped = 0;
-                }
-                None => self.skipped += 1,
+            match line.pop(self.last, &self.shared, out)? {
+                true => self.skipped = 0,
+                false => self.skipped += 1,
             }
             if self.skipped >= SKIPPED_MAX {
                 put_progress(self.last, out);
@@ -159,6 +197,10 @@ impl Outgoing {
         let (number, persistent) = (line.number as u16, served.name.tuning.persistent);
         let last = &mut self.last;
         let wanted = self.hello.wants(own);
+        if self.clears && wanted && place.is_none() {
+            *last += 1;
+            put_update(*last, &Message { server_id: own, database: number, change: Sent::Clear }, out);
+        }
         let next = served.database.scan(place, &mut |key, record| {
             if wanted {
                 *last += 1;
@@ -213,49 +255,65 @@ impl Line {
             let served = &shared.databases[self.number];
             let (own, is_persistent) = (shared.options.replication.server_id, served.name.tuning.persistent);
             let (queue, bytes, number) = (&mut self.queue, &mut self.bytes, self.number as u16);
-            let mut trouble = Ok(());
             self.feed.read_on(self.until, PIECE, &mut |stamp, origin, change| {
                 // Origins are such ids: they come by this protocol alone.
                 let server_id = origin.map_or(own, |origin| origin as u16);
                 let before = bytes.len();
-                let mut put = |change: Sent<'_>| Message { server_id, database: number, change }.put(bytes);
-                match change {
-                    _ if !hello.wants(server_id) => {}
+                let mut put = |change: Sent<'_>| {
+                    Message { server_id, database: number, change }.put(bytes);
+                    What::Message
+                };
+                let what = match change {
+                    _ if !hello.wants(server_id) => What::NotWanted,
                     Change::Put { key, record } => {
                         put(Sent::Set { key, stored: stored(record, is_persistent) })
                     }
                     Change::Remove { key } => put(Sent::Remove { key }),
                     Change::Clear => put(Sent::Clear),
                     Change::Retag { key, attributes } => {
-                        // The value is that of now: what has changed it stands further on in the log.
-                        let seen = served.database.engine().peek(key, &mut |now| {
-                            let record = Record::new(now.value, *attributes);
-                            put(Sent::Set { key, stored: stored(&record, is_persistent) });
-                        });
-                        if let Err(error) = seen {
-                            trouble = Err(error);
-                        }
+                        bytes.extend_from_slice(key);
+                        What::Retag { server_id, expiry: attributes.expiry }
                     }
-                    _ => {}
-                }
-                let len = bytes.len() - before;
-                queue.push_back((stamp, len, len > 0));
+                    _ => What::NotWanted,
+                };
+                queue.push_back(Queued { stamp, len: bytes.len() - before, what });
             })?;
-            trouble?;
         }
         Ok(())
     }
 
-    /// The highest of all where there is none.
+    /// The time stamp of the next one; the highest of all where there is none.
     fn next_stamp(&self) -> u64 {
-        self.queue.front().map_or(u64::MAX, |&(stamp, ..)| stamp)
+        self.next().unwrap_or(u64::MAX)
     }
 
-    /// Time stamp and message; `None` for one that is not wanted.
-    fn pop(&mut self) -> Option<(u64, Option<&[u8]>)> {
-        let (stamp, len, is_wanted) = self.queue.pop_front()?;
-        let message = &self.bytes[self.at..self.at + len];
-        self.at += len;
-        Some((stamp, is_wanted.then_some(message)))
+    fn next(&self) -> Option<u64> {
+        self.queue.front().map(|queued| queued.stamp)
+    }
+
+    /// Writes the next one, at this time stamp; false if it is not wanted.
+    fn pop(&mut self, stamp: u64, shared: &Shared, out: &mut Vec<u8>) -> Result<bool> {
+        let Some(queued) = self.queue.pop_front() else { return Ok(false) };
+        let bytes = &self.bytes[self.at..self.at + queued.len];
+        self.at += queued.len;
+        match queued.what {
+            What::NotWanted => Ok(false),
+            What::Message => {
+                put_raw_update(stamp, bytes, out);
+                Ok(true)
+            }
+            What::Retag { server_id, expiry } => {
+                let served = &shared.databases[self.number];
+                let (database, is_persistent) = (self.number as u16, served.name.tuning.persistent);
+                let before = out.len();
+                // The value is that of now: what has changed it stands further on in the log.
+                served.database.engine().peek(bytes, &mut |now| {
+                    let record = Record::new(now.value, Attributes { expiry, ..Attributes::default() });
+                    let change = Sent::Set { key: bytes, stored: stored(&record, is_persistent) };
+                    put_update(stamp, &Message { server_id, database, change }, out);
+                })?;
+                Ok(out.len() > before)
+            }
+        }
     }
 }

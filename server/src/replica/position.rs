@@ -13,7 +13,9 @@ pub(super) fn read(path: &Path) -> io::Result<u64> {
     let mut text = Vec::new();
     match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-        file => file?.take(LEN_MAX).read_to_end(&mut text)?,
+        file => file.and_then(|file| file.take(LEN_MAX).read_to_end(&mut text)).map_err(|error| {
+            io::Error::new(error.kind(), format!("{} cannot be read: {error}", path.display()))
+        })?,
     };
     if text.trim_ascii().is_empty() {
         return Ok(0);

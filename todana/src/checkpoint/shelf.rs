@@ -288,35 +288,35 @@ impl Shelf {
         self.remove_log(oldest, options, now_ms)
     }
 
-    /// Removes of the log what ended before a time, as far as no checkpoint needs it, nor, where the engine keeps one itself, what comes
-    /// behind its `mark`. While a checkpoint is made, nothing: whoever asks may not wait.
-    pub(crate) fn trim_log(&self, mark: Option<Position>, ended_before_ms: u64, now_ms: u64) -> Result<()> {
-        let Some(whole) = self.whole.try_lock() else { return Ok(()) };
-        let needed = mark.or(whole.get(KEPT - 1).map(|known| known.start));
-        let Some(needed) = needed else { return Ok(()) };
-        let kept_age = Duration::from_millis(now_ms.saturating_sub(ended_before_ms));
-        let options = CheckpointOptions {
-            log_kept_len: u64::MAX,
-            log_kept_age: kept_age,
-            ..CheckpointOptions::default()
+    /// Removes what of the log no checkpoint needs and the options keep all the same, as far as `is_over` says so of the time when a
+    /// segment came to its end, in milliseconds. `mark`: that of an engine which keeps a checkpoint itself.
+    pub(crate) fn release(&self, mark: Option<Position>, is_over: &dyn Fn(u64) -> bool) -> Result<()> {
+        let whole = self.whole.lock();
+        let Some(needed) = mark.or_else(|| whole.get(KEPT - 1).map(|known| known.start)) else {
+            return Ok(());
         };
-        self.remove_log(needed, &options, now_ms)
+        let ended_ms = |pair: &[Position]| update_log::made_ms(&*self.disk, &self.log, pair[1]);
+        self.remove_segments(needed, &|pair| !is_over(ended_ms(pair)))
     }
 
     /// Removes the segments that end at or before a position, but those that the options keep, or somebody who still reads them.
     fn remove_log(&self, position: Position, options: &CheckpointOptions, now_ms: u64) -> Result<()> {
+        let age_max_ms = u64::try_from(options.log_kept_age.as_millis()).unwrap_or(u64::MAX);
+        self.remove_segments(position, &|pair| {
+            // A segment ends when the one behind it is made.
+            let age_ms = || now_ms.saturating_sub(update_log::made_ms(&*self.disk, &self.log, pair[1]));
+            position.0 - pair[0].0 <= options.log_kept_len
+                && (age_max_ms == u64::MAX || age_ms() <= age_max_ms)
+        })
+    }
+
+    /// The same with those from the first on, of the last ones, of which `is_kept` says so. It is shown where they begin and end.
+    fn remove_segments(&self, position: Position, is_kept: &dyn Fn(&[Position]) -> bool) -> Result<()> {
         let names = self.disk.list(&self.log).map_err(|error| cannot("read", &self.log, &error))?;
         let mut starts: Vec<Position> = names.iter().filter_map(|name| segment_start(name)).collect();
         starts.sort_unstable();
         // In order, so that there is never a gap; the last one is written to.
         let over: Vec<&[Position]> = starts.windows(2).take_while(|pair| pair[1] <= position).collect();
-        let age_max_ms = u64::try_from(options.log_kept_age.as_millis()).unwrap_or(u64::MAX);
-        let is_kept = |pair: &[Position]| {
-            // A segment ends when the one behind it is made.
-            let age_ms = || now_ms.saturating_sub(update_log::made_ms(&*self.disk, &self.log, pair[1]));
-            position.0 - pair[0].0 <= options.log_kept_len
-                && (age_max_ms == u64::MAX || age_ms() <= age_max_ms)
-        };
         let kept = over.iter().rev().take_while(|pair| is_kept(pair)).count();
         let unneeded = &over[..over.len() - kept];
         if let Some(pair) = unneeded.last() {

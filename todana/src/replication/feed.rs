@@ -3,7 +3,7 @@
 use super::stamps::{NANOS, Stamps};
 use crate::DataDirectory;
 use crate::checkpoint::Held;
-use crate::update_log::{Change, Entries, LogBytes, Position, segments};
+use crate::update_log::{Change, Entries, LogBytes, Position, SegmentInfo, segments};
 use todana_core::{ErrorKind, Result};
 
 /// So often the log is looked at again where segments are removed meanwhile.
@@ -42,9 +42,19 @@ impl Feed {
         loop {
             let all = segments(&**directory.disk(), &directory.path().join(crate::data_directory::LOG))?;
             let second = after / NANOS;
-            // The time stamps of a second are known to whoever has read its first mark. One more, for a clock that was put back.
-            let early = all.iter().take_while(|segment| segment.made_ms / 1000 < second).count();
-            let begin = all.get(early.saturating_sub(2)).or(all.first());
+            // The time stamps of a second are known to whoever has read its first mark. While a clock that was put back has not come to
+            // where it was, they hang on what was before.
+            let mut latest = None;
+            let is_later = |segment: &&SegmentInfo| {
+                let second = segment.made_ms / 1000;
+                let is_later = latest.is_none_or(|latest| second > latest);
+                latest = latest.max(Some(second));
+                is_later
+            };
+            let firm: Vec<&SegmentInfo> = all.iter().filter(is_later).collect();
+            let early = firm.iter().take_while(|segment| segment.made_ms / 1000 < second).count();
+            // One more: marks within it may be later than the next one's.
+            let begin = firm.get(early.saturating_sub(2)).or(firm.first()).copied();
             let from_birth = begin.is_none_or(|begin| begin.start == Position(0));
             // Where it was not born empty, the log does not tell with what.
             let tells_all = from_birth && begin.is_none_or(|begin| begin.openings <= 1);

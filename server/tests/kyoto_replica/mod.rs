@@ -1,0 +1,142 @@
+//! Replicas of a server, servers that are replicas, and calls to them.
+
+// Each test file takes what it needs.
+#![allow(dead_code)]
+
+use crate::running::{self, Client, options};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use todana::update_log::Sync;
+use todana_protocol::kyoto::Hello;
+use todana_protocol::kyoto::message::{Change, Message};
+use todana_protocol::kyoto::replication::{News, Replica, ReplicaStep};
+use todana_server::{DataPlace, Kyoto, MasterAddress, Options, Replication};
+
+pub(crate) fn kept(directory: &Path, server_id: u16) -> Options {
+    let data = Some(DataPlace::new(directory.into(), Sync::Always));
+    let replication = Replication { server_id, ..Replication::default() };
+    Options { data, replication, threads: 1, kyoto: Kyoto::Beside, ..options() }
+}
+
+pub(crate) fn following(directory: &Path, server_id: u16, master: SocketAddr) -> Options {
+    let replication = Replication {
+        server_id,
+        master: Some(MasterAddress { host: master.ip().to_string(), port: master.port() }),
+        position_file: Some(directory.join("position")),
+        ..Replication::default()
+    };
+    Options { replication, ..kept(&directory.join("data"), server_id) }
+}
+
+/// A replica that takes what it is sent apart.
+pub(crate) struct Follower {
+    pub(crate) stream: TcpStream,
+    decoder: Replica,
+    bytes: Vec<u8>,
+}
+
+/// An update as it came: time stamp, server, database, what it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Update(pub(crate) u64, pub(crate) u16, pub(crate) u16, pub(crate) String);
+
+impl Follower {
+    pub(crate) fn connect(address: SocketAddr, hello: Hello) -> Follower {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(running::PATIENCE)).unwrap();
+        let mut out = Vec::new();
+        hello.put(&mut out);
+        stream.write_all(&out).unwrap();
+        Follower { stream, decoder: Replica::default(), bytes: Vec::new() }
+    }
+
+    pub(crate) fn from(address: SocketAddr, timestamp: u64, server_id: u16) -> Follower {
+        Follower::connect(address, Hello { timestamp, server_id, wants_only: false })
+    }
+
+    /// What comes until it has caught up, and where that is.
+    pub(crate) fn updates(&mut self) -> (Vec<Update>, u64) {
+        let mut updates = Vec::new();
+        loop {
+            match self.decoder.decode(&self.bytes) {
+                ReplicaStep::News { consumed, news } => {
+                    let caught_up = match news {
+                        News::Update { timestamp, message } => {
+                            updates.push(update(timestamp, &message));
+                            None
+                        }
+                        News::CaughtUp { timestamp } => Some(timestamp),
+                        News::Accepted | News::Progress { .. } => None,
+                        News::Refused => panic!("refused"),
+                    };
+                    self.bytes.drain(..consumed);
+                    if let Some(timestamp) = caught_up {
+                        self.stream.write_all(b"\xB1").unwrap();
+                        return (updates, timestamp);
+                    }
+                }
+                ReplicaStep::NeedMore { .. } => {
+                    let mut piece = [0; 4096];
+                    let len = self.stream.read(&mut piece).unwrap();
+                    assert!(len > 0, "it has ended");
+                    self.bytes.extend_from_slice(&piece[..len]);
+                }
+                ReplicaStep::Malformed => panic!("malformed"),
+            }
+        }
+    }
+
+    /// As many as are waited for.
+    pub(crate) fn so_many(&mut self, count: usize) -> Vec<Update> {
+        let mut all = Vec::new();
+        while all.len() < count {
+            all.extend(self.updates().0);
+        }
+        all
+    }
+}
+
+pub(crate) fn update(timestamp: u64, message: &Message<'_>) -> Update {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let what = match message.change {
+        Change::Set { key, stored } => {
+            let (time, value) = stored.split().unwrap();
+            format!("{}={} {time:x}", text(key), text(value))
+        }
+        Change::Remove { key } => format!("-{}", text(key)),
+        Change::Clear => "clear".into(),
+        Change::Other { operation, .. } => format!("{operation:x}?"),
+    };
+    Update(timestamp, message.server_id, message.database, what)
+}
+
+pub(crate) fn told(updates: &[Update]) -> Vec<&str> {
+    updates.iter().map(|update| update.3.as_str()).collect()
+}
+
+pub(crate) fn call(client: &mut Client, name: &str, body: &str) -> (String, String) {
+    let head = "HTTP/1.1\r\nContent-Type: text/tab-separated-values\r\nContent-Length:";
+    client.send(format!("POST /rpc/{name} {head} {}\r\n\r\n{body}", body.len()).as_bytes());
+    let status = client.line();
+    let mut len = 0;
+    loop {
+        let line = client.line();
+        if let Some(text) = line.strip_prefix("Content-Length: ") {
+            len = text.trim_end().parse().unwrap();
+        }
+        if line == "\r\n" {
+            break;
+        }
+    }
+    let status = status.split(' ').nth(1).unwrap().to_string();
+    (status, String::from_utf8(client.take(len)).unwrap())
+}
+
+pub(crate) fn done(client: &mut Client, name: &str, body: &str) {
+    assert_eq!(call(client, name, body).0, "200", "{name} {body}");
+}
+
+pub(crate) fn value(client: &mut Client, key: &str) -> Option<String> {
+    let (status, body) = call(client, "get", &format!("key\t{key}\n"));
+    (status == "200").then(|| body.lines().find_map(|line| line.strip_prefix("value\t")).unwrap().to_string())
+}

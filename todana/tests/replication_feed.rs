@@ -1,0 +1,110 @@
+//! The update log as replicas are sent it, beside a clock that is put back and a log that is let go.
+
+mod folder;
+
+use folder::{Kept, folder, open_with};
+use std::path::Path;
+use std::time::Duration;
+use todana::checkpoint::CheckpointOptions;
+use todana::replication::{Begins, Feed};
+use todana::update_log::{Change, LogOptions, Sync, segments};
+use todana::{DataOptions, ManualClock};
+
+fn kept(path: &Path) -> Kept {
+    let log = LogOptions { sync: Sync::Always, ..LogOptions::default() };
+    let checkpoints = CheckpointOptions {
+        log_kept_len: u64::MAX,
+        log_kept_age: Duration::MAX,
+        ..CheckpointOptions::default()
+    };
+    open_with(path, &DataOptions { log, checkpoints })
+}
+
+/// Time stamps and keys behind a time stamp.
+fn changes(kept: &Kept, after: u64) -> (Vec<(u64, String)>, Begins) {
+    let (mut feed, begins) = Feed::open(&kept.directory, 0, 1, after).unwrap();
+    let end = kept.database.log().unwrap().end();
+    let mut all = Vec::new();
+    while feed.position() < end {
+        feed.read_on(end, 1 << 20, &mut |stamp, _, change| {
+            if let Change::Put { key, .. } = change {
+                all.push((stamp, String::from_utf8_lossy(key).into_owned()));
+            }
+        })
+        .unwrap();
+    }
+    (all, begins)
+}
+
+fn store(kept: &Kept, key: &str) {
+    kept.set(key, "1");
+    kept.settle();
+    // Each in a segment of its own.
+    kept.database.log().unwrap().rotate().unwrap();
+}
+
+#[test]
+fn a_clock_that_is_put_back_hides_no_change_from_a_replica() {
+    let folder = folder();
+    let kept = kept(&folder.path().join("data"));
+    for key in ["a", "b", "c", "d"] {
+        kept.clock.advance(100);
+        store(&kept, key);
+    }
+    put_back(&kept.clock, 250);
+    for key in ["e", "f", "g", "h"] {
+        kept.clock.advance(10);
+        store(&kept, key);
+    }
+    kept.clock.advance(1000);
+    store(&kept, "i");
+    let (all, _) = changes(&kept, 0);
+    let keys = |changes: &[(u64, String)]| changes.iter().map(|change| change.1.clone()).collect::<String>();
+    assert_eq!(keys(&all), "abcdefghi");
+    assert!(all.is_sorted_by(|one, other| one.0 < other.0), "{all:?}");
+    for (at, (stamp, key)) in all.iter().enumerate() {
+        let (rest, begins) = changes(&kept, *stamp);
+        assert_eq!((rest, begins), (all[at + 1..].to_vec(), Begins::Whole), "behind {key}");
+    }
+}
+
+fn put_back(clock: &ManualClock, seconds: u64) {
+    clock.advance(seconds.wrapping_neg());
+}
+
+#[test]
+fn what_is_let_go_of_the_log_is_what_no_checkpoint_needs_and_nobody_reads() {
+    let folder = folder();
+    let kept = kept(&folder.path().join("data"));
+    let count = || segments(&todana::disk::SystemDisk, &kept.directory.path().join("log")).unwrap().len();
+    for number in 0..10 {
+        kept.clock.advance(1);
+        store(&kept, &format!("k{number}"));
+    }
+    let before = count();
+    // There is nothing that all of it could be read back from.
+    kept.directory.release_log(&kept.database, &|_| true).unwrap();
+    assert_eq!(count(), before);
+    for _ in 0..2 {
+        kept.directory.checkpoint(&kept.database).unwrap();
+        kept.clock.advance(1);
+        store(&kept, "more");
+    }
+    let before = count();
+    let (feed, begins) = Feed::open(&kept.directory, 0, 1, 0).unwrap();
+    assert_eq!(begins, Begins::Whole);
+    kept.directory.release_log(&kept.database, &|_| true).unwrap();
+    assert_eq!(count(), before, "a replica reads it");
+    drop(feed);
+    let ended = |second: u64| move |ended_ms: u64| ended_ms / 1000 <= folder::NOW + second;
+    kept.directory.release_log(&kept.database, &ended(4)).unwrap();
+    assert_eq!(count(), before - 4);
+    assert_eq!(changes(&kept, 0).1, Begins::Later);
+    kept.directory.release_log(&kept.database, &|_| true).unwrap();
+    let left = count();
+    assert!(left < before - 8 && left >= 2, "{left} of {before}");
+    let path = kept.directory.path().to_path_buf();
+    drop(kept);
+    let again = self::kept(&path);
+    assert_eq!(again.database.engine().status().records, 11);
+}
