@@ -177,9 +177,7 @@ pub(super) fn decode<'a>(
     match *place {
         Place::Start => begin(place, limits, input, scratch)
             .unwrap_or_else(|Missing(at_least)| Outcome::NeedMore { at_least }),
-        Place::Bulk { operation, is_silent, left } => {
-            record(place, limits, input, operation, is_silent, left)
-        }
+        Place::Bulk { operation, is_silent, .. } => record(place, limits, input, operation, is_silent),
         Place::Script { at, left, .. } => script(place, limits, input, scratch, at, left),
     }
 }
@@ -226,6 +224,33 @@ fn begin<'a>(
     Ok(Outcome::Piece { consumed: reader.at, request })
 }
 
+/// The record that a bulk request goes on with, and how much of the input it takes, if all of it is there and no longer than may be. The place
+/// is behind it then, and else where it was.
+#[inline]
+pub(super) fn next_record<'a>(
+    place: &mut Place,
+    limits: &Limits,
+    input: &'a [u8],
+) -> Option<(usize, Bulk<'a>)> {
+    let Place::Bulk { operation, is_silent, left } = place else { return None };
+    let (operation, is_silent) = (*operation, *is_silent);
+    let (head, rest) = input.split_at_checked(operation.head_len())?;
+    let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let (key_len, value_len, xt) = match operation {
+        BulkOperation::Set => (number(2), number(6), i64::from(number(10)) << 32 | i64::from(number(14))),
+        _ => (number(2), 0, 0),
+    };
+    if u64::from(key_len.max(value_len)) > limits.body_len_max {
+        return None;
+    }
+    let (key, rest) = rest.split_at_checked(key_len as usize)?;
+    let value = rest.get(..value_len as usize)?;
+    let record = BulkRecord { database: u16::from_be_bytes([head[0], head[1]]), key, value, xt };
+    *left -= 1;
+    let piece = Bulk { operation, is_silent, record: Some(record), remaining: *left };
+    Some((head.len() + key.len() + value.len(), piece))
+}
+
 #[inline]
 fn record<'a>(
     place: &mut Place,
@@ -233,42 +258,25 @@ fn record<'a>(
     input: &'a [u8],
     operation: BulkOperation,
     is_silent: bool,
-    left: u32,
 ) -> Outcome<'a> {
+    if let Some((consumed, piece)) = next_record(place, limits, input) {
+        let request = Request::Bulk(piece);
+        return match piece.remaining {
+            0 => Outcome::Last { consumed, request },
+            _ => Outcome::Piece { consumed, request },
+        };
+    }
     let head_len = operation.head_len();
     let Some((head, rest)) = input.split_at_checked(head_len) else {
         return Outcome::NeedMore { at_least: head_len - input.len() };
     };
     let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    let key_len = number(2);
-    let (value_len, xt) = match operation {
-        BulkOperation::Set => (number(6), i64::from(number(10)) << 32 | i64::from(number(14))),
-        _ => (0, 0),
-    };
-    if u64::from(key_len.max(value_len)) > limits.body_len_max {
+    let (key_len, value_len) = (number(2), if operation == BulkOperation::Set { number(6) } else { 0 });
+    let is_too_long = u64::from(key_len.max(value_len)) > limits.body_len_max;
+    if is_too_long || input.len() > limits.unfinished_len_max {
         return refuse(is_silent, head_len);
     }
-    let (key_len, value_len) = (key_len as usize, value_len as usize);
-    if rest.len() < key_len + value_len {
-        if input.len() > limits.unfinished_len_max {
-            return refuse(is_silent, head_len);
-        }
-        return Outcome::NeedMore { at_least: key_len + value_len - rest.len() };
-    }
-    let record = BulkRecord {
-        database: u16::from_be_bytes([head[0], head[1]]),
-        key: &rest[..key_len],
-        value: &rest[key_len..key_len + value_len],
-        xt,
-    };
-    let remaining = left - 1;
-    let request = Request::Bulk(Bulk { operation, is_silent, record: Some(record), remaining });
-    let consumed = head_len + key_len + value_len;
-    if remaining == 0 {
-        return Outcome::Last { consumed, request };
-    }
-    *place = Place::Bulk { operation, is_silent, left: remaining };
-    Outcome::Piece { consumed, request }
+    Outcome::NeedMore { at_least: key_len as usize + value_len as usize - rest.len() }
 }
 
 /// A script's request is wanted whole: a map is made of it.

@@ -308,6 +308,19 @@ impl Dialect {
         }
     }
 
+    /// The next record of the bulk request under way, and how many bytes are done with behind it, if one is and all of the record is there;
+    /// else nothing has happened, and [`decode`](Dialect::decode) knows why. For who goes through many of them: it is as `decode` without all
+    /// that is not about them.
+    #[inline]
+    pub fn decode_record<'a>(&mut self, limits: &Limits, input: &'a [u8]) -> Option<(usize, Bulk<'a>)> {
+        let Mode::Binary(place) = &mut self.mode else { return None };
+        let (consumed, piece) = binary::next_record(place, &limits.bounded(), input)?;
+        if piece.remaining == 0 {
+            self.mode = Mode::Start;
+        }
+        Some((consumed, piece))
+    }
+
     #[inline]
     fn head<'a>(
         &mut self,

@@ -244,7 +244,14 @@ impl Executor {
                     }
                     at += consumed;
                     // The records of a bulk request share its turn, as far as the reader takes what it brings.
-                    *budget -= u32::from(!matches!(request, Request::Bulk(piece) if piece.remaining > 0));
+                    if !matches!(request, Request::Bulk(piece) if piece.remaining > 0) {
+                        *budget -= 1;
+                        continue;
+                    }
+                    match self.records(session, data, &mut at, &mut ahead, output) {
+                        (Next::Go, is_done) => *budget -= u32::from(is_done),
+                        _ => break (0, Pause::Closes),
+                    }
                 }
                 Step::NeedMore { consumed, at_least } => {
                     at += consumed;
@@ -258,6 +265,31 @@ impl Executor {
         counters.bytes_read.add(at as u64);
         counters.bytes_written.add((output.len() - output_before) as u64);
         (at, wanted, pause)
+    }
+
+    /// Goes through what has come of the records of a bulk request; tells too whether that were all of them.
+    fn records(
+        &self,
+        session: &mut Session,
+        data: &[u8],
+        at: &mut usize,
+        ahead: &mut Ahead,
+        output: &mut Output,
+    ) -> (Next, bool) {
+        while let Some((consumed, piece)) = session.dialect.decode_record(&self.limits, &data[*at..]) {
+            *at += consumed;
+            let is_last = piece.remaining == 0;
+            if is_last {
+                self.scope.counters().binary.add(1);
+            } else {
+                ahead.look(&self.scope, piece.operation, piece.remaining, data, *at);
+            }
+            let next = self.scope.bulk_piece(&mut session.bulk, &piece, output);
+            if is_last || next != Next::Go {
+                return (next, is_last);
+            }
+        }
+        (Next::Go, false)
     }
 
     fn execute(
