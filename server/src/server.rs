@@ -417,6 +417,15 @@ impl Server {
         }
         self.start_pages()?;
         self.shared.link.start(&self.shared)?;
+        if let Some(begins) = self.shared.snapshots.begins()
+            && begins < self.shared.link.standing().timestamp
+        {
+            tracing::info!(
+                from = begins,
+                "what is only in memory is older than the position in the master's log: the master goes on from there"
+            );
+            self.shared.link.tune(|standing| standing.timestamp = standing.timestamp.min(begins));
+        }
         let disk = Watched::over(Arc::new(SystemDisk), &self.shared.pulse);
         let snapshots = snapshots::Keeper::start(&self.shared, disk)?;
         if self.shared.is_aloud() {

@@ -34,6 +34,8 @@ pub(crate) struct History {
     timestamp: AtomicU64,
     /// Why the last one could not be made.
     trouble: Mutex<String>,
+    /// Where a master has to go on from; `None`: where the position file says.
+    begins: Mutex<Option<u64>>,
 }
 
 impl History {
@@ -41,6 +43,18 @@ impl History {
     pub(crate) fn told(&self) -> (u64, u64, u64, String) {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (count(&self.made), count(&self.failed), count(&self.timestamp), self.trouble.lock().clone())
+    }
+
+    /// A database begins with what was there when a master's log had come to this time stamp.
+    fn begins_at(&self, timestamp: u64) {
+        let mut begins = self.begins.lock();
+        *begins = Some(begins.map_or(timestamp, |other| other.min(timestamp)));
+    }
+
+    /// The time stamp from which a master has to go on at the latest, for what is only in memory: what came behind it has gone with
+    /// the process before this one, whatever its position file says.
+    pub(crate) fn begins(&self) -> Option<u64> {
+        *self.begins.lock()
     }
 
     /// Notes how it went; what has been said already is not said again.
@@ -95,16 +109,28 @@ pub(crate) fn restore(
     disk: &dyn Disk,
     goes_on: &dyn Fn() -> bool,
 ) -> io::Result<()> {
-    let Some(options) = &shared.options.snapshots else { return Ok(()) };
     let served = &shared.databases[number];
     let label = served.name.label();
+    let is_in_memory_alone = has_snapshots(served) && served.data.is_none();
+    let begins_at = |timestamp| {
+        if is_in_memory_alone {
+            shared.snapshots.begins_at(timestamp);
+        }
+    };
+    let Some(options) = &shared.options.snapshots else {
+        begins_at(0);
+        return Ok(());
+    };
     if !has_snapshots(served) {
         tracing::info!(database = label, "it keeps itself on disk: there are no snapshots of it");
         return Ok(());
     }
     let path = options.directory.join(file_name(number as u32));
     let file = match disk.open(&path, false) {
-        Err(error) if is_missing(&error) => return Ok(()),
+        Err(error) if is_missing(&error) => {
+            begins_at(0);
+            return Ok(());
+        }
         file => file.map_err(|error| said("read", &path, &error))?,
     };
     let mark = served.data.as_ref().map(|place| place.directory.join(UNDER_WAY));
@@ -122,7 +148,8 @@ pub(crate) fn restore(
         }
         sync_names(disk, mark)?;
     }
-    let records = fill(served, &path, &*file, shared.clock.now(), goes_on)?;
+    let (head, records) = fill(served, &path, &*file, shared.clock.now(), goes_on)?;
+    begins_at(head.timestamp);
     served.database.sync().map_err(failed)?;
     if let Some(mark) = &mark {
         disk.remove(mark).map_err(|error| said("remove", mark, &error))?;
@@ -136,14 +163,14 @@ fn sync_names(disk: &dyn Disk, file: &Path) -> io::Result<()> {
     file.parent().map_or(Ok(()), |directory| disk.sync_directory(directory))
 }
 
-/// Stores what a file has, but what is dead; returns how many records.
+/// Stores what a file has, but what is dead; returns its head, and how many records.
 fn fill(
     served: &Served,
     path: &Path,
     file: &dyn File,
     now: todana::UnixSeconds,
     goes_on: &dyn Fn() -> bool,
-) -> io::Result<u64> {
+) -> io::Result<(SnapshotHead, u64)> {
     let (database, lane) = (&served.database, served.database.lane());
     let is_persistent = served.name.tuning.persistent;
     let (mut records, mut seen, mut is_called_off) = (0, 0u64, false);
@@ -179,9 +206,14 @@ fn fill(
         records += 1;
         Ok(())
     };
-    let read = read_snapshot(Reading { file, at: 0 }, &mut |_| Ok(()), &mut see);
+    let mut head = SnapshotHead::default();
+    let mut begin = |found| {
+        head = found;
+        Ok(())
+    };
+    let read = read_snapshot(Reading { file, at: 0 }, &mut begin, &mut see);
     match read {
-        Ok(()) => Ok(records),
+        Ok(()) => Ok((head, records)),
         Err(_) if is_called_off => Err(io::ErrorKind::Interrupted.into()),
         Err(error) => Err(io::Error::other(format!("snapshot {}: {error}", path.display()))),
     }
@@ -323,9 +355,14 @@ impl Making<'_> {
 
     /// All that has a time stamp up to this is in the snapshot that begins now.
     fn timestamp(&self) -> u64 {
+        let replication = &self.shared.options.replication;
         match self.served.database.log() {
             // Below the second, time stamps of the log are no times.
             Some(_) => first_of_second(self.shared.clock.now().0.saturating_sub(1)).saturating_sub(1),
+            // Of the master's log: there is no other, and whoever begins with this has to have it go on from there.
+            None if replication.master.is_some() || replication.position_file.is_some() => {
+                self.shared.link.standing().timestamp
+            }
             None => {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
                 u64::try_from(now.as_millis()).unwrap_or(u64::MAX).saturating_mul(1_000_000)

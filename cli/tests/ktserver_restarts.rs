@@ -1,0 +1,59 @@
+//! What a server under the name of Kyoto Tycoon's has after its end, however it came, with snapshots, update logs and masters.
+
+mod ktserver_running;
+
+use ktserver_running::{Place, Server, eventually, read};
+use nix::sys::signal::Signal;
+
+/// The value of a key in the first database.
+fn value(server: &Server, key: &str) -> Option<String> {
+    let (status, body) = server.ask("GET", &format!("/{key}"), "");
+    (status == 200).then_some(body)
+}
+
+fn put(server: &Server, key: &str, value: &str) {
+    assert_eq!(server.ask("PUT", &format!("/{key}"), value).0, 201);
+}
+
+fn crash(mut server: Server) {
+    server.signal(Signal::SIGKILL);
+    server.end();
+}
+
+/// Its position said that it had everything, so the master sent nothing again of what had gone with the process.
+#[test]
+fn a_replica_in_memory_alone_gets_from_its_master_what_went_with_the_process() {
+    let place = Place::new();
+    let master = place.start(&["-ulog", "u", "-sid", "1", "%"]);
+    let port = master.ports[0].to_string();
+    let base = ["-mhost", "127.0.0.1", "-mport", &port, "-rts", "rts", "-riv", "10", "-sid", "2"];
+    for snapshots in [&[][..], &["-bgs", "b", "-bgsi", "0.1"], &["-bgs", "b", "-bgsi", "1000"]] {
+        let folder = Place::new();
+        let words = [&base[..], snapshots, &["%"]].concat();
+        put(&master, "a", "1");
+        put(&master, "b", "1");
+        let mut replica = folder.start(&words);
+        for round in 0..3 {
+            let key = format!("round{round}-{}", snapshots.len());
+            put(&master, &key, "1");
+            let stamp = |rts: String| rts.trim().parse().unwrap_or(0u64);
+            let before = stamp(read(&folder.path("rts")));
+            eventually("the replica", || value(&replica, &key).is_some());
+            eventually("its position", || stamp(read(&folder.path("rts"))) > before);
+            if round == 1 {
+                replica.stop();
+            } else {
+                crash(replica);
+            }
+            if round == 1 {
+                master.call("remove?key=b");
+            }
+            replica = folder.start(&words);
+            put(&master, "last", &key);
+            eventually("the master's last word", || value(&replica, "last").as_ref() == Some(&key));
+            assert_eq!(value(&replica, "a").as_deref(), Some("1"), "{snapshots:?}, {round}");
+            assert_eq!(value(&replica, &key).as_deref(), Some("1"), "{snapshots:?}, {round}");
+            assert_eq!(value(&replica, "b").is_some(), round == 0, "{snapshots:?}, {round}");
+        }
+    }
+}
