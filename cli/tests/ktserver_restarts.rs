@@ -4,6 +4,7 @@ mod ktserver_running;
 
 use ktserver_running::{Place, Server, eventually, read};
 use nix::sys::signal::Signal;
+use std::fs;
 
 /// The value of a key in the first database.
 fn value(server: &Server, key: &str) -> Option<String> {
@@ -55,5 +56,43 @@ fn a_replica_in_memory_alone_gets_from_its_master_what_went_with_the_process() {
             assert_eq!(value(&replica, &key).as_deref(), Some("1"), "{snapshots:?}, {round}");
             assert_eq!(value(&replica, "b").is_some(), round == 0, "{snapshots:?}, {round}");
         }
+    }
+}
+
+/// Nothing but the number in its head shows it, and the next snapshot replaces the file.
+#[test]
+fn a_snapshot_that_is_cut_between_two_records_is_not_taken_for_a_whole_one() {
+    let place = Place::new();
+    for packing in [&[][..], &["-bgsc", "zlib"]] {
+        let directory = format!("b{}", packing.len());
+        let words = [&["-bgs", &directory][..], packing].concat();
+        let server = place.start(&words);
+        // More than a chunk of them when packed.
+        let value_ = "v".repeat(200_000);
+        for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+            put(&server, key, &value_);
+        }
+        server.call("set?key=dead&value=v&xt=-1");
+        server.call("remove?key=a");
+        server.stop();
+        let path = place.path(&format!("{directory}/00000000.ktss"));
+        let whole = fs::read(&path).unwrap();
+        let len = match packing.is_empty() {
+            true => whole.len() - (1 + 1 + 3 + 1 + 5 + 200_000),
+            // The head and the first chunk.
+            false => 38 + u32::from_be_bytes(whole[34..38].try_into().unwrap()) as usize,
+        };
+        assert!(len < whole.len());
+        for bytes in [&whole[..len], &whole[..34]] {
+            fs::write(&path, bytes).unwrap();
+            let output = place.run(&["-port", "-1", "-bgs", &directory]);
+            let stderr = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{packing:?}");
+            assert!(stderr.contains("00000000.ktss: it ends after "), "{stderr}");
+            assert_eq!(fs::read(&path).unwrap(), bytes);
+        }
+        fs::write(&path, &whole).unwrap();
+        let server = place.start(&words);
+        assert_eq!((value(&server, "a"), value(&server, "h")), (None, Some(value_)));
     }
 }

@@ -18,6 +18,9 @@ const RECORD: u8 = 0xCC;
 /// The length of a file's head, in bytes.
 pub const HEAD_LEN: usize = 34;
 
+/// Where in a file the number of its records stands.
+pub const COUNT_AT: u64 = 18;
+
 /// What stands as `check` in files whose chunks are packed by zlib: raw deflate of level 6, and one NUL behind it, which
 /// belongs to the chunk.
 pub const ZLIB_CHECK: u32 = 0x8745_4510;

@@ -18,7 +18,7 @@ use todana::update_log::Position;
 use todana::{Action, Clock, Expiry, Kind, Opened, Record, kyoto};
 use todana_core::Attributes;
 use todana_protocol::kyoto::Stored;
-use todana_protocol::kyoto::snapshot::{SnapshotHead, file_name};
+use todana_protocol::kyoto::snapshot::{COUNT_AT, SnapshotHead, file_name};
 
 /// In the data directory of a database to which a snapshot is being read back: what a crash leaves half read is read again.
 const UNDER_WAY: &str = "reading-snapshot";
@@ -213,6 +213,11 @@ fn fill(
     };
     let read = read_snapshot(Reading { file, at: 0 }, &mut begin, &mut see);
     match read {
+        Ok(()) if seen < head.count => Err(io::Error::other(format!(
+            "snapshot {}: it ends after {seen} of {} records: it is cut, or some went while it was made; `todana load` takes what is there",
+            path.display(),
+            head.count
+        ))),
         Ok(()) => Ok((head, records)),
         Err(_) if is_called_off => Err(io::ErrorKind::Interrupted.into()),
         Err(error) => Err(io::Error::other(format!("snapshot {}: {error}", path.display()))),
@@ -323,7 +328,7 @@ impl Making<'_> {
         };
         let mut writer = SnapshotWriter::begin(Writing { file, at: 0 }, head, self.options.packing)?;
         let is_persistent = self.served.name.tuning.persistent;
-        let mut place = None;
+        let (mut place, mut count) = (None, 0u64);
         loop {
             let began = Instant::now();
             place = database
@@ -336,12 +341,16 @@ impl Making<'_> {
                         }
                     };
                     writer.put(key, &stored);
+                    count += 1;
                     if writer.is_due() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 })
                 .map_err(failed)?;
             writer.write()?;
             if place.is_none() {
                 writer.finish()?;
+                // Of those that are there: a file that is cut between two of them is known by it.
+                let head = SnapshotHead { count, ..head };
+                file.write_at(COUNT_AT, &mut [IoSlice::new(&count.to_be_bytes())])?;
                 return Ok(Some(head));
             }
             if (self.is_called_off)() {
