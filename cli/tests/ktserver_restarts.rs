@@ -96,3 +96,37 @@ fn a_snapshot_that_is_cut_between_two_records_is_not_taken_for_a_whole_one() {
         assert_eq!((value(&server, "a"), value(&server, "h")), (None, Some(value_)));
     }
 }
+
+/// It served the part, and the snapshot, read at a later start, went over what had been changed since.
+#[test]
+fn a_snapshot_that_is_half_read_is_read_to_its_end_before_anything_is_served() {
+    let place = Place::new();
+    let server = place.start(&["-bgs", "b"]);
+    put(&server, "old", "1");
+    server.stop();
+    let log = ["-ulog", "u", "-sid", "1", "-oas"];
+    let with_snapshots = [&log[..], &["-bgs", "b"]].concat();
+    crash(place.start(&with_snapshots));
+    let (mark, snapshot) = (place.path("u/00000000/reading-snapshot"), place.path("b/00000000.ktss"));
+    fs::write(&mark, "").unwrap();
+    let refused = |words: &[&str]| {
+        let output = place.run(&[&["-port", "-1"], words].concat());
+        assert_eq!(output.status.code(), Some(1));
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            stderr.contains("reading-snapshot: ") && stderr.contains("while it read a snapshot"),
+            "{stderr}"
+        );
+    };
+    refused(&log);
+    fs::rename(&snapshot, place.path("away")).unwrap();
+    refused(&with_snapshots);
+    // Whoever has no use for the rest says so.
+    fs::remove_file(&mark).unwrap();
+    let server = place.start(&log);
+    put(&server, "old", "2");
+    crash(server);
+    fs::rename(place.path("away"), &snapshot).unwrap();
+    let server = place.start(&with_snapshots);
+    assert_eq!(value(&server, "old").as_deref(), Some("2"));
+}

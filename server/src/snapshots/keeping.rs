@@ -117,34 +117,27 @@ pub(crate) fn restore(
             shared.snapshots.begins_at(timestamp);
         }
     };
-    let Some(options) = &shared.options.snapshots else {
-        begins_at(0);
-        return Ok(());
-    };
-    if !has_snapshots(served) {
-        tracing::info!(database = label, "it keeps itself on disk: there are no snapshots of it");
-        return Ok(());
-    }
-    let path = options.directory.join(file_name(number as u32));
-    let file = match disk.open(&path, false) {
-        Err(error) if is_missing(&error) => {
+    let mark = has_snapshots(served).then_some(served.data.as_ref()).flatten();
+    let mark = mark.map(|place| place.directory.join(UNDER_WAY));
+    let is_half_read = mark.as_ref().map_or(Ok(false), |mark| is_there(disk, mark))?;
+    let (path, file) = match find(shared, number, disk)? {
+        Some(found) => found,
+        None if is_half_read => return Err(half_read(mark.as_deref())),
+        None => {
             begins_at(0);
             return Ok(());
         }
-        file => file.map_err(|error| said("read", &path, &error))?,
     };
-    let mark = served.data.as_ref().map(|place| place.directory.join(UNDER_WAY));
-    if let (Some(mark), Some(opened)) = (&mark, opened)
+    if let (Some(_), Some(opened)) = (&mark, opened)
         && opened.end != Position(0)
-        && disk.open(mark, false).is_err()
+        && !is_half_read
     {
         tracing::info!(database = label, "{}: the update log has brought back more", path.display());
         return Ok(());
     }
     if let Some(mark) = &mark {
-        match disk.create(mark) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => made.map(drop).map_err(|error| said("make", mark, &error))?,
+        if !is_half_read {
+            disk.create(mark).map(drop).map_err(|error| said("make", mark, &error))?;
         }
         sync_names(disk, mark)?;
     }
@@ -157,6 +150,40 @@ pub(crate) fn restore(
     }
     tracing::info!(database = label, records, "brought back from {}", path.display());
     Ok(())
+}
+
+/// The snapshot of a database, where there is one.
+fn find(shared: &Shared, number: usize, disk: &dyn Disk) -> io::Result<Option<(PathBuf, Box<dyn File>)>> {
+    let Some(options) = &shared.options.snapshots else { return Ok(None) };
+    let served = &shared.databases[number];
+    if !has_snapshots(served) {
+        tracing::info!(
+            database = served.name.label(),
+            "it keeps itself on disk: there are no snapshots of it"
+        );
+        return Ok(None);
+    }
+    let path = options.directory.join(file_name(number as u32));
+    match disk.open(&path, false) {
+        Err(error) if is_missing(&error) => Ok(None),
+        file => file.map_err(|error| said("read", &path, &error)).map(|file| Some((path, file))),
+    }
+}
+
+fn is_there(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
+    match disk.open(path, false) {
+        Err(error) if is_missing(&error) => Ok(false),
+        file => file.map(|_| true).map_err(|error| said("read", path, &error)),
+    }
+}
+
+/// What is served would be a part, and the whole, read later, would go over all that was changed since.
+fn half_read(mark: Option<&Path>) -> io::Error {
+    let mark = mark.unwrap_or(Path::new(UNDER_WAY)).display();
+    io::Error::other(format!(
+        "{mark}: a start before this one has ended while it read a snapshot; start with that snapshot, or remove this file to go on \
+         with the part that was read"
+    ))
 }
 
 fn sync_names(disk: &dyn Disk, file: &Path) -> io::Result<()> {
