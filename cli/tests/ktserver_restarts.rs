@@ -5,6 +5,7 @@ mod ktserver_running;
 use ktserver_running::{Place, Server, eventually, read};
 use nix::sys::signal::Signal;
 use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The value of a key in the first database.
 fn value(server: &Server, key: &str) -> Option<String> {
@@ -129,4 +130,39 @@ fn a_snapshot_that_is_half_read_is_read_to_its_end_before_anything_is_served() {
     fs::rename(place.path("away"), &snapshot).unwrap();
     let server = place.start(&with_snapshots);
     assert_eq!(value(&server, "old").as_deref(), Some("2"));
+}
+
+/// The log brought back what was older, and the snapshot, the only one that had the newer, was replaced.
+#[test]
+fn a_snapshot_that_was_made_while_the_log_was_left_out_is_not_passed_over() {
+    let place = Place::new();
+    let with_log = ["-bgs", "b", "-ulog", "u", "-sid", "1"];
+    let server = place.start(&with_log);
+    put(&server, "key", "1");
+    server.stop();
+    // Beside the log it may be as new as it likes.
+    let server = place.start(&with_log);
+    let opened = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    server.stop();
+    eventually("the next second", || {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() > opened
+    });
+    let server = place.start(&["-bgs", "b"]);
+    put(&server, "key", "2");
+    server.stop();
+    let path = place.path("b/00000000.ktss");
+    let kept = fs::read(&path).unwrap();
+    let output = place.run(&[&["-port", "-1"], &with_log[..]].concat());
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr.contains("b/00000000.ktss: ")
+            && stderr.contains("u/00000000/log")
+            && stderr.contains("remove one"),
+        "{stderr}"
+    );
+    assert_eq!(fs::read(&path).unwrap(), kept);
+    fs::remove_dir_all(place.path("u")).unwrap();
+    let server = place.start(&with_log);
+    assert_eq!(value(&server, "key").as_deref(), Some("2"));
 }

@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use todana::disk::{Disk, File};
-use todana::replication::first_of_second;
-use todana::update_log::Position;
+use todana::replication::{NANOS, first_of_second};
+use todana::update_log::{Position, segments};
 use todana::{Action, Clock, Expiry, Kind, Opened, Record, kyoto};
 use todana_core::Attributes;
 use todana_protocol::kyoto::Stored;
-use todana_protocol::kyoto::snapshot::{COUNT_AT, SnapshotHead, file_name};
+use todana_protocol::kyoto::snapshot::{COUNT_AT, HEAD_LEN, SnapshotHead, file_name};
 
 /// In the data directory of a database to which a snapshot is being read back: what a crash leaves half read is read again.
 const UNDER_WAY: &str = "reading-snapshot";
@@ -132,6 +132,7 @@ pub(crate) fn restore(
         && opened.end != Position(0)
         && !is_half_read
     {
+        expect_older(served, opened.end, &path, &*file, disk)?;
         tracing::info!(database = label, "{}: the update log has brought back more", path.display());
         return Ok(());
     }
@@ -175,6 +176,39 @@ fn is_there(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
         Err(error) if is_missing(&error) => Ok(false),
         file => file.map(|_| true).map_err(|error| said("read", path, &error)),
     }
+}
+
+/// Refuses a snapshot that was made without the log and behind it, as by a server that was started without it: what the log brings
+/// back is older, and the next snapshot would replace the file. `end` is where the log ended at this start.
+fn expect_older(
+    served: &Served,
+    end: Position,
+    path: &Path,
+    file: &dyn File,
+    disk: &dyn Disk,
+) -> io::Result<()> {
+    let Some(place) = &served.data else { return Ok(()) };
+    let mut bytes = [0; HEAD_LEN];
+    file.read_at(0, &mut bytes).map_err(|error| said("read", path, &error))?;
+    let Some(head) = SnapshotHead::parse(&bytes) else { return Ok(()) };
+    let log = place.directory.join("log");
+    let segments = segments(disk, &log).map_err(failed)?;
+    let last = segments.iter().filter(|segment| segment.start < end).map(|segment| segment.made_ms).max();
+    // Those that are made beside the log end with a second; and a second is as fine as the log's own time is.
+    let is_beside_log = head.timestamp == as_of_second(head.timestamp / NANOS);
+    match last.filter(|_| !is_beside_log) {
+        Some(last) if head.timestamp / NANOS > last / 1000 => Err(io::Error::other(format!(
+            "snapshot {}: it was made without the update log {} and behind it, so the log knows nothing of what is in it: remove one of them",
+            path.display(),
+            log.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The time stamp of a snapshot that has all that was logged in a second.
+fn as_of_second(second: u64) -> u64 {
+    first_of_second(second.saturating_add(1)).saturating_sub(1)
 }
 
 /// What is served would be a part, and the whole, read later, would go over all that was changed since.
@@ -394,7 +428,7 @@ impl Making<'_> {
         let replication = &self.shared.options.replication;
         match self.served.database.log() {
             // Below the second, time stamps of the log are no times.
-            Some(_) => first_of_second(self.shared.clock.now().0.saturating_sub(1)).saturating_sub(1),
+            Some(_) => as_of_second(self.shared.clock.now().0.saturating_sub(2)),
             // Of the master's log: there is no other, and whoever begins with this has to have it go on from there.
             None if replication.master.is_some() || replication.position_file.is_some() => {
                 self.shared.link.standing().timestamp
