@@ -166,3 +166,20 @@ fn a_snapshot_that_was_made_while_the_log_was_left_out_is_not_passed_over() {
     let server = place.start(&with_log);
     assert_eq!(value(&server, "key").as_deref(), Some("2"));
 }
+
+/// That of the other database wiped it out, and it was told anew each time.
+#[test]
+fn a_snapshot_that_fails_is_told_once_though_that_of_another_database_is_made() {
+    let place = Place::new();
+    for name in ["b/00000000.ktss.tmp", "b/00000000.ktss.tmp/in the way"] {
+        fs::create_dir_all(place.path(name)).unwrap();
+    }
+    let server = place.start(&["-bgs", "b", "-bgsi", "0.1", ":", "%"]);
+    let count = |name| server.field("report", name).parse::<u64>().unwrap();
+    eventually("some rounds", || count("snap_failed") >= 3 && count("snap_made") >= 3);
+    assert!(server.field("report", "snap_trouble").contains("00000000.ktss.tmp"));
+    assert_eq!(read(&server.log).matches("no snapshot could be made").count(), 1);
+    fs::remove_dir_all(place.path("b/00000000.ktss.tmp")).unwrap();
+    eventually("the end of the trouble", || !server.call("report").contains("snap_trouble"));
+    assert!(fs::exists(place.path("b/00000000.ktss")).unwrap());
+}

@@ -5,6 +5,7 @@ use crate::databases::{Served, failed, has_ended};
 use crate::replica::Put;
 use crate::shared::Shared;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -32,17 +33,19 @@ pub(crate) struct History {
     failed: AtomicU64,
     /// Of the newest one.
     timestamp: AtomicU64,
-    /// Why the last one could not be made.
-    trouble: Mutex<String>,
+    /// Why the last one of a database could not be made, by its number.
+    troubles: Mutex<BTreeMap<usize, String>>,
     /// Where a master has to go on from; `None`: where the position file says.
     begins: Mutex<Option<u64>>,
 }
 
 impl History {
-    /// How many were made and could not be made, the time stamp of the newest one, and why the last one failed, if it has.
+    /// How many were made and could not be made, the time stamp of the newest one, and why the last one of any database failed, if it
+    /// has.
     pub(crate) fn told(&self) -> (u64, u64, u64, String) {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        (count(&self.made), count(&self.failed), count(&self.timestamp), self.trouble.lock().clone())
+        let troubles: Vec<String> = self.troubles.lock().values().cloned().collect();
+        (count(&self.made), count(&self.failed), count(&self.timestamp), troubles.join("; "))
     }
 
     /// A database begins with what was there when a master's log had come to this time stamp.
@@ -58,22 +61,22 @@ impl History {
     }
 
     /// Notes how it went; what has been said already is not said again.
-    fn note(&self, label: &str, outcome: io::Result<Option<SnapshotHead>>) {
+    fn note(&self, number: usize, label: &str, outcome: io::Result<Option<SnapshotHead>>) {
         match outcome {
             Ok(None) => {}
             Ok(Some(head)) => {
                 self.made.fetch_add(1, Ordering::Relaxed);
                 self.timestamp.store(head.timestamp, Ordering::Relaxed);
-                self.trouble.lock().clear();
+                self.troubles.lock().remove(&number);
                 tracing::debug!(database = label, records = head.count, "snapshot made");
             }
             Err(error) => {
                 self.failed.fetch_add(1, Ordering::Relaxed);
                 let why = error.to_string();
-                let mut trouble = self.trouble.lock();
-                if *trouble != why {
+                let mut troubles = self.troubles.lock();
+                if troubles.get(&number) != Some(&why) {
                     tracing::error!(database = label, "no snapshot could be made; the last one stays: {why}");
-                    *trouble = why;
+                    troubles.insert(number, why);
                 }
             }
         }
@@ -340,7 +343,7 @@ fn make_all(
     for (number, served) in shared.databases.iter().enumerate().filter(|(_, served)| has_snapshots(served)) {
         let path = options.directory.join(file_name(number as u32));
         let making = Making { shared, served, options, disk, is_called_off, rests };
-        shared.snapshots.note(served.name.label(), making.make(&path));
+        shared.snapshots.note(number, served.name.label(), making.make(&path));
     }
 }
 
