@@ -23,6 +23,8 @@ use todana_protocol::kyoto::snapshot::{COUNT_AT, HEAD_LEN, SnapshotHead, file_na
 
 /// In the data directory of a database to which a snapshot is being read back: what a crash leaves half read is read again.
 const UNDER_WAY: &str = "reading-snapshot";
+/// A time from here on, some thousand years away, is none: five letters of a value that has no time before it.
+const UNLIKELY: u64 = 0x20 << 32;
 /// Between two looks at whether it is to be called off, in records.
 const LOOK_EVERY: u64 = 256;
 
@@ -254,7 +256,12 @@ fn fill(
         let (expiry, value) = if is_persistent {
             (Expiry::Never, stored.as_raw().unwrap_or_default())
         } else {
-            let (time, value) = stored.split().ok_or("a record has no time: was the database persistent?")?;
+            let timed = stored.split().filter(|(time, _)| !(UNLIKELY..kyoto::NEVER).contains(time));
+            let (time, value) = timed.ok_or_else(|| {
+                format!(
+                    "no likely time stands before the value of record {seen}: was the database one without times (ktopts=p)?"
+                )
+            })?;
             (kyoto::expiry_of(time), value)
         };
         if !expiry.is_live(now) {
