@@ -314,15 +314,17 @@ impl Given {
         Ok(())
     }
 
+    /// An option that says how, where nothing says what.
+    fn note_without(&mut self, missing: &str, option: &str, is_given: bool) {
+        if is_given {
+            self.notes.push(format!("{option} has no meaning here: there is no {missing}"));
+        }
+    }
+
     fn update_log(&mut self) -> Result<Option<UpdateLog>, String> {
         let Some(directory) = self.update_log.take() else {
-            for (option, is_given) in
-                [("-ulim", self.update_log_len.is_some()), ("-uasi", self.update_log_sync_s.is_some())]
-            {
-                if is_given {
-                    self.notes.push(format!("{option} has no meaning here: there is no -ulog"));
-                }
-            }
+            self.note_without("-ulog", "-ulim", self.update_log_len.is_some());
+            self.note_without("-ulog", "-uasi", self.update_log_sync_s.is_some());
             return Ok(None);
         };
         if self.server_id.is_none_or(|id| id < 0) {
@@ -349,13 +351,21 @@ impl Given {
             }
             Some(host) => Some((host, self.master_port.map_or(Ok(1978), |number| port("-mport", number))?)),
         };
+        self.note_without("-mhost", "-mport", master.is_none() && self.master_port.is_some());
+        let follows_nobody = self.position.is_none() && self.replication_interval_ms.is_some();
+        self.note_without("-rts", "-riv", follows_nobody);
         let (position, interval_ms) = (self.position.take(), self.replication_interval_ms);
         Ok(Replication { master, position, interval_ms })
     }
 
     fn snapshots(&mut self) -> Option<Snapshots> {
+        let Some(directory) = self.snapshots.take() else {
+            self.note_without("-bgs", "-bgsi", self.snapshot_interval_s.is_some());
+            self.note_without("-bgs", "-bgsc", self.snapshot_compression.is_some());
+            return None;
+        };
         Some(Snapshots {
-            directory: self.snapshots.take()?,
+            directory,
             interval_s: self.snapshot_interval_s.unwrap_or(180.0),
             compression: self.snapshot_compression.take(),
         })
@@ -411,6 +421,20 @@ mod tests {
         assert!(all.plugin.is_some_and(|plugin| plugin.keeps_flags));
         assert!(all.databases.len() == 2 && all.databases[1].tuning.persistent);
         assert_eq!(all.notes.len(), 4, "{:?}", all.notes);
+    }
+
+    #[test]
+    fn what_says_how_where_nothing_says_what_is_told() {
+        let alone = asked("-ulim 1m -uasi 1 -mport 1980 -riv 40 -bgsi 60 -bgsc lzo").unwrap();
+        let expected = [("-ulim", "-ulog"), ("-uasi", "-ulog"), ("-mport", "-mhost"), ("-riv", "-rts")];
+        let expected = expected.into_iter().chain([("-bgsi", "-bgs"), ("-bgsc", "-bgs")]);
+        let expected: Vec<String> = expected
+            .map(|(option, missing)| format!("{option} has no meaning here: there is no {missing}"))
+            .collect();
+        assert_eq!(alone.notes, expected);
+        let all =
+            "-sid 1 -ulog u -ulim 1m -uasi 1 -mhost h -mport 1980 -rts r -riv 40 -bgs b -bgsi 60 -bgsc zlib";
+        assert_eq!(asked(all).unwrap().notes, [""; 0]);
     }
 
     #[test]
