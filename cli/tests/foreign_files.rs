@@ -359,3 +359,19 @@ fn a_real_ktserver_reads_what_is_written_and_writes_what_is_read() {
         assert_eq!(loaded(&folder, &[&file], 0).1, lines, "{format}");
     }
 }
+
+/// Whoever follows a server from there misses nothing that was changed in the second of the dump.
+#[test]
+fn a_snapshot_promises_no_part_of_the_second_in_which_it_was_made() {
+    let folder = Folder::new();
+    let (database, file) = (folder.path("from.tree"), folder.path("out.ktss"));
+    expect(&["load", &fixture("plain.ktss"), "--db", &database], 0);
+    let seconds = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let before = seconds();
+    expect(&["dump", &file, "--format", "ktss", "--db", &database], 0);
+    let after = seconds();
+    let head = std::fs::read(&file).unwrap();
+    let stamp = u64::from_be_bytes(head[10..18].try_into().unwrap());
+    assert_eq!(stamp % 1_000_000_000, 999_999_999);
+    assert!((before - 2..=after - 2).contains(&(stamp / 1_000_000_000)), "{before} {stamp} {after}");
+}

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use todana::kyoto::NEVER;
+use todana::replication::first_of_second;
 use todana_protocol::kyoto::snapshot::{SnapshotHead, ZLIB_CHECK};
 use todana_protocol::kyoto::{Stored, dump};
 use todana_server::{Packing, SnapshotWriter};
@@ -175,8 +176,9 @@ fn put_hex(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Now, as the logs of Kyoto Tycoon's count: milliseconds, and six digits for the changes within one.
+/// All that was changed up to this is in a dump that begins now. Within a second, the time stamps of Todana's servers are no times: what
+/// comes behind the dump in its first second may have one that is smaller than that moment.
 fn timestamp_now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX).saturating_mul(1_000_000)
+    first_of_second(since.as_secs().saturating_sub(1)).saturating_sub(1)
 }
