@@ -375,3 +375,28 @@ fn a_snapshot_promises_no_part_of_the_second_in_which_it_was_made() {
     assert_eq!(stamp % 1_000_000_000, 999_999_999);
     assert!((before - 2..=after - 2).contains(&(stamp / 1_000_000_000)), "{before} {stamp} {after}");
 }
+
+/// What was removed in the file that is missing came back.
+#[test]
+fn a_log_of_which_a_file_is_missing_is_not_taken_for_a_whole_one() {
+    let folder = Folder::new();
+    let log = folder.path("ulog");
+    std::fs::create_dir(&log).unwrap();
+    for number in [2, 3, 5] {
+        let name = format!("{log}/{number:010}.ulog");
+        std::fs::copy(fixture("ulog/0000000001.ulog"), name).unwrap();
+    }
+    let (said, _) = loaded(&folder, &[&log], 3);
+    assert!(said.contains("0000000005.ulog: the file before it, number 4, is missing"), "{said}");
+    assert!(
+        said.contains("0000000002.ulog: the log begins here: what was changed before is not in it"),
+        "{said}"
+    );
+    std::fs::copy(fixture("ulog/0000000001.ulog"), format!("{log}/0000000004.ulog")).unwrap();
+    let (said, dumped) = loaded(&folder, &[&log], 0);
+    assert_eq!(dumped, RECORDS, "{said}");
+    // Whoever says since when needs none of those that end before.
+    std::fs::remove_file(format!("{log}/0000000003.ulog")).unwrap();
+    let (said, _) = loaded(&folder, &[&log, "--since", "2030-01-01T00:00:00Z"], 0);
+    assert!(!said.contains("missing") && !said.contains("begins here"), "{said}");
+}

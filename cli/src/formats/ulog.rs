@@ -34,6 +34,8 @@ pub(crate) fn unix_ms(stamp: u64) -> u64 {
 pub(crate) struct LogFile {
     pub(crate) path: PathBuf,
     pub(crate) len: u64,
+    /// They count from 1; the oldest may have been removed.
+    number: u64,
 }
 
 /// The files of a log, in order; none if the directory is no log of Kyoto Tycoon's.
@@ -44,11 +46,11 @@ pub(crate) fn files(directory: &Path) -> Result<Vec<LogFile>, Failure> {
         let entry = entry.map_err(failed)?;
         if let Some(number) = entry.file_name().to_str().and_then(file_number) {
             let len = entry.metadata().map_err(failed)?.len();
-            files.push((number, LogFile { path: entry.path(), len }));
+            files.push(LogFile { path: entry.path(), len, number });
         }
     }
-    files.sort_by_key(|(number, _)| *number);
-    Ok(files.into_iter().map(|(_, file)| file).collect())
+    files.sort_by_key(|file| file.number);
+    Ok(files)
 }
 
 /// The same, of a directory that is to be one.
@@ -82,7 +84,12 @@ pub(super) fn read(
 ) -> Result<(), Failure> {
     let database = options.of_database.unwrap_or(0);
     let now = now();
-    each(&expect_files(directory)?, options.since, &mut |path, offset, timestamp, message| {
+    let files = expect_files(directory)?;
+    if let (Some(first), None) = (files.first().filter(|first| first.number > 1), options.since) {
+        let path = first.path.display();
+        eprintln!("todana: {path}: the log begins here: what was changed before is not in it");
+    }
+    each(&files, options.since, &mut |path, offset, timestamp, message| {
         tally.timestamp = Some(timestamp);
         if message.database != database {
             return Ok(());
@@ -110,14 +117,22 @@ pub(super) fn read(
 /// What is shown each change of a log: the file, where in it, the time stamp, the change.
 pub(crate) type SeeChange<'s> = dyn FnMut(&Path, u64, u64, &Message<'_>) -> Result<(), Failure> + 's;
 
-/// Shows the changes of a log from a time stamp on. Files that end before it are not read.
+/// Shows the changes of a log from a time stamp on. Files that end before it are not read. Fails where one is missing that may not.
 pub(crate) fn each(files: &[LogFile], since: Option<u64>, see: &mut SeeChange<'_>) -> Result<(), Failure> {
     let since = since.unwrap_or(0);
     let bar = bar(Some(files.iter().map(|file| file.len).sum()));
+    let mut last = None;
     for file in files {
+        let before = last.replace(file.number);
         if head(file)?.newest < since {
             bar.inc(file.len);
             continue;
+        }
+        if before.is_some_and(|before| before.checked_add(1) != Some(file.number)) {
+            let (path, missing) = (file.path.display(), file.number - 1);
+            return Err(Failure::trouble(format!(
+                "{path}: the file before it, number {missing}, is missing"
+            )));
         }
         each_of(file, since, &bar, see)?;
     }
