@@ -193,7 +193,8 @@ pub(crate) struct Arguments {
     /// Let web pages, of any site, send such requests; else what browsers mark as such is refused
     #[arg(long, env = "TODANA_ALLOW_PAGES", help_heading = KYOTO)]
     allow_pages: bool,
-    /// Write snapshots of the databases in memory to this directory, as Kyoto Tycoon does (.ktss), also at the end; read them at the start
+    /// Write snapshots of the databases in memory to this directory, as Kyoto Tycoon does (.ktss), also at the end; read them at the
+    /// start. They have no place for client flags
     #[arg(long, env = "TODANA_SNAPSHOTS", value_name = "DIR", help_heading = KYOTO)]
     snapshots: Option<PathBuf>,
     /// From one snapshot to the next

@@ -6,7 +6,7 @@
 
 mod running;
 
-use running::{Folder, Server, expect, refused, run, text};
+use running::{Client, Folder, Server, expect, refused, run, text};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -399,4 +399,25 @@ fn a_log_of_which_a_file_is_missing_is_not_taken_for_a_whole_one() {
     std::fs::remove_file(format!("{log}/0000000003.ulog")).unwrap();
     let (said, _) = loaded(&folder, &[&log, "--since", "2030-01-01T00:00:00Z"], 0);
     assert!(!said.contains("missing") && !said.contains("begins here"), "{said}");
+}
+
+/// They came back without their flags, by which clients know packed values from text, and nothing said so.
+#[test]
+fn flags_that_a_servers_snapshots_have_no_place_for_are_told_of_once() {
+    let folder = Folder::new();
+    let (said, snapshots) = (folder.path("said"), folder.path("b"));
+    for (flags, times) in [(0, 0), (7, 1)] {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "exec \"$0\" \"$@\" 2> \"$SAID\"", env!("CARGO_BIN_EXE_todana")])
+            .env("SAID", &said);
+        let server = Server::start_as(command, &["--admin-port", "0", "--snapshots", &snapshots]);
+        let mut client = Client::connect(&server);
+        for key in ["a", "b"] {
+            assert_eq!(client.ask(&format!("set {key} {flags} 0 1\r\nx\r\n")), "STORED\r\n");
+        }
+        running::stop(server);
+        let said = std::fs::read_to_string(&said).unwrap();
+        assert_eq!(said.matches("snapshots have no place for client flags").count(), times, "{said}");
+    }
 }

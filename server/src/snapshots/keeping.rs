@@ -37,6 +37,8 @@ pub(crate) struct History {
     timestamp: AtomicU64,
     /// Why the last one of a database could not be made, by its number.
     troubles: Mutex<BTreeMap<usize, String>>,
+    /// It has been said what records have that is not in snapshots.
+    has_told_left_out: AtomicBool,
     /// Where a master has to go on from; `None`: where the position file says.
     begins: Mutex<Option<u64>>,
 }
@@ -60,6 +62,17 @@ impl History {
     /// the process before this one, whatever its position file says.
     pub(crate) fn begins(&self) -> Option<u64> {
         *self.begins.lock()
+    }
+
+    /// A record has what the format has no place for.
+    fn leaves_out(&self, label: &str, attributes: &Attributes) {
+        let leaves_out = attributes.flags != 0 || matches!(attributes.expiry, Expiry::Sliding { .. });
+        if leaves_out && !self.has_told_left_out.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                database = label,
+                "snapshots have no place for client flags and sliding expiries: records come back without them; a data directory keeps them"
+            );
+        }
     }
 
     /// Notes how it went; what has been said already is not said again.
@@ -400,6 +413,7 @@ impl Making<'_> {
         let mut writer = SnapshotWriter::begin(Writing { file, at: 0 }, head, self.options.packing)?;
         let is_persistent = self.served.name.tuning.persistent;
         let (mut place, mut count) = (None, 0u64);
+        let label = self.served.name.label();
         loop {
             let began = Instant::now();
             place = database
@@ -413,6 +427,7 @@ impl Making<'_> {
                     };
                     writer.put(key, &stored);
                     count += 1;
+                    self.shared.snapshots.leaves_out(label, &record.attributes);
                     if writer.is_due() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 })
                 .map_err(failed)?;
