@@ -43,6 +43,18 @@ fn store(kept: &Kept, key: &str) {
     kept.database.log().unwrap().rotate().unwrap();
 }
 
+/// Whoever has had any of these changes is sent all that follow it.
+fn assert_each_leads_to_the_rest(kept: &Kept, wanted: &str) {
+    let (all, _) = changes(kept, 0);
+    let keys = |changes: &[(u64, String)]| changes.iter().map(|change| change.1.clone()).collect::<String>();
+    assert_eq!(keys(&all), wanted);
+    assert!(all.is_sorted_by(|one, other| one.0 < other.0), "{all:?}");
+    for (at, (stamp, key)) in all.iter().enumerate() {
+        let (rest, begins) = changes(kept, *stamp);
+        assert_eq!((rest, begins), (all[at + 1..].to_vec(), Begins::Whole), "behind {key}");
+    }
+}
+
 #[test]
 fn a_clock_that_is_put_back_hides_no_change_from_a_replica() {
     let folder = folder();
@@ -58,14 +70,30 @@ fn a_clock_that_is_put_back_hides_no_change_from_a_replica() {
     }
     kept.clock.advance(1000);
     store(&kept, "i");
-    let (all, _) = changes(&kept, 0);
-    let keys = |changes: &[(u64, String)]| changes.iter().map(|change| change.1.clone()).collect::<String>();
-    assert_eq!(keys(&all), "abcdefghi");
-    assert!(all.is_sorted_by(|one, other| one.0 < other.0), "{all:?}");
-    for (at, (stamp, key)) in all.iter().enumerate() {
-        let (rest, begins) = changes(&kept, *stamp);
-        assert_eq!((rest, begins), (all[at + 1..].to_vec(), Begins::Whole), "behind {key}");
+    assert_each_leads_to_the_rest(&kept, "abcdefghi");
+}
+
+#[test]
+fn a_clock_that_was_put_back_between_two_runs_hides_no_change_from_a_replica() {
+    let folder = folder();
+    let path = folder.path().join("data");
+    let kept = kept(&path);
+    for key in ["a", "b", "c"] {
+        // In one segment, whose own time tells nothing of theirs.
+        kept.clock.advance(500);
+        kept.set(key, "1");
+        kept.settle();
     }
+    drop(kept);
+    // Its clock begins where the other's did.
+    let kept = self::kept(&path);
+    for key in ["d", "e", "f", "g", "h"] {
+        kept.clock.advance(10);
+        store(&kept, key);
+    }
+    kept.clock.advance(2000);
+    store(&kept, "i");
+    assert_each_leads_to_the_rest(&kept, "abcdefghi");
 }
 
 fn put_back(clock: &ManualClock, seconds: u64) {

@@ -3,7 +3,8 @@
 use super::stamps::{NANOS, Stamps};
 use crate::DataDirectory;
 use crate::checkpoint::Held;
-use crate::update_log::{Change, Entries, LogBytes, Position, SegmentInfo, segments};
+use crate::update_log::{Change, Entries, LogBytes, Position, Reader, SegmentInfo, segments};
+use std::sync::Arc;
 use todana_core::{ErrorKind, Result};
 
 /// So often the log is looked at again where segments are removed meanwhile.
@@ -44,14 +45,7 @@ impl Feed {
             let second = after / NANOS;
             // The time stamps of a second are known to whoever has read its first mark. While a clock that was put back has not come to
             // where it was, they hang on what was before.
-            let mut latest = None;
-            let is_later = |segment: &&SegmentInfo| {
-                let second = segment.made_ms / 1000;
-                let is_later = latest.is_none_or(|latest| second > latest);
-                latest = latest.max(Some(second));
-                is_later
-            };
-            let firm: Vec<&SegmentInfo> = all.iter().filter(is_later).collect();
+            let firm = firm(directory, &all, second);
             let early = firm.iter().take_while(|segment| segment.made_ms / 1000 < second).count();
             // One more: marks within it may be later than the next one's.
             let begin = firm.get(early.saturating_sub(2)).or(firm.first()).copied();
@@ -132,4 +126,46 @@ impl Feed {
         }
         Ok(())
     }
+}
+
+/// The segments that were begun at a later second than any that is told before them, as far as these are before `second`, and perhaps
+/// some that are not: a reader may begin with any of them.
+fn firm<'s>(directory: &DataDirectory, all: &'s [SegmentInfo], second: u64) -> Vec<&'s SegmentInfo> {
+    let mut firm = Vec::new();
+    let mut latest = None;
+    for (at, segment) in all.iter().enumerate() {
+        let begun = Some(segment.made_ms / 1000);
+        if begun > latest {
+            firm.push(segment);
+            latest = begun;
+        }
+        if latest >= Some(second) {
+            break;
+        }
+        // The clock runs on evenly until the database is opened the next time. Only then may it have been put back, of which the times
+        // of the segments tell nothing if that is not far.
+        if let Some(next) = all.get(at + 1).filter(|next| next.openings != segment.openings) {
+            latest = latest.max(Some(last_told_ms(directory, segment, next.start) / 1000));
+        }
+    }
+    firm
+}
+
+/// The latest time that the marks of a segment tell, which ends there; as far as it can be read.
+fn last_told_ms(directory: &DataDirectory, segment: &SegmentInfo, end: Position) -> u64 {
+    let log = directory.path().join(crate::data_directory::LOG);
+    let mut told = segment.made_ms;
+    let Ok(mut reader) = Reader::open(Arc::clone(directory.disk()), &log, segment.identity, segment.start)
+    else {
+        return told;
+    };
+    while let Ok(Some((position, entry))) = reader.next_entry() {
+        if position >= end {
+            break;
+        }
+        if let Change::Mark { time_ms, .. } = entry.change {
+            told = told.max(time_ms);
+        }
+    }
+    told
 }
