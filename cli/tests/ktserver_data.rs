@@ -47,7 +47,7 @@ fn a_clean_exit_leaves_a_snapshot_and_the_next_start_reads_it() {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         names.sort();
-        assert_eq!(names, ["00000000.ktss", "00000001.ktss"]);
+        assert_eq!(names, ["00000000.ktss", "00000001.ktss", "snapshots.lock"]);
         let bytes = fs::read(place.path(&format!("{directory}/00000000.ktss"))).unwrap();
         assert!(bytes.starts_with(b"KTSS\n\0"));
         assert_eq!(bytes[6..10] == [0; 4], packing.is_empty());

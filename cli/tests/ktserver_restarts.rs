@@ -210,3 +210,19 @@ fn a_snapshot_of_a_database_without_times_is_not_read_into_one_with_times() {
     let server = place.start(&["-bgs", "b", ":"]);
     assert_eq!(value(&server, "far").as_deref(), Some("v"));
 }
+
+/// Each removed the other's draft, and put what there was of its own in the place of a whole file.
+#[test]
+fn a_directory_of_snapshots_is_one_servers() {
+    let place = Place::new();
+    let server = place.start(&["-bgs", "b"]);
+    put(&server, "key", "1");
+    let other = Place::new();
+    let directory = place.path("b");
+    let output = other.run(&["-port", "-1", "-bgs", &directory]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr.contains(&format!("another server makes its snapshots in {directory}")), "{stderr}");
+    server.stop();
+    assert_eq!(value(&other.start(&["-bgs", &directory]), "key").as_deref(), Some("1"));
+}

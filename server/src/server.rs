@@ -258,7 +258,7 @@ impl Server {
 
     fn claim_data_on(&mut self, disk: Arc<dyn Disk>) -> io::Result<()> {
         if let Some(options) = &self.shared.options.snapshots {
-            snapshots::prepare(&*disk, options)?;
+            snapshots::prepare(&*disk, options, &self.shared.snapshots)?;
         }
         for (served, kept) in self.shared.databases.iter().zip(&mut self.kept) {
             if let Some(place) = &served.data {

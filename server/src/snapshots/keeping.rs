@@ -23,6 +23,8 @@ use todana_protocol::kyoto::snapshot::{COUNT_AT, HEAD_LEN, SnapshotHead, file_na
 
 /// In the data directory of a database to which a snapshot is being read back: what a crash leaves half read is read again.
 const UNDER_WAY: &str = "reading-snapshot";
+/// In the directory of the files: locked by the server that makes them.
+const LOCK: &str = "snapshots.lock";
 /// A time from here on, some thousand years away, is none: five letters of a value that has no time before it.
 const UNLIKELY: u64 = 0x20 << 32;
 /// Between two looks at whether it is to be called off, in records.
@@ -37,6 +39,8 @@ pub(crate) struct History {
     timestamp: AtomicU64,
     /// Why the last one of a database could not be made, by its number.
     troubles: Mutex<BTreeMap<usize, String>>,
+    /// The directory is this process's until the server ends.
+    lock: Mutex<Option<Box<dyn Send + Sync>>>,
     /// It has been said what records have that is not in snapshots.
     has_told_left_out: AtomicBool,
     /// Where a master has to go on from; `None`: where the position file says.
@@ -103,10 +107,22 @@ fn has_snapshots(served: &Served) -> bool {
     matches!(served.name.kind, Kind::MemHash | Kind::MemTree)
 }
 
-/// Makes the directory of the files, if it is not there. Fails if it cannot; the message names it.
-pub(crate) fn prepare(disk: &dyn Disk, options: &SnapshotOptions) -> io::Result<()> {
+/// Makes the directory of the files, if it is not there, and locks it for this process: two servers would put half a file of the other
+/// in the place of a whole one. Fails if it cannot, or another process has it; the message names it.
+pub(crate) fn prepare(disk: &dyn Disk, options: &SnapshotOptions, history: &History) -> io::Result<()> {
     let directory = &options.directory;
-    disk.make_directory(directory).map_err(|error| said("make", directory, &error))
+    disk.make_directory(directory).map_err(|error| said("make", directory, &error))?;
+    let (path, mut lock) = (directory.join(LOCK), history.lock.lock());
+    if lock.is_none() {
+        *lock = Some(disk.lock(&path).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::Error::new(
+                error.kind(),
+                format!("another server makes its snapshots in {}", directory.display()),
+            ),
+            _ => said("lock", &path, &error),
+        })?);
+    }
+    Ok(())
 }
 
 fn said(what: &str, path: &Path, error: &io::Error) -> io::Error {
