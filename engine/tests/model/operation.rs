@@ -18,6 +18,8 @@ pub(crate) enum Operation {
     /// Some records from a key on, both ways: whether the key itself counts, and how many. Only where they are in order.
     Walk(Vec<u8>, bool, usize),
     Clear,
+    /// The same by a visitor to whom the bytes of the old value are nothing.
+    Blindly(Box<Operation>),
 }
 
 impl Operation {
@@ -85,12 +87,18 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
 }
 
 pub(crate) fn operations(len: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Operation>> {
-    let operation = prop_oneof![
+    let changing = prop_oneof![
         40 => (key(), value(), attributes()).prop_map(|(k, v, a)| Operation::Put(k, v, a)),
         20 => (key(), value()).prop_map(|(k, v)| Operation::put(k, v)),
         10 => (key(), attributes()).prop_map(|(k, a)| Operation::Retag(k, a)),
         25 => key().prop_map(Operation::Remove),
         3 => key().prop_map(Operation::Keep),
+    ];
+    let operation = prop_oneof![
+        98 => (changing, any::<bool>()).prop_map(|(operation, blindly)| match blindly {
+            true => Operation::Blindly(Box::new(operation)),
+            false => operation,
+        }),
         20 => key().prop_map(Operation::View),
         5 => (key(), any::<bool>(), 1usize..100).prop_map(|(k, at, len)| Operation::Walk(k, at, len)),
         3 => Just(Operation::Maintain),
