@@ -679,9 +679,7 @@ impl Engine for DiskHash {
             status.live_bytes += shard.live_bytes();
             status.index.bytes += shard.bytes();
         }
-        // Of what is free between the tables of all databases, its share.
-        let (used, taken) = raw::shared_bytes();
-        status.index.bytes += status.index.bytes.min(used) * taken.saturating_sub(used) / used.max(1);
+        status.index.bytes += raw::free_beside(status.index.bytes);
         status.index.buckets = (SHARDS * PAGES) as u64;
         status.index = Index { is_growing: false, ..status.index };
         status.committed_bytes = status.index.bytes + self.log.cache.bytes() + self.log.buffer_bytes();

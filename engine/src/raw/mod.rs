@@ -18,5 +18,5 @@ pub use mapped_file::MappedFile;
 pub(crate) use mapping::{Mapping, SYSTEM_PAGE};
 pub(crate) use prefetch::prefetch;
 pub use residency::release_start_up_memory;
-pub(crate) use word_table::{WordTable, shared_bytes};
+pub(crate) use word_table::{WordTable, free_beside};
 pub(crate) use words::{WINDOW, behind, equal, insert};

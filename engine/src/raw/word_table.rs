@@ -106,10 +106,23 @@ struct Memory {
 static MEMORY: Mutex<Memory> = Mutex::new(Memory { chunks: Vec::new(), used: 0 });
 
 /// Bytes of the tables that share chunks, and of the memory that these take.
-pub(crate) fn shared_bytes() -> (u64, u64) {
+fn shared_bytes() -> (u64, u64) {
     let memory = MEMORY.lock();
     let pages = memory.chunks.iter().flat_map(|chunk| chunk.is_there).filter(|is_there| *is_there).count();
     (memory.used as u64, (pages * HUGE_PAGE) as u64)
+}
+
+/// Of what is free between all tables, in bytes, the share of whoever has so many bytes of these.
+pub(crate) fn free_beside(bytes: u64) -> u64 {
+    let (used, taken) = shared_bytes();
+    share(bytes, used, taken)
+}
+
+fn share(bytes: u64, used: u64, taken: u64) -> u64 {
+    // Two numbers of gigabytes: their product needs more than 64 bits.
+    let share =
+        u128::from(bytes.min(used)) * u128::from(taken.saturating_sub(used)) / u128::from(used.max(1));
+    share as u64
 }
 
 /// Words, zero at first.
@@ -257,6 +270,15 @@ mod tests {
         }
         assert_eq!(chunk.holes.into_iter().collect::<Vec<_>>(), [(0, CHUNK_LEN)]);
         assert!(pages > CHUNK_LEN / HUGE_PAGE - SPARE_MAX);
+    }
+
+    #[test]
+    fn a_large_index_has_its_share_of_what_is_free_as_a_small_one_has() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(share(80 * GIB, 80 * GIB, 90 * GIB), 10 * GIB);
+        assert_eq!(share(20 * GIB, 80 * GIB, 90 * GIB), 10 * GIB / 4);
+        assert_eq!(share(90 * GIB, 80 * GIB, 90 * GIB), 10 * GIB, "some of it is in the heap");
+        assert_eq!((share(1 << 10, 0, 0), share(0, 0, 2 << 20)), (0, 0));
     }
 
     #[test]
