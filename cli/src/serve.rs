@@ -127,13 +127,13 @@ pub(crate) struct Arguments {
     #[arg(long, env = "TODANA_TLS_NO_RESUMPTION", help_heading = TLS)]
     tls_no_resumption: bool,
     /// Let in only who logs in with a password of --password-file: by SASL PLAIN over the binary protocol, as with -Y over
-    /// the text protocol
+    /// the text protocol, by HTTP's Basic with each of Kyoto Tycoon's requests
     #[arg(short = 'S', long, env = "TODANA_ENABLE_SASL", help_heading = NETWORK)]
     enable_sasl: bool,
     /// Users for -S: lines that `todana password` writes
     #[arg(long, env = "TODANA_PASSWORD_FILE", value_name = "FILE", help_heading = NETWORK)]
     password_file: Option<PathBuf>,
-    /// Let clients in by a login over the text protocol only; the file has up to eight lines user:password
+    /// Let clients in by a login over the text protocol, or HTTP's Basic, only; the file has up to eight lines user:password
     #[arg(short = 'Y', long, env = "TODANA_AUTH_FILE", value_name = "FILE", help_heading = NETWORK)]
     auth_file: Option<PathBuf>,
     /// Memory of the whole process in MiB; 0 for no limit. Databases in memory share it; what those on disk cache comes besides

@@ -34,8 +34,10 @@ pub(crate) struct Connection {
     pub(crate) kyoto: Option<Box<Session>>,
     /// It speaks memcached's protocol as Kyoto Tycoon's plug-in does.
     plugin: Option<PluginDialect>,
-    /// Which dialect it may speak.
+    /// Which dialect of memcached's it may speak.
     pub(crate) choice: Choice,
+    /// It may speak Kyoto Tycoon's protocols instead, which its first bytes tell.
+    pub(crate) may_speak_kyoto: bool,
     /// How far its client has come with saying who they are.
     pub(crate) login: Login,
     /// Bytes received and not yet consumed, from `input_at` on.
@@ -169,8 +171,6 @@ pub(crate) trait Execute {
     fn buffer(&self, len: usize) -> Option<Box<dyn Buffer>>;
     /// The next piece of such memory to write to; `None` if there is no room for it.
     fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Option<&'b mut [u8]>;
-    /// Whether Kyoto's protocols are spoken.
-    fn speaks_kyoto(&self) -> bool;
     /// Serves what has come of requests of Kyoto's protocols: how much is done with, how much more is needed at least, and why it
     /// stopped. `room`: how much of a request that is not whole may be kept.
     fn converse(
@@ -221,6 +221,7 @@ impl Connection {
             kyoto: None,
             plugin: None,
             choice,
+            may_speak_kyoto: false,
             login: Login::default(),
             input: Vec::new(),
             input_at: 0,
@@ -406,7 +407,7 @@ impl Connection {
         let own = std::mem::take(&mut self.input);
         let data = if own.is_empty() { buffer } else { &own[self.input_at..] };
         let mut is_unsure = false;
-        if !self.is_introduced && self.choice == Choice::Auto && service.speaks_kyoto() {
+        if !self.is_introduced && self.may_speak_kyoto {
             match kyoto::begins(data) {
                 Beginning::Kyoto => self.speak_kyoto(),
                 Beginning::Unsure => is_unsure = true,

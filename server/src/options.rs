@@ -19,13 +19,13 @@ pub enum Authentication {
     /// They do not: whoever can connect is served.
     #[default]
     None,
-    /// By SASL PLAIN over the binary protocol, which is then the only one. The file has lines `user:password`, the
+    /// By SASL PLAIN over the binary protocol, which is then the only one of memcached's. The file has lines `user:password`, the
     /// password hashed as by [`password_line`](crate::password_line), or plain.
     Sasl(PathBuf),
     /// By a password of the same file, over either protocol: SASL PLAIN over the binary one, a token `user password` over the
     /// text one.
     Passwords(PathBuf),
-    /// By a token over the text protocol, which is then the only one. The file has up to eight lines `user:password`.
+    /// By a token over the text protocol, which is then the only one of memcached's. The file has up to eight lines `user:password`.
     Text(PathBuf),
 }
 
@@ -35,7 +35,9 @@ pub enum Kyoto {
     /// Nowhere: connections that begin with them are closed, as memcached does.
     #[default]
     Off,
-    /// At memcached's ports, where clients need not log in; a connection's first bytes tell.
+    /// At memcached's ports, unless they are for one of its protocols alone; a connection's first bytes tell. Where clients have to
+    /// log in, whichever [`Authentication`] it is, they do so with each HTTP request (`Basic`), and speak the binary protocol behind
+    /// such a one.
     Beside,
     /// Nothing else is spoken, but at addresses that say what by `proto[...]:`.
     Only,
@@ -357,6 +359,11 @@ impl Options {
             && matches!(self.authentication, Authentication::Text(_) | Authentication::Passwords(_))
         {
             return wrong("nobody can log in over UDP: give either -U or -Y or -S");
+        }
+        if self.kyoto_plugin.is_some() && self.authentication != Authentication::None {
+            return wrong(
+                "nobody can log in at the port of Kyoto Tycoon's plug-in: give either it or logins",
+            );
         }
         if self.udp_port.is_some() && self.tls.is_some() {
             return wrong("there is no TLS over UDP: give either -U or a certificate");

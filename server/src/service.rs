@@ -8,7 +8,6 @@ use crate::kyoto::{Executor, Session};
 use crate::listing::{Listing, Walk};
 use crate::logging::set_verbosity;
 use crate::login::{Decided, Login, Outcome};
-use crate::options::Kyoto;
 use crate::output::Output;
 use crate::shared::Shared;
 use crate::statistics;
@@ -59,16 +58,17 @@ pub(crate) struct Service {
 impl Service {
     /// That of a worker, which is woken so; it serves no connection yet.
     pub(crate) fn new(shared: &Arc<Shared>, worker: usize, waker: &Arc<Waker>) -> Service {
+        let decided = Decided::new(Arc::clone(waker));
         let lanes: Vec<Arc<Lane>> = shared.databases.iter().map(|served| served.database.lane()).collect();
         Service {
             lane: Arc::clone(&lanes[0]),
-            kyoto: Executor::new(shared, worker, &lanes),
+            kyoto: Executor::new(shared, worker, &lanes, &decided),
             lanes,
             shared: Arc::clone(shared),
             place: Place { worker, index: 0, descriptor: -1, waker: Arc::clone(waker) },
             begun: None,
             export: None,
-            decided: Decided::new(Arc::clone(waker)),
+            decided,
             settled: Position::default(),
             is_aloud: false,
         }
@@ -93,11 +93,6 @@ impl Execute for Service {
             return None;
         }
         self.shared.database.room(buffer, len).ok()
-    }
-
-    fn speaks_kyoto(&self) -> bool {
-        // Its clients cannot say who they are.
-        self.shared.options.kyoto == Kyoto::Beside && !self.shared.logins.are_wanted()
     }
 
     fn converse(

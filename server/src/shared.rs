@@ -10,7 +10,7 @@ use crate::janitor;
 use crate::kyoto::{Errands, Scripts, Signals};
 use crate::login::Logins;
 use crate::observers::Observers;
-use crate::options::Options;
+use crate::options::{Kyoto, Options};
 use crate::patience::Pulse;
 use crate::process;
 use crate::replica::{Link, Replicas};
@@ -117,6 +117,13 @@ impl Shared {
     /// decides instead: no listener lets them in by another dialect without.
     pub(crate) fn choice(&self, of_listener: Option<Choice>) -> Choice {
         self.logins.limits(of_listener.unwrap_or(self.options.protocol)).choice
+    }
+
+    /// Whether Kyoto Tycoon's protocols are spoken beside memcached's: not where one of these alone is asked for. Who has to log in
+    /// may do so by HTTP, whatever it leaves of memcached's.
+    pub(crate) fn speaks_kyoto(&self, of_listener: Option<Choice>) -> bool {
+        let asked = of_listener.unwrap_or(self.options.protocol);
+        self.options.kyoto == Kyoto::Beside && asked == Choice::Auto
     }
 
     /// What requests may be; no long value is received apart.

@@ -166,8 +166,8 @@ impl Worker {
             let token = Token(entry.key());
             let seat = self.shared.roster.enter(&mut stream, self.shared.clock.now().0);
             let is_memcacheds = choice.is_some();
-            let choice = self.shared.choice(choice);
-            let mut connection = Connection::new(stream, seat, choice);
+            let mut connection = Connection::new(stream, seat, self.shared.choice(choice));
+            connection.may_speak_kyoto = self.shared.speaks_kyoto(choice);
             match self.shared.options.kyoto {
                 Kyoto::Only if is_memcacheds => connection.speak_as_plugin(),
                 Kyoto::Only => connection.speak_kyoto(),

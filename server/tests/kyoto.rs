@@ -362,23 +362,3 @@ fn memcached_and_kyoto_share_a_port_and_its_records() {
     assert!(page(&server, "todana_kyoto_read_bytes_total") > 100);
     assert_eq!(text.stat("cmd_get"), "4");
 }
-
-#[test]
-fn where_clients_have_to_log_in_kyoto_is_not_spoken() {
-    let folder = tempfile::tempdir().unwrap();
-    let users = folder.path().join("users");
-    std::fs::write(&users, "alice:secret\n").unwrap();
-    use todana_server::Authentication::{Passwords, Sasl, Text};
-    for authentication in [Passwords(users.clone()), Sasl(users.clone()), Text(users.clone())] {
-        let server = Running::start(Options { authentication: authentication.clone(), ..kyoto() });
-        for request in
-            [&b"GET /k HTTP/1.1\r\n\r\n"[..], &call("set", "key\tk\nvalue\tv\n"), b"\xB8\0\0\0\0\0\0\0\0"]
-        {
-            let mut client = server.connect();
-            client.send(request);
-            client.stream.shutdown(Shutdown::Write).unwrap();
-            let answer = client.rest();
-            assert!(!answer.starts_with(b"HTTP") && !answer.starts_with(b"\xB8"), "{authentication:?}");
-        }
-    }
-}

@@ -192,12 +192,22 @@ pub fn answer_refusal(banner: &Banner, refusal: Refusal, out: &mut impl Sink) {
         Refusal::TooLarge => (Status::TooLarge, "413 Request Entity Too Large (request entity too large)\n"),
         Refusal::Interrupted => (Status::BadRequest, "400 Bad Request (receiving data failed)\n"),
         Refusal::InvalidChunk => (Status::BadRequest, "400 Bad Request (invalid chunk)\n"),
-        Refusal::Binary => return super::binary::put_error(out),
+        Refusal::Binary | Refusal::Stranger => return super::binary::put_error(out),
     };
     let form = Form { keeps_alive: false, is_head: false };
     put_head(&form, banner, status, Some(text.len()), out);
     out.put(b"Content-Type: text/plain\r\n\r\n");
     out.put(text.as_bytes());
+}
+
+/// Writes the answer to a request that comes without a login that is known.
+pub fn answer_stranger(form: &Form, banner: &Banner, out: &mut impl Sink) {
+    let text = "401 Unauthorized (each request needs the name and password of a user)\n";
+    put_head(form, banner, Status::Unauthorized, (!form.is_head).then_some(text.len()), out);
+    out.put(b"Content-Type: text/plain\r\nWWW-Authenticate: Basic realm=\"todana\"\r\n\r\n");
+    if !form.is_head {
+        out.put(text.as_bytes());
+    }
 }
 
 fn write_pairs<'a>(

@@ -104,6 +104,8 @@ pub(super) struct Head {
     content_length: Option<u64>,
     /// `X-Kt-Xt`: the absolute time.
     pub(super) xt: Option<u64>,
+    /// Where the value of `Authorization` stands; nowhere if it cannot be taken as it stands, or comes twice.
+    authorization: Option<(u32, u32)>,
     /// A browser says that a web page has sent it, and of another site.
     pub(super) is_of_page: bool,
 }
@@ -171,9 +173,9 @@ impl Head {
             } else if line.is_empty() || self.has_cr && is_only_cr(line) {
                 return Progress::Whole(self.at as usize);
             } else if self.has_cr {
-                self.read_header(&without_cr(line));
+                self.read_header(&without_cr(line), None);
             } else {
-                self.read_header(line);
+                self.read_header(line, Some(at));
             }
             (self.scanned, self.has_cr) = (0, false);
         }
@@ -230,6 +232,11 @@ impl Head {
     /// Where the path of the target ends.
     pub(super) fn path_end(&self) -> usize {
         self.path_end as usize
+    }
+
+    /// Where the value of `Authorization` stands, if there is one.
+    pub(super) fn authorization(&self) -> Option<std::ops::Range<usize>> {
+        self.authorization.map(|(start, end)| start as usize..end as usize)
     }
 
     pub(super) fn form(&self) -> Form {
@@ -298,11 +305,11 @@ impl Head {
     }
 
     #[inline]
-    fn read_header(&mut self, line: &[u8]) {
+    fn read_header(&mut self, line: &[u8], at: Option<usize>) {
         // Most headers mean nothing here, which their first letter tells.
         if !matches!(
-            line.first(),
-            Some(b'C' | b'c' | b'X' | b'x' | b'T' | b't' | b'O' | b'o' | b'S' | b's' | b' ' | b'\t')
+            line.first().map(u8::to_ascii_lowercase),
+            Some(b'a' | b'c' | b'x' | b't' | b'o' | b's' | b' ' | b'\t')
         ) {
             return;
         }
@@ -330,6 +337,13 @@ impl Head {
                 }
             }
             12 if name.eq_ignore_ascii_case(b"content-type") => self.content = Content::of(value()),
+            13 if name.eq_ignore_ascii_case(b"authorization") => {
+                let whole = at.filter(|_| self.authorization.is_none()).map(|at| {
+                    let end = at + line.len();
+                    ((end - value().len()) as u32, end as u32)
+                });
+                self.authorization = Some(whole.unwrap_or_default());
+            }
             14 if name.eq_ignore_ascii_case(b"sec-fetch-site") => {
                 let value = value().trim_ascii();
                 self.is_of_page |=

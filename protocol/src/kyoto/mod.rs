@@ -15,6 +15,9 @@
 //! Request::Replicate(hello)  the connection is a replica's from here on  -> replication
 //! Request::Acknowledged      the replica has read a `B0`
 //! Request::Refused(refusal)  no request; the connection ends             -> answer_refusal()
+//!
+//! Step::Login { .. }         where limits want logins: Credentials::read(), then Dialect::admit(), and the request comes;
+//!                            or Dialect::turn_away()                     -> answer_stranger()
 //! ```
 //!
 //! ```text
@@ -27,6 +30,7 @@
 //! message  updates as logs and replicas have them  varnum   numbers of a length of their own
 //! replication  both sides of the stream            client   requests out, answers in
 //! update_log   files of the log                    snapshot, dump   files of records
+//! login    names and passwords of HTTP requests
 //! ```
 //!
 //! Always true: requests borrow from the input and from a [`Scratch`] that is used again and again, so that a usual call
@@ -46,6 +50,7 @@ pub mod dump;
 pub mod expiry;
 mod framed;
 mod http;
+mod login;
 mod map;
 pub mod message;
 pub mod number;
@@ -56,12 +61,13 @@ mod status;
 pub mod update_log;
 pub mod varnum;
 
-pub use answer::{Banner, Output, answer, answer_failure, answer_refusal};
+pub use answer::{Banner, Output, answer, answer_failure, answer_refusal, answer_stranger};
 pub use binary::{Bulk, BulkOperation, BulkRecord, Hello, Script};
 pub use call::{Call, Moment, Origin, Procedure, Signal, Target, Wait};
 pub use columns::Encoding;
 pub use date::{format_date, parse_date};
 pub use http::{Form, Method, RestMode};
+pub use login::Credentials;
 pub use map::{Map, Scratch};
 pub use message::{Change, Message, Stored};
 pub use rest::{Rest, RestAction, RestAnswer, answer_rest, put_path};
@@ -84,6 +90,9 @@ pub struct Limits {
     pub unfinished_len_max: usize,
     /// True takes requests that web pages of other sites have sent, as browsers say.
     pub pages_allowed: bool,
+    /// True asks who has sent it before each HTTP request ([`Step::Login`]), and refuses the binary protocol, which cannot say that, on
+    /// a connection whose last HTTP request was not that of a user.
+    pub login_wanted: bool,
 }
 
 impl Default for Limits {
@@ -93,6 +102,7 @@ impl Default for Limits {
             head_len_max: 1 << 16,
             unfinished_len_max: usize::MAX,
             pages_allowed: false,
+            login_wanted: false,
         }
     }
 }
@@ -140,6 +150,8 @@ pub enum Refusal {
     InvalidChunk,
     /// Binary: a key or value longer than may be.
     Binary,
+    /// Binary: nobody has logged in on the connection.
+    Stranger,
 }
 
 /// The outcome of looking at the unread bytes.
@@ -151,6 +163,14 @@ pub enum Step<'a> {
         consumed: usize,
         /// The request, borrowing from the input and the scratch.
         request: Request<'a>,
+    },
+    /// The head of an HTTP request is there, and who has sent it is to be found out before its body is read: drop `consumed` bytes,
+    /// and go on by [`Dialect::admit`] or [`Dialect::turn_away`]. Until then the same comes again.
+    Login {
+        /// Bytes done with; the request begins behind them.
+        consumed: usize,
+        /// What it says of that, for [`Credentials::read`]; `None` if nothing.
+        authorization: Option<&'a [u8]>,
     },
     /// Nothing whole yet: drop `consumed` bytes, read at least `at_least` more, call again.
     NeedMore {
@@ -212,6 +232,8 @@ pub fn begins(input: &[u8]) -> Beginning {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dialect {
     mode: Mode,
+    /// The last HTTP request was that of a user.
+    is_admitted: bool,
 }
 
 /// Where in the stream a decoder stands.
@@ -222,6 +244,10 @@ enum Mode {
     Start,
     /// In the head of an HTTP request.
     Head(Head),
+    /// Behind a head, of which is not known whose it is ...
+    Asking { head: Head, head_len: u32 },
+    /// ... or that of a user.
+    Admitted { head: Head, head_len: u32 },
     /// In the body, which ends so many bytes from the beginning of the request.
     Body { head: Head, head_len: u32, total: u32 },
     /// In the chunks of a body.
@@ -266,15 +292,24 @@ impl Dialect {
     /// arrived since. After [`Step::Close`] there is nothing to call it for again.
     #[inline]
     pub fn decode<'a>(&mut self, limits: &Limits, input: &'a [u8], scratch: &'a mut Scratch) -> Step<'a> {
-        let limits = limits.bounded();
+        let mut limits = limits.bounded();
+        let is_stranger = limits.login_wanted && !self.is_admitted;
+        if is_stranger {
+            limits.head_len_max = limits.head_len_max.min(login::HEAD_LEN_MAX);
+        }
         match self.mode {
             Mode::Start => match input.first() {
                 None => Step::NeedMore { consumed: 0, at_least: 1 },
+                Some(&first) if is_stranger && binary::is_request(first) => self.refuse(Refusal::Stranger, 1),
                 Some(0 | 0x80..) => self.binary(&limits, input, scratch, binary::Place::default()),
                 Some(_) => self.head(&limits, input, scratch, Head::default()),
             },
             Mode::Closed => Step::Close,
             Mode::Head(head) => self.head(&limits, input, scratch, head),
+            Mode::Asking { head, .. } => login::ask(input, &head),
+            Mode::Admitted { head, head_len } => {
+                self.behind_head(&limits, input, scratch, &head, head_len as usize)
+            }
             Mode::Body { head, head_len, total } => {
                 self.behind_body(&limits, input, scratch, &head, head_len as usize, total as usize)
             }
@@ -290,6 +325,9 @@ impl Dialect {
                     return match self.decode(&limits, &input[dropped..], scratch) {
                         Step::Request { consumed, request } => {
                             Step::Request { consumed: consumed + dropped, request }
+                        }
+                        Step::Login { consumed, authorization } => {
+                            Step::Login { consumed: consumed + dropped, authorization }
                         }
                         Step::NeedMore { consumed, at_least } => {
                             Step::NeedMore { consumed: consumed + dropped, at_least }
@@ -330,6 +368,13 @@ impl Dialect {
         mut head: Head,
     ) -> Step<'a> {
         match head.read(limits, input) {
+            Progress::Whole(head_len) if head.is_of_page && !limits.pages_allowed => {
+                self.refuse(Refusal::Foreign, head_len)
+            }
+            Progress::Whole(head_len) if limits.login_wanted => {
+                self.mode = Mode::Asking { head, head_len: head_len as u32 };
+                login::ask(input, &head)
+            }
             Progress::Whole(head_len) => self.behind_head(limits, input, scratch, &head, head_len),
             Progress::Partial if input.len() > limits.unfinished_len_max => self.close(),
             Progress::Partial => {
@@ -349,9 +394,6 @@ impl Dialect {
         head: &Head,
         head_len: usize,
     ) -> Step<'a> {
-        if head.is_of_page && !limits.pages_allowed {
-            return self.refuse(Refusal::Foreign, head_len);
-        }
         match head.body() {
             Body::Sized(len) if len > limits.body_len_max => self.refuse(Refusal::TooLarge, head_len),
             Body::Sized(len) => {

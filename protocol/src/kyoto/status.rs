@@ -13,6 +13,8 @@ pub enum Status {
     NoContent,
     /// 400: parameters are missing, or there is no such database or cursor.
     BadRequest,
+    /// 401: it came without a name and password that are known.
+    Unauthorized,
     /// 403: a web page of another site has sent it.
     Forbidden,
     /// 404: no record, of REST.
@@ -37,6 +39,7 @@ impl Status {
             Status::Created => 201,
             Status::NoContent => 204,
             Status::BadRequest => 400,
+            Status::Unauthorized => 401,
             Status::Forbidden => 403,
             Status::NotFound => 404,
             Status::TooLarge => 413,
@@ -54,6 +57,7 @@ impl Status {
             Status::Created => "HTTP/1.1 201 Created\r\n",
             Status::NoContent => "HTTP/1.1 204 No Content\r\n",
             Status::BadRequest => "HTTP/1.1 400 Bad Request\r\n",
+            Status::Unauthorized => "HTTP/1.1 401 Unauthorized\r\n",
             Status::Forbidden => "HTTP/1.1 403 Forbidden\r\n",
             Status::NotFound => "HTTP/1.1 404 Not Found\r\n",
             Status::TooLarge => "HTTP/1.1 413 Request Entity Too Large\r\n",

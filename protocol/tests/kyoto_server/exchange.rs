@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use todana_protocol::kyoto::{
-    Banner, BulkOperation, BulkRecord, Call, Dialect, Failure, Limits, Output, Procedure, Request, Rest,
-    RestAction, RestAnswer, RestMode, Scratch, Status, Step, Target, Trouble, answer_failure, answer_refusal,
-    answer_rest, binary, expiry,
+    Banner, BulkOperation, BulkRecord, Call, Credentials, Dialect, Failure, Limits, Output, Procedure,
+    Request, Rest, RestAction, RestAnswer, RestMode, Scratch, Status, Step, Target, Trouble, answer_failure,
+    answer_refusal, answer_rest, answer_stranger, binary, expiry,
 };
 
 /// The second in which all happens.
@@ -44,6 +44,18 @@ pub(crate) fn send_in_pieces(limits: &Limits, stream: &[u8], cuts: &[usize]) -> 
                     toy.execute(&request, &mut outcome.answers);
                     input.drain(..consumed);
                 }
+                Step::Login { consumed, authorization } => {
+                    assert!(consumed <= input.len() && input.len() >= needed);
+                    needed = 0;
+                    if authorization.is_some_and(is_of_alice) {
+                        dialect.admit();
+                    } else {
+                        let form = dialect.turn_away(limits);
+                        outcome.requests.push(format!("stranger {form:?}"));
+                        answer_stranger(&form, &Banner::new("T", NOW), &mut outcome.answers);
+                    }
+                    input.drain(..consumed);
+                }
                 Step::NeedMore { consumed, at_least } => {
                     assert!(consumed <= input.len() && at_least > 0);
                     input.drain(..consumed);
@@ -58,6 +70,12 @@ pub(crate) fn send_in_pieces(limits: &Limits, stream: &[u8], cuts: &[usize]) -> 
         }
     }
     outcome
+}
+
+/// The one user's password is `secret`.
+fn is_of_alice(authorization: &[u8]) -> bool {
+    let said = Credentials::read(authorization);
+    said.is_some_and(|said| (said.user(), said.password()) == (b"alice", b"secret"))
 }
 
 /// Sends the stream whole, and says what was answered, with the headers that vary left out.

@@ -3,6 +3,7 @@
 mod binary;
 mod exchange;
 mod framing;
+mod logins;
 mod maps;
 mod model;
 mod parameters;

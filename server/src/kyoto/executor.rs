@@ -9,6 +9,7 @@ use super::signals::{Signals, Ticket, Waiting};
 use super::work;
 use crate::connection::{BATCH, Pause};
 use crate::handle::Stopping;
+use crate::login::{Decided, Passage};
 use crate::output::Output;
 use crate::shared::Shared;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use todana::{Clock, Lane};
 use todana_core::{Error, ErrorKind};
 use todana_protocol::kyoto::{
     self, Banner, Bulk, BulkOperation, Call, Failure, Form, Limits, Request, Scratch, Signal, Status, Step,
-    Target, Trouble, answer, answer_failure, answer_refusal, binary,
+    Target, Trouble, answer, answer_failure, answer_refusal, answer_stranger, binary,
 };
 
 /// What is kept of waiting: as good as for ever.
@@ -32,6 +33,8 @@ const ANSWER_MAX: usize = 1 << 28;
 pub(crate) struct Executor {
     pub(super) scope: Scope,
     waiting: Waiting,
+    /// Where the worker hears of passwords that have been checked.
+    decided: Arc<Decided>,
     banner: Banner,
     limits: Limits,
     scratch: Scratch,
@@ -147,7 +150,12 @@ pub(super) fn failure(error: Error) -> Failure<'static> {
 }
 
 impl Executor {
-    pub(crate) fn new(shared: &Arc<Shared>, worker: usize, lanes: &[Arc<Lane>]) -> Executor {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        worker: usize,
+        lanes: &[Arc<Lane>],
+        decided: &Arc<Decided>,
+    ) -> Executor {
         let reach = |(number, lane)| Reach::new(shared, number, Arc::clone(lane));
         let reaches = lanes.iter().enumerate().map(reach).collect();
         Executor {
@@ -159,8 +167,13 @@ impl Executor {
                 machine: Machine::default(),
             },
             waiting: Waiting::default(),
+            decided: Arc::clone(decided),
             banner: Banner::new(super::VERSION, shared.clock.now().0),
-            limits: Limits { pages_allowed: shared.options.kyoto_pages_allowed, ..Limits::default() },
+            limits: Limits {
+                pages_allowed: shared.options.kyoto_pages_allowed,
+                login_wanted: shared.logins.are_wanted(),
+                ..Limits::default()
+            },
             scratch: Scratch::default(),
             pairs: kyoto::Output::default(),
         }
@@ -253,6 +266,22 @@ impl Executor {
                         _ => break (0, Pause::Closes),
                     }
                 }
+                Step::Login { consumed, authorization } => {
+                    at += consumed;
+                    match self.login(session, connection, authorization) {
+                        Passage::Known | Passage::Admitted => session.dialect.admit(),
+                        Passage::Wait => break (0, Pause::Waits),
+                        Passage::Refused | Passage::Nameless => {
+                            *budget -= 1;
+                            self.scope.counters().refused.add(1);
+                            let form = session.dialect.turn_away(&self.limits);
+                            answer_stranger(&form, &self.banner, output);
+                            if !form.keeps_alive {
+                                break (0, Pause::Closes);
+                            }
+                        }
+                    }
+                }
                 Step::NeedMore { consumed, at_least } => {
                     at += consumed;
                     break (at_least, Pause::NeedsInput);
@@ -290,6 +319,16 @@ impl Executor {
             }
         }
         (Next::Go, false)
+    }
+
+    /// Finds out who has sent a request, whose head has come.
+    fn login(&self, session: &mut Session, connection: usize, authorization: Option<&[u8]>) -> Passage {
+        let shared = &self.scope.shared;
+        let passage = shared.logins.pass(authorization, &mut session.basic, connection, &self.decided);
+        let counters = &shared.workers[self.scope.worker];
+        counters.logins.add(u64::from(matches!(passage, Passage::Admitted | Passage::Refused)));
+        counters.logins_refused.add(u64::from(passage == Passage::Refused));
+        passage
     }
 
     fn execute(

@@ -3,6 +3,7 @@
 use super::errands::Errand;
 use super::reach::Reach;
 use super::signals::Ticket;
+use crate::login::Basic;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use todana::Cursor;
@@ -16,6 +17,8 @@ const CURSOR_LEN: usize = 256;
 #[derive(Default)]
 pub(crate) struct Session {
     pub(super) dialect: Dialect,
+    /// Where clients have to log in.
+    pub(super) basic: Basic,
     /// By number.
     pub(super) cursors: BTreeMap<u64, Cursor<Reach>>,
     /// Of the bulk request under way.
@@ -52,9 +55,9 @@ pub(super) enum Wait {
 }
 
 impl Session {
-    /// It waits for a signal, or an errand: no further request is looked at.
+    /// It waits for a signal, an errand, or a password to be checked: no further request is looked at.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.ticket().is_some()
+        self.ticket().is_some() || self.basic.is_waiting()
     }
 
     /// The signal that it waits for.
@@ -103,7 +106,10 @@ impl Session {
     pub(crate) fn kept_len(&self) -> usize {
         let name = self.waits_for().map_or(0, |(name, _)| name.len());
         let of = |cursor: &Cursor<Reach>| CURSOR_LEN + cursor.key().map_or(0, <[u8]>::len);
-        self.bulk.found.capacity() + name + self.cursors.values().map(of).sum::<usize>()
+        self.bulk.found.capacity()
+            + self.basic.kept_len()
+            + name
+            + self.cursors.values().map(of).sum::<usize>()
     }
 }
 

@@ -6,26 +6,32 @@
 //! password   one hashed password
 //! digest     what is compared in the place of passwords
 //! verifier   slow checks, on a thread of their own
+//! basic      HTTP's logins, which come with each request
+//! current    what is read again
 //! ```
 //!
 //! Always true: a worker never computes a slow hash; who fails learns neither from the answer nor from its time whether
 //! the user exists. Not here: which requests a stranger may make, which the dialects know.
 
+mod basic;
+mod current;
 mod digest;
 mod password;
 mod passwords;
 mod tokens;
 mod verifier;
 
+pub(crate) use basic::{Basic, Passage};
 pub(crate) use verifier::Decided;
 
 use crate::options::Authentication;
+use current::Current;
 use passwords::{Glance, Passwords};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use todana_core::Authenticate;
 use todana_protocol::memcached::{Choice, Limits};
 use tokens::Tokens;
@@ -56,13 +62,13 @@ pub(crate) enum Logins {
     Sasl(Box<Sasl>),
     Text {
         path: PathBuf,
-        tokens: RwLock<Arc<Tokens>>,
+        tokens: Current<Tokens>,
     },
 }
 
 pub(crate) struct Sasl {
     path: PathBuf,
-    passwords: RwLock<Arc<Passwords>>,
+    passwords: Current<Passwords>,
     /// Those who speak the text dialect may log in too.
     takes_tokens: bool,
     verifier: Verifier,
@@ -93,6 +99,17 @@ impl Login {
     pub(crate) fn is_waiting(&self) -> bool {
         self.attempt.as_ref().is_some_and(|attempt| attempt.verdict().is_none())
     }
+
+    /// What has come of its attempt, if it has made one, which is over then.
+    fn decided(&mut self) -> Option<Outcome> {
+        let outcome = match self.attempt.as_ref()?.verdict() {
+            Some(true) => Outcome::Admitted,
+            Some(false) => Outcome::Refused,
+            None => return Some(Outcome::Wait),
+        };
+        self.attempt = None;
+        Some(outcome)
+    }
 }
 
 impl Logins {
@@ -102,13 +119,13 @@ impl Logins {
         Ok(match authentication {
             Authentication::None => Logins::Off,
             Authentication::Sasl(path) | Authentication::Passwords(path) => {
-                let passwords = RwLock::new(Arc::new(Passwords::read(path).map_err(wrong)?));
+                let passwords = Current::new(Passwords::read(path).map_err(wrong)?);
                 let takes_tokens = matches!(authentication, Authentication::Passwords(_));
                 let (path, verifier) = (path.clone(), Verifier::default());
                 Logins::Sasl(Box::new(Sasl { path, passwords, takes_tokens, verifier }))
             }
             Authentication::Text(path) => {
-                let tokens = RwLock::new(Arc::new(Tokens::read(path).map_err(wrong)?));
+                let tokens = Current::new(Tokens::read(path).map_err(wrong)?);
                 Logins::Text { path: path.clone(), tokens }
             }
         })
@@ -119,9 +136,9 @@ impl Logins {
         let (path, outcome) = match self {
             Logins::Off => return,
             Logins::Sasl(sasl) => {
-                (&sasl.path, Passwords::read(&sasl.path).map(|new| replace(&sasl.passwords, new)))
+                (&sasl.path, Passwords::read(&sasl.path).map(|new| sasl.passwords.replace(new)))
             }
-            Logins::Text { path, tokens } => (path, Tokens::read(path).map(|new| replace(tokens, new))),
+            Logins::Text { path, tokens } => (path, Tokens::read(path).map(|new| tokens.replace(new))),
         };
         match outcome {
             Ok(()) => tracing::info!("{}: users read again", path.display()),
@@ -159,7 +176,7 @@ impl Logins {
             Logins::Off => Outcome::Refused,
             Logins::Sasl(sasl) => sasl.authenticate(message, login, index, decided),
             Logins::Text { tokens, .. } => {
-                let tokens = tokens.read().unwrap_or_else(PoisonError::into_inner);
+                let tokens = tokens.get();
                 let admitted = message.token().is_some_and(|(user, password)| tokens.admits(user, password));
                 if admitted { Outcome::Admitted } else { Outcome::Refused }
             }
@@ -198,15 +215,8 @@ impl Sasl {
         index: usize,
         decided: &Arc<Decided>,
     ) -> Outcome {
-        if let Some(attempt) = login.attempt.take() {
-            return match attempt.verdict() {
-                Some(true) => Outcome::Admitted,
-                Some(false) => Outcome::Refused,
-                None => {
-                    login.attempt = Some(attempt);
-                    Outcome::Wait
-                }
-            };
+        if let Some(outcome) = login.decided() {
+            return outcome;
         }
         let has_begun = std::mem::take(&mut login.has_begun);
         // The text dialect knows no mechanisms.
@@ -225,7 +235,19 @@ impl Sasl {
             return Outcome::Challenge;
         }
         let Some((user, password)) = token.or_else(|| message.plain()) else { return Outcome::Refused };
-        match self.passwords.read().unwrap_or_else(PoisonError::into_inner).glance(user, password) {
+        self.check(user, password, login, index, decided)
+    }
+
+    /// Finds out whether a user has this password.
+    fn check(
+        &self,
+        user: &[u8],
+        password: &[u8],
+        login: &mut Login,
+        index: usize,
+        decided: &Arc<Decided>,
+    ) -> Outcome {
+        match self.passwords.get().glance(user, password) {
             Glance::Known => return Outcome::Admitted,
             Glance::Unknown => return Outcome::Refused,
             Glance::Unsure => {}
@@ -238,10 +260,6 @@ impl Sasl {
         login.attempt = Some(attempt);
         Outcome::Wait
     }
-}
-
-fn replace<T>(place: &RwLock<Arc<T>>, new: T) {
-    *place.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
 }
 
 /// A line of a password file: the user, and the password hashed with a salt of its own. Fails where the user's name

@@ -4,10 +4,11 @@
 //! Always true: the queue holds at most [`QUEUE_BYTES_MAX`], and of a connection at most one attempt; an attempt whose
 //! connection is gone is not made.
 
+use super::current::Current;
 use super::passwords::Passwords;
 use mio::Waker;
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 /// What attempts may take together while they wait. A client's own takes some 150 bytes.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
@@ -95,12 +96,11 @@ impl Verifier {
     }
 
     /// Decides one attempt after the other, until it is closed.
-    pub(super) fn run(&self, passwords: &RwLock<Arc<Passwords>>) {
+    pub(super) fn run(&self, passwords: &Current<Passwords>) {
         // At the priority of all others. At a niceness of 10 a login on a busy machine took more than a second, at which
         // clients give up; and being one thread is bound enough.
         while let Some(attempt) = self.next() {
-            let passwords = Arc::clone(&passwords.read().unwrap_or_else(PoisonError::into_inner));
-            let verdict = passwords.check(&attempt.user, &attempt.password);
+            let verdict = passwords.get().check(&attempt.user, &attempt.password);
             let _ = attempt.verdict.set(verdict);
             attempt.decided.add(attempt.token);
         }

@@ -1,0 +1,82 @@
+//! Who has sent a request: HTTP's Basic (RFC 7617), a name and a password with each.
+
+use super::http::{Body, Form, Head};
+use super::{Dialect, Limits, Mode, Step};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+/// The longest head that is taken as long as nobody has logged in, in bytes: two lines of the longest.
+pub(super) const HEAD_LEN_MAX: usize = 16 << 10;
+
+/// A name and a password, as a request says them.
+pub struct Credentials {
+    /// The name, a colon and the password.
+    text: Vec<u8>,
+    colon: usize,
+}
+
+impl Credentials {
+    /// What the value of an `Authorization` header says; `None` if it is not `Basic` with both.
+    ///
+    /// ```
+    /// use todana_protocol::kyoto::Credentials;
+    ///
+    /// let credentials = Credentials::read(b"Basic YWxpY2U6YTpi").unwrap();
+    /// assert_eq!((credentials.user(), credentials.password()), (&b"alice"[..], &b"a:b"[..]));
+    /// assert!(Credentials::read(b"Bearer YWxpY2U6YTpi").is_none());
+    /// ```
+    pub fn read(authorization: &[u8]) -> Option<Credentials> {
+        let (scheme, rest) = authorization.split_at_checked(b"Basic ".len())?;
+        if !scheme.eq_ignore_ascii_case(b"Basic ") {
+            return None;
+        }
+        let text = STANDARD.decode(rest.trim_ascii()).ok()?;
+        // A name holds none; a password may.
+        let colon = text.iter().position(|&byte| byte == b':')?;
+        Some(Credentials { text, colon })
+    }
+
+    /// The user's name.
+    pub fn user(&self) -> &[u8] {
+        &self.text[..self.colon]
+    }
+
+    /// The password.
+    pub fn password(&self) -> &[u8] {
+        &self.text[self.colon + 1..]
+    }
+}
+
+impl Dialect {
+    /// The request of [`Step::Login`] is that of a user: it comes next.
+    pub fn admit(&mut self) {
+        self.is_admitted = true;
+        if let Mode::Asking { head, head_len } = self.mode {
+            self.mode = Mode::Admitted { head, head_len };
+        }
+    }
+
+    /// The request of [`Step::Login`] is that of a stranger: it is passed over, unless the connection is closed for want of a
+    /// known length. Says how it is to be answered, by [`answer_stranger`](super::answer_stranger).
+    pub fn turn_away(&mut self, limits: &Limits) -> Form {
+        self.is_admitted = false;
+        let Mode::Asking { head, head_len } = self.mode else {
+            self.mode = Mode::Closed;
+            return Form { keeps_alive: false, is_head: false };
+        };
+        let form = head.form();
+        let len = match head.body() {
+            Body::Sized(len) | Body::Ignored(len) if len <= limits.bounded().body_len_max => Some(len),
+            _ => None,
+        };
+        let len = len.filter(|_| form.keeps_alive);
+        self.mode = len.map_or(Mode::Closed, |len| Mode::Swallow { left: u64::from(head_len) + len });
+        Form { keeps_alive: len.is_some(), ..form }
+    }
+}
+
+/// Asks who has sent a request.
+pub(super) fn ask<'a>(input: &'a [u8], head: &Head) -> Step<'a> {
+    let authorization = head.authorization().map(|place| &input[place]);
+    Step::Login { consumed: 0, authorization }
+}

@@ -1,0 +1,108 @@
+//! HTTP's logins: each request says a name and a password, in the same bytes again and again, so a connection remembers those
+//! that it was let in for.
+//!
+//! What is remembered holds until the file of users is read again, so that who is taken out of it is out with the next request.
+
+use super::{Decided, Login, Logins, Outcome};
+use std::hint::black_box;
+use std::sync::Arc;
+use todana_protocol::kyoto::Credentials;
+
+/// How far a connection has come with the request at hand, and what it was let in for.
+#[derive(Default)]
+pub(crate) struct Basic {
+    login: Login,
+    /// The users, by their number, that are asked whether the password is right.
+    asked: u64,
+    remembered: Option<Remembered>,
+}
+
+struct Remembered {
+    /// The users, by their number, that were asked.
+    generation: u64,
+    authorization: Box<[u8]>,
+}
+
+/// Whether a request may come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passage {
+    /// By what is remembered.
+    Known,
+    /// By what has been found out.
+    Admitted,
+    /// Its name and password are not right.
+    Refused,
+    /// It has none.
+    Nameless,
+    /// It is being found out; the connection is parked until then.
+    Wait,
+}
+
+impl Basic {
+    /// A password is still being checked.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.login.is_waiting()
+    }
+
+    /// Memory that it keeps.
+    pub(crate) fn kept_len(&self) -> usize {
+        self.remembered.as_ref().map_or(0, |remembered| remembered.authorization.len())
+    }
+}
+
+impl Logins {
+    /// Whether a request that says this in its `Authorization` may come in, on the connection that has this index in its worker.
+    /// After [`Passage::Wait`] the worker hears of it when it is to be called with the same again.
+    pub(crate) fn pass(
+        &self,
+        authorization: Option<&[u8]>,
+        basic: &mut Basic,
+        index: usize,
+        decided: &Arc<Decided>,
+    ) -> Passage {
+        let Some(authorization) = authorization else { return Passage::Nameless };
+        let is_same = |remembered: &Remembered| {
+            remembered.generation == self.generation() && are_equal(&remembered.authorization, authorization)
+        };
+        if basic.remembered.as_ref().is_some_and(is_same) {
+            return Passage::Known;
+        }
+        basic.remembered = None;
+        let outcome = basic.login.decided().unwrap_or_else(|| {
+            basic.asked = self.generation();
+            match (self, Credentials::read(authorization)) {
+                (Logins::Off, _) | (_, None) => Outcome::Refused,
+                (Logins::Sasl(sasl), Some(said)) => {
+                    sasl.check(said.user(), said.password(), &mut basic.login, index, decided)
+                }
+                (Logins::Text { tokens, .. }, Some(said)) => {
+                    let is_right = tokens.get().admits(said.user(), said.password());
+                    if is_right { Outcome::Admitted } else { Outcome::Refused }
+                }
+            }
+        });
+        match outcome {
+            Outcome::Admitted => {
+                basic.remembered =
+                    Some(Remembered { generation: basic.asked, authorization: authorization.into() });
+                Passage::Admitted
+            }
+            Outcome::Wait => Passage::Wait,
+            Outcome::Refused | Outcome::Challenge => Passage::Refused,
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        match self {
+            Logins::Off => 0,
+            Logins::Sasl(sasl) => sasl.passwords.generation(),
+            Logins::Text { tokens, .. } => tokens.generation(),
+        }
+    }
+}
+
+/// Takes the same time wherever the two of one length differ.
+fn are_equal(one: &[u8], other: &[u8]) -> bool {
+    let differ = |found: u8, (one, other): (&u8, &u8)| black_box(found | (one ^ other));
+    one.len() == other.len() && one.iter().zip(other).fold(0, differ) == 0
+}
