@@ -45,7 +45,12 @@ fn what_is_not_there_is_refused_with_its_option_and_nothing_is_left_behind() {
         (&["-scr", "nix.lua"], "nix.lua cannot be read: "),
         (&["-pldb", "p.so"], "-pldb p.so: "),
         (&["-plsv", "ktplugservvoid.so"], "-plsv ktplugservvoid.so: "),
-        (&["-plsv", "ktplugservmemc.so", "-plex", "opts=q"], "opts=q: queues (q) "),
+        (&["-plsv", "ktplugservmemc.so", "-plex", "opts=q"], "queues need an ordered database"),
+        (&["-plsv", "ktplugservmemc.so", "-plex", "opts=qr", "%"], "queues cannot be for reading only"),
+        (
+            &["-plsv", "ktplugservmemc.so", "-plex", "opts=q", "-ord", "%"],
+            "queues cannot be for reading only",
+        ),
         (&["-cmd", "nowhere"], "-cmd nowhere: "),
         (&["-log", "nowhere/log"], "-log nowhere/log: "),
         (&["-port", "0"], "-port 0: "),
@@ -398,6 +403,26 @@ fn the_plug_in_drops_flags_unless_told_and_writes_nothing_where_told() {
     let refused = "SERVER_ERROR server is read-only\r\n";
     let words = b"set k 0 0 1\r\nx\r\ndelete k\r\nincr k 1\r\nflush_all\r\nget k\r\nquit\r\n";
     assert_eq!(server.last_words(1, words), refused.repeat(4) + "VALUE k 0 3\r\nabc\r\nEND\r\n");
+}
+
+#[test]
+fn the_plug_in_has_queues_where_told() {
+    let place = Place::new();
+    let words = ["-plex", "host=127.0.0.1#port=-1#opts=fq#qtout=0.05", "%"];
+    let server = place.start(&[&PLUGIN[..], &words].concat());
+    let said = |words: &str| server.last_words(1, format!("{words}quit\r\n").as_bytes());
+    assert_eq!(said("set q 7 0 1\r\na\r\nset q 0 0 2\r\nbc\r\n"), "STORED\r\nSTORED\r\n");
+    assert_eq!(
+        said("get q q q\r\ndelete q\r\ndelete p\r\n"),
+        "VALUE q 7 1\r\na\r\nVALUE q 0 2\r\nbc\r\nEND\r\nDELETED\r\nNOT_FOUND\r\n"
+    );
+    // The first was acknowledged, the second was not.
+    eventually("it is back", || server.field("status", "count") == "1");
+    assert_eq!(said("get q\r\nget q\r\ndelete q\r\n"), "VALUE q 0 2\r\nbc\r\nEND\r\nEND\r\nDELETED\r\n");
+    // What is asked for in other words is what it is without queues.
+    assert_eq!(said("add n 0 0 1\r\n1\r\nincr n 1\r\ndelete n\r\n"), "STORED\r\n2\r\nNOT_FOUND\r\n");
+    assert_eq!(server.field("status", "count"), "1");
+    server.stop();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::awaits::Awaits;
 use crate::exports::Receiving;
-use crate::kyoto::Session;
+use crate::kyoto::{PluginSession, Session, Ticket};
 use crate::listener::Stream;
 use crate::listing::Listing;
 use crate::login::Login;
@@ -13,7 +13,6 @@ use std::io;
 use std::sync::Arc;
 use todana_core::{Buffer, Command, Refusal, Reply};
 use todana_protocol::kyoto::{self, Beginning};
-use todana_protocol::memcached::plugin::PluginDialect;
 use todana_protocol::memcached::{Choice, Dialect, Form, Head, Limits, Request, Step, encode};
 
 /// Requests decoded before the first is executed, so that their records can be fetched into the cache together.
@@ -33,7 +32,7 @@ pub(crate) struct Connection {
     /// It speaks Kyoto Tycoon's protocols.
     pub(crate) kyoto: Option<Box<Session>>,
     /// It speaks memcached's protocol as Kyoto Tycoon's plug-in does.
-    plugin: Option<PluginDialect>,
+    pub(crate) plugin: Option<PluginSession>,
     /// Which dialect of memcached's it may speak.
     pub(crate) choice: Choice,
     /// It may speak Kyoto Tycoon's protocols instead, which its first bytes tell.
@@ -184,7 +183,7 @@ pub(crate) trait Execute {
     /// The same for memcached's protocol as Kyoto Tycoon's plug-in speaks it.
     fn converse_as_plugin(
         &mut self,
-        dialect: &mut PluginDialect,
+        session: &mut PluginSession,
         data: &[u8],
         room: usize,
         budget: &mut u32,
@@ -257,7 +256,7 @@ impl Connection {
     /// It speaks memcached's protocol as Kyoto Tycoon's plug-in does.
     pub(crate) fn speak_as_plugin(&mut self) {
         self.is_introduced = true;
-        self.plugin = Some(PluginDialect::default());
+        self.plugin = Some(PluginSession::default());
     }
 
     /// A turn begins: what is said in it goes on with a reply that has begun to leave, or does not.
@@ -330,9 +329,25 @@ impl Connection {
         !matches!(self.stream, Stream::Unix(_)) && self.pending.is_none() && !is_busy
     }
 
-    /// Whoever checks a password, or sends a signal, has to come first.
+    /// Whoever checks a password, sends a signal, or leaves a message has to come first.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.login.is_waiting() || self.kyoto.as_ref().is_some_and(|session| session.is_waiting())
+        self.login.is_waiting()
+            || self.kyoto.as_ref().is_some_and(|session| session.is_waiting())
+            || self.waits_for_message()
+    }
+
+    /// It waits for a message of a queue.
+    pub(crate) fn waits_for_message(&self) -> bool {
+        self.plugin.as_ref().is_some_and(PluginSession::is_waiting)
+    }
+
+    /// The waiting that a ticket names has come to its end; false if it is not at that.
+    pub(crate) fn end_wait(&mut self, ticket: Ticket, was_signalled: bool) -> bool {
+        match (&mut self.kyoto, &mut self.plugin) {
+            (Some(session), _) => session.end_wait(ticket, was_signalled),
+            (None, Some(session)) => session.end_wait(ticket, was_signalled),
+            (None, None) => false,
+        }
     }
 
     /// It waits for a signal that may never come, or for a search that may take minutes, and its peer has gone, or at least sends no
@@ -347,9 +362,10 @@ impl Connection {
         let (pending, copied) = (of_pending(Output::len), of_pending(Output::copied_len));
         let (partial, unsent) = self.stream.kept_lens();
         let found = self.kyoto.as_ref().map_or(0, |session| session.kept_len());
+        let taken = self.plugin.as_ref().map_or(0, PluginSession::kept_len);
         let (head, received) = self.upload.as_ref().map_or((0, 0), Upload::held);
         Held {
-            partial: (self.input.len() + head + partial + found) as u64,
+            partial: (self.input.len() + head + partial + found + taken) as u64,
             received: received as u64,
             pending,
             copied: copied + unsent as u64,
@@ -431,9 +447,9 @@ impl Connection {
                 (consumed, wanted) = (consumed + served, more);
                 break pause;
             }
-            if let Some(dialect) = &mut self.plugin {
+            if let Some(session) = &mut self.plugin {
                 let (served, more, pause) = service.converse_as_plugin(
-                    dialect,
+                    session,
                     &data[consumed..],
                     limits.unfinished_len_max,
                     budget,

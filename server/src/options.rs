@@ -50,6 +50,9 @@ pub struct CompatiblePort {
     pub keeps_flags: bool,
     /// Its clients may change nothing.
     pub is_read_only: bool,
+    /// There are queues of messages: `set` puts one at the end, `get` takes the first, and waits for one so long at most, and `delete`
+    /// acknowledges it; what is not acknowledged is there again when its connection is closed. The first database has to be ordered.
+    pub queue_wait: Option<Duration>,
 }
 
 /// What a server can be told. The names are memcached's where it has them.
@@ -328,6 +331,17 @@ impl Options {
     pub fn validate(&self) -> Result<(), OptionsError> {
         let wrong = |text: &str| Err(OptionsError(text.to_string()));
         self.validate_databases()?;
+        if self.kyoto_plugin.is_some_and(|port| port.queue_wait.is_some()) {
+            let kind = self.databases()[0].name.kind;
+            if !matches!(kind, Kind::MemTree | Kind::DiskTree) {
+                return wrong(
+                    "queues need an ordered database, and the first one is not: % and PATH.kct are (-plex opts=q)",
+                );
+            }
+            if self.read_only || self.kyoto_plugin.is_some_and(|port| port.is_read_only) {
+                return wrong("queues cannot be for reading only (-plex opts=q)");
+            }
+        }
         if self.threads == 0 || self.threads > 512 {
             return wrong("threads must be 1 to 512 (-t)");
         }

@@ -8,7 +8,7 @@ use crate::crawler::Crawler;
 use crate::databases::{self, Kept, Making, Served, failed};
 use crate::handle::{Handle, Stopping};
 use crate::janitor;
-use crate::kyoto::{Errands, Scripts, Signals};
+use crate::kyoto::{Errands, MessageKeys, Scripts, Signals};
 use crate::listener::Listener;
 use crate::login::Logins;
 use crate::observers::Observers;
@@ -194,6 +194,7 @@ impl Server {
             exports: Arc::default(),
             scripts,
             signals: Signals::default(),
+            message_keys: MessageKeys::default(),
             errands: Errands::default(),
             replicas: Replicas::default(),
             link: Link::default(),

@@ -4,7 +4,7 @@ use crate::connection::{Execute, Flow, OUTPUT_MAX, Pause, answer};
 use crate::crawler::DISABLED;
 use crate::exports::Receiving;
 use crate::handle::Stopping;
-use crate::kyoto::{Executor, Session};
+use crate::kyoto::{Executor, PluginSession, Session};
 use crate::listing::{Listing, Walk};
 use crate::logging::set_verbosity;
 use crate::login::{Decided, Login, Outcome};
@@ -22,7 +22,6 @@ use todana_core::{
     Arithmetic, Authenticate, Buffer, ClockShift, Command, Export, Exported, List, Refusal, Reply, Store,
     Streams,
 };
-use todana_protocol::memcached::plugin::PluginDialect;
 use todana_protocol::memcached::{Form, Head, Request};
 
 /// The version that clients are told: they choose their features by memcached's.
@@ -108,13 +107,13 @@ impl Execute for Service {
 
     fn converse_as_plugin(
         &mut self,
-        dialect: &mut PluginDialect,
+        session: &mut PluginSession,
         data: &[u8],
         room: usize,
         budget: &mut u32,
         output: &mut Output,
     ) -> (usize, usize, Pause) {
-        self.kyoto.serve_plugin(dialect, data, room, OUTPUT_MAX, budget, output)
+        self.kyoto.serve_plugin(session, self.place.index, data, room, OUTPUT_MAX, budget, output)
     }
 
     #[inline]

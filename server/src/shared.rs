@@ -7,7 +7,7 @@ use crate::databases::{Served, when_full};
 use crate::exports::Exports;
 use crate::handle::{Handle, Stopping};
 use crate::janitor;
-use crate::kyoto::{Errands, Scripts, Signals};
+use crate::kyoto::{Errands, MessageKeys, Scripts, Signals};
 use crate::login::Logins;
 use crate::observers::Observers;
 use crate::options::{Kyoto, Options};
@@ -76,8 +76,10 @@ pub(crate) struct Shared {
     pub(crate) settling: Arc<Settling>,
     /// Checkpoints, backups and logs under way to clients.
     pub(crate) exports: Arc<Exports>,
-    /// Who waits for signals of Kyoto's clients.
+    /// Who waits for signals of Kyoto's clients, and for messages.
     pub(crate) signals: Signals,
+    /// The keys of messages.
+    pub(crate) message_keys: MessageKeys,
     /// Procedures of Kyoto's that take long.
     pub(crate) errands: Errands,
     /// Replicas that follow this server, and whom it follows itself.

@@ -245,17 +245,17 @@ impl Worker {
             return;
         }
         for (ticket, index) in self.service.kyoto.over(all) {
-            let session = self.connections.get(index).and_then(|connection| connection.kyoto.as_deref());
-            let Some(session) = session else { continue };
-            // Signalled in the last moment, it has been signalled.
-            let gives_up = self.service.kyoto.gives_up(session, ticket);
+            let Some(connection) = self.connections.get(index) else { continue };
+            // Signalled in the last moment, it has been signalled. Who waits for a message gives up after another look.
+            let session = connection.kyoto.as_deref();
+            let gives_up = session.is_none_or(|session| self.service.kyoto.gives_up(session, ticket));
             self.end_wait(index, ticket, !gives_up);
         }
     }
 
     fn end_wait(&mut self, index: usize, ticket: Ticket, was_signalled: bool) {
-        let session = self.connections.get_mut(index).and_then(|connection| connection.kyoto.as_deref_mut());
-        if session.is_some_and(|session| session.end_wait(ticket, was_signalled)) {
+        let connection = self.connections.get_mut(index);
+        if connection.is_some_and(|connection| connection.end_wait(ticket, was_signalled)) {
             self.serve(index);
         }
     }
@@ -479,6 +479,8 @@ impl Worker {
             connection.readable = true;
             // No further edge will tell: the end has to be read, even behind a read that came up short.
             connection.ended |= event.is_read_closed() || event.is_error();
+            // Who sends no more may read on; who is cut off takes no message that others wait for.
+            connection.closing |= event.is_error() && connection.waits_for_message();
         }
         // What TLS itself has to say leaves as the stream is read.
         connection.readable |= connection.stream.kept_lens().1 > 0;
@@ -689,6 +691,9 @@ impl Worker {
         }
         if let Some(session) = &connection.kyoto {
             self.service.kyoto.leave(session);
+        }
+        if let Some(session) = connection.plugin.take() {
+            self.service.kyoto.leave_plugin(session);
         }
         if connection.watches {
             self.shared.observers.unwatch(connection.seat.descriptor);

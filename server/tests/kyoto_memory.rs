@@ -3,10 +3,11 @@
 mod kyoto_client;
 mod running;
 
-use kyoto_client::{answer, ask, call, kyoto, reported, store_many, until_waiting, watched};
+use kyoto_client::{answer, ask, call, kyoto, named, reported, store_many, until_waiting, watched};
 use running::{Client, Running};
 use std::sync::{Mutex, PoisonError};
-use todana_server::Options;
+use std::time::Duration;
+use todana_server::{CompatiblePort, Kyoto, Options};
 
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -44,6 +45,48 @@ fn a_thousand_wait_while_others_are_served() {
     }
     let mut odd = waiting.iter_mut().skip(1).step_by(2);
     odd.by_ref().for_each(|client| assert_eq!(answer(client), (200, b"value\tv\n".to_vec())));
+    // The clients' own buffers of 8 KiB each are counted, too.
+    assert!(grown < (10 << 20) + (8 << 20), "{grown}");
+}
+
+#[test]
+fn a_thousand_wait_for_messages_while_others_are_served() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let wait = Some(Duration::from_secs(1_000_000));
+    let server = Running::start(Options {
+        kyoto: Kyoto::Only,
+        kyoto_plugin: Some(CompatiblePort { queue_wait: wait, ..CompatiblePort::default() }),
+        listen: vec!["127.0.0.1:0".into(), "proto[ascii]:127.0.0.1:0".into()],
+        database: named("%"),
+        connections_max: 1100,
+        threads: 2,
+        ..watched()
+    });
+    let (mut other, mut producer) = (server.connect(), server.connect_to(server.addresses[1]));
+    store_many(&mut other, 0..1000, b"v");
+    let before = reported(&mut other, "sys_mem_rss");
+    let mut waiting: Vec<Client> = (0..1000).map(|_| server.connect_to(server.addresses[1])).collect();
+    for (number, client) in waiting.iter_mut().enumerate() {
+        client.send(format!("get jobs{}\r\n", number % 100).as_bytes());
+    }
+    until_waiting(&server, 1000);
+    let grown = reported(&mut other, "sys_mem_rss").saturating_sub(before);
+    println!(
+        "1000 connections that wait for messages: {:.2} MB more (both ends of each in this process)",
+        grown as f64 / 1e6
+    );
+    for key in 0..1000 {
+        assert_eq!(ask(&mut other, "get", &format!("key\t{key:08}\n")), (200, "value\tv\n".into()));
+    }
+    for number in 0..1000 {
+        producer.send(format!("set jobs{} 0 0 1\r\nx\r\n", number % 100).as_bytes());
+        producer.expect(b"STORED\r\n");
+    }
+    for (number, client) in waiting.iter_mut().enumerate() {
+        client.send(format!("delete jobs{}\r\n", number % 100).as_bytes());
+        client.expect(format!("VALUE jobs{} 0 1\r\nx\r\nEND\r\nDELETED\r\n", number % 100).as_bytes());
+    }
+    until_waiting(&server, 0);
     // The clients' own buffers of 8 KiB each are counted, too.
     assert!(grown < (10 << 20) + (8 << 20), "{grown}");
 }

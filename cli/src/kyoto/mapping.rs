@@ -39,7 +39,11 @@ pub(super) fn options(settings: &Settings, connections_max: usize) -> Result<Opt
     let mut listen = vec![place(&settings.host, settings.port.unwrap_or(0))];
     let compatible = settings.plugin.as_ref().map(|plugin| {
         listen.push(format!("proto[ascii]:{}", place(&plugin.host, plugin.port.unwrap_or(0))));
-        CompatiblePort { keeps_flags: plugin.keeps_flags, is_read_only: plugin.is_read_only }
+        CompatiblePort {
+            keeps_flags: plugin.keeps_flags,
+            is_read_only: plugin.is_read_only,
+            queue_wait: plugin.queue_wait_s.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.001, 1e9))),
+        }
     });
     let options = Options {
         listen,

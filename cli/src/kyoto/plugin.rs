@@ -5,6 +5,8 @@ use std::path::Path;
 
 /// The file of the plug-in that serves memcached's clients. It is not looked at: what it does is built in.
 const MEMCACHED: &str = "ktplugservmemc.so";
+/// How long a client waits for a message where nothing is said, in seconds.
+const QUEUE_WAIT_S: f64 = 10.0;
 
 /// What memcached's plug-in is told by `-plex`.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +19,8 @@ pub(super) struct Plugin {
     pub(super) keeps_flags: bool,
     /// Nothing is written (`opts=r`).
     pub(super) is_read_only: bool,
+    /// There are queues (`opts=q`), and so long a client waits for a message (`qtout`).
+    pub(super) queue_wait_s: Option<f64>,
     /// What was accepted and has no meaning here.
     pub(super) notes: Vec<String>,
 }
@@ -34,8 +38,10 @@ impl Plugin {
             port: Some(11211),
             keeps_flags: false,
             is_read_only: false,
+            queue_wait_s: None,
             notes: Vec::new(),
         };
+        let (mut has_queues, mut wait) = (false, None);
         for word in expression.split('#').filter(|word| !word.is_empty()) {
             let wrong = |what: &str| Err(format!("-plex {expression}: {word}: {what}"));
             let Some((name, value)) = word.split_once('=') else {
@@ -53,12 +59,17 @@ impl Plugin {
                         match letter {
                             'f' => plugin.keeps_flags = true,
                             'r' => plugin.is_read_only = true,
-                            'q' => return wrong("queues (q) are not there yet"),
+                            'q' => has_queues = true,
                             _ => plugin.notes.push(format!("-plex: {letter} of {word} has no meaning here")),
                         }
                     }
                 }
-                "tout" | "timeout" | "th" | "thnum" | "qtout" | "qtimeout" => {
+                "qtout" | "qtimeout" => match number::seconds(value) {
+                    // As in the original no time is none that was said.
+                    Some(seconds) => wait = Some((seconds, word)).filter(|_| seconds > 0.0),
+                    None => return wrong("it is no number"),
+                },
+                "tout" | "timeout" | "th" | "thnum" => {
                     if number::seconds(value).is_none() {
                         return wrong("it is no number");
                     }
@@ -66,6 +77,11 @@ impl Plugin {
                 }
                 _ => plugin.notes.push(format!("-plex: {word} has no meaning here")),
             }
+        }
+        match wait {
+            _ if has_queues => plugin.queue_wait_s = Some(wait.map_or(QUEUE_WAIT_S, |(seconds, _)| seconds)),
+            Some((_, word)) => plugin.notes.push(format!("-plex: {word} has no meaning without opts=q")),
+            None => {}
         }
         Ok(plugin)
     }
@@ -86,7 +102,10 @@ mod tests {
         let full = Plugin::read("/usr/libexec/ktplugservmemc.so", words).unwrap();
         assert_eq!((full.host.as_deref(), full.port), (Some("127.0.0.1"), Some(12288)));
         assert!(full.keeps_flags && full.is_read_only);
-        assert_eq!(full.notes.len(), 3);
+        assert_eq!((full.notes.len(), full.queue_wait_s), (3, None));
+        let wait = |words| Plugin::read("ktplugservmemc.so", words).unwrap().queue_wait_s;
+        assert_eq!((wait("opts=q"), wait("qtout=0#opts=fq")), (Some(10.0), Some(10.0)));
+        assert_eq!((wait("qtimeout=0.5#options=q"), wait("qtout=5")), (Some(0.5), None));
         assert_eq!(Plugin::read("ktplugservmemc.so", "port=-1").unwrap().port, None);
     }
 
@@ -95,7 +114,7 @@ mod tests {
         for (file, expression, named) in [
             ("ktplugservvoid.so", "", "-plsv ktplugservvoid.so: "),
             ("", "", "-plsv : "),
-            ("ktplugservmemc.so", "opts=fq", "opts=fq: queues"),
+            ("ktplugservmemc.so", "opts=q#qtout=x", "qtout=x: "),
             ("ktplugservmemc.so", "port=0", "port=0: "),
             ("ktplugservmemc.so", "port=x", "port=x: "),
             ("ktplugservmemc.so", "port=70000", "port=70000: "),

@@ -62,7 +62,8 @@ Process
 
 Plug-ins
   -plsv ktplugservmemc.so   serve memcached's clients, too
-  -plex WORDS     of it: host=HOST#port=N#opts=LETTERS; f keeps flags behind the value, r refuses writes
+  -plex WORDS     of it: host=HOST#port=N#opts=LETTERS#qtout=SECONDS; f keeps flags behind the value, r refuses writes,
+                  q makes queues, in an ordered database: get waits up to qtout for a message
 
 Refused: -pldb.
 

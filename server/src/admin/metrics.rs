@@ -185,7 +185,12 @@ fn kyoto(text: &mut Exposition, readings: &Readings) {
         ("todana_kyoto_written_bytes_total", Counter, "Bytes of the answers.", sums.bytes_written),
         ("todana_kyoto_scripts_total", Counter, "Scripts that they have called.", sums.script),
         ("todana_kyoto_other_total", Counter, "Whatever else they have asked for.", sums.misc),
-        ("todana_kyoto_waiting", Gauge, "Clients that wait for a signal.", *waiting),
+        (
+            "todana_kyoto_waiting",
+            Gauge,
+            "Clients that wait for a signal, or for a message of a queue.",
+            *waiting,
+        ),
         ("todana_kyoto_errands", Gauge, "Procedures that take long, waiting or under way.", *errands),
         ("todana_kyoto_errands_done_total", Counter, "Of these, ended.", *errands_done),
     ];

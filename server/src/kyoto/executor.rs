@@ -5,7 +5,7 @@ use super::errands::{Errands, Manner};
 use super::reach::Reach;
 use super::scripts::Machine;
 use super::session::{Session, Wait};
-use super::signals::{Signals, Ticket, Waiting};
+use super::signals::{Purpose, Signals, Ticket, Waiting};
 use super::work;
 use crate::connection::{BATCH, Pause};
 use crate::handle::Stopping;
@@ -32,7 +32,7 @@ const ANSWER_MAX: usize = 1 << 28;
 /// What a worker executes requests with.
 pub(crate) struct Executor {
     pub(super) scope: Scope,
-    waiting: Waiting,
+    pub(super) waiting: Waiting,
     /// Where the worker hears of passwords that have been checked.
     decided: Arc<Decided>,
     banner: Banner,
@@ -102,7 +102,7 @@ impl Answer<'_> {
 
     fn finish(&mut self, signal: Option<Signal<'_>>, status: Status, pairs: &mut kyoto::Output) {
         if let Some(Signal { name, is_broadcast }) = signal {
-            pairs.push_number(b"SIGNALED", self.signals.signal(name, is_broadcast));
+            pairs.push_number(b"SIGNALED", self.signals.signal(Purpose::Signal, name, is_broadcast));
         }
         pairs.write(&self.form, self.banner, status, self.output);
     }
@@ -196,13 +196,15 @@ impl Executor {
 
     /// Whether what waits has not been signalled in the last moment.
     pub(crate) fn gives_up(&self, session: &Session, ticket: Ticket) -> bool {
-        session.waits_for().is_none_or(|(name, _)| self.scope.shared.signals.forget(name, ticket))
+        session
+            .waits_for()
+            .is_none_or(|(name, _)| self.scope.shared.signals.forget(Purpose::Signal, name, ticket))
     }
 
     /// A connection goes.
     pub(crate) fn leave(&mut self, session: &Session) {
         if let Some((name, ticket)) = session.waits_for() {
-            self.scope.shared.signals.forget(name, ticket);
+            self.scope.shared.signals.forget(Purpose::Signal, name, ticket);
         }
         if let Some(ticket) = session.ticket() {
             self.waiting.leave(ticket);
@@ -414,7 +416,7 @@ impl Executor {
                         return goes_on;
                     }
                     let Scope { shared, worker, .. } = &self.scope;
-                    let ticket = shared.signals.wait(wait.name, *worker);
+                    let ticket = shared.signals.wait(Purpose::Signal, wait.name, *worker);
                     let until = Instant::now() + Duration::from_secs_f64(wait.seconds.min(WAIT_MAX_S));
                     self.waiting.enter(ticket, connection, Some(until));
                     session.wait = Wait::For { name: wait.name.to_vec(), ticket };

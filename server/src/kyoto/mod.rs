@@ -15,6 +15,7 @@
 //! scripts     procedures in Lua, which the crate `script` runs
 //! signals     who waits for which signal
 //! plugin      memcached's clients, as the plug-in server treats them
+//! queues      ... and the messages that they leave for each other
 //! replication whom the server follows, and its update log
 //! report      what the server and its databases tell of themselves
 //! counters    what has been asked for
@@ -30,6 +31,7 @@ mod errands;
 mod executor;
 mod plugin;
 mod procedures;
+mod queues;
 mod reach;
 mod replication;
 mod report;
@@ -43,6 +45,7 @@ pub(crate) use counters::{Counters, Sums};
 pub(crate) use errands::Errands;
 pub(crate) use executor::Executor;
 pub(crate) use plugin::PluginCounters;
+pub(crate) use queues::{MessageKeys, PluginSession};
 pub(crate) use scripts::Scripts;
 pub(crate) use session::Session;
 pub(crate) use signals::{Signals, Ticket};

@@ -1,6 +1,7 @@
 //! memcached's clients, served as Kyoto Tycoon's plug-in does: on the first database, with flags behind the value or none.
 
-use super::executor::{Executor, Scope, records};
+use super::executor::{Executor, Next, Scope, records};
+use super::queues::PluginSession;
 use super::reach::Reach;
 use super::report::facts;
 use crate::connection::Pause;
@@ -13,9 +14,7 @@ use todana::kyoto::{Kyoto, NEVER};
 use todana_core::{Action, Attributes, Record, Result as Outcome, Visitor};
 use todana_protocol::Sink;
 use todana_protocol::kyoto::Target;
-use todana_protocol::memcached::plugin::{
-    PluginDialect, PluginMode, PluginRequest, PluginStep, number, put_plugin_value,
-};
+use todana_protocol::memcached::plugin::{PluginMode, PluginRequest, PluginStep, number, put_plugin_value};
 
 /// Up to so many seconds a time counts from now, as in the original: memcached's own border is at thirty days.
 const RELATIVE_MAX: i64 = 1 << 24;
@@ -27,7 +26,7 @@ macro_rules! counters {
         /// Of one worker: only it writes.
         #[derive(Debug, Default)]
         pub(crate) struct PluginCounters {
-            $($name: Own,)*
+            $(pub(super) $name: Own,)*
         }
 
         impl PluginCounters {
@@ -46,16 +45,20 @@ counters! {
 
 impl Executor {
     /// Serves what has come of a connection's requests, as [`serve`](Executor::serve) does.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the fields of a connection and of its worker, borrowed apart"
+    )]
     pub(crate) fn serve_plugin(
         &mut self,
-        dialect: &mut PluginDialect,
+        session: &mut PluginSession,
+        connection: usize,
         data: &[u8],
         room: usize,
         output_max: usize,
         budget: &mut u32,
         output: &mut Output,
     ) -> (usize, usize, Pause) {
-        let value_len_max = VALUE_LEN_MAX.min(room as u64);
         let port = self.scope.shared.options.kyoto_plugin.unwrap_or_default();
         let mut at = 0;
         let (wanted, pause) = loop {
@@ -65,13 +68,23 @@ impl Executor {
             if output.len() > output_max {
                 break (0, Pause::Blocked);
             }
-            match dialect.decode(value_len_max, &data[at..]) {
+            let value_len_max = VALUE_LEN_MAX.min(room.saturating_sub(session.taken_len()) as u64);
+            let before = session.dialect;
+            match session.dialect.decode(value_len_max, &data[at..]) {
                 PluginStep::Request { consumed, request } => {
-                    at += consumed;
                     if request == PluginRequest::Quit {
                         break (0, Pause::Closes);
                     }
-                    self.scope.plugin_request(port, &request, output);
+                    match self.queue_request(session, connection, port, &request, room, output) {
+                        Some(Next::Waits) => {
+                            session.dialect = before;
+                            break (0, Pause::Waits);
+                        }
+                        Some(Next::Closes) => break (0, Pause::Closes),
+                        Some(Next::Go) => {}
+                        None => self.scope.plugin_request(port, &request, output),
+                    }
+                    at += consumed;
                     // The keys of one line are one request.
                     *budget -= u32::from(!matches!(request, PluginRequest::Get(_)));
                 }
@@ -84,7 +97,12 @@ impl Executor {
 }
 
 impl Scope {
-    fn plugin_request(&self, port: CompatiblePort, request: &PluginRequest<'_>, output: &mut Output) {
+    pub(super) fn plugin_request(
+        &self,
+        port: CompatiblePort,
+        request: &PluginRequest<'_>,
+        output: &mut Output,
+    ) {
         let counters = &self.shared.workers[self.worker].plugin;
         let Ok(reach) = self.reach(Target::Index(0)) else { return };
         let records = records(reach);
@@ -209,7 +227,7 @@ impl Scope {
 }
 
 /// What is kept of a value, and its flags.
-fn parts(port: CompatiblePort, stored: &[u8]) -> (&[u8], u32) {
+pub(super) fn parts(port: CompatiblePort, stored: &[u8]) -> (&[u8], u32) {
     match stored.split_last_chunk() {
         Some((value, flags)) if port.keeps_flags => (value, u32::from_be_bytes(*flags)),
         _ => (stored, 0),

@@ -5,6 +5,7 @@
 //! SIGNAL from anybody -> the first ticket, or all, go to their workers, which are woken
 //! its time is over     -> its worker takes the ticket back
 //! an errand            -> a ticket that nobody signals but who has done it
+//! a message            -> signals the name of its queue to those who wait for messages, which are no signals of clients
 //! ```
 //!
 //! Always true: a ticket is waiting, or signalled and not yet heard of by its worker, or gone.
@@ -18,6 +19,18 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ticket(u64);
 
+/// What is waited for. What is said to the ones the others do not hear, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A signal of a client's.
+    Signal,
+    /// A message of a queue.
+    Message,
+}
+
+/// Those who wait for one name, in the order in which they came, which is that of tickets, with the worker of each.
+type Queue = BTreeMap<Ticket, usize>;
+
 /// Who waits for signals, for all workers.
 #[derive(Default)]
 pub(crate) struct Signals {
@@ -28,8 +41,8 @@ pub(crate) struct Signals {
 #[derive(Default)]
 struct State {
     last: u64,
-    /// By the name of the signal, in the order in which they came, which is that of tickets, with the worker of each.
-    waiting: HashMap<Vec<u8>, BTreeMap<Ticket, usize>>,
+    /// By purpose, and by the name of the signal.
+    waiting: [HashMap<Vec<u8>, Queue>; 2],
     /// By worker: tickets that were signalled.
     signalled: Vec<Vec<Ticket>>,
 }
@@ -45,10 +58,10 @@ impl Signals {
     }
 
     /// A request of a worker's waits from here on.
-    pub(crate) fn wait(&self, name: &[u8], worker: usize) -> Ticket {
+    pub(crate) fn wait(&self, purpose: Purpose, name: &[u8], worker: usize) -> Ticket {
         let mut state = self.state();
         let ticket = state.ticket();
-        state.waiting.entry(name.to_vec()).or_default().insert(ticket, worker);
+        state.waiting[purpose as usize].entry(name.to_vec()).or_default().insert(ticket, worker);
         ticket
     }
 
@@ -63,30 +76,31 @@ impl Signals {
         self.wake(worker);
     }
 
-    /// How many wait for a signal.
+    /// How many wait for a signal or a message.
     pub(crate) fn waiting(&self) -> usize {
-        self.state().waiting.values().map(BTreeMap::len).sum()
+        self.state().waiting.iter().flat_map(HashMap::values).map(BTreeMap::len).sum()
     }
 
     /// It waits no longer; false if it has been signalled.
-    pub(crate) fn forget(&self, name: &[u8], ticket: Ticket) -> bool {
+    pub(crate) fn forget(&self, purpose: Purpose, name: &[u8], ticket: Ticket) -> bool {
         let mut state = self.state();
-        let Some(queue) = state.waiting.get_mut(name) else { return false };
+        let waiting = &mut state.waiting[purpose as usize];
+        let Some(queue) = waiting.get_mut(name) else { return false };
         if queue.remove(&ticket).is_none() {
             return false;
         }
         if queue.is_empty() {
-            state.waiting.remove(name);
+            waiting.remove(name);
         }
         true
     }
 
     /// Wakes the first who waits for a name, or all; returns how many were waiting.
-    pub(crate) fn signal(&self, name: &[u8], is_broadcast: bool) -> usize {
+    pub(crate) fn signal(&self, purpose: Purpose, name: &[u8], is_broadcast: bool) -> usize {
         let mut woken: BTreeSet<usize> = BTreeSet::new();
         let count = {
             let mut state = self.state();
-            let Some(mut queue) = state.waiting.remove(name) else { return 0 };
+            let Some(mut queue) = state.waiting[purpose as usize].remove(name) else { return 0 };
             let count = queue.len();
             for _ in 0..if is_broadcast { count } else { 1 } {
                 let Some((ticket, worker)) = queue.pop_first() else { break };
@@ -94,7 +108,7 @@ impl Signals {
                 woken.insert(worker);
             }
             if !queue.is_empty() {
-                state.waiting.insert(name.to_vec(), queue);
+                state.waiting[purpose as usize].insert(name.to_vec(), queue);
             }
             count
         };
@@ -199,28 +213,46 @@ mod tests {
     #[test]
     fn a_signal_wakes_the_first_and_a_broadcast_all() {
         let signals = Signals::default();
-        let tickets: Vec<Ticket> = (0..4).map(|worker| signals.wait(b"go", worker % 2)).collect();
-        let other = signals.wait(b"", 0);
-        assert_eq!(signals.signal(b"go", false), 4);
+        let tickets: Vec<Ticket> =
+            (0..4).map(|worker| signals.wait(Purpose::Signal, b"go", worker % 2)).collect();
+        let other = signals.wait(Purpose::Signal, b"", 0);
+        assert_eq!(signals.signal(Purpose::Signal, b"go", false), 4);
         assert_eq!((signals.take(0), signals.take(1)), (vec![tickets[0]], vec![]));
-        assert!(!signals.forget(b"go", tickets[0]) && signals.forget(b"go", tickets[2]));
-        assert_eq!(signals.signal(b"go", true), 2);
+        assert!(
+            !signals.forget(Purpose::Signal, b"go", tickets[0])
+                && signals.forget(Purpose::Signal, b"go", tickets[2])
+        );
+        assert_eq!(signals.signal(Purpose::Signal, b"go", true), 2);
         assert_eq!((signals.take(0), signals.take(1)), (vec![], vec![tickets[1], tickets[3]]));
-        assert_eq!((signals.signal(b"go", true), signals.signal(b"", true)), (0, 1));
+        assert_eq!(
+            (signals.signal(Purpose::Signal, b"go", true), signals.signal(Purpose::Signal, b"", true)),
+            (0, 1)
+        );
         assert_eq!(signals.take(0), [other]);
-        assert!(signals.state().waiting.is_empty());
+        assert_eq!(signals.waiting(), 0);
+        assert!(signals.state().waiting.iter().all(HashMap::is_empty));
+    }
+
+    #[test]
+    fn who_waits_for_a_message_hears_no_signal_of_that_name() {
+        let signals = Signals::default();
+        let ticket = signals.wait(Purpose::Message, b"go", 0);
+        assert_eq!((signals.signal(Purpose::Signal, b"go", true), signals.waiting()), (0, 1));
+        assert!(!signals.forget(Purpose::Signal, b"go", ticket));
+        assert_eq!(signals.signal(Purpose::Message, b"go", false), 1);
+        assert_eq!(signals.take(0), [ticket]);
     }
 
     #[test]
     fn who_has_waited_long_enough_is_found_in_order() {
         let (signals, mut waiting, now) = (Signals::default(), Waiting::default(), Instant::now());
-        let tickets: Vec<Ticket> = (0..3).map(|_| signals.wait(b"go", 0)).collect();
+        let tickets: Vec<Ticket> = (0..3).map(|_| signals.wait(Purpose::Signal, b"go", 0)).collect();
         for (index, seconds) in [30, 10, 20].into_iter().enumerate() {
             waiting.enter(tickets[index], index, Some(now + Duration::from_secs(seconds)));
         }
         assert_eq!(waiting.first_end(), Some(now + Duration::from_secs(10)));
         assert_eq!(waiting.over(now + Duration::from_secs(20)), [(tickets[1], 1), (tickets[2], 2)]);
-        signals.signal(b"go", true);
+        signals.signal(Purpose::Signal, b"go", true);
         assert_eq!(waiting.signalled(&signals, 0), [(tickets[0], 0)]);
         assert_eq!((waiting.first_end(), waiting.all()), (None, vec![]));
     }

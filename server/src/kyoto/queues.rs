@@ -1,0 +1,394 @@
+//! Queues of messages, for memcached's clients of the plug-in that has them (`opts=q`).
+//!
+//! ```text
+//! set NAME     stores the record `NAME MILLISECONDS SEQUENCE`, and calls the first who waits for NAME
+//! get NAME     the first record that begins with `NAME ` goes out of the database and into the connection, and to its client; as
+//!              long as there is none the connection is parked, with a ticket of `signals`
+//! delete NAME  the first of those that the connection keeps is done with
+//! its end      the others go back under their keys, and those who wait are called
+//! ```
+//!
+//! Always true: a message is in the database or with one connection, until it is deleted or its time is over; who waits looks again
+//! each second, as in the original, so that also a message that has come in another way is found.
+//! Not here: what lasts beyond the process. The messages with connections are gone if it is killed, as in the original.
+
+use super::executor::{Executor, Next, Scope, records};
+use super::plugin::parts;
+use super::reach::Reach;
+use super::signals::{Purpose, Ticket};
+use crate::handle::Stopping;
+use crate::options::CompatiblePort;
+use crate::output::Output;
+use std::collections::BTreeMap;
+use std::ops::{Bound, ControlFlow};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use todana::kyoto::NEVER;
+use todana::{Heading, Records};
+use todana_core::Result as Outcome;
+use todana_protocol::Sink;
+use todana_protocol::kyoto::Target;
+use todana_protocol::memcached::plugin::{PluginDialect, PluginMode, PluginRequest, put_plugin_value};
+
+/// How long somebody waits before looking again without having been called.
+const LOOK: Duration = Duration::from_secs(1);
+/// What a message takes besides its key and its value.
+const MESSAGE_LEN: usize = 128;
+/// One more than the last number of messages with the same time.
+const SEQUENCE_END: u32 = 10_000;
+
+/// What a connection of the plug-in's keeps besides its bytes.
+#[derive(Default)]
+pub(crate) struct PluginSession {
+    pub(super) dialect: PluginDialect,
+    /// Once it has asked for a message.
+    consumer: Option<Box<Consumer>>,
+}
+
+#[derive(Default)]
+struct Consumer {
+    /// What it has taken and not deleted, by key.
+    taken: BTreeMap<Vec<u8>, Taken>,
+    /// Memory that this needs.
+    taken_len: usize,
+    /// Of the `get` line at hand, once its first key has been looked for.
+    until: Option<Instant>,
+    /// The key at hand has been looked for before.
+    is_counted: bool,
+    wait: Option<Wait>,
+}
+
+struct Taken {
+    /// So long is the name of the queue in its key.
+    name_len: usize,
+    value: Vec<u8>,
+}
+
+struct Wait {
+    name: Vec<u8>,
+    ticket: Ticket,
+    /// It is parked: no further request is looked at.
+    is_parked: bool,
+}
+
+impl PluginSession {
+    /// It waits for a message.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.wait().is_some_and(|wait| wait.is_parked)
+    }
+
+    fn wait(&self) -> Option<&Wait> {
+        self.consumer.as_ref()?.wait.as_ref()
+    }
+
+    /// It looks again, if it waits with this ticket; false if it does not. `was_called`: the ticket is used up.
+    pub(crate) fn end_wait(&mut self, ticket: Ticket, was_called: bool) -> bool {
+        let Some(consumer) = self.consumer.as_mut() else { return false };
+        let Some(wait) = consumer.wait.as_mut().filter(|wait| wait.is_parked && wait.ticket == ticket) else {
+            return false;
+        };
+        wait.is_parked = false;
+        if was_called {
+            consumer.wait = None;
+        }
+        true
+    }
+
+    /// Memory that it keeps.
+    pub(crate) fn kept_len(&self) -> usize {
+        let name = self.wait().map_or(0, |wait| wait.name.len());
+        self.taken_len() + name
+    }
+
+    pub(super) fn taken_len(&self) -> usize {
+        self.consumer.as_ref().map_or(0, |consumer| consumer.taken_len)
+    }
+}
+
+/// Gives messages their keys: each one's is behind that of the one before, whatever the machine's clock does.
+pub(crate) struct MessageKeys {
+    /// Milliseconds and number of the last.
+    last: Mutex<(u64, u32)>,
+}
+
+impl Default for MessageKeys {
+    fn default() -> Self {
+        // The first number is 0.
+        MessageKeys { last: Mutex::new((0, SEQUENCE_END - 1)) }
+    }
+}
+
+impl MessageKeys {
+    fn next(&self, name: &[u8]) -> Vec<u8> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (milliseconds, number) = self.place(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+        [name, format!(" {milliseconds:014} {number:04}").as_bytes()].concat()
+    }
+
+    fn place(&self, now: u64) -> (u64, u32) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        // As in the original the numbers do not begin anew with each millisecond.
+        let number = (last.1 + 1) % SEQUENCE_END;
+        *last = if now > last.0 { (now, number) } else { (last.0 + u64::from(number == 0), number) };
+        *last
+    }
+}
+
+/// What has come of looking for a message.
+enum Found {
+    Nothing,
+    Message {
+        key: Vec<u8>,
+        value: Vec<u8>,
+    },
+    /// There is one, and no memory to keep it in until it is deleted.
+    NoRoom,
+}
+
+impl Executor {
+    /// Executes a request, if it is about a queue. `room`: how much a connection may keep.
+    pub(super) fn queue_request(
+        &mut self,
+        session: &mut PluginSession,
+        connection: usize,
+        port: CompatiblePort,
+        request: &PluginRequest<'_>,
+        room: usize,
+        output: &mut Output,
+    ) -> Option<Next> {
+        let longest = port.queue_wait?;
+        let scope = &self.scope;
+        let counters = &scope.shared.workers[scope.worker].plugin;
+        match *request {
+            PluginRequest::Store {
+                mode: mode @ PluginMode::Set,
+                key: name,
+                flags,
+                exptime,
+                value,
+                is_silent,
+            } => {
+                let key = &*scope.shared.message_keys.next(name);
+                let stored = PluginRequest::Store { mode, key, flags, exptime, value, is_silent };
+                scope.plugin_request(port, &stored, output);
+                scope.call_consumer(name);
+            }
+            PluginRequest::Get(name) => {
+                let consumer = session.consumer.get_or_insert_default();
+                let until = *consumer.until.get_or_insert_with(|| Instant::now() + longest);
+                if !std::mem::replace(&mut consumer.is_counted, true) {
+                    counters.cmd_get.add(1);
+                }
+                let room = room.saturating_sub(consumer.taken_len);
+                let found = match scope.take_message(name, room) {
+                    Found::Nothing if scope.may_wait(until) => {
+                        if consumer.wait.is_some() {
+                            Found::Nothing
+                        } else {
+                            let ticket = scope.shared.signals.wait(Purpose::Message, name, scope.worker);
+                            consumer.wait = Some(Wait { name: name.to_vec(), ticket, is_parked: false });
+                            // One may have come just before.
+                            scope.take_message(name, room)
+                        }
+                    }
+                    Found::Nothing => {
+                        scope.end_waiting(consumer);
+                        counters.get_misses.add(1);
+                        return Some(Next::Go);
+                    }
+                    found => found,
+                };
+                match found {
+                    Found::Nothing => {
+                        let wait =
+                            consumer.wait.as_mut().expect("it was there before, or has just been put there");
+                        wait.is_parked = true;
+                        let ticket = wait.ticket;
+                        self.waiting.enter(ticket, connection, Some(until.min(Instant::now() + LOOK)));
+                        return Some(Next::Waits);
+                    }
+                    Found::Message { key, value } => {
+                        scope.end_waiting(consumer);
+                        counters.get_hits.add(1);
+                        let (of_client, flags) = parts(port, &value);
+                        put_plugin_value(name, flags, of_client, output);
+                        consumer.keep(key, Taken { name_len: name.len(), value });
+                    }
+                    Found::NoRoom => {
+                        tracing::warn!(
+                            "a client is cut off: it keeps more messages than there is memory for"
+                        );
+                        return Some(Next::Closes);
+                    }
+                }
+            }
+            PluginRequest::GetsEnd => {
+                let consumer = session.consumer.get_or_insert_default();
+                let has_keys = consumer.until.take().is_some();
+                output.put(if has_keys { b"END\r\n" } else { &b"CLIENT_ERROR invalid parameters\r\n"[..] });
+            }
+            PluginRequest::Delete { key: name, is_silent } => {
+                counters.cmd_delete.add(1);
+                let consumer = session.consumer.as_deref_mut();
+                let is_done = consumer.is_some_and(|consumer| consumer.forget(name));
+                let (counter, text) = match is_done {
+                    true => (&counters.delete_hits, &b"DELETED\r\n"[..]),
+                    false => (&counters.delete_misses, &b"NOT_FOUND\r\n"[..]),
+                };
+                counter.add(1);
+                if !is_silent {
+                    output.put(text);
+                }
+            }
+            _ => return None,
+        }
+        Some(Next::Go)
+    }
+
+    /// A connection of the plug-in's goes: what it has taken and not deleted is there for others again.
+    pub(crate) fn leave_plugin(&mut self, session: PluginSession) {
+        let Some(mut consumer) = session.consumer else { return };
+        if let Some(wait) = &consumer.wait {
+            self.waiting.leave(wait.ticket);
+        }
+        self.scope.end_waiting(&mut consumer);
+        for (key, Taken { name_len, value }) in consumer.taken {
+            let Some(reach) = self.scope.queues() else { return };
+            if let Err(error) = records(reach).set(&key, &value, NEVER) {
+                tracing::error!("a message that was not acknowledged is lost: {error}");
+            }
+            self.scope.call_consumer(&key[..name_len]);
+        }
+    }
+}
+
+impl Consumer {
+    fn keep(&mut self, key: Vec<u8>, taken: Taken) {
+        let len = |key: &[u8], taken: &Taken| MESSAGE_LEN + key.len() + taken.value.len();
+        self.taken_len += len(&key, &taken);
+        let old = self.taken.get(&key).map_or(0, |old| len(&key, old));
+        // Somebody has stored a record under the key of one that was taken.
+        self.taken_len -= old;
+        self.taken.insert(key, taken);
+    }
+
+    /// The first of a queue's is done with; false if there is none.
+    fn forget(&mut self, name: &[u8]) -> bool {
+        let prefix = prefix(name);
+        let from = (Bound::Included(prefix.as_slice()), Bound::Unbounded);
+        let first = self.taken.range::<[u8], _>(from).next();
+        let Some(key) = first.map(|(key, _)| key).filter(|key| key.starts_with(&prefix)).cloned() else {
+            return false;
+        };
+        if let Some(taken) = self.taken.remove(&key) {
+            self.taken_len -= MESSAGE_LEN + key.len() + taken.value.len();
+        }
+        true
+    }
+}
+
+impl Scope {
+    /// The database of the queues.
+    fn queues(&self) -> Option<&Reach> {
+        self.reach(Target::Index(0)).ok()
+    }
+
+    /// Whoever has waited longest for a message of a queue looks again.
+    fn call_consumer(&self, name: &[u8]) {
+        self.shared.signals.signal(Purpose::Message, name, false);
+    }
+
+    fn may_wait(&self, until: Instant) -> bool {
+        self.shared.stopping() == Stopping::No && Instant::now() < until
+    }
+
+    /// A key has been looked for, or nobody asks for it any more.
+    fn end_waiting(&self, consumer: &mut Consumer) {
+        consumer.is_counted = false;
+        if let Some(Wait { name, ticket, .. }) = consumer.wait.take()
+            && !self.shared.signals.forget(Purpose::Message, &name, ticket)
+        {
+            // It was called, and does not come: somebody else may.
+            self.call_consumer(&name);
+        }
+    }
+
+    /// Takes the first message of a queue out of the database.
+    fn take_message(&self, name: &[u8], room: usize) -> Found {
+        let Some(reach) = self.queues() else { return Found::Nothing };
+        take(reach, name, room).unwrap_or_else(|error| {
+            tracing::warn!("a queue cannot be read: {error}");
+            Found::Nothing
+        })
+    }
+}
+
+fn take(reach: &Reach, name: &[u8], room: usize) -> Outcome<Found> {
+    let prefix = prefix(name);
+    loop {
+        let mut first = None;
+        reach.walk(Heading::Up, Bound::Included(&prefix), &mut |key, record| {
+            if key.starts_with(&prefix) {
+                first = Some((key.to_vec(), record.value.len()));
+            }
+            ControlFlow::Break(())
+        })?;
+        let Some((key, value_len)) = first else { return Ok(Found::Nothing) };
+        if MESSAGE_LEN + key.len() + value_len > room {
+            return Ok(Found::NoRoom);
+        }
+        let mut value = Vec::new();
+        let is_taken = records(reach).seize(&key, &mut |found, _| {
+            value.clear();
+            value.extend_from_slice(found);
+        })?;
+        // Otherwise somebody else was faster.
+        if is_taken {
+            return Ok(Found::Message { key, value });
+        }
+    }
+}
+
+/// What the keys of a queue's messages begin with.
+fn prefix(name: &[u8]) -> Vec<u8> {
+    [name, b" "].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_key_is_behind_the_one_before() {
+        let keys = MessageKeys::default();
+        let (mut last, mut seen) = ((0, 0), Vec::new());
+        // The clock stands still for more than there are numbers, goes back, and goes on.
+        for now in std::iter::repeat_n(5, 25_000).chain([3, 4]).chain([9, 9, 10]) {
+            let place = keys.place(now);
+            assert!(place > last, "{place:?} behind {last:?}");
+            last = place;
+            seen.push(place);
+        }
+        assert_eq!(seen[0], (5, 0));
+        assert_eq!((seen[9_999], seen[10_000]), ((5, 9_999), (6, 0)));
+        assert_eq!(last.0, 10);
+        let key = keys.next(b"jobs");
+        let words: Vec<&[u8]> = key.split(|&byte| byte == b' ').collect();
+        assert_eq!(words.iter().map(|word| word.len()).collect::<Vec<_>>(), [4, 14, 4]);
+    }
+
+    #[test]
+    fn what_is_kept_is_counted_until_it_is_forgotten() {
+        let mut consumer = Consumer::default();
+        let taken = |len| Taken { name_len: 1, value: vec![0; len] };
+        consumer.keep(b"q 2".to_vec(), taken(10));
+        consumer.keep(b"q 1".to_vec(), taken(100));
+        consumer.keep(b"q 2".to_vec(), taken(20));
+        assert_eq!(consumer.taken_len, 2 * MESSAGE_LEN + 6 + 120);
+        assert!(!consumer.forget(b"") && !consumer.forget(b"p") && !consumer.forget(b"q 2"));
+        assert!(consumer.forget(b"q"));
+        assert_eq!(consumer.taken.keys().collect::<Vec<_>>(), [b"q 2"]);
+        assert!(consumer.forget(b"q") && !consumer.forget(b"q"));
+        assert_eq!(consumer.taken_len, 0);
+    }
+}
