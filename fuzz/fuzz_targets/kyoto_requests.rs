@@ -9,9 +9,10 @@ pub(crate) fn assert_requests(input: &[u8], start: &[u8]) {
     let Some((limit, rest)) = input.split_first() else { return };
     let Some((stream, cuts)) = stream_and_cuts(rest) else { return };
     let stream = [start, stream].concat();
-    let limits = match limit % 4 {
+    let limits = match limit % 5 {
         0 | 1 => Limits::default(),
         2 => Limits { body_len_max: 20, ..Limits::default() },
+        3 => Limits { body_len_max: 100, login_wanted: true, ..Limits::default() },
         _ => Limits { head_len_max: 80, ..Limits::default() },
     };
     let outcome = assert_cuts_do_not_matter(&stream, &cuts, |cuts| send_in_pieces(&limits, &stream, cuts));

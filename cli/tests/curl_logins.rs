@@ -1,0 +1,76 @@
+//! Logins for Kyoto Tycoon's protocols, by a client that everybody has.
+
+mod running;
+
+use rcgen::{CertificateParams, KeyPair};
+use running::{Folder, Server, eventually, text};
+use std::fs;
+use std::process::Command;
+
+/// The status that curl is answered with, and the body; `None` where there is no curl.
+fn curl(folder: &Folder, words: &[&str]) -> Option<(String, String)> {
+    let mut command = Command::new("curl");
+    command.args(["-sS", "--noproxy", "*", "--max-time", "60", "-w", "\n%{http_code}"]).args(words);
+    let output = match command.current_dir(folder.0.path()).output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            eprintln!("skipped: there is no curl here");
+            return None;
+        }
+        output => output.unwrap(),
+    };
+    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    let said = text(&output.stdout);
+    let (body, status) = said.rsplit_once('\n').unwrap();
+    Some((status.to_string(), body.to_string()))
+}
+
+#[test]
+fn curl_logs_in_for_calls_and_resources_over_tls_too() {
+    let folder = Folder::new();
+    let users = folder.path("users");
+    fs::write(&users, todana_server::password_line("alice", b"se:cret").unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let certificate =
+        CertificateParams::new(vec!["127.0.0.1".to_string()]).unwrap().self_signed(&key).unwrap();
+    fs::write(folder.path("both.pem"), certificate.pem() + &key.serialize_pem()).unwrap();
+    fs::write(folder.path("body"), "v".repeat(100_000)).unwrap();
+
+    let logins = ["-S", "--password-file", &users];
+    for (tls, scheme, server_words) in [
+        (&[][..], "http://", logins.to_vec()),
+        (
+            &["--cacert", "both.pem"][..],
+            "https://",
+            [&logins[..], &["--tls-cert", &folder.path("both.pem")]].concat(),
+        ),
+    ] {
+        let server = Server::start(&server_words);
+        let host = server.address.trim_start_matches("todanas://").to_string();
+        let ask = |words: &[&str]| curl(&folder, &[tls, words].concat());
+        let url = |path: &str| format!("{scheme}{host}/{path}");
+        let Some((status, body)) = ask(&["-T", "body", &url("k")]) else { return };
+        assert_eq!((status.as_str(), body.starts_with("401 ")), ("401", true), "{body}");
+        let put = ask(&["-u", "alice:se:cret", "-T", "body", &url("k")]).unwrap();
+        assert_eq!(put.0, "201");
+        // Wrong and right on one connection.
+        let (first, second) =
+            (["-u", "alice:wrong", &url("k"), "--next", "-sS"], ["-u", "alice:se:cret", &url("k")]);
+        let found = ask(&[&first[..], &tls, &second].concat());
+        // Only the first one's status is written.
+        assert_eq!(found.unwrap().0, format!("401{}", "v".repeat(100_000)));
+        // As part of the address, with a call.
+        let of_alice = format!("{scheme}alice:se%3Acret@{host}/rpc/set?key=x&value=y");
+        assert_eq!(ask(&[&of_alice]).unwrap().0, "200");
+        let got = ask(&["-u", "alice:se:cret", &url("rpc/get?key=x")]).unwrap();
+        assert_eq!(got, ("200".to_string(), "value\ty\n".to_string()));
+
+        fs::rename(&users, folder.path("kept")).unwrap();
+        fs::write(&users, "bob:plain\n").unwrap();
+        server.signal("HUP");
+        eventually("alice is out", || {
+            ask(&["-u", "alice:se:cret", &url("rpc/get?key=x")]).unwrap().0 == "401"
+        });
+        assert_eq!(ask(&["-u", "bob:plain", &url("rpc/get?key=x")]).unwrap().0, "200");
+        fs::rename(folder.path("kept"), &users).unwrap();
+    }
+}
