@@ -8,7 +8,7 @@ use crate::crawler::Crawler;
 use crate::databases::{self, Kept, Making, Served, failed};
 use crate::handle::{Handle, Stopping};
 use crate::janitor;
-use crate::kyoto::{Errands, MessageKeys, Scripts, Signals};
+use crate::kyoto::{Errands, Heads, MessageKeys, Scripts, Signals};
 use crate::listener::Listener;
 use crate::login::Logins;
 use crate::observers::Observers;
@@ -195,6 +195,7 @@ impl Server {
             scripts,
             signals: Signals::default(),
             message_keys: MessageKeys::default(),
+            queue_heads: Heads::default(),
             errands: Errands::default(),
             replicas: Replicas::default(),
             link: Link::default(),

@@ -7,7 +7,7 @@ use crate::databases::{Served, when_full};
 use crate::exports::Exports;
 use crate::handle::{Handle, Stopping};
 use crate::janitor;
-use crate::kyoto::{Errands, MessageKeys, Scripts, Signals};
+use crate::kyoto::{Errands, Heads, MessageKeys, Scripts, Signals};
 use crate::login::Logins;
 use crate::observers::Observers;
 use crate::options::{Kyoto, Options};
@@ -80,6 +80,8 @@ pub(crate) struct Shared {
     pub(crate) signals: Signals,
     /// The keys of messages.
     pub(crate) message_keys: MessageKeys,
+    /// Where queues begin.
+    pub(crate) queue_heads: Heads,
     /// Procedures of Kyoto's that take long.
     pub(crate) errands: Errands,
     /// Replicas that follow this server, and whom it follows itself.

@@ -230,6 +230,13 @@ fn a_message_that_came_another_way_is_found_by_who_waits() {
     until_waiting(&server, 1);
     assert_eq!(ask(&mut server.connect(), "set", "key\tjobs by hand\nvalue\tx\n").0, 200);
     one.expect(&message("jobs", "x"));
+    // Also where it is before all that have been taken.
+    put(&mut one, "jobs", "y");
+    one.send(b"get jobs\r\n");
+    one.expect(&message("jobs", "y"));
+    assert_eq!(ask(&mut server.connect(), "set", "key\tjobs 0\nvalue\tz\n").0, 200);
+    one.send(b"get jobs\r\n");
+    one.expect(&message("jobs", "z"));
 }
 
 #[test]

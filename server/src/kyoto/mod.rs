@@ -45,7 +45,7 @@ pub(crate) use counters::{Counters, Sums};
 pub(crate) use errands::Errands;
 pub(crate) use executor::Executor;
 pub(crate) use plugin::PluginCounters;
-pub(crate) use queues::{MessageKeys, PluginSession};
+pub(crate) use queues::{Heads, MessageKeys, PluginSession};
 pub(crate) use scripts::Scripts;
 pub(crate) use session::Session;
 pub(crate) use signals::{Signals, Ticket};
