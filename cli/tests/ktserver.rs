@@ -37,8 +37,14 @@ fn help_and_version_are_printed_under_both_spellings() {
 fn what_is_not_there_is_refused_with_its_option_and_nothing_is_left_behind() {
     let place = Place::new();
     fs::write(place.path("casket.kch"), "KC\n").unwrap();
+    for name in ["casket.kcd", "casket.kcf"] {
+        fs::create_dir(place.path(name)).unwrap();
+        fs::write(place.path(&format!("{name}/__KCDIR__")), "64\n").unwrap();
+    }
     for (words, told) in [
         (&["casket.kch"][..], "casket.kch: it is a file"),
+        (&["casket.kcd"], "casket.kcd is one of Kyoto Cabinet's"),
+        (&["%", "casket.kcf#pccap=1m"], "casket.kcf is one of Kyoto Cabinet's"),
         (&["-ulog", "u", "-sid", "1", "x.kch"], "-ulog u: "),
         (&["-mhost", "m", "-sid", "1"], "-mhost m: "),
         (&["-bgs", "b", "-bgsc", "lzo"], "-bgsc lzo: "),
@@ -67,7 +73,10 @@ fn what_is_not_there_is_refused_with_its_option_and_nothing_is_left_behind() {
     let mut names: Vec<_> =
         fs::read_dir(place.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["casket.kch", "ktserver"]);
+    assert_eq!(names, ["casket.kcd", "casket.kcf", "casket.kch", "ktserver"]);
+    for name in ["casket.kcd", "casket.kcf"] {
+        assert_eq!(fs::read_dir(place.path(name)).unwrap().count(), 1, "{name}");
+    }
 }
 
 #[test]

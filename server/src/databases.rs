@@ -168,7 +168,7 @@ fn prepare(name: &Name, path: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound && name.tuning.must_exist => {
             invalid(format!("database \"{name}\": {} does not exist", path.display()))
         }
-        _ => Ok(()),
+        _ => name.expect_not_kyoto_cabinets(),
     }
 }
 

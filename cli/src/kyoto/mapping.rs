@@ -144,7 +144,7 @@ fn expect_what_is_there(settings: &Settings) -> Result<(), String> {
     let file = |name: &&Name| name.path.as_ref().is_some_and(|path| path.is_file());
     if let Some(name) = settings.databases.iter().find(file) {
         return Err(format!(
-            "{name}: it is a file, and those of Kyoto Cabinet are not opened: another name makes a database to bring its records over to"
+            "{name}: it is a file, and those of Kyoto Cabinet are not opened: give another name, and bring its records over there with `kcpolymgr dump` and `todana load`"
         ));
     }
     let commands = &settings.commands;

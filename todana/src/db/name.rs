@@ -126,6 +126,22 @@ impl Name {
         Ok(Name { alias, kind, path, tuning, notes, text: text.into() })
     }
 
+    /// Fails with `Invalid` where a directory of Kyoto Cabinet's (`.kcd`, `.kcf`) lies at the path: the two would get mixed there, and the
+    /// old records would seem to be gone.
+    pub fn expect_not_kyoto_cabinets(&self) -> Result<()> {
+        match &self.path {
+            Some(path) if path.join("__KCDIR__").exists() => {
+                let message = format!(
+                    "database \"{self}\": {} is one of Kyoto Cabinet's, and those are not opened: give another name, and bring its \
+                     records over there with `kcpolymgr dump` and `todana load`",
+                    path.display()
+                );
+                Err(Error::new(ErrorKind::Invalid, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The same database at another path, as text.
     pub(super) fn at(&self, path: &std::path::Path) -> Result<String> {
         let Some(path) = path.to_str() else {
@@ -246,6 +262,25 @@ fn unknown(text: &str, database: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_of_kyoto_cabinets_is_refused_and_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["casket.kcd", "casket.kcf"] {
+            let path = folder.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            std::fs::write(path.join("__KCDIR__"), "64\n").unwrap();
+            let Err(error) = crate::Db::open(path.to_str().unwrap()) else { panic!("{name} was opened") };
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("kcpolymgr dump"), "{error}");
+            assert_eq!(std::fs::read_dir(&path).unwrap().count(), 1, "{name}");
+        }
+        // One of our own by such a name is as good as any.
+        let path = folder.path().join("new.kcd");
+        for _ in 0..2 {
+            crate::Db::open(path.to_str().unwrap()).unwrap();
+        }
+    }
 
     #[test]
     fn every_name_of_the_originals_says_its_kind() {

@@ -168,6 +168,7 @@ impl DbOptions {
     fn check(&self, name: &Name) -> Result<()> {
         let refuse = |what: &str| Err(Error::new(ErrorKind::Invalid, format!("database \"{name}\": {what}")));
         let Tuning { records_max, compress, read_only, truncate, must_exist, .. } = name.tuning;
+        name.expect_not_kyoto_cabinets()?;
         if compress && !matches!(name.kind, Kind::MemTree | Kind::DiskHash) {
             return refuse("only mem:tree and PATH.hash are compressed (opts=c, zcomp=)");
         }
