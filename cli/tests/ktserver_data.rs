@@ -6,7 +6,7 @@ mod running;
 use ktserver_running::{Place, Server, eventually, read};
 use nix::sys::signal::Signal;
 use std::fs;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 /// The value of a key in the first database.
 fn value(server: &Server, key: &str) -> Option<String> {
@@ -89,6 +89,31 @@ fn snapshots_are_made_every_so_often_and_one_that_fails_is_told_and_leaves_the_l
     fs::remove_dir_all(&partial).unwrap();
     eventually("the next snapshot", || made(&server) > 0);
     assert!(!server.call("report").contains("snap_trouble"));
+}
+
+#[test]
+fn an_update_log_that_cannot_be_written_is_told_in_the_log_once_and_when_it_can_be_again() {
+    let place = Place::new();
+    let server = place.start(&["-ulog", "u", "-sid", "1", "-uasi", "0.01", "%"]);
+    let limit = |limit: &str| {
+        let (pid, size) = (server.child.id().to_string(), format!("--fsize={limit}"));
+        Command::new("prlimit").args(["--pid", &pid, &size]).status().is_ok_and(|status| status.success())
+    };
+    if !limit("100000:unlimited") {
+        eprintln!("skipped: there is no prlimit here");
+        return;
+    }
+    let value = "v".repeat(10_000);
+    let is_taken = || server.ask("PUT", "/key", &value).0 == 201;
+    assert!(is_taken());
+    eventually("changes are refused", || !is_taken());
+    eventually("the log says so", || read(&server.log).contains("cannot write the update log: "));
+    assert!(!is_taken());
+    assert!(limit("unlimited:unlimited"));
+    eventually("it is over", || read(&server.log).contains("changes are taken again"));
+    assert!(is_taken());
+    assert_eq!(read(&server.log).matches("[ERROR]: ").count(), 1, "{}", read(&server.log));
+    server.stop();
 }
 
 #[test]

@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use todana::checkpoint::{CheckpointKeeper, FRONT_BYTES_MAX};
 use todana::disk::Disk;
-use todana::update_log::{Sync, Tail};
+use todana::update_log::{Health, Sync, Tail};
 use todana::{
     CachedClock, Clock, DataDirectory, DataOptions, Database, Kind, Limiter, Name, Opened, seed_of,
 };
@@ -48,6 +48,7 @@ pub(crate) struct Served {
 #[derive(Default, PartialEq, Eq)]
 struct Told {
     trouble: Option<String>,
+    log_trouble: Option<String>,
     damaged_records: u64,
 }
 
@@ -354,6 +355,27 @@ impl Served {
         let engine = self.database.engine();
         let of_tree = engine.checkpointed().map_or(0, Checkpointed::file_bytes);
         engine.durable().map_or(of_tree, |durable| durable.usage().bytes)
+    }
+
+    /// Tells once that the update log cannot be written, and once that it can again: clients hear of it in words that say little.
+    pub(crate) fn tell_log(&self) {
+        let Some(log) = self.database.log() else { return };
+        let trouble = match log.takes_changes() {
+            true => None,
+            false => match log.health() {
+                Health::Well => None,
+                Health::Stuck(why) => Some(format!("changes are refused until they can be kept: {why}")),
+                Health::Lost(why) => Some(format!("changes are refused until a restart: {why}")),
+            },
+        };
+        let mut told = self.told.lock();
+        if trouble != told.log_trouble {
+            match &trouble {
+                Some(why) => tracing::error!(database = self.name.label(), "{why}"),
+                None => tracing::info!(database = self.name.label(), "changes are taken again"),
+            }
+            told.log_trouble = trouble;
+        }
     }
 
     /// Tells once what housekeeping cannot do in the engine's own files, and which damaged records have gone.
