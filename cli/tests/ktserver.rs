@@ -190,6 +190,10 @@ fn the_log_tells_what_was_asked_for() {
             assert!(kinds.contains(&rest.split(']').next().unwrap()), "{line}");
         }
         assert_eq!(text.contains("[INFO]"), kinds.contains(&"INFO"));
+        // Who it was.
+        let of_connections: Vec<_> = text.lines().filter(|line| line.contains("]: connection ")).collect();
+        assert_eq!(of_connections.is_empty(), level == "-ls");
+        assert!(of_connections.iter().all(|line| line.contains(" peer=tcp:127.0.0.1:")), "{text}");
         for told in
             ["[START]: pid=", "opening a database: path=:", "-onr has no meaning here", "[FINISH]: pid="]
         {

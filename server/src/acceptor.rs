@@ -135,7 +135,6 @@ impl Acceptor {
         }
         connections.current.fetch_add(1, Ordering::Relaxed);
         connections.total.fetch_add(1, Ordering::Relaxed);
-        tracing::debug!(worker = self.next, "connection opened");
         let (arrivals, waker) = &self.workers[self.next];
         self.next = (self.next + 1) % self.workers.len();
         if arrivals.send(arrival).is_err() || waker.wake().is_err() {

@@ -180,6 +180,7 @@ impl Worker {
                 self.shared.connection_closed();
                 continue;
             }
+            tracing::debug!(worker = self.number, peer = %connection.seat.peer, "connection opened");
             self.shared.observers.tell_opened(&connection.seat);
             if self.shared.is_aloud() {
                 let (descriptor, choice) = (connection.seat.descriptor, connection.choice);
@@ -713,7 +714,7 @@ impl Worker {
         {
             self.shared.replicas.start(&self.shared, connection.stream, hello);
         }
-        tracing::debug!(worker = self.number, "connection closed");
+        tracing::debug!(worker = self.number, peer = %connection.seat.peer, "connection closed");
         if self.shared.is_aloud() {
             self.shared.tell(|entry| entry.closed(connection.seat.descriptor));
         }
