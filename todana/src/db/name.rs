@@ -206,11 +206,16 @@ fn tune(
             };
             *kind = named;
         }
-        "capcnt" | "ktcapcnt" | "capnum" => tuning.records_max = Some(number()?).filter(|&max| max > 0),
-        "capsiz" | "ktcapsiz" => tuning.bytes_max = Some(number()?).filter(|&max| max > 0),
-        "opts" => tuning.compress |= value.contains(['c', 'd', 't']),
-        "ktopts" => tuning.persistent |= value.contains('p'),
-        "zcomp" => tuning.compress = true,
+        // All by their longer names, too, as the originals take them.
+        "capcnt" | "capcount" | "cap_count" | "ktcapcnt" | "ktcapcount" | "ktcap_count" | "capnum" => {
+            tuning.records_max = Some(number()?).filter(|&max| max > 0);
+        }
+        "capsiz" | "capsize" | "cap_size" | "ktcapsiz" | "ktcapsize" | "ktcap_size" => {
+            tuning.bytes_max = Some(number()?).filter(|&max| max > 0);
+        }
+        "opts" | "options" => tuning.compress |= value.contains(['c', 'd', 't']),
+        "ktopts" | "ktoptions" => tuning.persistent |= value.contains('p'),
+        "zcomp" | "compressor" => tuning.compress = true,
         "mode" => {
             let asks = |letter| value.contains(letter);
             tuning.read_only = asks('r') && !asks('w');
@@ -218,12 +223,12 @@ fn tune(
             tuning.truncate = asks('t');
         }
         // An order of the keys other than that of their bytes is not kept here, and pretending would be worse than refusing.
-        "rcomp" if value != "lex" => {
+        "rcomp" | "comparator" if !matches!(value, "lex" | "lexical") => {
             let message =
-                format!("database \"{text}\": keys are kept in the order of their bytes, not rcomp={value}");
+                format!("database \"{text}\": keys are kept in the order of their bytes, not {key}={value}");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        "rcomp" => {}
+        "rcomp" | "comparator" => {}
         "map" if matches!(value, "on" | "off") => tuning.unmapped = value == "off",
         "map" => {
             let message = format!("database \"{text}\": map={value} is neither map=on nor map=off");
@@ -312,6 +317,21 @@ mod tests {
         assert!(read.read_only && read.must_exist && !read.truncate);
         let fresh = Name::parse("x.kch#mode=wct").unwrap().tuning;
         assert!(!fresh.read_only && !fresh.must_exist && fresh.truncate);
+    }
+
+    #[test]
+    fn tuning_goes_by_its_longer_names_too() {
+        let tuning = |text: &str| Name::parse(text).unwrap().tuning;
+        for (short, long) in [
+            ("*#capcnt=5k#capsiz=64m", "*#capcount=5k#capsize=64m"),
+            ("*#ktcapcnt=5k#ktcapsiz=64m", "*#ktcap_count=5k#ktcap_size=64m"),
+            ("%#opts=c#zcomp=zlib#ktopts=p", "%#options=c#compressor=zlib#ktoptions=p"),
+            ("%#rcomp=lex", "%#comparator=lexical"),
+        ] {
+            assert_eq!(tuning(short), tuning(long), "{long}");
+            assert!(Name::parse(long).unwrap().notes.is_empty(), "{long}");
+        }
+        assert!(Name::parse("%#comparator=decimal").is_err());
     }
 
     #[test]
