@@ -191,7 +191,7 @@ fn who_mistakes_tls_for_none_is_told_so_and_the_other_way_round() {
     let error = told_by(b"", "", &["get", "k"]);
     assert_eq!(
         error,
-        "todana: the server closed the connection without a word: with TLS it is todanas://HOST, or it speaks the binary protocol only\n"
+        "todana: the server closed the connection without a word: with TLS it is todanas://HOST, or it speaks the binary protocol or Kyoto Tycoon's only\n"
     );
     for answer in [&b"ERROR\r\n"[..], b""] {
         let folder = certificate();

@@ -50,6 +50,16 @@ fn files_of_the_real_programs_are_read_with_their_times() {
 }
 
 #[test]
+fn a_database_of_kyoto_cabinets_is_no_text_and_what_makes_a_dump_of_it_is_told() {
+    let folder = Folder::new();
+    let file = folder.path("casket.kch");
+    std::fs::write(&file, b"KC\n\0\x10\x0d\x05\xbc").unwrap();
+    let (said, dumped) = loaded(&folder, &[&file], 2);
+    assert!(said.ends_with(&format!("by `kcpolymgr dump {file} FILE`\n")), "{said}");
+    assert_eq!(dumped, "");
+}
+
+#[test]
 fn values_without_times_are_not_cut_in_silence() {
     let folder = Folder::new();
     let file = folder.path("text.kcss");

@@ -166,7 +166,7 @@ impl Connection {
                         io::Error::new(
                             error.kind(),
                             format!(
-                                "{error} without a word: with TLS it is {server}, or it speaks the binary protocol only"
+                                "{error} without a word: with TLS it is {server}, or it speaks the binary protocol or Kyoto Tycoon's only"
                             ),
                         )
                     }

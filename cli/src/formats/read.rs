@@ -47,6 +47,12 @@ pub(crate) fn read(
             Some(format) => Ok(format),
             None => window.at_least(MARK_LEN).map(|()| recognised(window.unread())),
         };
+        if options.format.is_none() && window.unread().starts_with(b"KC\n") {
+            let shown = file.display();
+            return Err(Failure::usage(format!(
+                "{shown} is a database of Kyoto Cabinet's: what can be loaded is made by `kcpolymgr dump {shown} FILE`"
+            )));
+        }
         let mut reading = Reading { file, options, tally, see };
         match format.map_err(|error| named(file, &error))? {
             Format::Ktss => reading.snapshot(window),
