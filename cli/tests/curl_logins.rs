@@ -55,7 +55,7 @@ fn curl_logs_in_for_calls_and_resources_over_tls_too() {
         // Wrong and right on one connection.
         let (first, second) =
             (["-u", "alice:wrong", &url("k"), "--next", "-sS"], ["-u", "alice:se:cret", &url("k")]);
-        let found = ask(&[&first[..], &tls, &second].concat());
+        let found = ask(&[&first[..], tls, &second].concat());
         // Only the first one's status is written.
         assert_eq!(found.unwrap().0, format!("401{}", "v".repeat(100_000)));
         // As part of the address, with a call.

@@ -501,5 +501,5 @@ fn a_server_that_cannot_do_it_is_told_by_why_it_cannot() {
         );
     }
     let server = keep(&binary, &["-B", "binary"]);
-    all(&server.address, ", or it speaks the binary protocol only\n");
+    all(&server.address, ", or it speaks the binary protocol or Kyoto Tycoon's only\n");
 }
