@@ -34,8 +34,11 @@ use todana_protocol::memcached::plugin::{PluginDialect, PluginMode, PluginReques
 const LOOK: Duration = Duration::from_secs(1);
 /// What a message takes besides its key and its value.
 const MESSAGE_LEN: usize = 128;
-/// So many queues are known by where they begin.
+/// So many queues are known by where they begin ...
 const HEADS_MAX: usize = 1024;
+/// ... if their names are no longer than this: a name may be as long as a line, and what is known of queues belongs to no connection that
+/// it could be counted for.
+const HEAD_NAME_MAX: usize = 256;
 /// One more than the last number of messages with the same time.
 const SEQUENCE_END: u32 = 10_000;
 
@@ -173,6 +176,9 @@ impl Heads {
 
     /// Where to look for the first message of a queue, and the version by which to say what was found. Once a second, all of it.
     fn start(&self, name: &[u8], now: Instant) -> (Vec<u8>, u64) {
+        if name.len() > HEAD_NAME_MAX {
+            return (prefix(name), 0);
+        }
         let mut state = self.state();
         if let Some(head) = state.heads.get_mut(name) {
             if now.saturating_duration_since(head.looked_at) < LOOK {
@@ -493,6 +499,22 @@ mod tests {
         assert_eq!(from(now), b"q ");
         heads.advance(b"q", version, b"q 9");
         assert_eq!(from(now), b"q ");
+    }
+
+    #[test]
+    fn of_a_queue_with_a_long_name_nothing_is_kept() {
+        let (heads, now) = (Heads::default(), Instant::now());
+        for (len, is_kept) in [(HEAD_NAME_MAX, true), (HEAD_NAME_MAX + 1, false)] {
+            let name = vec![b'q'; len];
+            let further = [&name[..], b" 5"].concat();
+            let (from, version) = heads.start(&name, now);
+            assert_eq!(from, prefix(&name));
+            heads.advance(&name, version, &further);
+            heads.lower(&name, &further);
+            let expected = if is_kept { further } else { prefix(&name) };
+            assert_eq!(heads.start(&name, now).0, expected);
+        }
+        assert_eq!(heads.state().heads.len(), 1);
     }
 
     #[test]
