@@ -115,8 +115,10 @@ def test_only_a_signal_is_needed(tmp_path):
     """From outside, as a terminal sends it."""
     program = textwrap.dedent(
         """
-        import sys, threading, todana
+        import signal, sys, threading, todana
 
+        # What a shell starts in the background inherits that it is ignored, and Python leaves it so.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         db = todana.open("mem:hash")
         begun = threading.Event()
 
