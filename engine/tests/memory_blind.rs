@@ -6,7 +6,7 @@ mod listener;
 mod model;
 
 use listener::Listener;
-use model::{Decided, Decision, Map, Owned, name, scan, view};
+use model::{Decided, Decision, Map, Owned, classes, name, scan, view};
 use std::sync::Arc;
 use todana_core::{Access, Attributes, Engine, Expiry, Marks, MemoryLimit, UnixSeconds, WhenFull};
 use todana_engine::{Compression, MemHash, MemHashOptions, MemTree, MemTreeOptions};
@@ -163,15 +163,8 @@ impl Beside<'_> {
         let status = self.engine.status();
         assert_eq!((status.records, status.evictions), (found.len() as u64, self.told));
         assert!(status.committed_bytes <= LIMIT.bytes.unwrap() + (64 << 10), "{status:?}");
-        let mut classes = vec![(0, 0); BOUNDS.len() + 1];
-        for (key, (value, attributes)) in &found {
-            let size = key.len() + value.len() + if attributes.flags != 0 { 4 } else { 0 };
-            let class = BOUNDS.iter().position(|&bound| size <= bound as usize).unwrap_or(BOUNDS.len());
-            classes[class].0 += 1;
-            classes[class].1 += size as u64;
-        }
         let counted: Vec<_> = status.classes.iter().map(|class| (class.records, class.plain_bytes)).collect();
-        assert_eq!(counted, classes);
+        assert_eq!(counted, classes(&found, &BOUNDS));
     }
 }
 

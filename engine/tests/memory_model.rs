@@ -5,7 +5,7 @@
 mod model;
 
 use model::operation::{Operation, operations};
-use model::{Map, operate};
+use model::{Map, classes, operate};
 use proptest::prelude::*;
 use todana_core::Engine;
 use todana_engine::{Compression, MemHash, MemHashOptions, MemTree, MemTreeOptions};
@@ -32,15 +32,8 @@ fn check(engine: &dyn Engine, operations: &[Operation]) {
     operate(engine, &Operation::Scan, &mut model);
     let status = engine.status();
     assert_eq!(status.records, model.len() as u64);
-    let mut classes = vec![(0, 0); BOUNDS.len() + 1];
-    for (key, (value, attributes)) in &model {
-        let size = key.len() + value.len() + if attributes.flags != 0 { 4 } else { 0 };
-        let class = BOUNDS.iter().position(|&bound| size <= bound as usize).unwrap_or(BOUNDS.len());
-        classes[class].0 += 1;
-        classes[class].1 += size as u64;
-    }
     let counted: Vec<_> = status.classes.iter().map(|class| (class.records, class.plain_bytes)).collect();
-    assert_eq!(counted, classes);
+    assert_eq!(counted, classes(&model, &BOUNDS));
     engine.clear(&mut || ()).unwrap();
     assert_eq!(engine.status().records, 0);
     assert_eq!(engine.status().live_bytes, 0);

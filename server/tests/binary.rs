@@ -349,13 +349,7 @@ fn every_binary_transcript_holds() {
     }
     println!("{} transcripts, {count} steps", transcripts.len());
     assert!(transcripts.len() >= 12, "the transcripts are there");
-    assert!(
-        failures.is_empty(),
-        "{} of {} fail:\n{}",
-        failures.len(),
-        transcripts.len(),
-        failures.join("\n")
-    );
+    transcript::none_fails(&failures, transcripts.len());
 }
 
 /// Both dialects speak of the same records, and of the same versions.

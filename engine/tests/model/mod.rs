@@ -13,6 +13,18 @@ pub(crate) type Owned = (Vec<u8>, Attributes);
 /// All records of a model or an engine.
 pub(crate) type Map = BTreeMap<Vec<u8>, Owned>;
 
+/// How many records there are in each size class, up to these bounds and above, and the bytes of their keys, values and flags.
+pub(crate) fn classes(records: &Map, bounds: &[u32]) -> Vec<(u64, u64)> {
+    let mut classes = vec![(0, 0); bounds.len() + 1];
+    for (key, (value, attributes)) in records {
+        let size = key.len() + value.len() + if attributes.flags != 0 { 4 } else { 0 };
+        let class = bounds.iter().position(|&bound| size <= bound as usize).unwrap_or(bounds.len());
+        classes[class].0 += 1;
+        classes[class].1 += size as u64;
+    }
+    classes
+}
+
 /// What a closure decides.
 #[derive(Clone, Debug)]
 pub(crate) enum Decision {

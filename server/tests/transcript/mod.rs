@@ -58,3 +58,8 @@ pub(crate) fn unescape<'t>(rest: &'t str, place: &str, bytes: &mut Vec<u8>) -> &
     }
     behind.as_str()
 }
+
+/// Fails if a transcript has failed, of which there are so many.
+pub(crate) fn none_fails(failures: &[String], transcripts: usize) {
+    assert!(failures.is_empty(), "{} of {transcripts} fail:\n{}", failures.len(), failures.join("\n"));
+}
