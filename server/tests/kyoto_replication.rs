@@ -3,17 +3,11 @@
 mod kyoto_replica;
 mod running;
 
-use kyoto_replica::{Follower, call, done, following, kept, told, value};
+use kyoto_replica::{Follower, call, done, following, forget_log, kept, told, value};
 use running::{Running, eventually, options};
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use todana::disk::SystemDisk;
-use todana::update_log::{LogOptions, Sync};
-use todana::{DataDirectory, DataOptions, Database, SystemClock};
-use todana_core::{Command, Store};
-use todana_engine::{MemHash, MemHashOptions};
+use todana::update_log::Sync;
 use todana_protocol::kyoto::message::{Change, Message};
 use todana_protocol::kyoto::{Hello, Stored};
 use todana_server::{DataPlace, Further, Kyoto, Name, Options};
@@ -120,24 +114,7 @@ fn who_comes_too_late_for_the_log_gets_all_records_first() {
         client.send(b"delete k3\r\n");
         client.expect(b"DELETED\r\n");
     }
-    // What the checkpoint holds goes from the log.
-    {
-        let engine = Box::new(MemHash::new(MemHashOptions::default()).unwrap());
-        let database = Database::new(engine, Arc::new(SystemClock));
-        let directory = DataDirectory::open(Arc::new(SystemDisk), folder.path()).unwrap();
-        let log = LogOptions { sync: Sync::Always, ..LogOptions::default() };
-        let options = DataOptions { log, ..DataOptions::default() };
-        directory.restore(&database, Arc::new(SystemClock), &options, &mut |_| ()).unwrap();
-        let log = database.log().unwrap();
-        for _ in 0..3 {
-            let store = Store { key: b"k0", value: b"v", ..Store::default() };
-            database.execute(&database.lane(), &Command::Store(store), &mut |_| ());
-            log.wait(log.end()).unwrap();
-            directory.checkpoint_unless(&database, &AtomicBool::new(false)).unwrap();
-        }
-        assert!(directory.log_bytes(None).unwrap().position().0 > 0);
-        database.log().unwrap().close().unwrap();
-    }
+    forget_log(folder.path());
     let server = Running::start(kept(folder.path(), 17));
     let mut follower = Follower::from(server.addresses[0], 0, 2);
     let (mut first, stamp) = follower.updates();

@@ -3,8 +3,8 @@
 mod kyoto_replica;
 mod running;
 
-use kyoto_replica::{Follower, call, done, following, kept, told, value};
-use running::{Running, eventually, options};
+use kyoto_replica::{Follower, call, done, following, forget_log, kept, told, value};
+use running::{Client, Running, eventually, options};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -33,6 +33,67 @@ fn hello(listener: &TcpListener) -> (TcpStream, u64) {
     stream.read_exact(&mut hello).unwrap();
     stream.write_all(b"\xB1").unwrap();
     (stream, u64::from_be_bytes(hello[5..13].try_into().unwrap()))
+}
+
+/// A master that syncs its log once in an hour, or where a replica needs it.
+fn lazy(directory: &Path) -> Options {
+    let data = Some(DataPlace::new(directory.into(), Sync::Every(Duration::from_secs(3600))));
+    Options { data, ..kept(directory, 17) }
+}
+
+/// More than the sockets between the two hold.
+const FILLERS: usize = 40;
+
+/// Returns where the log ends behind each.
+fn fill(client: &mut Client, value: u8) -> Vec<u64> {
+    let value = vec![value; 1 << 19];
+    let set = |number| {
+        client.set(format!("k{number}").as_bytes(), &value);
+        client.stat("todana_log_end").parse().unwrap()
+    };
+    (0..FILLERS).map(set).collect()
+}
+
+// A touch was sent with the value as of the moment it was sent, which might be newer than what the master had on disk. After a crash
+// of the master the two differed for ever.
+#[test]
+fn touched_value_is_sent_once_the_master_has_it_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Running::start(lazy(folder.path()));
+    let mut client = server.connect();
+    client.set(b"touched", b"first");
+    fill(&mut client, b'x');
+    client.send(b"touch touched 100000\r\n");
+    client.expect(b"TOUCHED\r\n");
+    let mut follower = Follower::from(server.addresses[0], 0, 2);
+    // The round has begun, and waits for the replica to read on.
+    assert_eq!(follower.next_update().3, "touched=first ffffffffff");
+    client.set(b"touched", b"second");
+    let touched = (0..).map(|_| follower.next_update().3).find(|what| what.starts_with("touched=")).unwrap();
+    assert!(touched.starts_with("touched=second ") && !touched.ends_with("ffffffffff"), "{touched}");
+    assert_eq!(client.stat("todana_log_unsynced_bytes"), "0");
+}
+
+// So were the records of a full sync.
+#[test]
+fn scanned_records_are_sent_once_the_master_has_them_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(&mut Running::start(lazy(folder.path())).connect(), b'x');
+    forget_log(folder.path());
+    let server = Running::start(lazy(folder.path()));
+    let mut follower = Follower::from(server.addresses[0], 0, 2);
+    assert_eq!(follower.next_update().3, "clear");
+    let mut client = server.connect();
+    let ends = fill(&mut client, b'y');
+    let mut newer = 0;
+    for _ in 0..FILLERS {
+        let update = follower.next_update().3;
+        let Some((key, _)) = update.split_once("=yyyy") else { continue };
+        let synced: u64 = client.stat("todana_log_synced").parse().unwrap();
+        assert!(synced >= ends[key[1..].parse::<usize>().unwrap()], "{key}: {synced}");
+        newer += 1;
+    }
+    assert!(newer > 0, "all were read before they were changed");
 }
 
 #[test]

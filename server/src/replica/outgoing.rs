@@ -1,5 +1,9 @@
 //! What a replica is sent: first all records, if the logs do not tell of them, then the changes of all databases by their time
 //! stamps.
+//!
+//! Always true: nothing that is sent is newer than what is on this server's disk, so a crash leaves no replica ahead of it. What is
+//! read from the log is on disk; what is read from memory (records of a scan, values that were touched) leaves once the log is
+//! synced up to its end as of after the read.
 
 use crate::shared::Shared;
 use std::collections::VecDeque;
@@ -16,6 +20,8 @@ use todana_protocol::kyoto::replication::{put_progress, put_update};
 const PIECE: usize = 128 << 10;
 /// Sent at once.
 const PORTION: usize = 64 << 10;
+/// The same of a scan, where each portion waits for the disk while others write, and no piece of a log is in memory.
+const SCAN_PORTION: usize = PORTION + PIECE;
 /// A replica hears how far it is after so many messages that are not for it.
 const SKIPPED_MAX: u32 = 256;
 /// Where several logs are merged, an entry of one may come to be readable behind later ones of another: what a replica may have
@@ -47,6 +53,8 @@ struct Line {
     /// Messages, and keys of retags, one behind the other, from `at` on.
     bytes: Vec<u8>,
     at: usize,
+    /// Something has been read from memory, whose change may not be on disk yet.
+    has_read_memory: bool,
 }
 
 /// What has been read of a log.
@@ -150,11 +158,23 @@ impl Outgoing {
         Ok(before)
     }
 
-    /// Appends the next messages; false if this round has none left.
+    /// Appends the next messages, which may leave then; false if this round has none left. Fails with `Unavailable` where a log cannot
+    /// be written.
     pub(super) fn take(&mut self, out: &mut Vec<u8>) -> Result<bool> {
-        if self.scan.is_some() {
-            return self.take_records(out).map(|()| true);
+        let goes_on = match self.scan.is_some() {
+            true => self.take_records(out).map(|()| true),
+            false => self.take_changes(out),
+        }?;
+        for line in self.lines.iter_mut().filter(|line| line.has_read_memory) {
+            if let Some(log) = self.shared.databases[line.number].database.log() {
+                log.sync_to(log.end())?;
+            }
+            line.has_read_memory = false;
         }
+        Ok(goes_on)
+    }
+
+    fn take_changes(&mut self, out: &mut Vec<u8>) -> Result<bool> {
         loop {
             for line in &mut self.lines {
                 line.fill(&self.shared, &self.hello)?;
@@ -189,9 +209,10 @@ impl Outgoing {
     /// A piece of the scan of all records.
     fn take_records(&mut self, out: &mut Vec<u8>) -> Result<()> {
         let Some((index, place)) = self.scan.take() else { return Ok(()) };
-        let Some(line) = self.lines.get(index) else {
+        let Some(line) = self.lines.get_mut(index) else {
             return Ok(());
         };
+        line.has_read_memory = true;
         let own = self.shared.options.replication.server_id;
         let served = &self.shared.databases[line.number];
         let (number, persistent) = (line.number as u16, served.name.tuning.persistent);
@@ -207,7 +228,7 @@ impl Outgoing {
                 let change = Sent::Set { key, stored: stored(&record, persistent) };
                 put_update(*last, &Message { server_id: own, database: number, change }, out);
             }
-            if out.len() >= PORTION {
+            if out.len() >= SCAN_PORTION {
                 std::ops::ControlFlow::Break(())
             } else {
                 std::ops::ControlFlow::Continue(())
@@ -244,7 +265,7 @@ fn put_raw_update(stamp: u64, message: &[u8], out: &mut Vec<u8>) {
 impl Line {
     fn new(number: usize, feed: Feed) -> Line {
         let until = feed.position();
-        Line { number, feed, until, queue: VecDeque::new(), bytes: Vec::new(), at: 0 }
+        Line { number, feed, until, queue: VecDeque::new(), bytes: Vec::new(), at: 0, has_read_memory: false }
     }
 
     /// Reads until there is a message, or nothing is left before the end of the round.
@@ -307,7 +328,8 @@ impl Line {
                 let (database, is_persistent) = (self.number as u16, served.name.tuning.persistent);
                 let before = out.len();
                 // The value is that of now: what has changed it stands further on in the log.
-                served.database.engine().peek(bytes, &mut |now| {
+                self.has_read_memory = true;
+                served.database.peek(bytes, &mut |now| {
                     let record = Record::new(now.value, Attributes { expiry, ..Attributes::default() });
                     let change = Sent::Set { key: bytes, stored: stored(&record, is_persistent) };
                     put_update(stamp, &Message { server_id, database, change }, out);

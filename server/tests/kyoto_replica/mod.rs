@@ -7,7 +7,13 @@ use crate::running::{self, Client, options};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use todana::update_log::Sync;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use todana::disk::SystemDisk;
+use todana::update_log::{LogOptions, Sync};
+use todana::{DataDirectory, DataOptions, Database, SystemClock};
+use todana_core::{Command, Store};
+use todana_engine::{MemHash, MemHashOptions};
 use todana_protocol::kyoto::Hello;
 use todana_protocol::kyoto::message::{Change, Message};
 use todana_protocol::kyoto::replication::{News, Replica, ReplicaStep};
@@ -27,6 +33,25 @@ pub(crate) fn following(directory: &Path, server_id: u16, master: SocketAddr) ->
         ..Replication::default()
     };
     Options { replication, ..kept(&directory.join("data"), server_id) }
+}
+
+/// Makes checkpoints of a data directory that no server has open, so that its log begins later than its records. Stores `k0` once more.
+pub(crate) fn forget_log(path: &Path) {
+    let engine = Box::new(MemHash::new(MemHashOptions::default()).unwrap());
+    let database = Database::new(engine, Arc::new(SystemClock));
+    let directory = DataDirectory::open(Arc::new(SystemDisk), path).unwrap();
+    let log = LogOptions { sync: Sync::Always, ..LogOptions::default() };
+    let options = DataOptions { log, ..DataOptions::default() };
+    directory.restore(&database, Arc::new(SystemClock), &options, &mut |_| ()).unwrap();
+    let log = database.log().unwrap();
+    for _ in 0..3 {
+        let store = Store { key: b"k0", value: b"v", ..Store::default() };
+        database.execute(&database.lane(), &Command::Store(store), &mut |_| ());
+        log.wait(log.end()).unwrap();
+        directory.checkpoint_unless(&database, &AtomicBool::new(false)).unwrap();
+    }
+    assert!(directory.log_bytes(None).unwrap().position().0 > 0);
+    database.log().unwrap().close().unwrap();
 }
 
 /// A replica that takes what it is sent apart.
@@ -82,6 +107,32 @@ impl Follower {
                     self.bytes.extend_from_slice(&piece[..len]);
                 }
                 ReplicaStep::Malformed => panic!("malformed"),
+            }
+        }
+    }
+
+    /// The next update, which must come before it has caught up.
+    pub(crate) fn next_update(&mut self) -> Update {
+        loop {
+            let (consumed, found) = match self.decoder.decode(&self.bytes) {
+                ReplicaStep::News { consumed, news: News::Update { timestamp, message } } => {
+                    (consumed, Some(update(timestamp, &message)))
+                }
+                ReplicaStep::News { consumed, news: News::Accepted | News::Progress { .. } } => {
+                    (consumed, None)
+                }
+                ReplicaStep::NeedMore { .. } => {
+                    let mut piece = [0; 4096];
+                    let len = self.stream.read(&mut piece).unwrap();
+                    assert!(len > 0, "it has ended");
+                    self.bytes.extend_from_slice(&piece[..len]);
+                    continue;
+                }
+                _ => panic!("no update comes"),
+            };
+            self.bytes.drain(..consumed);
+            if let Some(update) = found {
+                return update;
             }
         }
     }

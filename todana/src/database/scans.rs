@@ -9,6 +9,12 @@ use todana_core::{Inspection, Place, Record, Result};
 const STRETCH: usize = 256;
 
 impl Database {
+    /// Shows a record as it is stored, expired or not, between two commits; false if there is none. Counts as no access.
+    pub fn peek(&self, key: &[u8], see: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        let _no_commit = self.gate.keep_commits_out();
+        self.engine.peek(key, see)
+    }
+
     /// Shows the live records from `from` (the start: `None`) on, until `see` breaks; returns where to go on, `None` at
     /// the end. What [`Engine::scan`](todana_core::Engine::scan) promises holds here too.
     pub fn scan(
