@@ -98,7 +98,7 @@ class Todana:
 
     def bench(self, *words):
         """Runs the load generator; returns its report."""
-        words = [TODANA, "bench", f"127.0.0.1:{self.port}", "--json", "-", "--pid", self.child.pid, *words]
+        words = [TODANA, "bench", f"127.0.0.1:{self.port}", "--force", "--json", "-", "--pid", self.child.pid, *words]
         out = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, timeout=PATIENCE_S * 5, check=True)
         return json.loads(out.stdout)
 

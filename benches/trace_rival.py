@@ -69,7 +69,7 @@ def words_of(trace):
 
 
 def replay(options, trace, more):
-    command = [options.todana, "bench", "replay", *words_of(trace), "--window", str(options.window), "--json", *more]
+    command = [options.todana, "bench", "replay", *words_of(trace), "--window", str(options.window), "--force", "--json", *more]
     done = subprocess.run(command, stdout=subprocess.PIPE)
     if done.returncode:
         sys.exit(f"{trace}: the replay fails")

@@ -35,9 +35,9 @@ HOST:PORT is a server, and so is what has :// in it or begins with unix: or [;
 everything else is a directory. ./HOST:PORT is a directory of such a name.
 
 Examples:
-  todana backup 127.0.0.1:11211 /backup/monday --rate 20m
-  todana backup -S todanas://cache:11211 --tls-ca ca.pem /backup/monday
-  todana backup 127.0.0.1:11211 /backup/users --database users
+  todana backup 127.0.0.1:11311 /backup/monday --rate 20m
+  todana backup -S todanas://cache:11311 --tls-ca ca.pem /backup/monday
+  todana backup 127.0.0.1:11311 /backup/users --database users
   todana backup /var/lib/todana /backup/monday
   todana backup ./carts.hash /backup/carts
   todana verify /backup/monday

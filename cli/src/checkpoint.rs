@@ -15,7 +15,7 @@ A server with --data-dir makes checkpoints by itself as its update log grows. On
 that is made now makes the next start quick. Ctrl-C calls it off.
 
 Example:
-  todana checkpoint 127.0.0.1:11211";
+  todana checkpoint 127.0.0.1:11311";
 
 /// As that of the data commands.
 const DEFAULT_SERVER: &str = "127.0.0.1:11211";

@@ -1,5 +1,6 @@
 //! Commands on the records of a running server; those of a database on disk go to `database`.
 
+use crate::amount::amount;
 use crate::client_login::ClientLogin;
 use crate::client_tls::ClientTls;
 use crate::dump::dump;
@@ -11,7 +12,7 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -160,11 +161,15 @@ pub(crate) enum Command {
         #[command(flatten)]
         server: Server,
     },
-    /// Remove all records
+    /// Remove all records; asks first where somebody sits at a terminal
+    #[command(after_help = "Example:\n  todana flush --yes -S 127.0.0.1:11311")]
     Flush {
         /// Seconds from now
         #[arg(long, default_value_t = 0)]
         delay: u32,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
         #[command(flatten)]
         server: Server,
     },
@@ -271,9 +276,14 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
         Command::Decr { key, by, server } => counted(server.connect()?.count(key.as_bytes(), *by, false)?),
         Command::Touch { key, ttl, server } => done(server.connect()?.touch(key.as_bytes(), *ttl)?),
         Command::Stats { group, json, server } => stats(&mut server.connect()?, group, *json),
-        Command::Flush { delay, server } => {
+        Command::Flush { delay, yes, server } => {
+            let mut connection = server.connect()?;
+            if !yes {
+                let records = connection.statistic("curr_items")?;
+                confirm_flush(records.and_then(|count| count.parse().ok()), &server.place)?;
+            }
             let line = if *delay == 0 { "flush_all".to_string() } else { format!("flush_all {delay}") };
-            done(server.connect()?.simple(&line)?)
+            done(connection.simple(&line)?)
         }
         Command::Ping { server } => {
             writeln!(io::stdout(), "{} answers: version {}", server.place, server.connect()?.version()?)?;
@@ -281,6 +291,26 @@ pub(crate) fn run(command: &Command) -> Result<(), Failure> {
         }
         Command::Load { file, options, server } => load(&mut server.connect()?, file, options),
         Command::Dump { file, options, server } => dump(server, file, *options),
+    }
+}
+
+/// Asks whether all records may go.
+pub(crate) fn confirm_flush(records: Option<u64>, place: &dyn std::fmt::Display) -> Result<(), Failure> {
+    let what = records.map_or_else(|| "all records".to_string(), |count| amount(count, "record"));
+    confirm(&format!("{place}: remove {what}?"), "nothing was removed")
+}
+
+/// Asks for consent where somebody sits at a terminal: scripts mean what they say. Fails if it is not given.
+fn confirm(question: &str, otherwise: &str) -> Result<(), Failure> {
+    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        return Ok(());
+    }
+    eprint!("{question} [y/N] ");
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::declined(otherwise)),
     }
 }
 

@@ -16,6 +16,11 @@ impl Failure {
         Failure { code: 1, message: None }
     }
 
+    /// Not done, for a reason that is no error.
+    pub(crate) fn declined(message: impl Into<String>) -> Failure {
+        Failure { code: 1, message: Some(message.into()) }
+    }
+
     /// Wrong usage.
     pub(crate) fn usage(message: impl Into<String>) -> Failure {
         Failure { code: 2, message: Some(message.into()) }

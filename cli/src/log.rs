@@ -41,7 +41,7 @@ HOST:PORT is a server, and so is what has :// in it or begins with unix: or [;
 everything else is a directory. ./HOST:PORT is a directory of such a name.
 
 Examples:
-  todana log 127.0.0.1:11211 --from end --follow
+  todana log 127.0.0.1:11311 --from end --follow
   todana log /var/lib/todana --since 2026-11-21T14:00:00Z
   todana log /var/lib/todana --follow --values none
   todana log /var/lib/todana --segments

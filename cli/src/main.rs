@@ -32,6 +32,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use failure::Failure;
 use std::ffi::{OsStr, OsString};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use todana::tsv;
 
@@ -39,17 +40,19 @@ use todana::tsv;
 pub(crate) const HELP_WIDTH_MAX: usize = 110;
 
 const AFTER_HELP: &str = "\
-Without a command it serves on 127.0.0.1:11211.
-
-Try it:
-  todana &
-  todana set hello world
+Examples:
+  todana serve -p 11311 &                      start a server, beside a memcached if there is one
+  export TODANA_SERVER=127.0.0.1:11311         all commands from here on go to it
+  todana set hello world --ttl 3600
   todana get hello
+  todana stats
 
--S HOST:PORT, or TODANA_SERVER in the environment, names another server; -S ./x.hash
-or ./x.tree (also --db) a database on disk that no server has open. Where
-it wants a login: --user NAME --password-file FILE, or TODANA_USER and
-TODANA_PASSWORD in the environment, or todana://USER:PASSWORD@HOST:PORT.
+-S HOST:PORT, or TODANA_SERVER in the environment, names the server [default: 127.0.0.1:11211];
+-S ./x.hash or ./x.tree (also --db) names a database on disk that no server has open. Where a
+server requires a login: --user NAME --password-file FILE, or TODANA_USER and TODANA_PASSWORD in
+the environment, or todana://USER:PASSWORD@HOST:PORT.
+
+`todana` without a command serves on 127.0.0.1:11211, except at a terminal, where it prints this.
 
 Exit codes: 0 done, 1 no such record or not stored, 2 wrong usage,
 3 the server cannot be reached or refuses.";
@@ -193,6 +196,10 @@ fn run() -> Result<(), Failure> {
     let arguments =
         Arguments::from_arg_matches(&matches).map_err(|error| Failure::usage(error.to_string()))?;
     match arguments.command {
+        None if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => {
+            Arguments::command().print_help()?;
+            Ok(())
+        }
         None => serve::run(std::env::args_os().take(1).chain(["serve".into()])),
         Some(Command::Serve(_)) => serve::run(std::env::args_os()),
         Some(Command::Config(command)) => config::run(&command),

@@ -73,8 +73,8 @@ fn every_command_logs_in_where_the_server_wants_that() {
         command(&["load", &dumped]);
         assert_eq!(command(&["get", "n"]), "42");
         let small = ["--requests", "500", "--keys", "50", "--connections", "3"];
-        assert!(command(&[&["bench", "--verify"], &small[..]].concat()).contains("0 errors"));
-        command(&["bench", "replay", "uniform", "--requests", "100", "--keys", "10"]);
+        assert!(command(&[&["bench", "--verify", "--force"], &small[..]].concat()).contains("0 errors"));
+        command(&["bench", "replay", "uniform", "--requests", "100", "--keys", "10", "--force"]);
         command(&["delete", "k"]);
     }
 }

@@ -568,7 +568,7 @@ fn there_is_a_manual_page_for_every_command() {
 fn a_bench_gives_its_results_as_json_without_errors() {
     let server = Server::start(&[]);
     for protocol in ["text", "meta"] {
-        let words = ["bench", "--requests", "2000", "--keys", "500", "--verify", "--json", "-"];
+        let words = ["bench", "--requests", "2000", "--keys", "500", "--verify", "--force", "--json", "-"];
         let out = server.expect(&[&words[..], &["--protocol", protocol]].concat(), 0);
         let results: serde_json::Value = serde_json::from_str(&out).unwrap();
         let result = &results["servers"][0];
@@ -581,7 +581,7 @@ fn a_bench_gives_its_results_as_json_without_errors() {
     }
     // The server by -S, as everywhere, or as a word.
     for named in [&["-S", &server.address][..], &[&server.address]] {
-        let words = ["bench", "--requests", "10", "--keys", "10", "--json", "-"];
+        let words = ["bench", "--requests", "10", "--keys", "10", "--force", "--json", "-"];
         let output = todana().args(words).args(named).env("TODANA_SERVER", "127.0.0.1:1").output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let results: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -284,7 +284,10 @@ fn the_banner_tells_each_database_and_a_file_may_name_them() {
         server.stdout.read_line(&mut line).unwrap();
         lines.push(line);
     }
-    assert!(lines[0].starts_with("database 0: mem:hash, gone with the process"), "{lines:?}");
+    assert!(
+        lines[0].starts_with("database 0: mem:hash, 64 MiB, evicting beyond, gone with the process"),
+        "{lines:?}"
+    );
     assert!(lines[1].starts_with(&format!("database 1 (carts): {path}, disk:tree")), "{lines:?}");
     assert!(lines[1].contains("--sync always"), "{lines:?}");
     let shown = folder.expect(&["config", "show", "--", "--config", &config, "x.hash"], 0);

@@ -118,6 +118,7 @@ fn a_client_shows_its_certificate_where_one_is_asked_for() {
             "--value-size",
             "1-5000",
             "--verify",
+            "--force",
         ],
         0,
     );

@@ -313,6 +313,12 @@ impl Connection {
         }
     }
 
+    /// Returns one of the general statistics; `None` if the server has no such one.
+    pub fn statistic(&mut self, name: &str) -> Result<Option<String>, Error> {
+        let found = self.stats("")?.into_iter().find(|(known, _)| known == name);
+        Ok(found.map(|(_, value)| value))
+    }
+
     /// The server's version.
     pub fn version(&mut self) -> Result<String, Error> {
         self.words("version", &[])?;

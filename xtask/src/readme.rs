@@ -3,8 +3,8 @@
 use crate::clients::{PYTHON, Server};
 use crate::step::{Outcome, Report, cargo, program, target_directory};
 
-/// The address that the README's examples name, the server's default.
-const DEFAULT_ADDRESS: &str = "127.0.0.1:11211";
+/// The address that the README's examples name.
+const ADDRESS: &str = "127.0.0.1:11311";
 
 pub(crate) fn run(report: &mut Report) {
     report.step("readme: build", || cargo(&["build", "--release"]).run());
@@ -56,7 +56,7 @@ fn script(first_line: usize, block: &str) -> String {
     script
 }
 
-/// The tour, on a Unix socket instead of the default port, which may be taken.
+/// The tour, on a Unix socket instead of its port, which may be in use.
 fn shell() -> Outcome {
     let text = match std::fs::read_to_string("README.md") {
         Ok(text) => text,
@@ -68,12 +68,13 @@ fn shell() -> Outcome {
     }
     let release = target_directory().join("release");
     let socket = std::env::temp_dir().join(format!("todana-readme-{}.socket", std::process::id()));
+    let server = format!("unix:{}", socket.display());
     let outcome = blocks
         .iter()
         .map(|(line, block)| {
-            program("bash", &["-c", &script(*line, block)])
+            program("bash", &["-c", &script(*line, &block.replace(ADDRESS, &server))])
                 .env("TODANA_UNIX_SOCKET", &socket.display().to_string())
-                .env("TODANA_SERVER", &format!("unix:{}", socket.display()))
+                .env("TODANA_SERVER", &server)
                 .path_first(&release)
                 .run()
         })
@@ -93,10 +94,10 @@ fn python() -> Outcome {
         Err(error) => return Outcome::Failed(error),
     };
     for (line, block) in blocks {
-        if !block.contains(DEFAULT_ADDRESS) {
-            return Outcome::Failed(format!("README.md:{line}: the block does not name {DEFAULT_ADDRESS}"));
+        if !block.contains(ADDRESS) {
+            return Outcome::Failed(format!("README.md:{line}: the block does not name {ADDRESS}"));
         }
-        let outcome = program(PYTHON, &["-c", &block.replace(DEFAULT_ADDRESS, &server.address)]).run();
+        let outcome = program(PYTHON, &["-c", &block.replace(ADDRESS, &server.address)]).run();
         if !matches!(outcome, Outcome::Passed) {
             return outcome;
         }

@@ -23,6 +23,7 @@ mod trace;
 mod workload;
 
 use crate::Failure;
+use crate::amount::amount;
 use crate::data::Server;
 use crate::place::Place;
 use report::{Report, Round};
@@ -30,6 +31,7 @@ use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use todana::Records;
 use todana_client::{Address, Destination};
 use todana_protocol::memcached::client;
 use workload::{Distribution, KeyShape, Ratio, ValueKind, ValueSize, Workload};
@@ -120,6 +122,9 @@ pub(crate) struct Arguments {
     /// Only store all keys once, in order
     #[arg(long)]
     load_only: bool,
+    /// Store the keys even if the server, or the database, holds records already
+    #[arg(long)]
+    force: bool,
     /// Check that each value read is the one stored under its key
     #[arg(long)]
     verify: bool,
@@ -271,6 +276,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 )));
             }
             let workload = arguments.workload().map_err(Failure::usage)?;
+            if !arguments.force && name.path().exists() {
+                let records = crate::database::open(name, false)?.count();
+                expect_empty(Some(records), name)?;
+            }
             return embedded::run(name, &workload, &arguments.embedded_plans());
         }
     };
@@ -284,9 +293,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     for (destination, pid) in named {
         let login = arguments.server.login.at(destination)?;
         let address = destination.address.clone();
+        if !arguments.force {
+            let connection = &mut arguments.server.connect_to(destination)?;
+            expect_empty(connection.statistic("curr_items")?.and_then(|count| count.parse().ok()), &address)?;
+        }
         servers.push(driver::Target { address, tls: tls.clone(), login, pid });
     }
     measure(arguments, &workload, &servers).map_err(Failure::from)
+}
+
+/// Fails for a server or a database that holds records: somebody may need them.
+fn expect_empty(records: Option<u64>, place: &dyn std::fmt::Display) -> Result<(), Failure> {
+    match records {
+        None | Some(0) => Ok(()),
+        Some(count) => Err(Failure::usage(format!(
+            "{place}: holds {}, among which the benchmark would store its own; --force does it",
+            amount(count, "record")
+        ))),
+    }
 }
 
 fn measure(

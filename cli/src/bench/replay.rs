@@ -19,7 +19,7 @@ use todana_client::{Connection, Destination, Error, Outcome, Store, Verb};
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  todana bench replay oltp.u32.zst localhost:11211       how many requests of a recorded trace miss?
+  todana bench replay oltp.u32.zst localhost:11311       how many requests of a recorded trace miss?
   todana bench replay oltp.u32.zst --copies 10 --pid 1234
                                                          ten of them at a time, each with keys of its own
   todana bench replay zipf:0.9 --keys 5000000 --requests 20000000
@@ -73,6 +73,9 @@ pub(crate) struct Arguments {
     /// Process id of the server: shows its memory
     #[arg(long, value_parser = process::one)]
     pid: Option<u32>,
+    /// Replay even if the server holds records already
+    #[arg(long)]
+    force: bool,
     /// Only tell how many requests and keys there are
     #[arg(long)]
     dry_run: bool,
@@ -109,7 +112,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             Some(named) => named,
             None => arguments.server.destination()?,
         };
-        let connection = arguments.server.connect_to(destination)?;
+        let mut connection = arguments.server.connect_to(destination)?;
+        if !arguments.force {
+            let count = connection.statistic("curr_items")?;
+            super::expect_empty(count.and_then(|count| count.parse().ok()), destination)?;
+        }
         let mut replay = Replay::new(connection, arguments.key_size.into(), arguments.value_size as usize);
         let began = Instant::now();
         let counts = replay.run(&requests, arguments.copies, arguments.window.into())?;

@@ -62,8 +62,11 @@ pub(crate) fn run(command: &Command, name: &Local) -> Result<(), Failure> {
             })?;
             Ok(db.sync()?)
         }
-        Command::Flush { delay: 0, .. } => {
+        Command::Flush { delay: 0, yes, .. } => {
             let db = open(name, false)?;
+            if !yes {
+                data::confirm_flush(Some(db.count()), name)?;
+            }
             db.clear()?;
             Ok(db.sync()?)
         }

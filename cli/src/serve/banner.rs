@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use todana::update_log::Position;
-use todana_server::{Authentication, Choice, DataPlace, Further, Kind, Opened, Options, Sync};
+use todana_server::{Authentication, Choice, DataPlace, Further, Kind, Name, Opened, Options, Sync};
 
 /// What `--sync` promises.
 fn promise(sync: Sync) -> String {
@@ -36,7 +36,7 @@ fn found(opened: &Opened) -> String {
     format!("read back: {checkpoint}{} of the log, in {seconds:.1} s{lost}", amount(entries, "entry"))
 }
 
-/// The three lines at the start: what it is, where it listens, how to try it. Where data is kept a fourth tells what was there.
+/// Prints the three lines at the start: program, addresses, an example. Lines on databases, kept data and open doors follow.
 pub(super) struct Banner {
     is_unix: bool,
     /// What clients can check the server by.
@@ -45,12 +45,15 @@ pub(super) struct Banner {
     wants_certificate: bool,
     wants_login: bool,
     is_binary: bool,
-    memory: String,
+    /// The limit of the databases in memory; `None` if there are none.
+    memory: Option<String>,
     threads: usize,
     data: Option<DataPlace>,
     /// The names of several databases, or of one that is not the usual.
     databases: Vec<Further>,
     sync: Sync,
+    /// TLS listeners require a certificate of clients.
+    guards_tls: bool,
 }
 
 impl Banner {
@@ -60,18 +63,22 @@ impl Banner {
             (mib, false) => format!("{mib} MiB, evicting beyond"),
             (mib, true) => format!("{mib} MiB, refusing beyond"),
         };
+        let has_memory = options.databases().iter().any(|one| is_in_memory(one.name.kind));
+        let has_prefix = |prefix: &str| options.listen.iter().any(|entry| entry.contains(prefix));
+        let requires_certificates = options.tls.as_ref().is_some_and(|tls| tls.verify_mode >= 2);
         let certificate = options.tls.as_ref().map(|tls| tls.chain.clone());
         Banner {
             is_unix: options.unix_socket.is_some(),
             certificate,
-            wants_certificate: options.tls.as_ref().is_some_and(|tls| tls.verify_mode >= 2),
+            wants_certificate: requires_certificates,
             wants_login: options.authentication != Authentication::None,
             is_binary: options.protocol == Choice::Binary,
-            memory,
+            memory: has_memory.then_some(memory),
             threads: options.threads,
             data: options.data.clone(),
             databases: if options.database.is_some() { options.databases() } else { Vec::new() },
             sync: options.sync,
+            guards_tls: (requires_certificates || has_prefix("mtls:")) && !has_prefix("btls:"),
         }
     }
 
@@ -93,9 +100,42 @@ impl Banner {
                 shown.strip_prefix(&format!("{}=", name.alias.as_deref().unwrap_or("\0"))).unwrap_or(&shown);
             let kind =
                 if shown == name.kind.word() { String::new() } else { format!(", {}", name.kind.word()) };
-            format!("database{number}{alias}: {shown}{kind}{place}\n")
+            let limit = self.limit(name);
+            format!("database{number}{alias}: {shown}{kind}, {limit}{place}\n")
         };
         self.databases.iter().enumerate().map(line).collect()
+    }
+
+    /// The limit of a database: by its name, or that of all databases in memory.
+    fn limit(&self, name: &Name) -> String {
+        let own = [
+            name.tuning.records_max.map(|records| format!("at most {}", amount(records, "record"))),
+            name.tuning.bytes_max.map(|bytes| format!("at most {}", amount(bytes, "byte"))),
+        ];
+        let own: Vec<String> = own.into_iter().flatten().collect();
+        match &self.memory {
+            _ if !own.is_empty() => own.join(" and "),
+            Some(memory) if is_in_memory(name.kind) => memory.clone(),
+            _ => "no limit".to_string(),
+        }
+    }
+
+    /// A warning if anybody who reaches the port may read and write, and others than this machine reach it.
+    fn warning(&self, listening_on: &[String]) -> String {
+        let is_open = |place: &&String| {
+            let (is_tls, address) = match place.strip_prefix("todanas://") {
+                Some(address) => (true, address),
+                None => (false, place.as_str()),
+            };
+            let address: Option<SocketAddr> = address.parse().ok();
+            address.is_some_and(|address| !address.ip().is_loopback()) && !(is_tls && self.guards_tls)
+        };
+        match listening_on.iter().find(is_open) {
+            Some(place) if !self.wants_login => format!(
+                "warning: {place}: anybody who can reach it can read and write; logins: -S or -Y, this machine only: -l 127.0.0.1\n"
+            ),
+            _ => String::new(),
+        }
     }
 
     pub(super) fn print(&self, listening_on: &[String], admin: &[SocketAddr], opened: Option<&Opened>) {
@@ -112,14 +152,15 @@ impl Banner {
             _ => String::new(),
         };
         let databases = self.databases();
+        let warning = self.warning(listening_on);
+        let memory = self.memory.as_ref().map_or_else(String::new, |memory| format!(" {memory},"));
         let metrics =
             admin.first().map_or_else(String::new, |place| format!(", metrics: http://{place}/metrics"));
         let text = format!(
-            "todana {}: memcached's protocol, {}, {} threads, persistence: {persistence}{metrics}\n\
+            "todana {}: memcached's protocol,{memory} {} threads, persistence: {persistence}{metrics}\n\
              listening on {}\n\
-             try: {}\n{databases}{data}",
+             try: {}\n{databases}{data}{warning}",
             env!("CARGO_PKG_VERSION"),
-            self.memory,
             self.threads,
             listening_on.join(", "),
             self.example(listening_on.first().map_or("", String::as_str)),
@@ -135,8 +176,8 @@ impl Banner {
             return "a client of the binary protocol; the commands of todana itself speak the text protocol"
                 .into();
         }
-        // A relative path looks like the name of a host.
-        let mut server = if self.is_unix { format!("unix:{place}") } else { place.to_string() };
+        // A relative path looks like the name of a host; nobody connects to "all addresses".
+        let mut server = if self.is_unix { format!("unix:{place}") } else { connectable(place) };
         if let (true, Some(certificate)) = (place.starts_with("todanas://"), &self.certificate) {
             server = format!("{server} --tls-ca {}", certificate.display());
             if self.wants_certificate {
@@ -147,5 +188,19 @@ impl Banner {
             server += " --user NAME --password-file FILE";
         }
         format!("todana set hello world -S {server} && todana get hello -S {server}")
+    }
+}
+
+fn is_in_memory(kind: Kind) -> bool {
+    matches!(kind, Kind::MemHash | Kind::MemTree)
+}
+
+/// An address that a client on this machine can connect to: loopback in place of "all addresses".
+fn connectable(place: &str) -> String {
+    let (scheme, address) = place.split_at(place.find("://").map_or(0, |at| at + 3));
+    match address.parse::<SocketAddr>() {
+        Ok(SocketAddr::V4(all)) if all.ip().is_unspecified() => format!("{scheme}127.0.0.1:{}", all.port()),
+        Ok(SocketAddr::V6(all)) if all.ip().is_unspecified() => format!("{scheme}[::1]:{}", all.port()),
+        _ => place.to_string(),
     }
 }

@@ -1,0 +1,143 @@
+//! The first minute of somebody who has a memcached running already. The README's tour once ended in `todana flush` on memcached's own
+//! port: where `todana serve` could not start because a memcached held that port, the tour emptied it. A server open to the network
+//! said nothing of it, and offered 0.0.0.0 as an address to connect to.
+
+mod running;
+
+use running::{Folder, Server, run, stop, text};
+use std::io::{BufRead, Write};
+use std::process::{Output, Stdio};
+
+/// Runs a command at a terminal, where somebody types this.
+fn at_a_terminal(words: &[&str], typed: &str) -> Output {
+    let line = [&[env!("CARGO_BIN_EXE_todana")], words].concat().join(" ");
+    let mut command = std::process::Command::new("script");
+    command.args(["-q", "-e", "-c", &line, "/dev/null"]).env_remove("TODANA_SERVER").env("NO_COLOR", "1");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn readme_tour_never_touches_port_of_memcached() {
+    let readme = include_str!("../../README.md");
+    let tour = readme.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    assert!(tour.contains("11311") && !tour.contains("11211") && !tour.contains("flush"), "{tour}");
+    let help = text(&run(&["--help"]).stdout);
+    let examples = help.split("Examples:").nth(1).unwrap().split("\n\n").next().unwrap();
+    assert!(examples.contains("-p 11311") && !examples.contains("11211"), "{examples}");
+}
+
+#[test]
+fn bare_command_prints_help_at_a_terminal() {
+    let output = at_a_terminal(&[], "");
+    let shown = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{shown}");
+    assert!(shown.contains("Usage: todana [COMMAND]") && shown.contains("Examples:"), "{shown}");
+}
+
+#[test]
+fn flush_asks_at_a_terminal_and_obeys_scripts() {
+    let folder = Folder::new();
+    let server = Server::start(&["--admin-port", "0"]);
+    let database = folder.path("x.hash");
+    for place in [server.address.as_str(), &database] {
+        let flush = ["flush", "-S", place];
+        let left = || running::expect(&["count", place], 0);
+        let fill = || ["a", "b"].map(|key| running::expect(&["set", key, "1", "-S", place], 0));
+        fill();
+        for typed in ["n\n", "\n", "nonsense\n"] {
+            let output = at_a_terminal(&flush, typed);
+            let shown = text(&output.stdout);
+            assert_eq!(output.status.code(), Some(1), "{typed:?}: {shown}");
+            assert!(shown.contains(&format!("{place}: remove 2 records? [y/N] ")), "{shown}");
+            assert!(shown.ends_with("todana: nothing was removed\r\n"), "{shown:?}");
+            assert_eq!(left(), "2\n");
+        }
+        assert_eq!(at_a_terminal(&flush, "y\n").status.code(), Some(0));
+        assert_eq!(left(), "0\n");
+        fill();
+        let output = at_a_terminal(&[&flush[..], &["--yes"]].concat(), "");
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), String::new()));
+        assert_eq!(left(), "0\n");
+        fill();
+        assert_eq!(running::expect(&flush, 0), "");
+        assert_eq!(left(), "0\n");
+    }
+}
+
+#[test]
+fn bench_refuses_a_place_that_holds_records() {
+    let folder = Folder::new();
+    let (server, empty) = (Server::start(&["--admin-port", "0"]), Server::start(&["--admin-port", "0"]));
+    let database = folder.path("x.hash");
+    let small = ["--requests", "10", "--keys", "10"];
+    for place in [server.address.as_str(), &database] {
+        running::expect(&["set", "precious", "1", "-S", place], 0);
+        let refusal = format!(
+            "todana: {place}: holds 1 record, among which the benchmark would store its own; --force does it\n"
+        );
+        let bench = [&["bench", place][..], &small].concat();
+        assert_eq!(running::refused(&bench, 2), refusal);
+        assert_eq!(running::expect(&["count", place], 0), "1\n");
+        if place == server.address {
+            let second = [&["bench", &empty.address, "--vs", place][..], &small].concat();
+            assert_eq!(running::refused(&second, 2), refusal);
+            let replay = [&["bench", "replay", "uniform", place][..], &small].concat();
+            assert_eq!(running::refused(&replay, 2), refusal);
+            assert_eq!(running::expect(&["count", &empty.address], 0), "0\n");
+        }
+        running::expect(&[&bench[..], &["--force"]].concat(), 0);
+        assert_eq!(running::expect(&["count", place], 0), "11\n");
+    }
+}
+
+/// What a server prints on standard output, until it is stopped.
+fn whole_banner(options: &[&str]) -> String {
+    let mut server = Server::start(&[&["--admin-port", "0"], options].concat());
+    let mut lines = server.banner.concat();
+    server.signal("TERM");
+    let mut line = String::new();
+    while server.stdout.read_line(&mut line).unwrap() > 0 {
+        lines.push_str(&std::mem::take(&mut line));
+    }
+    stop(server);
+    lines
+}
+
+#[test]
+fn banner_warns_of_a_server_open_to_the_network() {
+    let folder = Folder::new();
+    let tokens = folder.path("tokens");
+    std::fs::write(&tokens, "alice:s3cret\n").unwrap();
+    let open = whole_banner(&["-l", "0.0.0.0"]);
+    let port = open.lines().nth(1).unwrap().strip_prefix("listening on 0.0.0.0:").unwrap().to_string();
+    let warning = format!(
+        "warning: 0.0.0.0:{port}: anybody who can reach it can read and write; logins: -S or -Y, this machine only: -l 127.0.0.1"
+    );
+    assert_eq!(open.lines().last(), Some(warning.as_str()));
+    let example =
+        format!("try: todana set hello world -S 127.0.0.1:{port} && todana get hello -S 127.0.0.1:{port}");
+    assert_eq!(open.lines().nth(2), Some(example.as_str()));
+    for guarded in [&["-l", "127.0.0.1"][..], &["-l", "0.0.0.0", "-Y", &tokens]] {
+        assert!(!whole_banner(guarded).contains("warning"), "{guarded:?}");
+    }
+    assert!(whole_banner(&["-l", "127.0.0.1,0.0.0.0"]).contains("warning: 0.0.0.0:"));
+}
+
+#[test]
+fn banner_shows_the_limit_of_each_database() {
+    let folder = Folder::new();
+    let (hash, tree) = (folder.path("a.hash"), folder.path("b.tree"));
+    let shown = whole_banner(&[&hash]);
+    assert!(!shown.contains("MiB") && !shown.contains("evicting"), "{shown}");
+    assert!(shown.contains(&format!("database: {hash}, disk:hash, no limit; --sync 1000")), "{shown}");
+    let shown = whole_banner(&["mem:hash", &format!("{tree}#capcnt=7"), "-m", "32"]);
+    assert!(shown.lines().next().unwrap().contains(", 32 MiB, evicting beyond, "), "{shown}");
+    assert!(
+        shown.contains("database 0: mem:hash, 32 MiB, evicting beyond, gone with the process\n"),
+        "{shown}"
+    );
+    assert!(shown.contains("b.tree#capcnt=7, disk:tree, at most 7 records, in "), "{shown}");
+    assert!(whole_banner(&["-m", "32"]).contains(", 32 MiB, evicting beyond, "));
+}
