@@ -232,7 +232,7 @@ fn a_replica_follows_its_master_through_restarts_of_both() {
     eventually("the replica", || value(&replica, "b").is_some());
     assert_eq!(replica.field("report", "repl_master_host"), "127.0.0.1");
     assert_eq!(replica.field("report", "repl_master_port"), master.ports[0].to_string());
-    assert_eq!(replica.field("report", "repl_interval"), "10");
+    assert_eq!(replica.field("report", "repl_interval"), "0.010000");
     eventually("its position", || read(&folder.path("rts")).len() == 21);
     replica.stop();
     let position: u64 = read(&folder.path("rts")).trim().parse().unwrap();
@@ -251,7 +251,7 @@ fn a_replica_follows_its_master_through_restarts_of_both() {
     eventually("what was missed", || value(&replica, "d").is_some());
     let found = ["a", "b", "c"].map(|key| value(&replica, key));
     assert_eq!(found, [None, Some("1".into()), Some("1".into())]);
-    assert_eq!(replica.field("report", "repl_interval"), "20");
+    assert_eq!(replica.field("report", "repl_interval"), "0.020000");
     let alone = Place::new();
     let alone = alone.start(&[]);
     assert_eq!(alone.ask("POST", "/rpc/tune_replication?host=127.0.0.1", "").0, 501);

@@ -1,6 +1,6 @@
 //! `Cursor`: a place among the records, as scripts have it.
 //!
-//! Where its record is gone it moves on to the next before anything is read or done there.
+//! How it moves is the library's `KyotoCursor`.
 
 use crate::arguments::Number;
 use crate::database::{DatabaseObject, no_visitor, pair};
@@ -14,13 +14,13 @@ use mlua::{
 };
 use parking_lot::Mutex;
 use std::sync::Arc;
-use todana::kyoto::{NEVER, time_of};
-use todana::{Cursor, Records};
+use todana::Records;
+use todana::kyoto::{Entry, KyotoCursor};
 
 pub(crate) struct CursorObject {
     world: Arc<World>,
     /// `None` once it is disabled.
-    cursor: Mutex<Option<Cursor<Reach>>>,
+    cursor: Mutex<Option<KyotoCursor<Reach>>>,
     trouble: Arc<Mutex<Trouble>>,
 }
 
@@ -31,7 +31,11 @@ impl CursorObject {
     pub(crate) fn open(lua: &Lua, database: &AnyUserData) -> mlua::Result<AnyUserData> {
         let object = {
             let database = database.borrow::<DatabaseObject>()?;
-            let cursor = database.told(database.reach()).map(Cursor::new);
+            let open = |reach: Reach| {
+                let name = reach.source().name().clone();
+                KyotoCursor::new(reach, &name)
+            };
+            let cursor = database.told(database.reach()).map(open);
             CursorObject {
                 world: Arc::clone(&database.world),
                 cursor: Mutex::new(cursor),
@@ -48,14 +52,14 @@ impl CursorObject {
     }
 
     pub(crate) fn jump_first(&self) {
-        self.moves(Cursor::first);
+        self.moves(KyotoCursor::first);
     }
 
     fn told<T>(&self, done: Done<T>) -> Option<T> {
         done.map_err(|trouble| *self.trouble.lock() = trouble).ok()
     }
 
-    fn attempt<T>(&self, run: impl FnOnce(&mut Cursor<Reach>) -> todana::Result<Done<T>>) -> Option<T> {
+    fn attempt<T>(&self, run: impl FnOnce(&mut KyotoCursor<Reach>) -> todana::Result<Done<T>>) -> Option<T> {
         let done = match &mut *self.cursor.lock() {
             Some(cursor) => run(cursor).unwrap_or_else(|error| Err(Trouble::of(&error))),
             None => Err(Trouble::NOT_OPENED),
@@ -63,54 +67,32 @@ impl CursorObject {
         self.told(done)
     }
 
-    fn moves(&self, go: impl FnOnce(&mut Cursor<Reach>) -> Moved) -> bool {
+    fn moves(&self, go: impl FnOnce(&mut KyotoCursor<Reach>) -> Moved) -> bool {
         let moved =
-            |cursor: &mut Cursor<Reach>| Ok(if go(cursor)? { Ok(()) } else { Err(Trouble::NO_RECORD) });
+            |cursor: &mut KyotoCursor<Reach>| Ok(if go(cursor)? { Ok(()) } else { Err(Trouble::NO_RECORD) });
         self.attempt(moved).is_some()
     }
 
-    fn moves_back(&self, go: impl FnOnce(&mut Cursor<Reach>) -> Moved) -> bool {
-        let is_ordered = |cursor: &mut Cursor<Reach>| {
+    fn moves_back(&self, go: impl FnOnce(&mut KyotoCursor<Reach>) -> Moved) -> bool {
+        let is_ordered = |cursor: &mut KyotoCursor<Reach>| {
             Ok(if cursor.records().is_ordered() { Ok(()) } else { Err(Trouble::NOT_HERE) })
         };
         self.attempt(is_ordered).is_some() && self.moves(go)
     }
 
-    /// Key, value and time of the record where it stands.
-    fn look(&self, steps: bool) -> Option<(Vec<u8>, Vec<u8>, u64)> {
-        self.attempt(|cursor| {
-            let found = each(cursor, |reach, key| {
-                let time = |seen: &Seen| time_of(seen.expiry).unwrap_or(NEVER);
-                Ok(Seen::read(reach, key)?.map(|seen| (key.to_vec(), time(&seen), seen.value)))
-            })?;
-            if steps && found.is_some() {
-                cursor.step()?;
-            }
-            Ok(found.map(|(key, time, value)| (key, value, time)).ok_or(Trouble::NO_RECORD))
-        })
+    /// Reads the record where it stands.
+    fn look(&self, steps: bool) -> Option<Entry> {
+        self.attempt(|cursor| Ok(cursor.read(steps)?.ok_or(Trouble::NO_RECORD)))
     }
 
-    /// Takes the record away where it stands, and moves on.
-    fn take(&self) -> Option<(Vec<u8>, Vec<u8>, u64)> {
-        self.attempt(|cursor| {
-            let taken = each(cursor, |reach, key| {
-                let mut taken = None;
-                let mut see = |value: &[u8], time: Option<u64>| {
-                    taken = Some((key.to_vec(), value.to_vec(), time.unwrap_or(NEVER)));
-                };
-                let was_there = reach.kyoto().seize(key, &mut see)?;
-                Ok(taken.filter(|_| was_there))
-            })?;
-            if taken.is_some() {
-                cursor.step()?;
-            }
-            Ok(taken.ok_or(Trouble::NO_RECORD))
-        })
+    /// Removes the record where it stands, and moves on.
+    fn take(&self) -> Option<Entry> {
+        self.attempt(|cursor| Ok(cursor.take()?.ok_or(Trouble::NO_RECORD)))
     }
 
     fn accept(&self, lua: &Lua, visitor: &Visitor, writes: bool, steps: bool) -> mlua::Result<bool> {
         let place = self.attempt(|cursor| {
-            let found = each(cursor, |reach, key| {
+            let found = cursor.at_record(|reach, key| {
                 Ok(Seen::read(reach, key)?.map(|seen| (reach.clone(), key.to_vec(), seen)))
             });
             Ok(found?.ok_or(Trouble::NO_RECORD))
@@ -121,7 +103,7 @@ impl CursorObject {
         let is_done = self.told(done).is_some();
         self.attempt(|cursor| {
             if cursor.key() == Some(&key) && (steps || !reach.contains(&key)?) {
-                cursor.step()?;
+                cursor.advance()?;
             }
             Ok(Ok(()))
         });
@@ -129,30 +111,16 @@ impl CursorObject {
     }
 }
 
-/// Does something at the record where a cursor stands or, as long as that turns out to be gone, at the next. `None`: there is none.
-fn each<T>(
-    cursor: &mut Cursor<Reach>,
-    mut act: impl FnMut(&Reach, &[u8]) -> todana::Result<Option<T>>,
-) -> todana::Result<Option<T>> {
-    while let Some(key) = cursor.key() {
-        let key = key.to_vec();
-        if let Some(done) = act(cursor.records(), &key)? {
-            return Ok(Some(done));
-        }
-        cursor.step()?;
-    }
-    Ok(None)
-}
-
 fn string(lua: &Lua, bytes: Option<Vec<u8>>) -> mlua::Result<Option<LuaString>> {
     bytes.map(|bytes| lua.create_string(bytes)).transpose()
 }
 
 /// Key, value and time; one `nil` for no record.
-fn trio(lua: &Lua, found: Option<(Vec<u8>, Vec<u8>, u64)>) -> mlua::Result<MultiValue> {
-    let Some((key, value, time)) = found else { return Value::Nil.into_lua_multi(lua) };
-    let mut all = pair(lua, Some((value, time)))?;
-    all.push_front(Value::String(lua.create_string(key)?));
+fn trio(lua: &Lua, found: Option<Entry>) -> mlua::Result<MultiValue> {
+    let Some(entry) = found else { return Value::Nil.into_lua_multi(lua) };
+    let time = entry.time_number();
+    let mut all = pair(lua, Some((entry.value, time)))?;
+    all.push_front(Value::String(lua.create_string(entry.key)?));
     Ok(all)
 }
 
@@ -176,27 +144,22 @@ impl UserData for CursorObject {
                 None => cursor.last(),
             }))
         });
-        methods.add_method("step", |_, this, ()| Ok(this.moves(Cursor::step)));
-        methods.add_method("step_back", |_, this, ()| Ok(this.moves_back(Cursor::step_back)));
+        methods.add_method("step", |_, this, ()| Ok(this.moves(KyotoCursor::step)));
+        methods.add_method("step_back", |_, this, ()| Ok(this.moves_back(KyotoCursor::step_back)));
         methods
             .add_method("get", |lua, this, steps: Option<bool>| trio(lua, this.look(steps.unwrap_or(false))));
         methods.add_method("get_key", |lua, this, steps: Option<bool>| {
-            string(lua, this.look(steps.unwrap_or(false)).map(|(key, ..)| key))
+            string(lua, this.look(steps.unwrap_or(false)).map(|entry| entry.key))
         });
         methods.add_method("get_value", |lua, this, steps: Option<bool>| {
-            string(lua, this.look(steps.unwrap_or(false)).map(|(_, value, _)| value))
+            string(lua, this.look(steps.unwrap_or(false)).map(|entry| entry.value))
         });
         type Set = (LuaString, Number, Option<bool>);
         methods.add_method("set_value", |_, this, (value, said, steps): Set| {
             let stored = this.attempt(|cursor| {
-                let stored = each(cursor, |reach, key| {
-                    let time = time(said.0, reach.source().database().now().0);
-                    Ok(reach.kyoto().replace(key, &value.as_bytes(), time)?.then_some(()))
-                })?;
-                if stored.is_some() && steps.unwrap_or(false) {
-                    cursor.step()?;
-                }
-                Ok(stored.ok_or(Trouble::NO_RECORD))
+                let time = time(said.0, cursor.records().source().database().now().0);
+                let stored = cursor.replace(&value.as_bytes(), time, steps.unwrap_or(false))?;
+                Ok(if stored { Ok(()) } else { Err(Trouble::NO_RECORD) })
             });
             Ok(stored.is_some())
         });

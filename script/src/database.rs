@@ -167,15 +167,6 @@ fn yes(is_it: bool, trouble: Trouble) -> Done<()> {
     if is_it { Ok(()) } else { Err(trouble) }
 }
 
-fn origin(said: &Number) -> Origin<f64> {
-    match said.0 {
-        None => Origin::Number(0.0),
-        Some(number) if number == f64::NEG_INFINITY => Origin::Try,
-        Some(number) if number == f64::INFINITY => Origin::Set,
-        Some(number) => Origin::Number(number),
-    }
-}
-
 impl UserData for DatabaseObject {
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         type Pair = (LuaString, LuaString, Number);
@@ -218,11 +209,8 @@ impl UserData for DatabaseObject {
         type Sum = (LuaString, Number, Number, Number);
         methods.add_method("increment", |_, this, (key, delta, from, said): Sum| {
             let sum = this.attempt(|reach| {
-                let origin = match origin(&from) {
-                    Origin::Number(number) => Origin::Number(number as i64),
-                    Origin::Try => Origin::Try,
-                    Origin::Set => Origin::Set,
-                };
+                // The infinities become the borders, which stand for the words as well.
+                let origin = Origin::from(from.0.unwrap_or_default() as i64);
                 let delta = delta.0.unwrap_or_default() as i64;
                 let sum =
                     reach.kyoto().increment(&key.as_bytes(), delta, origin, this.time(reach, said.0))?;
@@ -233,7 +221,8 @@ impl UserData for DatabaseObject {
         methods.add_method("increment_double", |_, this, (key, delta, from, said): Sum| {
             Ok(this.attempt(|reach| {
                 let (delta, time) = (delta.0.unwrap_or_default(), this.time(reach, said.0));
-                let sum = reach.kyoto().increment_double(&key.as_bytes(), delta, origin(&from), time)?;
+                let origin = Origin::from(from.0.unwrap_or_default());
+                let sum = reach.kyoto().increment_double(&key.as_bytes(), delta, origin, time)?;
                 Ok(sum.ok_or(Trouble::ILLOGICAL))
             }))
         });

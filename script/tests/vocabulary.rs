@@ -130,6 +130,39 @@ fn databases_have_names_and_pointers() {
     ]);
 }
 
+/// A cursor forgot that it had come by `jump_back`: a loop from the end saw one record.
+#[test]
+fn cursor_keeps_its_direction() {
+    let walk = |kind: &str, start: &str| {
+        format!(
+            r#"(function() local d = kt.DB:new() d:open("{kind}") for _, k in ipairs{{"a","b","c","d"}} do d:set(k, k) end
+            local c, all = d:cursor(), "" {start} while true do local k = c:get_key(true) if not k then break end all = all .. k end
+            return all end)()"#
+        )
+    };
+    for (kind, start, all) in [
+        ("%", "c:jump_back()", r#""dcba""#),
+        ("%", "c:jump('c') c:step_back()", r#""ba""#),
+        ("%", "c:jump_back('c') c:set_value('x', nil, true)", r#""ba""#),
+        ("%", "c:jump_back('c') c:remove()", r#""ba""#),
+        ("%", "c:jump_back('c') c:accept(function() end, true, true)", r#""ba""#),
+        ("%", "c:jump_back('c') c:step()", r#""d""#),
+        ("+", "c:jump_back('c')", r#""cd""#),
+    ] {
+        told(&[(&walk(kind, start), all)]);
+    }
+}
+
+/// The constants stand for the words, and what is no number is not overwritten.
+#[test]
+fn increment_takes_its_origin_as_the_original() {
+    told(&[
+        (r#"db:increment("n", 3, math.huge), db:increment("n", 4, 9223372036854775807)"#, "3 4"),
+        (r#"db:increment("m", 3, -math.huge), db:increment_double("m", 3, -math.huge)"#, "nil nil"),
+        (r#"db:set("x", "abc"), db:increment("x", 3, math.huge), (db:get("x"))"#, r#"true nil "abc""#),
+    ]);
+}
+
 #[test]
 fn the_rest_is_as_in_the_original() {
     told(&[

@@ -6,6 +6,7 @@
 //! executor    requests to whoever knows them; answers
 //! procedures  calls: those about records ...
 //! cursors     ... those about a cursor
+//! cursor_table the cursors of a connection, within a bound
 //! work        ... and those that take long: all keys, all that is dead, a disk
 //! pattern     regular expressions of POSIX
 //! command     programs that `synchronize` runs
@@ -26,6 +27,7 @@
 mod bulk;
 mod command;
 mod counters;
+mod cursor_table;
 mod cursors;
 mod errands;
 mod executor;

@@ -33,9 +33,9 @@ pub(super) fn with_time<T>(
     }
 }
 
-fn origin<T>(asked: kyoto::Origin<T>) -> Origin<T> {
+fn origin<T: Into<Origin<T>>>(asked: kyoto::Origin<T>) -> Origin<T> {
     match asked {
-        kyoto::Origin::From(number) => Origin::Number(number),
+        kyoto::Origin::From(number) => number.into(),
         kyoto::Origin::Try => Origin::Try,
         kyoto::Origin::Set => Origin::Set,
     }

@@ -40,9 +40,9 @@ impl Scope {
         let version = format!("{} (2.19)", super::VERSION);
         for (name, text) in [
             ("conf_kt_version", &*version),
-            ("conf_kt_features", "(epoll)(todana)"),
+            ("conf_kt_features", "(epoll)(lua)(todana)"),
             ("conf_kc_version", "1.2.76 (16.13)"),
-            ("conf_kc_features", "(atomic)"),
+            ("conf_kc_features", "(atomic)(zlib)"),
             ("conf_os_name", "Linux"),
         ] {
             pairs.push(name.as_bytes(), text.as_bytes());
@@ -125,9 +125,7 @@ pub(super) fn path(served: &Served) -> String {
 /// The original's number for what a name asks for.
 fn kind(reach: &Reach) -> u8 {
     let name = &reach.served().name;
-    let text = name.to_string();
-    let base = text.split('#').next().unwrap_or_default();
-    let base = base.split_once('=').map_or(base, |(_, base)| base);
+    let base = name.asked();
     match base {
         "-" => 16,
         "+" => 17,

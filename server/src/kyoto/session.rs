@@ -1,17 +1,12 @@
 //! What a connection keeps besides its bytes.
 
+use super::cursor_table::CursorTable;
 use super::errands::Errand;
-use super::reach::Reach;
 use super::signals::Ticket;
 use crate::login::Basic;
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use todana::Cursor;
 use todana_protocol::kyoto::Dialect;
 use todana_protocol::kyoto::binary::Hello;
-
-/// What a cursor takes besides its key.
-const CURSOR_LEN: usize = 256;
 
 /// A session, which is a connection.
 #[derive(Default)]
@@ -19,8 +14,7 @@ pub(crate) struct Session {
     pub(super) dialect: Dialect,
     /// Where clients have to log in.
     pub(super) basic: Basic,
-    /// By number.
-    pub(super) cursors: BTreeMap<u64, Cursor<Reach>>,
+    pub(super) cursors: CursorTable,
     /// Of the bulk request under way.
     pub(super) bulk: Progress,
     pub(super) wait: Wait,
@@ -105,11 +99,7 @@ impl Session {
     /// Memory that it keeps.
     pub(crate) fn kept_len(&self) -> usize {
         let name = self.waits_for().map_or(0, |(name, _)| name.len());
-        let of = |cursor: &Cursor<Reach>| CURSOR_LEN + cursor.key().map_or(0, <[u8]>::len);
-        self.bulk.found.capacity()
-            + self.basic.kept_len()
-            + name
-            + self.cursors.values().map(of).sum::<usize>()
+        self.bulk.found.capacity() + self.basic.kept_len() + name + self.cursors.len_bytes()
     }
 }
 

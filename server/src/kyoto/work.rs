@@ -111,7 +111,9 @@ impl Scope {
             }
             Some(Procedure::Synchronize) => {
                 self.counters().misc.add(1);
-                Task::Synchronize { command: call.optional(b"command").map(short).transpose()? }
+                // An empty one is none: the Java client always sends it.
+                let command = call.optional(b"command").filter(|command| !command.is_empty());
+                Task::Synchronize { command: command.map(short).transpose()? }
             }
             _ => {
                 self.counters().misc.add(1);

@@ -152,6 +152,12 @@ impl Name {
         Ok(format!("{alias}{path}{tuning}"))
     }
 
+    /// Returns the name without alias and tuning.
+    pub fn asked(&self) -> &str {
+        let base = self.text.split('#').next().unwrap_or_default();
+        self.alias.as_ref().map_or(base, |alias| &base[alias.len() + 1..])
+    }
+
     /// What it is called among several: its alias, else the name without tuning.
     pub fn label(&self) -> &str {
         self.alias.as_deref().unwrap_or_else(|| self.text.split('#').next().unwrap_or_default())

@@ -1,6 +1,7 @@
 //! Records as Kyoto Tycoon's users mean them: an expiry that lasts to the end of its second, sums in binary, swaps by value.
 //!
 //! ```text
+//! cursor   a place among the records, with a direction
 //! number   sums of 8 and of 16 bytes
 //! pattern  regular expressions of POSIX
 //! ```
@@ -8,9 +9,11 @@
 //! A time is the last second in which a record lives, since 1970, as Kyoto Tycoon counts; [`NEVER`] is its greatest.
 //! Every write gives a record a new one.
 
+mod cursor;
 mod number;
 mod pattern;
 
+pub use cursor::{Entry, KyotoCursor};
 pub use number::Fixed;
 pub use pattern::translate;
 
@@ -28,8 +31,30 @@ pub enum Origin<T> {
     Number(T),
     /// It fails.
     Try,
-    /// It stores the number that was to be added, whatever was there.
+    /// It stores the number that was to be added, whatever number was there; what is no number stays, and it fails.
     Set,
+}
+
+/// The borders stand for the words, as in the original: clients send its constants.
+impl From<i64> for Origin<i64> {
+    fn from(number: i64) -> Origin<i64> {
+        match number {
+            i64::MAX => Origin::Set,
+            i64::MIN => Origin::Try,
+            number => Origin::Number(number),
+        }
+    }
+}
+
+/// Infinities stand for the words.
+impl From<f64> for Origin<f64> {
+    fn from(number: f64) -> Origin<f64> {
+        match number {
+            f64::INFINITY => Origin::Set,
+            f64::NEG_INFINITY => Origin::Try,
+            number => Origin::Number(number),
+        }
+    }
 }
 
 /// The records of a database, as Kyoto Tycoon's users mean them.
@@ -126,11 +151,12 @@ impl<R: Records> Kyoto<R> {
         let mut sum = None;
         self.change(key, time, &mut |old, new| {
             sum = match (old, origin) {
-                (_, Origin::Set) => Some(delta),
-                (Some(value), _) => {
+                (Some(value), origin) => {
                     let number = value.try_into().map(i64::from_be_bytes).ok();
-                    number.and_then(|number| number.checked_add(delta))
+                    let is_set = origin == Origin::Set;
+                    number.and_then(|number| if is_set { Some(delta) } else { number.checked_add(delta) })
                 }
+                (None, Origin::Set) => Some(delta),
                 (None, Origin::Number(from)) => from.checked_add(delta),
                 (None, Origin::Try) => None,
             };
@@ -154,8 +180,11 @@ impl<R: Records> Kyoto<R> {
         let mut sum = None;
         self.change(key, time, &mut |old, new| {
             let found = match (old, origin) {
-                (_, Origin::Set) => Some(delta_fixed),
-                (Some(value), _) => value.try_into().ok().map(|bytes| Fixed::from_bytes(bytes) + delta_fixed),
+                (Some(value), origin) => value.try_into().ok().map(|bytes| {
+                    let is_set = origin == Origin::Set;
+                    if is_set { delta_fixed } else { Fixed::from_bytes(bytes) + delta_fixed }
+                }),
+                (None, Origin::Set) => Some(delta_fixed),
                 (None, Origin::Number(from)) => Some(Fixed::from(from) + delta_fixed),
                 (None, Origin::Try) => None,
             };
@@ -292,8 +321,13 @@ mod tests {
         assert_eq!(add(0, Origin::Number(0)), Some(i64::MAX));
         db.set(b"n", b"seven").unwrap();
         assert_eq!(add(0, Origin::Number(0)), None);
+        // It was overwritten once: what is no number stays, whatever is asked.
+        assert_eq!(add(3, Origin::Set), None);
         assert_eq!(db.get(b"n").unwrap().unwrap(), b"seven");
-        assert_eq!(add(3, Origin::Set), Some(3));
+        db.remove(b"n").unwrap();
+        assert_eq!(add(3, i64::MIN.into()), None);
+        assert_eq!(add(3, i64::MAX.into()), Some(3));
+        assert_eq!(add(4, i64::MAX.into()), Some(4));
     }
 
     #[test]

@@ -1,0 +1,266 @@
+//! `KyotoCursor`: a cursor with the steps of Kyoto Cabinet's, which are part of reading and removing.
+//!
+//! Always true: where its record is gone, it moves on before anything is read or done there. After `last`, `jump_back` and
+//! `step_back` it goes backwards by such steps, until `first`, `jump` or `step`. The databases named `+` know no direction: there
+//! such steps always go forward, and a cursor that stands nowhere stands after the last record.
+//!
+//! Source: the original, by `curs.py` against both; its trees keep the flag in each cursor.
+
+use super::{Kyoto, NEVER, time_of};
+use crate::{Cursor, Name, Records};
+use std::fmt;
+use todana_core::{Expiry, Result};
+
+/// A cursor over records as Kyoto Tycoon's users mean them.
+///
+/// ```
+/// use todana::kyoto::KyotoCursor;
+/// use todana::{Db, Records};
+///
+/// let db = Db::open("%")?;
+/// db.set_many(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])?;
+/// let mut cursor = KyotoCursor::new(db.clone(), db.name());
+/// cursor.last()?;
+/// let mut keys = Vec::new();
+/// while let Some(entry) = cursor.read(true)? {
+///     keys.push(entry.key);
+/// }
+/// assert_eq!(keys, [b"c", b"b", b"a"]);
+/// # Ok::<(), todana::Error>(())
+/// ```
+pub struct KyotoCursor<R> {
+    cursor: Cursor<R>,
+    is_persistent: bool,
+    /// False for the databases named `+`.
+    keeps_direction: bool,
+    is_backward: bool,
+}
+
+/// A record that a cursor has read or removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// Its value.
+    pub value: Vec<u8>,
+    /// The last second of its life; `None` if it never dies.
+    pub time: Option<u64>,
+}
+
+impl<R> fmt::Debug for KyotoCursor<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KyotoCursor").field("cursor", &self.cursor).field("back", &self.is_backward).finish()
+    }
+}
+
+impl<R: Records> KyotoCursor<R> {
+    /// Creates a cursor over the records of the database of this name. It stands nowhere at first.
+    pub fn new(records: R, name: &Name) -> KyotoCursor<R> {
+        KyotoCursor {
+            cursor: Cursor::new(records),
+            is_persistent: name.tuning.persistent,
+            keeps_direction: name.asked() != "+",
+            is_backward: false,
+        }
+    }
+
+    /// Returns what it goes over.
+    pub fn records(&self) -> &R {
+        self.cursor.records()
+    }
+
+    /// Returns the key where it stands; `None` nowhere.
+    pub fn key(&self) -> Option<&[u8]> {
+        self.cursor.key()
+    }
+
+    /// Goes to the first record. False if there is none, as with all that moves it.
+    pub fn first(&mut self) -> Result<bool> {
+        self.is_backward = false;
+        self.cursor.first()
+    }
+
+    /// Goes to the last record; later steps go backwards.
+    pub fn last(&mut self) -> Result<bool> {
+        self.is_backward = self.keeps_direction;
+        self.cursor.last()
+    }
+
+    /// Goes to the record of this key, or the first one after it.
+    pub fn jump(&mut self, key: &[u8]) -> Result<bool> {
+        self.is_backward = false;
+        self.cursor.jump(key)
+    }
+
+    /// Goes to the record of this key, or the last one before it; later steps go backwards.
+    pub fn jump_back(&mut self, key: &[u8]) -> Result<bool> {
+        self.is_backward = self.keeps_direction;
+        self.cursor.jump_back(key)
+    }
+
+    /// Goes to the next record, and forward from then on.
+    pub fn step(&mut self) -> Result<bool> {
+        self.is_backward = false;
+        self.cursor.step()
+    }
+
+    /// Goes to the record before, and backwards from then on.
+    pub fn step_back(&mut self) -> Result<bool> {
+        if self.cursor.key().is_none() && !self.keeps_direction {
+            return self.cursor.last();
+        }
+        let moved = self.cursor.step_back();
+        self.is_backward = self.keeps_direction && moved.is_ok();
+        moved
+    }
+
+    /// Goes to the next record of its direction. Past the end it stands nowhere.
+    pub fn advance(&mut self) -> Result<()> {
+        if self.is_backward { self.cursor.step_back() } else { self.cursor.step() }.map(drop)
+    }
+
+    /// Calls `act` for the key where it stands or, as long as the record turns out to be gone (`None`), for the next one. `None`: there
+    /// is none.
+    pub fn at_record<T>(&mut self, mut act: impl FnMut(&R, &[u8]) -> Result<Option<T>>) -> Result<Option<T>> {
+        while let Some(key) = self.cursor.key() {
+            let key = key.to_vec();
+            if let Some(done) = act(self.cursor.records(), &key)? {
+                return Ok(Some(done));
+            }
+            // From a key that is gone: forward whatever the direction, as in the original, and back from the end.
+            if !self.cursor.step()? && self.is_backward {
+                self.cursor.jump_back(&key)?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads the record where it stands; `steps`: and moves on.
+    pub fn read(&mut self, steps: bool) -> Result<Option<Entry>> {
+        let is_persistent = self.is_persistent;
+        let found = self.at_record(|records, key| {
+            let mut found = None;
+            records.view(key, &mut |record| {
+                let time = time(is_persistent, record.attributes.expiry);
+                found = Some(Entry { key: key.to_vec(), value: record.value.to_vec(), time });
+            })?;
+            Ok(found)
+        })?;
+        if steps && found.is_some() {
+            self.advance()?;
+        }
+        Ok(found)
+    }
+
+    /// Removes the record where it stands, moves on, and returns what was there.
+    pub fn take(&mut self) -> Result<Option<Entry>>
+    where
+        for<'r> &'r R: Records,
+    {
+        let is_persistent = self.is_persistent;
+        let taken = self.at_record(|records, key| {
+            let mut taken = None;
+            let mut see = |value: &[u8], time: Option<u64>| {
+                taken = Some(Entry { key: key.to_vec(), value: value.to_vec(), time });
+            };
+            let was_there = Kyoto::new(records, is_persistent).seize(key, &mut see)?;
+            Ok(taken.filter(|_| was_there))
+        })?;
+        if taken.is_some() {
+            self.advance()?;
+        }
+        Ok(taken)
+    }
+
+    /// Replaces the value and the time of the record where it stands; `steps`: and moves on. False if there is none.
+    pub fn replace(&mut self, value: &[u8], time: u64, steps: bool) -> Result<bool>
+    where
+        for<'r> &'r R: Records,
+    {
+        let is_persistent = self.is_persistent;
+        let replaced = self.at_record(|records, key| {
+            Ok(Kyoto::new(records, is_persistent).replace(key, value, time)?.then_some(()))
+        })?;
+        if steps && replaced.is_some() {
+            self.advance()?;
+        }
+        Ok(replaced.is_some())
+    }
+}
+
+impl Entry {
+    /// The last second of its life as a number: [`NEVER`] if it never dies.
+    pub fn time_number(&self) -> u64 {
+        self.time.unwrap_or(NEVER)
+    }
+}
+
+fn time(is_persistent: bool, expiry: Expiry) -> Option<u64> {
+    if is_persistent { None } else { time_of(expiry) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Db;
+
+    fn keys(name: &str, start: impl FnOnce(&mut KyotoCursor<Db>)) -> String {
+        let db = Db::open(name).unwrap();
+        for key in ["a", "b", "c", "d", "e"] {
+            db.set(key.as_bytes(), b"v").unwrap();
+        }
+        let mut cursor = KyotoCursor::new(db.clone(), db.name());
+        start(&mut cursor);
+        let mut keys = String::new();
+        while let Some(entry) = cursor.read(true).unwrap() {
+            keys.push_str(std::str::from_utf8(&entry.key).unwrap());
+        }
+        keys
+    }
+
+    /// Queues that were popped from the tail gave one record: a cursor forgot that it had come by `jump_back`.
+    #[test]
+    fn ordered_cursor_keeps_its_direction() {
+        assert_eq!(keys("%", |cursor| assert!(cursor.last().unwrap())), "edcba");
+        assert_eq!(keys("%", |cursor| assert!(cursor.jump_back(b"cc").unwrap())), "cba");
+        let step_back = |cursor: &mut KyotoCursor<Db>| {
+            cursor.jump(b"c").unwrap();
+            assert!(cursor.step_back().unwrap());
+        };
+        assert_eq!(keys("%", step_back), "ba");
+        let turn = |cursor: &mut KyotoCursor<Db>| {
+            cursor.jump_back(b"c").unwrap();
+            assert!(cursor.step().unwrap());
+        };
+        assert_eq!(keys("%", turn), "de");
+        assert_eq!(keys("+", |cursor| assert!(cursor.last().unwrap())), "e");
+        assert_eq!(keys("+", |cursor| assert!(cursor.jump_back(b"cc").unwrap())), "cde");
+        assert_eq!(keys("+", step_back), "bcde");
+    }
+
+    #[test]
+    fn cursor_past_the_end_comes_back_on_plus_only() {
+        let past_the_end = |cursor: &mut KyotoCursor<Db>| {
+            cursor.jump(b"e").unwrap();
+            assert!(!cursor.step().unwrap());
+            assert_eq!(cursor.step_back().unwrap(), cursor.records().name().asked() == "+");
+        };
+        assert_eq!(keys("+", past_the_end), "e");
+        assert_eq!(keys("%", past_the_end), "");
+    }
+
+    #[test]
+    fn removed_record_under_a_cursor_is_passed_forward() {
+        let removed = |cursor: &mut KyotoCursor<Db>| {
+            cursor.jump_back(b"c").unwrap();
+            cursor.records().clone().remove(b"c").unwrap();
+            assert_eq!(cursor.read(false).unwrap().unwrap().key, b"d");
+        };
+        assert_eq!(keys("%", removed), "dba");
+        let last = |cursor: &mut KyotoCursor<Db>| {
+            cursor.last().unwrap();
+            cursor.records().clone().remove(b"e").unwrap();
+        };
+        assert_eq!(keys("%", last), "dcba");
+    }
+}
