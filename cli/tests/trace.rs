@@ -70,6 +70,12 @@ fn the_same_seed_gives_the_same_figures_in_the_table_and_another_gives_others() 
         text(&output.stdout)
     };
     assert_eq!(table("1"), table("1"));
+    let listed = |words: &[&str]| {
+        let output = bench_trace(&[&[path.to_str().unwrap(), "--rounds", "1"], words].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    assert_eq!(listed(&["--capacity", "1", "3", "10"]), listed(&["--capacity", "1,3,10"]));
     assert!(["2", "3", "4", "5"].iter().any(|seed| table(seed) != table("1")));
     assert!(table("1").starts_with("t: 1140 requests, 200 keys; miss ratios in %\n"));
 }
@@ -105,6 +111,9 @@ fn what_is_no_trace_is_refused_by_name() {
         let complaint = text(&output.stderr);
         assert!(complaint.contains(path.to_str().unwrap()) && complaint.contains(reason), "{complaint}");
     }
+    let output = bench_trace(&["t", "--plot", "x.png"]);
+    assert_eq!(output.status.code(), Some(2), "a picture of a kind that is not drawn");
+    assert!(text(&output.stderr).contains("an .html page or an .svg picture"), "{}", text(&output.stderr));
     for words in [&[][..], &["t", "--capacity", "0"], &["t", "--capacity", "101"], &["t", "--rounds", "0"]] {
         assert_eq!(bench_trace(words).status.code(), Some(2), "{words:?}");
     }

@@ -16,12 +16,14 @@ use std::io::{self, Read, Write};
 use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use todana_client::{Address, Login, Tls, TlsStream, cannot_connect};
+use todana_client::{Address, Login, Timeouts, Tls, TlsStream, cannot_connect};
 use todana_protocol::memcached::client::{self, Response};
 
 /// A server that is driven.
 #[derive(Debug)]
 pub(crate) struct Target {
+    /// The server's name in tables and charts.
+    pub(crate) name: String,
     pub(crate) address: Address,
     /// How to speak TLS, if the address wants that.
     pub(crate) tls: Option<Tls>,
@@ -29,6 +31,18 @@ pub(crate) struct Target {
     pub(crate) login: Option<Login>,
     /// Its process.
     pub(crate) pid: Option<u32>,
+}
+
+impl Target {
+    /// Returns how many records the server holds; `None` if it does not say.
+    pub(crate) fn records(&self) -> Result<Option<u64>, todana_client::Error> {
+        let mut connection =
+            todana_client::Connection::open_with(&self.address, Timeouts::default(), self.tls.as_ref())?;
+        if let Some(login) = &self.login {
+            connection.log_in(login)?;
+        }
+        Ok(connection.statistic("curr_items")?.and_then(|count| count.parse().ok()))
+    }
 }
 
 /// How a round is driven.
@@ -306,7 +320,7 @@ pub(crate) fn run(
     let elapsed = end - start;
     samples.retain(|(seconds, _)| *seconds < elapsed.as_secs_f64());
     samples.push((elapsed.as_secs_f64(), common.done.load(Ordering::Relaxed)));
-    let mut round = Round::new(elapsed, samples);
+    let mut round = Round::new(Duration::ZERO, elapsed, samples);
     for part in found {
         round.latencies.add(&part.latencies)?;
         round.gets += part.gets;
@@ -317,6 +331,7 @@ pub(crate) fn run(
     }
     round.cpu = cpu_before.zip(cpu_after.transpose()?).map(|(before, after)| after.since(before));
     round.resident = pid.map(process::resident).transpose()?;
+    round.anonymous = pid.map(process::anonymous).transpose()?;
     Ok(round)
 }
 
@@ -567,7 +582,7 @@ mod tests {
     }
 
     fn target(server: &Address) -> Target {
-        Target { address: server.clone(), tls: None, login: None, pid: None }
+        Target { name: server.to_string(), address: server.clone(), tls: None, login: None, pid: None }
     }
 
     fn store(server: &Address, workload: &Workload) {

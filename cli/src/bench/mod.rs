@@ -6,11 +6,13 @@
 //! driver     threads with a readiness loop each, connections with a pipeline each
 //! process    what the server process costs: CPU time, resident memory
 //! report     numbers for people and programs
-//! plot       pictures
+//! chart      curves and bars as SVG
+//! plot       the picture of a run
 //! trace      recorded requests through the engine itself, beside reference caches
 //! replay     the same requests on a live server
 //! ```
 
+mod chart;
 mod driver;
 mod embedded;
 mod plot;
@@ -26,11 +28,12 @@ use crate::Failure;
 use crate::amount::amount;
 use crate::data::Server;
 use crate::place::Place;
-use report::{Report, Round};
+use chart::PlotFile;
+use report::{Measured, Report};
 use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use todana::Records;
 use todana_client::{Address, Destination};
 use todana_protocol::memcached::client;
@@ -45,11 +48,12 @@ Examples:
   todana bench --distribution zipf:0.99 --value-size lognormal:300:1 --verify
       few hot keys, sizes as in life, each value checked
   todana bench --plot run.html --json run.json
-      a page with two charts; all figures for programs
+      a page with charts; all figures for programs
   todana bench --load-only --keys 10000000 --value-size key --pid 1234
       what do ten million records cost in memory?
-  todana bench --vs 127.0.0.1:11212 --pid 1234 --vs-pid 1235
-      two servers in turn, with CPU time per request
+  todana bench --pid 1234 --name Todana --vs 127.0.0.1:11212 --vs-pid 1235
+      --vs-name memcached --plot both.svg
+      two servers in turn: CPU time per request, memory per record, charts
   todana bench ./new.hash --threads 4 --value-size 400
       no server: calls to a database on disk
   todana bench trace oltp.u32.zst
@@ -137,7 +141,13 @@ pub(crate) struct Arguments {
     /// Rounds for each server; figures are medians over them [default: 1, with --vs 5]
     #[arg(long)]
     rounds: Option<usize>,
-    /// Process id of the server: shows its CPU time per request and its memory
+    /// What tables and charts call the server [default: its address]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// What tables and charts call the second server
+    #[arg(long, value_name = "NAME", requires = "vs")]
+    vs_name: Option<String>,
+    /// Process id of the server: shows its CPU time per request and its memory per record
     #[arg(long, value_parser = process::one)]
     pid: Option<u32>,
     /// Process id of the second server
@@ -146,9 +156,9 @@ pub(crate) struct Arguments {
     /// Write the results as JSON; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw the results: an HTML page, or a bare .svg
+    /// Draw the results: an .html page, or an .svg picture
     #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
+    plot: Option<PlotFile>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -251,6 +261,33 @@ impl Arguments {
         })
     }
 
+    /// Says the same in words, for the heading of a picture.
+    fn description(&self) -> Vec<String> {
+        let value = match &self.value_size {
+            ValueSize::Key => "value the same as the key".to_string(),
+            size => format!("values of {size} bytes ({})", format!("{:?}", self.value_kind).to_lowercase()),
+        };
+        let digits = self.key_size.max(self.keys.to_string().len());
+        let records = format!("{} keys of {} bytes, {value}", self.keys, self.key_prefix.len() + digits);
+        if self.load_only {
+            return vec![records];
+        }
+        let protocol = format!("{:?}", self.protocol).to_lowercase();
+        let length = match self.duration {
+            Some(duration) => format!("{} s", duration.as_secs_f64()),
+            None => format!("{} requests", self.requests),
+        };
+        let rounds = self.rounds();
+        let plural = if rounds == 1 { "" } else { "s" };
+        vec![
+            format!("{records}; gets to sets {}, keys {}", self.ratio, self.distribution),
+            format!(
+                "{} connections, pipeline of {}, {protocol} protocol; {rounds} round{plural} of {length}",
+                self.connections, self.pipeline
+            ),
+        ]
+    }
+
     fn rounds(&self) -> usize {
         self.rounds.unwrap_or(if self.vs.is_some() { 5 } else { 1 })
     }
@@ -285,19 +322,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     process::misplaced(arguments.named.as_ref().map(|_| first), arguments.pid).map_err(Failure::usage)?;
     let workload = arguments.workload().map_err(Failure::usage)?;
-    let mut named = vec![(first, arguments.pid)];
-    named.extend(arguments.vs.as_ref().map(|server| (server, arguments.vs_pid)));
-    let addresses: Vec<&Address> = named.iter().map(|(server, _)| &server.address).collect();
+    let mut named = vec![(first, &arguments.name, arguments.pid)];
+    named.extend(arguments.vs.as_ref().map(|server| (server, &arguments.vs_name, arguments.vs_pid)));
+    let addresses: Vec<&Address> = named.iter().map(|(server, ..)| &server.address).collect();
     let tls = arguments.server.tls.load(&addresses)?;
     let mut servers = Vec::new();
-    for (destination, pid) in named {
+    for (destination, name, pid) in named {
         let login = arguments.server.login.at(destination)?;
         let address = destination.address.clone();
         if !arguments.force {
             let connection = &mut arguments.server.connect_to(destination)?;
             expect_empty(connection.statistic("curr_items")?.and_then(|count| count.parse().ok()), &address)?;
         }
-        servers.push(driver::Target { address, tls: tls.clone(), login, pid });
+        let name = name.clone().unwrap_or_else(|| address.to_string());
+        servers.push(driver::Target { name, address, tls: tls.clone(), login, pid });
     }
     measure(arguments, &workload, &servers).map_err(Failure::from)
 }
@@ -331,46 +369,57 @@ fn measure(
         duration: None,
         ..plan
     };
-    let mut rounds: Vec<Vec<Round>> = vec![Vec::new(); servers.len()];
+    let measured =
+        |target: &driver::Target| Measured { name: target.name.clone(), records: None, rounds: Vec::new() };
+    let mut report = Report {
+        work: arguments.work(),
+        description: arguments.description(),
+        record_bytes: workload.record_bytes(),
+        servers: servers.iter().map(measured).collect(),
+    };
+    let first_round = Instant::now();
     if arguments.load_only || !arguments.cold {
-        for (index, target) in servers.iter().enumerate() {
-            let server = &target.address;
-            let round = driver::run(target, workload, &load, true, &format!("storing on {server}"))?;
+        for (target, measured) in servers.iter().zip(&mut report.servers) {
+            let mut round =
+                driver::run(target, workload, &load, true, &format!("storing on {}", target.name))?;
             if arguments.load_only {
-                rounds[index].push(round);
+                round.began = first_round.elapsed().saturating_sub(round.elapsed);
+                measured.rounds.push(round);
             } else if let Some(error) = round.first_error {
-                return Err(
-                    format!("{server}: {} of {} records: {error}", round.errors, workload.keys).into()
-                );
+                return Err(format!(
+                    "{}: {} of {} records: {error}",
+                    target.name, round.errors, workload.keys
+                )
+                .into());
             }
         }
     }
     if !arguments.load_only {
+        let first_round = Instant::now();
         for number in 1..=arguments.rounds() {
-            for (index, target) in servers.iter().enumerate() {
-                let title = format!("round {number} on {}", target.address);
-                rounds[index].push(driver::run(target, workload, &plan, false, &title)?);
+            for (target, measured) in servers.iter().zip(&mut report.servers) {
+                let title = format!("round {number} on {}", target.name);
+                let mut round = driver::run(target, workload, &plan, false, &title)?;
+                round.began = first_round.elapsed().saturating_sub(round.elapsed);
+                measured.rounds.push(round);
             }
         }
     }
-    let report = Report {
-        work: arguments.work(),
-        servers: servers.iter().map(|target| target.address.to_string()).zip(rounds).collect(),
-    };
+    for (target, measured) in
+        servers.iter().zip(&mut report.servers).filter(|(target, _)| target.pid.is_some())
+    {
+        measured.records = target.records()?;
+    }
     if arguments.json.as_deref() == Some(Path::new("-")) {
         write!(std::io::stdout(), "{}", report.json()?)?;
     } else {
         write!(std::io::stdout(), "{}", report.table())?;
     }
-    let save = |path: &Path, text: String| {
-        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
-    };
     if let Some(path) = arguments.json.as_deref().filter(|path| *path != Path::new("-")) {
-        save(path, report.json()?)?;
+        std::fs::write(path, report.json()?).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    if let Some(path) = &arguments.plot {
-        let is_svg = path.extension().is_some_and(|extension| extension == "svg");
-        save(path, if is_svg { plot::svg(&report) } else { plot::page(&report) })?;
+    if let Some(plot) = &arguments.plot {
+        plot.write(&plot::heading(&report), &plot::charts(&report), &[&report.table()])?;
     }
     match report.errors() {
         0 => Ok(()),

@@ -57,12 +57,22 @@ pub(crate) fn cpu_time(pid: u32) -> Result<CpuTime, String> {
     Ok(CpuTime { total, user, system })
 }
 
-/// Resident memory of a process (VmRSS) in bytes.
+/// Returns the resident memory of a process (VmRSS) in bytes.
 pub(crate) fn resident(pid: u32) -> Result<u64, String> {
+    status(pid, "VmRSS")
+}
+
+/// Returns the anonymous part of its resident memory (RssAnon) in bytes.
+pub(crate) fn anonymous(pid: u32) -> Result<u64, String> {
+    status(pid, "RssAnon")
+}
+
+/// Returns the bytes that /proc/PID/status shows under a name.
+fn status(pid: u32, name: &str) -> Result<u64, String> {
     let status = read(pid, "status")?;
-    let kilobytes = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes = kilobytes.and_then(|text| text.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    Ok(kilobytes.ok_or_else(|| format!("/proc/{pid}/status has no VmRSS"))? * 1024)
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let kilobytes = line.and_then(|text| text.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    Ok(kilobytes.ok_or_else(|| format!("/proc/{pid}/status has no {name}"))? * 1024)
 }
 
 fn read(pid: u32, name: &str) -> Result<String, String> {
@@ -112,6 +122,7 @@ mod tests {
         };
         assert!((0..10_000).any(has_cost));
         assert!(resident(pid).unwrap() > 100_000);
+        assert!((50_000..=resident(pid).unwrap()).contains(&anonymous(pid).unwrap()));
         // No process has the number of the kernel's largest.
         let failure = cpu_time(u32::MAX).unwrap_err();
         assert!(failure.starts_with("process 4294967295: /proc/4294967295/stat: "), "{failure}");

@@ -18,6 +18,8 @@ const CPU_MIN: Duration = Duration::from_millis(100);
 /// One round on one server.
 #[derive(Clone, Debug)]
 pub(crate) struct Round {
+    /// When it began, counted from the beginning of the first round.
+    pub(crate) began: Duration,
     pub(crate) elapsed: Duration,
     /// In nanoseconds.
     pub(crate) latencies: Histogram<u64>,
@@ -30,13 +32,16 @@ pub(crate) struct Round {
     pub(crate) cpu: Option<CpuTime>,
     /// Its resident memory at the end, in bytes.
     pub(crate) resident: Option<u64>,
+    /// What of it is anonymous, and so neither program text nor mapped files.
+    pub(crate) anonymous: Option<u64>,
     /// Seconds since the start, requests done by then; the last one is the end.
     pub(crate) samples: Vec<(f64, u64)>,
 }
 
 impl Round {
-    pub(crate) fn new(elapsed: Duration, samples: Vec<(f64, u64)>) -> Round {
+    pub(crate) fn new(began: Duration, elapsed: Duration, samples: Vec<(f64, u64)>) -> Round {
         Round {
+            began,
             elapsed,
             latencies: driver::histogram(),
             gets: 0,
@@ -46,6 +51,7 @@ impl Round {
             first_error: None,
             cpu: None,
             resident: None,
+            anonymous: None,
             samples,
         }
     }
@@ -85,18 +91,39 @@ impl Round {
             "latency_us": latency,
             "server_cpu_us_per_request": self.cpu_us(|cpu| cpu.total),
             "server_resident_bytes": self.resident,
+            "server_anonymous_bytes": self.anonymous,
             "samples": self.samples,
         })
+    }
+}
+
+/// A server and its rounds.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) name: String,
+    /// The records that it held at the end, if its process is measured.
+    pub(crate) records: Option<u64>,
+    pub(crate) rounds: Vec<Round>,
+}
+
+impl Measured {
+    /// Returns the anonymous memory of its process after the last round, divided by its records.
+    pub(crate) fn bytes_per_record(&self) -> Option<f64> {
+        let records = self.records.filter(|records| *records > 0)?;
+        Some(self.rounds.last()?.anonymous? as f64 / records as f64)
     }
 }
 
 /// The rounds of all servers.
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// What they had to do.
+    /// What they had to do, for programs.
     pub(crate) work: Value,
-    /// Each server's name and rounds.
-    pub(crate) servers: Vec<(String, Vec<Round>)>,
+    /// The same for people, a line each.
+    pub(crate) description: Vec<String>,
+    /// Bytes of the key and the value of a record, the mean.
+    pub(crate) record_bytes: f64,
+    pub(crate) servers: Vec<Measured>,
 }
 
 /// One line of the table.
@@ -133,7 +160,8 @@ fn median(values: &[f64]) -> Option<f64> {
 }
 
 /// The figures of a server.
-fn figures(rounds: &[Round]) -> Vec<Figure> {
+fn figures(server: &Measured) -> Vec<Figure> {
+    let rounds = &server.rounds;
     let over =
         |name: &str, unit, of: &dyn Fn(&Round) -> Option<f64>| Figure::new(name, unit, rounds.iter().map(of));
     let mut figures = vec![over("throughput", "req/s", &|round| Some(round.per_second()))];
@@ -148,8 +176,15 @@ fn figures(rounds: &[Round]) -> Vec<Figure> {
         over("server CPU, user", "us/req", &|round| round.cpu_us(|cpu| cpu.user)),
         over("server CPU, system", "us/req", &|round| round.cpu_us(|cpu| cpu.system)),
         over("server VmRSS", "MB", &|round| round.resident.map(|bytes| bytes as f64 / 1e6)),
+        over("server RssAnon", "MB", &|round| round.anonymous.map(|bytes| bytes as f64 / 1e6)),
     ]);
-    figures.into_iter().flatten().collect()
+    let per_record = server.bytes_per_record().map(|value| Figure {
+        name: "memory per record".into(),
+        unit: "bytes",
+        value,
+        spread: 0.0,
+    });
+    figures.into_iter().chain([per_record]).flatten().collect()
 }
 
 /// A number with as many digits as mean something.
@@ -164,12 +199,12 @@ fn digits(value: f64) -> String {
 impl Report {
     /// Wrong replies in all.
     pub(crate) fn errors(&self) -> u64 {
-        self.servers.iter().flat_map(|(_, rounds)| rounds).map(|round| round.errors).sum()
+        self.servers.iter().flat_map(|server| &server.rounds).map(|round| round.errors).sum()
     }
 
     /// The ratios of the first server's figures to the second's, by name.
     fn ratios(&self) -> Vec<(String, f64)> {
-        let [(_, first), (_, second)] = &self.servers[..] else { return Vec::new() };
+        let [first, second] = &self.servers[..] else { return Vec::new() };
         let second = figures(second);
         let ratio = |figure: &Figure| {
             let other = second.iter().find(|other| other.name == figure.name)?;
@@ -184,7 +219,7 @@ impl Report {
         const NAME: usize = 27;
         const VALUE: usize = 14;
         const SPREAD: usize = 8;
-        let figures: Vec<Vec<Figure>> = self.servers.iter().map(|(_, rounds)| figures(rounds)).collect();
+        let figures: Vec<Vec<Figure>> = self.servers.iter().map(figures).collect();
         let ratios = self.ratios();
         // The server that was asked for more has all the names that there are, in their order.
         let empty = Vec::new();
@@ -192,13 +227,13 @@ impl Report {
         let mut out = String::new();
         // A String takes whatever is written.
         let _ = write!(out, "{:NAME$}", "");
-        for (name, _) in &self.servers {
+        for Measured { name, .. } in &self.servers {
             let _ = write!(out, "{name:>width$}", width = VALUE + SPREAD);
         }
         let _ = writeln!(out, "{}", if self.servers.len() == 2 { "   ratio" } else { "" });
         for Figure { name, unit, .. } in names {
             let _ = write!(out, "{:NAME$}", format!("{name}, {unit}"));
-            for (figures, (_, rounds)) in figures.iter().zip(&self.servers) {
+            for (figures, Measured { rounds, .. }) in figures.iter().zip(&self.servers) {
                 let _ = match figures.iter().find(|figure| figure.name == *name) {
                     None => write!(out, "{:>VALUE$}{:SPREAD$}", "-", ""),
                     Some(figure) => {
@@ -216,7 +251,7 @@ impl Report {
             out.truncate(out.trim_end().len());
             out.push('\n');
         }
-        for (name, rounds) in &self.servers {
+        for Measured { name, rounds, .. } in &self.servers {
             let errors: u64 = rounds.iter().map(|round| round.errors).sum();
             let requests: u64 = rounds.iter().map(Round::requests).sum();
             let plural = if rounds.len() == 1 { "" } else { "s" };
@@ -243,14 +278,14 @@ impl Report {
 
     /// The work, all rounds, their medians, and for two servers the ratios.
     pub(crate) fn json(&self) -> Result<String, serde_json::Error> {
-        let server = |(name, rounds): &(String, Vec<Round>)| {
+        let server = |server: &Measured| {
             let figure = |figure: Figure| {
                 let value = json!({ "value": figure.value, "unit": figure.unit, "spread": figure.spread });
                 (figure.name, value)
             };
-            let medians: Map<String, Value> = figures(rounds).into_iter().map(figure).collect();
-            let rounds: Vec<Value> = rounds.iter().map(Round::json).collect();
-            json!({ "server": name, "medians": medians, "rounds": rounds })
+            let medians: Map<String, Value> = figures(server).into_iter().map(figure).collect();
+            let rounds: Vec<Value> = server.rounds.iter().map(Round::json).collect();
+            json!({ "server": server.name, "records": server.records, "medians": medians, "rounds": rounds })
         };
         let mut report = json!({
             "program": concat!("todana ", env!("CARGO_PKG_VERSION")),
@@ -270,8 +305,16 @@ impl Report {
 mod tests {
     use super::*;
 
+    fn report<const N: usize>(servers: [(&str, Vec<Round>); N]) -> Report {
+        let measured =
+            |(name, rounds): (&str, _)| Measured { name: name.into(), records: Some(1000), rounds };
+        let servers = servers.map(measured).into();
+        Report { work: json!({ "keys": 7 }), description: Vec::new(), record_bytes: 16.0, servers }
+    }
+
     fn round(millis: u64, latency_ns: u64) -> Round {
-        let mut round = Round::new(Duration::from_millis(millis), vec![(millis as f64 / 1000.0, 1000)]);
+        let mut round =
+            Round::new(Duration::ZERO, Duration::from_millis(millis), vec![(millis as f64 / 1000.0, 1000)]);
         round.latencies.record_n(latency_ns, 1000).unwrap();
         (round.gets, round.hits, round.sets) = (900, 450, 100);
         round
@@ -291,11 +334,12 @@ mod tests {
             let millis = Duration::from_millis;
             round.cpu = Some(CpuTime { total: millis(500), user: millis(200), system: millis(300) });
             round.resident = Some(12_345_678);
+            round.anonymous = Some(9_000_000);
         }
         first[2].errors = 1;
         first[2].first_error = Some("SERVER_ERROR out of memory".into());
         let second = vec![round(250, 120_000)];
-        let report = Report { work: json!({}), servers: vec![("a:1".into(), first), ("b:2".into(), second)] };
+        let report = report([("a:1", first), ("b:2", second)]);
         let expected = "                                              a:1                   b:2   ratio
 throughput, req/s                    8000 ±31.2%           4000           2.000
 latency p50, us                     60.03 ±16.7%          120.1           0.500
@@ -309,6 +353,8 @@ server CPU, us/req                  500.0 ±0.0%               -
 server CPU, user, us/req            200.0 ±0.0%               -
 server CPU, system, us/req          300.0 ±0.0%               -
 server VmRSS, MB                    12.35 ±0.0%               -
+server RssAnon, MB                   9.00 ±0.0%               -
+memory per record, bytes             9000 ±0.0%               -
 a:1: 3000 requests in 3 rounds, 1 errors
 a:1: the first error was: SERVER_ERROR out of memory
 b:2: 1000 requests in 1 round, 0 errors
@@ -324,7 +370,7 @@ b:2: 1000 requests in 1 round, 0 errors
             let total = Duration::from_millis(millis);
             round.cpu = Some(CpuTime { total, user: total, system: Duration::ZERO });
         }
-        let report = Report { work: json!({}), servers: vec![("a:1".into(), rounds)] };
+        let report = report([("a:1", rounds)]);
         let table = report.table();
         assert!(!table.contains("us/req"), "{table}");
         let told =
@@ -338,9 +384,7 @@ b:2: 1000 requests in 1 round, 0 errors
 
     #[test]
     fn programs_find_every_figure_under_its_name() {
-        let servers =
-            vec![("a:1".into(), vec![round(100, 50_000)]), ("b:2".into(), vec![round(200, 100_000)])];
-        let report = Report { work: json!({ "keys": 7 }), servers };
+        let report = report([("a:1", vec![round(100, 50_000)]), ("b:2", vec![round(200, 100_000)])]);
         let json: Value = serde_json::from_str(&report.json().unwrap()).unwrap();
         assert_eq!(json["work"]["keys"], 7);
         let server = &json["servers"][0];
@@ -358,6 +402,7 @@ b:2: 1000 requests in 1 round, 0 errors
                 "requests_per_second",
                 "samples",
                 "seconds",
+                "server_anonymous_bytes",
                 "server_cpu_us_per_request",
                 "server_resident_bytes",
                 "sets"

@@ -330,6 +330,18 @@ impl Workload {
         }
     }
 
+    /// Returns the mean length of key and value together, over up to a thousand of the keys.
+    pub(crate) fn record_bytes(&self) -> f64 {
+        let count = self.keys.min(1000);
+        let mut out = Vec::new();
+        for number in 0..count {
+            let key = 1 + (u128::from(self.keys - 1) * u128::from(number) / u128::from(count)) as u64;
+            self.shape.put(&mut out, key);
+            self.put_value(&mut out, key);
+        }
+        out.len() as f64 / count as f64
+    }
+
     /// Writes the request; `key` and `value` lend their room. Fails if the shape makes no key.
     pub(crate) fn put_request(
         &self,

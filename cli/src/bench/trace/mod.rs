@@ -19,6 +19,7 @@ mod s3_fifo;
 mod sieve;
 
 use crate::Failure;
+use crate::bench::chart::PlotFile;
 use contest::{Outcome, REFERENCES, Shape};
 use indicatif::ProgressBar;
 use report::{Cell, Report, Trace};
@@ -30,15 +31,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
-  todana bench trace oltp.u32.zst                    miss ratios at 0.1, 1, 3 and 10 % of its keys
-  todana bench trace *.u32.zst --plot traces.html    several traces, a chart for each
-  todana bench trace oltp.u32.zst --capacity 5 --json -
+  todana bench trace oltp.u32.zst
+      miss ratios at 0.1, 1, 3 and 10 % of its keys
+  todana bench trace *.u32.zst --plot traces.html
+      several traces, a chart for each
+  todana bench trace oltp.u32.zst --capacity 1 3 10 --json -
+      other capacities; all figures for programs
 
-A trace is a stream of little-endian u32 object ids in the order of the requests, plain or
-compressed with zstd. Each request is a get, and on a miss a set. The engine is bounded by its number
-of records here, so that it holds as many objects as the references do; a server is bounded by its
-memory: to compare servers, give them the same. References: LRU; SIEVE; S3-FIFO with a small queue of
-10 %, as many ghosts as main has room for, and promotion at the second use.
+A trace is a stream of little-endian u32 object ids in the order of the
+requests, plain or compressed with zstd. Each request is a get, and on a miss a
+set. The engine is bounded by a number of records here, so that it holds as
+many objects as the references. A server is bounded by its memory: to compare
+servers, give them the same. References: LRU; SIEVE; S3-FIFO with a small queue
+of 10 %, as many ghosts as its main queue has entries, and promotion at the
+second use.
 
 Exit codes: 0 done, 2 wrong usage, 3 a trace cannot be read.";
 
@@ -48,8 +54,8 @@ pub(crate) struct Arguments {
     /// The traces
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Capacities in percent of the trace's keys
-    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values = ["0.1", "1", "3", "10"], value_parser = percent)]
+    /// Capacities in percent of the trace's keys, after the files
+    #[arg(long, value_name = "PERCENT", num_args = 1.., value_delimiter = ',', default_values = ["0.1", "1", "3", "10"], value_parser = percent)]
     capacity: Vec<f64>,
     /// Replay only the first so many requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -72,15 +78,15 @@ pub(crate) struct Arguments {
     /// Write the results as JSON; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Draw the results: an HTML page, or a bare .svg
+    /// Draw the results: an .html page, or an .svg picture
     #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
+    plot: Option<PlotFile>,
 }
 
 fn percent(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
-        _ => Err("not a number above 0 and up to 100".into()),
+        _ => Err("not a number above 0 and up to 100; files go before --capacity".into()),
     }
 }
 
@@ -108,15 +114,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     } else {
         write!(std::io::stdout(), "{}", report.table())?;
     }
-    let save = |path: &Path, text: String| {
-        std::fs::write(path, text).map_err(|error| Failure::trouble(format!("{}: {error}", path.display())))
-    };
     if let Some(path) = arguments.json.as_deref().filter(|path| *path != Path::new("-")) {
-        save(path, json()?)?;
+        std::fs::write(path, json()?)
+            .map_err(|error| Failure::trouble(format!("{}: {error}", path.display())))?;
     }
-    if let Some(path) = &arguments.plot {
-        let is_svg = path.extension().is_some_and(|extension| extension == "svg");
-        save(path, if is_svg { report.svg() } else { report.page() })?;
+    if let Some(plot) = &arguments.plot {
+        plot.write(&report.heading(), &report.charts(), &[&report.table()]).map_err(Failure::trouble)?;
     }
     Ok(())
 }

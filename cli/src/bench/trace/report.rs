@@ -1,7 +1,7 @@
 //! The results of a contest, for people and for programs.
 
 use super::contest::{Outcome, REFERENCES};
-use crate::bench::plot;
+use crate::bench::chart::{self, Axis, Curve, Heading};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
@@ -168,11 +168,11 @@ impl Report {
     }
 
     /// A chart for each trace: miss ratio by capacity.
-    fn charts(&self) -> Vec<String> {
+    pub(crate) fn charts(&self) -> Vec<String> {
         let chart = |trace: &Trace| {
-            let curve = |name: &str, of: &dyn Fn(&Cell) -> f64| plot::Curve {
-                name: name.to_string(),
-                points: trace.cells.iter().map(|cell| (cell.percent, 100.0 * of(cell))).collect(),
+            let curve = |name: &str, of: &dyn Fn(&Cell) -> f64| {
+                let points = trace.cells.iter().map(|cell| (cell.percent, 100.0 * of(cell)));
+                Curve::whole(name, points.collect())
             };
             let mut curves = vec![curve(ENGINE, &Cell::miss_ratio)];
             for (index, name) in REFERENCES.iter().enumerate() {
@@ -180,26 +180,22 @@ impl Report {
             }
             let percents = || trace.cells.iter().map(|cell| cell.percent);
             let (low, high) = (percents().fold(100.0, f64::min), percents().fold(0.0, f64::max));
-            let most = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).fold(0.1, f64::max);
-            let x = plot::Axis {
+            let most = curves.iter().flat_map(Curve::points).map(|point| point.1).fold(0.1, f64::max);
+            let x = Axis {
                 title: "capacity, % of the keys",
                 logarithmic: true,
-                ticks: plot::round_ticks(low, high),
+                ticks: chart::numbered(chart::round_ticks(low, high)),
             };
-            let y = plot::Axis { title: "miss ratio, %", logarithmic: false, ticks: plot::even_ticks(most) };
-            plot::chart(&trace.name, &curves, &x, &y)
+            let y = Axis { title: "miss ratio, %", logarithmic: false, ticks: chart::even_ticks(most) };
+            chart::curves(&trace.name, &curves, &x, &y)
         };
         self.traces.iter().map(chart).collect()
     }
 
-    /// The charts as an SVG file.
-    pub(crate) fn svg(&self) -> String {
-        plot::stack(&self.charts())
-    }
-
-    /// A page with the charts and the table.
-    pub(crate) fn page(&self) -> String {
-        plot::page_of("todana bench trace", &self.svg(), &[&self.table(), &self.work.to_string()])
+    /// Returns the heading of the charts.
+    pub(crate) fn heading(&self) -> Heading {
+        let line = "misses of caches that hold the same number of objects; lower is better";
+        Heading { title: "todana bench trace".into(), lines: vec![line.into()] }
     }
 }
 
@@ -252,11 +248,12 @@ mod tests {
 
     #[test]
     fn a_chart_has_a_curve_for_each_contestant() {
-        let svg = report().svg();
-        assert_eq!(svg.matches("<polyline").count(), 4);
-        // From 0.1 to 10 %, 90 % to 44 % of an axis that ends at 100 %.
-        assert!(svg.contains("points=\"80.0,67.0 410.0,202.0 740.0,191.2\""), "{svg}");
-        assert!(report().page().contains("<h1>todana bench trace</h1>"));
-        assert!(!report().page().contains("a<b"));
+        let charts = report().charts();
+        assert_eq!(charts.len(), 1);
+        assert_eq!(charts[0].matches("<polyline").count(), 4);
+        // From 0.1 to 10 %, 90 % to 44 % of an axis that ends at 100 %; each point is marked.
+        assert!(charts[0].contains("points=\"80.0,88.6 400.0,211.6 720.0,201.8\""), "{charts:?}");
+        assert_eq!(charts[0].matches("<circle").count(), 12);
+        assert!(charts[0].contains("a&lt;b") && !charts[0].contains("a<b"));
     }
 }

@@ -1,0 +1,380 @@
+//! Charts as SVG: curves between two axes, and bars. Each is a piece of an SVG file of its own or of an HTML page.
+//!
+//! Texts take their colour from the reader's light or dark theme, so that they stand out from the ground.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 360.0;
+const LEFT: f64 = 80.0;
+const BOTTOM: f64 = 50.0;
+/// Room above the frame for the title and the legend.
+const TOP: f64 = 64.0;
+const RIGHT: f64 = 40.0;
+/// Heights of the heading above all charts: the title's and that of each further line.
+const HEADING: f64 = 30.0;
+const HEADING_LINE: f64 = 18.0;
+/// Stands out from light and dark grounds, and can be told apart by the colour-blind.
+const COLOURS: [&str; 4] = ["#2288cc", "#d55e00", "#009e73", "#cc79a7"];
+/// The ground and the texts, at least 12:1 in contrast.
+const STYLE: &str = ".ground{fill:#fff}text{fill:#222}.line{stroke:#888}\
+    @media(prefers-color-scheme:dark){.ground{fill:#121212}text{fill:#e4e4e4}}";
+/// A curve of at most this many points shows where they are.
+const MARKED_POINTS_MAX: usize = 20;
+/// About the width of a letter of the legend, for the distance between its entries.
+const LETTER: f64 = 7.2;
+
+/// A picture's file: an HTML page or an SVG file, by its extension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlotFile {
+    path: PathBuf,
+    is_page: bool,
+}
+
+impl FromStr for PlotFile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PlotFile, String> {
+        let path = PathBuf::from(text);
+        let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+        match extension.as_deref() {
+            Some("html" | "htm") => Ok(PlotFile { path, is_page: true }),
+            Some("svg") => Ok(PlotFile { path, is_page: false }),
+            _ => Err("a plot is an .html page or an .svg picture; name the file so".into()),
+        }
+    }
+}
+
+impl PlotFile {
+    /// Writes the charts under `heading`; a page also shows `texts` below them. Fails with the file's name and the reason.
+    pub(crate) fn write(&self, heading: &Heading, charts: &[String], texts: &[&str]) -> Result<(), String> {
+        let svg = stack(heading, charts);
+        let text = if self.is_page { page(&heading.title, &svg, texts) } else { svg };
+        std::fs::write(&self.path, text).map_err(|error| format!("{}: {error}", self.path().display()))
+    }
+
+    /// Returns where the picture goes.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// What all charts of a picture are about.
+#[derive(Clone, Debug)]
+pub(crate) struct Heading {
+    pub(crate) title: String,
+    /// What was measured, a line each.
+    pub(crate) lines: Vec<String>,
+}
+
+impl Heading {
+    fn height(&self) -> f64 {
+        HEADING + HEADING_LINE * self.lines.len() as f64
+    }
+}
+
+/// A curve and its name. Between two of its pieces there is a gap.
+pub(crate) struct Curve {
+    pub(crate) name: String,
+    pub(crate) pieces: Vec<Vec<(f64, f64)>>,
+}
+
+impl Curve {
+    /// Returns a curve of one piece.
+    pub(crate) fn whole(name: &str, points: Vec<(f64, f64)>) -> Curve {
+        Curve { name: name.into(), pieces: vec![points] }
+    }
+
+    pub(crate) fn points(&self) -> impl Iterator<Item = &(f64, f64)> {
+        self.pieces.iter().flatten()
+    }
+}
+
+/// An axis, from its first tick to its last.
+pub(crate) struct Axis {
+    pub(crate) title: &'static str,
+    pub(crate) logarithmic: bool,
+    /// Value and label of each tick.
+    pub(crate) ticks: Vec<(f64, String)>,
+}
+
+impl Axis {
+    /// Returns where `value` lies between the pixels `from` and `to`.
+    fn place(&self, value: f64, from: f64, to: f64) -> f64 {
+        let scale = |value: f64| if self.logarithmic { value.log10() } else { value };
+        let (low, high) = (scale(self.ticks[0].0), scale(self.ticks[self.ticks.len() - 1].0));
+        from + (scale(value) - low) / (high - low).max(f64::MIN_POSITIVE) * (to - from)
+    }
+}
+
+/// A bar of two parts on one scale, such as the bytes of a record and what the server adds to them.
+pub(crate) struct Bar {
+    pub(crate) name: String,
+    pub(crate) parts: [f64; 2],
+    /// Shown at the bar's end.
+    pub(crate) label: String,
+}
+
+/// Puts charts one below the other into an SVG file.
+fn stack(heading: &Heading, charts: &[String]) -> String {
+    let top = heading.height();
+    let height = top + charts.len() as f64 * HEIGHT;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\">\n\
+         <style>{STYLE}</style>\n<rect class=\"ground\" width=\"{WIDTH}\" height=\"{height}\"/>\n"
+    );
+    put(&mut svg, text(LEFT, 22.0, 18, "start", &heading.title));
+    for (index, line) in heading.lines.iter().enumerate() {
+        put(&mut svg, text(LEFT, HEADING + 12.0 + HEADING_LINE * index as f64, 13, "start", line));
+    }
+    for (index, chart) in charts.iter().enumerate() {
+        let at = top + index as f64 * HEIGHT;
+        put(&mut svg, format!("<g transform=\"translate(0 {at})\">\n{chart}</g>"));
+    }
+    svg + "</svg>\n"
+}
+
+/// Returns a page with a picture and texts.
+fn page(title: &str, svg: &str, texts: &[&str]) -> String {
+    let title = escape(title);
+    let texts: String = texts.iter().map(|text| format!("<pre>{}</pre>\n", escape(text))).collect();
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><title>{title}</title>\n\
+         <style>:root{{color-scheme:light dark}}body{{max-width:60rem;margin:2rem auto;padding:0 1rem;\
+         font-family:sans-serif}}svg{{width:100%}}pre{{overflow-x:auto}}</style></head>\n\
+         <body>\n{svg}{texts}</body></html>\n"
+    )
+}
+
+/// Returns the numbers 1, 2 and 5 times a power of ten from below `low` to above `high`; of many powers only themselves.
+pub(crate) fn round_ticks(low: f64, high: f64) -> Vec<f64> {
+    let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
+    let factors: &[f64] = if powers.clone().count() > 4 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    let ticks: Vec<f64> =
+        powers.flat_map(|power| factors.iter().map(move |factor| factor * 10f64.powi(power))).collect();
+    let first = ticks.iter().rposition(|tick| *tick <= low).unwrap_or(0);
+    let last = ticks.iter().position(|tick| *tick >= high && *tick > ticks[first]).unwrap_or(ticks.len() - 1);
+    ticks[first..=last].to_vec()
+}
+
+/// Labels ticks with their plain number.
+pub(crate) fn numbered(ticks: Vec<f64>) -> Vec<(f64, String)> {
+    ticks.into_iter().map(|tick| (tick, format!("{}", (tick * 1000.0).round() / 1000.0))).collect()
+}
+
+/// Returns about five round numbers from 0 to at least `most`, with their labels.
+pub(crate) fn even_ticks(most: f64) -> Vec<(f64, String)> {
+    let raw = most / 5.0;
+    let power = 10f64.powf(raw.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|factor| factor * power)
+        .find(|step| *step >= raw)
+        .unwrap_or(raw);
+    let decimals = (-step.log10().floor()).max(0.0) as usize;
+    let count = (most / step).ceil() as i32;
+    (0..=count).map(|n| (f64::from(n) * step, format!("{:.decimals$}", f64::from(n) * step))).collect()
+}
+
+/// Escapes text for HTML and SVG.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+fn put(svg: &mut String, line: String) {
+    svg.push_str(&line);
+    svg.push('\n');
+}
+
+fn text(x: f64, y: f64, size: u32, anchor: &str, text: &str) -> String {
+    format!(
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" text-anchor=\"{anchor}\">{}</text>",
+        escape(text)
+    )
+}
+
+fn swatch(x: f64, y: f64, colour: &str, opacity: f64) -> String {
+    format!(
+        "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"12\" height=\"12\" fill=\"{colour}\" fill-opacity=\"{opacity}\"/>"
+    )
+}
+
+/// The entries of a legend in one line below the title: colour, opacity and name of each.
+fn legend(svg: &mut String, entries: &[(&str, f64, &str)]) {
+    let mut x = LEFT;
+    for (colour, opacity, name) in entries {
+        put(svg, swatch(x, 36.0, colour, *opacity));
+        put(svg, text(x + 18.0, 47.0, 13, "start", name));
+        x += 40.0 + LETTER * name.chars().count() as f64;
+    }
+}
+
+/// Returns a chart of curves.
+pub(crate) fn curves(title: &str, curves: &[Curve], x: &Axis, y: &Axis) -> String {
+    let px = |value| x.place(value, LEFT, WIDTH - RIGHT);
+    let py = |value| y.place(value, HEIGHT - BOTTOM, TOP);
+    let mut svg = String::new();
+    put(&mut svg, text(LEFT, 22.0, 16, "start", title));
+    let entries: Vec<(&str, f64, &str)> = curves
+        .iter()
+        .enumerate()
+        .map(|(index, curve)| (COLOURS[index % COLOURS.len()], 1.0, curve.name.as_str()))
+        .collect();
+    legend(&mut svg, &entries);
+    frame(&mut svg, x, y);
+    for (curve, (colour, ..)) in curves.iter().zip(&entries) {
+        for piece in &curve.pieces {
+            let points: Vec<String> =
+                piece.iter().map(|(a, b)| format!("{:.1},{:.1}", px(*a), py(*b))).collect();
+            put(
+                &mut svg,
+                format!(
+                    "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+                    points.join(" ")
+                ),
+            );
+        }
+        if curve.points().count() <= MARKED_POINTS_MAX {
+            for (a, b) in curve.points() {
+                let (a, b) = (px(*a), py(*b));
+                put(&mut svg, format!("<circle cx=\"{a:.1}\" cy=\"{b:.1}\" r=\"3.5\" fill=\"{colour}\"/>"));
+            }
+        }
+    }
+    svg
+}
+
+/// The lines at the ticks, their labels and the titles of both axes.
+fn frame(svg: &mut String, x: &Axis, y: &Axis) {
+    let bottom = HEIGHT - BOTTOM;
+    for (value, label) in &x.ticks {
+        let at = x.place(*value, LEFT, WIDTH - RIGHT);
+        put(svg, line(at, at, TOP, bottom));
+        put(svg, text(at, bottom + 16.0, 12, "middle", label));
+    }
+    for (value, label) in &y.ticks {
+        let at = y.place(*value, bottom, TOP);
+        put(svg, line(LEFT, WIDTH - RIGHT, at, at));
+        put(svg, text(LEFT - 6.0, at + 4.0, 12, "end", label));
+    }
+    put(svg, text((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 8.0, 13, "middle", x.title));
+    // A String takes whatever is written.
+    let _ = writeln!(
+        svg,
+        "<text transform=\"translate(18 {:.1}) rotate(-90)\" font-size=\"13\" text-anchor=\"middle\">{}</text>",
+        (TOP + bottom) / 2.0,
+        escape(y.title)
+    );
+}
+
+fn line(x1: f64, x2: f64, y1: f64, y2: f64) -> String {
+    format!(
+        "<line class=\"line\" x1=\"{x1:.1}\" x2=\"{x2:.1}\" y1=\"{y1:.1}\" y2=\"{y2:.1}\" stroke-opacity=\".3\"/>"
+    )
+}
+
+/// Returns a chart of horizontal bars on one scale from 0, each of two parts that `parts` names.
+pub(crate) fn bars(title: &str, bars: &[Bar], parts: [&str; 2], x: &Axis) -> String {
+    const NAME: f64 = 20.0;
+    const HEIGHT_MAX: f64 = 44.0;
+    let mut svg = String::new();
+    put(&mut svg, text(LEFT, 22.0, 16, "start", title));
+    legend(&mut svg, &[(COLOURS[0], 1.0, parts[0]), (COLOURS[0], 0.4, parts[1])]);
+    let bottom = HEIGHT - BOTTOM;
+    for (value, label) in &x.ticks {
+        let at = x.place(*value, LEFT, WIDTH - RIGHT);
+        put(&mut svg, line(at, at, TOP, bottom));
+        put(&mut svg, text(at, bottom + 16.0, 12, "middle", label));
+    }
+    put(&mut svg, text((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 8.0, 13, "middle", x.title));
+    let row = (bottom - TOP) / bars.len().max(1) as f64;
+    let thickness = (row - NAME - 12.0).min(HEIGHT_MAX);
+    for (index, bar) in bars.iter().enumerate() {
+        let y = TOP + row * index as f64;
+        put(&mut svg, text(LEFT + 6.0, y + 16.0, 13, "start", &format!("{}: {}", bar.name, bar.label)));
+        let mut from = 0.0;
+        for (part, opacity) in bar.parts.iter().zip([1.0, 0.4]) {
+            let (left, right) =
+                (x.place(from, LEFT, WIDTH - RIGHT), x.place(from + part.max(0.0), LEFT, WIDTH - RIGHT));
+            put(
+                &mut svg,
+                format!(
+                    "<rect x=\"{left:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{thickness:.1}\" \
+                     fill=\"{}\" fill-opacity=\"{opacity}\"/>",
+                    y + NAME + 4.0,
+                    right - left,
+                    COLOURS[0]
+                ),
+            );
+            from += part.max(0.0);
+        }
+    }
+    svg
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Returns true if each element is closed where it should be.
+    pub(crate) fn is_well_formed(text: &str) -> bool {
+        let mut open = Vec::new();
+        for piece in text.split('<').skip(1) {
+            let Some((tag, _)) = piece.split_once('>') else { return false };
+            let name = tag.split([' ', '\n']).next().unwrap_or_default();
+            if let Some(name) = name.strip_prefix('/') {
+                if open.pop() != Some(name) {
+                    return false;
+                }
+            } else if !tag.ends_with('/') && !tag.starts_with('!') {
+                if tag.matches('"').count() % 2 == 1 {
+                    return false;
+                }
+                open.push(name);
+            }
+        }
+        open.is_empty()
+    }
+
+    #[test]
+    fn a_plot_is_refused_unless_its_name_says_page_or_picture() {
+        let is_page = |text: &str| text.parse::<PlotFile>().map(|file| file.is_page);
+        assert_eq!(is_page("run.html"), Ok(true));
+        assert_eq!(is_page("a/b.SVG"), Ok(false));
+        for name in ["run.png", "run", ".svg", "run.svg.gz", ""] {
+            let refusal = is_page(name).unwrap_err();
+            assert_eq!(refusal, "a plot is an .html page or an .svg picture; name the file so", "{name}");
+        }
+    }
+
+    #[test]
+    fn a_gap_divides_the_pieces_of_a_curve() {
+        let curve = Curve { name: "c".into(), pieces: vec![vec![(0.0, 1.0), (1.0, 1.0)], vec![(3.0, 0.0)]] };
+        let axis = |most| Axis { title: "t", logarithmic: false, ticks: even_ticks(most) };
+        let chart = curves("title", &[curve], &axis(4.0), &axis(1.0));
+        let pieces: Vec<&str> = chart
+            .split("points=\"")
+            .skip(1)
+            .map(|piece| piece.split_once('"').expect("a quote ends the points").0)
+            .collect();
+        assert_eq!(pieces, ["80.0,64.0 240.0,64.0", "560.0,310.0"]);
+        assert_eq!(chart.matches("<circle").count(), 3, "so few points are marked");
+        assert!(is_well_formed(&chart), "{chart}");
+    }
+
+    #[test]
+    fn ticks_are_round_and_reach_beyond_the_most() {
+        let labels = |most| even_ticks(most).into_iter().map(|(_, label)| label).collect::<Vec<_>>();
+        assert_eq!(labels(4.0), ["0", "1", "2", "3", "4"]);
+        assert_eq!(labels(0.9), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
+        assert_eq!(labels(123.0), ["0", "50", "100", "150"]);
+        let labels = |low, high| {
+            numbered(round_ticks(low, high)).into_iter().map(|(_, label)| label).collect::<Vec<_>>()
+        };
+        assert_eq!(labels(30.0, 180.0), ["20", "50", "100", "200"]);
+        assert_eq!(labels(0.5, 2e5), ["0.1", "1", "10", "100", "1000", "10000", "100000", "1000000"]);
+        assert_eq!(labels(1.0, 1.0), ["1", "2"]);
+    }
+}
