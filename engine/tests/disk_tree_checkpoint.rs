@@ -46,7 +46,7 @@ fn a_tree_is_not_opened_with_the_log_of_another_database() {
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn open(directory: &Path, front_bytes: u64, spills: bool) -> DiskTree {
-    let options = DiskTreeOptions { front_bytes, spills, map_bytes: 1 << 20 };
+    let options = DiskTreeOptions { front_bytes, spills, map_bytes: 1 << 20, ..Default::default() };
     DiskTree::open(directory, options).unwrap()
 }
 

@@ -27,6 +27,9 @@ pub(crate) trait Sway: Clone + Send + Sync + 'static {
     fn syncs_directory(&self) -> io::Result<bool> {
         Ok(true)
     }
+
+    /// A directory has been synced.
+    fn has_synced_directory(&self, _: &Path) {}
 }
 
 /// The file system.
@@ -103,7 +106,11 @@ impl<S: Sway> Disk for Swayed<S> {
     }
 
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-        if self.0.syncs_directory()? { SystemDisk.sync_directory(directory) } else { Ok(()) }
+        if self.0.syncs_directory()? {
+            SystemDisk.sync_directory(directory)?;
+            self.0.has_synced_directory(directory);
+        }
+        Ok(())
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {

@@ -96,8 +96,8 @@ fn on_disk(name: &Name) -> Option<&Path> {
 }
 
 impl Name {
-    /// The engine of a database on disk; `None` for one in memory. The directory of a tree must be locked by its data directory; it
-    /// lies on the machine's own disk, whatever `disk` is. Fails as [`DiskHash::open`] and [`DiskTree::open`] do.
+    /// The engine of a database on disk; `None` for one in memory. The directory of a tree must be locked by its data directory; its files
+    /// lie on the machine's own disk, whatever `disk` is. Fails as [`DiskHash::open`] and [`DiskTree::open`] do.
     pub fn open_on_disk(&self, disk: &Arc<dyn Disk>) -> Result<Option<Box<dyn Engine>>> {
         let path = self.path.as_deref().unwrap_or(Path::new(""));
         Ok(match self.kind {
@@ -110,7 +110,8 @@ impl Name {
             }
             Kind::DiskTree => {
                 // The update log beside it vouches for what is written, and shall not be overtaken.
-                let options = DiskTreeOptions { spills: false, ..DiskTreeOptions::default() };
+                let disk = Arc::clone(disk);
+                let options = DiskTreeOptions { spills: false, disk, ..DiskTreeOptions::default() };
                 Some(Box::new(DiskTree::open(&path.join(crate::db::TREE), options)?))
             }
         })

@@ -28,6 +28,7 @@ mod sheaf;
 mod store;
 mod walk;
 
+use crate::disk::{Disk, SystemDisk};
 use crate::value_buffer::ValueBuffer;
 use front::{Entry, Front};
 use parking_lot::{Mutex, RwLock};
@@ -44,7 +45,7 @@ use todana_core::{
 use walk::{End, See};
 
 /// How a [`DiskTree`] is opened.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct DiskTreeOptions {
     /// A checkpoint is due when the front holds so many bytes of memory. While one is made there may be as many again.
     /// The more there are, the less a write costs, as more of them go to the same page.
@@ -56,11 +57,18 @@ pub struct DiskTreeOptions {
     /// Address space to begin with, in bytes. It costs nothing until it is used; where the system gives less, less is taken.
     /// More is asked for when the file needs it.
     pub map_bytes: usize,
+    /// The file system on which the names of the tree's directory and files are synced. The files themselves are LMDB's, on the machine's own.
+    pub disk: Arc<dyn Disk>,
 }
 
 impl Default for DiskTreeOptions {
     fn default() -> Self {
-        DiskTreeOptions { front_bytes: 32 << 20, spills: true, map_bytes: 1 << 40 }
+        DiskTreeOptions {
+            front_bytes: 32 << 20,
+            spills: true,
+            map_bytes: 1 << 40,
+            disk: Arc::new(SystemDisk),
+        }
     }
 }
 
@@ -197,7 +205,7 @@ impl DiskTree {
     /// as far as that can be told without reading all of it, with `Invalid` if it is of a later version. An open tree does not survive a
     /// fork: a process that goes to the background does so first.
     pub fn open(directory: &Path, options: DiskTreeOptions) -> Result<DiskTree> {
-        let (store, state) = Store::open(directory, options.map_bytes)?;
+        let (store, state) = Store::open(directory, options.map_bytes, options.disk)?;
         let layers = Layers { active: RwLock::default(), frozen: None, wiped: false };
         Ok(DiskTree {
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),

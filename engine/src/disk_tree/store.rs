@@ -9,8 +9,8 @@ use heed::MdbError;
 use parking_lot::{Mutex, MutexGuard};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use todana_core::{Error, ErrorKind, Result};
 
 /// What is known of all records.
@@ -71,6 +71,8 @@ impl State {
 /// LMDB, and the snapshots that are kept for readers.
 pub(super) struct Store {
     path: PathBuf,
+    /// The file system on which names are synced.
+    names: Arc<dyn Disk>,
     // Before `lmdb`, whose transactions they are.
     snapshots: Box<[Kept]>,
     lmdb: Lmdb,
@@ -101,7 +103,7 @@ fn is_too_much(error: io::ErrorKind) -> bool {
 
 impl Store {
     /// Opens the environment in a directory, made if need be, once it has been seen that reading it cannot end the process.
-    pub(super) fn open(path: &Path, map_bytes: usize) -> Result<(Store, State)> {
+    pub(super) fn open(path: &Path, map_bytes: usize, names: Arc<dyn Disk>) -> Result<(Store, State)> {
         let unavailable = |what: &str, error: io::Error| {
             Error::new(ErrorKind::Unavailable, format!("\"{}\": {what}: {error}", path.display()))
         };
@@ -134,12 +136,22 @@ impl Store {
         let (records, state) = lmdb.tables(["records", "state"]).map_err(|error| trouble(path, &error))?;
         let snapshots = (0..SNAPSHOTS).map(|_| Kept(Mutex::new(None))).collect();
         let (path, database_id, copying) = (path.into(), OnceLock::new(), Mutex::new(()));
-        let store = Store { path, snapshots, lmdb, records, state, database_id, copying };
+        let store = Store { path, names, snapshots, lmdb, records, state, database_id, copying };
         let found = store.read_state()?;
         if let Some(database_id) = store.read_database_id()? {
             store.tie(database_id)?;
         }
+        store.sync_names().map_err(|error| unavailable("cannot be synced", error))?;
         Ok((store, found))
+    }
+
+    /// Returns once the names of the files are on disk, and the name of their directory. A checkpoint makes the log before its mark
+    /// removable, so the tree must not be lost with a name afterwards: the sync of a file need not sync its name.
+    fn sync_names(&self) -> io::Result<()> {
+        self.names.make_directory(&self.path)?;
+        self.names.sync_directory(&self.path)?;
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        self.names.sync_directory(parent.unwrap_or(Path::new(".")))
     }
 
     fn read_state(&self) -> Result<State> {
@@ -320,7 +332,7 @@ impl Store {
         file.sync_all().map_err(unavailable)?;
         disk.rename(&partial, &whole).map_err(unavailable)?;
         disk.sync_directory(directory).map_err(unavailable)?;
-        let (copy, state) = Store::open(directory, MAP_BYTES_MIN)?;
+        let (copy, state) = Store::open(directory, MAP_BYTES_MIN, Arc::clone(&self.names))?;
         drop(copy);
         Ok(state.mark)
     }
@@ -432,7 +444,7 @@ pub(super) fn check(path: &Path) -> Result<Totals> {
         }
         drop(lock);
     }
-    let (store, state) = Store::open(path, MAP_BYTES_MIN)?;
+    let (store, state) = Store::open(path, MAP_BYTES_MIN, Arc::new(SystemDisk))?;
     let mut found = Totals::default();
     let mut count = |key_len: usize, stored: &[u8]| {
         let (attributes, _) = record::decode_header(stored)

@@ -238,7 +238,7 @@ impl DbOptions {
             }
             Kind::DiskTree => {
                 // The update log beside it vouches for what is written, and shall not be overtaken.
-                let options = DiskTreeOptions { spills: false, ..DiskTreeOptions::default() };
+                let options = DiskTreeOptions { spills: false, disk, ..DiskTreeOptions::default() };
                 Box::new(DiskTree::open(&path.join(TREE), options)?)
             }
         })
