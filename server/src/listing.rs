@@ -87,8 +87,10 @@ impl Walk {
                 if classes.contains(class()) && room.records > 0 {
                     let before = output.len();
                     encode(form, &Reply::Listed { key, inspection }, output);
-                    room.records -= 1;
-                    room.bytes = room.bytes.saturating_sub(output.len() - before);
+                    let written = output.len() - before;
+                    // Keys that text cannot carry are left out.
+                    room.records -= u64::from(written > 0);
+                    room.bytes = room.bytes.saturating_sub(written);
                 }
                 return !self.is_full();
             }

@@ -131,6 +131,13 @@ impl Client {
         line
     }
 
+    /// Reads one line of any bytes, with its end.
+    pub(crate) fn line_bytes(&mut self) -> Vec<u8> {
+        let mut line = Vec::new();
+        self.reader.read_until(b'\n', &mut line).unwrap();
+        line
+    }
+
     /// Reads until the server closes.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();

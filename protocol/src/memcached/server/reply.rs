@@ -183,10 +183,16 @@ pub fn put_uri_encoded(key: &[u8], out: &mut impl Sink) {
     }
 }
 
-/// A line of `lru_crawler mgdump`: a command that reads the record, its key in base64 where text cannot carry it.
+/// Writes a line of `lru_crawler mgdump`: a command that reads the record, its key in base64 where text cannot carry it.
+/// Writes nothing for a key that no `mg` can name: an empty one, or one whose word is longer than [`KEY_LEN_MAX`].
 fn meta_get(key: &[u8], out: &mut impl Sink) {
+    let is_plain = key.iter().all(u8::is_ascii_graphic);
+    let word_len = if is_plain { key.len() } else { key.len().div_ceil(3) * 4 };
+    if word_len == 0 || word_len > KEY_LEN_MAX {
+        return;
+    }
     out.put(b"mg ");
-    if key.iter().all(u8::is_ascii_graphic) {
+    if is_plain {
         out.put(key);
         out.put(b"\r\n");
     } else {
@@ -195,8 +201,18 @@ fn meta_get(key: &[u8], out: &mut impl Sink) {
     }
 }
 
-/// A line of `stats cachedump`.
+/// Returns true if a text command can name this key; other dialects store keys of any bytes and any length.
+fn is_text_key(key: &[u8]) -> bool {
+    let is_word = !key.iter().any(|byte| matches!(byte, b' ' | b'\r' | b'\n' | 0));
+    is_word && !key.is_empty() && key.len() <= KEY_LEN_MAX
+}
+
+/// Writes a line of `stats cachedump`, or nothing for a key that no text command can name: it would be taken for another
+/// key, or for a line of its own.
 fn item(key: &[u8], inspection: &Inspection, out: &mut impl Sink) {
+    if !is_text_key(key) {
+        return;
+    }
     out.put(b"ITEM ");
     out.put(key);
     flag(b" [", inspection.value_len, out);
@@ -211,7 +227,8 @@ fn item(key: &[u8], inspection: &Inspection, out: &mut impl Sink) {
 pub(in crate::memcached) fn prefixes(all: &[Prefix<'_>], out: &mut impl Sink) {
     for prefix in all {
         out.put(b"PREFIX ");
-        out.put(prefix.name);
+        // Keys of binary packets may hold line ends.
+        if is_text_key(prefix.name) { out.put(prefix.name) } else { put_uri_encoded(prefix.name, out) }
         flag(b" get ", prefix.gets, out);
         flag(b" hit ", prefix.hits, out);
         flag(b" set ", prefix.sets, out);
@@ -401,10 +418,14 @@ fn key(form: &MetaForm<'_>, out: &mut impl Sink) {
     base64(form.key, out);
 }
 
+/// Writes a key of any length in base64.
 fn base64(key: &[u8], out: &mut impl Sink) {
-    let mut text = [0; KEY_LEN_MAX.div_ceil(3) * 4];
-    let len = KEY_BASE64.encode_slice(key, &mut text).expect("text has room for the longest key");
-    out.put(&text[..len]);
+    const PIECE: usize = 96;
+    let mut text = [0; PIECE / 3 * 4];
+    for piece in key.chunks(PIECE) {
+        let len = KEY_BASE64.encode_slice(piece, &mut text).expect("text is four thirds of a piece");
+        out.put(&text[..len]);
+    }
 }
 
 #[inline]
