@@ -155,7 +155,7 @@ impl Walk<'_, '_> {
                         Error::Invalid(_) => "no request can carry it".to_string(),
                         error => error.to_string(),
                     };
-                    left_out.example.get_or_insert_with(|| format!("\"{}\": {reason}", key.escape_ascii()));
+                    left_out.example.get_or_insert_with(|| format!("{}: {reason}", shown(key)));
                 }
             }
         };
@@ -165,6 +165,17 @@ impl Walk<'_, '_> {
         }
         batch.clear();
         outcome
+    }
+}
+
+/// Returns a key as a message shows it: its first bytes, and how many there are if those are not all.
+fn shown(key: &[u8]) -> String {
+    const SHOWN_MAX: usize = 250;
+    match key.get(..SHOWN_MAX) {
+        Some(start) if key.len() > SHOWN_MAX => {
+            format!("\"{}\"... ({} bytes)", start.escape_ascii(), key.len())
+        }
+        _ => format!("\"{}\"", key.escape_ascii()),
     }
 }
 

@@ -5,6 +5,9 @@ use std::fmt;
 /// The longest reply line that is accepted: a key, and whatever flags stand behind it.
 const LINE_LEN_MAX: usize = 8 << 10;
 
+/// The longest line of a list of keys: a server that other dialects store to lists longer keys than memcached has.
+const LISTED_LINE_LEN_MAX: usize = 1 << 20;
+
 /// One reply, or one line of a reply that has several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response<'a> {
@@ -120,9 +123,10 @@ impl std::error::Error for Malformed {}
 /// The first reply in `input` and its length, or `None` if it is not whole yet. Values above `value_len_max` are
 /// malformed, so that a server cannot make its client hold without bound.
 pub fn decode(input: &[u8], value_len_max: usize) -> Result<Option<(usize, Response<'_>)>, Malformed> {
-    let window = &input[..input.len().min(LINE_LEN_MAX)];
+    let line_len_max = if input.starts_with(b"key=") { LISTED_LINE_LEN_MAX } else { LINE_LEN_MAX };
+    let window = &input[..input.len().min(line_len_max)];
     let Some(newline) = memchr::memchr(b'\n', window) else {
-        return if input.len() >= LINE_LEN_MAX { Err(Malformed) } else { Ok(None) };
+        return if input.len() >= line_len_max { Err(Malformed) } else { Ok(None) };
     };
     let line = input[..newline].strip_suffix(b"\r").unwrap_or(&input[..newline]);
     let end = newline + 1;
@@ -260,6 +264,7 @@ mod tests {
             b"VA x\r\n",
             b"99999999999999999999\r\n",
             &[b'a'; LINE_LEN_MAX],
+            &[&b"key="[..], &[b'a'; LISTED_LINE_LEN_MAX]].concat(),
         ] {
             assert_eq!(decode(bytes, 1000), Err(Malformed), "{}", bytes.escape_ascii());
         }

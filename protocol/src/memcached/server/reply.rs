@@ -148,8 +148,15 @@ fn line(reply: &Reply<'_>, out: &mut impl Sink) {
     out.put(b"\r\n");
 }
 
-/// A line of `lru_crawler metadump`. Unlike all others it ends in a blank and LF.
+/// The longest key that `lru_crawler metadump` lists, so that a line, in which each byte may take three, has a bound.
+const LISTED_KEY_LEN_MAX: usize = 256 << 10;
+
+/// Writes a line of `lru_crawler metadump`, or nothing for a key above [`LISTED_KEY_LEN_MAX`]. Unlike all others it ends in a
+/// blank and LF.
 fn listed(key: &[u8], inspection: &Inspection, out: &mut impl Sink) {
+    if key.len() > LISTED_KEY_LEN_MAX {
+        return;
+    }
     let Inspection { expiry, access, version, flags, key_len, value_len, .. } = *inspection;
     let size = item_size(key_len, value_len, flags);
     out.put(b"key=");
@@ -228,7 +235,11 @@ pub(in crate::memcached) fn prefixes(all: &[Prefix<'_>], out: &mut impl Sink) {
     for prefix in all {
         out.put(b"PREFIX ");
         // Keys of binary packets may hold line ends.
-        if is_text_key(prefix.name) { out.put(prefix.name) } else { put_uri_encoded(prefix.name, out) }
+        if is_text_key(prefix.name) {
+            out.put(prefix.name)
+        } else {
+            put_uri_encoded(prefix.name, out)
+        }
         flag(b" get ", prefix.gets, out);
         flag(b" hit ", prefix.hits, out);
         flag(b" set ", prefix.sets, out);
