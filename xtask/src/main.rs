@@ -54,6 +54,9 @@ enum Task {
     /// Lose power at every operation that sessions make on their disk, in several ways, and open what is left; kill 200 processes
     /// that write to each kind of database; flip 10,000 bits of large files
     Crash,
+    /// Prove what takes too long for the tests
+    #[command(subcommand)]
+    Prove(Proof),
     /// Throw garbage sessions at a live server
     Garbage {
         /// How many
@@ -68,6 +71,17 @@ enum Task {
         /// Repeats the requests of a run that printed it
         #[arg(long)]
         seed: Option<u64>,
+    },
+}
+
+#[derive(Subcommand)]
+enum Proof {
+    /// Have pairs, chains and replicas converge after each round of writes, while lines are cut, processes killed and machines lose
+    /// their power
+    Replication {
+        /// How many rounds
+        #[arg(long, default_value_t = 20_000)]
+        rounds: u32,
     },
 }
 
@@ -98,6 +112,12 @@ fn main() -> ExitCode {
             tests.for_each(|test| words.extend(["--test", test]));
             words.extend(["--", "--nocapture"]);
             cargo(&words).env("TODANA_CRASH", "full").env("TODANA_KILLS", "200").run()
+        }),
+        Task::Prove(Proof::Replication { rounds }) => report.step("replication", || {
+            let test = ["test", "-p", "todana-server", "--profile", "fast", "--test", "replication_rounds"];
+            cargo(&[&test[..], &["--", "--nocapture"]].concat())
+                .env("TODANA_ROUNDS", &rounds.to_string())
+                .run()
         }),
         Task::Garbage { sessions } => {
             build(&mut report);

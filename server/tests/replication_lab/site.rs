@@ -1,0 +1,111 @@
+//! A machine with a disk of its own, on which a server runs.
+
+use super::line::Line;
+use crate::crash_disk::CrashDisk;
+use crate::running::{Client, Running, options};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use todana::update_log::Sync;
+use todana_server::{DataPlace, Kyoto, MasterAddress, Name, Options, Replication, Server};
+
+/// Values, and the seconds when they expire, by key.
+pub(crate) type Records = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
+
+pub(crate) struct Site {
+    number: u16,
+    engine: &'static str,
+    disk: CrashDisk,
+    folder: tempfile::TempDir,
+    pub(crate) master: Option<SocketAddr>,
+    running: Option<Running>,
+    /// The line to this server.
+    pub(crate) line: Line,
+}
+
+impl Site {
+    pub(crate) fn new(number: u16, engine: &'static str) -> Site {
+        let (disk, folder) = (CrashDisk::new(), tempfile::tempdir().unwrap());
+        Site { number, engine, disk, folder, master: None, running: None, line: Line::new() }
+    }
+
+    fn position_file(&self) -> PathBuf {
+        self.folder.path().join("position")
+    }
+
+    fn options(&self) -> Options {
+        // Synced by replicas' rounds alone, nearly: a loss of power takes much with it.
+        let mut data = DataPlace::new("/data".into(), Sync::Every(Duration::from_secs(2)));
+        data.segment_len = 256 << 10;
+        data.checkpoints.log_kept_len = 1 << 30;
+        let master = self.master.map(|to| MasterAddress { host: to.ip().to_string(), port: to.port() });
+        let position_file = Some(self.position_file());
+        let replication =
+            Replication { server_id: self.number, master, position_file, interval: Duration::from_millis(1) };
+        let database = Name::parse(self.engine).ok();
+        let data = Some(data);
+        Options { port: 0, database, data, replication, threads: 1, kyoto: Kyoto::Beside, ..options() }
+    }
+
+    pub(crate) fn start(&mut self) {
+        let mut server = Server::bind(self.options()).unwrap();
+        server.load_from(Arc::new(self.disk.clone()), &mut |_| ()).unwrap();
+        let running = Running::of(server);
+        self.line.lead_to(Some(running.addresses[0]));
+        self.running = Some(running);
+    }
+
+    pub(crate) fn runs(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Stops in good order.
+    pub(crate) fn stop(&mut self) {
+        self.line.lead_to(None);
+        self.running = None;
+    }
+
+    /// The process is killed or, with a seed, the machine loses its power.
+    pub(crate) fn crash(&mut self, power_lost: Option<u64>) {
+        self.disk.stop();
+        self.stop();
+        self.disk.come_up(power_lost);
+    }
+
+    /// Forgets how far the master has been followed.
+    pub(crate) fn forget_position(&self) {
+        let _ = std::fs::remove_file(self.position_file());
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.running.as_ref().expect("it runs").connect()
+    }
+
+    /// What it has of these keys.
+    pub(crate) fn records(&self, keys: &[Vec<u8>]) -> Records {
+        let mut request = vec![0xBA, 0, 0, 0, 0];
+        request.extend_from_slice(&(keys.len() as u32).to_be_bytes());
+        for key in keys {
+            request.extend_from_slice(&[0, 0]);
+            request.extend_from_slice(&(key.len() as u32).to_be_bytes());
+            request.extend_from_slice(key);
+        }
+        let mut client = self.client();
+        client.send(&request);
+        client.expect(&[0xBA]);
+        let mut records = Records::new();
+        for _ in 0..number(&client.take(4)) {
+            let head = client.take(18);
+            let (key_len, value_len) = (number(&head[2..6]), number(&head[6..10]));
+            let key = client.take(key_len as usize);
+            records.insert(key, (number(&head[10..]), client.take(value_len as usize)));
+        }
+        records
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
