@@ -712,7 +712,10 @@ impl Worker {
         if let Some(hello) = hello.filter(|_| reason == "normal")
             && connection.stream.deregister(self.poll.registry()).is_ok()
         {
-            self.shared.replicas.start(&self.shared, connection.stream, hello);
+            let peer = connection.seat.peer.to_string();
+            let address =
+                peer.strip_prefix("tcp:").or(peer.strip_prefix("tcp6:")).unwrap_or(&peer).to_string();
+            self.shared.replicas.start(&self.shared, connection.stream, address, hello);
         }
         tracing::debug!(worker = self.number, peer = %connection.seat.peer, "connection closed");
         if self.shared.is_aloud() {

@@ -8,7 +8,9 @@ use running::{PATIENCE, Running, eventually, options};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use todana_server::{AdminOptions, DataPlace, Further, Name, Options, Sync};
+use todana_server::{
+    AdminOptions, DataPlace, Further, Kyoto, MasterAddress, Name, Options, Replication, Sync,
+};
 
 fn pages() -> Option<AdminOptions> {
     Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true })
@@ -255,8 +257,18 @@ fn docs_list_exactly_the_names_that_there_are() {
     let data = Some(DataPlace::new(folder.path().into(), Sync::Never));
     let name = Name::parse(&format!("{}/x.hash", folder.path().display())).unwrap();
     let further = vec![Further { name, data: None }];
-    let server = Running::start(Options { memory_limit_mib: 64, admin: pages(), data, further, ..options() });
+    // One that follows another server, and is followed.
+    let master = Some(MasterAddress { host: "127.0.0.1".into(), port: 1 });
+    let position_file = Some(folder.path().join("position"));
+    let replication = Replication { master, position_file, ..Replication::default() };
+    let kyoto = Kyoto::Beside;
+    let more = Options { data, further, replication, kyoto, ..options() };
+    let server = Running::start(Options { memory_limit_mib: 64, admin: pages(), ..more });
+    let mut replica = server.connect();
+    replica.send(b"\xB1\0\0\0\0\0\0\0\0\0\0\0\0\0\x02");
+    replica.expect(b"\xB1");
     requests(&server);
+    eventually("it is shown", || server.connect().stat("todana_replicas") == "1");
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md")).unwrap();
     let listed: BTreeSet<String> = text
         .lines()

@@ -108,8 +108,13 @@ impl Server {
     }
 
     /// The same of an executable of one's own.
-    pub(crate) fn start_as(mut command: Command, options: &[&str]) -> Server {
-        command.arg("serve").args(["-p", "-1"]).args(options).stdout(Stdio::piped()).stderr(Stdio::null());
+    pub(crate) fn start_as(command: Command, options: &[&str]) -> Server {
+        Server::start_logging(command, options, Stdio::null())
+    }
+
+    /// The same, with its log there.
+    pub(crate) fn start_logging(mut command: Command, options: &[&str], log: Stdio) -> Server {
+        command.arg("serve").args(["-p", "-1"]).args(options).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let banner = banner(&mut stdout);

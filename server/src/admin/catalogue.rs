@@ -446,6 +446,35 @@ pub(super) const KEPT: [Metric; 16] = [
     ),
 ];
 
+/// Only where there is a master, or an update log for replicas.
+pub(super) const REPLICATION: [Metric; 5] = [
+    plain(
+        "todana_replica_connected",
+        Gauge,
+        "1 while the master is followed, 0 while it cannot be reached.",
+        &[(&[], "todana_replica_connected")],
+    ),
+    plain(
+        "todana_replica_delay_seconds",
+        Gauge,
+        "Seconds since this server last had all that its master had.",
+        &[(&[], "todana_replica_delay_seconds")],
+    ),
+    plain(
+        "todana_replica_position",
+        Gauge,
+        "The position in the master's log: nanoseconds, Unix time.",
+        &[(&[], "todana_replica_position")],
+    ),
+    plain("todana_replicas", Gauge, "Replicas that follow this server.", &[(&[], "todana_replicas")]),
+    plain(
+        "todana_replica_flags_lost_total",
+        Counter,
+        "Records sent to replicas without their client flags.",
+        &[(&[], "todana_replica_flags_lost")],
+    ),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -453,7 +482,7 @@ mod tests {
     #[test]
     fn names_are_told_once() {
         let mut names: Vec<&str> =
-            GENERAL.iter().chain(&OWN).chain(&KEPT).map(|metric| metric.name).collect();
+            GENERAL.iter().chain(&OWN).chain(&KEPT).chain(&REPLICATION).map(|metric| metric.name).collect();
         let all = names.len();
         names.sort_unstable();
         names.dedup();

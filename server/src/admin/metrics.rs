@@ -3,7 +3,9 @@
 //!
 //! A metric whose statistic is not there is left out: that is how the exporter does it.
 
-use super::catalogue::{BY_CLASS, CLASS_COMMANDS, COMMANDS, ClassMetric, GENERAL, KEPT, Metric, OWN, QUEUES};
+use super::catalogue::{
+    BY_CLASS, CLASS_COMMANDS, COMMANDS, ClassMetric, GENERAL, KEPT, Metric, OWN, QUEUES, REPLICATION,
+};
 use super::exposition::{Exposition, Kind};
 use super::readings::{Class, Group, OfDatabase, OfKyoto, Readings};
 use crate::process;
@@ -30,9 +32,10 @@ impl Metrics {
             self.commands_by_class(&mut text, readings);
         }
         process(&mut text);
-        OWN.iter().chain(&KEPT).for_each(|metric| write(&mut text, readings, metric));
+        OWN.iter().chain(&KEPT).chain(&REPLICATION).for_each(|metric| write(&mut text, readings, metric));
         engine(&mut text, readings);
         databases(&mut text, readings);
+        replication(&mut text, readings);
         kyoto(&mut text, readings);
         text.into_text()
     }
@@ -142,6 +145,22 @@ fn databases(text: &mut Exposition, readings: &Readings) {
             }
         });
     }
+}
+
+/// The master by its address, and how far each replica is.
+fn replication(text: &mut Exposition, readings: &Readings) {
+    text.family("todana_replica_master_info", Gauge, "The master that is followed.", |family| {
+        if let Some(master) = readings.text("todana_replica_master") {
+            family.sample(&[("master", master)], Some(1));
+        }
+    });
+    let help = "Seconds since a replica of this server last had all that this server had.";
+    text.family("todana_replicas_delay_seconds", Gauge, help, |family| {
+        for replica in &readings.replicas {
+            let labels = [("address", &*replica.address), ("server_id", &*replica.server_id.to_string())];
+            family.sample(&labels, Some(replica.delay().as_secs_f64()));
+        }
+    });
 }
 
 /// What Kyoto Tycoon's clients have asked for.

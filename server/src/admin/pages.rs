@@ -7,6 +7,7 @@ use super::readings::Readings;
 use crate::handle::Stopping;
 use crate::shared::Shared;
 use crate::statistics::takes_writes;
+use std::fmt::Write;
 use std::sync::Arc;
 
 const INDEX: &str = "todana: /metrics /metrics/totals /healthz /readyz\n";
@@ -23,7 +24,7 @@ impl Pages {
 
     pub(super) fn answer(&mut self, request: &Request) -> Response {
         match request.path.as_str() {
-            "/" => Response::text(Status::Ok, INDEX),
+            "/" => Response::text(Status::Ok, self.index()),
             "/healthz" if self.shared.is_loading() => Response::text(Status::Ok, "loading\n"),
             // That it answers is the answer: whoever stops it should not be restarted for that.
             "/healthz" => Response::text(Status::Ok, "ok\n"),
@@ -32,6 +33,20 @@ impl Pages {
             "/metrics/totals" => self.metrics(false),
             _ => Response::text(Status::NotFound, format!("no such page\n{INDEX}")),
         }
+    }
+
+    /// The pages, and what whoever looks after the server should know.
+    fn index(&self) -> String {
+        let mut text = INDEX.to_string();
+        let flags_lost = self.shared.replicas.flags_lost();
+        if flags_lost > 0 {
+            let _ = writeln!(
+                text,
+                "warning: {flags_lost} records were sent to replicas without their client flags: clients that keep the types of \
+                 values in flags read other types there (docs/replication.md)"
+            );
+        }
+        text
     }
 
     fn metrics(&mut self, with_classes: bool) -> Response {

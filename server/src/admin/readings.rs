@@ -2,9 +2,11 @@
 
 use crate::databases::Served;
 use crate::kyoto::Sums;
+use crate::replica::ConnectedReplica;
 use crate::shared::Shared;
 use crate::statistics;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use todana_core::{Reply, Status};
 
 /// Statistics by name.
@@ -27,6 +29,8 @@ pub(super) struct Readings {
     pub(super) exports_held_bytes: u64,
     /// Of Kyoto Tycoon's protocols.
     pub(super) kyoto: OfKyoto,
+    /// Those that follow this server.
+    pub(super) replicas: Vec<Arc<ConnectedReplica>>,
 }
 
 /// What Kyoto Tycoon's clients have asked for, and who of them waits.
@@ -133,6 +137,7 @@ impl Readings {
                 errands: shared.errands.pending() as u64,
                 errands_done: shared.errands.done(),
             },
+            replicas: shared.replicas.connected(),
         }
     }
 

@@ -10,9 +10,11 @@ use crate::shared::Shared;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use todana::replication::NANOS;
 use todana::{Action, Lane, Record, Visitor, kyoto};
 use todana_core::{Attributes, Error, Expiry, Result};
 use todana_protocol::kyoto::binary::Hello;
@@ -49,6 +51,9 @@ pub(crate) struct Link {
     standing: Mutex<Standing>,
     changed: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
+    is_connected: AtomicBool,
+    /// When this server last had all that its master had.
+    had_all_at: Mutex<Option<Instant>>,
 }
 
 /// Why a master is not followed any further.
@@ -80,11 +85,35 @@ impl Link {
         self.lock().clone()
     }
 
+    /// Whether a master is being followed, which has accepted that.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.is_connected.load(Ordering::Relaxed)
+    }
+
+    /// How long ago this server had all that its master had; until it has had that once, how old its position is, or else for how
+    /// long it has been there (`age`).
+    pub(crate) fn delay(&self, now_s: u64, age: Duration) -> Duration {
+        let had_all_at = *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner);
+        match (had_all_at, self.lock().timestamp / NANOS) {
+            (Some(then), _) => then.elapsed(),
+            (None, 0) => age,
+            (None, position_s) => Duration::from_secs(now_s.saturating_sub(position_s)),
+        }
+    }
+
+    fn note_all(&self, when: Option<Instant>) {
+        *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner) = when;
+    }
+
     /// Follows another master, or none, from now on.
     pub(crate) fn tune(&self, change: impl FnOnce(&mut Standing)) {
         let mut standing = self.lock();
+        let before = standing.master.clone();
         change(&mut standing);
         standing.version += 1;
+        if standing.master != before {
+            self.note_all(None);
+        }
         self.changed.notify_all();
     }
 
@@ -145,7 +174,9 @@ impl Follower {
         while self.goes_on() {
             let standing = self.shared.link.standing();
             if let Some(master) = &standing.master {
-                match self.follow(master, &standing) {
+                let outcome = self.follow(master, &standing);
+                self.shared.link.is_connected.store(false, Ordering::Relaxed);
+                match outcome {
                     Ok(()) | Err(Left::Called) => {}
                     Err(Left::Lost(why)) => {
                         let text = format!("master {}:{}: {why}", master.host, master.port);
@@ -218,6 +249,7 @@ impl Follower {
                                 has_cleared = true;
                             }
                             News::Accepted => {
+                                self.shared.link.is_connected.store(true, Ordering::Relaxed);
                                 tracing::info!(
                                     from = standing.timestamp,
                                     "follows {}:{}",
@@ -241,6 +273,9 @@ impl Follower {
                 let mut now = self.shared.link.lock();
                 if now.version == standing.version {
                     now.timestamp = timestamp;
+                    if has_caught_up && outcome.is_ok() {
+                        self.shared.link.note_all(Some(Instant::now()));
+                    }
                 }
             }
             outcome?;

@@ -1,13 +1,16 @@
 //! The replicas that follow this server: a thread for each, which its worker has given the connection to.
 
+use super::connected::ConnectedReplica;
 use super::outgoing::Outgoing;
 use super::wire::Wire;
 use crate::listener::Stream;
 use crate::shared::Shared;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use todana::Clock;
 use todana_protocol::kyoto::binary::Hello;
 use todana_protocol::kyoto::replication::{put_accepted, put_caught_up, put_refused};
 
@@ -22,31 +25,60 @@ const ACKNOWLEDGED: u8 = 0xB1;
 
 /// All of them.
 #[derive(Default)]
-pub(crate) struct Replicas(Mutex<Vec<JoinHandle<()>>>);
+pub(crate) struct Replicas {
+    served: Mutex<Vec<(JoinHandle<()>, Arc<ConnectedReplica>)>>,
+    /// Records that were sent without their client flags, since the start.
+    flags_lost: AtomicU64,
+}
 
 impl Replicas {
+    fn served(&self) -> MutexGuard<'_, Vec<(JoinHandle<()>, Arc<ConnectedReplica>)>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Serves a replica from now on. One too many is refused.
-    pub(crate) fn start(&self, shared: &Arc<Shared>, stream: Stream, hello: Hello) {
-        let mut threads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        threads.retain(|thread| !thread.is_finished());
-        let has_room = threads.len() < REPLICAS_MAX;
+    pub(crate) fn start(&self, shared: &Arc<Shared>, stream: Stream, address: String, hello: Hello) {
+        let mut served = self.served();
+        served.retain(|(thread, _)| !thread.is_finished());
+        let has_room = served.len() < REPLICAS_MAX;
         let shared = Arc::clone(shared);
+        let replica = Arc::new(ConnectedReplica::new(hello, address, shared.clock.now().0));
+        let its_own = Arc::clone(&replica);
         let thread = std::thread::Builder::new().name("replica".into()).spawn(move || {
-            match run(shared, stream, hello, has_room) {
+            match run(shared, stream, hello, has_room, &its_own) {
                 Ok(()) => {}
                 Err(error) => tracing::info!(server_id = hello.server_id, "a replica is gone: {error}"),
             }
+            if its_own.flags_lost() > 0 {
+                tracing::warn!(
+                    server_id = hello.server_id,
+                    records = its_own.flags_lost(),
+                    "a replica that is gone was sent records without their client flags"
+                );
+            }
         });
         match thread {
-            Ok(thread) => threads.push(thread),
+            Ok(thread) => served.push((thread, replica)),
             Err(error) => tracing::error!("no thread for a replica: {error}"),
         }
     }
 
+    /// Those that follow now.
+    pub(crate) fn connected(&self) -> Vec<Arc<ConnectedReplica>> {
+        let served = self.served();
+        let follows = served.iter().filter(|(thread, one)| !thread.is_finished() && one.has_been_accepted());
+        follows.map(|(_, replica)| Arc::clone(replica)).collect()
+    }
+
+    /// Records that were sent to replicas without their client flags, since the start.
+    pub(crate) fn flags_lost(&self) -> u64 {
+        self.flags_lost.load(Ordering::Relaxed)
+    }
+
     /// Waits for all of them, who find out by themselves that the server stops, until `gives_up` says so.
     pub(crate) fn end(&self, gives_up: &dyn Fn() -> bool) {
-        let threads = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        for thread in threads {
+        let served = std::mem::take(&mut *self.served());
+        for (thread, _) in served {
             if crate::databases::has_ended(&thread, gives_up) && thread.join().is_err() {
                 tracing::error!("the thread of a replica ended by a panic");
             }
@@ -54,7 +86,13 @@ impl Replicas {
     }
 }
 
-fn run(shared: Arc<Shared>, stream: Stream, hello: Hello, has_room: bool) -> io::Result<()> {
+fn run(
+    shared: Arc<Shared>,
+    stream: Stream,
+    hello: Hello,
+    has_room: bool,
+    replica: &ConnectedReplica,
+) -> io::Result<()> {
     let mut wire = Wire::new(stream, Arc::clone(&shared), PATIENCE)?;
     let mut out = Vec::new();
     let outgoing = match has_room {
@@ -70,7 +108,6 @@ fn run(shared: Arc<Shared>, stream: Stream, hello: Hello, has_room: bool) -> io:
         }
     };
     let own = shared.options.replication.server_id;
-    drop(shared);
     tracing::info!(server_id = hello.server_id, from = hello.timestamp, "a replica follows");
     if hello.server_id == own && !hello.wants_only {
         tracing::warn!(
@@ -80,22 +117,35 @@ fn run(shared: Arc<Shared>, stream: Stream, hello: Hello, has_room: bool) -> io:
     }
     put_accepted(&mut out);
     wire.send(&out)?;
+    replica.accept();
     while wire.goes_on() {
+        let began_at = Instant::now();
         let before = outgoing.begin_round().map_err(io::Error::other)?;
         loop {
             out.clear();
             let goes_on = outgoing.take(&mut out).map_err(io::Error::other)?;
+            let flags_lost = outgoing.take_flags_lost();
+            shared.replicas.flags_lost.fetch_add(flags_lost, Ordering::Relaxed);
+            if replica.loses_flags(flags_lost) {
+                tracing::warn!(
+                    server_id = hello.server_id,
+                    "a replica is sent records without their client flags, which the protocol does not carry: clients that keep \
+                     the types of values in flags read other types there"
+                );
+            }
             if !goes_on {
                 break;
             }
             wire.send(&out)?;
         }
         out.clear();
-        put_caught_up(outgoing.last(before), &mut out);
+        let position = outgoing.last(before);
+        put_caught_up(position, &mut out);
         wire.send(&out)?;
         if wire.receive()? != ACKNOWLEDGED {
             return Err(io::Error::other("it does not speak the protocol"));
         }
+        replica.has_all(position, began_at);
         std::thread::sleep(INTERVAL);
     }
     Ok(())

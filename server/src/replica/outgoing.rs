@@ -42,6 +42,8 @@ pub(super) struct Outgoing {
     /// The last time stamp sent.
     last: u64,
     skipped: u32,
+    /// Records that went without their client flags.
+    flags_lost: u64,
 }
 
 /// The changes of one database.
@@ -55,6 +57,8 @@ struct Line {
     at: usize,
     /// Something has been read from memory, whose change may not be on disk yet.
     has_read_memory: bool,
+    /// Records that have been read and go without their client flags.
+    flags_lost: u64,
 }
 
 /// What has been read of a log.
@@ -133,7 +137,16 @@ impl Outgoing {
             // Lower than all that a log has: who is cut off before the end begins again.
             (scan, last) = (Some((0, None)), 0);
         }
-        Ok(Outgoing { shared: Arc::clone(shared), hello, lines, scan, clears: clearings, last, skipped: 0 })
+        Ok(Outgoing {
+            shared: Arc::clone(shared),
+            hello,
+            lines,
+            scan,
+            clears: clearings,
+            last,
+            skipped: 0,
+            flags_lost: 0,
+        })
     }
 
     /// A new round: what is in the logs by now will be sent. Returns the time stamp before which nothing more can come then. Fails with
@@ -199,6 +212,12 @@ impl Outgoing {
         }
     }
 
+    /// How many records have gone without their client flags since the last call.
+    pub(super) fn take_flags_lost(&mut self) -> u64 {
+        let of_lines: u64 = self.lines.iter_mut().map(|line| std::mem::take(&mut line.flags_lost)).sum();
+        of_lines + std::mem::take(&mut self.flags_lost)
+    }
+
     /// The last time stamp that was sent; no lower one may follow.
     pub(super) fn last(&mut self, at_least: u64) -> u64 {
         self.last = self.last.max(at_least);
@@ -216,7 +235,7 @@ impl Outgoing {
         let own = self.shared.options.replication.server_id;
         let served = &self.shared.databases[line.number];
         let (number, persistent) = (line.number as u16, served.name.tuning.persistent);
-        let last = &mut self.last;
+        let (last, flags_lost) = (&mut self.last, &mut self.flags_lost);
         let wanted = self.hello.wants(own);
         if self.clears && wanted && place.is_none() {
             *last += 1;
@@ -225,6 +244,7 @@ impl Outgoing {
         let next = served.database.scan(place, &mut |key, record| {
             if wanted {
                 *last += 1;
+                *flags_lost += u64::from(record.attributes.flags != 0);
                 let change = Sent::Set { key, stored: stored(&record, persistent) };
                 put_update(*last, &Message { server_id: own, database: number, change }, out);
             }
@@ -265,7 +285,16 @@ fn put_raw_update(stamp: u64, message: &[u8], out: &mut Vec<u8>) {
 impl Line {
     fn new(number: usize, feed: Feed) -> Line {
         let until = feed.position();
-        Line { number, feed, until, queue: VecDeque::new(), bytes: Vec::new(), at: 0, has_read_memory: false }
+        Line {
+            number,
+            feed,
+            until,
+            queue: VecDeque::new(),
+            bytes: Vec::new(),
+            at: 0,
+            has_read_memory: false,
+            flags_lost: 0,
+        }
     }
 
     /// Reads until there is a message, or nothing is left before the end of the round.
@@ -276,6 +305,7 @@ impl Line {
             let served = &shared.databases[self.number];
             let (own, is_persistent) = (shared.options.replication.server_id, served.name.tuning.persistent);
             let (queue, bytes, number) = (&mut self.queue, &mut self.bytes, self.number as u16);
+            let flags_lost = &mut self.flags_lost;
             self.feed.read_on(self.until, PIECE, &mut |stamp, origin, change| {
                 // Origins are such ids: they come by this protocol alone.
                 let server_id = origin.map_or(own, |origin| origin as u16);
@@ -287,6 +317,7 @@ impl Line {
                 let what = match change {
                     _ if !hello.wants(server_id) => What::NotWanted,
                     Change::Put { key, record } => {
+                        *flags_lost += u64::from(record.attributes.flags != 0);
                         put(Sent::Set { key, stored: stored(record, is_persistent) })
                     }
                     Change::Remove { key } => put(Sent::Remove { key }),
@@ -329,7 +360,9 @@ impl Line {
                 let before = out.len();
                 // The value is that of now: what has changed it stands further on in the log.
                 self.has_read_memory = true;
+                let flags_lost = &mut self.flags_lost;
                 served.database.peek(bytes, &mut |now| {
+                    *flags_lost += u64::from(now.attributes.flags != 0);
                     let record = Record::new(now.value, Attributes { expiry, ..Attributes::default() });
                     let change = Sent::Set { key: bytes, stored: stored(&record, is_persistent) };
                     put_update(stamp, &Message { server_id, database, change }, out);

@@ -9,6 +9,7 @@
 //! detail    reads and stores by prefix of the key
 //! cachedump some keys of a class
 //! databases what each database holds, by number
+//! replication the master, and the replicas
 //! ```
 //!
 //! Names and order are memcached 1.6's (protocol.txt and its source tree's documentation). Where it has something that we
@@ -22,6 +23,7 @@ mod detail;
 mod general;
 mod items;
 mod kept;
+mod replication;
 mod settings;
 mod sizes;
 mod slabs;
@@ -84,6 +86,7 @@ pub(crate) fn answer(shared: &Shared, group: &[u8], asker: i32, out: Out<'_>) ->
         b"" => {
             general::put(shared, &mut writer);
             kept::put(shared, &mut writer);
+            replication::put(shared, &mut writer);
         }
         b"items" => items::put(shared, &mut writer),
         b"slabs" => slabs::put(shared, &mut writer),
@@ -99,6 +102,7 @@ pub(crate) fn answer(shared: &Shared, group: &[u8], asker: i32, out: Out<'_>) ->
             return None;
         }
         _ if is("databases") => databases::put(shared, words.next(), &mut writer),
+        b"replicas" => replication::put_each(shared, &mut writer),
         _ if is("settings") => settings::put(shared, &mut writer),
         _ if is("cachedump") => match cachedump::walk(shared, words.next(), words.next()) {
             Ok(walk) => return Some(walk),

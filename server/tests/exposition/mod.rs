@@ -1,5 +1,8 @@
 //! A strict reader of Prometheus' text format, by its description and not by our writer.
 
+// Each test file takes what it needs.
+#![allow(dead_code)]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug)]

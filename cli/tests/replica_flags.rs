@@ -1,0 +1,70 @@
+//! A master says that its replicas get records without client flags: what a web framework reads there has another type.
+
+mod running;
+
+use running::{Client, PATIENCE, Server, todana};
+use std::fs::{File, read_to_string};
+use std::process::Stdio;
+use std::time::Instant;
+
+/// Waits for what another process does.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn master_warns_once_for_each_replica_that_loses_flags() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let log = path("log");
+    let words = ["--data-dir", &path("master"), "--sync", "always", "--server-id", "1", "--admin-port", "0"];
+    let master = Server::start_logging(todana(), &words, Stdio::from(File::create(&log).unwrap()));
+    let replica = Server::start(&[
+        "--data-dir",
+        &path("replica"),
+        "--server-id",
+        "2",
+        "--admin-port",
+        "0",
+        "--replicate",
+        &master.address,
+        "--replica-position",
+        &path("position"),
+    ]);
+    let (mut writer, mut reader) = (Client::connect(&master), Client::connect(&replica));
+    let mut set = |key: &str, flags: u32| {
+        assert_eq!(writer.ask(&format!("set {key} {flags} 0 1\r\n7\r\n")), "STORED\r\n");
+    };
+    let mut comes = |key: &str| {
+        eventually(key, || {
+            let answer = reader.ask(&format!("get {key}\r\n"));
+            let found = answer == format!("VALUE {key} 0 1\r\n");
+            if found {
+                assert_eq!([reader.line(), reader.line()], ["7\r\n", "END\r\n"]);
+            }
+            found
+        });
+    };
+    let warning = "a replica is sent records without their client flags";
+    let warnings = || read_to_string(&log).unwrap().matches(warning).count();
+    set("plain", 0);
+    comes("plain");
+    assert_eq!(warnings(), 0);
+    for key in ["n", "m"] {
+        set(key, 2);
+        comes(key);
+    }
+    assert_eq!(warnings(), 1);
+    assert_eq!(Client::connect(&master).stat("todana_replica_flags_lost"), "2");
+    drop(reader);
+    running::stop(replica);
+    let gone = "a replica that is gone was sent records without their client flags";
+    eventually("the count at the end", || {
+        read_to_string(&log).unwrap().lines().any(|line| line.contains(gone) && line.contains("records=2"))
+    });
+    running::stop(master);
+}

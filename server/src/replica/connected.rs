@@ -1,0 +1,93 @@
+//! What is known of a replica that follows this server, for statistics and the log.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use todana_protocol::kyoto::binary::Hello;
+
+/// A replica that follows, or wants to.
+pub(crate) struct ConnectedReplica {
+    pub(crate) server_id: u16,
+    /// Where it connected from.
+    pub(crate) address: String,
+    /// It has been accepted.
+    follows: AtomicBool,
+    /// The last time stamp that it has acknowledged, or begun with.
+    position: AtomicU64,
+    /// When it last had all that this server had; when it connected, of one that begins with nothing.
+    had_all_at: Mutex<Instant>,
+    flags_lost: AtomicU64,
+}
+
+impl ConnectedReplica {
+    /// One that connects now; `now_s` is the time, Unix seconds.
+    pub(super) fn new(hello: Hello, address: String, now_s: u64) -> ConnectedReplica {
+        let (now, position_s) = (Instant::now(), hello.timestamp / todana::replication::NANOS);
+        let behind = if hello.timestamp == 0 { 0 } else { now_s.saturating_sub(position_s) };
+        ConnectedReplica {
+            server_id: hello.server_id,
+            address,
+            follows: AtomicBool::new(false),
+            position: AtomicU64::new(hello.timestamp),
+            had_all_at: Mutex::new(now.checked_sub(Duration::from_secs(behind)).unwrap_or(now)),
+            flags_lost: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn accept(&self) {
+        self.follows.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_been_accepted(&self) -> bool {
+        self.follows.load(Ordering::Relaxed)
+    }
+
+    /// It has read up to this time stamp all that there was when a round began.
+    pub(super) fn has_all(&self, position: u64, began_at: Instant) {
+        self.position.store(position, Ordering::Relaxed);
+        *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner) = began_at;
+    }
+
+    /// Counts records that were sent to it without their client flags; returns true if they are the first ones.
+    pub(super) fn loses_flags(&self, records: u64) -> bool {
+        records > 0 && self.flags_lost.fetch_add(records, Ordering::Relaxed) == 0
+    }
+
+    /// The last time stamp that it has acknowledged, or begun with.
+    pub(crate) fn position(&self) -> u64 {
+        self.position.load(Ordering::Relaxed)
+    }
+
+    /// How long ago it had all that this server had.
+    pub(crate) fn delay(&self) -> Duration {
+        self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    /// Records that were sent to it without their client flags.
+    pub(crate) fn flags_lost(&self) -> u64 {
+        self.flags_lost.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delay_begins_with_the_position_and_ends_with_a_round() {
+        let new = |timestamp| {
+            let hello = Hello { timestamp, server_id: 2, wants_only: false };
+            ConnectedReplica::new(hello, "127.0.0.1:9".into(), 1_000)
+        };
+        assert!(new(0).delay() < Duration::from_secs(1_000), "it begins with nothing");
+        let replica = new(400 * todana::replication::NANOS + 7);
+        assert!(replica.delay() >= Duration::from_secs(600));
+        assert_eq!(replica.position(), 400_000_000_007);
+        let began_at = Instant::now();
+        replica.has_all(900_000_000_000, began_at);
+        assert!(replica.delay() <= began_at.elapsed());
+        assert_eq!(replica.position(), 900_000_000_000);
+        assert_eq!([0, 3, 1].map(|records| replica.loses_flags(records)), [false, true, false]);
+        assert_eq!(replica.flags_lost(), 4);
+    }
+}
