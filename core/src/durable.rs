@@ -54,6 +54,12 @@ pub trait Durable: Send + Sync {
         None
     }
 
+    /// Returns why the files do not take every change: the first one that was refused. `None` once housekeeping has found that they take
+    /// such a change again. Never waits for the disk.
+    fn refused_write(&self) -> Option<Error> {
+        None
+    }
+
     /// How many damaged records have been overwritten or removed since the opening, and what was wrong with the last of them. Never waits
     /// for the disk.
     fn damaged_records(&self) -> Option<(u64, Error)> {

@@ -27,12 +27,24 @@ pub enum ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    is_refused_write: bool,
 }
 
 impl Error {
     /// An error of this kind with this message.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into() }
+        Error { kind, message: message.into(), is_refused_write: false }
+    }
+
+    /// Returns the error of a change that the files of an engine did not take: a full disk, a missing descriptor, a failing device. The
+    /// record is as it was.
+    pub fn refused_write(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error { kind, message: message.into(), is_refused_write: true }
+    }
+
+    /// Returns true if the files of the engine did not take a change.
+    pub fn is_refused_write(&self) -> bool {
+        self.is_refused_write
     }
 
     /// What the caller can do about it.

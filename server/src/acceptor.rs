@@ -1,5 +1,6 @@
 //! The acceptor: takes connections in and hands them to the workers in turn.
 
+use crate::descriptors::Descriptors;
 use crate::handle::Stopping;
 use crate::listener::{Arrival, Listener};
 use crate::shared::Shared;
@@ -20,6 +21,7 @@ pub(crate) struct Acceptor {
     listeners: Vec<Listener>,
     workers: Vec<(Sender<Arrival>, Arc<Waker>)>,
     next: usize,
+    descriptors: Descriptors,
     /// Since when nobody is accepted.
     paused_since: Option<Instant>,
 }
@@ -28,17 +30,24 @@ impl Acceptor {
     pub(crate) fn new(
         shared: Arc<Shared>,
         mut listeners: Vec<Listener>,
+        descriptors: Descriptors,
     ) -> io::Result<(Acceptor, Arc<Waker>)> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         for (index, listener) in listeners.iter_mut().enumerate() {
             listener.register(poll.registry(), Token(index))?;
         }
-        Ok((Acceptor { shared, poll, listeners, workers: Vec::new(), next: 0, paused_since: None }, waker))
+        let workers = Vec::new();
+        Ok((Acceptor { shared, poll, listeners, workers, next: 0, descriptors, paused_since: None }, waker))
     }
 
     pub(crate) fn add_worker(&mut self, arrivals: Sender<Arrival>, waker: Arc<Waker>) {
         self.workers.push((arrivals, waker));
+    }
+
+    /// Fails if there are too few descriptors for a connection.
+    pub(crate) fn can_accept(&self) -> io::Result<()> {
+        self.descriptors.suffice()
     }
 
     /// Runs until the server stops.
@@ -71,6 +80,14 @@ impl Acceptor {
             if self.is_full() && !self.shared.options.connections_refused {
                 let max = self.shared.options.connections_max;
                 self.pause(|| tracing::info!("there are {max} connections (-c): others wait to be accepted"));
+                return false;
+            }
+            if self.descriptors.are_scarce() {
+                self.pause(|| {
+                    tracing::warn!(
+                        "new connections wait: the descriptors that are left are for files; raise `ulimit -n`, or lower -c"
+                    );
+                });
                 return false;
             }
             match self.listeners[index].accept() {

@@ -357,12 +357,20 @@ impl Served {
         engine.durable().map_or(of_tree, |durable| durable.usage().bytes)
     }
 
-    /// Tells once that the update log cannot be written, and once that it can again: clients hear of it in words that say little.
-    pub(crate) fn tell_log(&self) {
-        let Some(log) = self.database.log() else { return };
-        let trouble = match log.takes_changes() {
-            true => None,
-            false => match log.health() {
+    /// Returns why the engine's own files do not take every change.
+    pub(crate) fn refused_write(&self) -> Option<Error> {
+        self.database.engine().durable().and_then(|files| files.refused_write())
+    }
+
+    /// Tells once that changes cannot be kept, and once that they can again: clients hear of it in words that say little.
+    pub(crate) fn tell_refusals(&self) {
+        let trouble = match self.database.log() {
+            None if self.syncing.as_ref().is_some_and(|syncing| syncing.has_told()) => return,
+            None => {
+                self.refused_write().map(|why| format!("changes are refused until they can be kept: {why}"))
+            }
+            Some(log) if log.takes_changes() => None,
+            Some(log) => match log.health() {
                 Health::Well => None,
                 Health::Stuck(why) => Some(format!("changes are refused until they can be kept: {why}")),
                 Health::Lost(why) => Some(format!("changes are refused until a restart: {why}")),

@@ -31,7 +31,7 @@ pub(crate) fn run(shared: &Shared) {
             served.guard_front();
             while served.database.maintain() && start.elapsed() < WORK {}
             served.tell_damage();
-            served.tell_log();
+            served.tell_refusals();
             if let Some(limiter) = &served.limiter {
                 // What cannot be removed now is looked at again.
                 let _ = limiter.keep_house(&served.database, lane);

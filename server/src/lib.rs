@@ -27,6 +27,7 @@ mod conversation_log;
 mod counters;
 mod crawler;
 mod databases;
+mod descriptors;
 mod exports;
 mod handle;
 mod idle;

@@ -6,6 +6,7 @@ use crate::conversation_log::ConversationLog;
 use crate::counters::{ConnectionCounters, WorkerCounters};
 use crate::crawler::Crawler;
 use crate::databases::{self, Kept, Making, Served, failed};
+use crate::descriptors::Descriptors;
 use crate::handle::{Handle, Stopping};
 use crate::janitor;
 use crate::kyoto::{Errands, Heads, MessageKeys, Scripts, Signals};
@@ -95,6 +96,10 @@ impl Drop for Answering {
     }
 }
 
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error())
+}
+
 impl Server {
     /// Opens the listeners, makes the database and writes the pid file. Fails when an option is impossible, or an address
     /// or the file cannot be had; the message names it.
@@ -129,6 +134,10 @@ impl Server {
         // A hash on disk has a file open for each 128 MiB.
         let hashes = options.databases().iter().filter(|one| one.name.kind == Kind::DiskHash).count() as u64;
         let allowed = process::allow_files(wanted + hashes * HASH_FILES);
+        let descriptors = Descriptors::new(allowed, options.databases().len());
+        // Whatever is opened from here on may be one too many.
+        let named =
+            |error: io::Error| if is_out_of_descriptors(&error) { descriptors.too_few() } else { error };
         if allowed < wanted {
             tracing::warn!(
                 "only {allowed} files may be open, so fewer than {} connections can be; raise `ulimit -n`",
@@ -210,12 +219,13 @@ impl Server {
             options,
         });
         shared.measure_memory();
-        let (mut acceptor, waker) = Acceptor::new(Arc::clone(&shared), listeners)?;
+        let (mut acceptor, waker) =
+            Acceptor::new(Arc::clone(&shared), listeners, descriptors).map_err(named)?;
         handle.add(waker);
         let (mut workers, mut wakers) = (Vec::new(), Vec::new());
         for number in 0..shared.options.threads {
             let (sender, receiver) = channel();
-            let (worker, waker) = Worker::new(Arc::clone(&shared), number, receiver)?;
+            let (worker, waker) = Worker::new(Arc::clone(&shared), number, receiver).map_err(named)?;
             handle.add(Arc::clone(&waker));
             wakers.push(Arc::clone(&waker));
             acceptor.add_worker(sender, waker);
@@ -223,6 +233,7 @@ impl Server {
         }
         shared.signals.set_wakers(wakers.clone());
         shared.settling.set_wakers(wakers);
+        acceptor.can_accept()?;
         let mut udp = None;
         if !datagrams.is_empty() {
             let (server, waker) = Udp::new(Arc::clone(&shared), datagrams, shared.options.threads)?;

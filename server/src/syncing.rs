@@ -11,7 +11,7 @@
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use todana::Database;
@@ -37,6 +37,8 @@ pub(crate) struct Syncing {
     begun: AtomicU64,
     over: AtomicU64,
     state: AtomicU8,
+    /// The log tells that the disk is full.
+    has_told: AtomicBool,
     wanted: Mutex<Wanted>,
     /// Somebody wants a round, or the end.
     wakes: Condvar,
@@ -64,6 +66,7 @@ impl Syncing {
             begun: AtomicU64::new(0),
             over: AtomicU64::new(0),
             state: AtomicU8::new(WELL),
+            has_told: AtomicBool::new(false),
             wanted: Mutex::default(),
             wakes: Condvar::new(),
             came_on: Condvar::new(),
@@ -115,18 +118,24 @@ impl Syncing {
             Ok(()) => {
                 self.over.store(round, Ordering::SeqCst);
                 if self.is_stuck() {
-                    tracing::info!(database = self.label, "the disk has room again; writes are taken");
+                    if self.has_told.swap(false, Ordering::Relaxed) {
+                        tracing::info!(database = self.label, "the disk has room again; writes are taken");
+                    }
                     self.state.store(WELL, Ordering::SeqCst);
                     database.has_disk_again();
                 }
             }
             Err(error) if error.kind() == ErrorKind::Full => {
                 if !self.is_stuck() {
-                    tracing::error!(
-                        %error,
-                        database = self.label,
-                        "what is written cannot be brought to disk; no more is taken until it can"
-                    );
+                    // A change that was refused before is told by whoever looks after the database, with the same cause.
+                    if !has_refused(database) {
+                        self.has_told.store(true, Ordering::Relaxed);
+                        tracing::error!(
+                            %error,
+                            database = self.label,
+                            "what is written cannot be brought to disk; no more is taken until it can"
+                        );
+                    }
                     database.has_lost_disk();
                     self.state.store(STUCK, Ordering::SeqCst);
                 }
@@ -170,6 +179,11 @@ impl Syncing {
         self.state.load(Ordering::SeqCst) == STUCK
     }
 
+    /// Returns true if the log has been told that the disk is full, or lost.
+    pub(crate) fn has_told(&self) -> bool {
+        self.has_told.load(Ordering::Relaxed) || self.has_failed()
+    }
+
     pub(crate) fn takes_changes(&self) -> bool {
         self.state.load(Ordering::SeqCst) == WELL
     }
@@ -203,6 +217,10 @@ impl Syncing {
         self.wanted.lock().ends = true;
         self.wakes.notify_one();
     }
+}
+
+fn has_refused(database: &Database) -> bool {
+    database.engine().durable().is_some_and(|files| files.refused_write().is_some())
 }
 
 impl Syncer {

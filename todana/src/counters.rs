@@ -5,6 +5,7 @@ use crate::update_log::Position;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use todana_core::Error;
 
 macro_rules! counters {
     ($(#[$about:meta])* $Counters:ident, $Counts:ident; $($(#[$doc:meta])* $name:ident,)*) => {
@@ -86,7 +87,7 @@ counters! {
     total_items,
     /// Expired records that a command came upon; those that made room are the engine's to count.
     reclaimed,
-    /// Changes refused as the update log cannot be written.
+    /// Changes refused because the update log, or the files of the engine, cannot be written.
     log_refusals,
 }
 
@@ -143,6 +144,12 @@ impl Lane {
     #[inline]
     pub(crate) fn has_logged(&self, end: Position) {
         self.logged.store(end.0, Ordering::Relaxed);
+    }
+
+    /// Counts a change that failed, if it was refused by the files.
+    #[cold]
+    pub(crate) fn count_refusal(&self, error: &Error) {
+        self.counts.log_refusals.add(u64::from(error.is_refused_write()));
     }
 
     /// The counters of a class; of the last one if there is no such class.

@@ -229,7 +229,7 @@ impl Database {
         loop {
             let removed = self.sweep.gone();
             match self.engine.buffer(len) {
-                Err(error) if error.kind() == ErrorKind::Full && self.relieve(self.clock.now(), removed) => {}
+                Err(error) if is_full(&error) && self.relieve(self.clock.now(), removed) => {}
                 outcome => return outcome,
             }
         }
@@ -241,7 +241,7 @@ impl Database {
             let removed = self.sweep.gone();
             match self.engine.room(buffer, len) {
                 Ok(_) => break,
-                Err(error) if error.kind() == ErrorKind::Full && self.relieve(self.clock.now(), removed) => {}
+                Err(error) if is_full(&error) && self.relieve(self.clock.now(), removed) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -296,17 +296,23 @@ impl Database {
         if self.engine.durable().is_some() && self.log.get().is_none() && flush::is_ahead(at, now) {
             return Err(Error::new(ErrorKind::Invalid, "this database keeps no plan of a flush"));
         }
-        self.gate.while_open(|| {
+        let planned = self.gate.while_open(|| {
             self.flush.plan(at, now, self.engine(), &|change| {
                 if let Some(end) = self.log.get().map(|log| log.append_from(origin, &change)) {
                     lane.has_logged(end);
                 }
             })
-        })??;
+        })?;
+        planned.inspect_err(|error| lane.count_refusal(error))?;
         if self.promises {
             lane.has_logged(Position(lane.logged().0 + 1));
         }
         Ok(())
+    }
+
+    /// Returns true if records are kept on disk, in an update log or in files of the engine's own.
+    fn keeps_records(&self) -> bool {
+        self.log.get().is_some() || self.engine.durable().is_some() || self.engine.checkpointed().is_some()
     }
 
     /// Whether this is a change, and the log could not be told of it.
@@ -315,10 +321,25 @@ impl Database {
         self.cannot_write() && is_change(command)
     }
 
-    pub(crate) fn cannot_write(&self) -> bool {
+    /// Returns false while every change is refused because it could not be kept.
+    pub fn takes_changes(&self) -> bool {
+        !self.cannot_write()
+    }
+
+    fn cannot_write(&self) -> bool {
         self.log.get().is_some_and(|log| !log.takes_changes())
             || self.has_lost_disk.load(Ordering::Relaxed)
             || self.has_full_front.load(Ordering::Relaxed)
+    }
+
+    /// Fails with `Unavailable`, and counts the refusal, if changes cannot be written.
+    pub(crate) fn refuse_if_unwritable(&self, lane: &Lane) -> Result<()> {
+        if !self.cannot_write() {
+            return Ok(());
+        }
+        let error = unwritable();
+        lane.count_refusal(&error);
+        Err(error)
     }
 
     /// Returns once all that was written so far is on disk, where it is kept there. Fails with `Unavailable` if that cannot be
@@ -334,18 +355,14 @@ impl Database {
     /// Removes all records at once. Fails with `Unavailable` if that cannot be written, with `Busy` if this thread has a transaction
     /// open.
     pub fn clear(&self, lane: &Lane) -> Result<()> {
-        if self.cannot_write() {
-            return Err(unwritable());
-        }
+        self.refuse_if_unwritable(lane)?;
         lane.counts.cmd_flush.one();
         self.plan_flush(lane, Ttl::Never, self.clock.now())
     }
 
     /// The same as it was first done at the server `origin`, which the update log is told.
     pub fn clear_from(&self, origin: u32, lane: &Lane) -> Result<()> {
-        if self.cannot_write() {
-            return Err(unwritable());
-        }
+        self.refuse_if_unwritable(lane)?;
         lane.counts.cmd_flush.one();
         self.plan_flush_from(Some(origin), lane, Ttl::Never, self.clock.now())
     }
@@ -382,6 +399,11 @@ impl Database {
     }
 }
 
-pub(crate) fn unwritable() -> Error {
-    Error::new(ErrorKind::Unavailable, "changes cannot be written to disk")
+/// Returns true if records that have expired can make room: in memory, not in files, where removing them takes room itself.
+fn is_full(error: &Error) -> bool {
+    error.kind() == ErrorKind::Full && !error.is_refused_write()
+}
+
+fn unwritable() -> Error {
+    Error::refused_write(ErrorKind::Unavailable, "changes cannot be written to disk")
 }

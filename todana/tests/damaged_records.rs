@@ -167,7 +167,7 @@ fn a_database_with_damaged_records_stays_within_its_limit() {
 }
 
 #[test]
-fn a_refused_store_discards_a_damaged_record() {
+fn a_refused_store_leaves_a_damaged_record() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("words.hash");
     damaged_cranes(&path);
@@ -182,7 +182,7 @@ fn a_refused_store_discards_a_damaged_record() {
         refusal: Refusal::TooLarge,
     };
     db.execute(&Command::RefusedStore(refused), &mut |_| ()).unwrap();
-    assert_eq!(db.get(b"crane0").unwrap(), None);
+    assert_eq!(db.get(b"crane0").unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 #[test]

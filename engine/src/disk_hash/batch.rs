@@ -90,7 +90,8 @@ impl DiskHash {
         }
 
         let mut appender = self.log.lock();
-        appender.prepare(total + 16, longest)?;
+        let prepared = appender.prepare(total + 16, longest);
+        prepared.inspect_err(|error| self.log.refusals.note(error, total + 16))?;
         if plan.len() > 1 {
             let rest = (total as u64).to_le_bytes();
             appender.append_small(|buffer| entry::put_other(buffer, BATCH, &rest));

@@ -122,6 +122,10 @@ impl DiskHash {
         }
         let Some(mut house) = self.house.try_lock() else { return false };
         let outcome = self.step(&mut house);
+        if !matches!(outcome, Ok(true)) || house.steps.is_multiple_of(FLUSH_STEPS) {
+            // If they do not take it, they are still refusing, and say so.
+            let _ = self.try_refused();
+        }
         match outcome {
             Ok(has_more) => {
                 let is_over = |error: &Error| {

@@ -10,9 +10,11 @@
 use super::cache::Cache;
 use super::entry::{self, HEAD_MAX};
 use super::page::{CLASS_MAX, Location, class_bound};
+use super::refusal::Refusals;
 use super::scratch::Scratch;
 use super::segment::{
-    HEADER_LEN, Header, Identity, OFFSET_MAX, Position, SEGMENT_MAGIC, Segment, Table, file_name, unwritable,
+    HEADER_LEN, Header, Identity, OFFSET_MAX, Position, SEGMENT_MAGIC, Segment, Table, file_name,
+    is_out_of_descriptors, unwritable,
 };
 use crate::disk::Disk;
 use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
@@ -82,6 +84,8 @@ pub(crate) struct Log {
     pub(crate) leaving: AtomicU64,
     /// Appended since the opening, and read at it.
     appended: AtomicU64,
+    /// Changes that the files did not take.
+    pub(crate) refusals: Refusals,
 }
 
 pub(crate) struct LogOptions {
@@ -176,6 +180,7 @@ impl Log {
             version: AtomicU64::new(1),
             synced: Mutex::new(Synced { until, is_busy: false, trouble: None }),
             wake: Condvar::new(),
+            refusals: Refusals::default(),
         })
     }
 
@@ -295,15 +300,19 @@ impl Log {
         for segment in &segments {
             segment.file.sync().map_err(|error| (self.fail(&segment.path, &error), true))?;
         }
-        if has_names {
-            let outcome = self.disk.sync_directory(&self.directory);
-            outcome.map_err(|error| (self.fail(&self.directory, &error), true))?;
+        if has_names && let Err(error) = self.disk.sync_directory(&self.directory) {
+            if is_out_of_descriptors(&error) {
+                // Nothing has been asked of the disk, so nothing is lost: the next sync asks.
+                self.note_name();
+                return Err((unwritable(&self.directory, &error), false));
+            }
+            return Err((self.fail(&self.directory, &error), true));
         }
         Ok(until)
     }
 
     fn fail(&self, path: &std::path::Path, error: &std::io::Error) -> Error {
-        let error = Error::new(
+        let error = Error::refused_write(
             ErrorKind::Unavailable,
             format!(
                 "cannot sync {}: {error}; what was written last may be lost, so nothing more is written until it is opened again",
@@ -447,7 +456,8 @@ fn create(
     (limit, is_mapped): (u64, bool),
 ) -> Result<(Arc<Segment>, Vec<u8>)> {
     let slot = table.free_slot().ok_or_else(|| {
-        Error::new(ErrorKind::Full, format!("{} holds as many segments as it can", directory.display()))
+        let message = format!("{} holds as many segments as it can", directory.display());
+        Error::refused_write(ErrorKind::Full, message)
     })?;
     let mut buffer = Vec::new();
     buffer.extend_from_slice(
@@ -562,13 +572,31 @@ impl Appender<'_> {
         let mut pieces = [&crc[..], &beginning[4..], key, value, padding].map(IoSlice::new);
         let head = &mut *self.head;
         let segment = Arc::clone(&head.segment);
-        segment.file.write_at(offset, &mut pieces).map_err(|error| unwritable(&segment.path, &error))?;
+        if let Err(error) = segment.file.write_at(offset, &mut pieces) {
+            // A part of it may be there, and takes the room that others could use.
+            let _ = segment.file.set_len(offset);
+            return Err(unwritable(&segment.path, &error));
+        }
         head.base = offset + len as u64;
         head.written = head.base;
         segment.len.store(head.base, Ordering::Release);
         segment.flushed.store(head.base, Ordering::Release);
         self.log.count(len);
         Ok(Appended { at: Location { slot: segment.slot, unit: (offset / 8) as u32 }, len })
+    }
+
+    /// Tries what a refused change of `len` bytes needs: a file with room for them. Leaves nothing behind but perhaps a new segment.
+    pub(crate) fn try_room(&mut self, len: u64) -> Result<()> {
+        /// Of a longer change only so much is tried.
+        const TRIED_MAX: u64 = 1 << 20;
+        let entry_len = usize::try_from(len.min(OFFSET_MAX)).unwrap_or(0);
+        self.prepare(entry_len, entry_len)?;
+        self.flush()?;
+        let segment = Arc::clone(&self.head.segment);
+        let zeros = vec![0; len.min(TRIED_MAX) as usize];
+        let outcome = segment.file.write_at(self.head.base, &mut [IoSlice::new(&zeros)]);
+        let outcome = segment.file.set_len(self.head.base).and(outcome);
+        outcome.map_err(|error| unwritable(&segment.path, &error))
     }
 
     /// Appends a whole entry once more.

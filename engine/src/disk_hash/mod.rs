@@ -31,6 +31,7 @@ mod opening;
 mod options;
 mod packing;
 mod page;
+mod refusal;
 mod salvage;
 mod scan;
 mod scratch;
@@ -331,11 +332,13 @@ impl DiskHash {
     fn append_put(&self, new: &[u8], value: Option<&[u8]>, expiry: Expiry) -> Result<Appended> {
         let len = entry::padded(new.len() + value.map_or(0, <[u8]>::len));
         let mut appender = self.log.lock();
-        appender.prepare(len, len)?;
-        let appended = match value {
-            None if !appender.is_long(len) => appender.append_small(|buffer| buffer.extend_from_slice(new)),
-            value => appender.append_long(new, &[], value.unwrap_or_default())?,
-        };
+        let appended = appender.prepare(len, len).and_then(|()| match value {
+            None if !appender.is_long(len) => {
+                Ok(appender.append_small(|buffer| buffer.extend_from_slice(new)))
+            }
+            value => appender.append_long(new, &[], value.unwrap_or_default()),
+        });
+        let appended = appended.inspect_err(|error| self.log.refusals.note(error, len))?;
         appender.segment().note_expiry(expiry);
         Ok(appended)
     }
@@ -371,12 +374,13 @@ impl DiskHash {
         old: Option<(usize, usize)>,
     ) -> Result<()> {
         let mut appender = self.log.lock();
-        appender.prepare(entry.len(), entry.len())?;
-        let appended = match appender.is_long(entry.len()) {
-            true => appender.append_long(entry, &[], &[])?,
-            false => appender.append_padded(entry),
-        };
+        let appended =
+            appender.prepare(entry.len(), entry.len()).and_then(|()| match appender.is_long(entry.len()) {
+                true => appender.append_long(entry, &[], &[]),
+                false => Ok(appender.append_padded(entry)),
+            });
         drop(appender);
+        let appended = appended.inspect_err(|error| self.log.refusals.note(error, entry.len()))?;
         let slot = Slot::new(tag_of(hash), class_of(appended.len), appended.at);
         part.enter(hash, slot, appended.len, old);
         Ok(())
@@ -385,7 +389,8 @@ impl DiskHash {
     /// `place`: where in its page the record is, and how long its entry.
     fn remove(&self, part: &mut Part, hash: u64, key: &[u8], place: (usize, usize)) -> Result<()> {
         let mut appender = self.log.lock();
-        appender.prepare(entry::padded(10 + key.len()), 0)?;
+        let len = entry::padded(10 + key.len());
+        appender.prepare(len, 0).inspect_err(|error| self.log.refusals.note(error, len))?;
         let appended = appender.append_small(|buffer| entry::put_remove(buffer, key));
         appender.segment().removes.fetch_add(appended.len as u64, Ordering::Relaxed);
         drop(appender);
@@ -663,7 +668,7 @@ impl Engine for DiskHash {
         // All at once: nobody shall write to the one while the other is not cleared yet.
         let mut shards: Vec<_> = (0..SHARDS).map(|index| self.alone(index)).collect();
         let mut appender = self.log.lock();
-        appender.prepare(8, 0)?;
+        appender.prepare(8, 0).inspect_err(|error| self.log.refusals.note(error, 8))?;
         appender.append_small(|buffer| entry::put_other(buffer, entry::CLEAR, &[]));
         drop(appender);
         shards.iter_mut().for_each(|shard| shard.clear());
@@ -759,6 +764,10 @@ impl Durable for DiskHash {
 
     fn trouble(&self) -> Option<Error> {
         DiskHash::trouble(self)
+    }
+
+    fn refused_write(&self) -> Option<Error> {
+        self.why_refused()
     }
 
     fn damaged_records(&self) -> Option<(u64, Error)> {

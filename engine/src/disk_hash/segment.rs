@@ -227,14 +227,20 @@ pub(crate) fn unreadable(path: &Path, error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("cannot read {}: {error}", path.display()))
 }
 
-/// An error of a write: whether there is no room, or it is another matter.
+/// Returns the error of a write that was refused: `Full` if there is no room, or no descriptor.
 pub(crate) fn unwritable(path: &Path, error: &std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
     let kind = match error.kind() {
         Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge | Io::WriteZero => ErrorKind::Full,
+        _ if is_out_of_descriptors(error) => ErrorKind::Full,
         _ => ErrorKind::Unavailable,
     };
-    Error::new(kind, format!("cannot write {}: {error}", path.display()))
+    Error::refused_write(kind, format!("cannot write {}: {error}", path.display()))
+}
+
+/// Returns true if no file could be opened because this process, or the system, has too many open.
+pub(crate) fn is_out_of_descriptors(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// The segments that count, by slot.

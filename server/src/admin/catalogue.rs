@@ -393,7 +393,7 @@ pub(super) const KEPT: [Metric; 16] = [
     plain(
         "todana_log_refused_writes_total",
         Counter,
-        "Writes refused as the update log cannot be written.",
+        "Writes refused because the update log, or the files of the database, cannot be written.",
         &[(&[], "todana_log_refusals")],
     ),
     plain(

@@ -3,7 +3,7 @@
 use super::Writer;
 use crate::databases::Served;
 use crate::shared::Shared;
-use todana::update_log::{Health, UpdateLog};
+use todana::update_log::Health;
 use todana_core::Checkpointed;
 
 pub(super) fn put(shared: &Shared, name: Option<&[u8]>, w: &mut Writer<'_, '_>) {
@@ -53,7 +53,7 @@ pub(crate) fn health(served: &Served) -> Option<&'static str> {
         Health::Stuck(_) => "stuck",
         Health::Lost(_) => "lost",
     });
-    of_log.or(of_files)
+    of_log.or(of_files).map(|health| if health == "well" && !takes_writes(served) { "stuck" } else { health })
 }
 
 /// Bytes of changes that wait in memory for a checkpoint.
@@ -61,8 +61,8 @@ pub(crate) fn pending_bytes(served: &Served) -> u64 {
     served.database.engine().checkpointed().map_or(0, Checkpointed::pending_bytes)
 }
 
-/// Whether changes can be brought to disk, where they are to be.
+/// Returns true if every change can be brought to disk, where it is to be.
 pub(crate) fn takes_writes(served: &Served) -> bool {
     let is_in_files = served.syncing.as_ref().is_none_or(|syncing| syncing.takes_changes());
-    is_in_files && served.database.log().is_none_or(UpdateLog::takes_changes)
+    is_in_files && served.refused_write().is_none() && served.database.takes_changes()
 }

@@ -1,7 +1,7 @@
 //! `stats`: the data that is kept, where there is a data directory or a database on disk.
 
 use super::Writer;
-use super::databases::health;
+use super::databases::{health, takes_writes};
 use crate::shared::Shared;
 use std::time::Duration;
 use todana::update_log::Sync;
@@ -17,8 +17,8 @@ fn words(sync: Sync) -> String {
 pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     if let Some(syncing) = &shared.first().syncing {
         w.put("todana_sync", words(syncing.sync()));
-        w.put("todana_log_health", syncing.health());
-        w.put("todana_log_takes_writes", u8::from(syncing.takes_changes()));
+        w.put("todana_log_health", health(shared.first()).unwrap_or("well"));
+        w.put("todana_log_takes_writes", u8::from(takes_writes(shared.first())));
         w.put("todana_log_refusals", shared.database.counters().log_refusals);
         return;
     }
@@ -30,7 +30,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     let synced = log.synced().0;
     let end = log.end().0;
     w.put("todana_log_health", health(shared.first()).unwrap_or("well"));
-    w.put("todana_log_takes_writes", u8::from(log.takes_changes()));
+    w.put("todana_log_takes_writes", u8::from(takes_writes(shared.first())));
     w.put("todana_log_refusals", shared.database.counters().log_refusals);
     w.put("todana_log_end", end);
     w.put("todana_log_synced", synced);

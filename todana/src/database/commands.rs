@@ -1,7 +1,7 @@
 //! Commands on single records: each one's visitor is run, and what came of it is counted and answered.
 
-use super::Database;
 use super::visits::Worth;
+use super::{Database, is_full};
 use crate::arithmetic::ArithmeticVisitor;
 use crate::counters::Lane;
 use crate::delete::DeleteVisitor;
@@ -118,7 +118,7 @@ impl Database {
                 // No store: memcached counts what finds no memory here by class alone.
                 let digits = arithmetic.initial.checked_ilog10().map_or(1, |log| log as usize + 1);
                 let class = lane.class(self.classes.of(arithmetic.key.len() + digits));
-                class.out_of_memory.add(u64::from(error.kind() == ErrorKind::Full));
+                class.out_of_memory.add(u64::from(is_full(&error)));
                 (Reply::Refused(refusal(&error)), class)
             }
         };
@@ -180,6 +180,9 @@ impl Database {
 
 /// What a command is answered whose visit has failed.
 pub(super) fn refusal(error: &Error) -> Refusal {
+    if error.is_refused_write() {
+        return Refusal::FilesUnwritable;
+    }
     match error.kind() {
         ErrorKind::Invalid => Refusal::TooLarge,
         ErrorKind::Full => Refusal::OutOfMemory,

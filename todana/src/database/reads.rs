@@ -1,8 +1,8 @@
 //! Reads: a look where that will do, a visit where something is to be noted or changed.
 
-use super::Database;
 use super::commands::refusal;
 use super::visits::Worth;
+use super::{Database, is_full};
 use crate::classes::plain_size;
 use crate::counters::Lane;
 use crate::expiry::Bury;
@@ -139,7 +139,7 @@ impl Database {
                     return (Outcome::Miss, 0);
                 }
                 let class = self.classes.of(get.key.len());
-                if error.kind() == ErrorKind::Full {
+                if is_full(&error) {
                     lane.class(class).out_of_memory.one();
                 }
                 reply(Reply::Refused(refusal(&error)));

@@ -60,10 +60,7 @@ impl Database {
             }
             Reply::NotFound => lane.counts.cas_misses.one(),
             Reply::Refused(refusal) => {
-                // What the client believes replaced must not be read again; a compare-and-set has promised nothing. Who would not wait
-                // for a transaction knows that nothing has happened.
-                let discards =
-                    store.mode == StoreMode::Set && store.compare.is_none() && refusal != Refusal::Busy;
+                let discards = store.mode == StoreMode::Set && store.compare.is_none();
                 self.refuse_store(space, lane, (store.key, class_number), discards, refusal, now);
             }
             _ => {}
@@ -71,7 +68,10 @@ impl Database {
         outcome
     }
 
-    /// Counts a store that was refused: as refused alone, as memcached does. Removes the old record if that goes.
+    /// Counts a store that was refused: as refused alone, as memcached does.
+    ///
+    /// A cache drops the old record if the new one was too long or found no memory and `discards` says so: as in memcached, the client
+    /// shall not read again what it believes replaced. Where records are kept, what is there stays, whatever the cause.
     pub(super) fn refuse_store(
         &self,
         space: Space<'_>,
@@ -89,7 +89,8 @@ impl Database {
             }
             _ => {}
         }
-        if discards {
+        let is_for_room = matches!(refusal, Refusal::TooLarge | Refusal::OutOfMemory);
+        if discards && is_for_room && !self.keeps_records() {
             let _ = self.visit(space, lane, key, now, &mut Regardless(Action::Remove));
         }
     }

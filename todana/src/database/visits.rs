@@ -1,6 +1,6 @@
 //! Visits: with expiry in between, behind transactions, and with what has expired making room.
 
-use super::{Database, unwritable};
+use super::{Database, is_full};
 use crate::counters::Lane;
 use crate::expiry::Living;
 use crate::transaction::Space;
@@ -43,9 +43,7 @@ impl Database {
     /// `Unavailable` if the update log cannot be written.
     pub fn visit_record(&self, lane: &Lane, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         self.flush_if_due(self.clock.now());
-        if self.cannot_write() {
-            return Err(unwritable());
-        }
+        self.refuse_if_unwritable(lane)?;
         self.visit_in(self.space(), lane, key, visitor)
     }
 
@@ -58,9 +56,7 @@ impl Database {
         visitor: &mut dyn Visitor,
     ) -> Result<()> {
         self.flush_if_due(self.clock.now());
-        if self.cannot_write() {
-            return Err(unwritable());
-        }
+        self.refuse_if_unwritable(lane)?;
         self.visit_in(Space { origin: Some(origin), ..self.space() }, lane, key, visitor)
     }
 
@@ -72,7 +68,7 @@ impl Database {
         loop {
             let removed = self.sweep.gone();
             match self.engine.visit(key, visitor) {
-                Err(error) if error.kind() == ErrorKind::Full && self.relieve(self.clock.now(), removed) => {}
+                Err(error) if is_full(&error) && self.relieve(self.clock.now(), removed) => {}
                 outcome => return outcome,
             }
         }
@@ -120,6 +116,9 @@ impl Database {
         let mut living = Living::new(visitor, key, now, space, &forgets);
         let outcome = self.visit_in_turn(space, worth, key, now, &mut living)?;
         self.note_changes(lane, worth, &living);
+        if let Err(error) = &outcome {
+            lane.count_refusal(error);
+        }
         let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
         if met.expired && outcome.is_ok() {
             // Whatever the command was, as memcached counts.
@@ -153,8 +152,7 @@ impl Database {
                 continue;
             }
             // What is expired takes nobody's room.
-            if matches!(&outcome, Err(error) if error.kind() == ErrorKind::Full) && self.relieve(now, removed)
-            {
+            if matches!(&outcome, Err(error) if is_full(error)) && self.relieve(now, removed) {
                 removed = self.sweep.gone();
                 continue;
             }

@@ -324,6 +324,10 @@ impl Durable for Witnessed {
         self.files().trouble()
     }
 
+    fn refused_write(&self) -> Option<Error> {
+        self.files().refused_write()
+    }
+
     fn damaged_records(&self) -> Option<(u64, Error)> {
         self.files().damaged_records()
     }

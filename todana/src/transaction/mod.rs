@@ -17,10 +17,7 @@ mod layer;
 
 use crate::counters::Lane;
 use crate::update_log::{Change, Gathered, Position, UpdateLog};
-use crate::{
-    Database, Db,
-    database::{Regardless, unwritable},
-};
+use crate::{Database, Db, database::Regardless};
 use layer::{Layer, Owned};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -295,9 +292,7 @@ impl<'d> Transaction<'d> {
     fn apply(&self, changes: &BTreeMap<Box<[u8]>, Option<Owned>>) -> Result<Option<Position>> {
         let database = self.database();
         let log = database.log();
-        if database.cannot_write() {
-            return Err(unwritable());
-        }
+        database.refuse_if_unwritable(self.lane())?;
         if database.is_flush_due() {
             let message = "everything was to be removed while the transaction was open: try again";
             return Err(Error::new(ErrorKind::Busy, message));
@@ -321,7 +316,7 @@ impl<'d> Transaction<'d> {
                 .values()
                 .flatten()
                 .for_each(|record| database.note_expiry(record.record().attributes.expiry));
-            durable.apply(&actions)?;
+            durable.apply(&actions).inspect_err(|error| self.lane().count_refusal(error))?;
             return Ok(None);
         }
         if let Err(error) = make(database, changes.iter().map(|(key, record)| (&**key, record.as_ref()))) {

@@ -1,0 +1,145 @@
+//! A server that cannot keep a change in the files of a hash on disk: clients are told so, what is there stays, and health, counters, the
+//! log and `/readyz` report it, once when it begins and once when it is over.
+//!
+//! Once 200 idle connections took all descriptors of a server with `ulimit -n 64`, so that its hash could create no further segment, and
+//! what could not be replaced was removed; a value that did not fit on a full disk was "out of memory", and all else said that it was well.
+
+mod running;
+
+use running::{Client, PATIENCE, Server, eventually, text};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+const REFUSED: &str = "SERVER_ERROR cannot write the files of the database\r\n";
+const REPORTED: &str = "changes are refused until they can be kept: cannot write ";
+const OVER: &str = "changes are taken again";
+
+/// A server that may have so many files open, and what it logs.
+struct Limited {
+    server: Server,
+    log: Receiver<String>,
+    pages: String,
+}
+
+fn limited(files: u32, database: &Path) -> Limited {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &format!("ulimit -n {files} && exec \"$0\" \"$@\"")])
+        .arg(env!("CARGO_BIN_EXE_todana"));
+    command
+        .args(["serve", "-v", "-p", "-1", "--admin-port", "-1", "-t", "2", "--sync", "always"])
+        .arg(database);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let banner = running::banner(&mut stdout);
+    let address = banner[1].trim_end().strip_prefix("listening on ").expect("an address").to_string();
+    let stderr = BufReader::new(child.stderr.take().unwrap());
+    let (sender, log) = channel();
+    std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    let pages = |line: String| Some(line.split_once("http://")?.1.trim_end_matches('/').to_string());
+    let pages = std::iter::from_fn(|| log.recv_timeout(PATIENCE).ok()).find_map(pages).expect("its pages");
+    Limited { server: Server { child, stdout, banner, address }, log, pages }
+}
+
+impl Limited {
+    /// The status and the text of `/readyz`.
+    fn readiness(&self) -> (String, String) {
+        let mut stream = TcpStream::connect(&self.pages).unwrap();
+        stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().to_string(), body.trim_end().to_string())
+    }
+
+    /// Waits for a line of the log; fails if `never` comes before it.
+    fn expect_line(&self, wanted: &str, never: &str) {
+        loop {
+            let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no line with: {wanted}"));
+            if line.contains(wanted) {
+                return;
+            }
+            assert!(!line.contains(never), "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_value_that_does_not_fit_is_refused_and_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let limited = limited(1024, &folder.path().join("x.hash"));
+    let pid = limited.server.child.id().to_string();
+    let limit = |limit: &str| {
+        let status = Command::new("prlimit").args(["--pid", &pid, &format!("--fsize={limit}")]).status();
+        status.is_ok_and(|status| status.success())
+    };
+    let mut client = Client::connect(&limited.server);
+    assert_eq!(client.set("user", b"precious"), "STORED\r\n");
+    if !limit("100000:unlimited") {
+        eprintln!("skipped: there is no prlimit here");
+        return;
+    }
+    let long = vec![b'n'; 180_000];
+    for count in 1..=3 {
+        assert_eq!(client.set("user", &long), REFUSED);
+        assert_eq!(client.stat("todana_log_refusals"), count.to_string());
+        assert_eq!(client.stat("store_no_memory"), "0");
+    }
+    client.send(b"ms user 180000 MS\r\n");
+    client.send(&long);
+    assert_eq!(client.ask("\r\n"), REFUSED);
+    // Short ones still fit.
+    assert_eq!(client.set("short", b"v"), "STORED\r\n");
+    assert_eq!(client.ask("mg user v\r\n"), "VA 8\r\n");
+    assert_eq!(client.line(), "precious\r\n");
+    assert_eq!(client.stat("todana_log_health"), "stuck");
+    assert_eq!(client.stat("todana_log_takes_writes"), "0");
+    assert_eq!(limited.readiness(), ("503".into(), "no writes".into()));
+    limited.expect_line(REPORTED, OVER);
+
+    assert!(limit("unlimited:unlimited"));
+    eventually("it takes writes again", || client.stat("todana_log_health") == "well");
+    assert_eq!(client.stat("todana_log_takes_writes"), "1");
+    assert_eq!(limited.readiness(), ("200".into(), "ready".into()));
+    limited.expect_line(OVER, REPORTED);
+    assert_eq!(client.set("user", &long), "STORED\r\n");
+}
+
+#[test]
+fn idle_clients_leave_descriptors_to_the_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let limited = limited(64, &folder.path().join("x.hash"));
+    let mut client = Client::connect(&limited.server);
+    for number in 0..100 {
+        assert_eq!(client.set(&format!("user{number}"), b"precious"), "STORED\r\n");
+    }
+    let idle: Vec<TcpStream> =
+        (0..200).map(|_| TcpStream::connect(&limited.server.address).unwrap()).collect();
+    limited.expect_line("new connections wait", "ERROR");
+    let long = vec![b'n'; 180_000];
+    for number in 0..100 {
+        assert_eq!(client.set(&format!("user{number}"), &long), "STORED\r\n", "{number}");
+    }
+    assert_eq!(client.stat("todana_log_health"), "well");
+    // A client that waited is served when others have gone.
+    drop(idle);
+    assert_eq!(Client::connect(&limited.server).set("late", b"v"), "STORED\r\n");
+}
+
+#[test]
+fn too_few_descriptors_end_the_start_with_their_number() {
+    let folder = tempfile::tempdir().unwrap();
+    for files in [12, 16, 24, 40] {
+        let script = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_todana"), "serve", "-p", "-1", "--admin-port", "0"]);
+        let output = command.arg(folder.path().join("x.hash")).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{files}");
+        let said = text(&output.stderr);
+        let wanted = format!("todana: {files} files may be open, too few for this server: raise the limit");
+        assert!(said.contains(&wanted), "{files}: {said}");
+    }
+}

@@ -1,0 +1,56 @@
+//! Refused changes: why the files did not take one, and how much room it takes to know that they do again.
+
+use super::DiskHash;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use todana_core::{Error, Result};
+
+/// The changes that have been refused since the files last took everything.
+#[derive(Default)]
+pub(crate) struct Refusals {
+    are_there: AtomicBool,
+    first: Mutex<Option<Refused>>,
+}
+
+struct Refused {
+    /// Of the first of them.
+    error: Error,
+    /// Of the longest.
+    len: u64,
+}
+
+impl Refusals {
+    /// Notes that a change of `len` bytes was refused.
+    #[cold]
+    pub(super) fn note(&self, error: &Error, len: usize) {
+        let mut first = self.first.lock();
+        let refused = first.get_or_insert_with(|| Refused { error: error.clone(), len: 0 });
+        refused.len = refused.len.max(len as u64);
+        self.are_there.store(true, Ordering::Release);
+    }
+}
+
+impl DiskHash {
+    /// Returns why the files do not take every change.
+    pub(super) fn why_refused(&self) -> Option<Error> {
+        let refusals = &self.log.refusals;
+        if !refusals.are_there.load(Ordering::Acquire) {
+            return None;
+        }
+        refusals.first.lock().as_ref().map(|refused| refused.error.clone())
+    }
+
+    /// Finds out whether the files take again what they have refused. Fails as they do if not.
+    pub(super) fn try_refused(&self) -> Result<()> {
+        let refusals = &self.log.refusals;
+        let len = refusals.first.lock().as_ref().map(|refused| refused.len);
+        let Some(len) = len else { return Ok(()) };
+        self.log.lock().try_room(len)?;
+        let mut first = refusals.first.lock();
+        if first.as_ref().is_some_and(|refused| refused.len <= len) {
+            *first = None;
+            refusals.are_there.store(false, Ordering::Release);
+        }
+        Ok(())
+    }
+}

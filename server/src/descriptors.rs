@@ -1,0 +1,75 @@
+//! File descriptors: how many may be open, and how many of them connections leave to the files of databases.
+//!
+//! The system gives the lowest free number to what is opened, so the number that it would give next says how many are taken.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Connections leave half of all descriptors, within these bounds: segments of a hash on disk and of update logs, checkpoints, and
+/// the pages for monitoring need them while clients are connected.
+const RESERVE_MIN: u64 = 16;
+const RESERVE_MAX: u64 = 64;
+/// It takes so many more for each further database.
+const RESERVE_FOR_DATABASE: u64 = 4;
+
+/// The descriptors of this process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Descriptors {
+    allowed: u64,
+    reserve: u64,
+}
+
+impl Descriptors {
+    /// Descriptors of a process that may have so many open and has so many databases.
+    pub(crate) fn new(allowed: u64, databases: usize) -> Descriptors {
+        let further = RESERVE_FOR_DATABASE * (databases as u64).saturating_sub(1);
+        Descriptors { allowed, reserve: (allowed / 2).clamp(RESERVE_MIN, RESERVE_MAX) + further }
+    }
+
+    /// Returns true if one more connection would take what is left to files.
+    pub(crate) fn are_scarce(&self) -> bool {
+        // The standard streams are always open, if only on /dev/null.
+        match rustix::io::dup(io::stdin()) {
+            Ok(next) => next.as_raw_fd() as u64 + self.reserve >= self.allowed,
+            Err(_) => true,
+        }
+    }
+
+    /// Fails if not a single connection could be accepted.
+    pub(crate) fn suffice(&self) -> io::Result<()> {
+        if self.are_scarce() { Err(self.too_few()) } else { Ok(()) }
+    }
+
+    /// Returns the error of a server that has too few.
+    pub(crate) fn too_few(&self) -> io::Error {
+        io::Error::other(format!(
+            "{} files may be open, too few for this server: raise the limit, for example with `ulimit -n 1024`",
+            self.allowed
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_half_within_bounds() {
+        let reserve = |allowed, databases| Descriptors::new(allowed, databases).reserve;
+        assert_eq!([16, 64, 100, 1024].map(|allowed| reserve(allowed, 1)), [16, 32, 50, 64]);
+        assert_eq!([2, 11].map(|databases| reserve(1024, databases)), [68, 104]);
+    }
+
+    #[test]
+    fn descriptors_are_scarce_when_the_next_number_is_of_the_reserve() {
+        let next = u64::try_from(rustix::io::dup(io::stdin()).unwrap().as_raw_fd()).unwrap();
+        // Other tests of this process open and close some meanwhile.
+        assert!(!Descriptors::new(next + 10_000, 1).are_scarce());
+        assert!(Descriptors::new(4, 1).are_scarce());
+        let error = Descriptors::new(4, 1).suffice().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "4 files may be open, too few for this server: raise the limit, for example with `ulimit -n 1024`"
+        );
+    }
+}

@@ -1,0 +1,268 @@
+//! A change that cannot be kept leaves what is there as it was, wherever an engine refuses it and for whatever cause.
+//!
+//! Once a `set` that a hash on disk refused, because no further segment could be created (no inode, a quota, too many open files,
+//! a read-only file system), removed the record that it could not replace: memcached's rule for a cache was applied to every refusal and
+//! every engine, and the short entry of the removal still fitted into the last segment. All of 1,000 records were lost in that way, and
+//! neither health nor counters nor the log reported anything.
+
+#[path = "../../tests/crash_disk/mod.rs"]
+mod crash_disk;
+mod kept;
+
+use crash_disk::{CrashDisk, Op};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use todana::update_log::Sync;
+use todana::{Database, Lane, ManualClock};
+use todana_core::{
+    Arithmetic, Command, Delete, Durable, ErrorKind, Get, MemoryLimit, Refusal, RefusedStore, Reply, Store,
+    StoreMode, Touch, Ttl, UnixSeconds, WhenFull,
+};
+use todana_engine::{DiskHash, DiskHashOptions, MemHash, MemHashOptions};
+
+const NOW: u64 = 1_700_000_000;
+/// As many records fill most of a first segment.
+const RECORDS: usize = 100;
+/// ENOSPC, EDQUOT, EMFILE, ENFILE, EROFS, EACCES, EIO.
+const CAUSES: [i32; 7] = [28, 122, 24, 23, 30, 13, 5];
+
+struct Hash {
+    disk: CrashDisk,
+    database: Database,
+    lane: Arc<Lane>,
+}
+
+fn open_hash(disk: &CrashDisk) -> Hash {
+    let options = DiskHashOptions { disk: Arc::new(disk.clone()), ..DiskHashOptions::default() };
+    let engine = DiskHash::open(Path::new("/data"), options).unwrap();
+    let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
+    let database = Database::new(Box::new(engine), clock).sync_engine(Sync::Always);
+    let lane = database.lane();
+    Hash { disk: disk.clone(), database, lane }
+}
+
+fn key(number: usize) -> Vec<u8> {
+    format!("user{number}").into_bytes()
+}
+
+fn value(number: usize) -> Vec<u8> {
+    format!("{number} precious ").repeat(800).into_bytes()
+}
+
+impl Hash {
+    /// A database of which little of the first segment is left.
+    fn with_records() -> Hash {
+        let hash = open_hash(&CrashDisk::new());
+        for number in 0..RECORDS {
+            assert_eq!(hash.set(&key(number), &value(number)), "Stored");
+        }
+        hash.files().sync().unwrap();
+        hash
+    }
+
+    fn files(&self) -> &dyn Durable {
+        self.database.engine().durable().unwrap()
+    }
+
+    fn run(&self, command: Command<'_>) -> String {
+        let mut answer = String::new();
+        self.database.execute(&self.lane, &command, &mut |reply| {
+            answer = match reply {
+                Reply::Stored(_) => "Stored".into(),
+                other => format!("{other:?}"),
+            }
+        });
+        answer
+    }
+
+    fn set(&self, key: &[u8], value: &[u8]) -> String {
+        self.run(Command::Store(Store { key, value, ..Store::default() }))
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let mut value = None;
+        self.database.execute(&self.lane, &Command::Get(Get { key, ..Get::default() }), &mut |reply| {
+            if let Reply::Hit(hit) = reply {
+                value = Some(hit.record.value.to_vec());
+            }
+        });
+        value
+    }
+
+    /// Housekeeping comes round a few times.
+    fn keep_house(&self) {
+        for _ in 0..100 {
+            self.database.maintain();
+        }
+    }
+}
+
+#[test]
+fn what_is_there_stays_where_a_file_refuses() {
+    let places: [(&str, fn(&Op) -> bool); 3] = [
+        ("a segment is created", |op| matches!(op, Op::Create { .. })),
+        ("a long value is written", |op| matches!(op, Op::Write { bytes, .. } if bytes.len() > 100_000)),
+        ("anything is created or written", |op| matches!(op, Op::Create { .. } | Op::Write { .. })),
+    ];
+    let long = vec![b'n'; 200_000];
+    for (place, is_here) in places {
+        for cause in CAUSES {
+            let story = format!("{place}, error {cause}");
+            let hash = Hash::with_records();
+            let fails = Arc::new(AtomicBool::new(true));
+            let goes_on = Arc::clone(&fails);
+            hash.disk.fault(move |op| match goes_on.load(Ordering::SeqCst) && is_here(op) {
+                true => Err(io::Error::from_raw_os_error(cause)),
+                false => Ok(()),
+            });
+            let store = |mode, compare| {
+                Command::Store(Store { key: b"user7", value: &long, mode, compare, ..Store::default() })
+            };
+            let modes = [StoreMode::Set, StoreMode::Replace, StoreMode::Append, StoreMode::Prepend];
+            for (count, mode) in modes.into_iter().enumerate() {
+                assert_eq!(hash.run(store(mode, None)), "Refused(FilesUnwritable)", "{story}, {mode:?}");
+                assert_eq!(hash.database.counters().log_refusals, count as u64 + 1, "{story}, {mode:?}");
+            }
+            for number in (0..RECORDS).step_by(9) {
+                assert_eq!(hash.set(&key(number), &long), "Refused(FilesUnwritable)", "{story}");
+                assert_eq!(hash.get(&key(number)), Some(value(number)), "{story}");
+            }
+            let why = hash.files().refused_write().unwrap();
+            assert!(
+                why.is_refused_write() && why.to_string().starts_with("cannot write /data/"),
+                "{story}: {why}"
+            );
+            hash.keep_house();
+            assert!(hash.files().refused_write().is_some(), "{story}: it has not been mended");
+
+            fails.store(false, Ordering::SeqCst);
+            hash.keep_house();
+            assert_eq!(hash.files().refused_write(), None, "{story}");
+            assert_eq!(hash.set(&key(0), &long), "Stored", "{story}");
+            hash.files().sync().unwrap();
+            let state = hash.disk.state().reboot(3);
+            let again = open_hash(&CrashDisk::with(state));
+            assert_eq!(again.get(&key(0)), Some(long.clone()), "{story}");
+            for number in 1..RECORDS {
+                assert_eq!(again.get(&key(number)), Some(value(number)), "{story}, after a restart");
+            }
+        }
+    }
+}
+
+#[test]
+fn changes_of_every_kind_leave_a_record_that_they_cannot_replace() {
+    let hash = Hash::with_records();
+    assert_eq!(hash.set(b"count", b"41"), "Stored");
+    // So much waits that the next change, however short, must write, and cannot.
+    hash.disk.limit(0);
+    for filler in [vec![b'f'; 60_000], vec![b'f']] {
+        let mut fillers = 0;
+        while hash.set(format!("f{fillers}").as_bytes(), &filler) == "Stored" {
+            fillers += 1;
+            assert!(fillers < 100_000, "it is never refused");
+        }
+    }
+    let before = hash.database.engine().status().records;
+    let refusals = hash.database.counters().log_refusals;
+    let changes = [
+        Command::Delete(Delete { key: b"user1", ..Delete::default() }),
+        Command::Touch(Touch { key: b"user1", ttl: Ttl::Seconds(60) }),
+        Command::Arithmetic(Arithmetic { key: b"count", delta: 1, ..Arithmetic::default() }),
+        Command::Store(Store { key: b"user1", value: b"short", ..Store::default() }),
+        Command::Flush { at: Ttl::Never },
+    ];
+    for command in changes {
+        assert_eq!(hash.run(command), "Refused(FilesUnwritable)", "{command:?}");
+        assert_eq!(hash.get(b"user1"), Some(value(1)), "{command:?}");
+        assert_eq!(hash.get(b"count").as_deref(), Some(&b"41"[..]), "{command:?}");
+    }
+    assert_eq!(hash.database.engine().status().records, before);
+    assert_eq!(hash.database.counters().log_refusals, refusals + changes.len() as u64);
+}
+
+#[test]
+fn a_batch_that_is_refused_changes_nothing() {
+    let hash = Hash::with_records();
+    hash.disk.fault(|op| match op {
+        Op::Create { .. } => Err(io::ErrorKind::StorageFull.into()),
+        _ => Ok(()),
+    });
+    let long = vec![b'n'; 200_000];
+    let put = |value| todana_core::Action::Put(todana_core::Record::new(value, Default::default()));
+    let (first, second) = (key(1), key(2));
+    let error =
+        hash.files().apply(&[(&first, put(&long)), (&second, todana_core::Action::Remove)]).unwrap_err();
+    assert_eq!((error.kind(), error.is_refused_write()), (ErrorKind::Full, true));
+    assert_eq!(hash.get(&first), Some(value(1)));
+    assert_eq!(hash.get(&second), Some(value(2)));
+    assert_eq!(hash.files().refused_write(), Some(error));
+}
+
+/// The codec refuses what is longer than the limit, or finds no memory, before the engine sees it.
+#[test]
+fn a_database_that_is_kept_drops_nothing_for_a_value_too_long() {
+    let refused = |refusal| {
+        let (value_len, mode) = (1 << 30, StoreMode::Set);
+        Command::RefusedStore(RefusedStore {
+            key: b"user3",
+            value_len,
+            flags: 0,
+            mode,
+            compares: false,
+            discards: true,
+            refusal,
+        })
+    };
+    let hash = Hash::with_records();
+    let kept = kept::open(&CrashDisk::new(), NOW, kept::options(Sync::Always)).unwrap();
+    kept.set(b"user3", b"precious");
+    for refusal in [Refusal::TooLarge, Refusal::OutOfMemory] {
+        assert_eq!(hash.run(refused(refusal)), format!("Refused({refusal:?})"));
+        assert_eq!(hash.get(b"user3"), Some(value(3)));
+        assert_eq!(kept.run(refused(refusal)), format!("Refused({refusal:?})"));
+        assert_eq!(kept.get(b"user3").as_deref(), Some(&b"precious"[..]));
+    }
+}
+
+#[test]
+fn a_full_memory_keeps_records_of_a_data_directory() {
+    let fill = |database: &Database, lane: &Lane| {
+        let limit = MemoryLimit { bytes: Some(2 << 20), when_full: WhenFull::Refuse };
+        database.engine().bounded().unwrap().set_limit(limit);
+        for number in 0.. {
+            let mut is_refused = false;
+            let (key, value) = (format!("filler{number}"), [b'f'; 500]);
+            let store = Store { key: key.as_bytes(), value: &value, ..Store::default() };
+            database.execute(lane, &Command::Store(store), &mut |reply| {
+                is_refused = matches!(reply, Reply::Refused(Refusal::OutOfMemory));
+            });
+            if is_refused {
+                return;
+            }
+        }
+    };
+    let long = vec![b'n'; 60_000];
+    let kept = kept::open(&CrashDisk::new(), NOW, kept::options(Sync::Never)).unwrap();
+    kept.set(b"user", b"precious");
+    fill(&kept.database, &kept.lane);
+    assert_eq!(kept.set(b"user", &long), "Refused(OutOfMemory)");
+    assert_eq!(kept.get(b"user").as_deref(), Some(&b"precious"[..]));
+
+    // A cache does as memcached does: what the client believes replaced is not read again.
+    let engine = MemHash::new(MemHashOptions { shards: Some(1), ..MemHashOptions::default() }).unwrap();
+    let cache = Database::new(Box::new(engine), Arc::new(ManualClock::new(UnixSeconds(NOW))));
+    let lane = cache.lane();
+    let run = |command: Command<'_>| {
+        let mut answer = String::new();
+        cache.execute(&lane, &command, &mut |reply| answer = format!("{reply:?}"));
+        answer
+    };
+    run(Command::Store(Store { key: b"user", value: b"precious", ..Store::default() }));
+    fill(&cache, &lane);
+    let store = Store { key: b"user", value: &long, ..Store::default() };
+    assert_eq!(run(Command::Store(store)), "Refused(OutOfMemory)");
+    assert_eq!(run(Command::Get(Get { key: b"user", ..Get::default() })), "Miss");
+}
