@@ -187,6 +187,12 @@ pub(crate) struct Arguments {
     /// Procedures in Lua that Kyoto Tycoon's clients call (`play_script`); SIGHUP reads them again
     #[arg(long, env = "TODANA_SCRIPT", value_name = "FILE", help_heading = KYOTO)]
     script: Option<PathBuf>,
+    /// Seconds that a call of a script may take
+    #[arg(long, env = "TODANA_SCRIPT_TIME_LIMIT", default_value = "5", value_parser = values::seconds, value_name = "SECONDS", help_heading = KYOTO)]
+    script_time_limit: u64,
+    /// Memory that a script may take; as many run at once as there are threads
+    #[arg(long, env = "TODANA_SCRIPT_MEMORY_LIMIT", default_value = "64m", value_parser = values::some_size, value_name = "SIZE", help_heading = KYOTO)]
+    script_memory_limit: u64,
     /// Where the programs lie that their `synchronize` may run [default: nowhere]
     #[arg(long, env = "TODANA_COMMANDS", value_name = "DIR", help_heading = KYOTO)]
     commands: Option<PathBuf>,

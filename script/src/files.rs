@@ -64,7 +64,7 @@ fn unwritable(_: io::Error) -> Trouble {
     Trouble::new(9, "stream output error")
 }
 
-/// Writes all records as they come; each is whole, but together they are of no one moment, unless a transaction is open.
+/// Writes all records as they come; the time does not count. Each is whole, but together they are of no one moment, unless a transaction is open.
 fn write(world: &World, reach: &Reach, path: &Path) -> mlua::Result<Done<()>> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -74,6 +74,7 @@ fn write(world: &World, reach: &Reach, path: &Path) -> mlua::Result<Done<()>> {
     if !may_hold_dump(path) {
         return Ok(Err(Trouble::FORBIDDEN));
     }
+    let _pause = world.deadline.pause();
     let is_persistent = reach.source().name().tuning.persistent;
     let mut file = BufWriter::with_capacity(PIECE, draft.as_file());
     let mut piece = Vec::new();
@@ -145,7 +146,7 @@ fn read(world: &World, reach: &Reach, path: &Path) -> mlua::Result<Done<()>> {
     }
 }
 
-/// A copy of a database in files, as another one. As in the original there is none of one in memory.
+/// A copy of a database in files, as another one, of records as they come, unless a transaction is open; the time does not count. As in the original there is none of one in memory.
 fn copy(world: &World, reach: &Reach, path: &Path) -> mlua::Result<Done<()>> {
     if reach.source().name().path.is_none() {
         return Ok(Err(Trouble::POSTPROCESSING));
@@ -153,6 +154,7 @@ fn copy(world: &World, reach: &Reach, path: &Path) -> mlua::Result<Done<()>> {
     let text = path.to_string_lossy();
     let name = Name::parse(&text).ok().filter(|name| name.path.as_deref() == Some(path));
     let Some(name) = name else { return Ok(Err(Trouble::new(2, "unknown database type"))) };
+    let _pause = world.deadline.pause();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if path.exists() || !folder.is_dir() {
         return Ok(Err(Trouble::POSTPROCESSING));

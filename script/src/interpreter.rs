@@ -37,11 +37,11 @@ const VERSION: &str = "0.9.56";
 /// What procedures may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How long a call may take, and loading the program.
+    /// How long a call may take, and loading the program. What `copy` and `dump_snapshot` take does not count.
     pub time_max: Duration,
     /// How many bytes a machine may take; what is put together for it outside, too.
     pub memory_max: usize,
-    /// Scripts get at files and programs: `os`, `io`, `package`, `dofile`, `loadfile`, and databases and snapshots by any path.
+    /// Scripts get at files and programs: all of `os`, `io`, `package`, `dofile`, `loadfile`, and databases and snapshots by any path.
     pub is_unsafe: bool,
     /// The folder in which `copy`, `dump_snapshot` and `load_snapshot` write and read; without it, and without `is_unsafe`, they are
     /// refused. There, too, a file is replaced only if it is a snapshot.
@@ -98,12 +98,11 @@ impl World {
         }
     }
 
-    fn abort_all(&self) {
-        for base in self.bases.lock().iter().filter_map(Weak::upgrade) {
-            if base.abort() {
-                tracing::warn!("a procedure has left a transaction open: it is aborted");
-            }
-        }
+    /// Aborts what is open; true if something was.
+    fn abort_all(&self) -> bool {
+        let bases: Vec<_> = self.bases.lock().iter().filter_map(Weak::upgrade).collect();
+        // All of them, not up to the first.
+        bases.iter().filter(|base| base.abort()).count() > 0
     }
 }
 
@@ -150,22 +149,33 @@ impl Interpreter {
                 words.raw_set(name, word)?;
             }
             let mut interpreter = Interpreter { lua, world, words, program: program.clone() };
-            interpreter.bounded(|lua| program.chunk(lua).exec())?;
+            interpreter.bounded(None, |lua| program.chunk(lua).exec())?;
             Ok(interpreter)
         };
         load().map_err(|error| LoadError(message(&error)))
     }
 
-    /// Runs something of the script's, with all bounds; transactions that are open then are aborted.
-    fn bounded<T>(&mut self, run: impl FnOnce(&Lua) -> mlua::Result<T>) -> mlua::Result<T> {
-        self.world.deadline.begin(self.world.options.time_max);
+    /// Runs something of the script's, with all bounds. Fails if a transaction is open then, which is aborted: whoever is told of success
+    /// counts on it.
+    fn bounded<T>(
+        &mut self,
+        called_off: Option<&Arc<AtomicBool>>,
+        run: impl FnOnce(&Lua) -> mlua::Result<T>,
+    ) -> mlua::Result<T> {
+        self.world.deadline.begin(self.world.options.time_max, called_off.cloned());
         self.world.has_overlooked.store(false, Ordering::Relaxed);
         self.lua.set_memory_limit(self.world.options.memory_max)?;
         let outcome = run(&self.lua);
         self.world.deadline.end();
         // What is done afterwards is ours.
         self.lua.set_memory_limit(0)?;
-        self.world.abort_all();
+        let was_open = self.world.abort_all();
+        let outcome = outcome.and_then(|value| match was_open {
+            false => Ok(value),
+            true => Err(mlua::Error::runtime(
+                "it has left a transaction open, which is aborted: a transaction lasts for one call at most",
+            )),
+        });
         if outcome.is_err() {
             self.lua.gc_collect()?;
         }
@@ -178,8 +188,27 @@ impl Interpreter {
         name: &[u8],
         input: impl IntoIterator<Item = (&'i [u8], &'i [u8])>,
     ) -> Option<Outcome> {
+        self.run(name, input, None)
+    }
+
+    /// The same, until `called_off` is set: then it ends within a second or so.
+    pub fn call_unless<'i>(
+        &mut self,
+        name: &[u8],
+        input: impl IntoIterator<Item = (&'i [u8], &'i [u8])>,
+        called_off: &Arc<AtomicBool>,
+    ) -> Option<Outcome> {
+        self.run(name, input, Some(called_off))
+    }
+
+    fn run<'i>(
+        &mut self,
+        name: &[u8],
+        input: impl IntoIterator<Item = (&'i [u8], &'i [u8])>,
+        called_off: Option<&Arc<AtomicBool>>,
+    ) -> Option<Outcome> {
         let procedure = self.procedure(name)?;
-        let outcome = self.bounded(|lua| {
+        let outcome = self.bounded(called_off, |lua| {
             let (given, taken) = (lua.create_table()?, lua.create_table()?);
             for (name, value) in input {
                 given.raw_set(lua.create_string(name)?, lua.create_string(value)?)?;

@@ -1,11 +1,15 @@
 //! What is there of Lua's own words.
 
 use crate::interpreter::{Options, World, message};
+use crate::strings;
 use mlua::{Function, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value};
 use std::sync::Arc;
 
 /// Words through which a script gets at files, or at the insides of the machine.
 const FORBIDDEN: [&str; 4] = ["dofile", "loadfile", "require", "module"];
+
+/// Words of `os` that only ask for the time.
+const HARMLESS: [&str; 4] = ["clock", "date", "difftime", "time"];
 
 /// A machine with those of Lua's libraries that are allowed.
 pub(crate) fn machine(options: &Options) -> mlua::Result<Lua> {
@@ -14,8 +18,9 @@ pub(crate) fn machine(options: &Options) -> mlua::Result<Lua> {
     {
         libraries |= StdLib::BIT;
     }
+    libraries |= StdLib::OS;
     if options.is_unsafe {
-        libraries |= StdLib::OS | StdLib::IO | StdLib::PACKAGE;
+        libraries |= StdLib::IO | StdLib::PACKAGE;
     }
     Lua::new_with(libraries, LuaOptions::default())
 }
@@ -27,7 +32,13 @@ pub(crate) fn close(lua: &Lua, world: &Arc<World>) -> mlua::Result<()> {
         for word in FORBIDDEN {
             globals.set(word, Value::Nil)?;
         }
+        let (all, harmless) = (globals.get::<Table>("os")?, lua.create_table()?);
+        for word in HARMLESS {
+            harmless.set(word, all.get::<Value>(word)?)?;
+        }
+        globals.set("os", harmless)?;
     }
+    strings::replace(lua, world)?;
     globals.get::<Table>("string")?.set("dump", Value::Nil)?;
     // What it makes may have a say when it is collected, outside of all calls.
     globals.set("newproxy", Value::Nil)?;

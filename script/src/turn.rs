@@ -11,8 +11,8 @@ use std::time::Duration;
 static IS_TAKEN: Mutex<bool> = Mutex::new(false);
 static IS_FREE: Condvar = Condvar::new();
 
-/// The longest wait that a clock can be asked for.
-const WAIT_MAX: Duration = Duration::from_secs(3600);
+/// How often it is looked whether the call is still wanted.
+const WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// It is this script's turn, as long as one of the transactions has it.
 pub(crate) struct Turn(());

@@ -37,6 +37,61 @@ fn an_endless_loop_is_ended() {
     fails_with("local function f() return f() end f()", "too long");
 }
 
+/// A pattern of Lua's ran in a function of C, where no hook looks at the clock: the call, its worker and a stop hung for minutes.
+#[test]
+fn pattern_is_ended_at_the_deadline() {
+    let bomb = "local s, p = ('a'):rep(3000), ('a-'):rep(8) .. 'b'";
+    for call in [
+        "s:find(p)",
+        "s:match(p)",
+        "s:gsub(p, '')",
+        "(function() for _ in s:gmatch(p) do end end)()",
+        "('('):rep(1e6):gsub('%b()', '')",
+        "('a'):rep(1e6):find(('.-'):rep(3) .. 'b')",
+    ] {
+        fails_with(&format!("{bomb} return {call}"), "too long");
+        fails_with(&format!("{bomb} while true do pcall(function() return {call} end) end"), "too long");
+    }
+}
+
+/// Plain text is found in linear time.
+#[test]
+fn plain_search_does_not_try_each_place() {
+    for call in ["s:find(p, 1, true)", "kt.strstr(s, p)", "#kt.split(('b'):rep(1e5), p:sub(1, 1e5))"] {
+        let text = format!(
+            "local s, p = ('a'):rep(1e6), ('a'):rep(5e5) .. 'b' output.is = tostring({call}) return 0"
+        );
+        let outcome = run(&text, LONG);
+        assert_eq!(outcome.code, codes::SUCCESS, "{call}: {outcome:?}");
+    }
+}
+
+#[test]
+fn called_off_script_ends_soon() {
+    let db = Db::open("mem:hash").unwrap();
+    let called_off = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    for text in ["while true do end", "kt.sleep(1000)", "('a'):rep(3000):find(('a-'):rep(8) .. 'b')"] {
+        let text = format!("kt = __kyototycoon__ function go() {text} end");
+        let outcome = interpreter(&db, &text, LONG).call_unless(b"go", [], &called_off).unwrap();
+        assert!(outcome.error.unwrap().contains("the server is stopping"), "{text}");
+    }
+}
+
+/// `begin` of a wrapper that spreads a transaction over calls said yes, and what followed was stored for good.
+#[test]
+fn procedure_that_leaves_a_transaction_open_fails() {
+    let db = Db::open("mem:hash").unwrap();
+    let text = "kt = __kyototycoon__
+        function begin() if not kt.db:begin_transaction() then return kt.RVEINTERNAL end kt.db:set('half', 'done') return kt.RVSUCCESS end
+        function commit() return kt.db:end_transaction(true) and kt.RVSUCCESS or kt.RVEINTERNAL end";
+    let mut interpreter = interpreter(&db, text, LONG);
+    let outcome = interpreter.call(b"begin", []).unwrap();
+    assert_eq!(outcome.code, codes::INTERNAL);
+    assert!(outcome.error.unwrap().contains("transaction"));
+    assert_eq!(db.get(b"half").unwrap(), None);
+    assert_eq!(interpreter.call(b"commit", []).unwrap().code, codes::INTERNAL);
+}
+
 #[test]
 fn whoever_catches_errors_is_ended_all_the_same() {
     fails_with("while true do pcall(function() while true do end end) end", "too long");
@@ -94,9 +149,24 @@ fn a_machine_goes_on_after_a_failure() {
 
 #[test]
 fn what_reaches_out_is_not_there() {
-    for word in
-        ["os", "io", "package", "debug", "dofile", "loadfile", "require", "module", "newproxy", "string.dump"]
-    {
+    for word in [
+        "os.execute",
+        "os.exit",
+        "os.getenv",
+        "os.remove",
+        "os.rename",
+        "os.tmpname",
+        "os.setlocale",
+        "io",
+        "package",
+        "debug",
+        "dofile",
+        "loadfile",
+        "require",
+        "module",
+        "newproxy",
+        "string.dump",
+    ] {
         let outcome = run(&format!("output.is = tostring({word})"), LONG);
         assert_eq!(outcome.output[&b"is"[..]], b"nil", "{word}");
     }
@@ -107,6 +177,16 @@ fn what_reaches_out_is_not_there() {
         LONG,
     );
     assert_eq!(outcome.output[&b"is"[..]], b"nil");
+}
+
+#[test]
+fn script_may_ask_for_the_time() {
+    let text =
+        "local t = os.time({ year = 2026, month = 11, day = 22, hour = 12 }) output.date = os.date('!%Y', t)
+        output.apart = tostring(os.difftime(t + 5, t)) output.clock = type(os.clock()) return 0";
+    let outcome = run(text, LONG);
+    let told = |name: &str| String::from_utf8(outcome.output[name.as_bytes()].clone()).unwrap();
+    assert_eq!((told("date"), told("apart"), told("clock")), ("2026".into(), "5".into(), "number".into()));
 }
 
 #[test]

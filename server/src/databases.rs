@@ -233,6 +233,9 @@ impl Kept {
             let flush = todana_core::Command::Flush { at: todana::Ttl::Never };
             database.execute(&database.lane(), &flush, &mut |_| ());
         }
+        for warning in &name.warnings {
+            tracing::warn!(database = name.label(), "{warning}");
+        }
         for note in &name.notes {
             tracing::info!(database = name.label(), "{note}");
         }

@@ -128,6 +128,10 @@ pub struct Options {
     pub kyoto_script: Option<PathBuf>,
     /// The folder in which those procedures may write and read snapshots and copies of databases; `None`: nowhere.
     pub kyoto_files: Option<PathBuf>,
+    /// How long a script may take: each call, and loading it.
+    pub script_time_max: Duration,
+    /// What a script may take of memory, in bytes: each of as many at once as there are `threads`.
+    pub script_memory_max: usize,
     /// Web pages may send requests of Kyoto Tycoon's, whatever site they are of; false refuses what browsers mark as such.
     pub kyoto_pages_allowed: bool,
     /// Which changes are born here, and which master is followed.
@@ -240,6 +244,8 @@ impl Default for Options {
             kyoto_commands: None,
             kyoto_script: None,
             kyoto_files: None,
+            script_time_max: Duration::from_secs(5),
+            script_memory_max: 64 << 20,
             kyoto_pages_allowed: false,
             replication: Replication::default(),
             emulate_full: false,

@@ -9,7 +9,7 @@ use crate::databases::{self, Kept, Making, Served, failed};
 use crate::descriptors::Descriptors;
 use crate::handle::{Handle, Stopping};
 use crate::janitor;
-use crate::kyoto::{Errands, Heads, MessageKeys, Scripts, Signals};
+use crate::kyoto::{ErrandLimits, Errands, Heads, MessageKeys, Scripts, Signals};
 use crate::listener::Listener;
 use crate::login::Logins;
 use crate::observers::Observers;
@@ -205,7 +205,8 @@ impl Server {
             signals: Signals::default(),
             message_keys: MessageKeys::default(),
             queue_heads: Heads::default(),
-            errands: Errands::default(),
+            errands: Errands::new(ErrandLimits::OF_WORK),
+            script_errands: Errands::new(ErrandLimits::of_scripts(options.threads)),
             replicas: Replicas::default(),
             link: Link::default(),
             snapshots: snapshots::History::default(),
@@ -498,6 +499,10 @@ impl Server {
         if !self.shared.errands.close_unless(&|| patience.is_over()) {
             tracing::warn!("a procedure that takes long is left unfinished: the disk does not answer");
         }
+        if !self.shared.script_errands.close_unless(&|| patience.is_over()) {
+            tracing::warn!("a script has not ended in time, and is left unfinished");
+        }
+        self.shared.scripts.close();
         self.shared.replicas.end(&|| patience.is_over());
         self.shared.link.end(&|| patience.is_over());
         // Of all that was answered.

@@ -84,6 +84,8 @@ pub(crate) struct Shared {
     pub(crate) queue_heads: Heads,
     /// Procedures of Kyoto's that take long.
     pub(crate) errands: Errands,
+    /// Scripts.
+    pub(crate) script_errands: Errands,
     /// Replicas that follow this server, and whom it follows itself.
     pub(crate) replicas: Replicas,
     pub(crate) link: Link,

@@ -249,6 +249,10 @@ impl Worker {
             let Some(connection) = self.connections.get(index) else { continue };
             // Signalled in the last moment, it has been signalled. Who waits for a message gives up after another look.
             let session = connection.kyoto.as_deref();
+            if all && session.is_some_and(|session| session.hastens_script()) {
+                self.service.kyoto.keep_waiting(ticket, index);
+                continue;
+            }
             let gives_up = session.is_none_or(|session| self.service.kyoto.gives_up(session, ticket));
             self.end_wait(index, ticket, !gives_up);
         }
@@ -618,6 +622,11 @@ impl Worker {
         connection.closing |= pause == Pause::Closes || connection.is_abandoned();
         if pause == Pause::Exports {
             connection.export = self.service.export.take();
+        }
+        let elsewhere = connection.kyoto.as_mut().map(|session| session.take_changes());
+        for (number, position) in elsewhere.into_iter().flatten() {
+            connection.awaits.note(number, position);
+            connection.changed |= 1 << number.min(LAST_BIT);
         }
         for (number, (lane, before)) in self.service.lanes.iter().zip(&self.logged).enumerate() {
             let end = lane.logged();

@@ -3,7 +3,7 @@
 mod kyoto_client;
 mod running;
 
-use kyoto_client::{ask, kyoto, named};
+use kyoto_client::{answer, ask, call, kyoto, named};
 use running::Running;
 use todana_server::Options;
 
@@ -55,6 +55,76 @@ fn a_call_runs_a_procedure_of_the_script() {
             assert_eq!(ask(&mut client, "play_script", &format!("name\t{name}\n")).0, 400);
         }
     }
+}
+
+/// A script held its worker until it was done, and all connections of it with that.
+#[test]
+fn script_does_not_stop_other_connections() {
+    let text = "kt = __kyototycoon__
+        function wait() repeat kt.sleep(0.001) until kt.db:get('go') return 0 end
+        function last(_, output) output.last = kt.db:get('last') return 0 end";
+    let (server, _folder) = scripted(text, "%");
+    let (mut client, mut binary, mut other) = (server.connect(), server.connect(), server.connect());
+    client.send(&[call("play_script", "name\twait\n"), call("set", "key\tlast\nvalue\tv\n")].concat());
+    binary.send(b"\xB4\0\0\0\0\0\0\0\x04\0\0\0\0wait");
+    // The one worker answers, and does nothing of the connection that waits.
+    assert_eq!(ask(&mut other, "get", "key\tlast\n").0, 450);
+    assert_eq!(ask(&mut other, "set", "key\tgo\nvalue\tv\n").0, 200);
+    assert_eq!(answer(&mut client), (200, vec![]));
+    assert_eq!(answer(&mut client), (200, vec![]));
+    binary.expect(b"\xB4\0\0\0\0");
+    assert_eq!(ask(&mut other, "play_script", "name\tlast\n"), (200, "_last\tv\n".into()));
+}
+
+/// As many patterns as workers hung the server, and a stop took half a minute.
+#[test]
+fn stop_ends_scripts_and_answers() {
+    let text = "function search() return ('a'):rep(3000):find(('a-'):rep(8) .. 'b') end function quick() return 0 end";
+    let (server, _folder) = scripted(text, ":");
+    let mut clients: Vec<_> = (0..3).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.send(&call("play_script", "name\tsearch\n"));
+    }
+    let mut other = server.connect();
+    assert_eq!(ask(&mut other, "void", "").0, 200);
+    server.handle.stop();
+    for client in &mut clients {
+        assert_eq!(answer(client).0, 500);
+    }
+}
+
+#[test]
+fn limits_of_a_script_are_the_servers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("script.lua");
+    std::fs::write(
+        &path,
+        "function eat() return #('x'):rep(3e6) > 0 and 0 or 5 end function spin() while true do end end",
+    )
+    .unwrap();
+    let bounded = |memory_mib: usize| Options {
+        kyoto_script: Some(path.clone()),
+        script_time_max: std::time::Duration::from_millis(50),
+        script_memory_max: memory_mib << 20,
+        ..kyoto()
+    };
+    for (memory_mib, status) in [(2, 500), (16, 200)] {
+        let server = Running::start(bounded(memory_mib));
+        assert_eq!(ask(&mut server.connect(), "play_script", "name\teat\n").0, status);
+        assert_eq!(ask(&mut server.connect(), "play_script", "name\tspin\n").0, 500);
+    }
+}
+
+#[test]
+fn transaction_over_several_calls_is_refused_at_its_begin() {
+    let text = "kt = __kyototycoon__
+        function begin() return kt.db:begin_transaction() and 0 or 5 end
+        function abort() return kt.db:end_transaction(false) and 0 or 5 end";
+    let (server, _folder) = scripted(text, "%");
+    let mut client = server.connect();
+    assert_eq!(ask(&mut client, "play_script", "name\tbegin\n").0, 500);
+    assert_eq!(ask(&mut client, "set", "key\tk\nvalue\tv\n").0, 200);
+    assert_eq!(ask(&mut client, "play_script", "name\tabort\n").0, 500);
 }
 
 #[test]

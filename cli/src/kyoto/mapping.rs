@@ -1,7 +1,7 @@
 //! From the settings to the server's options: the one place that knows what the server can do.
 
 use super::settings::{Settings, Synchronization};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use todana_server::{
     CheckpointOptions, CompatiblePort, DataPlace, Further, Kind, Kyoto, MasterAddress, Name, Options,
@@ -45,11 +45,18 @@ pub(super) fn options(settings: &Settings, connections_max: usize) -> Result<Opt
             queue_wait: plugin.queue_wait_s.map(|seconds| Duration::from_secs_f64(seconds.clamp(0.001, 1e9))),
         }
     });
+    let none = Options::default();
     let options = Options {
         listen,
         kyoto: Kyoto::Only,
         kyoto_commands: Some(settings.commands.clone()),
         kyoto_script: settings.script.clone(),
+        script_time_max: settings
+            .script_time_s
+            .map_or(none.script_time_max, |seconds| Duration::from_secs_f64(seconds.clamp(0.001, 1e9))),
+        script_memory_max: settings
+            .script_memory
+            .map_or(none.script_memory_max, |len| usize::try_from(len).unwrap_or(usize::MAX)),
         // As the original's scripts, in the folder where it is started; but nowhere else. A daemon leaves that.
         kyoto_files: std::env::current_dir().ok(),
         kyoto_pages_allowed: true,
@@ -69,10 +76,27 @@ pub(super) fn options(settings: &Settings, connections_max: usize) -> Result<Opt
         sync,
         replication: replication(settings),
         snapshots: snapshots(settings)?,
-        ..Options::default()
+        ..none
     };
     options.validate().map_err(|error| error.to_string())?;
+    make_way(settings)?;
     Ok(options)
+}
+
+fn is_empty_file(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() == 0)
+}
+
+/// An empty file, as `mktemp` makes one, becomes a database, as in the original; ours is a directory.
+fn make_way(settings: &Settings) -> Result<(), String> {
+    for path in settings.databases.iter().filter_map(|name| name.path.as_ref()) {
+        if is_empty_file(path) {
+            std::fs::remove_file(path).map_err(|error| {
+                format!("{}: an empty file, which cannot be removed: {error}", path.display())
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// Where a database keeps its data. One in memory is gone with the process, but for an update log (`-ulog`): its own brings it back,
@@ -141,7 +165,10 @@ fn sync(asked: Synchronization) -> Sync {
 /// Refuses what is asked for and not there, by its option.
 fn expect_what_is_there(settings: &Settings) -> Result<(), String> {
     // A database is a directory here.
-    let file = |name: &&Name| name.path.as_ref().is_some_and(|path| path.is_file());
+    let file = |name: &&Name| {
+        let path = name.path.as_ref().filter(|path| path.is_file());
+        path.is_some_and(|path| settings.is_read_only || !is_empty_file(path))
+    };
     if let Some(name) = settings.databases.iter().find(file) {
         return Err(format!(
             "{name}: it is a file, and those of Kyoto Cabinet are not opened: give another name, and bring its records over there with `kcpolymgr dump` and `todana load`"

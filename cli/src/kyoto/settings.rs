@@ -45,6 +45,9 @@ pub(super) struct Settings {
     pub(super) replication: Replication,
     pub(super) snapshots: Option<Snapshots>,
     pub(super) script: Option<PathBuf>,
+    /// How long a call of it may take, in seconds, and how much memory, in bytes; beyond the original.
+    pub(super) script_time_s: Option<f64>,
+    pub(super) script_memory: Option<u64>,
     pub(super) plugin: Option<Plugin>,
     /// What was accepted and has no meaning here.
     pub(super) notes: Vec<String>,
@@ -116,6 +119,8 @@ struct Given {
     snapshot_interval_s: Option<f64>,
     snapshot_compression: Option<String>,
     script: Option<PathBuf>,
+    script_time_s: Option<f64>,
+    script_memory: Option<i64>,
     plugin: Option<String>,
     plugin_expression: Option<String>,
     database_plugin: Option<String>,
@@ -216,6 +221,8 @@ impl Given {
             "-pid" => self.pid_file = path(option, words)?,
             "-cmd" => self.commands = path(option, words)?,
             "-scr" => self.script = path(option, words)?,
+            "-scrt" => self.script_time_s = seconds(option, words)?,
+            "-scrm" => self.script_memory = whole(option, words)?,
             "-mhost" => self.master_host = Some(value(option, words)?),
             "-mport" => self.master_port = whole(option, words)?,
             "-rts" => self.position = path(option, words)?,
@@ -262,7 +269,8 @@ impl Given {
             }
         };
         let names = if names.is_empty() { vec![":".to_owned()] } else { names };
-        let databases = names.iter().map(|name| Name::parse(name).map_err(|error| error.to_string()));
+        let databases =
+            names.iter().map(|name| Name::parse_as_original(name).map_err(|error| error.to_string()));
         let databases = databases.collect::<Result<Vec<Name>, String>>()?;
         let is_relative = |name: &&Name| name.path.as_ref().is_some_and(|path| !path.is_absolute());
         if let Some(name) = databases.iter().find(is_relative).filter(|_| self.is_daemon) {
@@ -287,6 +295,8 @@ impl Given {
             replication: self.replication(server_id)?,
             snapshots: self.snapshots(),
             script: self.script.take(),
+            script_time_s: self.script_time_s.filter(|&seconds| seconds > 0.0),
+            script_memory: self.script_memory.and_then(|len| u64::try_from(len).ok()).filter(|&len| len > 0),
             plugin,
             notes: self.notes,
         })
@@ -464,6 +474,8 @@ mod tests {
             ("-dmn -pid ./p", "-pid ./p: a daemon"),
             ("-dmn x.kch", "x.kch: a daemon"),
             ("x.txt", "database \"x.txt\": "),
+            ("x.kcx", "database \"x.kcx\": text files"),
+            ("e.kch#zcomp=arc#zkey=hush", "database \"e.kch#zcomp=arc#zkey=...\": "),
         ] {
             let error = asked(line).unwrap_err();
             assert!(error.starts_with(beginning), "{line}: {error}");

@@ -59,6 +59,8 @@ Process
   -pid FILE       write the process id here
   -cmd DIR        where the commands of `synchronize` lie (.)
   -scr FILE       procedures in Lua, for play_script; the signals that open the log again read it again
+  -scrt SECONDS   how long a call of one may take (5)
+  -scrm SIZE      how much memory (64m), each of as many at once as there are threads
 
 Plug-ins
   -plsv ktplugservmemc.so   serve memcached's clients, too

@@ -61,6 +61,8 @@ impl Arguments {
             negative_is_sliding: negative.next_back() == Some(Extended::NegativeIsSliding),
             kyoto: Kyoto::Beside,
             kyoto_script: self.script,
+            script_time_max: Duration::from_secs(self.script_time_limit),
+            script_memory_max: usize::try_from(self.script_memory_limit).unwrap_or(usize::MAX),
             kyoto_commands: self.commands,
             kyoto_pages_allowed: self.allow_pages,
             snapshots,

@@ -38,7 +38,7 @@ pub(crate) fn define(lua: &Lua, world: &Arc<World>, kyoto: &Table) -> mlua::Resu
         match seconds.0.filter(|&seconds| seconds > 0.0) {
             Some(seconds) => {
                 let wanted = Duration::from_secs_f64(seconds.min(SLEEP_MAX_S));
-                std::thread::sleep(wanted.min(deadline.left()));
+                deadline.sleep(wanted);
             }
             None => std::thread::yield_now(),
         }

@@ -134,8 +134,8 @@ impl Readings {
             kyoto: OfKyoto {
                 sums: Sums::of(&shared.workers),
                 waiting: shared.signals.waiting() as u64,
-                errands: shared.errands.pending() as u64,
-                errands_done: shared.errands.done(),
+                errands: (shared.errands.pending() + shared.script_errands.pending()) as u64,
+                errands_done: shared.errands.done() + shared.script_errands.done(),
             },
             replicas: shared.replicas.connected(),
         }

@@ -3,7 +3,6 @@
 use super::counters::Counters;
 use super::errands::{Errands, Manner};
 use super::reach::Reach;
-use super::scripts::Machine;
 use super::session::{Session, Wait};
 use super::signals::{Purpose, Signals, Ticket, Waiting};
 use super::work;
@@ -18,8 +17,8 @@ use todana::kyoto::Kyoto;
 use todana::{Clock, Lane};
 use todana_core::{Error, ErrorKind};
 use todana_protocol::kyoto::{
-    self, Banner, Bulk, BulkOperation, Call, Failure, Form, Limits, Request, Scratch, Signal, Status, Step,
-    Target, Trouble, answer, answer_failure, answer_refusal, answer_stranger, binary,
+    self, Banner, Bulk, BulkOperation, Call, Failure, Form, Limits, Request, Scratch, Script, Signal, Status,
+    Step, Target, Trouble, answer, answer_failure, answer_refusal, answer_stranger, binary,
 };
 
 /// What is kept of waiting: as good as for ever.
@@ -48,7 +47,6 @@ pub(super) struct Scope {
     /// What the answer to the request at hand may hold, in bytes.
     pub(super) answer_max: usize,
     reaches: Vec<Reach>,
-    pub(super) machine: Machine,
 }
 
 /// How it goes on after a request.
@@ -159,13 +157,7 @@ impl Executor {
         let reach = |(number, lane)| Reach::new(shared, number, Arc::clone(lane));
         let reaches = lanes.iter().enumerate().map(reach).collect();
         Executor {
-            scope: Scope {
-                shared: Arc::clone(shared),
-                worker,
-                answer_max: ANSWER_MAX,
-                reaches,
-                machine: Machine::default(),
-            },
+            scope: Scope { shared: Arc::clone(shared), worker, answer_max: ANSWER_MAX, reaches },
             waiting: Waiting::default(),
             decided: Arc::clone(decided),
             banner: Banner::new(super::VERSION, shared.clock.now().0),
@@ -192,6 +184,11 @@ impl Executor {
     /// Connections that have waited long enough; all of them where the server stops.
     pub(crate) fn over(&mut self, is_stopping: bool) -> Vec<(Ticket, usize)> {
         if is_stopping { self.waiting.all() } else { self.waiting.over(Instant::now()) }
+    }
+
+    /// A connection goes on waiting, although the server stops: what it waits for comes soon.
+    pub(crate) fn keep_waiting(&mut self, ticket: Ticket, connection: usize) {
+        self.waiting.enter(ticket, connection, None);
     }
 
     /// Whether what waits has not been signalled in the last moment.
@@ -357,9 +354,9 @@ impl Executor {
                 self.scope.bulk_piece(&mut session.bulk, piece, output)
             }
             Request::Script(script) => {
-                self.scope.counters().binary.add(1);
-                self.scope.script(script, output);
-                Next::Go
+                let next = self.script(session, connection, script, output);
+                self.scope.counters().binary.add(u64::from(next != Next::Waits));
+                next
             }
             Request::Replicate(hello) => {
                 session.follows = Some(*hello);
@@ -375,6 +372,50 @@ impl Executor {
                 Next::Closes
             }
         }
+    }
+
+    /// A script of the binary protocol.
+    fn script(
+        &mut self,
+        session: &mut Session,
+        connection: usize,
+        script: &Script<'_>,
+        output: &mut Output,
+    ) -> Next {
+        let waited = std::mem::take(&mut session.wait);
+        let outcome = match waited {
+            Wait::Done(errand) => errand.answer().map(|(answer, changes)| {
+                session.changes.extend(changes);
+                answer.give_to(output);
+                Next::Go
+            }),
+            _ => self.scope.binary_script(script).and_then(|work| {
+                let manner = Manner::Binary { is_silent: script.is_silent };
+                self.submit(session, connection, work, manner)
+            }),
+        };
+        outcome.unwrap_or_else(|_| {
+            if !script.is_silent {
+                binary::put_error(output);
+            }
+            Next::Go
+        })
+    }
+
+    /// Has something done on another thread, while the connection waits.
+    fn submit(
+        &mut self,
+        session: &mut Session,
+        connection: usize,
+        work: work::Work,
+        manner: Manner,
+    ) -> Result<Next, Failure<'static>> {
+        let Scope { shared, worker, .. } = &self.scope;
+        let ticket = shared.signals.ticket();
+        let errand = Errands::submit(shared, work, manner, *worker, ticket)?;
+        self.waiting.enter(ticket, connection, None);
+        session.wait = Wait::Errand { errand, ticket };
+        Ok(Next::Waits)
     }
 
     fn call(
@@ -393,7 +434,8 @@ impl Executor {
         }
         match waited {
             Wait::Done(errand) => match errand.answer() {
-                Ok(answer) => {
+                Ok((answer, changes)) => {
+                    session.changes.extend(changes);
                     answer.give_to(output);
                     return goes_on;
                 }
@@ -424,28 +466,25 @@ impl Executor {
                 }
             }
         }
-        let Executor { scope, banner, pairs, waiting, .. } = self;
         if done.is_none() && work::may_take_long(call.procedure) {
-            let shared = &scope.shared;
-            match scope.work(call) {
-                Ok(work) if work.is_brief(shared) => done = Some(work.perform(shared, &|| false)),
+            let shared = &self.scope.shared;
+            match self.scope.work(call) {
+                Ok(work) if work.is_brief(shared) => {
+                    done = Some(work.perform(shared, &Arc::default(), &mut Vec::new()));
+                }
                 Ok(work) => {
-                    let ticket = shared.signals.ticket();
                     let own = |signal: &Signal<'_>| (signal.name.to_vec(), signal.is_broadcast);
                     let signal = signal.as_ref().map(own);
-                    let manner = Manner { form: call.form, banner: banner.clone(), signal };
-                    match Errands::submit(shared, work, manner, scope.worker, ticket) {
-                        Ok(errand) => {
-                            waiting.enter(ticket, connection, None);
-                            session.wait = Wait::Errand { errand, ticket };
-                            return Next::Waits;
-                        }
+                    let manner = Manner::Call { form: call.form, banner: self.banner.clone(), signal };
+                    match self.submit(session, connection, work, manner) {
+                        Ok(next) => return next,
                         Err(failure) => done = Some(Err(failure)),
                     }
                 }
                 Err(failure) => done = Some(Err(failure)),
             }
         }
+        let Executor { scope, banner, pairs, .. } = self;
         let signals = &scope.shared.signals;
         let mut answer = Answer { form: call.form, banner, signal, signals, output };
         match done {

@@ -44,7 +44,7 @@ mod signals;
 mod work;
 
 pub(crate) use counters::{Counters, Sums};
-pub(crate) use errands::Errands;
+pub(crate) use errands::{Errands, Limits as ErrandLimits};
 pub(crate) use executor::Executor;
 pub(crate) use plugin::PluginCounters;
 pub(crate) use queues::{Heads, MessageKeys, PluginSession};

@@ -110,7 +110,6 @@ impl Scope {
                 Ok(())
             }
             Procedure::Status => self.status(call, pairs, answer),
-            Procedure::PlayScript => self.play_script(call, pairs, answer),
             Procedure::TuneReplication => self.tune_replication(call, answer),
             Procedure::UlogList => self.list_logs(pairs, answer),
             procedure => self.cursor(session, procedure, call, answer),

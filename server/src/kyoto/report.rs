@@ -27,7 +27,7 @@ impl Scope {
         pairs.push_number(b"db_total_size", bytes);
         let connections = shared.connections.current.load(Ordering::Relaxed);
         pairs.push_number(b"serv_conn_count", connections);
-        pairs.push_number(b"serv_task_count", shared.errands.pending());
+        pairs.push_number(b"serv_task_count", shared.errands.pending() + shared.script_errands.pending());
         pairs.push_number(b"serv_thread_count", shared.options.threads);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let seconds = |duration: std::time::Duration| format!("{:.6}", duration.as_secs_f64());

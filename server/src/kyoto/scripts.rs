@@ -1,15 +1,16 @@
-//! Procedures of the script: the program that all workers share, and the machine of each.
+//! Procedures of the script: the program, and the machines that run it, in threads of their own (`errands`).
 
-use super::executor::{Answer, Scope};
-use super::procedures::Ended;
 use super::reach::Reach;
+use super::work::Changes;
+use crate::databases::Served;
+use crate::shared::Shared;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use todana::{Database, Holder, Lane, Name, Transaction};
 use todana_core::{Error, ErrorKind, Result as Outcome};
-use todana_protocol::kyoto::{self, Call, Failure, Script, Status, binary};
+use todana_protocol::kyoto::{Failure, Status};
 use todana_script::{Interpreter, LoadError, Options, Program, Source, codes};
 
 /// The program, as it was last read.
@@ -19,10 +20,11 @@ pub(crate) struct Scripts {
     program: Mutex<Option<Program>>,
     /// Goes up with each reading.
     readings: AtomicU64,
+    machines: Mutex<Machines>,
 }
 
 /// Names and values.
-type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+pub(super) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 impl Scripts {
     /// Reads the program; without a path there are no procedures. Fails if it is no Lua.
@@ -31,7 +33,7 @@ impl Scripts {
         Ok(Scripts { path: path.map(Path::to_owned), program: Mutex::new(program), ..Scripts::default() })
     }
 
-    /// Reads it again: workers load it before the next call. One that cannot be read changes nothing.
+    /// Reads it again: machines load it before the next call. One that cannot be read changes nothing.
     pub(crate) fn reload(&self) {
         match self.path.as_deref().map(Program::load) {
             None => {}
@@ -45,9 +47,24 @@ impl Scripts {
     }
 }
 
-/// The machine of a worker, and which reading of the program it has; `None` if that did not load.
+/// A machine with the program loaded, which one call has at a time.
+struct Machine {
+    /// What scripts are told of the thread that they run in.
+    number: usize,
+    /// Which reading of the program it has.
+    reading: u64,
+    /// `None` if that did not load.
+    interpreter: Option<Interpreter>,
+    reaches: Vec<Reach>,
+}
+
+/// Those that no call has.
 #[derive(Default)]
-pub(crate) struct Machine(Mutex<Option<(u64, Option<Interpreter>)>>);
+struct Machines {
+    idle: Vec<Machine>,
+    made: usize,
+    is_closed: bool,
+}
 
 impl Holder for Reach {
     fn database(&self) -> &Database {
@@ -86,38 +103,88 @@ impl Source for Reach {
 
 const FAILED: &str = "the scripting procedure failed";
 
-impl Scope {
-    /// Calls a procedure: its output, or why there is none.
-    fn run<'i>(
+impl Scripts {
+    /// Whether there are any.
+    pub(super) fn are_there(&self) -> bool {
+        self.program.lock().is_some()
+    }
+
+    /// No more calls: the machines are given up, and with them what they hold of the server.
+    pub(crate) fn close(&self) {
+        let mut machines = self.machines.lock();
+        machines.is_closed = true;
+        let idle = std::mem::take(&mut machines.idle);
+        drop(machines);
+        drop(idle);
+    }
+
+    /// A machine with the program as it was last read.
+    fn machine(&self, shared: &Arc<Shared>) -> Result<Machine, Failure<'static>> {
+        let reading = self.readings.load(Ordering::Acquire);
+        let (number, reaches) = {
+            let mut machines = self.machines.lock();
+            match machines.idle.pop() {
+                Some(machine) if machine.reading == reading => return Ok(machine),
+                Some(machine) => (machine.number, machine.reaches),
+                None => {
+                    machines.made += 1;
+                    (machines.made - 1, Vec::new())
+                }
+            }
+        };
+        let reach = |(number, served): (usize, &Served)| Reach::new(shared, number, served.database.lane());
+        let reaches = match reaches {
+            none if none.is_empty() => shared.databases.iter().enumerate().map(reach).collect(),
+            reaches => reaches,
+        };
+        let program = self.program.lock().clone().ok_or(Failure::SCRIPTING_DISABLED)?;
+        let databases = reaches.iter().map(|reach| Arc::new(reach.clone()) as Arc<dyn Source>).collect();
+        let options = Options {
+            files: shared.options.kyoto_files.clone(),
+            time_max: shared.options.script_time_max,
+            memory_max: shared.options.script_memory_max,
+            ..Options::default()
+        };
+        let loaded = Interpreter::new(&program, databases, number, &options);
+        let loaded = loaded.inspect_err(|error| tracing::error!("the script cannot be run: {error}"));
+        Ok(Machine { number, reading, interpreter: loaded.ok(), reaches })
+    }
+
+    /// Calls a procedure: its output, or why there is none. `changes`: what has to be settled before either may be told.
+    pub(super) fn play(
         &self,
+        shared: &Arc<Shared>,
         name: &[u8],
-        input: impl Iterator<Item = (&'i [u8], &'i [u8])>,
+        input: &Pairs,
+        called_off: &Arc<AtomicBool>,
+        changes: &mut Changes,
     ) -> Result<Pairs, Failure<'static>> {
-        let scripts = &self.shared.scripts;
-        let readings = scripts.readings.load(Ordering::Acquire);
-        let mut machine = self.machine.0.lock();
-        if !matches!(&*machine, Some((of, _)) if *of == readings) {
-            let Some(program) = scripts.program.lock().clone() else {
-                return Err(Failure::SCRIPTING_DISABLED);
-            };
-            let reach = |reach: &Reach| Arc::new(reach.clone()) as Arc<dyn Source>;
-            let databases = self.reaches().iter().map(reach).collect();
-            let options = Options { files: self.shared.options.kyoto_files.clone(), ..Options::default() };
-            let loaded = Interpreter::new(&program, databases, self.worker, &options);
-            let loaded = loaded.inspect_err(|error| tracing::error!("the script cannot be run: {error}"));
-            *machine = Some((readings, loaded.ok()));
+        // A script writes as it likes, and cannot be told beforehand to do it not.
+        if shared.options.read_only {
+            let text = "scripts need a server that may be written to";
+            return Err(Failure::Other { status: Status::InternalError, text });
         }
-        let Some((_, Some(interpreter))) = &mut *machine else {
+        let mut machine = self.machine(shared)?;
+        let before: Vec<_> = machine.reaches.iter().map(|reach| reach.lane().logged()).collect();
+        let outcome = machine.interpreter.as_mut().map(|interpreter| {
+            let input = input.iter().map(|(name, value)| (&name[..], &value[..]));
+            interpreter.call_unless(name, input, called_off)
+        });
+        for (number, (reach, before)) in machine.reaches.iter().zip(before).enumerate() {
+            let end = reach.lane().logged();
+            if let Some(ledger) = reach.served().ledger().filter(|_| end != before) {
+                changes.push((number, ledger.position(end)));
+            }
+        }
+        let mut machines = self.machines.lock();
+        if !machines.is_closed {
+            machines.idle.push(machine);
+        }
+        drop(machines);
+        let Some(outcome) = outcome else {
             return Err(Failure::Other { status: Status::InternalError, text: FAILED });
         };
-        // A script writes as it likes, and cannot be told beforehand to do it not.
-        if self.is_read_only() {
-            return Err(Failure::Other {
-                status: Status::InternalError,
-                text: "scripts need a server that may be written to",
-            });
-        }
-        let outcome = interpreter.call(name, input).ok_or(Failure::NO_SUCH_SCRIPT)?;
+        let outcome = outcome.ok_or(Failure::NO_SUCH_SCRIPT)?;
         let status = match outcome.code {
             codes::SUCCESS => return Ok(outcome.output.into_iter().collect()),
             codes::NOT_IMPLEMENTED => return Err(Failure::NO_SUCH_SCRIPT),
@@ -127,38 +194,5 @@ impl Scope {
             _ => Status::InternalError,
         };
         Err(Failure::Other { status, text: FAILED })
-    }
-
-    /// `play_script`.
-    pub(super) fn play_script(
-        &self,
-        call: &Call<'_>,
-        pairs: &mut kyoto::Output,
-        answer: &mut Answer<'_>,
-    ) -> Ended {
-        self.counters().script.add(1);
-        let name = call.required(b"name")?;
-        if name.is_empty() || !name.iter().all(u8::is_ascii_alphanumeric) {
-            return Err(Failure::InvalidParameters);
-        }
-        let output = self.run(name, call.records())?;
-        pairs.clear();
-        output.iter().for_each(|(name, value)| pairs.push_record(name, value));
-        answer.done_with(pairs);
-        Ok(())
-    }
-
-    /// The same of the binary protocol.
-    pub(super) fn script(&self, script: &Script<'_>, output: &mut crate::output::Output) {
-        self.counters().script.add(1);
-        let outcome = self.run(script.name, script.input.iter());
-        match outcome {
-            _ if script.is_silent => {}
-            Ok(pairs) => {
-                let pairs = pairs.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
-                binary::put_script_answer(pairs, output);
-            }
-            Err(_) => binary::put_error(output),
-        }
     }
 }

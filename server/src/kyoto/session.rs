@@ -3,6 +3,7 @@
 use super::cursor_table::CursorTable;
 use super::errands::Errand;
 use super::signals::Ticket;
+use super::work::Changes;
 use crate::login::Basic;
 use std::sync::Arc;
 use todana_protocol::kyoto::Dialect;
@@ -18,6 +19,8 @@ pub(crate) struct Session {
     /// Of the bulk request under way.
     pub(super) bulk: Progress,
     pub(super) wait: Wait,
+    /// What scripts have changed for it on other threads, to be settled before it is told more.
+    pub(super) changes: Changes,
     /// It is a replica: its connection goes to a thread of its own.
     pub(crate) follows: Option<Hello>,
 }
@@ -71,6 +74,22 @@ impl Session {
         }
     }
 
+    /// What has to be settled before it is told more, once.
+    pub(crate) fn take_changes(&mut self) -> Changes {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Calls off the script that it waits for, which ends soon and answers; false if it waits for anything else.
+    pub(crate) fn hastens_script(&self) -> bool {
+        match &self.wait {
+            Wait::Errand { errand, .. } if errand.is_script() => {
+                errand.call_off();
+                true
+            }
+            _ => false,
+        }
+    }
+
     pub(super) fn ticket(&self) -> Option<Ticket> {
         match &self.wait {
             Wait::For { ticket, .. } | Wait::Errand { ticket, .. } => Some(*ticket),
@@ -105,8 +124,10 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if let Wait::Errand { errand, .. } = &self.wait {
-            // Nobody wants it any more.
+        if let Wait::Errand { errand, .. } = &self.wait
+            && !errand.is_script()
+        {
+            // Nobody wants it any more. A script was sent to do something.
             errand.call_off();
         }
     }

@@ -3,13 +3,17 @@
 use super::command;
 use super::executor::{Answer, Scope, failure};
 use super::procedures::NO_PERMISSION;
+use super::scripts::Pairs;
 use crate::databases::Served;
 use crate::shared::Shared;
 use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use todana::kyoto::translate;
+use todana::update_log::Position;
 use todana::{Heading, Records, Symbols};
 use todana_core::{Command, Error, ErrorKind, Place, Record, Reply, Result as Outcome, SweepAim, Visitor};
-use todana_protocol::kyoto::{self, Call, Failure, Procedure, Status, Trouble};
+use todana_protocol::kyoto::{self, Call, Failure, Procedure, Script, Status, Trouble, binary};
 
 /// So many records are looked through, or written, between two others' requests ...
 const BRIEF_RECORDS: u64 = 4096;
@@ -66,19 +70,31 @@ enum Task {
     RemoveLogs {
         until: u64,
     },
+    Script {
+        name: Vec<u8>,
+        input: Pairs,
+    },
 }
+
+/// How far the logs of databases, by number, have to come before what was done may be told.
+pub(super) type Changes = Vec<(usize, Position)>;
 
 /// What it has come to.
 pub(super) enum Done {
     Nothing,
     /// Keys in the order in which they were found.
     Keys(Vec<Vec<u8>>),
+    /// What a script has put out.
+    Output(Pairs),
 }
 
 /// Whether it may take long.
 pub(super) fn may_take_long(procedure: Option<Procedure>) -> bool {
-    use Procedure::{MatchPrefix, MatchRegex, MatchSimilar, Synchronize, UlogRemove, Vacuum};
-    matches!(procedure, Some(MatchPrefix | MatchRegex | MatchSimilar | Vacuum | Synchronize | UlogRemove))
+    use Procedure::{MatchPrefix, MatchRegex, MatchSimilar, PlayScript, Synchronize, UlogRemove, Vacuum};
+    matches!(
+        procedure,
+        Some(MatchPrefix | MatchRegex | MatchSimilar | Vacuum | Synchronize | UlogRemove | PlayScript)
+    )
 }
 
 impl Scope {
@@ -87,6 +103,14 @@ impl Scope {
         if call.procedure == Some(Procedure::UlogRemove) {
             let task = Task::RemoveLogs { until: self.logs_to_remove(call)? };
             return Ok(Work { database: 0, room: self.answer_max, task });
+        }
+        if call.procedure == Some(Procedure::PlayScript) {
+            self.counters().script.add(1);
+            let name = call.required(b"name")?;
+            if name.is_empty() || !name.iter().all(u8::is_ascii_alphanumeric) {
+                return Err(Failure::InvalidParameters);
+            }
+            return self.script(name, call.records());
         }
         let reach = self.reach(call.target())?;
         let short = |text: &[u8]| match text.len() {
@@ -122,6 +146,25 @@ impl Scope {
         };
         Ok(Work { database: reach.number(), room: self.answer_max, task })
     }
+
+    /// The work of a script of the binary protocol.
+    pub(super) fn binary_script(&self, script: &Script<'_>) -> Result<Work, Failure<'static>> {
+        self.counters().script.add(1);
+        self.script(script.name, script.input.iter())
+    }
+
+    fn script<'i>(
+        &self,
+        name: &[u8],
+        input: impl Iterator<Item = (&'i [u8], &'i [u8])>,
+    ) -> Result<Work, Failure<'static>> {
+        if !self.shared.scripts.are_there() {
+            return Err(Failure::SCRIPTING_DISABLED);
+        }
+        let input = input.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+        let task = Task::Script { name: name.to_vec(), input };
+        Ok(Work { database: 0, room: self.answer_max, task })
+    }
 }
 
 /// Answers with what the work of a call has come to.
@@ -138,6 +181,22 @@ pub(super) fn tell(done: Result<Done, Failure<'static>>, pairs: &mut kyoto::Outp
             drop(keys);
             answer.done_with(pairs);
         }
+        Ok(Done::Output(output)) => {
+            pairs.clear();
+            output.iter().for_each(|(name, value)| pairs.push_record(name, value));
+            answer.done_with(pairs);
+        }
+    }
+}
+
+/// The same of a script in the binary protocol.
+pub(super) fn tell_binary(done: Result<Done, Failure<'static>>, output: &mut crate::output::Output) {
+    match done {
+        Ok(Done::Output(pairs)) => {
+            let pairs = pairs.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
+            binary::put_script_answer(pairs, output);
+        }
+        _ => binary::put_error(output),
     }
 }
 
@@ -149,6 +208,10 @@ impl Work {
             | Task::Regex { pattern: given, .. }
             | Task::Similar { origin: given, .. } => given.len(),
             Task::Synchronize { command } => command.as_ref().map_or(0, Vec::len),
+            Task::Script { name, input } => {
+                let of = |(name, value): &(Vec<u8>, Vec<u8>)| 2 * KEY_OVERHEAD + name.len() + value.len();
+                name.len() + input.iter().map(of).sum::<usize>()
+            }
             Task::Vacuum | Task::RemoveLogs { .. } => 0,
         };
         size_of::<Work>() + given
@@ -158,8 +221,12 @@ impl Work {
     pub(super) fn only_looks(&self) -> bool {
         match &self.task {
             Task::Prefix { .. } | Task::Regex { .. } | Task::Similar { .. } => true,
-            Task::Vacuum | Task::Synchronize { .. } | Task::RemoveLogs { .. } => false,
+            Task::Vacuum | Task::Synchronize { .. } | Task::RemoveLogs { .. } | Task::Script { .. } => false,
         }
+    }
+
+    pub(super) fn is_script(&self) -> bool {
+        matches!(self.task, Task::Script { .. })
     }
 
     /// Whether it is soon done, so that others need not notice.
@@ -175,7 +242,8 @@ impl Work {
                 is_small && status.live_bytes.saturating_mul(origin.len() as u64) <= BRIEF_PAIRS
             }
             Task::Vacuum => is_small,
-            Task::RemoveLogs { .. } => false,
+            // Nobody knows how long one takes.
+            Task::RemoveLogs { .. } | Task::Script { .. } => false,
             Task::Synchronize { command } => command.is_none() && served.ledger().is_none(),
         }
     }
@@ -183,9 +251,11 @@ impl Work {
     /// Does it.
     pub(super) fn perform(
         &self,
-        shared: &Shared,
-        is_called_off: &dyn Fn() -> bool,
+        shared: &Arc<Shared>,
+        called_off: &Arc<AtomicBool>,
+        changes: &mut Changes,
     ) -> Result<Done, Failure<'static>> {
+        let is_called_off: &dyn Fn() -> bool = &|| called_off.load(Ordering::Relaxed);
         let served = &shared.databases[self.database];
         let keys = Keys { served, is_called_off };
         match &self.task {
@@ -206,6 +276,9 @@ impl Work {
             }
             Task::RemoveLogs { until } => {
                 super::replication::remove_logs(shared, *until).map(|()| Done::Nothing)
+            }
+            Task::Script { name, input } => {
+                shared.scripts.play(shared, name, input, called_off, changes).map(Done::Output)
             }
             Task::Vacuum => {
                 let now = served.database.now();

@@ -13,6 +13,7 @@ mod options;
 mod similarity;
 mod snapshot;
 mod transfer;
+mod tuning_words;
 mod witness;
 
 use crate::backup::Backup;

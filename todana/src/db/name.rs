@@ -10,6 +10,7 @@
 //! PATH.kct PATH.kcf PATH.tcb            on disk, in order
 //! ```
 
+use super::tuning_words::{TuningWord, nearest, without_secrets};
 use std::fmt;
 use std::path::PathBuf;
 use todana_core::{Error, ErrorKind, Result};
@@ -87,6 +88,8 @@ pub struct Name {
     pub tuning: Tuning,
     /// What was accepted and has no meaning here.
     pub notes: Vec<String>,
+    /// What was passed over although it may have been meant ([`Name::parse_as_original`]).
+    pub warnings: Vec<String>,
     text: String,
 }
 
@@ -97,23 +100,50 @@ impl fmt::Display for Name {
 }
 
 impl Name {
-    /// Takes a name apart. Fails with `Invalid` for one that says no kind, and for tuning that asks for what is not done here and would
-    /// change what the database means.
+    /// Takes a name apart. Fails with `Invalid` for one that says no kind, for a word after `#` that is not known, and for tuning that asks
+    /// for what is not done here and would change what the database means.
+    ///
+    /// ```
+    /// use todana::Name;
+    ///
+    /// let error = Name::parse("*#capcn=9").unwrap_err();
+    /// assert!(error.to_string().ends_with("capcn is not known; did you mean capcnt?"));
+    /// ```
     pub fn parse(text: &str) -> Result<Name> {
-        let mut words = text.split('#');
+        Name::read(text, false)
+    }
+
+    /// The same as the original servers take names: unknown words are passed over, and so are compression where there is none and a
+    /// compressor without `opts=c`. Each is told in [`Name::warnings`].
+    pub fn parse_as_original(text: &str) -> Result<Name> {
+        Name::read(text, true)
+    }
+
+    fn read(given: &str, is_lenient: bool) -> Result<Name> {
+        let text = &*without_secrets(given);
+        let mut words = given.split('#');
         let first = words.next().unwrap_or_default();
         let (alias, database) = match first.split_once('=') {
             Some((alias, database)) if is_alias(alias) => (Some(alias.to_owned()), database),
             _ => (None, first),
         };
-        let (mut kind, path) = kind_of(database).ok_or_else(|| unknown(text, database))?;
-        let (mut tuning, mut notes) = (Tuning::default(), Vec::new());
+        let mut asked = Asked { kind: kind_of(database), ..Asked::default() };
         for word in words.filter(|word| !word.is_empty()) {
-            match word.split_once('=') {
-                Some((key, value)) => tune(text, key, value, &mut kind, &mut tuning, &mut notes)?,
-                None => notes.push(format!("{word} has no meaning here")),
+            match asked.tune(database, word) {
+                Err(wrong) if is_lenient && wrong.is_slip => asked.warnings.push(wrong.text),
+                Err(wrong) => {
+                    let message = format!("database \"{text}\": {}", wrong.text);
+                    return Err(Error::new(ErrorKind::Invalid, message));
+                }
+                Ok(()) => {}
             }
         }
+        if is_lenient {
+            asked.forget_compression();
+        }
+        let Asked { kind, mut tuning, mut notes, warnings, has_compressor, .. } = asked;
+        let (kind, path) = kind.ok_or_else(|| unknown(text, database))?;
+        tuning.compress |= has_compressor;
         if tuning.unmapped && kind == Kind::DiskTree {
             let message =
                 format!("database \"{text}\": a tree on disk is always mapped, map=off is for a hash");
@@ -123,7 +153,7 @@ impl Name {
             tuning.unmapped = false;
             notes.push("map=off has no meaning here".into());
         }
-        Ok(Name { alias, kind, path, tuning, notes, text: text.into() })
+        Ok(Name { alias, kind, path, tuning, notes, warnings, text: text.into() })
     }
 
     /// Fails with `Invalid` where a directory of Kyoto Cabinet's (`.kcd`, `.kcf`) lies at the path: the two would get mixed there, and the
@@ -185,65 +215,126 @@ fn kind_of(database: &str) -> Option<(Kind, Option<PathBuf>)> {
     Some((kind, Some(PathBuf::from(database))))
 }
 
-fn tune(
-    text: &str,
-    key: &str,
-    value: &str,
-    kind: &mut Kind,
-    tuning: &mut Tuning,
-    notes: &mut Vec<String>,
-) -> Result<()> {
-    let number = || {
-        size(value).ok_or_else(|| {
-            let message = format!("database \"{text}\": {key}={value} is no number");
-            Error::new(ErrorKind::Invalid, message)
-        })
-    };
-    match key {
-        "type" => {
-            let named = match value {
-                ":" | "-" | "*" | "%" | "+" => kind_of(value),
-                "kch" | "kcd" | "kct" | "kcf" => kind_of(&format!("x.{value}")),
-                _ => None,
-            };
-            let Some((named, _)) = named else {
-                let message = format!("database \"{text}\": there is no type {value}");
-                return Err(Error::new(ErrorKind::Invalid, message));
-            };
-            *kind = named;
+/// The kind that a word of `type` names, for a database of this name.
+fn kind_of_type(word: &str, database: &str) -> Option<(Kind, Option<PathBuf>)> {
+    let on_disk = |kind| Some((kind, Some(PathBuf::from(database))));
+    match word {
+        ":" | "kcs" | "sdb" | "stash" | "-" | "kcph" | "phdb" | "phash" | "*" | "kcc" | "cdb" | "cache" => {
+            Some((Kind::MemHash, None))
         }
-        // All by their longer names, too, as the originals take them.
-        "capcnt" | "capcount" | "cap_count" | "ktcapcnt" | "ktcapcount" | "ktcap_count" | "capnum" => {
-            tuning.records_max = Some(number()?).filter(|&max| max > 0);
-        }
-        "capsiz" | "capsize" | "cap_size" | "ktcapsiz" | "ktcapsize" | "ktcap_size" => {
-            tuning.bytes_max = Some(number()?).filter(|&max| max > 0);
-        }
-        "opts" | "options" => tuning.compress |= value.contains(['c', 'd', 't']),
-        "ktopts" | "ktoptions" => tuning.persistent |= value.contains('p'),
-        "zcomp" | "compressor" => tuning.compress = true,
-        "mode" => {
-            let asks = |letter| value.contains(letter);
-            tuning.read_only = asks('r') && !asks('w');
-            tuning.must_exist = !asks('c');
-            tuning.truncate = asks('t');
-        }
-        // An order of the keys other than that of their bytes is not kept here, and pretending would be worse than refusing.
-        "rcomp" | "comparator" if !matches!(value, "lex" | "lexical") => {
-            let message =
-                format!("database \"{text}\": keys are kept in the order of their bytes, not {key}={value}");
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
-        "rcomp" | "comparator" => {}
-        "map" if matches!(value, "on" | "off") => tuning.unmapped = value == "off",
-        "map" => {
-            let message = format!("database \"{text}\": map={value} is neither map=on nor map=off");
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
-        "erase" => tuning.truncate |= value == "true",
-        _ => notes.push(format!("{key}={value} has no meaning here")),
+        "%" | "kcg" | "gdb" | "grass" | "+" | "kcpt" | "ptdb" | "ptree" => Some((Kind::MemTree, None)),
+        "kch" | "hdb" | "hash" | "kcd" | "ddb" | "dir" | "directory" => on_disk(Kind::DiskHash),
+        "kct" | "tdb" | "tree" | "kcf" | "fdb" | "for" | "forest" => on_disk(Kind::DiskTree),
+        _ => None,
     }
-    Ok(())
+}
+
+/// Why a word cannot be; `is_slip`: the originals pass it over.
+struct WrongWord {
+    text: String,
+    is_slip: bool,
+}
+
+/// What the words of a name ask for.
+#[derive(Default)]
+struct Asked {
+    kind: Option<(Kind, Option<PathBuf>)>,
+    tuning: Tuning,
+    /// A compressor is named, which alone compresses nothing in the originals.
+    has_compressor: bool,
+    notes: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl Asked {
+    fn tune(&mut self, database: &str, word: &str) -> std::result::Result<(), WrongWord> {
+        let refuse = |text: String| Err(WrongWord { text, is_slip: false });
+        let slip = |text: String| Err(WrongWord { text, is_slip: true });
+        let Some((key, value)) = word.split_once('=') else {
+            return slip(format!("{word} is no NAME=VALUE"));
+        };
+        match TuningWord::of(key) {
+            TuningWord::Meant => {}
+            TuningWord::Idle => {
+                self.notes.push(format!("{key}={value} has no meaning here"));
+                return Ok(());
+            }
+            TuningWord::Secret => {
+                return refuse(format!("{key} asks for encryption; databases are not encrypted here"));
+            }
+            TuningWord::Unknown(Some(near)) => {
+                return slip(format!("{key} is not known; did you mean {near}?"));
+            }
+            TuningWord::Unknown(None) => return slip(format!("{key} is not known")),
+        }
+        let number = || {
+            let wrong = || WrongWord { text: format!("{key}={value} is no number"), is_slip: false };
+            size(value).ok_or_else(wrong)
+        };
+        let tuning = &mut self.tuning;
+        match key {
+            "type" => match kind_of_type(value, database) {
+                Some(kind) => self.kind = Some(kind),
+                None => return slip(format!("there is no type {value}")),
+            },
+            "opts" | "options" => tuning.compress |= value.contains(['c', 'd', 't']),
+            "ktopts" | "ktoptions" => tuning.persistent |= value.contains('p'),
+            "zcomp" | "compressor" => match value {
+                "zstd" => self.has_compressor = true,
+                "arc" => {
+                    return refuse(format!(
+                        "{key}=arc asks for encryption; databases are not encrypted here"
+                    ));
+                }
+                "zlib" | "def" | "gz" | "lzo" | "lzma" => {
+                    self.has_compressor = true;
+                    return slip(format!(
+                        "{key}={value}: values are compressed by zstd; write {key}=zstd or opts=c"
+                    ));
+                }
+                _ => {
+                    let near = nearest(value, ["zstd", "zlib", "lzma"].into_iter());
+                    let hint = near.map_or("write zstd".into(), |near| format!("did you mean {near}?"));
+                    return slip(format!("{key}={value}: there is no such compressor; {hint}"));
+                }
+            },
+            "mode" => {
+                let asks = |letter| value.contains(letter);
+                tuning.read_only = asks('r') && !asks('w');
+                tuning.must_exist = !asks('c');
+                tuning.truncate = asks('t');
+            }
+            // An order of the keys other than that of their bytes is not kept here, and pretending would be worse than refusing.
+            "rcomp" | "comparator" if !matches!(value, "lex" | "lexical") => {
+                return refuse(format!("keys are kept in the order of their bytes, not {key}={value}"));
+            }
+            "rcomp" | "comparator" => {}
+            "map" if matches!(value, "on" | "off") => tuning.unmapped = value == "off",
+            // Kyoto Cabinet's longer name for `msiz`.
+            "map" if size(value).is_some() => self.notes.push(format!("{key}={value} has no meaning here")),
+            "map" => return refuse(format!("map={value} is neither map=on nor map=off")),
+            "erase" => tuning.truncate |= value == "true",
+            // All by their longer names, too, as the originals take them.
+            capacity if capacity.contains("siz") => tuning.bytes_max = Some(number()?).filter(|&max| max > 0),
+            _ => tuning.records_max = Some(number()?).filter(|&max| max > 0),
+        }
+        Ok(())
+    }
+
+    /// A compressor compresses nothing by itself in the originals, and what cannot be compressed here is served as it is.
+    fn forget_compression(&mut self) {
+        if std::mem::take(&mut self.has_compressor) && !self.tuning.compress {
+            self.warnings.push("zcomp has no effect without opts=c".into());
+        }
+        let can_be = matches!(self.kind, Some((Kind::MemTree | Kind::DiskHash, _)));
+        if self.tuning.compress && !can_be {
+            self.tuning.compress = false;
+            self.warnings.push(
+                "opts=c has no effect: only ordered databases in memory and hashes on disk are compressed"
+                    .into(),
+            );
+        }
+    }
 }
 
 /// A number, perhaps with Kyoto's suffix for a multiple: k, m, g, t by 1024.
@@ -259,7 +350,9 @@ fn size(text: &str) -> Option<u64> {
 }
 
 fn unknown(text: &str, database: &str) -> Error {
-    let message = if database.ends_with(".tct") {
+    let message = if database.ends_with(".kcx") {
+        format!("database \"{text}\": text files are not served; a PATH.kct takes their lines as records")
+    } else if database.ends_with(".tct") {
         format!("database \"{text}\": table databases are not there yet")
     } else {
         format!(
@@ -317,8 +410,14 @@ mod tests {
         assert_eq!(name.tuning, tuning);
         assert_eq!(name.notes, ["bnum=10000 has no meaning here", "msiz=1g has no meaning here"]);
         assert_eq!(Name::parse("*#capnum=0").unwrap().tuning, Tuning::default());
-        assert!(Name::parse("%#opts=c#zcomp=zlib").unwrap().tuning.compress);
-        assert_eq!(Name::parse("x.kch#type=%").unwrap().kind, Kind::MemTree);
+        assert!(
+            Name::parse("%#opts=c").unwrap().tuning.compress
+                && Name::parse("%#zcomp=zstd").unwrap().tuning.compress
+        );
+        let by_type = |text| Name::parse(text).map(|name| (name.kind, name.path));
+        assert_eq!(by_type("x.kch#type=%"), Ok((Kind::MemTree, None)));
+        assert_eq!(by_type("abc#type=:"), Ok((Kind::MemHash, None)));
+        assert_eq!(by_type("x#type=kct"), Ok((Kind::DiskTree, Some("x".into()))));
         let read = Name::parse("x.kch#mode=r").unwrap().tuning;
         assert!(read.read_only && read.must_exist && !read.truncate);
         let fresh = Name::parse("x.kch#mode=wct").unwrap().tuning;
@@ -331,13 +430,71 @@ mod tests {
         for (short, long) in [
             ("*#capcnt=5k#capsiz=64m", "*#capcount=5k#capsize=64m"),
             ("*#ktcapcnt=5k#ktcapsiz=64m", "*#ktcap_count=5k#ktcap_size=64m"),
-            ("%#opts=c#zcomp=zlib#ktopts=p", "%#options=c#compressor=zlib#ktoptions=p"),
+            ("%#opts=c#zcomp=zstd#ktopts=p", "%#options=c#compressor=zstd#ktoptions=p"),
             ("%#rcomp=lex", "%#comparator=lexical"),
         ] {
             assert_eq!(tuning(short), tuning(long), "{long}");
             assert!(Name::parse(long).unwrap().notes.is_empty(), "{long}");
         }
         assert!(Name::parse("%#comparator=decimal").is_err());
+    }
+
+    /// `#capcn=9` was no limit, and nobody was told.
+    #[test]
+    fn unknown_word_is_refused_with_the_nearest() {
+        for (text, told) in [
+            ("*#capcn=9", "capcn is not known; did you mean capcnt?"),
+            ("*#Capsiz=1m", "Capsiz is not known; did you mean capsiz?"),
+            ("*#ktcapsize2=1m", "ktcapsize2 is not known; did you mean ktcapsize?"),
+            ("x.hash#wholly=1", "wholly is not known"),
+            ("*#capcnt", "capcnt is no NAME=VALUE"),
+            ("x.hash#zcomp=lzma", "zcomp=lzma: values are compressed by zstd; write zcomp=zstd or opts=c"),
+            ("x.hash#zcomp=zst", "zcomp=zst: there is no such compressor; did you mean zstd?"),
+            ("x#type=kcz", "there is no type kcz"),
+        ] {
+            let error = Name::parse(text).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert_eq!(error.to_string(), format!("database \"{text}\": {told}"));
+        }
+    }
+
+    #[test]
+    fn original_passes_unknown_words_over() {
+        let parse = |text| Name::parse_as_original(text).unwrap();
+        let name = parse("*#capcn=9#capsiz=1m#capcnt");
+        let tuning = Tuning { bytes_max: Some(1 << 20), ..Tuning::default() };
+        assert_eq!(name.tuning, tuning);
+        assert_eq!(name.warnings, ["capcn is not known; did you mean capcnt?", "capcnt is no NAME=VALUE"]);
+        // There, too, a compressor alone compresses nothing, and a kind that knows no compression takes the word.
+        for (text, compresses, warnings) in [
+            ("t.kct#zcomp=def", false, 2),
+            ("t.kct#opts=c", false, 1),
+            (":#opts=lc", false, 1),
+            ("%#opts=c", true, 0),
+            ("x.kch#opts=c#zcomp=lzma", true, 1),
+        ] {
+            let name = parse(text);
+            assert_eq!((name.tuning.compress, name.warnings.len()), (compresses, warnings), "{text}");
+        }
+        assert!(Name::parse_as_original("%#rcomp=dec").is_err());
+    }
+
+    /// A database with a key was encrypted by the original: storing it in clear is no way to serve it.
+    #[test]
+    fn encryption_is_refused_and_its_key_concealed() {
+        for text in [
+            "e.kch#opts=c#zcomp=arc#zkey=hush",
+            "e.kch#zkey=hush",
+            "e.kch#rcomp=dec#pass=hush",
+            "e.kch#zkey=hush#capcn=1",
+        ] {
+            for parse in [Name::parse, Name::parse_as_original] {
+                let error = parse(text).unwrap_err().to_string();
+                assert!(!error.contains("hush"), "{error}");
+            }
+        }
+        let error = Name::parse_as_original("e.kch#zcomp=arc").unwrap_err().to_string();
+        assert!(error.contains("encryption"), "{error}");
     }
 
     #[test]
