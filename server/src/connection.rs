@@ -130,6 +130,14 @@ pub(crate) enum Pause {
     Receives(Announced),
     /// It is to be closed.
     Closes,
+    /// It is to be closed because its input is no request.
+    Fails,
+}
+
+impl Pause {
+    pub(crate) fn is_last(self) -> bool {
+        matches!(self, Pause::Closes | Pause::Fails)
+    }
 }
 
 /// What reading once has brought.
@@ -506,7 +514,7 @@ impl Connection {
         self.needs_input = pause == Pause::NeedsInput;
         self.watches = pause == Pause::Watches;
         let left = data.len() - consumed;
-        if pause == Pause::Closes || self.watches || left == 0 {
+        if pause.is_last() || self.watches || left == 0 {
             self.input_at = 0;
         } else if own.is_empty() {
             self.input = data[consumed..].to_vec();
@@ -584,7 +592,7 @@ fn serve_all(
                     break;
                 }
                 Step::Close => {
-                    end = Some((0, Pause::Closes));
+                    end = Some((0, Pause::Fails));
                     break;
                 }
             }

@@ -619,7 +619,8 @@ impl Worker {
                 pause = Pause::Yields;
             }
         }
-        connection.closing |= pause == Pause::Closes || connection.is_abandoned();
+        connection.closing |= pause.is_last() || connection.is_abandoned();
+        connection.failed |= pause == Pause::Fails;
         if pause == Pause::Exports {
             connection.export = self.service.export.take();
         }

@@ -38,7 +38,6 @@ fn flags_of_storage_commands_go_through_strtoul() {
         if !text.is_empty() {
             assert_eq!(field(&format!("set k {text} 0 1\r\na\r\n"), "flags"), expected, "{text:?}");
         }
-        assert_eq!(field(&format!("ms k 1 F{text}\r\na\r\n"), "flags"), expected, "F{text:?}");
     }
 }
 
@@ -102,6 +101,24 @@ fn other_times_are_signed_32_bit_numbers_of_at_most_11_characters() {
     }
     assert_eq!(field("mg k R-5\r\n", "recache_below_s").as_deref(), Some("Some(-5)"));
     assert_eq!(field("mg k R2147483648\r\n", "recache_below_s"), None);
+}
+
+/// `ms k 1 F4294967296` stored flags 0.
+#[test]
+fn meta_client_flags_are_unsigned_32_bit_numbers() {
+    for (text, number) in [
+        ("0", Some("0")),
+        ("4294967295", Some("4294967295")),
+        ("00004294967295", Some("4294967295")),
+        ("4294967296", None),
+        ("18446744073709551615", None),
+        ("-1", None),
+        ("+1", None),
+        ("1x", None),
+        ("\t1", None),
+    ] {
+        assert_eq!(field(&format!("ms k 1 F{text}\r\na\r\n"), "flags").as_deref(), number, "F{text:?}");
+    }
 }
 
 #[test]

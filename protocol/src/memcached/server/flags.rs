@@ -159,7 +159,7 @@ impl<'a> Flags<'a> {
             }
             b'C' => self.compare = number::unsigned(argument).ok_or(BAD_TOKEN)?,
             b'E' => self.version = number::unsigned(argument).ok_or(BAD_TOKEN)?,
-            b'F' => self.client_flags = number::client_flags(argument).ok_or(BAD_FORMAT)?,
+            b'F' => self.client_flags = number::unsigned_32(argument).ok_or(BAD_FORMAT)?,
             b'J' => {
                 self.initial =
                     number::unsigned(argument).ok_or("CLIENT_ERROR invalid numeric initial value")?;

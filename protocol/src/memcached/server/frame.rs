@@ -153,6 +153,7 @@ pub(super) fn is_line_too_long(limits: &Limits, start: &[u8], line_len: usize) -
     }
     let spaces = start.iter().take(SPACES_MAX).take_while(|&&byte| byte == b' ').count();
     let word = &start[spaces..];
-    let may_grow = word.starts_with(b"get ") || word.starts_with(b"gets ");
+    // memcached takes a long `gat` where all of it arrives at once, which clients cannot control.
+    let may_grow = [&b"get "[..], b"gets ", b"gat ", b"gats "].iter().any(|name| word.starts_with(name));
     !may_grow || line_len > limits.get_line_len_max
 }

@@ -26,9 +26,9 @@ pub(super) fn decode<'a>(dialect: &mut Dialect, limits: &Limits, frame: Frame<'a
         return Step::Close;
     }
     let Some(token_len) = token_len(frame.line()) else { return frame.fault(UNAUTHENTICATED, Form::LINE) };
+    // As in memcached the next line is read as one: a stranger's connection shall not be held for gigabytes.
     if token_len > TOKEN_LEN_MAX {
-        let message = TOKEN_TOO_LONG;
-        return frame.without_block(dialect, token_len, Command::Faulty { message }, Form::LINE);
+        return frame.fault(TOKEN_TOO_LONG, Form::LINE);
     }
     match frame.block(dialect, limits, token_len) {
         Block::Partial(step) => step,
@@ -58,5 +58,5 @@ fn token_len(line: &[u8]) -> Option<usize> {
         return None;
     }
     // Behind key, flags and time.
-    number::signed(words.nth(3)?).and_then(|len| usize::try_from(len).ok())
+    number::unsigned_32(words.nth(3)?).and_then(|len| usize::try_from(len).ok())
 }

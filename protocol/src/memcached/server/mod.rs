@@ -62,9 +62,9 @@ const OUT_OF_MEMORY_IN_READ: &str = "SERVER_ERROR Out of memory during read";
 pub struct Limits {
     /// The largest item, by memcached's size rule (see [`item_size`](super::item_size)).
     pub item_size_max: u64,
-    /// The longest line, with its end, of anything but `get` and `gets`; at least 128 is taken.
+    /// The longest line, with its end, of anything but `get`, `gets`, `gat` and `gats`; at least 128 is taken.
     pub line_len_max: usize,
-    /// The longest line of `get` and `gets`, which memcached does not bound.
+    /// The longest line of `get`, `gets`, `gat` and `gats`, of which memcached does not bound the first two.
     pub get_line_len_max: usize,
     /// How much of a request that is not whole yet may be kept at the moment: a data block that has outgrown it is
     /// refused for want of memory and dropped as it arrives, a line longer than `line_len_max` closes the connection.

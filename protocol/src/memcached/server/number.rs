@@ -23,6 +23,12 @@ pub(super) fn unsigned(word: &[u8]) -> Option<u64> {
     Some(number)
 }
 
+/// Meta `F`, and the length of a login's token: unsigned 32 bits, digits only.
+#[inline]
+pub(super) fn unsigned_32(word: &[u8]) -> Option<u32> {
+    unsigned(word).and_then(|number| u32::try_from(number).ok())
+}
+
 #[cold]
 fn unsigned_long(word: &[u8]) -> Option<u64> {
     word.iter().try_fold(0u64, |number, &byte| {
@@ -61,7 +67,7 @@ pub(super) fn value_len(word: &[u8]) -> Option<usize> {
     (len <= VALUE_LEN_MAX).then_some(len)
 }
 
-/// Client flags: unsigned 64 bits as C's `strtoul` reads them, of which the lower 32 are kept; no `-`.
+/// Client flags of the text commands: unsigned 64 bits as C's `strtoul` reads them, of which the lower 32 are kept; no `-`.
 #[inline]
 pub(super) fn client_flags(word: &[u8]) -> Option<u32> {
     let number = unsigned(word).or_else(|| match c_number(word)? {

@@ -187,13 +187,12 @@ fn store<'a>(
     let (Some(key), Some(flags), Some(exptime), Some(len)) = (key, flags, exptime, len) else {
         return frame.fault(BAD_FORMAT, Form::LINE);
     };
-    let unique = if is_cas { words.next() } else { Some(&b"0"[..]) };
-    let (Some(unique), Some(value_len)) = (unique, number::value_len(len)) else {
-        return frame.fault(BAD_FORMAT, Form::LINE);
-    };
+    let Some(value_len) = number::value_len(len) else { return frame.fault(BAD_FORMAT, Form::LINE) };
 
     let form = Form::store_line_unless(ends_in_noreply(frame.line()));
-    let numbers = (number::client_flags(flags), number::expiry(exptime), number::unsigned(unique));
+    // A missing version is a bad one: clients send the block all the same.
+    let unique = if is_cas { words.next().and_then(number::unsigned) } else { Some(0) };
+    let numbers = (number::client_flags(flags), number::expiry(exptime), unique);
     let (Some(flags), Some(exptime), Some(unique)) = numbers else {
         return frame.without_block(dialect, value_len, Command::Faulty { message: BAD_FORMAT }, form);
     };
@@ -311,15 +310,16 @@ fn verbosity<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
     }
 }
 
-/// `debugtime p`, `r` or `+SECONDS`.
+/// `debugtime p`, `r`, `SECONDS` or `+SECONDS`.
 fn debugtime<'a>(frame: Frame<'a>, mut words: Words<'a>) -> Step<'a> {
     let shift = match words.next() {
         Some(b"p") => Some(ClockShift::Pause),
         Some(b"r") => Some(ClockShift::Resume),
-        Some([b'+', seconds @ ..]) => number::unsigned(seconds)
-            .and_then(|seconds| u32::try_from(seconds).ok())
-            .map(|seconds| ClockShift::Forward { seconds }),
-        _ => None,
+        // memcached's own tests say it without a sign.
+        Some([b'+', seconds @ ..] | seconds) => {
+            number::unsigned_32(seconds).map(|seconds| ClockShift::Forward { seconds })
+        }
+        None => None,
     };
     match shift {
         Some(shift) => frame.request(Command::ShiftClock(shift), Form::LINE),
