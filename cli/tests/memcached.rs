@@ -457,6 +457,7 @@ fn every_option_is_accepted_in_both_forms_and_does_what_it_says() {
             "flush_enabled no",
             "shutdown_command yes",
             "umask 770",
+            "cas_enabled no",
             "inter 127.0.0.1",
         ] {
             assert!(settings.contains(&format!("STAT {expected}")), "{expected}: {settings:?}");
@@ -661,6 +662,34 @@ fn without_any_port_it_runs_and_listens_nowhere() {
     let said =
         "-p 0: nobody can reach this server without TCP, UDP (-U) or a Unix socket (-s)\nExiting normally\n";
     assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), said.into()));
+}
+
+/// Scripts that wait for the file waited for ever (issue_67.t of memcached's suite).
+#[test]
+fn port_file_is_empty_where_there_is_no_port() {
+    let server = Place::new().start(&["-p", "0"]);
+    assert_eq!(server.ports, "");
+    assert_eq!(server.end_by(Signal::SIGTERM), (Some(0), String::new()));
+}
+
+/// Replies above 16 KiB were refused; udp.t of memcached's suite asks for 20,000 bytes.
+#[test]
+fn large_item_is_readable_by_udp() {
+    let server = Place::new().start(&["-p", "-1", "-U", "-1", "-l", "127.0.0.1"]);
+    let value: String = (0..20_000u32).map(|at| char::from(b'a' + (at % 26) as u8)).collect();
+    ask(server.connect(), &format!("set k 0 0 20000\r\n{value}"), "STORED");
+    let port = server.ports.lines().find_map(|line| line.strip_prefix("UDP INET: ")).unwrap();
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.send_to(b"\0\x01\0\0\0\x01\0\0get k\r\n", (Ipv4Addr::LOCALHOST, port.parse().unwrap())).unwrap();
+    let mut reply = Vec::new();
+    for number in 0..15 {
+        let mut datagram = [0; 2000];
+        let len = socket.recv(&mut datagram).unwrap();
+        assert_eq!(datagram[..8], [0, 1, 0, number, 0, 15, 0, 0]);
+        reply.extend_from_slice(&datagram[8..len]);
+    }
+    assert_eq!(text(&reply), format!("VALUE k 0 20000\r\n{value}\r\nEND\r\n"));
 }
 
 #[test]

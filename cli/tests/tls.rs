@@ -5,7 +5,7 @@ mod running;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use running::{Server, text, todana};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::process::{Child, Stdio};
 use tempfile::TempDir;
 
@@ -247,4 +247,26 @@ fn memcacheds_words_mean_the_same() {
     assert_eq!(lines[..4], ["VALUE k 0 1", "v", "END", "OK"]);
     assert!(lines.contains(&"STAT ssl_enabled yes".to_string()));
     assert!(lines.contains(&"STAT ssl_verify_mode 3".to_string()));
+}
+
+/// The suite of memcached gives -U beside -Z in all six of its files on TLS; the server refused to start.
+#[test]
+fn udp_beside_tls_is_in_clear_and_warned_of() {
+    let certificates = Certificates::new();
+    let words = format!("ssl_chain_cert={0},ssl_key={0}", certificates.path("server"));
+    let mut server = Memcached::start(&certificates, &["-Z", "-o", &words, "-l", "127.0.0.1", "-U", "-1"]);
+    let [tcp, udp] = server.ports[..] else { panic!("{:?}", server.ports) };
+    let (ca, address) = (certificates.path("ca"), format!("todanas://127.0.0.1:{tcp}"));
+    let set = todana().args(["set", "k", "v", "--tls-ca", &ca, "-S", &address]).output().unwrap();
+    assert!(set.status.success(), "{}", text(&set.stderr));
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+    socket.send_to(b"\0\x01\0\0\0\x01\0\0get k\r\n", ("127.0.0.1", udp)).unwrap();
+    let mut reply = [0; 100];
+    let len = socket.recv(&mut reply).unwrap();
+    assert_eq!(&reply[..len], b"\0\x01\0\0\0\x01\0\0VALUE k 0 1\r\nv\r\nEND\r\n");
+    let mut said = String::new();
+    BufReader::new(server.child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    let warning = "-U: there is no TLS over UDP; requests by UDP are served in clear (-U 0 to disable)\n";
+    assert_eq!(said, warning);
 }

@@ -71,6 +71,9 @@ pub struct Options {
     /// All replies to one UDP request together, in bytes; whatever is longer is answered by an error. Senders of datagrams
     /// can be forged, and then the replies go to a victim.
     pub udp_reply_max: usize,
+    /// Takes what memcached takes beside TLS, and what is refused else: UDP, which is served in clear, and listeners that ask
+    /// for client certificates without an authority to check them by, where each handshake fails.
+    pub lenient_tls: bool,
     /// Listen on this Unix socket instead of TCP.
     pub unix_socket: Option<PathBuf>,
     /// Its permissions.
@@ -96,6 +99,8 @@ pub struct Options {
     /// From verbosity 2 on, tell each request and its reply on standard error, in memcached's words, in place of what logs
     /// have to say of connections.
     pub tells_requests: bool,
+    /// Shown as `cas_enabled` by `stats settings`, and no more: an unused CAS id takes no memory here.
+    pub cas_enabled: bool,
     /// Write the process id here.
     pub pid_file: Option<PathBuf>,
     /// Connections that may wait to be accepted.
@@ -217,6 +222,7 @@ impl Default for Options {
             tcp: true,
             udp_port: None,
             udp_reply_max: 16 << 10,
+            lenient_tls: false,
             unix_socket: None,
             unix_mask: 0o700,
             memory_limit_mib: 64,
@@ -229,6 +235,7 @@ impl Default for Options {
             item_size_max: 1 << 20,
             verbosity: 0,
             tells_requests: false,
+            cas_enabled: true,
             pid_file: None,
             listen_backlog: 1024,
             requests_per_event: 20,
@@ -385,7 +392,7 @@ impl Options {
                 "nobody can log in at the port of Kyoto Tycoon's plug-in: give either it or logins",
             );
         }
-        if self.udp_port.is_some() && self.tls.is_some() {
+        if self.udp_port.is_some() && self.tls.is_some() && !self.lenient_tls {
             return wrong("there is no TLS over UDP: give either -U or a certificate");
         }
         if self.unix_socket.is_some() && !self.listen.is_empty() {
@@ -402,9 +409,14 @@ impl Options {
                 wrong("btls: and mtls: need a certificate (--tls-cert)")
             }
             Some(tls) if tls.verify_mode > 3 => wrong("the mode for client certificates must be 0 to 3"),
-            Some(tls) if tls.ca.is_none() && (tls.verify_mode > 0 || asks(PlaceTls::Mutual)) => wrong(
-                "client certificates are asked for, but there is no authority to check them by (--tls-ca)",
-            ),
+            Some(tls)
+                if tls.ca.is_none()
+                    && (tls.verify_mode > 0 || asks(PlaceTls::Mutual) && !self.lenient_tls) =>
+            {
+                wrong(
+                    "client certificates are asked for, but there is no authority to check them by (--tls-ca)",
+                )
+            }
             _ => Ok(()),
         }
     }

@@ -14,6 +14,7 @@
 
 mod certificates;
 mod ciphers;
+mod refuse_all;
 mod stream;
 
 pub(crate) use stream::TlsStream;
@@ -42,6 +43,10 @@ pub struct TlsOptions {
     pub ciphers: Option<String>,
     /// Clients that come again may shorten the handshake by a ticket.
     pub resumption: bool,
+    /// `stats` says that sessions are cached and counts the new ones.
+    pub session_cache: bool,
+    /// Shown as `ssl_wbuf_size` by `stats settings`, and no more: buffers exist only while something is in them.
+    pub write_buffer_bytes: Option<u64>,
 }
 
 /// How a listener asks its clients for certificates.
@@ -109,7 +114,7 @@ impl Tls {
     /// What `stats` tells.
     pub(crate) fn put_counters(&self, mut put: impl FnMut(&str, u64)) {
         let counters = &self.counters;
-        if self.options.resumption {
+        if self.options.session_cache {
             put("ssl_new_sessions", counters.new_sessions.load(Ordering::Relaxed));
         }
         put("ssl_handshake_errors", counters.handshake_errors.load(Ordering::Relaxed));

@@ -56,7 +56,7 @@ impl Authority {
 
     fn tls(&self) -> TlsOptions {
         let (chain, key) = (self.path("server.crt"), Some(self.path("server.key")));
-        TlsOptions { chain, key, resumption: true, ..TlsOptions::default() }
+        TlsOptions { chain, key, resumption: true, session_cache: true, ..TlsOptions::default() }
     }
 
     /// With client certificates.
@@ -475,6 +475,24 @@ fn each_listener_speaks_as_its_prefix_says() {
     authority.client().connect(server.addresses[2]).expect_refusal();
     let known = Client { certificate: Some((&authority, "client")), ..authority.client() };
     known.connect(server.addresses[2]).expect_version();
+}
+
+/// memcached starts with such a listener (ssl_ports.t of its suite); the server refused to.
+#[test]
+fn without_authority_every_client_certificate_is_refused() {
+    let authority = Authority::new();
+    authority.sign("client");
+    let listen = vec!["mtls:127.0.0.1:0".to_string(), "127.0.0.2:0".to_string()];
+    let options = Options { listen, ..serving(authority.tls()) };
+    assert!(options.validate().is_err());
+    let server = Running::start(Options { lenient_tls: true, ..options });
+    for version in VERSIONS {
+        for certificate in [None, Some((&authority, "client"))] {
+            let client = Client { version: Some(version), certificate, authority: &authority };
+            client.connect(server.addresses[0]).expect_refusal();
+            client.connect(server.addresses[1]).expect_version();
+        }
+    }
 }
 
 #[test]

@@ -14,6 +14,10 @@ const PASSWORDS_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
 /// The server's smallest memory limit.
 const MEMORY_LIMIT_MIN_MIB: u64 = 8;
 
+/// The bound of all replies to one UDP request. memcached has none, and was the greatest of amplifiers; here -U was asked
+/// for, so an item of the default size gets through.
+const UDP_REPLY_MAX: usize = 1 << 20;
+
 /// About what the process takes besides its records.
 const PROCESS_MIB: u64 = 8;
 
@@ -32,8 +36,8 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
             Port::Any => Some(0),
             Port::Number(port) => Some(port),
         },
-        // memcached bounds them not at all, and was the greatest of amplifiers.
-        udp_reply_max: Options::default().udp_reply_max,
+        udp_reply_max: UDP_REPLY_MAX,
+        lenient_tls: true,
         unix_socket: settings.unix_socket.clone(),
         unix_mask: settings.unix_mask,
         memory_limit_mib: settings.memory_limit_mib.max(MEMORY_LIMIT_MIN_MIB),
@@ -45,6 +49,7 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
         item_size_max: settings.item_size_max,
         verbosity: settings.verbosity,
         tells_requests: true,
+        cas_enabled: settings.cas_enabled,
         // memcached's rules for it differ: see `pid_file`.
         pid_file: None,
         listen_backlog: settings.listen_backlog,
@@ -168,7 +173,22 @@ fn tls(settings: &Settings) -> Result<Option<TlsOptions>, Refusal> {
         ciphers: tls.ciphers.clone(),
         // memcached gives out tickets with and without ssl_session_cache.
         resumption: true,
+        session_cache: tls.session_cache,
+        write_buffer_bytes: tls.write_buffer_kib.map(|kib| u64::from(kib) << 10),
     }))
+}
+
+/// What is served otherwise than one would think; for standard error, at any verbosity.
+pub(super) fn warnings(settings: &Settings) -> Vec<&'static str> {
+    let mut warnings = Vec::new();
+    if settings.tls && settings.udp_port != Port::Off && settings.unix_socket.is_none() {
+        warnings.push("-U: there is no TLS over UDP; requests by UDP are served in clear (-U 0 to disable)");
+    }
+    let asks = |list: &str| Listen::read(list).iter().any(|listen| listen.tls == Some(ListenerTls::Mutual));
+    if settings.extended.tls.ca_cert.is_none() && settings.listen.as_deref().is_some_and(asks) {
+        warnings.push("mtls: no client certificate can be checked, all are refused; give -o ssl_ca_cert");
+    }
+    warnings
 }
 
 /// What was asked for and changes nothing, each with its reason, for those who want to know (`-v`).
@@ -179,7 +199,7 @@ pub(super) fn without_effect(settings: &Settings) -> Vec<String> {
             b'f' | b'n' => "records are not kept in slabs",
             b'L' => "the system chooses the size of its pages",
             b'N' => "threads are not bound to network queues",
-            b'C' => "a CAS id takes no memory until a client asks for it",
+            b'C' => "a CAS id takes no memory until a client asks for it; clients still get them",
             _ => continue,
         };
         notes.push(format!("-{} has no effect: {reason}", char::from(*letter)));
@@ -216,9 +236,8 @@ pub(super) fn without_effect(settings: &Settings) -> Vec<String> {
         notes.push("-p 0: nobody can reach this server without TCP, UDP (-U) or a Unix socket (-s)".into());
     }
     if settings.udp_port != Port::Off && settings.unix_socket.is_none() {
-        let max = Options::default().udp_reply_max;
         notes.push(format!(
-            "-U: replies to one UDP request are at most {max} bytes, as senders can be forged"
+            "-U: replies to one UDP request are at most {UDP_REPLY_MAX} bytes, as senders can be forged"
         ));
     }
     if settings.memory_limit_mib < MEMORY_LIMIT_MIN_MIB {
@@ -252,7 +271,13 @@ mod tests {
 
     #[test]
     fn the_defaults_are_memcacheds() {
-        let expected = Options { listen: vec!["*".into()], tells_requests: true, ..Options::default() };
+        let expected = Options {
+            listen: vec!["*".into()],
+            tells_requests: true,
+            udp_reply_max: 1 << 20,
+            lenient_tls: true,
+            ..Options::default()
+        };
         assert_eq!(options(&settings(&[])).unwrap(), expected);
         assert_eq!((expected.port, expected.memory_limit_mib, expected.item_size_max), (11211, 64, 1 << 20));
         assert_eq!((expected.connections_max, expected.threads), (1024, 4));
@@ -260,7 +285,7 @@ mod tests {
 
     #[test]
     fn every_option_of_the_server_can_be_reached() {
-        let line = "-p 1 -l 127.0.0.1,[::1]:2 -m 128 -M -c 9 -t 2 -I 2m -vv -b 7 -R 5 -F -A -B binary -P /run/pid -U 3 -X -W -D/ \
+        let line = "-p 1 -l 127.0.0.1,[::1]:2 -m 128 -M -c 9 -t 2 -I 2m -vv -b 7 -R 5 -C -F -A -B binary -P /run/pid -U 3 -X -W -D/ \
             -o negative_exptime=sliding,debug_commands,emulate_full \
             -o track_sizes,no_lru_crawler,watcher_logbuf_size=7,no_maxconns_fast,idle_timeout=30";
         let mapped = options(&settings(&line.split(' ').collect::<Vec<_>>())).unwrap();
@@ -271,7 +296,8 @@ mod tests {
                 port: 1,
                 tcp: true,
                 udp_port: Some(3),
-                udp_reply_max: 16 << 10,
+                udp_reply_max: 1 << 20,
+                lenient_tls: true,
                 unix_socket: None,
                 unix_mask: 0o700,
                 memory_limit_mib: 128,
@@ -283,6 +309,7 @@ mod tests {
                 item_size_max: 2 << 20,
                 verbosity: 2,
                 tells_requests: true,
+                cas_enabled: false,
                 pid_file: None,
                 listen_backlog: 7,
                 requests_per_event: 5,
@@ -348,6 +375,8 @@ mod tests {
             only_1_3: true,
             ciphers: Some("HIGH".into()),
             resumption: true,
+            session_cache: false,
+            write_buffer_bytes: None,
         };
         assert_eq!(mapped.tls, Some(tls));
         assert_eq!(mapped.listen, ["127.0.0.1", "notls:127.0.0.1:2", "mtls:[::1]:3", "btls:*:4"]);
@@ -363,10 +392,34 @@ mod tests {
         assert_eq!(refused(&["-l", "notls:127.0.0.1"]).code, 71);
         let words = "ssl_chain_cert=/c,ssl_min_version=0,ssl_kernel_tls,ssl_wbuf_size=64,ssl_session_cache";
         let read = settings(&["-Z", "-o", words]);
-        assert!(!options(&read).unwrap().tls.unwrap().only_1_3);
+        let mapped = options(&read).unwrap().tls.unwrap();
+        assert!(!mapped.only_1_3);
+        assert_eq!((mapped.session_cache, mapped.write_buffer_bytes), (true, Some(64 << 10)));
         let named: Vec<_> =
             without_effect(&read).iter().map(|note| note.split(' ').nth(1).unwrap().to_string()).collect();
         assert_eq!(named, ["ssl_min_version", "ssl_kernel_tls", "ssl_wbuf_size", "ssl_session_cache"]);
+    }
+
+    #[test]
+    fn lenient_tls_is_served_with_a_warning() {
+        let both = ["-Z", "-U", "5", "-o", "ssl_chain_cert=/c"];
+        let read = settings(&both);
+        assert_eq!(options(&read).unwrap().udp_port, Some(5));
+        let told = "-U: there is no TLS over UDP; requests by UDP are served in clear (-U 0 to disable)";
+        assert_eq!(warnings(&read), [told]);
+        assert_eq!(warnings(&settings(&["-U", "5"])), [""; 0]);
+        assert_eq!(warnings(&settings(&["-Z", "-U", "0", "-o", "ssl_chain_cert=/c"])), [""; 0]);
+    }
+
+    /// ssl_ports.t of memcached's suite; the server refused to start.
+    #[test]
+    fn listener_without_an_authority_is_taken_with_a_warning() {
+        let read = settings(&["-Z", "-l", "mtls:127.0.0.1", "-o", "ssl_chain_cert=/c"]);
+        assert!(options(&read).is_ok());
+        let told = "mtls: no client certificate can be checked, all are refused; give -o ssl_ca_cert";
+        assert_eq!(warnings(&read), [told]);
+        let read = settings(&["-Z", "-l", "mtls:127.0.0.1", "-o", "ssl_chain_cert=/c,ssl_ca_cert=/a"]);
+        assert_eq!(warnings(&read), [""; 0]);
     }
 
     #[test]

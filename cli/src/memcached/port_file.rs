@@ -1,5 +1,5 @@
 //! The file that tells tests and scripts which ports the system chose: a line `TCP INET: PORT` for each address,
-//! then those of UDP.
+//! then those of UDP; empty where there is none.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -14,9 +14,6 @@ const VARIABLE: &str = "MEMCACHED_PORT_FILENAME";
 /// more.
 pub(super) fn write(tcp: &[SocketAddr], udp: &[SocketAddr], trouble: &mut impl io::Write) {
     let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) else { return };
-    if tcp.is_empty() && udp.is_empty() {
-        return;
-    }
     let mut unfinished = OsString::from(&path);
     unfinished.push(".lck");
     let outcome =

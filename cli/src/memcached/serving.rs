@@ -23,6 +23,7 @@ pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
     let tls = tls.map_err(|error| Refusal::usage(error.to_string()))?;
     let outdone = data_place::outdone(settings.memory_file.as_deref(), |name| std::env::var_os(name));
     settings.warnings.iter().chain(&outdone).for_each(|warning| eprintln!("{warning}"));
+    mapping::warnings(settings).iter().for_each(|warning| eprintln!("{warning}"));
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1, SIGHUP]).map_err(|error| system(&error))?;
     // Limits while it is root; then the user, so that sockets and files are the user's.
     if settings.core_dumps {
@@ -53,7 +54,9 @@ pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
     if settings.lock_memory {
         process::lock_memory(&mut trouble);
     }
-    port_file::write(server.tcp_addresses(), server.udp_addresses(), &mut trouble);
+    if settings.unix_socket.is_none() {
+        port_file::write(server.tcp_addresses(), server.udp_addresses(), &mut trouble);
+    }
     if let Some(path) = &settings.pid_file {
         pid_file::write(path, &mut trouble);
     }

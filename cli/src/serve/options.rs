@@ -171,6 +171,8 @@ impl Arguments {
             only_1_3: self.tls_min_version == TlsVersion::V1_3,
             ciphers: self.tls_ciphers.clone(),
             resumption: !self.tls_no_resumption,
+            session_cache: !self.tls_no_resumption,
+            write_buffer_bytes: None,
         }))
     }
 }

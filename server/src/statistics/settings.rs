@@ -31,7 +31,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("stat_key_prefix", shared.observers.prefixes.delimiter());
     w.put("detail_enabled", yes_no(shared.observers.counts_prefixes()));
     w.put("reqs_per_event", options.requests_per_event);
-    w.put("cas_enabled", "yes");
+    w.put("cas_enabled", yes_no(options.cas_enabled));
     w.put("tcp_backlog", options.listen_backlog);
     w.put(
         "binding_protocol",
@@ -108,8 +108,8 @@ fn tls_settings(tls: Option<&TlsOptions>, w: &mut Writer<'_, '_>) {
     w.put("ssl_keyformat", 1);
     w.put("ssl_ciphers", tls.and_then(|tls| tls.ciphers.as_deref()).unwrap_or("NULL"));
     w.put("ssl_ca_cert", path(tls.and_then(|tls| tls.ca.as_ref())));
-    w.put("ssl_wbuf_size", 16384);
-    w.put("ssl_session_cache", yes_no(tls.is_some_and(|tls| tls.resumption)));
+    w.put("ssl_wbuf_size", tls.and_then(|tls| tls.write_buffer_bytes).unwrap_or(16384));
+    w.put("ssl_session_cache", yes_no(tls.is_some_and(|tls| tls.session_cache)));
     w.put("ssl_kernel_tls", "no");
     w.put("ssl_min_version", if tls.is_some_and(|tls| tls.only_1_3) { "tlsv1.3" } else { "tlsv1.2" });
 }

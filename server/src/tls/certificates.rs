@@ -1,6 +1,6 @@
 //! From the files of the options to rustls's configurations.
 
-use super::{Ask, TlsError, TlsOptions, ciphers};
+use super::{Ask, TlsError, TlsOptions, ciphers, refuse_all};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -18,20 +18,17 @@ use std::time::Instant;
 pub(super) struct Configs {
     pub(super) loaded: Instant,
     never: Arc<ServerConfig>,
-    /// With an authority to check them by.
-    asking: Option<Asking>,
-}
-
-struct Asking {
-    if_they_have_one: Arc<ServerConfig>,
+    /// `None` where there is no authority to check by.
+    if_they_have_one: Option<Arc<ServerConfig>>,
+    /// Without an authority every client is refused.
     always: Arc<ServerConfig>,
 }
 
 impl Configs {
     pub(super) fn load(options: &TlsOptions) -> Result<Configs, TlsError> {
         let files = Files::read(options)?;
-        let asking = match &files.authorities {
-            None => None,
+        let (if_they_have_one, always) = match &files.authorities {
+            None => (None, files.config(options, Arc::new(refuse_all::RefuseAll))?),
             Some(authorities) => {
                 let verifier = || {
                     WebPkiClientVerifier::builder_with_provider(
@@ -42,23 +39,20 @@ impl Configs {
                 let optional = verifier().allow_unauthenticated().build();
                 let required = verifier().build();
                 let wrong = |error| authority_error(options.ca.as_deref(), &error);
-                Some(Asking {
-                    if_they_have_one: files.config(options, optional.map_err(wrong)?)?,
-                    always: files.config(options, required.map_err(wrong)?)?,
-                })
+                let optional = files.config(options, optional.map_err(wrong)?)?;
+                (Some(optional), files.config(options, required.map_err(wrong)?)?)
             }
         };
         let never = files.config(options, WebPkiClientVerifier::no_client_auth())?;
-        Ok(Configs { loaded: Instant::now(), never, asking })
+        Ok(Configs { loaded: Instant::now(), never, if_they_have_one, always })
     }
 
     /// `None` where there is no authority to check by.
     pub(super) fn of(&self, ask: Ask) -> Option<Arc<ServerConfig>> {
-        let asking = self.asking.as_ref();
         match ask {
             Ask::Never => Some(Arc::clone(&self.never)),
-            Ask::IfTheyHaveOne => asking.map(|asking| Arc::clone(&asking.if_they_have_one)),
-            Ask::Always => asking.map(|asking| Arc::clone(&asking.always)),
+            Ask::IfTheyHaveOne => self.if_they_have_one.clone(),
+            Ask::Always => Some(Arc::clone(&self.always)),
         }
     }
 }
