@@ -91,11 +91,29 @@ fn no_name_has_a_command_empty_what_it_is_to_read() {
 }
 
 #[test]
-fn a_check_of_a_tree_says_that_its_values_carry_no_checksums() {
-    let said = "values carry no checksums";
-    for (name, says) in [("./x.tree", true), ("./x.hash", false)] {
+fn check_leaves_no_doubt_about_a_new_tree() {
+    for name in ["./x.tree", "./x.hash"] {
         let folder = folder_with(name);
         let (code, out, _) = run(folder.path(), &["check", name]);
-        assert_eq!((code, out.contains(said)), (Some(0), says), "{out}");
+        assert_eq!((code, out.contains("checksum")), (Some(0), false), "{out}");
     }
+}
+
+/// A changed byte of a value was called whole: trees had no checksums.
+#[test]
+fn check_finds_a_changed_byte_in_a_tree() {
+    let folder = folder_with("./x.tree");
+    assert_eq!(run(folder.path(), &["check", "./x.tree"]).0, Some(0));
+    let path = folder.path().join("x.tree/tree/data.mdb");
+    let mut file = std::fs::read(&path).unwrap();
+    // The tag of a plain record and its value.
+    let places: Vec<_> = (0..file.len() - 1).filter(|&at| file[at..].starts_with(b"\0value")).collect();
+    assert!(!places.is_empty());
+    places.iter().for_each(|at| file[at + 1] = b'9');
+    std::fs::write(&path, &file).unwrap();
+    let (code, out, _) = run(folder.path(), &["check", "./x.tree"]);
+    assert!(
+        code == Some(1) && out.starts_with("damaged: ") && out.contains("checksum differs"),
+        "{code:?} {out}"
+    );
 }

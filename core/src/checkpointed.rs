@@ -1,6 +1,6 @@
 //! What engines offer whose data on disk is a checkpoint of somebody else's log.
 
-use crate::Result;
+use crate::{Error, Result};
 use std::path::Path;
 
 /// An engine that gathers writes in memory and brings them to disk in large steps, while an update log that is not its
@@ -40,6 +40,12 @@ pub trait Checkpointed: Send + Sync {
     /// again from there.
     fn checkpoint(&self, mark: u64) -> Result<()> {
         self.checkpoint_at(&mut || mark, &mut |_| Ok(()))
+    }
+
+    /// How many damaged records were met since the opening, each counted once, and what was wrong with the last one. Never waits for the
+    /// disk.
+    fn damaged_records(&self) -> Option<(u64, Error)> {
+        None
     }
 
     /// Bytes of the files.

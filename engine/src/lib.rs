@@ -17,7 +17,7 @@ mod record;
 mod value_buffer;
 
 pub use disk_hash::{DiskHash, DiskHashOptions, HashDamage, HashSalvage, ValueCompression};
-pub use disk_tree::{DiskTree, DiskTreeOptions};
+pub use disk_tree::{DiskTree, DiskTreeOptions, ExaminedTree};
 pub use mem_hash::{EvictionObserver, MemHash, MemHashOptions};
 pub use mem_tree::{Compression, MemTree, MemTreeOptions};
 pub use raw::release_start_up_memory;

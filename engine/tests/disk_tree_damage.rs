@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
-use todana_core::{Checkpointed, Engine, ErrorKind};
+use todana_core::{Action, Attributes, Checkpointed, Engine, ErrorKind, Record, Visitor};
 use todana_engine::{DiskTree, DiskTreeOptions};
 use visitor::{Remove, Set};
 
@@ -42,7 +42,7 @@ fn file(directory: &Path) -> (Vec<u8>, Map) {
     }
     let records = all(&tree).unwrap();
     drop(tree);
-    assert_eq!(DiskTree::check(directory).unwrap(), records.len() as u64);
+    assert_eq!(DiskTree::check(directory).unwrap().records, records.len() as u64);
     (fs::read(directory.join("data.mdb")).unwrap(), records)
 }
 
@@ -100,9 +100,9 @@ fn a_file_of_something_else_is_refused() {
     let mut later = file.clone();
     let places: Vec<_> = (0..file.len() - 8).filter(|&at| file[at..].starts_with(b"TODANADT")).collect();
     assert!(!places.is_empty());
-    places.iter().for_each(|at| later[at + 8] = 2);
+    places.iter().for_each(|at| later[at + 8] = 3);
     let (kind, message) = error(&later).unwrap();
-    assert!(kind == ErrorKind::Invalid && message.contains("version 2"), "{message}");
+    assert!(kind == ErrorKind::Invalid && message.contains("version 3"), "{message}");
     places.iter().for_each(|at| later[at + 3] = b'x');
     assert_eq!(error(&later).unwrap().0, ErrorKind::Corrupt);
 }
@@ -116,7 +116,7 @@ fn a_meta_page_with_any_byte_changed_is_refused_or_harmless() {
         damaged[at] ^= 0x41;
         // What LMDB would trust is looked at by code that does not.
         match DiskTree::check(with(&damaged).path()) {
-            Ok(found) => assert_eq!(found, records.len() as u64, "byte {at}"),
+            Ok(found) => assert_eq!(found.records, records.len() as u64, "byte {at}"),
             Err(error) => {
                 assert!(
                     matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Invalid),
@@ -151,4 +151,145 @@ fn a_check_of_damaged_pages_comes_to_an_end() {
         }
     }
     assert!(found > 0);
+}
+
+/// Stores a value whatever is there.
+struct Overwrite<'v>(&'v [u8]);
+
+impl Visitor for Overwrite<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        assert_eq!(old, None, "what is damaged is not shown");
+        Action::Put(Record::new(self.0, Attributes::default()))
+    }
+
+    fn overwrites(&self) -> bool {
+        true
+    }
+}
+
+/// A tree of a few records with unmistakable values, one of them in a sheaf, changed by `damage`.
+fn damaged(damage: impl Fn(&mut Vec<u8>)) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let tree = open(directory.path()).unwrap();
+    for (key, value) in [("first", "value-1"), ("second", "value-2"), ("third", "value-3")] {
+        tree.visit(key.as_bytes(), &mut Set(value.as_bytes())).unwrap();
+    }
+    for n in 4..7 {
+        tree.visit(format!("{}{n}", "k".repeat(600)).as_bytes(), &mut Set(format!("value-{n}").as_bytes()))
+            .unwrap();
+    }
+    tree.checkpoint(1).unwrap();
+    drop(tree);
+    let path = directory.path().join("data.mdb");
+    let mut file = fs::read(&path).unwrap();
+    damage(&mut file);
+    fs::write(&path, &file).unwrap();
+    directory
+}
+
+fn place_of(file: &[u8], text: &[u8]) -> usize {
+    let places: Vec<_> = file.windows(text.len()).enumerate().filter(|(_, at)| *at == text).collect();
+    assert_eq!(places.len(), 1, "{}", text.escape_ascii());
+    places[0].0
+}
+
+fn value(tree: &DiskTree, key: &[u8]) -> todana_core::Result<Option<Vec<u8>>> {
+    let mut value = None;
+    tree.view(key, &mut |record| value = Some(record.value.to_vec()))?;
+    Ok(value)
+}
+
+/// A changed byte of a value was served as if it were right: trees had no checksums.
+#[test]
+fn damaged_record_fails_alone_and_can_be_overwritten() {
+    let long = "k".repeat(600);
+    let keys = |n: u32| match n {
+        1 => "first".to_string(),
+        2 => "second".to_string(),
+        3 => "third".to_string(),
+        n => format!("{long}{n}"),
+    };
+    for broken in [2, 5] {
+        let text = format!("value-{broken}");
+        let directory = damaged(|file| {
+            let at = place_of(file, text.as_bytes());
+            file[at] ^= 4;
+        });
+        let error = DiskTree::check(directory.path()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains("1 records are damaged"), "{error}");
+
+        let tree = open(directory.path()).unwrap();
+        assert!(tree.damaged_records().is_none());
+        let key = keys(broken);
+        for _ in 0..2 {
+            assert_eq!(value(&tree, key.as_bytes()).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+        assert_eq!(tree.visit(key.as_bytes(), &mut Set(b"")).unwrap_err().kind(), ErrorKind::Corrupt);
+        for n in (1..7).filter(|&n| n != broken) {
+            assert_eq!(value(&tree, keys(n).as_bytes()).unwrap(), Some(format!("value-{n}").into_bytes()));
+        }
+        assert_eq!(all(&tree).unwrap_err().kind(), ErrorKind::Corrupt);
+        let mut whole = 0;
+        let mut see = |_: &[u8], _: Record<'_>| {
+            whole += 1;
+            ControlFlow::Continue(())
+        };
+        assert_eq!(tree.scan_whole(None, &mut see).unwrap(), None);
+        assert_eq!(whole, 5);
+        let (count, last) = tree.damaged_records().unwrap();
+        assert!(count == 1 && last.to_string().contains("is damaged"), "{count} {last}");
+
+        tree.visit(key.as_bytes(), &mut Overwrite(b"anew")).unwrap();
+        tree.checkpoint(2).unwrap();
+        assert_eq!(value(&tree, key.as_bytes()).unwrap(), Some(b"anew".to_vec()));
+        drop(tree);
+        assert_eq!(DiskTree::check(directory.path()).unwrap().records, 6);
+    }
+}
+
+#[test]
+fn record_under_another_key_is_damaged() {
+    let directory = damaged(|file| {
+        let [first, second] = ["value-1", "value-2"].map(|text| place_of(file, text.as_bytes()));
+        // With the tag and the checksum in front.
+        let [one, two] = [first, second].map(|at| file[at - 5..at + 7].to_vec());
+        file[first - 5..first + 7].copy_from_slice(&two);
+        file[second - 5..second + 7].copy_from_slice(&one);
+    });
+    let tree = open(directory.path()).unwrap();
+    for key in ["first", "second"] {
+        assert_eq!(value(&tree, key.as_bytes()).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+    assert_eq!(value(&tree, b"third").unwrap(), Some(b"value-3".to_vec()));
+}
+
+/// Damage of the structure ended the process by a signal, with all its other databases.
+#[test]
+fn large_tree_is_walked_unless_it_was_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let marker = directory.path().join("unclean");
+    let (mut file, _) = file(directory.path());
+    assert!(!marker.exists());
+    let tree = open(directory.path()).unwrap();
+    assert!(marker.exists());
+    drop(tree);
+    // All pages of branches and leaves become pages of neither.
+    for page in (2..file.len() / 4096).map(|page| page * 4096) {
+        if file[page..page + 8] == (page as u64 / 4096).to_le_bytes() && matches!(file[page + 10], 1 | 2) {
+            file[page + 11] ^= 1;
+        }
+    }
+    let directory = with(&file);
+    let options = || DiskTreeOptions { map_bytes: 4 << 20, ..Default::default() };
+    let opened = |walked_bytes_max| {
+        let options = DiskTreeOptions { walked_bytes_max, ..options() };
+        DiskTree::open(directory.path(), options).err().map(|error| (error.kind(), error.to_string()))
+    };
+    let (kind, message) = opened(1 << 20).expect("a small file is walked");
+    assert!(kind == ErrorKind::Corrupt && message.contains("another kind"), "{message}");
+    fs::write(directory.path().join("unclean"), "").unwrap();
+    let (kind, message) = opened(0).expect("a file that was not closed is walked");
+    assert!(kind == ErrorKind::Corrupt && message.contains("another kind"), "{message}");
+    assert!(directory.path().join("unclean").exists(), "and so it is the next time");
 }

@@ -214,7 +214,11 @@ impl Kept {
                 match made {
                     Ok(made) => tracing::info!(records = made.records, database = label, "checkpoint made"),
                     Err(error) => {
-                        tracing::error!(%error, database = label, "no checkpoint could be made; the log grows on");
+                        tracing::error!(
+                            %error,
+                            database = label,
+                            "no checkpoint could be made: the log grows on; see to the disk, it is tried again every 10 seconds"
+                        );
                     }
                 }
                 // Some may wait for room.
@@ -391,7 +395,8 @@ impl Served {
 
     /// Tells once what housekeeping cannot do in the engine's own files, and which damaged records have gone.
     pub(crate) fn tell_damage(&self) {
-        let Some(files) = self.database.engine().durable() else { return };
+        let engine = self.database.engine();
+        let Some(files) = engine.durable() else { return self.tell_damage_of_tree() };
         let (trouble, damaged) = (files.trouble(), files.damaged_records());
         let mut told = self.told.lock();
         let (label, trouble) = (self.name.label(), trouble.map(|error| error.to_string()));
@@ -412,6 +417,40 @@ impl Served {
             }
             told.trouble = trouble;
         }
+    }
+
+    /// The same of a tree, which keeps its house without trouble: only damaged records are to be reported.
+    fn tell_damage_of_tree(&self) {
+        let Some((count, last)) = self.damaged_records() else { return };
+        let mut told = self.told.lock();
+        if count != told.damaged_records {
+            let records = count - told.damaged_records;
+            tracing::error!(database = self.name.label(), records, "damaged records were met: {last}");
+            told.damaged_records = count;
+        }
+    }
+
+    /// Damaged records since the start, and what was wrong with the last one: of a hash those that were overwritten or removed, of a
+    /// tree all that were met.
+    pub(crate) fn damaged_records(&self) -> Option<(u64, Error)> {
+        let engine = self.database.engine();
+        match engine.durable() {
+            Some(files) => files.damaged_records(),
+            None => engine.checkpointed()?.damaged_records(),
+        }
+    }
+
+    /// Returns true if its engine keeps records in files, of which damage and trouble are reported.
+    pub(crate) fn has_files(&self) -> bool {
+        let engine = self.database.engine();
+        engine.durable().is_some() || engine.checkpointed().is_some()
+    }
+
+    /// What keeps its files from being kept well.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let of_files = self.database.engine().durable().and_then(|files| files.trouble());
+        let of_tree = || self.has_stuck_checkpoints().then(|| "no checkpoint can be made".to_string());
+        of_files.map(|trouble| trouble.to_string()).or_else(of_tree)
     }
 
     /// What vouches for changes.

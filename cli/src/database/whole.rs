@@ -135,7 +135,7 @@ pub(crate) enum Command {
     },
     /// Read all of a database and check what can be: in a hash every checksum, in a tree its pages
     #[command(
-        after_help = "In a tree values carry no checksums: a byte that has changed within one is not found.\n\nExit codes: 0 all is whole, 1 something is damaged, 3 it cannot be read."
+        after_help = "A tree of version 1 of the format has records without checksums, where a changed byte of a value is not found: how many there are is reported, and `todana copy` makes a tree without them.\n\nExit codes: 0 all is whole, 1 something is damaged, 3 it cannot be read."
     )]
     Check {
         /// The database
@@ -495,16 +495,21 @@ fn check(local: &Local) -> Result<(), Failure> {
     }
     drop(db);
     let is_tree = name.kind == Kind::DiskTree;
+    let mut doubt = String::new();
     if is_tree {
         // The pages, besides what leads to the records.
-        patiently("reading its pages", || DiskTree::check(&path.join("tree"))).map_err(
-            |error| match error.kind() {
-                todana_core::ErrorKind::Corrupt => damaged(&error),
-                _ => error.into(),
-            },
-        )?;
+        let examined =
+            patiently("reading its pages", || DiskTree::check(&path.join("tree"))).map_err(|error| {
+                match error.kind() {
+                    todana_core::ErrorKind::Corrupt => damaged(&error),
+                    _ => error.into(),
+                }
+            })?;
+        if examined.without_checksum > 0 {
+            let count = amount(examined.without_checksum, "record");
+            doubt = format!("; {count} without a checksum: `todana copy {name} NEW.tree` gives them one");
+        }
     }
-    let doubt = if is_tree { "; values carry no checksums in a tree" } else { "" };
     let checked = amount(checked, "record");
     writeln!(io::stdout(), "whole: {checked}, {bytes} bytes of keys and values{doubt}")?;
     Ok(())

@@ -20,29 +20,38 @@
 //! make it cheaper, and every write of a record with one dearer by a second tree of random places; a walk costs some 30
 //! nanoseconds a record that is in memory, and is paced by whoever asks for it.
 
+mod damage;
+mod environment;
+mod examination;
 mod front;
 mod pages;
 mod place;
 mod record;
 mod sheaf;
+mod state;
 mod store;
+mod stored;
+mod unclean;
 mod walk;
 
 use crate::disk::{Disk, SystemDisk};
 use crate::value_buffer::ValueBuffer;
 use front::{Entry, Front};
 use parking_lot::{Mutex, RwLock};
+use state::{State, Totals};
 use std::cell::RefCell;
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use store::{State, Store, Totals, Trouble};
+use store::{Store, Trouble};
 use todana_core::{
     Action, Buffer, Checkpointed, Engine, Error, ErrorKind, Expiry, Ordered, Perishable, Place, Record,
     Result, Status, SweepAim, Swept, Visitor,
 };
-use walk::{End, See};
+use walk::{End, Manner, See};
+
+pub use examination::ExaminedTree;
 
 /// How a [`DiskTree`] is opened.
 #[derive(Clone)]
@@ -57,6 +66,9 @@ pub struct DiskTreeOptions {
     /// Address space to begin with, in bytes. It costs nothing until it is used; where the system gives less, less is taken.
     /// More is asked for when the file needs it.
     pub map_bytes: usize,
+    /// A file of up to so many bytes is walked at each opening, so that damage of its structure is reported rather than met later, where
+    /// it ends the process; a longer one only if it was not closed.
+    pub walked_bytes_max: u64,
     /// The file system on which the names of the tree's directory and files are synced. The files themselves are LMDB's, on the machine's own.
     pub disk: Arc<dyn Disk>,
 }
@@ -67,6 +79,7 @@ impl Default for DiskTreeOptions {
             front_bytes: 32 << 20,
             spills: true,
             map_bytes: 1 << 40,
+            walked_bytes_max: 256 << 20,
             disk: Arc::new(SystemDisk),
         }
     }
@@ -167,13 +180,6 @@ impl Counters {
     }
 }
 
-impl Totals {
-    fn one(key_len: usize, stored_len: usize, expiry: Expiry) -> Totals {
-        let perishable = u64::from(expiry != Expiry::Never);
-        Totals { records: 1, bytes: (key_len + stored_len) as u64, perishable }
-    }
-}
-
 fn invalid(message: String) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
@@ -201,11 +207,12 @@ fn with_scratch(build: impl FnOnce(&mut Vec<u8>) -> Entry) -> Entry {
 }
 
 impl DiskTree {
-    /// Opens the tree in a directory, or makes one. Fails with `Busy` if it is open elsewhere, with `Corrupt` if it is damaged,
-    /// as far as that can be told without reading all of it, with `Invalid` if it is of a later version. An open tree does not survive a
+    /// Opens the tree in a directory, or makes one. Fails with `Busy` if it is open elsewhere, with `Corrupt` if its structure is damaged,
+    /// with `Invalid` if it is of a later version. All pages of a small tree are walked first, and those of a large one if it was not
+    /// closed. An open tree does not survive a
     /// fork: a process that goes to the background does so first.
     pub fn open(directory: &Path, options: DiskTreeOptions) -> Result<DiskTree> {
-        let (store, state) = Store::open(directory, options.map_bytes, options.disk)?;
+        let (store, state) = Store::open(directory, &options)?;
         let layers = Layers { active: RwLock::default(), frozen: None, wiped: false };
         Ok(DiskTree {
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
@@ -222,10 +229,10 @@ impl DiskTree {
         })
     }
 
-    /// Reads all of the tree in a directory, which must not be open, and returns how many records it has. Fails with `Corrupt` where
-    /// something does not make sense. LMDB keeps no checksums: a byte that has changed within a value is not found.
-    pub fn check(directory: &Path) -> Result<u64> {
-        store::check(directory).map(|totals| totals.records)
+    /// Reads all of the tree in a directory, which must not be open: every page, and every record with its checksum. Fails with `Corrupt`
+    /// if anything is damaged.
+    pub fn check(directory: &Path) -> Result<ExaminedTree> {
+        examination::examine(directory)
     }
 
     /// Whose log the mark is of, as far as that is known ([`Checkpointed::tie`]).
@@ -248,13 +255,7 @@ impl DiskTree {
         if layers.wiped {
             return Ok(see(None));
         }
-        self.store.read(|snapshot, _| match self.store.get(snapshot, key)? {
-            None => Ok(see(None)),
-            Some(stored) => {
-                let record = record::decode(stored).ok_or_else(|| walk::unreadable(&self.store))?;
-                Ok(see(Some(record)))
-            }
-        })
+        self.store.read(|snapshot, records| Ok(see(self.store.get(snapshot, records, key)?)))
     }
 
     /// Refuses what could not be brought to LMDB later. `beside`: bytes of what the record would share an LMDB value with.
@@ -277,15 +278,14 @@ impl DiskTree {
             false => 0,
         };
         let mut trouble = None;
-        let outcome = self.find(&layers, key, |old| {
-            let before = old.map_or(Totals::default(), |old| {
-                let stored_len = record::header_len(&old.attributes) + old.value.len();
-                Totals::one(key.len(), stored_len, old.attributes.expiry)
-            });
+        let overwrites = visitor.overwrites();
+        // `before`: what there is, be it damaged, in which case the visitor is shown none.
+        let mut decide = |old: Option<Record<'_>>, before: Option<Totals>| {
             let record = match visitor.visit(old) {
                 Action::Keep => return None,
                 Action::Remove => {
-                    return old.map(|_| (with_scratch(|scratch| Entry::removal(key, scratch)), before));
+                    let removal = || with_scratch(|scratch| Entry::removal(key, scratch));
+                    return before.map(|before| (removal(), before));
                 }
                 Action::Put(record) => record,
                 Action::Retag(attributes) => Record { attributes, ..old? },
@@ -293,9 +293,25 @@ impl DiskTree {
             trouble = DiskTree::admit(key, record.value.len(), beside).err();
             match trouble {
                 Some(_) => None,
-                None => Some((with_scratch(|scratch| Entry::put(key, record, scratch)), before)),
+                None => {
+                    let entry = with_scratch(|scratch| Entry::put(key, record, scratch));
+                    Some((entry, before.unwrap_or_default()))
+                }
             }
-        })?;
+        };
+        let found = self.find(&layers, key, |old| {
+            let before = old.map(|old| {
+                let stored_len = record::header_len(&old.attributes) + old.value.len();
+                Totals::one(key.len(), stored_len, old.attributes.expiry)
+            });
+            decide(old, before)
+        });
+        let outcome = match found {
+            Err(error) if error.kind() == ErrorKind::Corrupt && overwrites => {
+                decide(None, self.store.damaged_totals(key)?)
+            }
+            found => found?,
+        };
         if let Some(error) = trouble {
             return Err(error);
         }
@@ -352,7 +368,11 @@ impl DiskTree {
             };
             self.frozen_bytes.store(frozen.bytes(), Ordering::Relaxed);
             layers.frozen = Some(Arc::clone(&frozen));
-            (frozen, layers.wiped, State { mark: cut(), totals: self.totals.get() })
+            (
+                frozen,
+                layers.wiped,
+                State { mark: cut(), totals: self.totals.get(), checksums: self.store.checksums() },
+            )
         };
         ready(state.mark)?;
         if !frozen.is_empty() || wiped || state.mark != self.mark.load(Ordering::Relaxed) {
@@ -379,6 +399,8 @@ impl DiskTree {
 
     /// Writes a frozen front to LMDB.
     fn write(&self, frozen: &Front, wiped: bool, state: State) -> Result<()> {
+        // A failure to open it again may have been for a time only.
+        self.revive()?;
         loop {
             match self.store.write(frozen, wiped, state) {
                 Ok(()) => return Ok(()),
@@ -388,19 +410,52 @@ impl DiskTree {
                     let _nobody = self.layers.write();
                     self.store.grow(frozen.bytes())?;
                 }
-                Err(Trouble::Lmdb(error)) => return Err(self.store.writing_trouble(&error)),
+                Err(Trouble::Lmdb(error)) => {
+                    let error = self.store.writing_trouble(&error);
+                    // The next checkpoint tries both again.
+                    let _ = self.revive();
+                    return Err(error);
+                }
                 Err(Trouble::Error(error)) => return Err(error),
             }
         }
     }
 
+    /// Opens LMDB's environment again if it refuses everything, as it does after a failed write of a meta page. `flushing` is held.
+    fn revive(&self) -> Result<()> {
+        if !self.store.is_dead() {
+            return Ok(());
+        }
+        let _no_copy = self.store.without_copies();
+        let _nobody = self.layers.write();
+        self.store.reopen()
+    }
+
     /// Walks in stretches until `see` breaks.
-    fn walk(&self, from: Bound<&[u8]>, upwards: bool, see: &mut See<'_>) -> Result<End> {
-        let mut end = walk::stretch(&self.layers.read(), &self.store, from, upwards, see)?;
+    fn walk(&self, from: Bound<&[u8]>, manner: Manner, see: &mut See<'_>) -> Result<End> {
+        let mut end = walk::stretch(&self.layers.read(), &self.store, from, manner, see)?;
         while let End::Further(key) = end {
-            end = walk::stretch(&self.layers.read(), &self.store, Bound::Excluded(&key), upwards, see)?;
+            end = walk::stretch(&self.layers.read(), &self.store, Bound::Excluded(&key), manner, see)?;
         }
         Ok(end)
+    }
+
+    fn scan_from(
+        &self,
+        from: Option<Place>,
+        skips_damaged: bool,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        let mut broken_at = None;
+        let manner = Manner { upwards: true, skips_damaged };
+        self.walk(behind(&from), manner, &mut |key, record| {
+            let flow = see(key, record);
+            if flow.is_break() {
+                broken_at = Some(Place::Key(key.into()));
+            }
+            flow
+        })?;
+        Ok(broken_at)
     }
 }
 
@@ -443,15 +498,15 @@ impl Engine for DiskTree {
         from: Option<Place>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<Place>> {
-        let mut broken_at = None;
-        self.walk(behind(&from), true, &mut |key, record| {
-            let flow = see(key, record);
-            if flow.is_break() {
-                broken_at = Some(Place::Key(key.into()));
-            }
-            flow
-        })?;
-        Ok(broken_at)
+        self.scan_from(from, false, see)
+    }
+
+    fn scan_whole(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        self.scan_from(from, true, see)
     }
 
     fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
@@ -519,7 +574,7 @@ impl Ordered for DiskTree {
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.walk(from, true, see).map(drop)
+        self.walk(from, Manner { upwards: true, skips_damaged: false }, see).map(drop)
     }
 
     fn descend(
@@ -527,7 +582,7 @@ impl Ordered for DiskTree {
         from: Bound<&[u8]>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.walk(from, false, see).map(drop)
+        self.walk(from, Manner { upwards: false, skips_damaged: false }, see).map(drop)
     }
 }
 
@@ -555,6 +610,10 @@ impl Checkpointed for DiskTree {
     ) -> Result<()> {
         let _alone = self.flushing.lock();
         self.flush(cut, ready)
+    }
+
+    fn damaged_records(&self) -> Option<(u64, Error)> {
+        self.store.damaged_records()
     }
 
     /// The file never shrinks: what is removed makes room for what comes. A copy has no such room.
@@ -598,7 +657,8 @@ impl Perishable for DiskTree {
         }
         let mut swept = Swept::default();
         let mut over: Vec<Box<[u8]>> = Vec::new();
-        self.walk(behind(&from), true, &mut |key, record| {
+        let manner = Manner { upwards: true, skips_damaged: true };
+        self.walk(behind(&from), manner, &mut |key, record| {
             swept.seen += 1;
             if record.attributes.expiry != Expiry::Never && is_over(record.attributes.expiry) {
                 over.push(key.into());
@@ -615,5 +675,54 @@ impl Perishable for DiskTree {
             swept.removed += u64::from(expire.removed);
         }
         Ok(swept)
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::raw::Lmdb;
+
+    struct Set<'a>(&'a [u8]);
+
+    impl Visitor for Set<'_> {
+        fn visit<'a>(&'a mut self, _: Option<Record<'a>>) -> Action<'a> {
+            Action::Put(Record::new(self.0, todana_core::Attributes::default()))
+        }
+    }
+
+    fn value(tree: &DiskTree, key: &[u8]) -> Option<Vec<u8>> {
+        let mut value = None;
+        tree.view(key, &mut |record| value = Some(record.value.to_vec())).unwrap();
+        value
+    }
+
+    /// One failed write of a meta page, on a disk that was full for a moment, stopped all checkpoints until a restart: LMDB refuses
+    /// everything afterwards.
+    #[test]
+    fn failed_meta_write_stops_one_checkpoint_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let tree = DiskTree::open(directory.path(), DiskTreeOptions::default()).unwrap();
+        tree.visit(b"first", &mut Set(b"1")).unwrap();
+        tree.checkpoint(1).unwrap();
+        for mark in [2, 4] {
+            let key = format!("after {mark}");
+            tree.visit(key.as_bytes(), &mut Set(b"2")).unwrap();
+            Lmdb::break_meta_writes(directory.path());
+            assert_eq!(tree.checkpoint(mark).unwrap_err().kind(), ErrorKind::Unavailable);
+            assert_eq!(tree.mark(), mark - 1);
+            // By a thread that has no snapshot yet, too.
+            std::thread::scope(|scope| {
+                let read = || [b"first".as_slice(), key.as_bytes()].map(|key| value(&tree, key));
+                let expected = [Some(b"1".to_vec()), Some(b"2".to_vec())];
+                assert_eq!(read(), expected);
+                assert_eq!(scope.spawn(read).join().unwrap(), expected);
+            });
+            tree.checkpoint(mark + 1).unwrap();
+        }
+        drop(tree);
+        let tree = DiskTree::open(directory.path(), DiskTreeOptions::default()).unwrap();
+        assert_eq!((tree.mark(), tree.status().records), (5, 3));
+        assert_eq!(value(&tree, b"after 4"), Some(b"2".to_vec()));
     }
 }

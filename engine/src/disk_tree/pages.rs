@@ -10,6 +10,7 @@
 //! ```
 
 use crate::disk::File;
+use std::cmp::Ordering;
 use std::io;
 use todana_core::{Error, ErrorKind, Result};
 
@@ -22,6 +23,8 @@ const META: u16 = 8;
 const HEADER_LEN: usize = 16;
 const META_LEN: usize = 152;
 const TREE_LEN: usize = 48;
+/// Of the tree of free pages: its keys are numbers.
+const FREE_FLAGS: u16 = 8;
 /// Of a node: its data is the number of an overflow page.
 const BIG: u16 = 1;
 /// Of a node: its data is a tree.
@@ -139,27 +142,41 @@ impl Meta {
     }
 }
 
-/// Looks at every page that the trees lead to: whether the file has it, it is what the tree says, its keys ascend, and it is in one place
-/// only, or free, but not both. Memory: a bit for each page of the file, and a page for each level of a tree.
+/// Reads every page that the trees lead to, and checks that the file has it, that it is what the tree says, that its keys ascend between
+/// those of the page above, that its nodes fill it, and that it is in one place only, or free, but not both. Memory: a bit for each page of the file, and a page for each level of a tree.
 pub(super) fn check(file: &dyn File, meta: &Meta) -> Result<()> {
     let pages = file.len().map_err(unreadable)? / meta.page_size;
     let seen = vec![0; usize::try_from(pages / 64 + 1).map_err(|_| corrupt("it is larger than memory"))?];
     let mut walk = Walk { file, page_size: meta.page_size as usize, pages, last_page: meta.last_page, seen };
     // What is in use comes first: a free page that is in use is what is wrong then.
     walk.tree(meta.main, Use::Databases)?;
+    if meta.free.flags != FREE_FLAGS {
+        return Err(corrupt("its tree of free pages is of another kind"));
+    }
     walk.tree(meta.free, Use::Free)
 }
 
 /// What a tree is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// By transaction: the pages that are free since. Keys are numbers in the machine's order, so by their bytes they do not
-    /// ascend.
+    /// By transaction, a number in the machine's order: the pages that are free since.
     Free,
     /// By name: the trees of databases.
     Databases,
     Records,
 }
+
+impl Use {
+    fn compare(self, one: &[u8], other: &[u8]) -> Ordering {
+        match self {
+            Use::Free => u64_at(one, 0).cmp(&u64_at(other, 0)),
+            Use::Databases | Use::Records => one.cmp(other),
+        }
+    }
+}
+
+/// Between which keys a page's are: not before the first, and before the second.
+type Range<'k> = (Option<&'k [u8]>, Option<&'k [u8]>);
 
 struct Walk<'f> {
     file: &'f dyn File,
@@ -182,7 +199,7 @@ impl Walk<'_> {
         if tree.depth == 0 || tree.depth > DEPTH_MAX {
             return Err(corrupt(format!("the tree at page {} is {} levels deep", tree.root, tree.depth)));
         }
-        self.page(tree.root, tree.depth, what)
+        self.page(tree.root, tree.depth, what, (None, None))
     }
 
     /// Notes that a page has been met, which must be for the first time. Those behind the file's end are not noted.
@@ -217,69 +234,72 @@ impl Walk<'_> {
         Ok(bytes)
     }
 
-    fn page(&mut self, number: u64, level: u16, what: Use) -> Result<()> {
+    fn page(&mut self, number: u64, level: u16, what: Use, range: Range<'_>) -> Result<()> {
         self.claim(number, 1)?;
         let page = self.read(number, self.page_size)?;
         let broken = || corrupt(format!("page {number} is damaged"));
-        let flags = u16_at(&page, 10).ok_or_else(broken)?;
-        if flags != if level > 1 { BRANCH } else { LEAF } {
+        let is_leaf = level == 1;
+        if u16_at(&page, 10) != Some(if is_leaf { LEAF } else { BRANCH }) {
             return Err(corrupt(format!("page {number} is of another kind than the tree says")));
         }
-        let border = |at| u16_at(&page, at).map(usize::from).ok_or_else(broken);
-        // 65,536 does not fit in, and so is 0.
-        let (lower, upper) = (border(12)?, border(14)?.wrapping_sub(1) & 0xffff);
-        if lower < HEADER_LEN || lower > upper + 1 || upper >= self.page_size || !lower.is_multiple_of(2) {
+        let nodes = nodes(&page, is_leaf).ok_or_else(broken)?;
+        // LMDB counts on as many.
+        if nodes.len() < if is_leaf || what == Use::Free { 1 } else { 2 } {
             return Err(broken());
         }
-        let mut last: Option<&[u8]> = None;
-        for (index, offset) in (HEADER_LEN..lower).step_by(2).enumerate() {
-            let at = usize::from(u16_at(&page, offset).ok_or_else(broken)?);
-            let half = |at| u16_at(&page, at).map(u64::from).ok_or_else(broken);
-            let (low, high, flags, key_len) =
-                (half(at)?, half(at + 2)?, half(at + 4)?, half(at + 6)? as usize);
-            let data_at = at + 8 + key_len;
-            let is_first_of_branch = level > 1 && index == 0;
-            if at <= upper || data_at > self.page_size || key_len > KEY_LEN_MAX {
-                return Err(broken());
-            }
-            if key_len == 0 && !is_first_of_branch {
-                return Err(broken());
-            }
-            let key = &page[at + 8..data_at];
+        let mut last = range.0;
+        for (index, node) in nodes.iter().enumerate() {
             // The first key of a branch stands for everything before the second.
-            if what != Use::Free && !is_first_of_branch {
-                if last.is_some_and(|last| last >= key) {
-                    return Err(corrupt(format!("the keys of page {number} are not in order")));
-                }
-                last = Some(key);
-            }
-            if level > 1 {
-                self.page(low | high << 16 | flags << 32, level - 1, what)?;
+            if !is_leaf && index == 0 {
                 continue;
             }
-            let (len, flags) = ((low | high << 16) as usize, flags as u16);
-            if flags & !(BIG | SUBTREE) != 0 || (flags & SUBTREE != 0) != (what == Use::Databases) {
+            if node.key.is_empty() || (what == Use::Free && node.key.len() != 8) {
                 return Err(broken());
             }
-            let held = if flags & BIG != 0 { 8 } else { len };
-            let data = page.get(data_at..data_at.saturating_add(held)).ok_or_else(broken)?;
-            let first = if flags & BIG != 0 { Some(u64_at(data, 0).ok_or_else(broken)?) } else { None };
-            if let Some(first) = first {
-                self.overflow(first, len)?;
+            // The first of a leaf may be what the page above says.
+            let least = if is_leaf && index == 0 { Ordering::Equal } else { Ordering::Less };
+            let ascends = last.is_none_or(|last| what.compare(last, node.key) <= least);
+            if !ascends || range.1.is_some_and(|end| what.compare(node.key, end).is_ge()) {
+                return Err(corrupt(format!("the keys of page {number} are not in order")));
             }
-            match what {
-                Use::Records => {}
-                Use::Databases => {
-                    let tree = (first.is_none() && len == TREE_LEN).then(|| Tree::new(data, 0)).flatten();
-                    self.tree(tree.ok_or_else(broken)?, Use::Records)?;
+            last = Some(node.key);
+        }
+        for (index, node) in nodes.iter().enumerate() {
+            match is_leaf {
+                true => self.leaf_node(node, what).map_err(|error| error.unwrap_or_else(broken))?,
+                false => {
+                    let start = if index == 0 { range.0 } else { Some(node.key) };
+                    let end = nodes.get(index + 1).map_or(range.1, |next| Some(next.key));
+                    self.page(node.child(), level - 1, what, (start, end))?;
                 }
-                Use::Free => match first {
-                    None => self.free(data).map_err(|_| broken())?,
-                    Some(first) => {
-                        let pages = self.read(first, HEADER_LEN + len)?;
-                        self.free(&pages[HEADER_LEN..])?;
-                    }
-                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows what a node of a leaf leads to. Fails with no error of its own if the node makes no sense.
+    fn leaf_node(&mut self, node: &Node<'_>, what: Use) -> std::result::Result<(), Option<Error>> {
+        let len = node.len();
+        if node.flags & !(BIG | SUBTREE) != 0 || (node.flags & SUBTREE != 0) != (what == Use::Databases) {
+            return Err(None);
+        }
+        let first = if node.is_big() { Some(u64_at(node.data, 0).ok_or(None)?) } else { None };
+        if let Some(first) = first {
+            self.overflow(first, len)?;
+        }
+        match (what, first) {
+            (Use::Records, _) => {}
+            (Use::Databases, _) => {
+                let tree = (first.is_none() && len == TREE_LEN)
+                    .then(|| Tree::new(node.data, 0))
+                    .flatten()
+                    .ok_or(None)?;
+                self.tree(tree, Use::Records)?;
+            }
+            (Use::Free, None) => self.free(node.data)?,
+            (Use::Free, Some(first)) => {
+                let pages = self.read(first, HEADER_LEN + len)?;
+                self.free(&pages[HEADER_LEN..])?;
             }
         }
         Ok(())
@@ -300,6 +320,71 @@ impl Walk<'_> {
         let count = u64_at(list, 0).and_then(|count| usize::try_from(count).ok());
         let pages = count.and_then(|count| list.get(8..count.checked_mul(8)?.checked_add(8)?));
         let pages = pages.ok_or_else(|| corrupt("a list of free pages is damaged"))?;
-        (0..pages.len()).step_by(8).try_for_each(|at| self.note(u64_at(pages, at).expect("whole numbers")))
+        let mut last = u64::MAX;
+        for at in (0..pages.len()).step_by(8) {
+            let number = u64_at(pages, at).expect("whole numbers");
+            if number >= last {
+                return Err(corrupt("a list of free pages is not in order"));
+            }
+            self.note(number)?;
+            last = number;
+        }
+        Ok(())
     }
+}
+
+struct Node<'p> {
+    /// Of a leaf's: how long the data is. Of a branch's, with the flags: a page.
+    low: u32,
+    flags: u16,
+    key: &'p [u8],
+    /// What of the data is in the page.
+    data: &'p [u8],
+}
+
+impl Node<'_> {
+    fn len(&self) -> usize {
+        self.low as usize
+    }
+
+    fn is_big(&self) -> bool {
+        self.flags & BIG != 0
+    }
+
+    fn child(&self) -> u64 {
+        u64::from(self.low) | u64::from(self.flags) << 32
+    }
+}
+
+const NODE_HEADER_LEN: usize = 8;
+
+/// The nodes of a page in order; `None` unless they lie within it and fill it from its upper border on, as LMDB leaves them.
+fn nodes(page: &[u8], is_leaf: bool) -> Option<Vec<Node<'_>>> {
+    let border = |at| u16_at(page, at).map(usize::from);
+    // 65,536 does not fit in, and so is 0.
+    let (lower, last_free) = (border(12)?, border(14)?.wrapping_sub(1) & 0xffff);
+    if lower < HEADER_LEN || lower > last_free + 1 || last_free >= page.len() || !lower.is_multiple_of(2) {
+        return None;
+    }
+    let mut filled = 0;
+    let mut nodes = Vec::with_capacity((lower - HEADER_LEN) / 2);
+    for offset in (HEADER_LEN..lower).step_by(2) {
+        let at = border(offset)?;
+        let (low, high, flags) = (u16_at(page, at)?, u16_at(page, at + 2)?, u16_at(page, at + 4)?);
+        let low = u32::from(low) | u32::from(high) << 16;
+        let data_at = at + NODE_HEADER_LEN + border(at + 6)?;
+        if at <= last_free || !at.is_multiple_of(2) || data_at - at > NODE_HEADER_LEN + KEY_LEN_MAX {
+            return None;
+        }
+        let held = match is_leaf {
+            false => 0,
+            true if flags & BIG != 0 => 8,
+            true => low as usize,
+        };
+        let key = page.get(at + NODE_HEADER_LEN..data_at)?;
+        let data = page.get(data_at..data_at.checked_add(held)?)?;
+        filled += (data_at + held - at).next_multiple_of(2);
+        nodes.push(Node { low, flags, key, data });
+    }
+    (filled == page.len() - last_free - 1).then_some(nodes)
 }

@@ -1,173 +1,108 @@
 //! What is on disk: the LMDB environment, its snapshots, and the batches that bring changes into it.
 
+use super::damage::DamagedRecords;
+use super::environment::{Environment, MAP_BYTES_MIN, round_up};
 use super::front::{Entry, Front};
-use super::pages::{self, Meta};
-use super::{place, record, sheaf};
+use super::sheaf::{self, Sheaf};
+use super::state::{State, Totals};
+use super::stored::Checksums;
+use super::{DiskTreeOptions, place, record};
 use crate::disk::{Disk, SystemDisk};
-use crate::raw::{Lmdb, Snapshot, Table, Writing};
+use crate::raw::{Snapshot, Table, Writing};
 use heed::MdbError;
 use parking_lot::{Mutex, MutexGuard};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use todana_core::{Error, ErrorKind, Result};
-
-/// What is known of all records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Totals {
-    pub(super) records: u64,
-    /// Of keys, and records as they are stored.
-    pub(super) bytes: u64,
-    /// Records with an expiry.
-    pub(super) perishable: u64,
-}
-
-/// The entry of `state` (docs/format/disk-tree.md, section 1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct State {
-    pub(super) mark: u64,
-    pub(super) totals: Totals,
-}
+use todana_core::{Error, ErrorKind, Expiry, Record, Result};
 
 const STATE_KEY: &[u8] = b"tree";
 const DATABASE_KEY: &[u8] = b"database";
-const STATE_MAGIC: &[u8; 8] = b"TODANADT";
-const STATE_VERSION: u32 = 1;
-const STATE_LEN: usize = 44;
-
-impl State {
-    fn encode(&self) -> [u8; STATE_LEN] {
-        let Totals { records, bytes, perishable } = self.totals;
-        let mut out = [0; STATE_LEN];
-        out[..8].copy_from_slice(STATE_MAGIC);
-        out[8..12].copy_from_slice(&STATE_VERSION.to_le_bytes());
-        for (field, number) in out[12..].chunks_exact_mut(8).zip([self.mark, records, bytes, perishable]) {
-            field.copy_from_slice(&number.to_le_bytes());
-        }
-        out
-    }
-
-    fn decode(bytes: &[u8]) -> Result<State> {
-        let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let version =
-            bytes.get(8..12).map(|version| u32::from_le_bytes(version.try_into().expect("four bytes")));
-        match version {
-            Some(STATE_VERSION) if bytes.starts_with(STATE_MAGIC) && bytes.len() == STATE_LEN => {}
-            Some(version) if bytes.starts_with(STATE_MAGIC) && version > STATE_VERSION => {
-                return Err(Error::new(
-                    ErrorKind::Invalid,
-                    format!("it is a disk tree of version {version}, and this reads {STATE_VERSION}"),
-                ));
-            }
-            _ => return Err(Error::new(ErrorKind::Corrupt, "its state is none of a disk tree")),
-        }
-        let field = |at| number(at).expect("the length was compared");
-        let totals = Totals { records: field(20), bytes: field(28), perishable: field(36) };
-        Ok(State { mark: field(12), totals })
-    }
-}
+/// An error shows so much of a key.
+const KEY_SHOWN_LEN: usize = 60;
 
 /// LMDB, and the snapshots that are kept for readers.
 pub(super) struct Store {
-    path: PathBuf,
     /// The file system on which names are synced.
     names: Arc<dyn Disk>,
-    // Before `lmdb`, whose transactions they are.
+    // Before the environment, whose transactions they are.
     snapshots: Box<[Kept]>,
-    lmdb: Lmdb,
-    records: Table,
-    state: Table,
+    environment: Environment,
+    checksums: Checksums,
+    damage: DamagedRecords,
     /// Whose log the mark is of, as far as it is known.
     database_id: OnceLock<[u8; 16]>,
     /// Held while a copy is made, as the map cannot grow then.
     copying: Mutex<()>,
 }
 
-/// A snapshot for whoever reads next, off its neighbours' cache lines.
+/// A snapshot for whoever reads next, and the records' table, off its neighbours' cache lines.
 #[repr(align(128))]
-struct Kept(Mutex<Option<Snapshot>>);
+struct Kept(Mutex<Option<(Snapshot, Table)>>);
 
 /// So many threads read beside each other.
 const SNAPSHOTS: usize = 64;
-/// And some more for copies, and for transactions that write.
-const READERS_MAX: u32 = 126;
-
-/// Address space is asked for by halves down to this, where the system gives no more.
-const MAP_BYTES_MIN: usize = 16 << 20;
-
-/// Whether less address space may be had. It is refused as an invalid argument, too: by valgrind, for one.
-fn is_too_much(error: io::ErrorKind) -> bool {
-    matches!(error, io::ErrorKind::OutOfMemory | io::ErrorKind::InvalidInput)
-}
 
 impl Store {
-    /// Opens the environment in a directory, made if need be, once it has been seen that reading it cannot end the process.
-    pub(super) fn open(path: &Path, map_bytes: usize, names: Arc<dyn Disk>) -> Result<(Store, State)> {
-        let unavailable = |what: &str, error: io::Error| {
-            Error::new(ErrorKind::Unavailable, format!("\"{}\": {what}: {error}", path.display()))
+    /// Opens the environment in a directory, created if need be.
+    pub(super) fn open(path: &Path, options: &DiskTreeOptions) -> Result<(Store, State)> {
+        let environment = Environment::open(path, options.map_bytes, options.walked_bytes_max)?;
+        let mut store = Store {
+            names: Arc::clone(&options.disk),
+            snapshots: (0..SNAPSHOTS).map(|_| Kept(Mutex::new(None))).collect(),
+            environment,
+            checksums: Checksums::All,
+            damage: DamagedRecords::default(),
+            database_id: OnceLock::new(),
+            copying: Mutex::new(()),
         };
-        let disk = SystemDisk;
-        disk.make_directory(path).map_err(|error| unavailable("cannot be made", error))?;
-        let lock = disk.lock(&path.join("lock")).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => {
-                Error::new(ErrorKind::Busy, format!("\"{}\" is open elsewhere", path.display()))
-            }
-            _ => unavailable("cannot be locked", error),
-        })?;
-        examine(path)?;
-        let mut map_bytes = round_up(map_bytes.max(MAP_BYTES_MIN.min(map_bytes)));
-        let mut lock = Some(lock);
-        let lmdb = loop {
-            match Lmdb::open(path, map_bytes, READERS_MAX, lock.take().expect("it comes back")) {
-                Ok(lmdb) => break lmdb,
-                Err(heed::Error::Io(error))
-                    if is_too_much(error.kind()) && map_bytes / 2 >= MAP_BYTES_MIN =>
-                {
-                    map_bytes = round_up(map_bytes / 2);
-                    lock = Some(
-                        disk.lock(&path.join("lock"))
-                            .map_err(|error| unavailable("cannot be locked", error))?,
-                    );
-                }
-                Err(error) => return Err(trouble(path, &error)),
-            }
-        };
-        let (records, state) = lmdb.tables(["records", "state"]).map_err(|error| trouble(path, &error))?;
-        let snapshots = (0..SNAPSHOTS).map(|_| Kept(Mutex::new(None))).collect();
-        let (path, database_id, copying) = (path.into(), OnceLock::new(), Mutex::new(()));
-        let store = Store { path, names, snapshots, lmdb, records, state, database_id, copying };
         let found = store.read_state()?;
+        store.checksums = found.checksums;
         if let Some(database_id) = store.read_database_id()? {
             store.tie(database_id)?;
         }
-        store.sync_names().map_err(|error| unavailable("cannot be synced", error))?;
+        store.sync_names().map_err(|error| {
+            let message = format!("\"{}\": cannot be synced: {error}", path.display());
+            Error::new(ErrorKind::Unavailable, message)
+        })?;
         Ok((store, found))
     }
 
     /// Returns once the names of the files are on disk, and the name of their directory. A checkpoint makes the log before its mark
     /// removable, so the tree must not be lost with a name afterwards: the sync of a file need not sync its name.
     fn sync_names(&self) -> io::Result<()> {
-        self.names.make_directory(&self.path)?;
-        self.names.sync_directory(&self.path)?;
-        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let path = self.environment.path();
+        self.names.make_directory(path)?;
+        self.names.sync_directory(path)?;
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         self.names.sync_directory(parent.unwrap_or(Path::new(".")))
     }
 
     fn read_state(&self) -> Result<State> {
-        let snapshot = self.lmdb.snapshot().map_err(|error| self.trouble(&error))?;
-        match self.state.get(&snapshot, STATE_KEY).map_err(|error| self.trouble(&error))? {
-            Some(bytes) => State::decode(bytes).map_err(|error| self.named(&error)),
-            None if self.records.is_empty(&snapshot).map_err(|error| self.trouble(&error))? => {
-                Ok(State::default())
+        let corrupt = |what: &str| self.named(&Error::new(ErrorKind::Corrupt, what));
+        let open = self.environment.get()?;
+        let snapshot = open.lmdb.snapshot().map_err(|error| self.trouble(&error))?;
+        let is_empty = open.records.is_empty(&snapshot).map_err(|error| self.trouble(&error))?;
+        match open.state.get(&snapshot, STATE_KEY).map_err(|error| self.trouble(&error))? {
+            Some(bytes) => {
+                let state = State::decode(bytes).map_err(|error| self.named(&error))?;
+                match (is_empty, state.totals.records) {
+                    // Records that are still to come all get checksums.
+                    (true, 0) => Ok(State { checksums: Checksums::All, ..state }),
+                    (false, 1..) => Ok(state),
+                    _ => Err(corrupt("its state does not go with its records")),
+                }
             }
-            None => Err(self.named(&Error::new(ErrorKind::Corrupt, "it has records, and no state"))),
+            None if is_empty => Ok(State::default()),
+            None => Err(corrupt("it has records, and no state")),
         }
     }
 
     fn read_database_id(&self) -> Result<Option<[u8; 16]>> {
-        let snapshot = self.lmdb.snapshot().map_err(|error| self.trouble(&error))?;
-        let found = self.state.get(&snapshot, DATABASE_KEY).map_err(|error| self.trouble(&error))?;
+        let open = self.environment.get()?;
+        let snapshot = open.lmdb.snapshot().map_err(|error| self.trouble(&error))?;
+        let found = open.state.get(&snapshot, DATABASE_KEY).map_err(|error| self.trouble(&error))?;
         let damaged = |_| self.named(&Error::new(ErrorKind::Corrupt, "it names no database of 16 bytes"));
         found.map(|bytes| bytes.try_into().map_err(damaged)).transpose()
     }
@@ -191,16 +126,23 @@ impl Store {
     #[inline]
     pub(super) fn read<T>(&self, read: impl FnOnce(&Snapshot, &Table) -> Result<T>) -> Result<T> {
         let mut kept = self.kept();
-        let snapshot = match &mut *kept {
-            Some(snapshot) => snapshot,
-            empty => empty.insert(self.lmdb.snapshot().map_err(|error| self.trouble(&error))?),
+        let (snapshot, records) = match &mut *kept {
+            Some(kept) => kept,
+            empty => empty.insert(self.snapshot()?),
         };
-        read(snapshot, &self.records)
+        read(snapshot, records)
+    }
+
+    #[cold]
+    fn snapshot(&self) -> Result<(Snapshot, Table)> {
+        let open = self.environment.get()?;
+        let snapshot = open.lmdb.snapshot().map_err(|error| self.trouble(&error))?;
+        Ok((snapshot, open.records))
     }
 
     /// A place for a snapshot that nobody else uses now: each thread has a favourite.
     #[inline]
-    fn kept(&self) -> MutexGuard<'_, Option<Snapshot>> {
+    fn kept(&self) -> MutexGuard<'_, Option<(Snapshot, Table)>> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
             static FAVOURITE: usize = THREADS.fetch_add(1, Ordering::Relaxed);
@@ -219,16 +161,91 @@ impl Store {
         self.snapshots.iter().for_each(|kept| drop(kept.0.lock().take()));
     }
 
-    /// The record of a key, as it is stored.
+    /// The record of a key. Fails with `Corrupt` if it is damaged.
     #[inline]
-    pub(super) fn get<'t>(&self, snapshot: &'t Snapshot, key: &[u8]) -> Result<Option<&'t [u8]>> {
+    pub(super) fn get<'t>(
+        &self,
+        snapshot: &'t Snapshot,
+        records: &Table,
+        key: &[u8],
+    ) -> Result<Option<Record<'t>>> {
         let place = place::of_key(key);
         let (at, rest) = place::split(&place);
-        let found = self.records.get(snapshot, at).map_err(|error| self.trouble(&error))?;
-        match (found, rest) {
-            (Some(sheaf), Some(rest)) => sheaf::find(sheaf, rest).map_err(|error| self.named(&error)),
-            (found, _) => Ok(found),
+        let found = records.get(snapshot, at).map_err(|error| self.trouble(&error))?;
+        let (Some(stored), None) = (found, rest) else {
+            return match (found, rest) {
+                (Some(bytes), Some(rest)) => self.get_in_sheaf(at, bytes, rest, key),
+                _ => Ok(None),
+            };
+        };
+        match self.checksums.decode(key, stored) {
+            Some(record) => Ok(Some(record)),
+            None => Err(self.damaged(key)),
         }
+    }
+
+    fn get_in_sheaf<'t>(
+        &self,
+        at: &[u8],
+        bytes: &'t [u8],
+        rest: &[u8],
+        key: &[u8],
+    ) -> Result<Option<Record<'t>>> {
+        let sheaf = self.sheaf(at, bytes)?;
+        let Some(stored) = sheaf.find(rest) else { return Ok(None) };
+        match sheaf::decode(sheaf.checksums(), key, stored) {
+            Some(record) => Ok(Some(record)),
+            None => Err(self.damaged(key)),
+        }
+    }
+
+    /// Reads a sheaf. Fails with `Corrupt` if its records cannot be told apart.
+    pub(super) fn sheaf<'t>(&self, at: &[u8], bytes: &'t [u8]) -> Result<Sheaf<'t>> {
+        Sheaf::parse(self.checksums, at, bytes).map_err(|error| self.damage.note(at, self.named(&error)))
+    }
+
+    pub(super) fn checksums(&self) -> Checksums {
+        self.checksums
+    }
+
+    /// Notes that a record is damaged, and returns the error that says so.
+    #[cold]
+    pub(super) fn damaged(&self, key: &[u8]) -> Error {
+        let (shown, more) =
+            key.split_at_checked(KEY_SHOWN_LEN).map_or((key, ""), |(shown, _)| (shown, "..."));
+        let message = format!(
+            "the record \"{}{more}\" is damaged: its checksum differs; overwrite or remove it",
+            shown.escape_ascii()
+        );
+        self.damage.note(key, self.named(&Error::new(ErrorKind::Corrupt, message)))
+    }
+
+    /// What a damaged record adds to the totals, as far as that can be told; `None` if there is no record. Fails with `Corrupt` if
+    /// it lies in a sheaf that cannot be read, so that it cannot be replaced.
+    pub(super) fn damaged_totals(&self, key: &[u8]) -> Result<Option<Totals>> {
+        let place = place::of_key(key);
+        let (at, rest) = place::split(&place);
+        self.read(|snapshot, records| {
+            let found = records.get(snapshot, at).map_err(|error| self.trouble(&error))?;
+            let stored = match (found, rest) {
+                (Some(bytes), Some(rest)) => {
+                    let sheaf = self.sheaf(at, bytes)?;
+                    let unverified =
+                        |stored| sheaf.checksums().map_or(stored, |checksums| checksums.unverified(stored));
+                    sheaf.find(rest).map(unverified)
+                }
+                (found, _) => found.map(|stored| self.checksums.unverified(stored)),
+            };
+            Ok(stored.map(|stored| {
+                let expiry = record::decode_header(stored).map_or(Expiry::Never, |(found, _)| found.expiry);
+                Totals::one(key.len(), stored.len(), expiry)
+            }))
+        })
+    }
+
+    /// See [`todana_core::Checkpointed::damaged_records`].
+    pub(super) fn damaged_records(&self) -> Option<(u64, Error)> {
+        self.damage.get()
     }
 
     /// Bytes of the LMDB value that a long key is in.
@@ -243,23 +260,30 @@ impl Store {
     /// Writes changes and the state that they lead to, in one transaction; returns once it is on disk. `wipes`: what was there
     /// before goes first. Fails with `NoMap` if the file has to be allowed to grow.
     pub(super) fn write(&self, front: &Front, wipes: bool, state: State) -> std::result::Result<(), Trouble> {
-        let mut writing = self.lmdb.write()?;
+        let open = self.environment.get().map_err(Trouble::Error)?;
+        let mut writing = open.lmdb.write()?;
         if wipes {
-            self.records.clear(&mut writing)?;
+            open.records.clear(&mut writing)?;
         }
-        self.write_records(&mut writing, front)?;
-        self.state.put(&mut writing, STATE_KEY, &state.encode())?;
+        self.write_records(&mut writing, &open.records, front)?;
+        open.state.put(&mut writing, STATE_KEY, &state.encode())?;
         if let Some(database_id) = self.database_id.get() {
-            self.state.put(&mut writing, DATABASE_KEY, database_id)?;
+            open.state.put(&mut writing, DATABASE_KEY, database_id)?;
         }
         writing.commit()?;
         Ok(())
     }
 
-    fn write_records(&self, writing: &mut Writing<'_>, front: &Front) -> std::result::Result<(), Trouble> {
-        let last = self.records.last(writing)?.map(|(key, _)| key.to_vec());
+    fn write_records(
+        &self,
+        writing: &mut Writing<'_>,
+        records: &Table,
+        front: &Front,
+    ) -> std::result::Result<(), Trouble> {
+        let last = records.last(writing)?.map(|(key, _)| key.to_vec());
         let mut changes = front.iter().peekable();
         let mut bundle: Vec<&Entry> = Vec::new();
+        let mut stored = Vec::new();
         while let Some(change) = changes.next() {
             let place = place::of_key(change.key());
             let (at, rest) = place::split(&place);
@@ -270,30 +294,47 @@ impl Store {
                 while let Some(other) = changes.next_if(belongs) {
                     bundle.push(other);
                 }
-                let old = self.records.get(writing, at)?.unwrap_or(&[]);
-                let new = sheaf::changed(old, &bundle).map_err(|error| Trouble::Error(self.named(&error)))?;
+                let old = records.get(writing, at)?.unwrap_or(&[]);
+                let new = sheaf::changed(self.checksums, at, old, &bundle);
+                let new = new.map_err(|error| Trouble::Error(self.named(&error)))?;
                 match new.is_empty() {
-                    true => drop(self.records.delete(writing, at)?),
-                    false => self.records.put(writing, at, &new)?,
+                    true => drop(records.delete(writing, at)?),
+                    false => records.put(writing, at, &new)?,
                 }
                 continue;
             }
-            match change.parts() {
-                None => drop(self.records.delete(writing, at)?),
-                // Pages that are filled in order are left full, rather than half full for what may come between.
-                Some([record, []]) if last.as_deref().is_none_or(|last| last < at) => {
-                    self.records.put_with_flags(writing, heed::PutFlags::APPEND, at, record)?;
+            let Some(parts) = change.parts() else {
+                records.delete(writing, at)?;
+                continue;
+            };
+            stored.clear();
+            self.checksums.begin(change.key(), parts, &mut stored);
+            if parts[1].is_empty() {
+                stored.extend_from_slice(parts[0]);
+                match last.as_deref().is_none_or(|last| last < at) {
+                    // Pages that are filled in order are left full, rather than half full for what may come between.
+                    true => records.put_with_flags(writing, heed::PutFlags::APPEND, at, &stored)?,
+                    false => records.put(writing, at, &stored)?,
                 }
-                Some([record, []]) => self.records.put(writing, at, record)?,
-                Some([header, value]) => {
-                    self.records.put_reserved(writing, at, header.len() + value.len(), |room| {
-                        room.write_all(header)?;
-                        room.write_all(value)
-                    })?
-                }
+                continue;
             }
+            let len = stored.len() + parts[0].len() + parts[1].len();
+            records.put_reserved(writing, at, len, |room| {
+                [&stored[..], parts[0], parts[1]].iter().try_for_each(|part| room.write_all(part))
+            })?;
         }
         Ok(())
+    }
+
+    /// Returns true if LMDB refuses everything until its environment is opened again.
+    pub(super) fn is_dead(&self) -> bool {
+        self.environment.is_dead()
+    }
+
+    /// Opens the environment again. There must be no reader and no copy.
+    pub(super) fn reopen(&self) -> Result<()> {
+        self.forget_snapshots();
+        self.environment.reopen()
     }
 
     /// Waits for copies that are being made, and keeps others from beginning.
@@ -304,10 +345,11 @@ impl Store {
     /// Lets the file become larger than now, and by `bytes` at least. There must be no reader and no copy.
     pub(super) fn grow(&self, bytes: u64) -> Result<()> {
         self.forget_snapshots();
-        let more = (self.lmdb.map_bytes() as u64).max(bytes.saturating_mul(2));
-        let map_bytes = (self.lmdb.map_bytes() as u64).saturating_add(more);
+        let open = self.environment.get()?;
+        let more = (open.lmdb.map_bytes() as u64).max(bytes.saturating_mul(2));
+        let map_bytes = (open.lmdb.map_bytes() as u64).saturating_add(more);
         let map_bytes = round_up(usize::try_from(map_bytes).unwrap_or(usize::MAX / 2));
-        self.lmdb.grow(map_bytes).map_err(|error| self.trouble(&error))
+        open.lmdb.grow(map_bytes).map_err(|error| self.trouble(&error))
     }
 
     /// Writes the newest state to a directory of its own.
@@ -327,12 +369,17 @@ impl Store {
         let mut file = options.write(true).create_new(true).open(&partial).map_err(unavailable)?;
         {
             let _copying = self.copying.lock();
-            self.lmdb.copy(&mut file).map_err(|error| self.trouble(&error))?;
+            self.environment.get()?.lmdb.copy(&mut file).map_err(|error| self.trouble(&error))?;
         }
         file.sync_all().map_err(unavailable)?;
         disk.rename(&partial, &whole).map_err(unavailable)?;
         disk.sync_directory(directory).map_err(unavailable)?;
-        let (copy, state) = Store::open(directory, MAP_BYTES_MIN, Arc::clone(&self.names))?;
+        let options = DiskTreeOptions {
+            map_bytes: MAP_BYTES_MIN,
+            disk: Arc::clone(&self.names),
+            ..DiskTreeOptions::default()
+        };
+        let (copy, state) = Store::open(directory, &options)?;
         drop(copy);
         Ok(state.mark)
     }
@@ -343,11 +390,11 @@ impl Store {
         if named.kind() != ErrorKind::Unavailable || !self.disk_is_full() {
             return named;
         }
-        Error::new(ErrorKind::Full, format!("\"{}\": the disk is full", self.path.display()))
+        Error::new(ErrorKind::Full, format!("\"{}\": the disk is full", self.environment.path().display()))
     }
 
     fn disk_is_full(&self) -> bool {
-        let path = self.path.join("room.partial");
+        let path = self.environment.path().join("room.partial");
         // One may be left from a process that ended here.
         let _ = SystemDisk.remove(&path);
         let Ok(file) = SystemDisk.create(&path) else { return true };
@@ -359,17 +406,17 @@ impl Store {
     }
 
     pub(super) fn file_bytes(&self) -> u64 {
-        self.lmdb.file_bytes()
+        self.environment.get().map_or(0, |open| open.lmdb.file_bytes())
     }
 
     /// An error of LMDB's in our words.
     pub(super) fn trouble(&self, error: &heed::Error) -> Error {
-        trouble(&self.path, error)
+        self.environment.trouble(error)
     }
 
     /// An error with the name of the tree in front.
     pub(super) fn named(&self, error: &Error) -> Error {
-        Error::new(error.kind(), format!("\"{}\": {error}", self.path.display()))
+        self.environment.named(error)
     }
 }
 
@@ -388,99 +435,4 @@ impl From<heed::Error> for Trouble {
             error => Trouble::Lmdb(error),
         }
     }
-}
-
-fn trouble(path: &Path, error: &heed::Error) -> Error {
-    use heed::Error::{Io, Mdb};
-    let kind = match error {
-        Io(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
-            ErrorKind::Full
-        }
-        Mdb(MdbError::Corrupted | MdbError::PageNotFound | MdbError::Invalid | MdbError::Incompatible) => {
-            ErrorKind::Corrupt
-        }
-        Mdb(MdbError::VersionMismatch) => ErrorKind::Invalid,
-        heed::Error::EnvAlreadyOpened => ErrorKind::Busy,
-        _ => ErrorKind::Unavailable,
-    };
-    Error::new(kind, format!("\"{}\": {error}", path.display()))
-}
-
-/// Sees to it that the file is as long as its meta page says: a page behind its end, once mapped, would end the process.
-fn examine(path: &Path) -> Result<()> {
-    let named =
-        |error: Error| Error::new(error.kind(), format!("\"{}\": {error}", path.join("data.mdb").display()));
-    let unavailable = |error: io::Error| named(Error::new(ErrorKind::Unavailable, error.to_string()));
-    let file = match SystemDisk.open(&path.join("data.mdb"), true) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(unavailable(error)),
-    };
-    let Some(meta) = Meta::read(&*file).map_err(named)? else { return Ok(()) };
-    let file_bytes = file.len().map_err(unavailable)?;
-    if file_bytes < meta.file_bytes() {
-        pages::check(&*file, &meta).map_err(named)?;
-        if meta.file_bytes() - file_bytes > file_bytes.max(MISSING_BYTES) {
-            let message = format!(
-                "its meta page says that it has {} bytes, and it has {file_bytes}",
-                meta.file_bytes()
-            );
-            return Err(named(Error::new(ErrorKind::Corrupt, message)));
-        }
-        file.set_len(meta.file_bytes()).map_err(unavailable)?;
-    }
-    Ok(())
-}
-
-/// Looks at every page and every record of the tree in a directory; returns what it found. It must not be open.
-pub(super) fn check(path: &Path) -> Result<Totals> {
-    let named = |error: &Error| Error::new(error.kind(), format!("\"{}\": {error}", path.display()));
-    let unavailable = |error: io::Error| named(&Error::new(ErrorKind::Unavailable, error.to_string()));
-    {
-        let lock = SystemDisk.lock(&path.join("lock")).map_err(unavailable)?;
-        let file = SystemDisk.open(&path.join("data.mdb"), false).map_err(unavailable)?;
-        if let Some(meta) = Meta::read(&*file).map_err(|error| named(&error))? {
-            pages::check(&*file, &meta).map_err(|error| named(&error))?;
-        }
-        drop(lock);
-    }
-    let (store, state) = Store::open(path, MAP_BYTES_MIN, Arc::new(SystemDisk))?;
-    let mut found = Totals::default();
-    let mut count = |key_len: usize, stored: &[u8]| {
-        let (attributes, _) = record::decode_header(stored)
-            .ok_or_else(|| named(&Error::new(ErrorKind::Corrupt, "a record cannot be read")))?;
-        found.records += 1;
-        found.bytes += (key_len + stored.len()) as u64;
-        found.perishable += u64::from(attributes.expiry.at().is_some());
-        Ok(())
-    };
-    store.read(|snapshot, records| {
-        for entry in records.iter(snapshot).map_err(|error| store.trouble(&error))? {
-            let (at, value) = entry.map_err(|error| store.trouble(&error))?;
-            if at.len() < place::PLACE_LEN_MAX {
-                count(place::to_key(at).len(), value)?;
-                continue;
-            }
-            for (rest, stored) in sheaf::stalks(value).map_err(|error| named(&error))? {
-                let place = [at, rest].concat();
-                count(place::to_key(&place).len(), stored)?;
-            }
-        }
-        Ok(())
-    })?;
-    if found != state.totals {
-        let message =
-            format!("it has {} records, and its state says {}", found.records, state.totals.records);
-        return Err(named(&Error::new(ErrorKind::Corrupt, message)));
-    }
-    Ok(found)
-}
-
-/// So much may always be missing at the end of a file, if it is not in use.
-const MISSING_BYTES: u64 = 1 << 30;
-
-/// In whole pages of whatever system.
-fn round_up(bytes: usize) -> usize {
-    const PAGE_MAX: usize = 64 << 10;
-    bytes.clamp(PAGE_MAX, usize::MAX / 2).next_multiple_of(PAGE_MAX)
 }

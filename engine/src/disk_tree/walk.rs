@@ -5,13 +5,15 @@
 //! write could disturb.
 
 use super::front::{Entry, Front};
+use super::sheaf::{self, Sheaf};
 use super::store::Store;
-use super::{Layers, place, record, sheaf};
+use super::stored::Checksums;
+use super::{Layers, place};
 use crate::raw::{Snapshot, Table};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
-use todana_core::{Error, ErrorKind, Record, Result};
+use todana_core::{ErrorKind, Record, Result};
 
 /// A stretch ends when it has come over so many keys ...
 const STRETCH_KEYS: usize = 256;
@@ -40,12 +42,20 @@ fn along(upwards: bool, a: &[u8], b: &[u8]) -> Ordering {
     if upwards { a.cmp(b) } else { b.cmp(a) }
 }
 
+/// How a walk goes.
+#[derive(Clone, Copy)]
+pub(super) struct Manner {
+    pub(super) upwards: bool,
+    /// Damaged records are passed over; else the walk fails at the first with `Corrupt`.
+    pub(super) skips_damaged: bool,
+}
+
 /// Shows records from a bound on, for one stretch.
 pub(super) fn stretch(
     layers: &Layers,
     store: &Store,
     from: Bound<&[u8]>,
-    upwards: bool,
+    Manner { upwards, skips_damaged }: Manner,
     see: &mut See<'_>,
 ) -> Result<End> {
     let mut active = Changes::new(from, upwards, |from, count, into| {
@@ -58,6 +68,7 @@ pub(super) fn stretch(
     });
     store.read(|snapshot, records| {
         let mut base = Base::new(snapshot, records, store, from, upwards, layers.wiped)?;
+        base.skips_damaged = skips_damaged;
         let (mut keys, mut bytes) = (0, 0);
         loop {
             base.fill()?;
@@ -178,11 +189,19 @@ struct Base<'t> {
     /// A sheaf may begin before the bound.
     from: Bound<&'t [u8]>,
     upwards: bool,
+    skips_damaged: bool,
     head: Option<Head<'t>>,
-    /// What is left of a sheaf: the beginning of its places, and the rest of each with its record.
-    sheaf: (&'t [u8], VecDeque<sheaf::Stalk<'t>>),
+    sheaf: SheafRest<'t>,
     /// The place of a record in a sheaf.
     place: Vec<u8>,
+}
+
+/// What is left of a sheaf: the beginning of its places, and the rest of each with its record.
+#[derive(Default)]
+struct SheafRest<'t> {
+    at: &'t [u8],
+    stalks: VecDeque<sheaf::Stalk<'t>>,
+    checksums: Option<Checksums>,
 }
 
 enum Head<'t> {
@@ -223,8 +242,8 @@ impl<'t> Base<'t> {
                 Some(Box::new(records.rev_range(snapshot, &range).map_err(|error| store.trouble(&error))?))
             }
         };
-        let sheaf = (&[][..], VecDeque::new());
-        Ok(Base { entries, store, from, upwards, head: None, sheaf, place: Vec::new() })
+        let (sheaf, place) = (SheafRest::default(), Vec::new());
+        Ok(Base { entries, store, from, upwards, skips_damaged: false, head: None, sheaf, place })
     }
 
     /// The next record, if `fill` was called since the last `advance`.
@@ -245,10 +264,10 @@ impl<'t> Base<'t> {
     #[inline]
     fn fill(&mut self) -> Result<()> {
         while self.head.is_none() {
-            let sheaf = &mut self.sheaf.1;
-            if let Some((rest, stored)) = if self.upwards { sheaf.pop_front() } else { sheaf.pop_back() } {
+            let stalks = &mut self.sheaf.stalks;
+            if let Some((rest, stored)) = if self.upwards { stalks.pop_front() } else { stalks.pop_back() } {
                 self.place.clear();
-                self.place.extend_from_slice(self.sheaf.0);
+                self.place.extend_from_slice(self.sheaf.at);
                 self.place.extend_from_slice(rest);
                 let key = place::to_key(&self.place);
                 let is_in = match self.from {
@@ -257,7 +276,8 @@ impl<'t> Base<'t> {
                     Bound::Excluded(from) => along(self.upwards, key, from).is_gt(),
                 };
                 if is_in {
-                    self.head = Some(Head::InSheaf(self.decode(stored)?));
+                    let record = sheaf::decode(self.sheaf.checksums, key, stored);
+                    self.head = self.whole(key, record)?.map(Head::InSheaf);
                 }
                 continue;
             }
@@ -268,22 +288,39 @@ impl<'t> Base<'t> {
             };
             let (at, value) = entry.map_err(|error| self.store.trouble(&error))?;
             if at.len() < place::PLACE_LEN_MAX {
-                self.head = Some(Head::Plain(place::to_key(at), self.decode(value)?));
+                let key = place::to_key(at);
+                let record = self.store.checksums().decode(key, value);
+                self.head = self.whole(key, record)?.map(|record| Head::Plain(key, record));
             } else {
-                let stalks = sheaf::stalks(value).map_err(|error| self.store.named(&error))?;
-                self.sheaf = (at, stalks.into());
+                match self.store.sheaf(at, value) {
+                    Ok(sheaf) => self.sheaf = SheafRest::of(at, sheaf),
+                    Err(error) if error.kind() == ErrorKind::Corrupt && self.skips_damaged => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(())
     }
 
+    /// The record, unless it is damaged and to be passed over.
     #[inline]
-    fn decode(&self, stored: &'t [u8]) -> Result<Record<'t>> {
-        record::decode(stored).ok_or_else(|| unreadable(self.store))
+    fn whole(&self, key: &[u8], record: Option<Record<'t>>) -> Result<Option<Record<'t>>> {
+        match record {
+            Some(record) => Ok(Some(record)),
+            None => self.damaged(key).map(|()| None),
+        }
+    }
+
+    #[cold]
+    fn damaged(&self, key: &[u8]) -> Result<()> {
+        let error = self.store.damaged(key);
+        if self.skips_damaged { Ok(()) } else { Err(error) }
     }
 }
 
-/// A record in LMDB is none.
-pub(super) fn unreadable(store: &Store) -> Error {
-    store.named(&Error::new(ErrorKind::Corrupt, "a record cannot be read"))
+impl<'t> SheafRest<'t> {
+    fn of(at: &'t [u8], sheaf: Sheaf<'t>) -> SheafRest<'t> {
+        let checksums = sheaf.checksums();
+        SheafRest { at, stalks: sheaf.stalks.into(), checksums }
+    }
 }

@@ -4,7 +4,9 @@
 //! alive, which is counted. Transactions can be had from here only.
 
 use heed::types::Bytes;
-use heed::{CommitOrAbort, CompactionOption, Database, Env, EnvOpenOptions, RoTxn, RwTxn, WithoutTls};
+use heed::{
+    CommitOrAbort, CompactionOption, Database, Env, EnvOpenOptions, MdbError, RoTxn, RwTxn, WithoutTls,
+};
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -20,7 +22,7 @@ pub(crate) struct Lmdb {
     env: Env<WithoutTls>,
     permits: Arc<Permits>,
     // Behind `env`, so that it goes last.
-    _lock: Box<dyn Send + Sync>,
+    _lock: Arc<dyn Send + Sync>,
 }
 
 /// How many transactions are alive; [`GROWING`](Permits::GROWING) while the map is replaced.
@@ -92,13 +94,13 @@ impl DerefMut for Writing<'_> {
 
 impl Lmdb {
     /// Opens the environment in a directory, or makes one. `lock` is what keeps all others from it, other processes and
-    /// other parts of this one, and is given back when it is closed. Whoever calls has seen to it that the file is as long as
+    /// other parts of this one, and is held until it is closed. The caller has seen to it that the file is as long as
     /// its meta page says.
     pub(crate) fn open(
         directory: &Path,
         map_bytes: usize,
         readers_max: u32,
-        lock: Box<dyn Send + Sync>,
+        lock: Arc<dyn Send + Sync>,
     ) -> heed::Result<Lmdb> {
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(map_bytes).max_readers(readers_max).max_dbs(2);
@@ -109,15 +111,28 @@ impl Lmdb {
         Ok(Lmdb { env, permits: Arc::new(Permits(AtomicUsize::new(0))), _lock: lock })
     }
 
-    /// The two databases of these names, made if need be.
+    /// The two databases of these names, made if need be: both or none. Fails with `NotFound` if only one is there.
     pub(crate) fn tables(&self, names: [&str; 2]) -> heed::Result<(Table, Table)> {
         let _permit = Permit::new(&self.permits)?;
         let made = self.env.create_databases_and_commit(self.env.write_txn()?, |opener, txn| {
-            let first = opener.create_database::<Bytes, Bytes>(txn, Some(names[0]))?;
-            let second = opener.create_database::<Bytes, Bytes>(txn, Some(names[1]))?;
-            Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit((first, second)))
+            let found = names.map(|name| opener.open_database::<Bytes, Bytes>(txn, Some(name)));
+            let tables = match found {
+                [Ok(Some(first)), Ok(Some(second))] => (first, second),
+                [Ok(None), Ok(None)] => (
+                    opener.create_database(txn, Some(names[0]))?,
+                    opener.create_database(txn, Some(names[1]))?,
+                ),
+                [Err(error), _] | [_, Err(error)] => return Err(error),
+                _ => return Err(MdbError::NotFound.into()),
+            };
+            Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit(tables))
         })?;
         Ok(made.unwrap_commit())
+    }
+
+    /// Returns true if LMDB refuses everything from now on: a meta page could not be written.
+    pub(crate) fn is_dead(&self) -> bool {
+        matches!(self.snapshot(), Err(heed::Error::Mdb(MdbError::Panic)))
     }
 
     /// The newest state.
@@ -162,13 +177,38 @@ impl Lmdb {
 }
 
 #[cfg(test)]
+impl Lmdb {
+    /// Has writes of the meta pages of the environment in a directory fail, until it is opened again: the descriptor for them is
+    /// replaced by one that cannot be written to.
+    pub(crate) fn break_meta_writes(directory: &Path) {
+        use std::os::fd::AsRawFd;
+        let path = directory.canonicalize().unwrap().join("data.mdb");
+        let unwritable = File::open(&path).unwrap();
+        let mut broken = 0;
+        for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let is_it = std::fs::read_link(format!("/proc/self/fd/{name}")).is_ok_and(|at| at == path);
+            let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{name}")).unwrap_or_default();
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+            let flags = flags.map_or(0, |flags| i32::from_str_radix(flags.trim(), 8).unwrap());
+            if is_it && flags & libc::O_DSYNC != 0 {
+                // SAFETY: the number is LMDB's, which closes whatever it then stands for; both descriptors are open.
+                let outcome = unsafe { libc::dup2(unwritable.as_raw_fd(), name.parse().unwrap()) };
+                broken += i32::from(outcome >= 0);
+            }
+        }
+        assert_eq!(broken, 1, "LMDB writes meta pages by one descriptor");
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_map_grows_only_while_there_is_no_transaction() {
         let directory = tempfile::tempdir().unwrap();
-        let lmdb = Lmdb::open(directory.path(), 1 << 20, 8, Box::new(())).unwrap();
+        let lmdb = Lmdb::open(directory.path(), 1 << 20, 8, Arc::new(())).unwrap();
         let (table, _) = lmdb.tables(["one", "two"]).unwrap();
         let snapshot = lmdb.snapshot().unwrap();
         assert!(lmdb.grow(2 << 20).is_err());

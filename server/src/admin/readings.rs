@@ -113,9 +113,9 @@ impl Readings {
             takes_writes: statistics::takes_writes(served),
             refused_writes: served.database.counters().log_refusals,
             pending_bytes: statistics::pending_bytes(served),
-            files: served.database.engine().durable().map(|files| OfFiles {
-                in_trouble: files.trouble().is_some(),
-                damaged_records: files.damaged_records().map_or(0, |(count, _)| count),
+            files: served.has_files().then(|| OfFiles {
+                in_trouble: served.trouble().is_some(),
+                damaged_records: served.damaged_records().map_or(0, |(count, _)| count),
             }),
             kept: kept(number),
         };

@@ -26,13 +26,13 @@ pub(super) fn put(shared: &Shared, name: Option<&[u8]>, w: &mut Writer<'_, '_>) 
             w.put_in("", number, "health", health);
             w.put_in("", number, "pending_bytes", pending_bytes(served));
         }
-        if let Some(files) = served.database.engine().durable() {
-            let damaged = files.damaged_records();
+        if served.has_files() {
+            let damaged = served.damaged_records();
             w.put_in("", number, "damaged_records", damaged.as_ref().map_or(0, |(count, _)| *count));
             if let Some((_, last)) = damaged {
                 w.put_in("", number, "last_damage", last);
             }
-            if let Some(trouble) = files.trouble() {
+            if let Some(trouble) = served.trouble() {
                 w.put_in("", number, "trouble", trouble);
             }
         }
@@ -49,6 +49,8 @@ pub(super) fn put(shared: &Shared, name: Option<&[u8]>, w: &mut Writer<'_, '_>) 
 pub(crate) fn health(served: &Served) -> Option<&'static str> {
     let of_files = served.syncing.as_ref().map(|syncing| syncing.health());
     let of_log = served.database.log().map(|log| match log.health() {
+        // Changes are in the log; the tree cannot take them.
+        Health::Well if served.has_files() && served.has_stuck_checkpoints() => "stuck",
         Health::Well => "well",
         Health::Stuck(_) => "stuck",
         Health::Lost(_) => "lost",

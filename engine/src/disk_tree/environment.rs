@@ -1,0 +1,180 @@
+//! The LMDB environment of a tree: opened once its file has been examined, and opened again after a failed write of a meta page.
+
+use super::pages::{self, Meta};
+use super::unclean::Unclean;
+use crate::disk::{Disk, File, SystemDisk};
+use crate::raw::{Lmdb, Table};
+use heed::MdbError;
+use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use todana_core::{Error, ErrorKind, Result};
+
+/// The environment of a directory, which is locked for as long as this is there.
+pub(super) struct Environment {
+    path: PathBuf,
+    /// `None` while it cannot be opened again.
+    open: RwLock<Option<OpenEnvironment>>,
+    /// Address space to begin with.
+    map_bytes: usize,
+    // After `open`: what closes comes before what tells of it.
+    _unclean: Unclean,
+    lock: Arc<dyn Send + Sync>,
+}
+
+pub(super) struct OpenEnvironment {
+    pub(super) lmdb: Lmdb,
+    pub(super) records: Table,
+    pub(super) state: Table,
+}
+
+/// Up to 64 threads read beside each other, and there are copies and transactions that write.
+const READERS_MAX: u32 = 126;
+
+/// Address space is asked for by halves down to this, where the system gives no more.
+pub(super) const MAP_BYTES_MIN: usize = 16 << 20;
+
+/// Whether less address space may be had. It is refused as an invalid argument, too: by valgrind, for one.
+fn is_too_much(error: io::ErrorKind) -> bool {
+    matches!(error, io::ErrorKind::OutOfMemory | io::ErrorKind::InvalidInput)
+}
+
+impl Environment {
+    /// Opens the environment in a directory, created if need be, once it has been seen that reading it cannot end the process.
+    pub(super) fn open(path: &Path, map_bytes: usize, walked_bytes_max: u64) -> Result<Environment> {
+        let unavailable = |what: &str, error: io::Error| {
+            Error::new(ErrorKind::Unavailable, format!("\"{}\": {what}: {error}", path.display()))
+        };
+        let disk = SystemDisk;
+        disk.make_directory(path).map_err(|error| unavailable("cannot be made", error))?;
+        let lock = disk.lock(&path.join("lock")).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                Error::new(ErrorKind::Busy, format!("\"{}\" is open elsewhere", path.display()))
+            }
+            _ => unavailable("cannot be locked", error),
+        })?;
+        let lock: Arc<dyn Send + Sync> = Arc::from(lock);
+        let unclean = Unclean::find(path);
+        let walked_bytes_max = if unclean.is_found() { u64::MAX } else { walked_bytes_max };
+        examine(path, walked_bytes_max)?;
+        let map_bytes = round_up(map_bytes.max(MAP_BYTES_MIN.min(map_bytes)));
+        let open = open_environment(path, map_bytes, &lock)?;
+        let unclean = unclean.begin().map_err(|error| unavailable("cannot be written to", error))?;
+        let open = RwLock::new(Some(open));
+        Ok(Environment { path: path.into(), open, map_bytes, _unclean: unclean, lock })
+    }
+
+    /// Fails with `Unavailable` while it is closed.
+    pub(super) fn get(&self) -> Result<MappedRwLockReadGuard<'_, OpenEnvironment>> {
+        RwLockReadGuard::try_map(self.open.read(), Option::as_ref).map_err(|_| {
+            let why = "its file could not be opened again after a failed write; the next checkpoint tries to";
+            self.named(&Error::new(ErrorKind::Unavailable, why))
+        })
+    }
+
+    /// Returns true if nothing can be read or written before it is opened again.
+    pub(super) fn is_dead(&self) -> bool {
+        self.open.read().as_ref().is_none_or(|open| open.lmdb.is_dead())
+    }
+
+    /// Closes it, and opens it again. There must be no transaction.
+    pub(super) fn reopen(&self) -> Result<()> {
+        let mut open = self.open.write();
+        // LMDB allows a process one environment of a file at a time.
+        let map_bytes = open.take().map_or(self.map_bytes, |open| open.lmdb.map_bytes());
+        examine(&self.path, 0)?;
+        *open = Some(open_environment(&self.path, map_bytes, &self.lock)?);
+        Ok(())
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// An error of LMDB's in our words.
+    pub(super) fn trouble(&self, error: &heed::Error) -> Error {
+        trouble(&self.path, error)
+    }
+
+    /// An error with the name of the tree in front.
+    pub(super) fn named(&self, error: &Error) -> Error {
+        Error::new(error.kind(), format!("\"{}\": {error}", self.path.display()))
+    }
+}
+
+fn open_environment(
+    path: &Path,
+    mut map_bytes: usize,
+    lock: &Arc<dyn Send + Sync>,
+) -> Result<OpenEnvironment> {
+    let lmdb = loop {
+        match Lmdb::open(path, map_bytes, READERS_MAX, Arc::clone(lock)) {
+            Ok(lmdb) => break lmdb,
+            Err(heed::Error::Io(error)) if is_too_much(error.kind()) && map_bytes / 2 >= MAP_BYTES_MIN => {
+                map_bytes = round_up(map_bytes / 2);
+            }
+            Err(error) => return Err(trouble(path, &error)),
+        }
+    };
+    let (records, state) = lmdb.tables(["records", "state"]).map_err(|error| trouble(path, &error))?;
+    Ok(OpenEnvironment { lmdb, records, state })
+}
+
+fn trouble(path: &Path, error: &heed::Error) -> Error {
+    use heed::Error::{Io, Mdb};
+    let kind = match error {
+        Io(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
+            ErrorKind::Full
+        }
+        Mdb(
+            MdbError::Corrupted
+            | MdbError::PageNotFound
+            | MdbError::Invalid
+            | MdbError::Incompatible
+            | MdbError::NotFound,
+        ) => ErrorKind::Corrupt,
+        Mdb(MdbError::VersionMismatch) => ErrorKind::Invalid,
+        heed::Error::EnvAlreadyOpened => ErrorKind::Busy,
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind, format!("\"{}\": {error}", path.display()))
+}
+
+/// Sees to it that reading the file cannot end the process: it is as long as its meta page says, since a page after its end, once
+/// mapped, would; and its pages make sense, which is seen by a walk if it is of up to so many bytes.
+fn examine(path: &Path, walked_bytes_max: u64) -> Result<()> {
+    let named =
+        |error: Error| Error::new(error.kind(), format!("\"{}\": {error}", path.join("data.mdb").display()));
+    let unavailable = |error: io::Error| named(Error::new(ErrorKind::Unavailable, error.to_string()));
+    let file = match SystemDisk.open(&path.join("data.mdb"), true) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(unavailable(error)),
+    };
+    let Some(meta) = Meta::read(&*file).map_err(named)? else { return Ok(()) };
+    let file_bytes = file.len().map_err(unavailable)?;
+    let is_short = file_bytes < meta.file_bytes();
+    if is_short || file_bytes <= walked_bytes_max {
+        pages::check(&*file, &meta).map_err(named)?;
+    }
+    if is_short { extend(&*file, file_bytes, meta.file_bytes()).map_err(named) } else { Ok(()) }
+}
+
+/// So much may always be missing at the end of a file, if it is not in use.
+const MISSING_BYTES: u64 = 1 << 30;
+
+/// Extends a file to the length that its meta page says. What is missing is not in use.
+fn extend(file: &dyn File, file_bytes: u64, wanted: u64) -> Result<()> {
+    if wanted - file_bytes > file_bytes.max(MISSING_BYTES) {
+        let message = format!("its meta page says that it has {wanted} bytes, and it has {file_bytes}");
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    file.set_len(wanted).map_err(|error| Error::new(ErrorKind::Unavailable, error.to_string()))
+}
+
+/// In whole pages of whatever system.
+pub(super) fn round_up(bytes: usize) -> usize {
+    const PAGE_MAX: usize = 64 << 10;
+    bytes.clamp(PAGE_MAX, usize::MAX / 2).next_multiple_of(PAGE_MAX)
+}
