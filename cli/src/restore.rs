@@ -5,9 +5,12 @@ use crate::data::progress;
 use crate::source::expect_directory;
 use crate::{Failure, repair};
 use clap::Args;
-use std::io::Write;
+use std::fs::File;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tempfile::TempDir;
+use todana::backup::Receiver;
 use todana::disk::SystemDisk;
 use todana::moment;
 use todana::update_log::Tail;
@@ -51,7 +54,7 @@ Examples:
 /// What `restore` is told.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The backup; or a data directory that no server has open
+    /// The backup: a directory, or the file that `synchronize` hands to a command; or a data directory that no server has open
     backup: PathBuf,
     /// Where the data directory is to be, or the database on disk (NAME.hash, NAME.tree); made, with those above it. What is
     /// there already is not replaced
@@ -69,6 +72,9 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     let Arguments { backup, target, until, log, damaged } = arguments;
+    // As long as it is read.
+    let unpacked = if backup.is_file() { Some(unpack(&backup, &target)?) } else { None };
+    let backup = unpacked.as_ref().map_or(backup, |unpacked| unpacked.path().join(UNPACKED));
     expect_directory(&backup, "restore")?;
     if let Some(log) = &log {
         expect_directory(log, "--log")?;
@@ -99,6 +105,31 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     };
     bar.finish_and_clear();
     tell(&options, &restored)
+}
+
+/// What a backup in one file becomes.
+const UNPACKED: &str = "backup";
+/// What is read of it at once.
+const PIECE: usize = 256 << 10;
+
+/// A backup in one file, as a server's `synchronize` hands it to a command, as a directory beside the target.
+fn unpack(file: &Path, target: &Path) -> Result<TempDir, Failure> {
+    let unreadable = |error| Failure::trouble(format!("{}: cannot be read: {error}", file.display()));
+    let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let unwritable = |error| Failure::trouble(format!("{}: cannot be written: {error}", parent.display()));
+    std::fs::create_dir_all(parent).map_err(unwritable)?;
+    let folder = tempfile::Builder::new().prefix(".todana-restore").tempdir_in(parent).map_err(unwritable)?;
+    let mut receiver = Receiver::create(Arc::new(SystemDisk), &folder.path().join(UNPACKED))?;
+    let (mut from, mut piece) = (File::open(file).map_err(unreadable)?, vec![0; PIECE]);
+    loop {
+        let len = from.read(&mut piece).map_err(unreadable)?;
+        if len == 0 {
+            break;
+        }
+        receiver.take(&piece[..len])?;
+    }
+    receiver.finish(&mut |_| ())?;
+    Ok(folder)
 }
 
 fn refused(error: Error) -> Failure {

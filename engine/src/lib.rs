@@ -2,7 +2,7 @@
 //!
 //! `raw` is the only place with `unsafe`: memory mappings and prefetch, under safe types. [`MemHash`] stands on
 //! `arena`, which hands out movable blocks of those mappings, and so does [`MemTree`]; [`DiskHash`] stands on files of its own,
-//! [`DiskTree`] on LMDB.
+//! [`DiskTree`] on LMDB. [`Void`] stores nothing.
 #![deny(unsafe_code)]
 
 mod arena;
@@ -15,9 +15,11 @@ mod mem_tree;
 mod raw;
 mod record;
 mod value_buffer;
+mod void;
 
 pub use disk_hash::{DiskHash, DiskHashOptions, HashDamage, HashSalvage, ValueCompression};
 pub use disk_tree::{DiskTree, DiskTreeOptions, ExaminedTree};
 pub use mem_hash::{EvictionObserver, MemHash, MemHashOptions};
 pub use mem_tree::{Compression, MemTree, MemTreeOptions};
 pub use raw::release_start_up_memory;
+pub use void::Void;

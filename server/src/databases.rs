@@ -25,7 +25,7 @@ use todana::{
     CachedClock, Clock, DataDirectory, DataOptions, Database, Kind, Limiter, Name, Opened, seed_of,
 };
 use todana_core::{Checkpointed, Engine, Error, ErrorKind, LONG_VALUE_LEN, MemoryLimit, Result, WhenFull};
-use todana_engine::{Compression, EvictionObserver, MemHash, MemHashOptions, MemTree, MemTreeOptions};
+use todana_engine::{Compression, EvictionObserver, MemHash, MemHashOptions, MemTree, MemTreeOptions, Void};
 
 /// What all threads know of a database.
 pub(crate) struct Served {
@@ -92,6 +92,7 @@ impl Making<'_> {
         let limit = MemoryLimit { bytes: name.tuning.bytes_max, when_full: when_full(self.options) };
         let engine: Box<dyn Engine> = match name.open_on_disk(self.disk)? {
             Some(engine) => engine,
+            None if self.options.stores_nothing => Box::new(Void::new(self.class_bounds.len() + 1)),
             None if name.kind == Kind::MemTree => {
                 let class_bounds = self.class_bounds.to_vec();
                 let compression = name.tuning.compress.then(Compression::default);

@@ -135,6 +135,8 @@ pub struct Options {
     pub kyoto_files: Option<PathBuf>,
     /// How long a script may take: each call, and loading it.
     pub script_time_max: Duration,
+    /// Databases in memory store nothing: what is written is logged for replicas, and gone.
+    pub stores_nothing: bool,
     /// What a script may take of memory, in bytes: each of as many at once as there are `threads`.
     pub script_memory_max: usize,
     /// Web pages may send requests of Kyoto Tycoon's, whatever site they are of; false refuses what browsers mark as such.
@@ -252,6 +254,7 @@ impl Default for Options {
             kyoto_script: None,
             kyoto_files: None,
             script_time_max: Duration::from_secs(5),
+            stores_nothing: false,
             script_memory_max: 64 << 20,
             kyoto_pages_allowed: false,
             replication: Replication::default(),

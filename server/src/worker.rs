@@ -597,6 +597,9 @@ impl Worker {
             };
             if got == Got::Input(0) {
                 // The peer sends no more; what it has asked for is still answered.
+                if let (Some(session), true) = (&connection.kyoto, connection.pending.is_none()) {
+                    self.service.kyoto.cut_short(session, &mut self.output);
+                }
                 connection.closing = true;
                 connection.readable = false;
                 break;

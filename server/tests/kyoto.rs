@@ -367,6 +367,98 @@ fn cursors_without_end_are_recycled() {
     assert_eq!(ask(&mut other, "cur_get_key", "CUR\t20039\n").0, 450);
 }
 
+/// A head above 64 KiB was answered by a reset, and a body that ends early by nothing.
+#[test]
+fn long_heads_and_short_bodies_are_answered() {
+    let server = Running::start(kyoto());
+    let head = |len: usize| {
+        let field = format!("X-Field: {}\r\n", "a".repeat(1000));
+        format!("GET /rpc/void HTTP/1.1\r\n{}\r\n", field.repeat(len / field.len())).into_bytes()
+    };
+    for len in [70_000, 1_000_000] {
+        let mut client = server.connect();
+        client.send(&head(len));
+        assert_eq!(answer(&mut client), (200, vec![]), "{len}");
+    }
+    let mut client = server.connect();
+    client.send(&head((1 << 20) + 2000)[..(1 << 20) + 1]);
+    assert_eq!(answer(&mut client).0, 431);
+    for request in [
+        "POST /rpc/set HTTP/1.1\r\nContent-Length: 100\r\n\r\nkey=a",
+        "PUT /x HTTP/1.1\r\nContent-Length: 100\r\n\r\nkey=a",
+        "PUT /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+    ] {
+        let mut client = server.connect();
+        client.send(request.as_bytes());
+        client.stream.shutdown(Shutdown::Write).unwrap();
+        let told = (400, b"400 Bad Request (receiving data failed)\n".to_vec());
+        assert_eq!(answer(&mut client), told, "{request}");
+    }
+}
+
+/// The original's own script, word for word: `cp` of a path that was a directory copied nothing, and said that all was well.
+#[test]
+fn command_copies_a_backup_of_a_database_on_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let commands = folder.path().join("commands");
+    std::fs::create_dir(&commands).unwrap();
+    let script = commands.join("dbbackup");
+    std::fs::write(
+        &script,
+        "#! /bin/sh\nsrcfile=\"$1\"\ndestfile=\"$1.$2\"\ncp -f \"$srcfile\" \"$destfile\"\nexit 0\n",
+    )
+    .unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    for kind in ["kch", "kct"] {
+        let path = folder.path().join(format!("casket.{kind}"));
+        let sync = todana_server::Sync::Every(Duration::from_secs(1));
+        let data = (kind == "kct").then(|| todana_server::DataPlace::new(path.clone(), sync));
+        let database = named(path.to_str().unwrap());
+        let server =
+            Running::start(Options { kyoto_commands: Some(commands.clone()), database, data, ..kyoto() });
+        let mut client = server.connect();
+        store_many(&mut client, 0..1000, b"value");
+        assert_eq!(ask(&mut client, "synchronize", "command\tdbbackup\n"), (200, String::new()));
+        assert_eq!(ask(&mut client, "clear", "").0, 200);
+        let begins = format!("casket.{kind}.backup");
+        let entries = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        let is_copy =
+            |path: &std::path::PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(&begins);
+        let copies: Vec<_> = entries.filter(is_copy).collect();
+        // What it was made of is gone.
+        assert_eq!(copies.len(), 1, "{copies:?}");
+        assert_eq!(copies[0].extension().unwrap().len(), 20);
+        let unpacked = folder.path().join(format!("{kind}.unpacked"));
+        let disk = std::sync::Arc::new(todana::disk::SystemDisk);
+        let mut receiver = todana::backup::Receiver::create(disk, &unpacked).unwrap();
+        receiver.take(&std::fs::read(&copies[0]).unwrap()).unwrap();
+        assert!(receiver.finish(&mut |_| ()).unwrap().records >= 1000, "{kind}");
+    }
+}
+
+/// A black hole: what is written is in the log, and nowhere else.
+#[test]
+fn database_that_stores_nothing_logs_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let sync = todana_server::Sync::Every(Duration::from_millis(10));
+    let data = Some(todana_server::DataPlace::new(folder.path().join("log"), sync));
+    let options =
+        |stores_nothing| Options { stores_nothing, data: data.clone(), database: named(":"), ..kyoto() };
+    let server = Running::start(options(true));
+    let mut client = server.connect();
+    assert_eq!(ask(&mut client, "set", "key\tk\nvalue\tv\n").0, 200);
+    assert_eq!(ask(&mut client, "increment", "key\tn\nnum\t5\n"), (200, "num\t5\n".into()));
+    for key in ["k", "n"] {
+        assert_eq!(ask(&mut client, "get", &format!("key\t{key}\n")).0, 450);
+    }
+    assert_eq!(ask(&mut client, "remove", "key\tk\n").0, 450);
+    assert_eq!(ask(&mut client, "status", "").1.lines().next(), Some("count\t0"));
+    drop((server, client));
+    // One that stores what the same log tells has it all.
+    let server = Running::start(options(false));
+    assert_eq!(ask(&mut server.connect(), "get", "key\tk\n"), (200, "value\tv\n".into()));
+}
+
 #[test]
 fn report_names_lua_and_zlib_among_its_features() {
     let server = Running::start(kyoto());

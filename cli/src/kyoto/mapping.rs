@@ -50,6 +50,7 @@ pub(super) fn options(settings: &Settings, connections_max: usize) -> Result<Opt
         listen,
         kyoto: Kyoto::Only,
         kyoto_commands: Some(settings.commands.clone()),
+        stores_nothing: settings.stores_nothing,
         kyoto_script: settings.script.clone(),
         script_time_max: settings
             .script_time_s

@@ -3,8 +3,11 @@
 use super::plugin::Plugin;
 use super::{number, usage};
 use std::ffi::OsString;
-use std::path::PathBuf;
-use todana_server::{LogKinds, Name};
+use std::path::{Path, PathBuf};
+use todana_server::{Kind, LogKinds, Name};
+
+/// The plug-in database that stores nothing. The file is not looked at: what it does is built in.
+const VOID: &str = "ktplugdbvoid.so";
 
 /// More threads than this are cut to it, as the original does with its own bound.
 const THREADS_MAX: i64 = 512;
@@ -49,6 +52,8 @@ pub(super) struct Settings {
     pub(super) script_time_s: Option<f64>,
     pub(super) script_memory: Option<u64>,
     pub(super) plugin: Option<Plugin>,
+    /// Nothing is stored, only logged (`-pldb ktplugdbvoid.so`).
+    pub(super) stores_nothing: bool,
     /// What was accepted and has no meaning here.
     pub(super) notes: Vec<String>,
 }
@@ -236,9 +241,15 @@ impl Given {
     }
 
     fn settled(mut self, names: Vec<String>) -> Result<Settings, String> {
-        if let Some(file) = &self.database_plugin {
-            return Err(format!("-pldb {file}: no plug-in database can be loaded"));
-        }
+        let stores_nothing = match &self.database_plugin {
+            None => false,
+            Some(file) if Path::new(file).file_name().is_some_and(|name| name == VOID) => true,
+            Some(file) => {
+                return Err(format!(
+                    "-pldb {file}: no plug-in can be loaded; {VOID}, which stores nothing, is built in"
+                ));
+            }
+        };
         if self.is_daemon {
             self.expect_absolute_paths()?;
         }
@@ -271,7 +282,11 @@ impl Given {
         let names = if names.is_empty() { vec![":".to_owned()] } else { names };
         let databases =
             names.iter().map(|name| Name::parse_as_original(name).map_err(|error| error.to_string()));
-        let databases = databases.collect::<Result<Vec<Name>, String>>()?;
+        let mut databases = databases.collect::<Result<Vec<Name>, String>>()?;
+        if stores_nothing {
+            // As in the original no name says more than a number then.
+            databases.iter_mut().for_each(|name| (name.kind, name.path) = (Kind::MemHash, None));
+        }
         let is_relative = |name: &&Name| name.path.as_ref().is_some_and(|path| !path.is_absolute());
         if let Some(name) = databases.iter().find(is_relative).filter(|_| self.is_daemon) {
             return Err(format!("{name}: a daemon (-dmn) takes absolute paths only"));
@@ -298,6 +313,7 @@ impl Given {
             script_time_s: self.script_time_s.filter(|&seconds| seconds > 0.0),
             script_memory: self.script_memory.and_then(|len| u64::try_from(len).ok()).filter(|&len| len > 0),
             plugin,
+            stores_nothing,
             notes: self.notes,
         })
     }

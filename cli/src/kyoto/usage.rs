@@ -67,7 +67,7 @@ Plug-ins
   -plex WORDS     of it: host=HOST#port=N#opts=LETTERS#qtout=SECONDS; f keeps flags behind the value, r refuses writes,
                   q makes queues, in an ordered database: get waits up to qtout for a message
 
-Refused: -pldb.
+  -pldb ktplugdbvoid.so     databases store nothing: what is written goes to the update log, for replicas
 
 SIGTERM and SIGINT stop the server, and so does SIGHUP where it is no daemon. Exit codes: 0 stopped, 1 anything else.
 ";

@@ -189,6 +189,9 @@ pub fn answer_failure(form: &Form, banner: &Banner, failure: &Failure<'_>, out: 
 pub fn answer_refusal(banner: &Banner, refusal: Refusal, out: &mut impl Sink) {
     let (status, text) = match refusal {
         Refusal::Foreign => (Status::Forbidden, "403 Forbidden (web pages may not ask)\n"),
+        Refusal::HeadTooLarge => {
+            (Status::HeadTooLarge, "431 Request Header Fields Too Large (the head is too large)\n")
+        }
         Refusal::TooLarge => (Status::TooLarge, "413 Request Entity Too Large (request entity too large)\n"),
         Refusal::Interrupted => (Status::BadRequest, "400 Bad Request (receiving data failed)\n"),
         Refusal::InvalidChunk => (Status::BadRequest, "400 Bad Request (invalid chunk)\n"),

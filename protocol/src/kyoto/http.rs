@@ -116,6 +116,8 @@ pub(super) enum Progress {
     Whole(usize),
     /// More of it must come.
     Partial,
+    /// It is longer than it may be.
+    TooLarge,
     /// It is none.
     Garbage,
 }
@@ -155,11 +157,11 @@ impl Head {
             let rest = &input[at..];
             let (line, taken) = match self.find_line(rest) {
                 Line::Whole { line, taken } => (line, taken),
-                Line::Partial if input.len() > limits.head_len_max => return Progress::Garbage,
+                Line::Partial if input.len() > limits.head_len_max => return Progress::TooLarge,
                 Line::Partial => return Progress::Partial,
             };
             if at + taken > limits.head_len_max {
-                return Progress::Garbage;
+                return Progress::TooLarge;
             }
             self.at += taken as u32;
             if self.target_end == 0 {

@@ -84,7 +84,7 @@ const RPC: &[u8] = b"/rpc/";
 pub struct Limits {
     /// The longest body, and the longest key or value of the binary protocol, in bytes; at most 2^28 is taken.
     pub body_len_max: u64,
-    /// The longest head of an HTTP request, in bytes, beyond which the connection is closed; at most 2^20 is taken.
+    /// The longest head of an HTTP request, in bytes, beyond which it is refused and the connection closed; at most 2^20 is taken.
     pub head_len_max: usize,
     /// How much of a request that is not whole yet may be kept at the moment; what outgrows it is refused as too large.
     pub unfinished_len_max: usize,
@@ -99,7 +99,7 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             body_len_max: 1 << 28,
-            head_len_max: 1 << 16,
+            head_len_max: 1 << 20,
             unfinished_len_max: usize::MAX,
             pages_allowed: false,
             login_wanted: false,
@@ -142,6 +142,8 @@ pub enum Request<'a> {
 pub enum Refusal {
     /// HTTP: a web page of another site has sent it.
     Foreign,
+    /// HTTP: a head longer than may be.
+    HeadTooLarge,
     /// HTTP: a body longer than may be.
     TooLarge,
     /// HTTP: the rest of a body did not come.
@@ -381,6 +383,7 @@ impl Dialect {
                 self.mode = Mode::Head(head);
                 Step::NeedMore { consumed: 0, at_least: 1 }
             }
+            Progress::TooLarge => self.refuse(Refusal::HeadTooLarge, input.len()),
             Progress::Garbage => self.close(),
         }
     }

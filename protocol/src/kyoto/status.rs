@@ -21,6 +21,8 @@ pub enum Status {
     NotFound,
     /// 413: longer than may be.
     TooLarge,
+    /// 431: a head longer than may be.
+    HeadTooLarge,
     /// 450: it ran, but the data said no.
     LogicalInconsistency,
     /// 500: the database failed.
@@ -43,6 +45,7 @@ impl Status {
             Status::Forbidden => 403,
             Status::NotFound => 404,
             Status::TooLarge => 413,
+            Status::HeadTooLarge => 431,
             Status::LogicalInconsistency => 450,
             Status::InternalError => 500,
             Status::NotImplemented => 501,
@@ -61,6 +64,7 @@ impl Status {
             Status::Forbidden => "HTTP/1.1 403 Forbidden\r\n",
             Status::NotFound => "HTTP/1.1 404 Not Found\r\n",
             Status::TooLarge => "HTTP/1.1 413 Request Entity Too Large\r\n",
+            Status::HeadTooLarge => "HTTP/1.1 431 Request Header Fields Too Large\r\n",
             Status::LogicalInconsistency => "HTTP/1.1 450 Logical Inconsistency\r\n",
             Status::InternalError => "HTTP/1.1 500 Internal Server Error\r\n",
             Status::NotImplemented => "HTTP/1.1 501 Not Implemented\r\n",

@@ -186,6 +186,15 @@ impl Executor {
         if is_stopping { self.waiting.all() } else { self.waiting.over(Instant::now()) }
     }
 
+    /// No more comes of a request that has begun: it is answered before the connection is closed.
+    pub(crate) fn cut_short(&mut self, session: &Session, output: &mut Output) {
+        if let Some(refusal) = session.dialect.interrupted() {
+            self.banner.set_time(self.scope.now());
+            self.scope.counters().refused.add(1);
+            answer_refusal(&self.banner, refusal, output);
+        }
+    }
+
     /// A connection goes on waiting, although the server stops: what it waits for comes soon.
     pub(crate) fn keep_waiting(&mut self, ticket: Ticket, connection: usize) {
         self.waiting.enter(ticket, connection, None);

@@ -10,6 +10,7 @@
 //! work        ... and those that take long: all keys, all that is dead, a disk
 //! pattern     regular expressions of POSIX
 //! command     programs that `synchronize` runs
+//! image       ... on a backup of the database in one file
 //! errands     threads for what takes long
 //! resources   REST
 //! bulk        the binary protocol's bulk requests, record by record
@@ -31,6 +32,7 @@ mod cursor_table;
 mod cursors;
 mod errands;
 mod executor;
+mod image;
 mod plugin;
 mod procedures;
 mod queues;

@@ -2,6 +2,7 @@
 
 use super::command;
 use super::executor::{Answer, Scope, failure};
+use super::image::Image;
 use super::procedures::NO_PERMISSION;
 use super::scripts::Pairs;
 use crate::databases::Served;
@@ -301,17 +302,21 @@ impl Work {
                 served.database.sync().map_err(failure)?;
                 let Some(command) = command else { return Ok(Done::Nothing) };
                 let directory = shared.options.kyoto_commands.as_deref();
-                let path = match &served.data {
-                    Some(place) => place.directory.display().to_string(),
-                    None => super::report::path(served),
+                let (Some(directory), Some(_turn)) = (directory, shared.errands.may_command()) else {
+                    return Err(Failure::POSTPROCESSING_FAILED);
                 };
-                match (directory, shared.errands.may_command()) {
-                    (Some(directory), Some(_turn))
-                        if command::run(directory, command, &path, is_called_off) =>
-                    {
-                        Ok(Done::Nothing)
-                    }
-                    _ => Err(Failure::POSTPROCESSING_FAILED),
+                let image = Image::write(shared, self.database, called_off).map_err(|error| {
+                    tracing::warn!("synchronize: there is no backup for the command: {error}");
+                    Failure::POSTPROCESSING_FAILED
+                })?;
+                let path = match (&image, &served.data) {
+                    (Some(image), _) => image.path().display().to_string(),
+                    (None, Some(place)) => place.directory.display().to_string(),
+                    (None, None) => super::report::path(served),
+                };
+                match command::run(directory, command, &path, is_called_off) {
+                    true => Ok(Done::Nothing),
+                    false => Err(Failure::POSTPROCESSING_FAILED),
                 }
             }
         }

@@ -137,7 +137,7 @@ impl Answers {
                         self.mode = Mode::Head(head);
                         return AnswerStep::NeedMore { at_least: 1 };
                     }
-                    Progress::Garbage => return AnswerStep::Malformed,
+                    Progress::Garbage | Progress::TooLarge => return AnswerStep::Malformed,
                 },
                 Mode::Body { total, .. } if input.len() < total => {
                     return AnswerStep::NeedMore { at_least: total - input.len() };

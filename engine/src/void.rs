@@ -1,0 +1,70 @@
+//! `Void`: an engine that stores nothing. Writes are decided on and told of, so that an update log has them; there is never a record.
+//!
+//! It is the black hole of Kyoto Tycoon (`-pldb ktplugdbvoid.so`): a master that only hands on what it is sent.
+
+use parking_lot::Mutex;
+use std::ops::ControlFlow;
+use todana_core::{Action, Engine, Place, Record, Result, SizeClass, Status, Visitor};
+
+/// An engine that stores nothing.
+///
+/// ```
+/// use todana_core::Engine;
+/// use todana_engine::Void;
+///
+/// let void = Void::new(1);
+/// assert!(!void.view(b"k", &mut |_| panic!("there is a record"))?);
+/// # Ok::<(), todana_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Void {
+    /// Writes come one after the other: what is told of them has an order.
+    writing: Mutex<()>,
+    classes: usize,
+}
+
+impl Void {
+    /// An engine whose status tells of so many size classes, all of them empty.
+    pub fn new(classes: usize) -> Void {
+        Void { writing: Mutex::new(()), classes }
+    }
+}
+
+impl Engine for Void {
+    fn view(&self, _: &[u8], _: &mut dyn FnMut(Record<'_>)) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn visit(&self, _: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
+        let _writing = self.writing.lock();
+        let put = match visitor.visit(None) {
+            Action::Put(record) => (record.value.to_vec(), record.attributes),
+            // Of a record that is not there nothing is retagged or removed.
+            Action::Keep | Action::Retag(_) | Action::Remove => return Ok(()),
+        };
+        visitor.applied(Some(Record::new(&put.0, put.1)));
+        Ok(())
+    }
+
+    fn fence(&self) {
+        drop(self.writing.lock());
+    }
+
+    fn scan(
+        &self,
+        _: Option<Place>,
+        _: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        Ok(None)
+    }
+
+    fn clear(&self, cleared: &mut dyn FnMut()) -> Result<()> {
+        let _writing = self.writing.lock();
+        cleared();
+        Ok(())
+    }
+
+    fn status(&self) -> Status {
+        Status { classes: vec![SizeClass::default(); self.classes], ..Status::default() }
+    }
+}
