@@ -34,7 +34,6 @@ use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use todana::Records;
 use todana_client::{Address, Destination};
 use todana_protocol::memcached::client;
 use workload::{Distribution, KeyShape, Ratio, ValueKind, ValueSize, Workload};
