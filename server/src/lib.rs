@@ -77,7 +77,7 @@ pub use pid_file::PidFile;
 pub use replica::{MasterAddress, Replication};
 pub use server::Server;
 pub use signals::serve;
-pub use snapshots::{Packing, SnapshotError, SnapshotOptions, SnapshotWriter, read_snapshot};
+pub use snapshots::{Packing, SnapshotError, SnapshotOptions, SnapshotWriter, decompressed, read_snapshot};
 pub use tls::{Tls, TlsError, TlsOptions};
 pub use todana::checkpoint::{CheckpointOptions, Compression};
 pub use todana::update_log::Sync;

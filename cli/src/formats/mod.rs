@@ -4,13 +4,15 @@
 //! tsv       one record a line, escaped         docs/format/tsv.md
 //! tsv-raw   one record a line, as it is        `list -pv` of Kyoto Tycoon's and Kyoto Cabinet's tools
 //! tsv-hex   one record a line, hexadecimal     the same with -px
-//! ktss      a snapshot of Kyoto Tycoon's       KTSS\n\0, plain or packed by zlib
+//! ktss      a snapshot of Kyoto Tycoon's       KTSS\n\0, plain or compressed
 //! kcss      a dump of Kyoto Cabinet's          KCSS\n\0
+//! kc        a database file of Kyoto Cabinet's  KC\n\0, a hash or a tree (.kch, .kct)
 //! ulog      an update log of Kyoto Tycoon's    a directory with files NUMBER.ulog
 //! ```
 //!
 //! Always true: a file is read piece by piece; what stands before the place where it is damaged is loaded, and told of.
 
+mod database_file;
 mod read;
 mod tally;
 pub(crate) mod ulog;
@@ -35,10 +37,12 @@ pub(crate) enum Format {
     TsvRaw,
     /// The same in hexadecimal (-pv -px), perhaps with times (-pt)
     TsvHex,
-    /// A snapshot of Kyoto Tycoon's, plain or packed by zlib
+    /// A snapshot of Kyoto Tycoon's, plain or compressed by zlib, lzo or lzma
     Ktss,
     /// A dump of Kyoto Cabinet's (`kcpolymgr dump`)
     Kcss,
+    /// A database file of Kyoto Cabinet's: .kch or .kct
+    Kc,
     /// An update log of Kyoto Tycoon's: the directory of ktserver's -ulog
     Ulog,
 }
@@ -65,11 +69,11 @@ pub(crate) struct LoadOptions {
     /// What the file is; unless told, its first bytes say so, and text without a mark is tsv
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
-    /// ktss, kcss, ulog: values stand alone, as Kyoto Cabinet and databases with ktopts=p have them, without the five bytes
+    /// ktss, kcss, kc, ulog: values stand alone, as Kyoto Cabinet and databases with ktopts=p have them, without the five bytes
     /// of time before them that ktserver stores
     #[arg(long)]
     pub(crate) bare: bool,
-    /// ktss, kcss, ulog: the first five bytes of each value are its time, even where they make an unlikely one
+    /// ktss, kcss, kc, ulog: the first five bytes of each value are its time, even where they make an unlikely one
     #[arg(long, conflicts_with = "bare")]
     pub(crate) timed: bool,
     /// ulog: from this time on: RFC 3339, Unix seconds, or a time stamp of the log

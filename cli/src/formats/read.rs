@@ -47,16 +47,11 @@ pub(crate) fn read(
             Some(format) => Ok(format),
             None => window.at_least(MARK_LEN).map(|()| recognised(window.unread())),
         };
-        if options.format.is_none() && window.unread().starts_with(b"KC\n") {
-            let shown = file.display();
-            return Err(Failure::usage(format!(
-                "{shown} is a database of Kyoto Cabinet's: what can be loaded is made by `kcpolymgr dump {shown} FILE`"
-            )));
-        }
         let mut reading = Reading { file, options, tally, see };
         match format.map_err(|error| named(file, &error))? {
             Format::Ktss => reading.snapshot(window),
             Format::Kcss => reading.dump(window),
+            Format::Kc => reading.database_file(window),
             format @ (Format::Tsv | Format::TsvRaw | Format::TsvHex) => reading.lines(window, format),
             Format::Ulog => Err(Failure::usage(format!(
                 "{} is a file; an update log of Kyoto Tycoon's is a directory",
@@ -73,6 +68,7 @@ fn recognised(bytes: &[u8]) -> Format {
     match bytes.get(..MARK_LEN) {
         Some(b"KTSS\n\0") => Format::Ktss,
         Some(b"KCSS\n\0") => Format::Kcss,
+        Some([b'K', b'C', b'\n', 0, ..]) => Format::Kc,
         _ => Format::Tsv,
     }
 }
@@ -108,11 +104,11 @@ impl Reading<'_, '_> {
         Failure::trouble(format!("{}, {place}: {what}", self.file.display()))
     }
 
-    fn at_byte(&self, offset: u64, what: &dyn Display) -> Failure {
+    pub(super) fn at_byte(&self, offset: u64, what: &dyn Display) -> Failure {
         self.at(&format_args!("byte {offset}"), what)
     }
 
-    fn io(&self, error: &io::Error) -> Failure {
+    pub(super) fn io(&self, error: &io::Error) -> Failure {
         named(self.file, error)
     }
 
@@ -203,7 +199,7 @@ impl Reading<'_, '_> {
         }
     }
 
-    fn cut(&self, offset: u64) -> Failure {
+    pub(super) fn cut(&self, offset: u64) -> Failure {
         self.at_byte(offset, &"the file ends in the midst of what begins here: it is cut")
     }
 
@@ -306,6 +302,7 @@ mod tests {
     fn files_are_known_by_their_first_bytes() {
         assert_eq!(recognised(b"KTSS\n\0\0\0"), Format::Ktss);
         assert_eq!(recognised(b"KCSS\n\0"), Format::Kcss);
+        assert_eq!(recognised(b"KC\n\0\x10\x0d"), Format::Kc);
         for text in [&b"KTSS\n"[..], b"", b"KTSS\tvalue"] {
             assert_eq!(recognised(text), Format::Tsv);
         }

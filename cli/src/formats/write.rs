@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use todana::kyoto::NEVER;
 use todana::replication::first_of_second;
-use todana_protocol::kyoto::snapshot::{SnapshotHead, ZLIB_CHECK};
+use todana_protocol::kyoto::compression::SNAPSHOT_DEFLATE;
+use todana_protocol::kyoto::snapshot::SnapshotHead;
 use todana_protocol::kyoto::{Stored, dump};
 use todana_server::{Packing, SnapshotWriter};
 
@@ -56,7 +57,7 @@ impl Writer {
                 To::Snapshot(SnapshotWriter::begin(output, head, Packing::None).map_err(failed)?)
             }
             DumpFormat::KtssZlib => {
-                head.check = ZLIB_CHECK;
+                head.check = SNAPSHOT_DEFLATE;
                 To::Snapshot(SnapshotWriter::begin(output, head, Packing::Zlib).map_err(failed)?)
             }
             DumpFormat::Kcss => {

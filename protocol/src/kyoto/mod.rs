@@ -45,6 +45,8 @@ pub mod binary;
 mod call;
 pub mod client;
 mod columns;
+pub mod compression;
+pub mod database_file;
 mod date;
 pub mod dump;
 pub mod expiry;

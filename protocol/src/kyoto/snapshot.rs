@@ -6,7 +6,7 @@
 //! else:         { len:u32 chunk }*     compressed, each of whole records as above
 //! ```
 //!
-//! Packing and unpacking chunks is the caller's: see [`ZLIB_CHECK`].
+//! Compressing and decompressing chunks is the caller's: see [`super::compression`].
 
 use super::framed::{self, Framed};
 use super::message::Stored;
@@ -20,10 +20,6 @@ pub const HEAD_LEN: usize = 34;
 
 /// Where in a file the number of its records stands.
 pub const COUNT_AT: u64 = 18;
-
-/// What stands as `check` in files whose chunks are packed by zlib: raw deflate of level 6, and one NUL behind it, which
-/// belongs to the chunk.
-pub const ZLIB_CHECK: u32 = 0x8745_4510;
 
 /// How much is gathered for a chunk before it is packed, in bytes.
 pub const CHUNK_LEN: usize = 1 << 20;

@@ -4,6 +4,7 @@
 //! ```text
 //! writer   records to a file, packed or not, a megabyte at a time
 //! reader   a file to records
+//! decompression   what Kyoto compresses
 //! keeping  the files of a server's databases: when they are made, and which are read back
 //! ```
 //!
@@ -13,10 +14,12 @@
 //! Always true: a file with the name of a snapshot was on disk as a whole when it got that name.
 //! Not here: bytes, which `todana_protocol::kyoto::snapshot` knows.
 
+mod decompression;
 mod keeping;
 mod reader;
 mod writer;
 
+pub use decompression::decompressed;
 pub use reader::{SnapshotError, read_snapshot};
 pub use writer::{Packing, SnapshotWriter};
 

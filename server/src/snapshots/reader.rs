@@ -1,10 +1,11 @@
 //! A file to records.
 
-use flate2::read::DeflateDecoder;
+use super::decompression::decompressed;
 use std::fmt;
 use std::io::{self, Read};
 use todana_protocol::kyoto::Stored;
-use todana_protocol::kyoto::snapshot::{SnapshotHead, SnapshotReader, SnapshotStep, ZLIB_CHECK};
+use todana_protocol::kyoto::compression::Compression;
+use todana_protocol::kyoto::snapshot::{SnapshotHead, SnapshotReader, SnapshotStep};
 
 /// Read at once.
 const PIECE: usize = 256 << 10;
@@ -33,7 +34,7 @@ impl fmt::Display for SnapshotError {
             SnapshotError::Unreadable(error) => write!(f, "it cannot be read: {error}"),
             SnapshotError::Damaged { offset, what } => write!(f, "it is damaged at offset {offset}: {what}"),
             SnapshotError::Foreign => {
-                f.write_str("it is packed by lzo or lzma, or by a server of another kind; plain files and those of zlib are read")
+                f.write_str("it is compressed in a way that is not known; plain files and those of zlib, lzo and lzma are read")
             }
             SnapshotError::Ended(why) => f.write_str(why),
         }
@@ -54,11 +55,13 @@ pub fn read_snapshot(
 ) -> Result<(), SnapshotError> {
     let mut reader = SnapshotReader::default();
     let mut source = Source::new(input);
+    let mut compression = None;
     loop {
         let at = reader.offset();
         match reader.decode(source.unread()) {
             SnapshotStep::Head { consumed, head } => {
-                if head.check != 0 && head.check != ZLIB_CHECK {
+                compression = Compression::of_snapshot(head.check);
+                if head.check != 0 && compression.is_none() {
                     return Err(SnapshotError::Foreign);
                 }
                 begin(head).map_err(SnapshotError::Ended)?;
@@ -69,7 +72,8 @@ pub fn read_snapshot(
                 source.consume(consumed);
             }
             SnapshotStep::Chunk { consumed, packed } => {
-                read_chunk(packed, at, see)?;
+                let compression = compression.expect("only a compressed file has chunks");
+                read_chunk(compression, packed, at, see)?;
                 source.consume(consumed);
             }
             SnapshotStep::NeedMore { at_least } => {
@@ -89,10 +93,15 @@ pub fn read_snapshot(
 }
 
 /// The records of a packed chunk, unpacked piece by piece: what it says of itself reserves no memory.
-fn read_chunk(packed: &[u8], offset: u64, see: &mut See<'_>) -> Result<(), SnapshotError> {
+fn read_chunk(
+    compression: Compression,
+    packed: &[u8],
+    offset: u64,
+    see: &mut See<'_>,
+) -> Result<(), SnapshotError> {
     let damaged = |what: String| SnapshotError::Damaged { offset, what };
     let mut reader = SnapshotReader::of_chunk();
-    let mut source = Source::new(DeflateDecoder::new(packed));
+    let mut source = Source::new(decompressed(compression, packed));
     loop {
         match reader.decode(source.unread()) {
             SnapshotStep::Record { consumed, key, stored } => {
@@ -235,7 +244,7 @@ mod tests {
         wrong[34] = 0;
         assert!(found(&wrong).unwrap_err().contains("offset 34: no record begins here"));
         wrong[6..10].copy_from_slice(&[1, 2, 3, 4]);
-        assert!(found(&wrong).unwrap_err().contains("lzo or lzma"));
+        assert!(found(&wrong).unwrap_err().contains("a way that is not known"));
         let packed = written(Packing::Zlib, &record);
         for len in 35..packed.len() {
             assert!(found(&packed[..len]).unwrap_err().contains("damaged at offset 34"), "{len}");

@@ -4,7 +4,8 @@ use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use std::io::{self, Write};
 use todana_protocol::kyoto::Stored;
-use todana_protocol::kyoto::snapshot::{CHUNK_LEN, SnapshotHead, ZLIB_CHECK, put_chunk, put_record};
+use todana_protocol::kyoto::compression::SNAPSHOT_DEFLATE;
+use todana_protocol::kyoto::snapshot::{CHUNK_LEN, SnapshotHead, put_chunk, put_record};
 
 /// How the records of a snapshot are packed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +33,7 @@ impl<W: Write> SnapshotWriter<W> {
     pub fn begin(mut out: W, head: SnapshotHead, packing: Packing) -> io::Result<SnapshotWriter<W>> {
         let check = match packing {
             Packing::None => 0,
-            Packing::Zlib => ZLIB_CHECK,
+            Packing::Zlib => SNAPSHOT_DEFLATE,
         };
         out.write_all(&SnapshotHead { check, ..head }.to_bytes())?;
         Ok(SnapshotWriter { out, packing, gathered: Vec::new(), packed: Vec::new() })

@@ -1,0 +1,102 @@
+//! Reading a database file of Kyoto Cabinet's: a hash (`.kch`), or a tree (`.kct`).
+//!
+//! The records come in the order in which they lie in the file. A value is decompressed in memory, up to a gigabyte.
+
+use super::read::Reading;
+use super::window::Window;
+use crate::Failure;
+use std::io::Read;
+use todana_protocol::kyoto::Stored;
+use todana_protocol::kyoto::compression::Compression;
+use todana_protocol::kyoto::database_file::{
+    DatabaseKind, DatabaseReader, DatabaseStep, is_leaf, leaf_records,
+};
+use todana_server::decompressed;
+
+/// The longest value that is taken, in bytes.
+const VALUE_LEN_MAX: u64 = 1 << 30;
+
+/// Why the records of a leaf are not all shown.
+enum LeafFailure {
+    Damaged(&'static str),
+    Failed(Failure),
+}
+
+impl From<&'static str> for LeafFailure {
+    fn from(what: &'static str) -> Self {
+        LeafFailure::Damaged(what)
+    }
+}
+
+impl Reading<'_, '_> {
+    /// Shows the records of a database file.
+    pub(super) fn database_file<R: Read>(&mut self, mut window: Window<R>) -> Result<(), Failure> {
+        let mut reader = DatabaseReader::default();
+        let (mut kind, mut compression) = (DatabaseKind::Hash, None);
+        let mut buffer = Vec::new();
+        loop {
+            let at = reader.offset();
+            match reader.decode(window.unread()) {
+                DatabaseStep::Head { consumed, head } => {
+                    (kind, compression) = (head.kind, head.compression);
+                    if !head.is_closed {
+                        eprintln!(
+                            "todana: {}: the database is open, or was not closed; changes that only memory held are not in it",
+                            self.file.display()
+                        );
+                    }
+                    window.consume(consumed);
+                }
+                DatabaseStep::Passed { consumed } => window.consume(consumed),
+                DatabaseStep::Record { consumed, key, value } => {
+                    if kind == DatabaseKind::Hash || is_leaf(key) {
+                        let value = self.decompress(compression, value, at, &mut buffer)?;
+                        match kind {
+                            DatabaseKind::Hash => {
+                                self.put(&format_args!("byte {at}"), key, &Stored::raw(value))?;
+                            }
+                            DatabaseKind::Tree => self.leaf(value, at)?,
+                        }
+                    }
+                    window.consume(consumed);
+                }
+                DatabaseStep::NeedMore { .. } => {
+                    if !window.more().map_err(|error| self.io(&error))? {
+                        return Err(self.cut(at));
+                    }
+                }
+                DatabaseStep::End => return Ok(()),
+                DatabaseStep::Damaged { offset, what } => return Err(self.at_byte(offset, &what)),
+            }
+        }
+    }
+
+    /// Returns the value as it was before it was compressed.
+    fn decompress<'v>(
+        &self,
+        compression: Option<Compression>,
+        value: &'v [u8],
+        at: u64,
+        buffer: &'v mut Vec<u8>,
+    ) -> Result<&'v [u8], Failure> {
+        let Some(compression) = compression else { return Ok(value) };
+        buffer.clear();
+        let outcome = decompressed(compression, value).take(VALUE_LEN_MAX + 1).read_to_end(buffer);
+        match outcome {
+            Ok(len) if len as u64 > VALUE_LEN_MAX => Err(self.at_byte(at, &"a value is longer than 1 GiB")),
+            Ok(_) => Ok(buffer),
+            Err(error) => Err(self.at_byte(at, &format_args!("a value cannot be decompressed: {error}"))),
+        }
+    }
+
+    fn leaf(&mut self, leaf: &[u8], at: u64) -> Result<(), Failure> {
+        let mut see = |key: &[u8], value: &[u8]| {
+            self.put(&format_args!("leaf at byte {at}"), key, &Stored::raw(value))
+                .map_err(LeafFailure::Failed)
+        };
+        leaf_records(leaf, &mut see).map_err(|failure| match failure {
+            LeafFailure::Damaged(what) => self.at_byte(at, &what),
+            LeafFailure::Failed(failure) => failure,
+        })
+    }
+}

@@ -1,0 +1,52 @@
+//! How Kyoto Cabinet and Kyoto Tycoon compress records and chunks. Decompression is the caller's.
+//!
+//! A file names its compressor by a number that depends on what that compressor makes of a fixed text: eight bits of it in a
+//! database file, 32 bits in a snapshot.
+
+/// A compressor of Kyoto's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// Raw deflate (`zcomp=zlib`, the default).
+    Deflate,
+    /// Deflate with zlib's head and checksum (`zcomp=def`).
+    Zlib,
+    /// Deflate with gzip's head and checksum (`zcomp=gz`).
+    Gzip,
+    /// LZO1X (`zcomp=lzo`).
+    Lzo,
+    /// An .xz stream (`zcomp=lzma`).
+    Lzma,
+}
+
+/// What a database file has whose records no compressor has seen.
+pub const UNCOMPRESSED: u8 = 0xBC;
+
+const OF_DATABASES: [(u8, Compression); 5] = [
+    (0xB4, Compression::Deflate),
+    (0xEC, Compression::Zlib),
+    (0x05, Compression::Gzip),
+    (0x78, Compression::Lzo),
+    (0x13, Compression::Lzma),
+];
+
+/// What stands as `check` in snapshots whose chunks are compressed by raw deflate of level 6; a NUL after it belongs to the
+/// chunk.
+pub const SNAPSHOT_DEFLATE: u32 = 0x8745_4510;
+
+const OF_SNAPSHOTS: [(u32, Compression); 3] = [
+    (SNAPSHOT_DEFLATE, Compression::Deflate),
+    (0xD786_54F1, Compression::Lzo),
+    (0x7C16_79EC, Compression::Lzma),
+];
+
+impl Compression {
+    /// Returns the compressor that a database file names; `None` for another one, such as a cipher.
+    pub fn of_database(check: u8) -> Option<Compression> {
+        OF_DATABASES.iter().find(|(known, _)| *known == check).map(|(_, compression)| *compression)
+    }
+
+    /// Returns the compressor that a snapshot names; `None` for another one.
+    pub fn of_snapshot(check: u32) -> Option<Compression> {
+        OF_SNAPSHOTS.iter().find(|(known, _)| *known == check).map(|(_, compression)| *compression)
+    }
+}

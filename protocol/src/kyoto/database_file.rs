@@ -1,0 +1,430 @@
+//! Kyoto Cabinet's database files, for reading: the hash database (`.kch`) and the tree database (`.kct`), whose leaves are
+//! records of a hash database.
+//!
+//! ```text
+//! offset  size
+//!      0     4  "KC\n\0"
+//!      7     1  which compressor (see `compression`)
+//!      8     1  0x30 a hash, 0x31 a tree
+//!      9     1  A: records begin at multiples of 2^A
+//!     10     1  F: there is room for 2^F free blocks; none if 0
+//!     11     1  1: offsets of four bytes instead of six; 2: one link instead of two; 4: values are compressed
+//!     16     8  buckets
+//!     24     1  1: open, or not closed as it should be; 2: broken
+//!     32     8  records
+//!     40     8  length of the file
+//!     64        free blocks (6 * 2^F + 2 * width + 2, if F > 0), buckets (width each), then from the next multiple of 2^A:
+//!
+//! record  = CC padding:u8 | padding:u16 (below 8000)
+//!           left:width right:width?  key_len:varnum value_len:varnum key value padding
+//! free    = DD DD len/2^A:width EE EE ...                  len bytes in all
+//! ```
+//!
+//! Numbers have their most significant byte first. Records stand one after the other; they are read in that order and not
+//! through the buckets. In a tree a record whose key begins with `L` is a leaf: `prev:varnum next:varnum` and then
+//! `{ key_len:varnum value_len:varnum key value }*`; those of `I` and `@` lead to the leaves.
+//!
+//! Source: the headers of Kyoto Cabinet 1.2.76 (kchashdb.h, kcplantdb.h) and files that its tools write.
+
+use super::compression::{Compression, UNCOMPRESSED};
+use super::varnum;
+
+const MAGIC: [u8; 4] = *b"KC\n\0";
+const HEAD_LEN: usize = 64;
+const RECORD: u8 = 0xCC;
+const FREE: [u8; 2] = [0xDD; 2];
+const PADDING: u8 = 0xEE;
+/// The longest key and the longest stored value that are taken, in bytes.
+const LEN_MAX: u64 = 1 << 30;
+
+/// The kind of a database file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatabaseKind {
+    /// `.kch`
+    Hash,
+    /// `.kct`
+    Tree,
+}
+
+/// What a file says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatabaseHead {
+    /// The kind of database.
+    pub kind: DatabaseKind,
+    /// How the values of its records are compressed; in a tree these are the leaves.
+    pub compression: Option<Compression>,
+    /// False if it is open, or if the program that had it open was killed.
+    pub is_closed: bool,
+    /// Records of a hash; in a tree leaves and other nodes count.
+    pub records: u64,
+}
+
+/// The reader of a file: a few words of state, no buffer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DatabaseReader {
+    /// Where in the file the unread bytes begin.
+    at: u64,
+    /// Where the unread bytes of interest begin.
+    next: u64,
+    layout: Option<Layout>,
+}
+
+/// How a file's records lie.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    /// Bytes of an offset.
+    width: usize,
+    has_two_links: bool,
+    align_power: u8,
+    /// Where the records end.
+    end: u64,
+}
+
+/// The outcome of looking at the unread bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatabaseStep<'a> {
+    /// The head; the first `consumed` bytes of the input are done with.
+    Head {
+        /// Bytes done with.
+        consumed: usize,
+        /// The head.
+        head: DatabaseHead,
+    },
+    /// The first `consumed` bytes of the input are of no interest.
+    Passed {
+        /// Bytes done with, at least 1.
+        consumed: usize,
+    },
+    /// A record; the first `consumed` bytes of the input are done with.
+    Record {
+        /// Bytes done with.
+        consumed: usize,
+        /// The key.
+        key: &'a [u8],
+        /// The value as it is stored, perhaps compressed.
+        value: &'a [u8],
+    },
+    /// At least this many more bytes are needed; if there are none, the file is cut.
+    NeedMore {
+        /// At least 1.
+        at_least: usize,
+    },
+    /// The last record has been read.
+    End,
+    /// The file is damaged here, or of a kind that is not read.
+    Damaged {
+        /// Where, counted from the beginning of the file.
+        offset: u64,
+        /// How.
+        what: &'static str,
+    },
+}
+
+impl DatabaseReader {
+    /// Returns the next step from `input`, the unread bytes.
+    pub fn decode<'a>(&mut self, input: &'a [u8]) -> DatabaseStep<'a> {
+        let Some(layout) = self.layout else { return self.head(input) };
+        let passed = (self.next - self.at).min(input.len() as u64) as usize;
+        if passed > 0 {
+            self.at += passed as u64;
+            return DatabaseStep::Passed { consumed: passed };
+        }
+        if self.at >= layout.end {
+            return DatabaseStep::End;
+        }
+        if self.next > self.at {
+            return DatabaseStep::NeedMore { at_least: 1 };
+        }
+        match layout.block(input) {
+            Ok(block) if self.at + block.len > layout.end => {
+                DatabaseStep::Damaged { offset: self.at, what: "a record reaches beyond the end of the file" }
+            }
+            Ok(Block { len, content: Some((consumed, key, value)) }) => {
+                self.next = self.at + len;
+                self.at += consumed as u64;
+                DatabaseStep::Record { consumed, key, value }
+            }
+            Ok(Block { len, content: None }) => {
+                self.next = self.at + len;
+                self.decode(input)
+            }
+            Err(Broken::Partial { at_least }) => DatabaseStep::NeedMore { at_least },
+            Err(Broken::Damaged(what)) => DatabaseStep::Damaged { offset: self.at, what },
+        }
+    }
+
+    /// Returns where in the file the unread bytes begin.
+    pub fn offset(&self) -> u64 {
+        self.at
+    }
+
+    fn head<'a>(&mut self, input: &[u8]) -> DatabaseStep<'a> {
+        let Some(bytes) = input.first_chunk::<HEAD_LEN>() else {
+            return DatabaseStep::NeedMore { at_least: HEAD_LEN - input.len() };
+        };
+        match read_head(bytes) {
+            Ok((head, layout, records_at)) => {
+                (self.at, self.next) = (HEAD_LEN as u64, records_at);
+                self.layout = Some(layout);
+                DatabaseStep::Head { consumed: HEAD_LEN, head }
+            }
+            Err(what) => DatabaseStep::Damaged { offset: 0, what },
+        }
+    }
+}
+
+/// Reads a head: what it says, how the records lie, and where they begin.
+fn read_head(bytes: &[u8; HEAD_LEN]) -> Result<(DatabaseHead, Layout, u64), &'static str> {
+    let number = |at: usize| number(&bytes[at..at + 8]);
+    let (align_power, free_power, options) = (bytes[9], bytes[10], bytes[11]);
+    if bytes[..4] != MAGIC {
+        return Err("this is no database of Kyoto Cabinet's");
+    }
+    let kind = match bytes[8] {
+        0x30 => DatabaseKind::Hash,
+        0x31 => DatabaseKind::Tree,
+        _ => return Err("this is neither a hash nor a tree database"),
+    };
+    let compression = match bytes[7] {
+        _ if options & 4 == 0 => None,
+        UNCOMPRESSED => None,
+        check => Some(Compression::of_database(check).ok_or(
+            "its values are encrypted or compressed in a way that is not known; `kcpolymgr dump` writes what can be loaded",
+        )?),
+    };
+    if align_power > 15 || free_power > 20 {
+        return Err("its head is damaged");
+    }
+    let width = if options & 1 == 0 { 6 } else { 4 };
+    let free_blocks = if free_power == 0 { 0 } else { (6 << free_power) + 2 * width as u64 + 2 };
+    let (buckets, end) = (number(16), number(40));
+    let records_at = buckets
+        .checked_mul(width as u64)
+        .and_then(|len| len.checked_add(HEAD_LEN as u64 + free_blocks))
+        .and_then(|at| at.checked_next_multiple_of(1 << align_power))
+        .filter(|at| *at <= end)
+        .ok_or("its head is damaged: the buckets reach beyond the end of the file")?;
+    let is_closed = bytes[24] & 3 == 0;
+    let head = DatabaseHead { kind, compression, is_closed, records: number(32) };
+    let layout = Layout { width, has_two_links: options & 2 == 0, align_power, end };
+    Ok((head, layout, records_at))
+}
+
+/// A record with its padding, or a free block.
+struct Block<'a> {
+    /// In bytes, all of it.
+    len: u64,
+    /// Bytes without the padding, key and value.
+    content: Option<(usize, &'a [u8], &'a [u8])>,
+}
+
+/// Why there is no block.
+enum Broken {
+    Partial { at_least: usize },
+    Damaged(&'static str),
+}
+
+impl Layout {
+    /// Reads the block at the beginning of `input`.
+    fn block<'a>(&self, input: &'a [u8]) -> Result<Block<'a>, Broken> {
+        let &[first, second, ref rest @ ..] = input else {
+            return Err(Broken::Partial { at_least: 2 - input.len() });
+        };
+        if [first, second] == FREE {
+            return self.free_block(rest);
+        }
+        let padding = match first {
+            RECORD => u64::from(second),
+            0x01..0x80 => u64::from(u16::from_be_bytes([first, second])),
+            _ => return Err(Broken::Damaged("no record begins here")),
+        };
+        let links = self.width * if self.has_two_links { 2 } else { 1 };
+        let rest =
+            rest.get(links..).ok_or(Broken::Partial { at_least: links - rest.len().min(links) + 2 })?;
+        let (key_len, rest) = length(rest)?;
+        let (value_len, rest) = length(rest)?;
+        let content = rest
+            .get(..key_len + value_len)
+            .ok_or(Broken::Partial { at_least: (key_len + value_len).saturating_sub(rest.len()).max(1) })?;
+        let (key, value) = content.split_at(key_len);
+        let consumed = input.len() - rest.len() + content.len();
+        Ok(Block { len: consumed as u64 + padding, content: Some((consumed, key, value)) })
+    }
+
+    fn free_block<'a>(&self, rest: &[u8]) -> Result<Block<'a>, Broken> {
+        let missing = (self.width + 2).saturating_sub(rest.len());
+        if missing > 0 {
+            return Err(Broken::Partial { at_least: missing });
+        }
+        let (len, rest) = rest.split_at(self.width);
+        let len = number(len).checked_shl(u32::from(self.align_power)).unwrap_or(0);
+        if rest[..2] != [PADDING; 2] || len < self.width as u64 + 4 {
+            return Err(Broken::Damaged("a free block is damaged"));
+        }
+        Ok(Block { len, content: None })
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+fn length(bytes: &[u8]) -> Result<(usize, &[u8]), Broken> {
+    match varnum::read(bytes) {
+        varnum::Read::Whole(len, _) if len > LEN_MAX => Err(Broken::Damaged("a record is too long")),
+        varnum::Read::Whole(len, taken) => Ok((len as usize, &bytes[taken..])),
+        varnum::Read::Partial => Err(Broken::Partial { at_least: 1 }),
+        varnum::Read::Malformed => Err(Broken::Damaged("a length is too long")),
+    }
+}
+
+/// Returns true if a record of a tree's file is a leaf.
+pub fn is_leaf(key: &[u8]) -> bool {
+    key.first() == Some(&b'L')
+}
+
+/// Takes key and value of a record.
+type See<'s, E> = dyn FnMut(&[u8], &[u8]) -> Result<(), E> + 's;
+
+/// Shows the records of a decompressed leaf, in order. Fails where the leaf is damaged; what came before has been shown.
+pub fn leaf_records<E: From<&'static str>>(leaf: &[u8], see: &mut See<'_, E>) -> Result<(), E> {
+    let damaged = || E::from("a leaf is damaged");
+    let take = |bytes: &mut &[u8]| match varnum::read(bytes) {
+        varnum::Read::Whole(number, taken) => {
+            *bytes = &bytes[taken..];
+            usize::try_from(number).ok()
+        }
+        _ => None,
+    };
+    let mut rest = leaf;
+    // The leaves before and after it.
+    take(&mut rest).ok_or_else(damaged)?;
+    take(&mut rest).ok_or_else(damaged)?;
+    while !rest.is_empty() {
+        let key_len = take(&mut rest).ok_or_else(damaged)?;
+        let value_len = take(&mut rest).ok_or_else(damaged)?;
+        let (key, after) = rest.split_at_checked(key_len).ok_or_else(damaged)?;
+        let (value, after) = after.split_at_checked(value_len).ok_or_else(damaged)?;
+        see(key, value)?;
+        rest = after;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hash of width 6 and alignment 8 with no free blocks and one bucket: records begin at 72.
+    fn file(options: u8, blocks: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend([0, 0, 0, UNCOMPRESSED, 0x30, 3, 0, options, 0, 0, 0, 0]);
+        bytes.extend(1u64.to_be_bytes());
+        bytes.extend([0; 8]);
+        bytes.extend(2u64.to_be_bytes());
+        let len: usize = blocks.iter().map(|block| block.len()).sum();
+        bytes.extend((72 + len as u64).to_be_bytes());
+        bytes.resize(72, 0);
+        blocks.iter().for_each(|block| bytes.extend_from_slice(block));
+        bytes
+    }
+
+    const FIRST: &[u8] = b"\xCC\x04\0\0\0\0\0\0\0\0\0\0\0\0\x01\x03kone\xEE\0\0\0";
+    const FREE_BLOCK: &[u8] = b"\xDD\xDD\0\0\0\0\0\x02\xEE\xEE\0\0\0\0\0\0";
+    const SECOND: &[u8] = b"\xCC\0\0\0\0\0\0\0\0\0\0\0\0\0\x02\x06k2second";
+
+    /// Key and value of a record.
+    type Pair = (Vec<u8>, Vec<u8>);
+
+    /// The records that come of pieces of `step` bytes, and where and why it ended.
+    fn read(bytes: &[u8], step: usize) -> (Vec<Pair>, Result<(), (u64, &'static str)>) {
+        let (mut reader, mut records) = (DatabaseReader::default(), Vec::new());
+        let (mut start, mut end) = (0, 0);
+        loop {
+            match reader.decode(&bytes[start..end]) {
+                DatabaseStep::Head { consumed, .. } | DatabaseStep::Passed { consumed } => start += consumed,
+                DatabaseStep::Record { consumed, key, value } => {
+                    records.push((key.to_vec(), value.to_vec()));
+                    start += consumed;
+                }
+                DatabaseStep::NeedMore { at_least } => {
+                    assert!(at_least > 0);
+                    if end == bytes.len() {
+                        return (records, Err((reader.offset(), "cut")));
+                    }
+                    end = (end + step).min(bytes.len());
+                }
+                DatabaseStep::End => return (records, Ok(())),
+                DatabaseStep::Damaged { offset, what } => return (records, Err((offset, what))),
+            }
+        }
+    }
+
+    #[test]
+    fn records_are_read_past_free_blocks_at_any_cut_of_the_input() {
+        let bytes = file(0, &[FIRST, FREE_BLOCK, SECOND]);
+        let expected = vec![(b"k".to_vec(), b"one".to_vec()), (b"k2".to_vec(), b"second".to_vec())];
+        for step in [1, 2, 3, 7, 64, 1000] {
+            assert_eq!(read(&bytes, step), (expected.clone(), Ok(())), "{step}");
+        }
+    }
+
+    #[test]
+    fn a_cut_file_ends_where_it_is_cut() {
+        let bytes = file(0, &[FIRST, SECOND]);
+        for len in 0..bytes.len() {
+            let (records, end) = read(&bytes[..len], 1000);
+            assert!(end.is_err(), "{len}");
+            assert_eq!(records.len(), usize::from(len >= 72 + FIRST.len() - 4), "{len}");
+        }
+    }
+
+    #[test]
+    fn damage_is_reported_with_its_place() {
+        let damaged = |at: usize, byte: u8| {
+            let mut bytes = file(0, &[FIRST, FREE_BLOCK, SECOND]);
+            bytes[at] = byte;
+            read(&bytes, 1000).1.unwrap_err()
+        };
+        let second = 72 + FIRST.len() + FREE_BLOCK.len();
+        assert_eq!(damaged(0, b'X'), (0, "this is no database of Kyoto Cabinet's"));
+        assert_eq!(damaged(8, 0x40), (0, "this is neither a hash nor a tree database"));
+        assert_eq!(damaged(9, 99), (0, "its head is damaged"));
+        assert_eq!(damaged(16, 0xFF).0, 0);
+        assert_eq!(damaged(second, 0), (second as u64, "no record begins here"));
+        assert_eq!(damaged(second + 15, 0x7F).1, "cut");
+        assert_eq!(damaged(72 + FIRST.len() + 7, 0xFF).1, "a record reaches beyond the end of the file");
+        assert_eq!(damaged(72 + FIRST.len() + 8, 0), (72 + FIRST.len() as u64, "a free block is damaged"));
+        assert_eq!(damaged(73, 0xFF).1, "a record reaches beyond the end of the file", "by its padding");
+    }
+
+    #[test]
+    fn an_unknown_compressor_is_refused_only_where_values_are_compressed() {
+        let mut bytes = file(4, &[FIRST]);
+        assert_eq!(read(&bytes, 1000).1, Ok(()), "compressed by nothing");
+        bytes[7] = 0x77;
+        assert!(read(&bytes, 1000).1.unwrap_err().1.starts_with("its values are encrypted"));
+        bytes[11] = 0;
+        assert_eq!(read(&bytes, 1000).1, Ok(()));
+    }
+
+    #[test]
+    fn the_records_of_a_leaf_are_shown_up_to_the_damage() {
+        let leaf = b"\x00\x07\x01\x02k12\x02\x00ab";
+        let shown = |leaf: &[u8]| {
+            let mut records = Vec::new();
+            let mut see = |key: &[u8], value: &[u8]| -> Result<(), String> {
+                records.push((key.to_vec(), value.to_vec()));
+                Ok(())
+            };
+            let outcome = leaf_records(leaf, &mut see);
+            (records.len(), outcome)
+        };
+        assert_eq!(shown(leaf), (2, Ok(())));
+        assert_eq!(shown(&leaf[..2]), (0, Ok(())));
+        for len in [0, 1, 3, 4, 5, 6] {
+            assert_eq!(shown(&leaf[..len]), (0, Err("a leaf is damaged".to_string())), "{len}");
+        }
+        assert_eq!(shown(&leaf[..9]), (1, Err("a leaf is damaged".to_string())));
+    }
+}
