@@ -1,7 +1,8 @@
 use crate::pieces::{Read, hex, read_in_any_pieces, text};
+use todana_protocol::kyoto::compression::SNAPSHOT_DEFLATE;
 use todana_protocol::kyoto::dump::{self, DumpReader, DumpStep};
 use todana_protocol::kyoto::snapshot::{
-    self, SnapshotHead, SnapshotReader, SnapshotStep, ZLIB_CHECK, file_database, file_name,
+    self, SnapshotHead, SnapshotReader, SnapshotStep, file_database, file_name,
 };
 use todana_protocol::kyoto::{Stored, expiry};
 
@@ -71,7 +72,7 @@ fn the_captured_snapshot_is_written() {
 #[test]
 fn a_packed_snapshot_is_read_and_written_chunk_by_chunk() {
     let file = hex(PACKED);
-    let head = SnapshotHead { check: ZLIB_CHECK, timestamp: 0x18e9_d47f_1596_e900, ..HEAD };
+    let head = SnapshotHead { check: SNAPSHOT_DEFLATE, timestamp: 0x18e9_d47f_1596_e900, ..HEAD };
     let items = read_snapshot(&file, SnapshotReader::default());
     assert_eq!(items, [format!("{head:x?}"), "chunk of 30".into(), "... 0".into()]);
     let mut out = head.to_bytes().to_vec();
