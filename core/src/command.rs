@@ -352,6 +352,8 @@ pub enum Command<'a> {
     /// Make something of the data that is kept on disk, and perhaps send it. Takes as long as it takes, in pieces that are written
     /// as they come; `Faulty` if it cannot begin.
     Export(Export),
+    /// Have the connection's further commands on records go to another database, by its number. `Done`, or `Faulty` if there is none.
+    UseDatabase(u32),
     /// The codec has found the request faulty and says how. Nothing is executed; the server counts it.
     Faulty {
         /// The reply line, without its line end.

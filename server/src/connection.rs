@@ -33,6 +33,8 @@ pub(crate) struct Connection {
     pub(crate) kyoto: Option<Box<Session>>,
     /// It speaks memcached's protocol as Kyoto Tycoon's plug-in does.
     pub(crate) plugin: Option<PluginSession>,
+    /// The number of the database that its commands go to.
+    pub(crate) database: usize,
     /// Which dialect of memcached's it may speak.
     pub(crate) choice: Choice,
     /// It may speak Kyoto Tycoon's protocols instead, which its first bytes tell.
@@ -161,6 +163,8 @@ pub(crate) enum Flow {
     Watch,
     /// An export comes first.
     Export,
+    /// Another database is used: the next turn begins with its limits.
+    Use,
     /// The client is known from here on ...
     Admit,
     /// ... or not any more.
@@ -227,6 +231,7 @@ impl Connection {
             dialect: Dialect::default(),
             kyoto: None,
             plugin: None,
+            database: 0,
             choice,
             may_speak_kyoto: false,
             login: Login::default(),
@@ -571,6 +576,7 @@ fn serve_all(
                             | Command::List(_)
                             | Command::Watch(_)
                             | Command::Export(_)
+                            | Command::UseDatabase(_)
                             | Command::Stats { .. }
                             | Command::Authenticate(_)
                     );
@@ -621,6 +627,7 @@ fn serve_all(
                 Flow::List => return (at, 0, Pause::Lists),
                 Flow::Watch => return (at, 0, Pause::Watches),
                 Flow::Export => return (at, 0, Pause::Exports),
+                Flow::Use => return (at, 0, Pause::Yields),
                 Flow::Admit => dialect.admit(),
                 Flow::Expel => dialect.expel(),
                 Flow::Wait => {

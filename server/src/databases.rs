@@ -358,6 +358,12 @@ fn tell(name: &Name, opened: &Opened) {
 }
 
 impl Served {
+    /// Values from this length on come straight into memory of the engine's, where it has such memory. Else they wait in the
+    /// connection's, bounded as all that is not whole.
+    pub(crate) fn long_block_len(&self) -> usize {
+        if self.has_buffers { LONG_VALUE_LEN } else { usize::MAX }
+    }
+
     /// What its files take, records alone; 0 for one in memory.
     pub(crate) fn disk_bytes(&self) -> u64 {
         let engine = self.database.engine();

@@ -7,6 +7,7 @@ use crate::statistics::{Histogram, Room};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use todana::Database;
 use todana_core::{ClassSet, Inspection, Place, Reply};
 use todana_protocol::memcached::{Form, encode, item_size, size_class};
 
@@ -16,6 +17,7 @@ const PIECE_RECORDS: usize = 4096;
 /// A walk under way.
 pub(crate) struct Listing {
     shared: Arc<Shared>,
+    database: Arc<Database>,
     form: Form<'static>,
     place: Option<Place>,
     walk: Walk,
@@ -32,9 +34,14 @@ pub(crate) enum Walk {
 }
 
 impl Listing {
-    pub(crate) fn new(shared: Arc<Shared>, form: Form<'static>, walk: Walk) -> Listing {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        database: Arc<Database>,
+        form: Form<'static>,
+        walk: Walk,
+    ) -> Listing {
         shared.crawler.begin();
-        Listing { shared, form, place: None, walk }
+        Listing { shared, database, form, place: None, walk }
     }
 
     /// Writes a piece; true when it was the last.
@@ -45,7 +52,7 @@ impl Listing {
         }
         let (form, walk) = (self.form, &mut self.walk);
         let mut seen = 0;
-        let next = self.shared.database.list(self.place.take(), &mut |key, inspection| {
+        let next = self.database.list(self.place.take(), &mut |key, inspection| {
             seen += 1;
             let goes_on = walk.meet(key, inspection, &form, output);
             if goes_on && seen < PIECE_RECORDS && output.len() < OUTPUT_MAX {

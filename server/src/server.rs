@@ -41,7 +41,6 @@ use std::time::Instant;
 use todana::disk::{Disk, SystemDisk};
 use todana::update_log::LogOptions;
 use todana::{CachedClock, Catalog, CatalogEntry, Clock, DataOptions, Kind, Opened, Progress};
-use todana_core::LONG_VALUE_LEN;
 use todana_engine::EvictionObserver;
 use todana_protocol::memcached::{CHUNK_SIZES, Choice, ITEM_OVERHEAD_BYTES};
 
@@ -177,7 +176,6 @@ impl Server {
             started_at: clock.now().0,
             roster: Roster::new(&listeners, &datagrams, clock.now().0),
             database: Arc::clone(&databases[0].database),
-            long_block_len: if databases[0].has_buffers { LONG_VALUE_LEN } else { usize::MAX },
             databases,
             catalog,
             clock,

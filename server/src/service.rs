@@ -2,7 +2,7 @@
 
 use crate::connection::{Execute, Flow, OUTPUT_MAX, Pause, answer};
 use crate::crawler::DISABLED;
-use crate::exports::Receiving;
+use crate::exports::{NO_DATABASE, Receiving};
 use crate::handle::Stopping;
 use crate::kyoto::{Executor, PluginSession, Session};
 use crate::listing::{Listing, Walk};
@@ -34,7 +34,11 @@ const MEMORY_LIMIT_MAX_MIB: u64 = 1_000_000_000;
 /// One worker's way to the database.
 pub(crate) struct Service {
     pub(crate) shared: Arc<Shared>,
-    /// Of the first database, where memcached's commands go.
+    /// The number of the database that memcached's commands go to, as the connection at hand has chosen.
+    pub(crate) database_number: usize,
+    /// That database ...
+    database: Arc<Database>,
+    /// ... and this worker's lane there.
     pub(crate) lane: Arc<Lane>,
     /// Of all databases, in their order.
     pub(crate) lanes: Vec<Arc<Lane>>,
@@ -60,6 +64,8 @@ impl Service {
         let decided = Decided::new(Arc::clone(waker));
         let lanes: Vec<Arc<Lane>> = shared.databases.iter().map(|served| served.database.lane()).collect();
         Service {
+            database_number: 0,
+            database: Arc::clone(&shared.database),
             lane: Arc::clone(&lanes[0]),
             kyoto: Executor::new(shared, worker, &lanes, &decided),
             lanes,
@@ -74,24 +80,36 @@ impl Service {
     }
 }
 
+impl Service {
+    /// Has memcached's commands go to this database from here on.
+    #[inline]
+    pub(crate) fn use_database(&mut self, number: usize) {
+        if number != self.database_number {
+            self.database_number = number;
+            self.database = Arc::clone(&self.shared.databases[number].database);
+            self.lane = Arc::clone(&self.lanes[number]);
+        }
+    }
+}
+
 impl Execute for Service {
     #[inline]
     fn prefetch(&self, key: &[u8]) {
-        self.shared.database.engine().prefetch(key);
+        self.database.engine().prefetch(key);
     }
 
     fn buffer(&self, len: usize) -> Option<Box<dyn Buffer>> {
-        self.shared.database.buffer(len).ok()
+        self.database.buffer(len).ok()
     }
 
     fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Option<&'b mut [u8]> {
         // An engine without a limit of its own bounds neither what it is given nor how many give.
-        if self.shared.database.engine().bounded().is_none()
+        if self.database.engine().bounded().is_none()
             && self.shared.unfinished_bytes() > self.shared.held_max()
         {
             return None;
         }
-        self.shared.database.room(buffer, len).ok()
+        self.database.room(buffer, len).ok()
     }
 
     fn converse(
@@ -123,6 +141,16 @@ impl Execute for Service {
             Command::List(list) => return self.list_records(request, list, output),
             Command::Watch(streams) => return self.watch(request, *streams, output),
             Command::Export(export) => return self.export(request, *export, output),
+            Command::UseDatabase(number) => {
+                let number = *number as usize;
+                if number >= self.shared.databases.len() {
+                    answer(request, &Reply::Faulty(NO_DATABASE), output);
+                    return Flow::Continue;
+                }
+                self.use_database(number);
+                answer(request, &Reply::Done, output);
+                return Flow::Use;
+            }
             _ => {}
         }
         let mut reply = |reply: Reply<'_>| answer(request, &reply, output);
@@ -173,7 +201,7 @@ impl Execute for Service {
                 return Flow::Close;
             }
             command if self.shared.observers.are_there() => {
-                let Shared { observers, database, .. } = &*self.shared;
+                let (observers, database) = (&self.shared.observers, &self.database);
                 observers.look_on(database, self.place.descriptor, command, &mut reply, |reply| {
                     database.execute(&self.lane, command, reply);
                 });
@@ -181,9 +209,9 @@ impl Execute for Service {
                     observers.tell(Streams::SYSTEM, |line| line.extend_from_slice(b"flush"));
                 }
             }
-            command => self.shared.database.execute(&self.lane, command, &mut reply),
+            command => self.database.execute(&self.lane, command, &mut reply),
         }
-        if let Some(limiter) = &self.shared.first().limiter {
+        if let Some(limiter) = &self.shared.databases[self.database_number].limiter {
             self.limit(limiter, &request.command);
         }
         if request.form.closes() { Flow::Close } else { Flow::Continue }
@@ -264,7 +292,7 @@ impl Service {
     fn limit(&self, limiter: &Limiter, command: &Command<'_>) {
         if let Command::Store(Store { key, .. }) | Command::Arithmetic(Arithmetic { key, .. }) = command {
             // Where nothing can be removed, the next change is refused.
-            let _ = limiter.enforce(&self.shared.database, &self.lane, key);
+            let _ = limiter.enforce(&self.database, &self.lane, key);
         }
     }
 
@@ -303,7 +331,8 @@ impl Service {
     }
 
     fn begin(&mut self, form: Form<'static>, walk: Walk) -> Flow {
-        self.begun = Some(Box::new(Listing::new(Arc::clone(&self.shared), form, walk)));
+        self.begun =
+            Some(Box::new(Listing::new(Arc::clone(&self.shared), Arc::clone(&self.database), form, walk)));
         Flow::List
     }
 

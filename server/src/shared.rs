@@ -38,9 +38,6 @@ pub(crate) struct Shared {
     pub(crate) databases: Vec<Served>,
     /// The same by number and name, for protocols whose clients choose.
     pub(crate) catalog: Catalog,
-    /// Values from this length on come straight into memory of the engine's, where it has such memory. Else they wait in the
-    /// connection's, bounded as all that is not whole.
-    pub(crate) long_block_len: usize,
     pub(crate) clock: Arc<CachedClock>,
     pub(crate) handle: Handle,
     /// Of the disk of the databases.

@@ -70,7 +70,7 @@ impl Worker {
     ) -> io::Result<(Worker, Arc<Waker>)> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
-        let limits = Limits { long_block_len: shared.long_block_len, ..shared.limits() };
+        let limits = shared.limits();
         let service = Service::new(&shared, number, &waker);
         let decided = Arc::clone(&service.decided);
         let idle = IdleWatch::new(shared.options.idle_timeout_s);
@@ -566,6 +566,8 @@ impl Worker {
             return self.turn_of_export(index);
         }
         (self.service.place.index, self.service.place.descriptor) = (index, connection.seat.descriptor);
+        self.service.use_database(connection.database);
+        self.limits.long_block_len = self.shared.databases[connection.database].long_block_len();
         self.service.is_aloud = self.shared.is_aloud();
         let mut budget = self.shared.options.requests_per_event;
         let mut pause = Pause::NeedsInput;
@@ -622,6 +624,7 @@ impl Worker {
                 pause = Pause::Yields;
             }
         }
+        connection.database = self.service.database_number;
         connection.closing |= pause.is_last() || connection.is_abandoned();
         connection.failed |= pause == Pause::Fails;
         if pause == Pause::Exports {

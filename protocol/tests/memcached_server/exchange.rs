@@ -218,7 +218,9 @@ pub(crate) fn answer(command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
         Command::ShiftClock(_) => reply(Reply::Done),
         Command::Shutdown { .. } => reply(Reply::Refused(Refusal::NotEnabled)),
         Command::List(_) => reply(Reply::End),
-        Command::Crawler(_) | Command::Watch(_) | Command::Export(_) => reply(Reply::Done),
+        Command::Crawler(_) | Command::Watch(_) | Command::Export(_) | Command::UseDatabase(_) => {
+            reply(Reply::Done)
+        }
         Command::Mechanisms => reply(Reply::Mechanisms("PLAIN")),
         Command::Authenticate(authenticate) => reply(match authenticate.response {
             b"\0missing\0secret" | b"missing secret" => Reply::Refused(Refusal::NotAuthenticated),

@@ -40,7 +40,7 @@ const HELD_MAX: u64 = 1 << 30;
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
 const NO_LOG: &str = "SERVER_ERROR a hash on disk has neither checkpoints nor an update log: its files are its log; a backup can be made of it";
-const NO_DATABASE: &str = "SERVER_ERROR there is no database of this number";
+pub(crate) const NO_DATABASE: &str = "SERVER_ERROR there is no database of this number";
 const NO_DIRECTORY: &str = "SERVER_ERROR no data directory: the server was started without --data-dir";
 const BUSY: &str = "SERVER_ERROR busy";
 const TOO_SLOW: &str = "SERVER_ERROR too slow: too much is kept on disk for this alone\r\n";

@@ -160,8 +160,8 @@ impl<E: Execute> DatagramServer<E> {
                 Flow::Continue
             } else {
                 match request.command {
-                    // A list, a watch or an export has no end, and nobody can stay logged in.
-                    Command::List(_) | Command::Watch(_) | Command::Export(_) => {
+                    // A list, a watch or an export has no end; nobody stays logged in, or at a database.
+                    Command::List(_) | Command::Watch(_) | Command::Export(_) | Command::UseDatabase(_) => {
                         refuse(&mut self.output, |out| answer(&request, &Reply::Unknown, out))
                     }
                     Command::Authenticate(_) => refuse(&mut self.output, |out| {

@@ -50,6 +50,7 @@ impl Database {
             | Command::Crawler(_)
             | Command::Watch(_)
             | Command::Export(_)
+            | Command::UseDatabase(_)
             | Command::Stats { .. }
             | Command::Version
             | Command::Verbosity(_)

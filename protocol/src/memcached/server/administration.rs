@@ -46,6 +46,13 @@ pub(super) fn decode<'a>(frame: Frame<'a>, command: &[u8], mut words: Words<'a>)
         };
     }
     if command == b"todana" {
+        let mut after = words;
+        if after.next() == Some(b"use") {
+            return match database_number(after) {
+                Some(number) => frame.request(Command::UseDatabase(number), Form::LINE),
+                None => frame.fault(BAD_FORMAT, Form::LINE),
+            };
+        }
         return match export(words) {
             Ok(export) => frame.request(Command::Export(export), Form::LINE),
             Err(message) => frame.fault(message, Form::LINE),
@@ -93,6 +100,12 @@ fn list<'a>(frame: Frame<'a>, mut words: Words<'a>, keys_only: bool) -> Step<'a>
     frame.request(Command::List(List { classes, keys_only }), form)
 }
 
+/// Returns the number of a database, if that is all that is left of the line.
+fn database_number(mut words: Words<'_>) -> Option<u32> {
+    let number = words.next().and_then(number::unsigned).and_then(|number| u32::try_from(number).ok());
+    number.filter(|_| words.is_empty())
+}
+
 /// What is asked of the data on disk. No word is left over: a later version may give it a meaning.
 fn export(mut words: Words<'_>) -> Result<Export, &'static str> {
     const DATABASE: Option<&[u8]> = Some(b"db");
@@ -127,14 +140,10 @@ fn export(mut words: Words<'_>) -> Result<Export, &'static str> {
     };
     let database = match word {
         None => 0,
-        DATABASE => {
-            let number =
-                words.next().and_then(number::unsigned).and_then(|number| u32::try_from(number).ok());
-            number.ok_or(BAD_FORMAT)?
-        }
+        DATABASE => return Ok(Export { database: database_number(words).ok_or(BAD_FORMAT)?, what }),
         Some(_) => return Err(BAD_FORMAT),
     };
-    if words.is_empty() { Ok(Export { database, what }) } else { Err(BAD_FORMAT) }
+    Ok(Export { database, what })
 }
 
 /// Numbers of classes with commas between them.
@@ -246,6 +255,20 @@ fn streams(words: Words<'_>) -> Option<Streams> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn database_is_used_by_its_number() {
+        for (words, number) in [
+            (&b" 0"[..], Some(0)),
+            (b" 4294967295 ", Some(u32::MAX)),
+            (b" 4294967296", None),
+            (b" carts", None),
+            (b" 1 2", None),
+            (b"", None),
+        ] {
+            assert_eq!(database_number(Words::new(words)), number, "{}", words.escape_ascii());
+        }
+    }
 
     #[test]
     fn an_export_is_what_its_words_say_and_nothing_else() {
