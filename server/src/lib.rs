@@ -68,7 +68,7 @@ pub use handle::Handle;
 pub use kyoto::VERSION as KYOTO_VERSION;
 pub use listener::{ListenError, Transport};
 pub use log_file::{LogFile, LogKinds, LogWriter};
-pub use logging::{LogFormat, init_logging};
+pub use logging::{LogFormat, init_logging, init_logging_with_notices};
 pub use login::{LoginError, password_line};
 pub use options::{
     AdminOptions, Authentication, CompatiblePort, DataPlace, Further, Kyoto, Options, OptionsError,

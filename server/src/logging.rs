@@ -2,7 +2,8 @@
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
-use tracing_subscriber::filter::LevelFilter;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, fmt, reload};
@@ -17,21 +18,35 @@ pub enum LogFormat {
     Json,
 }
 
-/// Changes the level of the running program; there is none under an embedder's own logger.
-static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
+/// The target of what an operator has asked for by a signal, and is told at any verbosity.
+pub(crate) const NOTICE: &str = "todana::notice";
 
-fn level(verbosity: u32) -> LevelFilter {
-    match verbosity {
+/// Whether notices are logged at any verbosity.
+static NOTICES: AtomicBool = AtomicBool::new(false);
+
+/// Changes the level of the running program; there is none under an embedder's own logger.
+static LEVEL: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
+
+fn levels(verbosity: u32) -> Targets {
+    let level = match verbosity {
         0 => LevelFilter::WARN,
         1 => LevelFilter::INFO,
         2 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
-    }
+    };
+    let notices = if NOTICES.load(Ordering::Relaxed) { level.max(LevelFilter::INFO) } else { level };
+    Targets::new().with_default(level).with_target(NOTICE, notices)
+}
+
+/// As [`init_logging`]; what signals have brought about is logged at any verbosity.
+pub fn init_logging_with_notices(format: LogFormat, verbosity: u8) {
+    NOTICES.store(true, Ordering::Relaxed);
+    init_logging(format, verbosity);
 }
 
 /// Sends logs to standard error: warnings and errors always, more by verbosity. Does nothing the second time.
 pub fn init_logging(format: LogFormat, verbosity: u8) {
-    let (filter, handle) = reload::Layer::new(level(verbosity.into()));
+    let (filter, handle) = reload::Layer::new(levels(verbosity.into()));
     let lines = fmt::layer()
         .with_writer(std::io::stderr)
         .with_target(false)
@@ -52,6 +67,6 @@ pub fn init_logging(format: LogFormat, verbosity: u8) {
 pub(crate) fn set_verbosity(verbosity: u32) {
     if let Some(handle) = LEVEL.get() {
         // It fails only when the logger is gone.
-        let _ = handle.reload(level(verbosity));
+        let _ = handle.reload(levels(verbosity));
     }
 }

@@ -408,6 +408,16 @@ impl Server {
         }
     }
 
+    /// Returns what its [`Server::reloader`] reads.
+    pub(crate) fn reloadable(&self) -> Vec<&'static str> {
+        let all = [
+            ("certificates", self.shared.tls.is_some()),
+            ("users", !matches!(self.shared.logins, Logins::Off)),
+            ("scripts", self.shared.options.kyoto_script.is_some()),
+        ];
+        all.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect()
+    }
+
     fn tell_listeners(&self) {
         for &(descriptor, choice) in &self.listening {
             let speaks = match self.shared.choice(choice) {

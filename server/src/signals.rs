@@ -1,6 +1,7 @@
 //! A server that signals stop.
 
 use crate::handle::Stopping;
+use crate::logging::NOTICE;
 use crate::options::Options;
 use crate::server::Server;
 use std::io;
@@ -17,7 +18,7 @@ pub fn serve(
 ) -> io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
     let mut server = Server::bind(options)?;
-    let (handle, reload) = (server.handle(), server.reloader());
+    let (handle, reload, reloadable) = (server.handle(), server.reloader(), server.reloadable().join(", "));
     let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1])?;
     let closer = signals.handle();
     let loads = Arc::new(AtomicBool::new(true));
@@ -27,6 +28,13 @@ pub fn serve(
             if signal == SIGHUP {
                 // Closed terminals and log rotations send it too; a cache must not go with them.
                 reload();
+                match &reloadable {
+                    all if all.is_empty() => tracing::info!(
+                        target: NOTICE,
+                        "SIGHUP: nothing to read again: there are no certificates, users or scripts, and options are read at the start"
+                    ),
+                    all => tracing::info!(target: NOTICE, "SIGHUP: {all} read again; options are read at the start"),
+                }
                 continue;
             }
             tracing::info!(signal, "stopping");
@@ -41,7 +49,7 @@ pub fn serve(
         Ok(opened) => {
             loads.store(false, Ordering::SeqCst);
             ready(&server, opened.as_ref());
-            server.run()
+            server.run().inspect(|()| tracing::info!(target: NOTICE, "stopped"))
         }
         // It was asked to stop, and has, with everything on disk as it was.
         Err(error) if error.kind() == io::ErrorKind::Interrupted => {
