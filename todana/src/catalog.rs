@@ -1,5 +1,6 @@
 //! Several databases that one server has, by number and by name.
 
+use crate::data_directory::{hinted, hinted_tree};
 use crate::disk::Disk;
 use crate::{Database, Kind, Name};
 use std::path::Path;
@@ -106,13 +107,13 @@ impl Name {
                 let (disk, is_mapped) = (Arc::clone(disk), !self.tuning.unmapped);
                 let compression = self.tuning.compress.then(ValueCompression::default);
                 let options = DiskHashOptions { disk, is_mapped, compression, ..DiskHashOptions::default() };
-                Some(Box::new(DiskHash::open(path, options)?))
+                Some(Box::new(DiskHash::open(path, options).map_err(|error| hinted(error, path))?))
             }
             Kind::DiskTree => {
                 // The update log beside it vouches for what is written, and shall not be overtaken.
                 let disk = Arc::clone(disk);
                 let options = DiskTreeOptions { spills: false, disk, ..DiskTreeOptions::default() };
-                Some(Box::new(DiskTree::open(&path.join(crate::db::TREE), options)?))
+                Some(Box::new(DiskTree::open(&path.join(crate::db::TREE), options).map_err(hinted_tree)?))
             }
         })
     }

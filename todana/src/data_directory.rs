@@ -504,11 +504,21 @@ pub(crate) fn refuse_tree(disk: &dyn Disk, path: &Path) -> Result<()> {
 }
 
 /// Says what to do about damage.
-fn hinted(error: Error, path: &Path) -> Error {
+pub(crate) fn hinted(error: Error, path: &Path) -> Error {
     match error.kind() {
         ErrorKind::Corrupt => {
             let message = format!("{error}; `todana repair {}` shows what can be saved", path.display());
             Error::new(ErrorKind::Corrupt, message)
+        }
+        _ => error,
+    }
+}
+
+/// Says what to do about a damaged tree.
+pub(crate) fn hinted_tree(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Corrupt => {
+            Error::new(ErrorKind::Corrupt, format!("{error}; `todana restore` makes a new tree of a backup"))
         }
         _ => error,
     }

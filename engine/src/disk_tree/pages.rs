@@ -16,6 +16,8 @@ use todana_core::{Error, ErrorKind, Result};
 
 const MAGIC: u32 = 0xBEEF_C0DE;
 const VERSION: u32 = 1;
+/// Larger version numbers are damage.
+const VERSIONS_MAX: u32 = 99;
 const BRANCH: u16 = 1;
 const LEAF: u16 = 2;
 const OVERFLOW: u16 = 4;
@@ -119,6 +121,10 @@ impl Meta {
         let number = |at| u32_at(&bytes, at).expect("within the page");
         if u16_at(&bytes, 10) != Some(META) || number(16) != MAGIC {
             return Err(wrong("is none of LMDB's"));
+        }
+        // No LMDB had, or will soon have, such a number.
+        if number(20) > VERSIONS_MAX {
+            return Err(wrong("is damaged: its version is impossible"));
         }
         if number(20) != VERSION {
             return Err(Error::new(

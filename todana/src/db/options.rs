@@ -5,7 +5,7 @@ use super::lanes::ThreadLanes;
 use super::limiter::Limiter;
 use super::witness::{Witness, Witnessed};
 use super::{Db, Inner, Kind, Name, Tuning, relieve_front};
-use crate::data_directory::{DataDirectory, DataOptions, seed_of};
+use crate::data_directory::{DataDirectory, DataOptions, hinted, hinted_tree, seed_of};
 use crate::disk::{Disk, SystemDisk};
 use crate::transaction::WhileWaiting;
 use crate::{CachedClock, Clock, Database};
@@ -234,12 +234,12 @@ impl DbOptions {
                     compression: tuning.compress.then(ValueCompression::default),
                     ..DiskHashOptions::default()
                 };
-                Box::new(DiskHash::open(path, options)?)
+                Box::new(DiskHash::open(path, options).map_err(|error| hinted(error, path))?)
             }
             Kind::DiskTree => {
                 // The update log beside it vouches for what is written, and shall not be overtaken.
                 let options = DiskTreeOptions { spills: false, disk, ..DiskTreeOptions::default() };
-                Box::new(DiskTree::open(&path.join(TREE), options)?)
+                Box::new(DiskTree::open(&path.join(TREE), options).map_err(hinted_tree)?)
             }
         })
     }
