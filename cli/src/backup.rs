@@ -5,7 +5,8 @@ use crate::amount::amount;
 use crate::data::progress;
 use crate::interruption::Interruption;
 use crate::serve::size;
-use crate::source::{ServerOptions, Source, database, expect_source, refusal};
+use crate::server_options::ServerOptions;
+use crate::source::{Source, database, expect_source, refusal};
 use clap::Args;
 use std::ffi::OsString;
 use std::io::Write;
@@ -188,18 +189,16 @@ fn report(backed_up: &BackedUp, target: &Path) -> Result<(), Failure> {
         )?;
         return Ok(());
     }
-    let checkpoint = match records {
-        0 => String::new(),
-        _ => format!("a checkpoint of {}, ", amount(*records, "record")),
+    let changes = match end.0 - start.0 {
+        0 => "no change".to_string(),
+        bytes => format!("{} of changes", amount(bytes, "byte")),
     };
-    writeln!(
-        std::io::stdout(),
-        "{}: {checkpoint}the log from {} to {}, {len} bytes, as of {}",
-        target.display(),
-        start.0,
-        end.0,
-        moment::text(*made_ms),
-    )?;
+    let what = match records {
+        0 => format!("{changes} from the beginning"),
+        _ => format!("a checkpoint of {}, and {changes} after it", amount(*records, "record")),
+    };
+    let (target, made) = (target.display(), moment::text(*made_ms));
+    writeln!(std::io::stdout(), "{target}: {what}; {len} bytes, as of {made}")?;
     Ok(())
 }
 

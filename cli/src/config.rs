@@ -10,8 +10,8 @@ use std::path::PathBuf;
 pub(crate) enum Command {
     /// Print the effective options as a TOML file, each with where it comes from
     Show {
-        /// Options as for `serve`, after `--`
-        #[arg(last = true)]
+        /// Options as for `serve`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
         serve: Vec<OsString>,
     },
     /// Check a configuration file

@@ -1,87 +1,89 @@
 //! Commands on the records of a running server; those of a database on disk go to `database`.
 
 use crate::amount::amount;
-use crate::client_login::ClientLogin;
-use crate::client_tls::ClientTls;
 use crate::dump::dump;
 use crate::formats::{DumpOptions, LoadOptions};
 use crate::load::load;
 use crate::place::Place;
-use crate::{Failure, database, source};
+use crate::server_options::{Server, ServerOptions};
+use crate::time_to_live::{exptime, warn_if_past};
+use crate::{Failure, database, statistics, tsv};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-use todana_client::{Connection, Destination, Item, Outcome, Store, Verb};
+use todana_client::{Item, Outcome, Store, Verb};
 
-#[derive(Debug, Args)]
-pub(crate) struct Server {
-    /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path; user:password@ may stand
-    /// before a host behind ://. Or a database on disk that no server has open: ./x.hash, ./x.tree
-    // Its value may hold a password.
-    #[arg(
-        short = 'S',
-        long = "server",
-        visible_alias = "db",
-        value_name = "SERVER",
-        env = "TODANA_SERVER",
-        hide_env_values = true,
-        default_value = "127.0.0.1:11211"
-    )]
-    pub(crate) place: Place,
-    #[command(flatten)]
-    pub(crate) login: ClientLogin,
-    #[command(flatten)]
-    pub(crate) tls: ClientTls,
+/// The format of `load` and `dump`, for those who have the executable alone.
+pub(crate) const TSV_HELP: &str = "\
+tsv is one record a line: KEY, tab, VALUE; perhaps tab, FLAGS; perhaps tab, EXPIRY as a Unix time, 0 for never.
+Backslash, tab, LF and CR are written as \\\\ \\t \\n \\r in key and value, any byte as \\xHH.";
+
+/// Whether a miss is told.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Quiet {
+    /// Do not say what is missing or not stored; the exit code does
+    #[arg(short, long)]
+    quiet: bool,
 }
 
-impl Server {
-    pub(crate) fn connect(&self) -> Result<Connection, Failure> {
-        self.connect_to(self.destination()?)
-    }
-
-    /// The server; fails for a database on disk.
-    pub(crate) fn destination(&self) -> Result<&Destination, Failure> {
-        match &self.place {
-            Place::Server(destination) => Ok(destination),
-            Place::Database(name) => {
-                Err(Failure::usage(format!("{name} is a database on disk; this needs a server")))
-            }
+impl Quiet {
+    /// Says on standard error what became of a key.
+    pub(crate) fn tell(self, key: &OsStr, what: &str) {
+        if !self.quiet {
+            let safe = |letter: char| if letter.is_control() { '\u{FFFD}' } else { letter };
+            eprintln!("todana: {}: {what}", key.to_string_lossy().chars().map(safe).collect::<String>());
         }
     }
 
-    /// The same to another server.
-    pub(crate) fn connect_to(&self, destination: &Destination) -> Result<Connection, Failure> {
-        source::connect(destination, &self.login, &self.tls)
+    /// Fails, having said so, unless there is such a record.
+    pub(crate) fn found(self, key: &OsStr, is_there: bool) -> Result<(), Failure> {
+        if is_there {
+            return Ok(());
+        }
+        self.tell(key, "no such record");
+        Err(Failure::miss())
     }
+}
+
+/// How records are shown.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Shown {
+    /// One JSON object a record, with flags; value_base64 where the value is no text
+    #[arg(long)]
+    json: bool,
+    /// With its version, for `set --cas`; a record without one is given one, and grows by it
+    #[arg(long, requires = "json")]
+    pub(crate) versions: bool,
+    /// KEY, tab, VALUE a line, escaped as by `list --values`: so are several keys at a terminal
+    #[arg(long, conflicts_with = "json")]
+    keys: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Read records
     #[command(
-        after_help = "Examples:\n  todana get hello\n  todana get a b c --json\n\nExit code 1 if any is missing."
+        after_help = "Examples:\n  todana get hello\n  todana get a b c --json\n  todana get a b c --keys\n\nInto a file or a pipe the value of one key goes as it is, without a newline after it.\nExit code 1 if any is missing; standard error names it."
     )]
     Get {
         /// The keys
-        #[arg(required = true)]
-        keys: Vec<OsString>,
-        /// One JSON object a record, with flags; value_base64 where the value is no text
-        #[arg(long)]
-        json: bool,
-        /// With its version, for `set --cas`; a record without one is given one, and grows by it
-        #[arg(long, requires = "json")]
-        versions: bool,
+        #[arg(required = true, value_name = "KEYS")]
+        wanted: Vec<OsString>,
         #[command(flatten)]
-        server: Server,
+        shown: Shown,
+        #[command(flatten)]
+        quiet: Quiet,
+        #[command(flatten)]
+        server: ServerOptions,
     },
     /// Store a record
     #[command(
-        after_help = "Examples:\n  todana set hello world\n  todana set page - <page.html --ttl 3600\n  todana set counter 0 --add\n\nExit code 1 if a condition (--add, --replace ...) does not hold."
+        after_help = "Examples:\n  todana set hello world\n  todana set page - <page.html --ttl 1h\n  todana set counter 0 --add\n\nExit code 1 if a condition (--add, --replace ...) does not hold."
     )]
     Set {
         /// The key
@@ -89,8 +91,8 @@ pub(crate) enum Command {
         /// The value; - reads it from standard input
         #[arg(allow_hyphen_values = true)]
         value: OsString,
-        /// Seconds to live (up to 30 days), or a Unix time; 0 is for ever
-        #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+        /// Time to live: seconds (up to 30 days), 5m, 1h, 2d, or a Unix time; 0 is for ever
+        #[arg(long, default_value = "0", allow_negative_numbers = true, value_parser = exptime)]
         ttl: i64,
         /// The client's flags
         #[arg(long, default_value_t = 0)]
@@ -111,76 +113,86 @@ pub(crate) enum Command {
         #[arg(long, group = "how", value_name = "VERSION")]
         cas: Option<u64>,
         #[command(flatten)]
-        server: Server,
-    },
-    /// Remove a record
-    Delete {
-        /// The key
-        key: OsString,
+        quiet: Quiet,
         #[command(flatten)]
-        server: Server,
+        server: ServerOptions,
+    },
+    /// Remove records
+    #[command(visible_alias = "del", after_help = "Exit code 1 if any was missing.")]
+    Delete {
+        /// The keys
+        #[arg(required = true)]
+        keys: Vec<OsString>,
+        #[command(flatten)]
+        quiet: Quiet,
+        #[command(flatten)]
+        server: ServerOptions,
     },
     /// Add to a number and print it
+    #[command(after_help = "Example:\n  todana incr visits --initial 1")]
     Incr {
-        /// The key
-        key: OsString,
-        /// How much
-        #[arg(default_value_t = 1)]
-        by: u64,
         #[command(flatten)]
-        server: Server,
+        sum: Sum,
+        #[command(flatten)]
+        quiet: Quiet,
+        #[command(flatten)]
+        server: ServerOptions,
     },
     /// Subtract from a number (not below 0) and print it
     Decr {
-        /// The key
-        key: OsString,
-        /// How much
-        #[arg(default_value_t = 1)]
-        by: u64,
         #[command(flatten)]
-        server: Server,
+        sum: Sum,
+        #[command(flatten)]
+        quiet: Quiet,
+        #[command(flatten)]
+        server: ServerOptions,
     },
     /// Give a record a new time to live
+    #[command(after_help = "Examples:\n  todana touch hello 1h\n  todana touch hello --ttl 1h")]
     Touch {
         /// The key
         key: OsString,
-        /// Seconds to live, or a Unix time; 0 is for ever
-        #[arg(allow_negative_numbers = true)]
-        ttl: i64,
+        /// Time to live: seconds (up to 30 days), 5m, 1h, 2d, or a Unix time; 0 is for ever
+        #[arg(allow_negative_numbers = true, value_parser = exptime, required_unless_present = "ttl")]
+        time: Option<i64>,
+        /// The same as an option
+        #[arg(long, allow_negative_numbers = true, value_parser = exptime, conflicts_with = "time", value_name = "TIME")]
+        ttl: Option<i64>,
         #[command(flatten)]
-        server: Server,
+        quiet: Quiet,
+        #[command(flatten)]
+        server: ServerOptions,
     },
     /// Print statistics
     Stats {
-        /// The group: items, slabs, settings, sizes, reset
-        #[arg(default_value = "")]
-        group: String,
+        /// The group: items, slabs, sizes, settings, conns, databases, detail on|off|dump, cachedump CLASS LIMIT, reset
+        group: Vec<String>,
         /// As one JSON object
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        server: Server,
+        server: ServerOptions,
     },
     /// Remove all records; asks first where somebody sits at a terminal
     #[command(after_help = "Example:\n  todana flush --yes -S 127.0.0.1:11311")]
     Flush {
-        /// Seconds from now
-        #[arg(long, default_value_t = 0)]
-        delay: u32,
+        /// Seconds from now, or 5m, 1h ...
+        #[arg(long, default_value = "0", value_parser = seconds)]
+        delay: i64,
         /// Do not ask
         #[arg(short, long)]
         yes: bool,
         #[command(flatten)]
-        server: Server,
+        server: ServerOptions,
     },
     /// Ask whether the server answers, and print its version
     Ping {
         #[command(flatten)]
-        server: Server,
+        server: ServerOptions,
     },
-    /// Store the records of a file: tab-separated text (docs/format/tsv.md), or one of Kyoto Tycoon's or Kyoto Cabinet's
+    /// Store the records of a file: tab-separated text, or one of Kyoto Tycoon's or Kyoto Cabinet's
     #[command(
-        after_help = "Examples:\n  todana load records.tsv\n  todana dump - -S old:11211 | todana load - -S new:11211\n  todana load 00000000.ktss --db ./casket.kch\n  todana load ulog --since 2026-11-21T14:00:00Z --db ./casket.kch\n\nExit code 3 also if a record was refused."
+        after_help = format!("Examples:\n  todana load records.tsv\n  todana dump - -S old:11211 | todana load - -S new:11311\n  todana load 00000000.ktss --db ./casket.kch\n  todana load ulog --since 2026-11-21T14:00:00Z --db ./casket.kch\n\n{TSV_HELP}\n\nExit code 3 also if a record was refused.")
     )]
     Load {
         /// The file; - is standard input. Or the directory of an update log of Kyoto Tycoon's
@@ -188,11 +200,11 @@ pub(crate) enum Command {
         #[command(flatten)]
         options: LoadOptions,
         #[command(flatten)]
-        server: Server,
+        server: ServerOptions,
     },
     /// Write all records to a file
     #[command(
-        after_help = "Example:\n  todana dump --format ktss 00000000.ktss --db ./casket.kch\n\nExit code 3 also if a record had to be left out. FILE is replaced at the end, by a whole dump."
+        after_help = format!("Example:\n  todana dump --format ktss 00000000.ktss --db ./casket.kch\n\n{TSV_HELP}\n\nExit code 3 also if a record had to be left out. FILE is replaced at the end, by a complete dump.")
     )]
     Dump {
         /// The file; - is standard output
@@ -200,22 +212,37 @@ pub(crate) enum Command {
         #[command(flatten)]
         options: DumpOptions,
         #[command(flatten)]
-        server: Server,
+        server: ServerOptions,
     },
 }
 
-fn done(outcome: Outcome) -> Result<(), Failure> {
-    if outcome == Outcome::Done { Ok(()) } else { Err(Failure::miss()) }
+/// What is added to which number.
+#[derive(Debug, Args)]
+pub(crate) struct Sum {
+    /// The key
+    pub(crate) key: OsString,
+    /// How much
+    #[arg(default_value_t = 1)]
+    pub(crate) by: u64,
+    /// Create the number with this value if there is no such record, instead of failing
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) initial: Option<u64>,
 }
 
-fn counted(number: Option<u64>) -> Result<(), Failure> {
-    let number = number.ok_or_else(Failure::miss)?;
-    writeln!(io::stdout(), "{number}")?;
-    Ok(())
+/// Says why a record was not stored.
+pub(crate) fn stored(key: &OsStr, verb: Verb, outcome: Outcome, quiet: Quiet) -> Result<(), Failure> {
+    let why = match (outcome, verb) {
+        (Outcome::Done, _) => return Ok(()),
+        (Outcome::NotStored, Verb::Add) => "not stored: there is such a record already",
+        (Outcome::Exists, _) => "not stored: its version is another",
+        _ => "not stored: no such record",
+    };
+    quiet.tell(key, why);
+    Err(Failure::miss())
 }
 
 impl Command {
-    fn server(&self) -> &Server {
+    fn options(&self) -> &ServerOptions {
         match self {
             Command::Get { server, .. }
             | Command::Set { server, .. }
@@ -262,36 +289,118 @@ impl Command {
 }
 
 pub(crate) fn run(command: &Command) -> Result<(), Failure> {
-    if let Place::Database(name) = &command.server().place {
-        return database::run(command, name);
+    if let Command::Set { ttl, .. }
+    | Command::Touch { ttl: Some(ttl), .. }
+    | Command::Touch { time: Some(ttl), .. } = command
+    {
+        warn_if_past(*ttl);
     }
-    match command {
-        Command::Get { keys, json, versions, server } => get(&mut server.connect()?, keys, *json, *versions),
-        Command::Set { server, .. } => {
-            let value = command.value()?;
-            command.store(&value).map_or(Ok(()), |store| done(server.connect()?.store(&store)?))
+    let options = command.options();
+    match options.place(None)? {
+        Place::Database(name) => {
+            options.expect_no_database()?;
+            database::run(command, &name)
         }
-        Command::Delete { key, server } => done(server.connect()?.delete(key.as_bytes())?),
-        Command::Incr { key, by, server } => counted(server.connect()?.count(key.as_bytes(), *by, true)?),
-        Command::Decr { key, by, server } => counted(server.connect()?.count(key.as_bytes(), *by, false)?),
-        Command::Touch { key, ttl, server } => done(server.connect()?.touch(key.as_bytes(), *ttl)?),
-        Command::Stats { group, json, server } => stats(&mut server.connect()?, group, *json),
-        Command::Flush { delay, yes, server } => {
+        Place::Server(destination) => run_at(&options.at(destination), command),
+    }
+}
+
+fn run_at(server: &Server<'_>, command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Get { wanted, shown, quiet, .. } => {
+            let mut connection = server.connect()?;
+            get(wanted, *shown, *quiet, &mut |key| Ok(connection.get(&[key], shown.versions)?.pop()))
+        }
+        Command::Set { key, quiet, .. } => {
+            let value = command.value()?;
+            let Some(store) = command.store(&value) else { return Ok(()) };
+            stored(key, store.verb, server.connect()?.store(&store)?, *quiet)
+        }
+        Command::Delete { keys, quiet, .. } => {
+            let mut connection = server.connect()?;
+            delete(keys, *quiet, &mut |key| Ok(connection.delete(key)? == Outcome::Done))
+        }
+        Command::Incr { sum, quiet, .. } => count(server, sum, true, *quiet),
+        Command::Decr { sum, quiet, .. } => count(server, sum, false, *quiet),
+        Command::Touch { key, time, ttl, quiet, .. } => {
+            let ttl = time.or(*ttl).unwrap_or(0);
+            quiet.found(key, server.connect()?.touch(key.as_bytes(), ttl)? == Outcome::Done)
+        }
+        Command::Stats { group, json, .. } => statistics::print(server, group, *json),
+        Command::Flush { delay, yes, .. } => {
             let mut connection = server.connect()?;
             if !yes {
-                let records = connection.statistic("curr_items")?;
-                confirm_flush(records.and_then(|count| count.parse().ok()), &server.place)?;
+                confirm_flush(statistics::count(server).ok(), &server.destination)?;
             }
             let line = if *delay == 0 { "flush_all".to_string() } else { format!("flush_all {delay}") };
-            done(connection.simple(&line)?)
-        }
-        Command::Ping { server } => {
-            writeln!(io::stdout(), "{} answers: version {}", server.place, server.connect()?.version()?)?;
+            connection.simple(&line)?;
             Ok(())
         }
-        Command::Load { file, options, server } => load(&mut server.connect()?, file, options),
-        Command::Dump { file, options, server } => dump(server, file, *options),
+        Command::Ping { .. } => {
+            let version = server.connect()?.version()?;
+            writeln!(io::stdout(), "{} answers: version {version}", server.destination)?;
+            Ok(())
+        }
+        Command::Load { file, options, .. } => load(&mut server.connect()?, file, options),
+        Command::Dump { file, options, .. } => dump(server, file, *options),
     }
+}
+
+fn count(server: &Server<'_>, sum: &Sum, up: bool, quiet: Quiet) -> Result<(), Failure> {
+    let (mut connection, key) = (server.connect()?, sum.key.as_bytes());
+    let number = match sum.initial {
+        Some(initial) => Some(connection.count_or_create(key, sum.by, up, initial)?),
+        None => connection.count(key, sum.by, up)?,
+    };
+    quiet.found(&sum.key, number.is_some())?;
+    number.map_or(Ok(()), |number| Ok(writeln!(io::stdout(), "{number}")?))
+}
+
+/// Removes records, each by `remove`, which returns false for one that there was not.
+pub(crate) fn delete(
+    keys: &[OsString],
+    quiet: Quiet,
+    remove: &mut dyn FnMut(&[u8]) -> Result<bool, Failure>,
+) -> Result<(), Failure> {
+    let mut outcome = Ok(());
+    for key in keys {
+        outcome = quiet.found(key, remove(key.as_bytes())?).and(outcome);
+    }
+    outcome
+}
+
+/// Shows records, each read by `read`.
+pub(crate) fn get(
+    keys: &[OsString],
+    shown: Shown,
+    quiet: Quiet,
+    read: &mut dyn FnMut(&[u8]) -> Result<Option<Item>, Failure>,
+) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let (is_terminal, is_one) = (out.is_terminal(), keys.len() == 1);
+    let mut outcome = Ok(());
+    for key in keys {
+        let Some(item) = read(key.as_bytes())? else {
+            out.flush()?;
+            outcome = quiet.found(key, false);
+            continue;
+        };
+        if shown.json {
+            writeln!(out, "{}", object(&item))?;
+        } else if shown.keys || (is_terminal && !is_one) {
+            tsv::escape(&mut out, &item.key)?;
+            out.write_all(b"\t")?;
+            tsv::escape(&mut out, &item.value)?;
+            out.write_all(b"\n")?;
+        } else {
+            out.write_all(&item.value)?;
+            if is_terminal || !is_one {
+                out.write_all(b"\n")?;
+            }
+        }
+    }
+    out.flush()?;
+    outcome
 }
 
 /// Asks whether all records may go.
@@ -314,31 +423,6 @@ fn confirm(question: &str, otherwise: &str) -> Result<(), Failure> {
     }
 }
 
-fn get(connection: &mut Connection, keys: &[OsString], json: bool, versions: bool) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    let ends_lines = out.is_terminal() || keys.len() > 1;
-    let mut missing = false;
-    for key in keys {
-        let items = connection.get(&[key.as_bytes()], versions)?;
-        let Some(item) = items.first() else {
-            missing = true;
-            continue;
-        };
-        show(&mut out, item, json, ends_lines)?;
-    }
-    out.flush()?;
-    if missing { Err(Failure::miss()) } else { Ok(()) }
-}
-
-/// Writes a record that was asked for.
-pub(crate) fn show(out: &mut impl Write, item: &Item, json: bool, ends_line: bool) -> io::Result<()> {
-    if json {
-        return writeln!(out, "{}", object(item));
-    }
-    out.write_all(&item.value)?;
-    if ends_line { out.write_all(b"\n") } else { Ok(()) }
-}
-
 /// A record as a JSON object. What is no text would be another value as one.
 fn object(item: &Item) -> serde_json::Value {
     let mut object = serde_json::Map::new();
@@ -354,22 +438,6 @@ fn object(item: &Item) -> serde_json::Value {
     }
     object.insert("bytes".into(), item.value.len().into());
     object.into()
-}
-
-pub(crate) fn stats(connection: &mut Connection, group: &str, json: bool) -> Result<(), Failure> {
-    let statistics = connection.stats(group)?;
-    let mut out = io::stdout().lock();
-    if json {
-        let object: serde_json::Map<String, serde_json::Value> =
-            statistics.into_iter().map(|(name, value)| (name, value.into())).collect();
-        writeln!(out, "{}", serde_json::Value::Object(object))?;
-        return Ok(());
-    }
-    let width = statistics.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    for (name, value) in statistics {
-        writeln!(out, "{name:width$}  {value}")?;
-    }
-    Ok(())
 }
 
 /// A bar on standard error; none where nobody looks.
@@ -388,4 +456,10 @@ pub(crate) fn now() -> u64 {
 
 pub(crate) fn named(file: &Path, error: &io::Error) -> Failure {
     Failure::trouble(format!("{}: {error}", file.display()))
+}
+
+/// Reads a span of time that is not negative.
+fn seconds(text: &str) -> Result<i64, String> {
+    let seconds = crate::time_to_live::seconds(text)?;
+    if seconds < 0 { Err("not 0 or more".into()) } else { Ok(seconds) }
 }

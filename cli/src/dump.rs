@@ -5,9 +5,11 @@
 //!
 //! Always true: the file under its final name is either what was there before or a whole dump.
 
-use crate::data::{Server, progress};
+use crate::amount::amount;
+use crate::data::progress;
 use crate::formats::{DumpOptions, Writer};
-use crate::{Failure, tsv};
+use crate::server_options::Server;
+use crate::{Failure, statistics, tsv};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
@@ -22,7 +24,7 @@ const BUFFER: usize = 1 << 18;
 /// A key and when its record dies.
 type Listed = (Vec<u8>, tsv::Expiry);
 
-pub(crate) fn dump(server: &Server, path: &Path, options: DumpOptions) -> Result<(), Failure> {
+pub(crate) fn dump(server: &Server<'_>, path: &Path, options: DumpOptions) -> Result<(), Failure> {
     let mut writer = Writer::create(path, options)?;
     let wanted = Wanted { keys: &|_| true, values: true };
     let left_out = walk_server(server, &wanted, &mut |key, value, flags, expiry| {
@@ -30,7 +32,7 @@ pub(crate) fn dump(server: &Server, path: &Path, options: DumpOptions) -> Result
         Ok(ControlFlow::Continue(()))
     })?;
     let written = writer.finish()?;
-    eprintln!("{written} records written");
+    eprintln!("{} written", amount(written, "record"));
     left_out.told()
 }
 
@@ -56,23 +58,26 @@ impl LeftOut {
     pub(crate) fn told(self) -> Result<(), Failure> {
         match self.example {
             None => Ok(()),
-            Some(example) => {
-                Err(Failure::trouble(format!("{} records are left out; one is {example}", self.records)))
-            }
+            Some(example) => Err(Failure::trouble(format!(
+                "{} left out; one is {example}",
+                amount(self.records, "record")
+            ))),
         }
     }
 }
 
 /// Shows the records of a server, in no order, until `see` breaks.
 pub(crate) fn walk_server(
-    server: &Server,
+    server: &Server<'_>,
     wanted: &Wanted<'_>,
     see: &mut See<'_>,
 ) -> Result<LeftOut, Failure> {
     let mut keys = server.connect()?;
     let mut values = server.connect()?;
-    let total = values.stats("")?.into_iter().find(|(name, _)| name == "curr_items");
-    let total = total.and_then(|(_, value)| value.parse().ok());
+    let total = match server.options.has_database() {
+        true => statistics::count(server).ok(),
+        false => values.statistic("curr_items")?.and_then(|count| count.parse().ok()),
+    };
     let reads = if values.takes_meta()? { Reads::Peeks } else { Reads::Gets };
     let mut walk = Walk { see, values: wanted.values, reads, left_out: LeftOut::default(), is_over: false };
     let bar = progress(total, "{wide_bar} {pos}/{len} records {per_sec} eta {eta}");
@@ -212,7 +217,8 @@ impl Output {
             .prefix(&format!(".{name}."))
             .suffix(".part")
             .permissions(usual_permissions())
-            .tempfile_in(directory.unwrap_or(Path::new(".")))?;
+            .tempfile_in(directory.unwrap_or(Path::new(".")))
+            .map_err(|error| unnamed(&error, directory))?;
         if let Some(before) = before {
             // It may be another's file, and then have permissions that cannot be had.
             let _ = part.as_file().set_permissions(before.permissions());
@@ -242,6 +248,16 @@ impl Output {
                 Ok(())
             }
         }
+    }
+}
+
+/// The same error without the temporary name, of which nobody has heard.
+fn unnamed(error: &io::Error, directory: Option<&Path>) -> io::Error {
+    match (error.kind(), directory) {
+        (kind @ io::ErrorKind::NotFound, Some(directory)) => {
+            io::Error::new(kind, format!("there is no directory {}", directory.display()))
+        }
+        (kind, _) => kind.into(),
     }
 }
 

@@ -36,15 +36,25 @@ impl Failure {
         Failure { code: crate::interruption::EXIT_CODE, message: Some("interrupted".into()) }
     }
 
+    /// The same, told already.
+    pub(crate) fn silent(self) -> Failure {
+        Failure { message: None, ..self }
+    }
+
     pub(crate) fn report(self) -> ExitCode {
-        if let Some(message) = self.message {
+        self.tell();
+        ExitCode::from(self.code)
+    }
+
+    /// Prints the line for people.
+    pub(crate) fn tell(&self) {
+        if let Some(message) = &self.message {
             // It may repeat what a server has said, which is not to steer the terminal.
             let is_safe = |letter: &char| !letter.is_control() || *letter == '\n';
             let message: String =
                 message.chars().map(|letter| if is_safe(&letter) { letter } else { '\u{FFFD}' }).collect();
             eprintln!("todana: {message}");
         }
-        ExitCode::from(self.code)
     }
 }
 
@@ -76,6 +86,16 @@ impl From<todana_client::Error> for Failure {
             {
                 Failure::trouble(format!("{error}: it was started with -X, and does not show its records"))
             }
+            todana_client::Error::Refused(ref refusal)
+                if refusal.line.contains("object too large for cache") =>
+            {
+                Failure::trouble(format!(
+                    "{error}; its limit is item_size_max of `todana stats settings`, and `serve -I SIZE` raises it"
+                ))
+            }
+            todana_client::Error::Unexpected(ref line) if line.starts_with("HTTP/") => Failure::trouble(
+                "the server speaks HTTP: that is the port of the pages for monitoring, or not a Todana; the data port is 10000 below",
+            ),
             _ => Failure::trouble(error.to_string()),
         }
     }

@@ -12,6 +12,7 @@
 //! Not here: the options themselves (`serve`).
 
 use crate::Failure;
+use crate::suggestions::distance;
 use clap::{Arg, ArgAction, Command};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -211,29 +212,9 @@ fn texts(value: &toml::Value) -> Option<Vec<String>> {
     })
 }
 
-/// Levenshtein distance, for "did you mean".
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut before = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let cost = if x == *y { before } else { 1 + before.min(row[j]).min(row[j + 1]) };
-            before = std::mem::replace(&mut row[j + 1], cost);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_nearest_name_is_found() {
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("", "abc"), 3);
-    }
 
     #[test]
     fn switches_are_words_or_digits() {

@@ -18,9 +18,9 @@ pub(crate) fn load(connection: &mut Connection, file: &Path, options: &LoadOptio
     // What stands before the place that cannot be read is loaded, and told of.
     let read = read(file, options, &mut tally, &mut |change, tally| load.take(change, tally));
     let settled = load.settle(&mut tally);
-    tally.tell(true);
-    read?;
-    settled?;
+    let outcome = read.and(settled);
+    tally.tell(true, outcome.as_ref().err());
+    outcome.map_err(Failure::silent)?;
     tally.outcome("the server")
 }
 

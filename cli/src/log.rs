@@ -3,7 +3,8 @@
 mod kyoto_log;
 
 use crate::formats::ulog;
-use crate::source::{ServerOptions, Source, expect_source, refusal};
+use crate::server_options::ServerOptions;
+use crate::source::{Source, expect_source, refusal};
 use crate::{Failure, tsv};
 use clap::{Args, ValueEnum};
 use std::cmp::Ordering;

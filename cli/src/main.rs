@@ -25,7 +25,11 @@ mod place;
 mod repair;
 mod restore;
 mod serve;
+mod server_options;
 mod source;
+mod statistics;
+mod suggestions;
+mod time_to_live;
 mod verify;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -43,7 +47,7 @@ const AFTER_HELP: &str = "\
 Examples:
   todana serve -p 11311 &                      start a server, beside a memcached if there is one
   export TODANA_SERVER=127.0.0.1:11311         all commands from here on go to it
-  todana set hello world --ttl 3600
+  todana set hello world --ttl 1h
   todana get hello
   todana stats
 
@@ -112,6 +116,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },
+    /// Print the version of this program
+    Version,
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  source <(todana completions bash)")]
     Completions {
@@ -192,7 +198,9 @@ fn run() -> Result<(), Failure> {
     if std::env::args_os().nth(1).is_some_and(|word| word == "serve") {
         return serve::run(std::env::args_os());
     }
-    let matches = Arguments::command().try_get_matches().unwrap_or_else(|error| with_hint(error).exit());
+    let matches = Arguments::command()
+        .try_get_matches()
+        .unwrap_or_else(|error| suggestions::clearer(with_hint(error), &Arguments::command()).exit());
     let arguments =
         Arguments::from_arg_matches(&matches).map_err(|error| Failure::usage(error.to_string()))?;
     match arguments.command {
@@ -215,6 +223,10 @@ fn run() -> Result<(), Failure> {
         Some(Command::Bench(arguments)) => bench::run(&arguments),
         // All whose name is known are dispatched in `main`.
         Some(Command::As { .. }) => Err(Failure::usage("the program's name comes right behind `as`")),
+        Some(Command::Version) => {
+            println!("todana {}", env!("CARGO_PKG_VERSION"));
+            Ok(())
+        }
         Some(Command::Completions { shell }) => generate::completions(shell),
         Some(Command::Man { directory }) => generate::man(&directory),
     }

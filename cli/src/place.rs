@@ -1,10 +1,15 @@
-//! Where records are: at a server, or in a database on disk or a data directory that no server has open.
+//! What a word of the command line names: a server, a database on disk or a data directory. The first line that fits counts:
 //!
 //! ```text
-//! PATH.hash  PATH.tree  PATH.kch ...              a database
-//! ./PATH  /PATH                                   a data directory: anything else with a slash in it
-//! host:port  [v6]:port  unix:path  todana://host  a server, and so is everything else
+//! todana://host  unix:path                    a server
+//! mem:hash  %  ...                            refused: only its server has it
+//! a directory that exists                     a database or a data directory, never a host
+//! PATH.hash  PATH.tree  PATH.kch ...          a database
+//! ./PATH  /PATH                               a data directory: anything else with a slash in it
+//! host:port  [v6]:port  host                  a server
 //! ```
+//!
+//! A directory whose name would do as host:port is refused: `todana://NAME` is the server, `./NAME` the directory.
 
 use crate::Failure;
 use std::fmt;
@@ -65,18 +70,48 @@ impl FromStr for Place {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Place, String> {
-        let is_address = text.contains("://") || text.starts_with("unix:");
+        Place::read(text, Path::new(text).is_dir())
+    }
+}
+
+impl Place {
+    fn read(text: &str, is_directory: bool) -> Result<Place, String> {
+        let address = text.parse().map(Place::Server).map_err(|error| format!("{error}"));
+        if is_address(text) {
+            return address;
+        }
+        let may_be_server = text.contains(':') && !text.contains('/') && address.is_ok();
+        if is_directory && may_be_server {
+            return Err(format!(
+                "{text} may be a server's address, and is a directory here: todana://{text} is the server, ./{text} the directory"
+            ));
+        }
         match Name::parse(text) {
-            Ok(name) if !is_address => match name.kind {
+            Ok(name) => match name.kind {
                 Kind::DiskHash | Kind::DiskTree => Ok(Place::Database(Local::Named(name))),
                 Kind::MemHash | Kind::MemTree => Err(format!(
                     "{text} is in the memory of the server that has it: name that server, or a database on disk"
                 )),
             },
-            _ if text.contains('/') && !is_address => Ok(Place::Database(Local::Kept(text.into()))),
-            _ => text.parse().map(Place::Server).map_err(|error| format!("{error}")),
+            Err(_) if is_directory || text.contains('/') => Ok(Place::Database(Local::Kept(text.into()))),
+            Err(_) => address,
         }
     }
+
+    /// The server that is named; fails for a database on disk.
+    pub(crate) fn server(self) -> Result<Destination, Failure> {
+        match self {
+            Place::Server(destination) => Ok(destination),
+            Place::Database(local) => {
+                Err(Failure::usage(format!("{local} is a database on disk; this needs a server")))
+            }
+        }
+    }
+}
+
+/// Returns true if a word can be nothing but an address, right or wrong.
+pub(crate) fn is_address(text: &str) -> bool {
+    text.contains("://") || text.starts_with("unix:")
 }
 
 impl fmt::Display for Place {
@@ -91,6 +126,21 @@ impl fmt::Display for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn existing_directory_is_never_a_host() {
+        for text in ["empty", "localhost", "data", "2026-11:monday"] {
+            assert_eq!(Place::read(text, true), Ok(Place::Database(Local::Kept(text.into()))), "{text}");
+        }
+        for text in ["host:11211", "127.0.0.1:1", "::1"] {
+            assert!(Place::read(text, true).unwrap_err().contains("is a directory here"), "{text}");
+        }
+        assert_eq!(
+            Place::read("./host:11211", true),
+            Ok(Place::Database(Local::Kept("./host:11211".into())))
+        );
+        assert!(matches!(Place::read("todana://host:11211", true), Ok(Place::Server(_))));
+    }
 
     #[test]
     fn databases_are_told_from_servers() {

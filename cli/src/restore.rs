@@ -212,10 +212,10 @@ fn tell(options: &RestoreOptions, restored: &Restored) -> Result<(), Failure> {
         time_ms => format!(", last changed {}", moment::text(time_ms)),
     };
     let position = match restored.has_log {
-        true => format!(" as of position {} of the log", restored.position.0),
+        true => format!(" (position {} of the log)", restored.position.0),
         false => String::new(),
     };
     let records = amount(restored.records, "record");
-    writeln!(std::io::stdout(), "{}: {records}{position}{as_of}", options.target.display())?;
+    writeln!(std::io::stdout(), "{}: {records} restored{as_of}{position}", options.target.display())?;
     Ok(())
 }

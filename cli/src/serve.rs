@@ -11,7 +11,7 @@ mod values;
 pub(crate) use values::{SYNC_DEFAULT, size, sync};
 
 use crate::layers::{self, Said};
-use crate::{Arguments as All, Failure, HELP_WIDTH_MAX, data};
+use crate::{Arguments as All, Failure, HELP_WIDTH_MAX, data, suggestions};
 use banner::Banner;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -21,11 +21,11 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use todana_server::{
-    Compression, Further, Kind, LogFormat, MasterAddress, Name, Options, Sync, init_logging,
+    Compression, Further, Kind, LogFormat, MasterAddress, Name, Options, Sync, init_logging_with_notices,
 };
 use values::{
     ClientCertificates, Extended, Format, Protocol, SnapshotPacking, TlsVersion, compression, database,
-    delimiter, number, octal, port, seconds, some_size,
+    delimiter, idle_timeout, mebibytes, number, octal, port, seconds, some_size,
 };
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -33,7 +33,7 @@ Each option can also be a variable in the environment (--memory-limit as
 TODANA_MEMORY_LIMIT) or a line in the file of --config (memory-limit = 1024);
 a switch is true or false there. A flag counts before the environment, the
 environment before the file, the file before the default.
-`todana config show -- OPTIONS` prints each option and where it comes from.
+`todana config show OPTIONS` prints each option and where it comes from.
 
 Examples:
   todana serve                             64 MiB on 127.0.0.1:11211
@@ -89,8 +89,8 @@ pub(crate) struct Arguments {
     /// Let connections over that number wait to be accepted, instead of refusing them
     #[arg(long, env = "TODANA_CONN_LIMIT_WAITS", help_heading = NETWORK)]
     conn_limit_waits: bool,
-    /// Seconds after which an unused TCP connection is closed; 0 for never
-    #[arg(long, env = "TODANA_IDLE_TIMEOUT", default_value = "0", value_parser = number::<u32>, value_name = "SECONDS", help_heading = NETWORK)]
+    /// Time after which an unused TCP connection is closed, in seconds or as 5m, 1h ...; 0 for never
+    #[arg(long, env = "TODANA_IDLE_TIMEOUT", default_value = "0", value_parser = idle_timeout, value_name = "SECONDS", help_heading = NETWORK)]
     idle_timeout: u32,
     /// Connections that may wait to be accepted
     #[arg(short = 'b', long, env = "TODANA_LISTEN_BACKLOG", default_value = "1024", value_parser = number::<u32>, help_heading = NETWORK)]
@@ -136,8 +136,8 @@ pub(crate) struct Arguments {
     /// Let clients in by a login over the text protocol, or HTTP's Basic, only; the file has up to eight lines user:password
     #[arg(short = 'Y', long, env = "TODANA_AUTH_FILE", value_name = "FILE", help_heading = NETWORK)]
     auth_file: Option<PathBuf>,
-    /// Memory of the whole process in MiB; 0 for no limit. Databases in memory share it; what those on disk cache comes besides
-    #[arg(short, long, env = "TODANA_MEMORY_LIMIT", default_value = "64", value_parser = number::<u64>, value_name = "MIB", help_heading = CACHE)]
+    /// Memory of the whole process in MiB, or with m, g or t after the number; 0 for no limit. Databases in memory share it; what those on disk cache comes besides
+    #[arg(short, long, env = "TODANA_MEMORY_LIMIT", default_value = "64", value_parser = mebibytes, value_name = "MIB", help_heading = CACHE)]
     memory_limit: u64,
     /// Refuse writes at the memory limit instead of evicting
     #[arg(short = 'M', long, env = "TODANA_DISABLE_EVICTIONS", help_heading = CACHE)]
@@ -275,8 +275,11 @@ pub(crate) fn effective(words: impl IntoIterator<Item = OsString>) -> Result<Eff
             // The help shows the variables.
             serve_command().get_matches_from(&words);
         }
-        error.exit()
+        let options: Vec<String> =
+            words.iter().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+        suggestions::with_memcached(error, &options).exit()
     });
+    suggestions::warn_of_unknown_variables(&serve_command());
     let file = layers::file(&serve_command(), first.get_one("config"));
     let (command, said) = layers::beneath(serve_command(), file.as_deref())?;
     let matches = command.clone().try_get_matches_from(&words).map_err(usage)?;
@@ -373,7 +376,7 @@ fn origins(
 /// Runs the server.
 pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     let effective = effective(words)?;
-    init_logging(effective.log_format, effective.options.verbosity);
+    init_logging_with_notices(effective.log_format, effective.options.verbosity);
     let banner = Banner::of(&effective.options);
     // Made only when there is something to read back.
     let bar = RefCell::new(None);

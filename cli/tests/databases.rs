@@ -256,7 +256,7 @@ fn a_server_keeps_a_database_that_the_command_line_finds_again() {
         let mut server = Server::start(&[&path, "--sync", "always"]);
         server.expect(&["set", "a", "1"], 0);
         assert_eq!(server.expect(&["count", &server.address], 0), "1\n");
-        assert!(server.expect(&["inform", &server.address], 0).contains("curr_items"));
+        assert!(server.expect(&["inform", &server.address], 0).contains("records     "));
         let complaint = folder.complaint(&["get", "a", "-S", name], 3);
         assert!(complaint.contains(name) && complaint.contains("in use"), "{complaint}");
         // Killed: what was answered is there.

@@ -135,7 +135,7 @@ fn a_dump_that_leaves_a_record_out_says_which_and_fails() {
     let output = server.run(&["dump", "-"]);
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(3), "other\ty\n".into()));
     let expected = format!(
-        "1 records written\ntodana: 1 records are left out; one is \"{}\\x00\": no request can carry it\n",
+        "1 record written\ntodana: 1 record left out; one is \"{}\\x00\": no request can carry it\n",
         "k".repeat(249)
     );
     assert_eq!(text(&output.stderr), expected);
@@ -158,7 +158,7 @@ fn a_server_that_knows_no_base64_is_dumped_but_for_the_keys_that_need_it() {
     let output = dump(&address, Path::new("-"));
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(3), "c\\t\tx\t5\t2000000000\n".into()));
     let error = text(&output.stderr);
-    assert!(error.contains("1 records are left out; one is \"a b\": the server says: ERROR"), "{error}");
+    assert!(error.contains("1 record left out; one is \"a b\": the server says: ERROR"), "{error}");
     server.join().unwrap();
 }
 

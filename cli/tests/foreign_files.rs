@@ -119,7 +119,7 @@ fn values_without_times_are_not_cut_in_silence() {
     std::fs::write(&file, b"KCSS\n\0\0\x01\x0bksome value!\xff").unwrap();
     let (said, dumped) = loaded(&folder, &[&file], 3);
     assert!(said.contains("byte 6: no likely time stands before a value; --bare"), "{said}");
-    assert!(said.starts_with("0 records loaded"), "{said}");
+    assert!(!said.contains("loaded"), "{said}");
     assert_eq!(dumped, "");
     assert_eq!(loaded(&folder, &["--bare", &file], 0).1, "k\tsome value!\n");
     // The letters `some ` as a time.
@@ -196,7 +196,9 @@ fn a_file_that_is_cut_anywhere_says_where_and_how_much_was_loaded() {
             let count = starts[1..].iter().chain([&last]).filter(|end| **end <= len).count();
             let counted =
                 if count == 1 { "1 record loaded".into() } else { format!("{count} records loaded") };
-            assert!(said.starts_with(&counted), "{name} {len}: {said}");
+            let is_counted =
+                if count == 0 { !said.contains(" loaded") } else { said.contains(&format!("\n{counted}")) };
+            assert!(is_counted, "{name} {len}: {said}");
             let is_between = name == "plain.ktss" && starts.contains(&len);
             let at = starts.iter().rev().find(|start| **start <= len).copied().unwrap_or(0);
             let told = if is_between {
@@ -315,10 +317,7 @@ fn a_torn_tail_is_told_and_passed_and_a_cut_file_is_an_error() {
     assert_eq!(text(&output.stdout).lines().count(), 7);
     std::fs::write(&file, &whole[..200]).unwrap();
     let (said, _) = loaded(&folder, &[&log], 3);
-    assert!(
-        said.starts_with("4 records loaded") && said.contains("byte 177: the file ends before"),
-        "{said}"
-    );
+    assert!(said.contains("\n4 records loaded") && said.contains("byte 177: the file ends before"), "{said}");
     let nothing = folder.path("nothing");
     std::fs::create_dir(&nothing).unwrap();
     assert!(loaded(&folder, &[&nothing], 2).0.contains("there are no files NUMBER.ulog"));

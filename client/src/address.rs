@@ -20,21 +20,32 @@ pub enum Address {
 
 /// An address that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InvalidAddress(String);
+pub struct InvalidAddress {
+    text: String,
+    /// What stands in place of a port, where all before it is right.
+    port: Option<String>,
+}
 
 impl InvalidAddress {
     pub(crate) fn new(text: &str) -> InvalidAddress {
-        InvalidAddress(text.to_string())
+        InvalidAddress { text: text.to_string(), port: None }
+    }
+
+    fn of_port(text: &str, port: &str) -> InvalidAddress {
+        InvalidAddress { port: Some(port.to_string()), ..InvalidAddress::new(text) }
     }
 }
 
 impl fmt::Display for InvalidAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:?} is no address; examples: localhost, 10.0.0.7:11211, [::1]:11211, unix:/run/todana.sock",
-            self.0
-        )
+        let text = &self.text;
+        match &self.port {
+            Some(port) => write!(f, "{text:?} is no address: port {port} is not a number from 0 to 65535"),
+            None => write!(
+                f,
+                "{text:?} is no address; examples: localhost, 10.0.0.7:11211, [::1]:11211, unix:/run/todana.sock"
+            ),
+        }
     }
 }
 
@@ -44,7 +55,7 @@ impl FromStr for Address {
     type Err = InvalidAddress;
 
     fn from_str(text: &str) -> Result<Address, InvalidAddress> {
-        let invalid = || InvalidAddress(text.to_string());
+        let invalid = || InvalidAddress::new(text);
         if let Some(path) = text.strip_prefix("unix:") {
             return if path.is_empty() { Err(invalid()) } else { Ok(Address::Unix(path.into())) };
         }
@@ -68,7 +79,10 @@ impl FromStr for Address {
         if host.is_empty() || host.contains(['/', ' ', '@']) {
             return Err(invalid());
         }
-        let port = if port.is_empty() { DEFAULT_PORT } else { port.parse().map_err(|_| invalid())? };
+        let port = match port {
+            "" => DEFAULT_PORT,
+            port => port.parse().map_err(|_| InvalidAddress::of_port(text, port))?,
+        };
         Ok(if is_tls { Address::Tls(host.to_string(), port) } else { Address::Tcp(host.to_string(), port) })
     }
 }
@@ -112,6 +126,11 @@ mod tests {
         }
         for text in ["", ":1", "h:x", "h:70000", "unix:", "[::1", "[::1]x", "http://h", "a@h", "a:b@h"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+        for (text, port) in [("h:x", "x"), ("10.0.0.7:70000", "70000"), ("[::1]:-1", "-1")] {
+            let error = text.parse::<Address>().unwrap_err().to_string();
+            let expected = format!("{text:?} is no address: port {port} is not a number from 0 to 65535");
+            assert_eq!(error, expected);
         }
     }
 }

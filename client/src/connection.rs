@@ -64,6 +64,8 @@ pub struct Connection {
     output: Vec<u8>,
     input: Vec<u8>,
     at: usize,
+    /// Where the server is, for messages.
+    name: String,
     /// What the server is where it may speak TLS, until it has answered in the clear.
     may_be_tls: Option<String>,
     /// Which reply belongs to which request is no longer known.
@@ -88,7 +90,8 @@ impl Connection {
         let socket = Socket::open(address, timeouts, tls).map_err(|error| cannot_connect(address, &error))?;
         let may_be_tls = matches!(address, Address::Tcp(..)).then(|| format!("todanas://{address}"));
         let (output, input) = Default::default();
-        Ok(Connection { socket, output, input, at: 0, may_be_tls, is_lost: false, gives_up: None })
+        let name = address.to_string();
+        Ok(Connection { name, socket, output, input, at: 0, may_be_tls, is_lost: false, gives_up: None })
     }
 
     /// Logs in, if the server wants that; to be called before anything else. Fails with `Refused` where it does not know the
@@ -108,7 +111,14 @@ impl Connection {
         }
         let outcome = talk(self);
         self.is_lost = !matches!(outcome, Ok(_) | Err(Error::Refused(_) | Error::Invalid(_)));
-        outcome
+        outcome.map_err(|error| match error {
+            Error::Io(error)
+                if error.kind() == io::ErrorKind::TimedOut && !error.to_string().starts_with(&self.name) =>
+            {
+                io::Error::new(error.kind(), format!("{}: {error}", self.name)).into()
+            }
+            error => error,
+        })
     }
 
     /// Sends what has been written so far. Replies that nobody reads stop the server in the end, so do not write
@@ -302,6 +312,14 @@ impl Connection {
             let is_full = statistics.len() == STATISTICS_MAX;
             let line = self.response(|response| match response {
                 Response::Statistic { name, value } if !is_full => Ok(Some((text(name), text(value)))),
+                // `stats detail dump` and `stats cachedump`: a word, a name, and the rest.
+                Response::Line(line)
+                    if !is_full && (line.starts_with(b"PREFIX ") || line.starts_with(b"ITEM ")) =>
+                {
+                    let line = text(line);
+                    let mut words = line.splitn(3, ' ').skip(1).map(String::from);
+                    Ok(Some((words.next().unwrap_or_default(), words.next().unwrap_or_default())))
+                }
                 // `stats reset` and `stats detail on` have nothing to tell.
                 Response::Line(b"END" | b"RESET" | b"OK") => Ok(None),
                 other => Err(unexpected(other)),

@@ -318,7 +318,8 @@ fn after_a_reply_that_did_not_come_in_time_no_other_is_taken_for_it() {
     let read = Duration::from_millis(20);
     let mut connection = Connection::open_within(&address, Timeouts { read, ..Timeouts::default() }).unwrap();
     let Err(Error::Io(error)) = connection.get(&[b"slow"], false) else { panic!("nobody answers") };
-    assert_eq!((error.kind(), error.to_string()), (ErrorKind::TimedOut, "the server does not answer".into()));
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert!(error.to_string().ends_with(": the server does not answer"), "{error}");
     let Err(Error::Io(error)) = connection.get(&[b"quick"], false) else { panic!("it is lost") };
     assert_eq!(error.kind(), ErrorKind::NotConnected);
     assert!(connection.version().is_err() && connection.flush().is_err());

@@ -26,8 +26,8 @@ mod workload;
 
 use crate::Failure;
 use crate::amount::amount;
-use crate::data::Server;
 use crate::place::Place;
+use crate::server_options::ServerOptions;
 use chart::PlotFile;
 use report::{Measured, Report};
 use std::error::Error;
@@ -78,7 +78,7 @@ pub(crate) struct Arguments {
     #[arg(value_name = "SERVER")]
     named: Option<Place>,
     #[command(flatten)]
-    server: Server,
+    server: ServerOptions,
     /// Connections in all
     #[arg(long, default_value_t = 50)]
     connections: usize,
@@ -187,8 +187,9 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl Arguments {
-    fn first_place(&self) -> &Place {
-        self.named.as_ref().unwrap_or(&self.server.place)
+    fn first_place(&self) -> Result<Place, Failure> {
+        self.server.expect_no_database()?;
+        self.named.clone().map_or_else(|| self.server.place(None), Ok)
     }
 
     /// What is done to a database without a server.
@@ -299,8 +300,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         Some(Command::Replay(arguments)) => return replay::run(arguments),
         None => {}
     }
-    let first = match arguments.first_place() {
-        Place::Server(destination) => destination,
+    let first = match &arguments.first_place()? {
+        Place::Server(destination) => &destination.clone(),
         Place::Database(name) => {
             if arguments.vs.is_some()
                 || arguments.pid.is_some()
@@ -330,7 +331,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let login = arguments.server.login.at(destination)?;
         let address = destination.address.clone();
         if !arguments.force {
-            let connection = &mut arguments.server.connect_to(destination)?;
+            let connection = &mut arguments.server.connect(destination)?;
             expect_empty(connection.statistic("curr_items")?.and_then(|count| count.parse().ok()), &address)?;
         }
         let name = name.clone().unwrap_or_else(|| address.to_string());

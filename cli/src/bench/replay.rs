@@ -9,7 +9,7 @@ use super::process;
 use super::trace::Requests;
 use super::workload::{Distribution, Picker};
 use crate::Failure;
-use crate::data::Server;
+use crate::server_options::ServerOptions;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     #[arg(value_name = "SERVER")]
     named: Option<Destination>,
     #[command(flatten)]
-    server: Server,
+    server: ServerOptions,
     /// Replay only the first so many requests of a file, or draw so many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
@@ -109,13 +109,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     });
     if !arguments.dry_run {
         let destination = match &arguments.named {
-            Some(named) => named,
-            None => arguments.server.destination()?,
+            Some(named) => named.clone(),
+            None => arguments.server.place(None)?.server()?,
         };
-        let mut connection = arguments.server.connect_to(destination)?;
+        let mut connection = arguments.server.at(destination.clone()).connect()?;
         if !arguments.force {
             let count = connection.statistic("curr_items")?;
-            super::expect_empty(count.and_then(|count| count.parse().ok()), destination)?;
+            super::expect_empty(count.and_then(|count| count.parse().ok()), &destination)?;
         }
         let mut replay = Replay::new(connection, arguments.key_size.into(), arguments.value_size as usize);
         let began = Instant::now();

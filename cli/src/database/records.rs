@@ -2,12 +2,12 @@
 
 use super::open;
 use crate::Failure;
-use crate::data::{self, Command};
+use crate::data::{self, Command, Quiet, Sum};
 use crate::place::Local;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use todana::{Db, Records};
-use todana_client::{Item, Store, Verb};
+use todana_client::{Item, Outcome, Store, Verb};
 use todana_core::{
     Arithmetic, Command as Act, Direction, Get, Needs, Refusal, Reply, Store as Put, StoreMode, Touch, Ttl,
 };
@@ -15,51 +15,37 @@ use todana_core::{
 /// Runs a data command on a database. What it has changed is on disk when it ends.
 pub(crate) fn run(command: &Command, name: &Local) -> Result<(), Failure> {
     match command {
-        Command::Get { keys, json, versions, .. } => {
+        Command::Get { wanted, shown, quiet, .. } => {
             let db = open(name, false)?;
-            let mut out = io::stdout().lock();
-            let ends_lines = out.is_terminal() || keys.len() > 1;
-            let mut missing = false;
-            for key in keys {
-                match get(&db, key.as_bytes(), *versions)? {
-                    None => missing = true,
-                    Some(item) => data::show(&mut out, &item, *json, ends_lines)?,
-                }
-            }
-            out.flush()?;
-            drop(out);
-            if *versions {
+            data::get(wanted, *shown, *quiet, &mut |key| get(&db, key, shown.versions))?;
+            if shown.versions {
                 db.sync()?;
             }
-            if missing { Err(Failure::miss()) } else { Ok(()) }
+            Ok(())
         }
-        Command::Set { .. } => {
+        Command::Set { key, quiet, .. } => {
             let (db, value) = (open(name, true)?, command.value()?);
             let Some(store) = command.store(&value) else { return Ok(()) };
-            put(&db, &store)?;
+            data::stored(key, store.verb, put(&db, &store)?, *quiet)?;
             Ok(db.sync()?)
         }
-        Command::Delete { key, .. } => {
+        Command::Delete { keys, quiet, .. } => {
             let db = open(name, false)?;
-            if !db.remove(key.as_bytes())? {
-                return Err(Failure::miss());
-            }
-            Ok(db.sync()?)
+            let outcome = data::delete(keys, *quiet, &mut |key| Ok(db.remove(key)?));
+            db.sync()?;
+            outcome
         }
-        Command::Incr { key, by, .. } => {
-            count(&open(name, false)?, key.as_bytes(), *by, Direction::Increment)
-        }
-        Command::Decr { key, by, .. } => {
-            count(&open(name, false)?, key.as_bytes(), *by, Direction::Decrement)
-        }
-        Command::Touch { key, ttl, .. } => {
+        Command::Incr { sum, quiet, .. } => count(&open(name, false)?, sum, Direction::Increment, *quiet),
+        Command::Decr { sum, quiet, .. } => count(&open(name, false)?, sum, Direction::Decrement, *quiet),
+        Command::Touch { key, time, ttl, quiet, .. } => {
             let db = open(name, false)?;
-            let touch = Touch { key: key.as_bytes(), ttl: Ttl::from_memcached(*ttl) };
-            ask(&db, &Act::Touch(touch), |reply| match reply {
-                Reply::Touched => Some(Ok(())),
-                Reply::NotFound => Some(Err(Failure::miss())),
+            let ttl = Ttl::from_memcached(time.or(*ttl).unwrap_or(0));
+            let is_there = ask(&db, &Act::Touch(Touch { key: key.as_bytes(), ttl }), |reply| match reply {
+                Reply::Touched => Some(Ok(true)),
+                Reply::NotFound => Some(Ok(false)),
                 _ => None,
             })?;
+            quiet.found(key, is_there)?;
             Ok(db.sync()?)
         }
         Command::Flush { delay: 0, yes, .. } => {
@@ -122,7 +108,7 @@ fn get(db: &Db, key: &[u8], version: bool) -> Result<Option<Item>, Failure> {
     })
 }
 
-fn put(db: &Db, store: &Store<'_>) -> Result<(), Failure> {
+fn put(db: &Db, store: &Store<'_>) -> Result<Outcome, Failure> {
     let ttl = Ttl::from_memcached(store.exptime);
     let (mode, compare) = match store.verb {
         Verb::Set => (StoreMode::Set, None),
@@ -135,20 +121,29 @@ fn put(db: &Db, store: &Store<'_>) -> Result<(), Failure> {
     let put =
         Put { key: store.key, value: store.value, flags: store.flags, ttl, mode, compare, ..Put::default() };
     ask(db, &Act::Store(put), |reply| match reply {
-        Reply::Stored(_) => Some(Ok(())),
-        Reply::NotStored | Reply::Exists | Reply::NotFound => Some(Err(Failure::miss())),
+        Reply::Stored(_) => Some(Ok(Outcome::Done)),
+        Reply::NotStored => Some(Ok(Outcome::NotStored)),
+        Reply::Exists => Some(Ok(Outcome::Exists)),
+        Reply::NotFound => Some(Ok(Outcome::NotFound)),
         _ => None,
     })
 }
 
-fn count(db: &Db, key: &[u8], delta: u64, direction: Direction) -> Result<(), Failure> {
-    let arithmetic = Arithmetic { key, delta, direction, ..Arithmetic::default() };
+fn count(db: &Db, sum: &Sum, direction: Direction, quiet: Quiet) -> Result<(), Failure> {
+    let arithmetic = Arithmetic {
+        key: sum.key.as_bytes(),
+        delta: sum.by,
+        direction,
+        vivify: sum.initial.map(|_| Ttl::from_memcached(0)),
+        initial: sum.initial.unwrap_or(0),
+        ..Arithmetic::default()
+    };
     let number = ask(db, &Act::Arithmetic(arithmetic), |reply| match reply {
-        Reply::Number(number) => Some(Ok(number.value)),
-        Reply::NotFound => Some(Err(Failure::miss())),
+        Reply::Number(number) => Some(Ok(Some(number.value))),
+        Reply::NotFound => Some(Ok(None)),
         _ => None,
     })?;
+    quiet.found(&sum.key, number.is_some())?;
     db.sync()?;
-    writeln!(io::stdout(), "{number}")?;
-    Ok(())
+    number.map_or(Ok(()), |number| Ok(writeln!(io::stdout(), "{number}")?))
 }

@@ -48,9 +48,9 @@ pub(super) fn import(name: &Local, file: &Path, options: &LoadOptions) -> Result
     let outcome = read(file, options, &mut tally, &mut |change, tally| take(&db, now, change, tally));
     // What stands before the place that cannot be read is stored, and told of.
     let synced = db.sync();
-    tally.tell(false);
-    outcome?;
-    synced?;
+    let outcome = outcome.and(synced.map_err(Failure::from));
+    tally.tell(false, outcome.as_ref().err());
+    outcome.map_err(Failure::silent)?;
     tally.outcome("the database")
 }
 

@@ -4,18 +4,17 @@ use super::transfer::{export, import};
 use super::walk::{Range, walk};
 use super::{expect, expect_kept, open, patiently};
 use crate::amount::amount;
-use crate::client_login::ClientLogin;
-use crate::client_tls::ClientTls;
-use crate::data::{self, Server, progress};
+use crate::data::{TSV_HELP, progress};
 use crate::dump::{Wanted, dump, walk_server};
 use crate::formats::{DumpOptions, LoadOptions};
 use crate::interruption::Interruption;
 use crate::load::load;
 use crate::place::{Local, Place};
-use crate::{Failure, repair, tsv, verify};
+use crate::server_options::{Server, ServerOptions};
+use crate::{Failure, repair, statistics, tsv, verify};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
@@ -25,23 +24,81 @@ use todana::{Action, Db, Kind, Name, Record, Records, SystemClock, Visitor};
 use todana_core::Attributes;
 use todana_engine::DiskTree;
 
-/// A server or a database, and what gets one into the server.
+/// A server or a database, and how to reach the server.
 #[derive(Debug, Args)]
 pub(crate) struct Where {
-    /// The database: ./x.hash, ./x.tree, or a data directory; or a server, host:port
+    /// The database: ./x.hash, ./x.tree, or a data directory; or a server, host:port; or as -S says
     #[arg(value_name = "DB")]
-    place: Place,
+    place: Option<Place>,
     #[command(flatten)]
-    login: ClientLogin,
+    server: ServerOptions,
+}
+
+impl Where {
+    fn find(&self) -> Result<Found<'_>, Failure> {
+        found(&self.server, self.server.place(self.place.as_ref())?)
+    }
+}
+
+/// A database and a file, of which either may be left out.
+#[derive(Debug, Args)]
+pub(crate) struct WhereAndFile {
+    /// The database: ./x.hash, ./x.tree, or a data directory; or a server, host:port; or as -S says
+    #[arg(value_name = "DB")]
+    first: Option<OsString>,
+    /// The file; - is standard input or output [default: -]. With -S the only word
+    #[arg(value_name = "FILE")]
+    second: Option<OsString>,
     #[command(flatten)]
-    tls: ClientTls,
+    server: ServerOptions,
+}
+
+impl WhereAndFile {
+    /// Returns the database and the file. With `-S` a word is the file; without, a single word is the database if it names one.
+    fn find(&self) -> Result<(Found<'_>, PathBuf), Failure> {
+        let (place, file) = match (&self.first, &self.second) {
+            (Some(first), None) if self.server.has_server() || !names_database(first) => (None, Some(first)),
+            (first, second) => (first.as_ref(), second.as_ref()),
+        };
+        let place = place.map(|word| word.to_string_lossy().parse().map_err(Failure::usage)).transpose()?;
+        let file = file.map_or_else(|| "-".into(), PathBuf::from);
+        Ok((found(&self.server, self.server.place(place.as_ref())?)?, file))
+    }
+}
+
+/// Returns true if a word stands for a database or a server rather than for a file: what is a file is none, nor is a bare word.
+fn names_database(word: &OsStr) -> bool {
+    let Some(text) = word.to_str().filter(|_| !Path::new(word).is_file()) else { return false };
+    match text.parse() {
+        Ok(Place::Database(_)) | Err(_) => true,
+        Ok(Place::Server(_)) => text.contains(':'),
+    }
+}
+
+/// Where the records are.
+enum Found<'o> {
+    Local(Local),
+    Server(Server<'o>),
+}
+
+fn found(options: &ServerOptions, place: Place) -> Result<Found<'_>, Failure> {
+    match place {
+        Place::Server(destination) => Ok(Found::Server(options.at(destination))),
+        Place::Database(local) => {
+            options.expect_no_database()?;
+            Ok(Found::Local(local))
+        }
+    }
 }
 
 /// Commands on whole databases.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Show what a database is: its kind, records, bytes
-    #[command(after_help = "Example:\n  todana inform ./carts.hash")]
+    #[command(
+        visible_alias = "info",
+        after_help = "Examples:\n  todana inform ./carts.hash\n  todana inform -S 127.0.0.1:11311 --database users"
+    )]
     Inform {
         #[command(flatten)]
         of: Where,
@@ -56,7 +113,8 @@ pub(crate) enum Command {
     },
     /// Print the keys of a database, of a tree in order
     #[command(
-        after_help = "Examples:\n  todana list ./users.tree --prefix a --limit 10\n  todana list ./users.tree --from k --to m --values\n  todana list ./users.tree --reverse --limit 1\n\nControl characters and backslashes in keys and values are escaped as in docs/format/tsv.md."
+        visible_alias = "keys",
+        after_help = "Examples:\n  todana list ./users.tree --prefix a --limit 10\n  todana list ./users.tree --from k --to m --values\n  todana list ./users.tree --reverse --limit 1\n\nControl characters and backslashes in keys and values are escaped: \\\\ \\t \\n \\r \\xHH."
     )]
     List {
         #[command(flatten)]
@@ -80,25 +138,19 @@ pub(crate) enum Command {
         #[arg(long)]
         values: bool,
     },
-    /// Store the records of a file, as `load`: tab-separated text (docs/format/tsv.md), or one of Kyoto Tycoon's or Kyoto Cabinet's
-    #[command(after_help = "Example:\n  todana import ./carts.hash records.tsv")]
+    /// Store the records of a file, as `load`: tab-separated text, or one of Kyoto Tycoon's or Kyoto Cabinet's
+    #[command(after_help = format!("Examples:\n  todana import ./carts.hash records.tsv\n  todana import -S 127.0.0.1:11311 records.tsv\n\nFILE may be the directory of an update log of Kyoto Tycoon's.\n{TSV_HELP}"))]
     Import {
         #[command(flatten)]
-        to: Where,
-        /// The file; - is standard input. Or the directory of an update log of Kyoto Tycoon's
-        #[arg(default_value = "-")]
-        file: PathBuf,
+        to: WhereAndFile,
         #[command(flatten)]
         options: LoadOptions,
     },
-    /// Write all records to a file, as `dump`: tab-separated text (docs/format/tsv.md), or as Kyoto Tycoon reads them
-    #[command(after_help = "Example:\n  todana export ./carts.hash records.tsv")]
+    /// Write all records to a file, as `dump`: tab-separated text, or as Kyoto Tycoon reads them
+    #[command(after_help = format!("Examples:\n  todana export ./carts.hash records.tsv\n  todana export -S 127.0.0.1:11311 records.tsv\n\n{TSV_HELP}"))]
     Export {
         #[command(flatten)]
-        of: Where,
-        /// The file; - is standard output
-        #[arg(default_value = "-")]
-        file: PathBuf,
+        of: WhereAndFile,
         #[command(flatten)]
         options: DumpOptions,
     },
@@ -146,20 +198,14 @@ pub(crate) enum Command {
 
 pub(crate) fn run(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Inform { of, json } => match &of.place {
-            Place::Database(name) => inform(name, json),
-            Place::Server(_) => data::stats(&mut of.server().connect()?, "", json),
+        Command::Inform { of, json } => match of.find()? {
+            Found::Local(local) => inform(&local, json),
+            Found::Server(server) => statistics::inform(&server, json),
         },
         Command::Count { of } => {
-            let count = match &of.place {
-                Place::Database(name) => open(name, false)?.count(),
-                Place::Server(_) => {
-                    let mut statistics = of.server().connect()?.stats("")?.into_iter();
-                    let count = statistics.find(|(name, _)| name == "curr_items");
-                    let count = count.and_then(|(_, value)| value.parse().ok());
-                    count
-                        .ok_or_else(|| Failure::trouble("the server does not say how many records it has"))?
-                }
+            let count = match of.find()? {
+                Found::Local(local) => open(&local, false)?.count(),
+                Found::Server(server) => statistics::count(&server)?,
             };
             writeln!(io::stdout(), "{count}")?;
             Ok(())
@@ -168,21 +214,21 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
             let bytes = |word: Option<OsString>| word.map(|word| word.as_bytes().to_vec());
             let range = Range { prefix: bytes(prefix), from: bytes(from), to: bytes(to), reverse };
             let limit = limit.unwrap_or(u64::MAX);
-            match &of.place {
-                Place::Database(local) => list(local, &range, limit, values),
-                Place::Server(_) if range.reverse => {
+            match of.find()? {
+                Found::Local(local) => list(&local, &range, limit, values),
+                Found::Server(_) if range.reverse => {
                     Err(Failure::usage("a server lists its keys in no order; --reverse needs a tree"))
                 }
-                Place::Server(_) => list_of_server(&of.server(), &range, limit, values),
+                Found::Server(server) => list_of_server(&server, &range, limit, values),
             }
         }
-        Command::Import { to, file, options } => match &to.place {
-            Place::Database(name) => import(name, &file, &options),
-            Place::Server(_) => load(&mut to.server().connect()?, &file, &options),
+        Command::Import { to, options } => match to.find()? {
+            (Found::Local(local), file) => import(&local, &file, &options),
+            (Found::Server(server), file) => load(&mut server.connect()?, &file, &options),
         },
-        Command::Export { of, file, options } => match &of.place {
-            Place::Database(name) => export(name, &file, options),
-            Place::Server(_) => dump(&of.server(), &file, options),
+        Command::Export { of, options } => match of.find()? {
+            (Found::Local(local), file) => export(&local, &file, options),
+            (Found::Server(server), file) => dump(&server, &file, options),
         },
         Command::Copy { from, to } => {
             copy(database(&from, COPIES)?, database(&to, "`todana import` fills a server")?)
@@ -201,18 +247,12 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-impl Where {
-    fn server(self) -> Server {
-        Server { place: self.place, login: self.login, tls: self.tls }
-    }
-}
-
 /// The database of a word that may name no server.
 fn database<'p>(place: &'p Place, hint: &str) -> Result<&'p Local, Failure> {
     match place {
         Place::Database(local) => Ok(local),
         Place::Server(_) => Err(Failure::usage(format!(
-            "{place} is no database on disk, as ./x.hash and ./x.tree are; {hint}"
+            "{place} is a server, no database on disk as ./x.hash and ./x.tree are; {hint}"
         ))),
     }
 }
@@ -303,7 +343,7 @@ fn list(name: &Local, range: &Range, limit: u64, values: bool) -> Result<(), Fai
 }
 
 /// The same of a server: in no order, as it goes over all of its keys.
-fn list_of_server(server: &Server, range: &Range, limit: u64, values: bool) -> Result<(), Failure> {
+fn list_of_server(server: &Server<'_>, range: &Range, limit: u64, values: bool) -> Result<(), Failure> {
     if limit == 0 {
         return Ok(());
     }
@@ -418,7 +458,12 @@ fn compact(local: &Local) -> Result<(), Failure> {
     db.sync()?;
     drop(db);
     bar.finish_and_clear();
-    eprintln!("{before} bytes on disk before, {} now", size_of(path)?);
+    let after = size_of(path)?;
+    if after < before {
+        eprintln!("{before} bytes on disk before, {after} now");
+    } else {
+        eprintln!("{local}: nothing to give back, {after} bytes on disk");
+    }
     Ok(())
 }
 

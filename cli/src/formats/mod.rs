@@ -31,7 +31,7 @@ use todana_protocol::kyoto::expiry;
 /// What a file is, for `load`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// Tab-separated text, escaped (docs/format/tsv.md)
+    /// Tab-separated text, escaped
     Tsv,
     /// Tab-separated text as it is, without escapes: what `list -pv` of Kyoto's tools prints
     TsvRaw,
@@ -50,7 +50,7 @@ pub(crate) enum Format {
 /// What `dump` writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DumpFormat {
-    /// Tab-separated text, escaped (docs/format/tsv.md)
+    /// Tab-separated text, escaped
     #[default]
     Tsv,
     /// Tab-separated text in hexadecimal, for `import -sx` of Kyoto's tools; without times

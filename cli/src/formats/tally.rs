@@ -26,8 +26,15 @@ impl Tally {
         self.example.get_or_insert_with(why);
     }
 
-    /// Tells it, on standard error.
-    pub(crate) fn tell(&self, says_refused: bool) {
+    /// Tells it, on standard error. Of a file that cannot be read to its end the cause comes first, and nothing more where nothing was
+    /// done.
+    pub(crate) fn tell(&self, says_refused: bool, cause: Option<&Failure>) {
+        if let Some(cause) = cause {
+            cause.tell();
+            if self.loaded + self.skipped + self.refused + self.removed + self.cleared == 0 {
+                return;
+            }
+        }
         let mut words = vec![
             format!("{} loaded", amount(self.loaded, "record")),
             format!("{} expired ones skipped", self.skipped),

@@ -52,6 +52,8 @@ pub(super) struct Banner {
     /// The names of several databases, or of one that is not the usual.
     databases: Vec<Further>,
     sync: Sync,
+    /// More MiB than the machine has, if the limit is that: the limit, and what the machine has.
+    excess_mib: Option<(u64, u64)>,
     /// TLS listeners require a certificate of clients.
     guards_tls: bool,
 }
@@ -78,6 +80,7 @@ impl Banner {
             data: options.data.clone(),
             databases: if options.database.is_some() { options.databases() } else { Vec::new() },
             sync: options.sync,
+            excess_mib: has_memory.then(|| excess_mib(options.memory_limit_mib)).flatten(),
             guards_tls: (requires_certificates || has_prefix("mtls:")) && !has_prefix("btls:"),
         }
     }
@@ -152,7 +155,10 @@ impl Banner {
             _ => String::new(),
         };
         let databases = self.databases();
-        let warning = self.warning(listening_on);
+        let excess = self.excess_mib.map_or_else(String::new, |(limit, all)| {
+            format!("warning: -m {limit}: more MiB than the {all} of this machine\n")
+        });
+        let warning = excess + &self.warning(listening_on);
         let memory = self.memory.as_ref().map_or_else(String::new, |memory| format!(" {memory},"));
         let metrics =
             admin.first().map_or_else(String::new, |place| format!(", metrics: http://{place}/metrics"));
@@ -189,6 +195,13 @@ impl Banner {
         }
         format!("todana set hello world -S {server} && todana get hello -S {server}")
     }
+}
+
+/// Returns the limit and the memory of the machine, in MiB, if the limit is beyond it.
+fn excess_mib(limit: u64) -> Option<(u64, u64)> {
+    let system = rustix::system::sysinfo();
+    let all = (system.totalram as u64).saturating_mul(system.mem_unit.into()) >> 20;
+    (limit > all).then_some((limit, all))
 }
 
 fn is_in_memory(kind: Kind) -> bool {

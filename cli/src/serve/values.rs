@@ -1,5 +1,6 @@
 //! Values of options, and what is wrong with others.
 
+use crate::time_to_live;
 use clap::ValueEnum;
 use std::time::Duration;
 use todana_server::{Compression, Name, Sync};
@@ -95,8 +96,30 @@ pub(super) fn database(text: &str) -> Result<Name, String> {
     Name::parse(text).map_err(|error| error.to_string())
 }
 
+/// Reads a span of time, at least a second: `90`, `5m`, `1h`, `2d`.
 pub(super) fn seconds(text: &str) -> Result<u64, String> {
-    number(text).and_then(|seconds| if seconds == 0 { Err("at least 1".into()) } else { Ok(seconds) })
+    match time_to_live::seconds(text)? {
+        seconds @ 1.. => Ok(seconds as u64),
+        _ => Err("at least 1".into()),
+    }
+}
+
+/// Reads a span of time, perhaps 0.
+pub(super) fn idle_timeout(text: &str) -> Result<u32, String> {
+    u32::try_from(time_to_live::seconds(text)?).map_err(|_| "out of range".into())
+}
+
+/// Reads a size in MiB, or with its unit: `1024`, `512m`, `1G`.
+pub(super) fn mebibytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let (digits, unit_mib) = match text.chars().last().map(|last| last.to_ascii_lowercase()) {
+        Some('k') => return Err("less than 1 MiB: give MiB, or m, g or t after the number".into()),
+        Some('m') => (&text[..text.len() - 1], 1),
+        Some('g') => (&text[..text.len() - 1], 1 << 10),
+        Some('t') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    number::<u64>(digits)?.checked_mul(unit_mib).ok_or_else(|| "out of range".into())
 }
 
 /// Smaller files than that would be all header and name.
@@ -152,6 +175,22 @@ mod tests {
         for text in ["", "m", "1t", "-1", "99999999999999999999k"] {
             assert!(size(text).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn memory_is_in_mebibytes_unless_it_has_a_unit() {
+        for (text, value) in
+            [("64", 64), (" 8192", 8192), ("512m", 512), ("1G", 1024), ("2t", 2 << 20), ("0", 0)]
+        {
+            assert_eq!(mebibytes(text), Ok(value), "{text}");
+        }
+        assert!(mebibytes("1k").unwrap_err().starts_with("less than 1 MiB"));
+        for (text, wrong) in
+            [("g", "not a whole number"), ("1.5g", "not a whole number"), ("-1", "out of range")]
+        {
+            assert_eq!(mebibytes(text), Err(wrong.into()), "{text}");
+        }
+        assert_eq!(mebibytes("18446744073709551615g"), Err("out of range".into()));
     }
 
     #[test]

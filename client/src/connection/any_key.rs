@@ -4,6 +4,7 @@
 use super::{Connection, unexpected};
 use crate::Error;
 use std::io::Write;
+use todana_core::Direction;
 use todana_protocol::memcached::client::{Invalid, KEY_LEN_MAX, Meta, Response, Want};
 
 /// A record as it lies in what the server sent.
@@ -162,6 +163,26 @@ impl Connection {
     /// not know: it refuses.
     pub fn write_sliding(&mut self, key: &[u8], value: &[u8], flags: u32, span_s: u32) -> Result<(), Error> {
         Ok(Meta::set(&mut self.output, key, value)?.flags(flags).sliding(span_s).end()?)
+    }
+
+    /// Adds to (or subtracts from) a number, which is created as `initial` if there is no such record. Needs meta commands.
+    pub fn count_or_create(&mut self, key: &[u8], delta: u64, up: bool, initial: u64) -> Result<u64, Error> {
+        let direction = if up { Direction::Increment } else { Direction::Decrement };
+        Meta::arithmetic(&mut self.output, key)?
+            .direction(direction)
+            .delta(delta)
+            .vivify(0)
+            .initial(initial)
+            .want(Want::Value)
+            .end()?;
+        self.flush()?;
+        self.response(|response| match response {
+            Response::Meta { code: [b'V', b'A'], value: Some(value), .. } => {
+                let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                number.ok_or(Error::Malformed)
+            }
+            other => Err(unexpected(other)),
+        })
     }
 
     /// Asks whether the server takes meta commands, and with them keys in base64. One that does not, as memcached before

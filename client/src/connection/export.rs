@@ -77,6 +77,11 @@ impl fmt::Display for LogFrom {
 }
 
 impl Connection {
+    /// Has all further commands on records go to this database of the server, by its number.
+    pub fn use_database(&mut self, number: u32) -> Result<(), Error> {
+        self.simple(&format!("todana use {number}")).map(drop)
+    }
+
     /// Has the server make a checkpoint of a database, by its number, and waits until it is on disk.
     pub fn checkpoint(&mut self, database: u32) -> Result<Made, Error> {
         self.line(&format!("todana checkpoint{}", Of(database)))?;

@@ -1,0 +1,136 @@
+//! Which server a command talks to, which of its databases, and as whom: the same words for every command.
+
+use crate::Failure;
+use crate::client_login::ClientLogin;
+use crate::client_tls::ClientTls;
+use crate::place::Place;
+use todana_client::{Connection, Destination, Error, Timeouts};
+
+/// The variable that names a server.
+const VARIABLE: &str = "TODANA_SERVER";
+
+const DEFAULT: &str = "127.0.0.1:11211";
+
+/// Which server or database, and how to reach it.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct ServerOptions {
+    /// The server: host:port, todana://host:port, todanas://host:port (TLS) or unix:/path; user:password@ may stand
+    /// before a host behind ://. Or a database on disk that no server has open: ./x.hash, ./x.tree [default: TODANA_SERVER of
+    /// the environment, or 127.0.0.1:11211]
+    #[arg(short = 'S', long = "server", visible_alias = "db", value_name = "SERVER")]
+    server: Option<Place>,
+    /// Which of the server's databases, by its number or its name (`todana stats databases` shows them) [default: the first]
+    #[arg(long, value_name = "NAME")]
+    database: Option<String>,
+    #[command(flatten)]
+    pub(crate) login: ClientLogin,
+    #[command(flatten)]
+    pub(crate) tls: ClientTls,
+}
+
+impl ServerOptions {
+    /// Returns the place of `-S`, or else of the environment. Fails if `-S` and another word name one both.
+    pub(crate) fn named(&self, has_word: bool) -> Result<Option<Place>, Failure> {
+        match &self.server {
+            // The word may hold a password.
+            Some(_) if has_word => {
+                Err(Failure::usage("-S names a server, and so does the first word: which one?"))
+            }
+            Some(server) => Ok(Some(server.clone())),
+            None if has_word => Ok(None),
+            None => match std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()) {
+                None => Ok(None),
+                Some(text) => {
+                    let place = text.parse().map(Some);
+                    place.map_err(|error: String| Failure::usage(format!("{VARIABLE}: {error}")))
+                }
+            },
+        }
+    }
+
+    /// Returns true if `-S` names a place.
+    pub(crate) fn has_server(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// Returns the place that a word names, or `-S`, or the environment, or the default.
+    pub(crate) fn place(&self, word: Option<&Place>) -> Result<Place, Failure> {
+        match (word, self.named(word.is_some())?) {
+            (Some(word), _) => Ok(word.clone()),
+            (None, Some(place)) => Ok(place),
+            (None, None) => DEFAULT.parse().map_err(Failure::usage),
+        }
+    }
+
+    /// Returns the server there, with how to reach it.
+    pub(crate) fn at(&self, destination: Destination) -> Server<'_> {
+        Server { destination, options: self }
+    }
+
+    /// Returns true if a database of the server is named.
+    pub(crate) fn has_database(&self) -> bool {
+        self.database.is_some()
+    }
+
+    /// Fails if a database of a server is named where there is none.
+    pub(crate) fn expect_no_database(&self) -> Result<(), Failure> {
+        match &self.database {
+            Some(_) => Err(Failure::usage("--database is for a server with several databases")),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the number of the database that is named, the first by default.
+    pub(crate) fn database_number(&self, connection: &mut Connection) -> Result<u32, Failure> {
+        let Some(wanted) = &self.database else { return Ok(0) };
+        if let Ok(number) = wanted.parse() {
+            return Ok(number);
+        }
+        let all = connection.stats("databases").map_err(without_databases)?;
+        let number = all.iter().find_map(|(name, value)| {
+            let number = name.strip_suffix(":name").filter(|_| value == wanted)?;
+            number.parse().ok()
+        });
+        let hint = "`todana stats databases` shows what it has";
+        number.ok_or_else(|| Failure::trouble(format!("the server has no database {wanted}; {hint}")))
+    }
+
+    /// Connects, and logs in if the server wants that.
+    pub(crate) fn connect(&self, destination: &Destination) -> Result<Connection, Failure> {
+        let tls = self.tls.load(&[&destination.address])?;
+        let login = self.login.at(destination)?;
+        let mut connection = Connection::open_with(&destination.address, Timeouts::default(), tls.as_ref())?;
+        if let Some(login) = login {
+            connection.log_in(&login)?;
+        }
+        Ok(connection)
+    }
+}
+
+/// A server, and how to reach it.
+pub(crate) struct Server<'o> {
+    pub(crate) destination: Destination,
+    pub(crate) options: &'o ServerOptions,
+}
+
+impl Server<'_> {
+    /// Connects, logs in if the server wants that, and uses the database that is named.
+    pub(crate) fn connect(&self) -> Result<Connection, Failure> {
+        let mut connection = self.options.connect(&self.destination)?;
+        let number = self.options.database_number(&mut connection)?;
+        if number > 0 {
+            connection.use_database(number).map_err(without_databases)?;
+        }
+        Ok(connection)
+    }
+}
+
+/// Explains a refusal by a server that has no databases to choose from.
+pub(crate) fn without_databases(error: Error) -> Failure {
+    match error {
+        Error::Refused(refusal) if refusal.line == "ERROR" => {
+            Failure::trouble("the server has one database only: it does not know --database")
+        }
+        error => error.into(),
+    }
+}

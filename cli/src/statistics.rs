@@ -1,0 +1,266 @@
+//! Statistics of a server: typed as JSON, by theme at a terminal, and the few that tell what a server holds.
+
+use crate::Failure;
+use crate::server_options::Server;
+use serde_json::{Map, Value};
+use std::io::{self, IsTerminal, Write};
+use todana_client::{Connection, Error};
+
+/// The groups that a server has.
+pub(crate) const GROUPS: &str =
+    "items, slabs, sizes, settings, conns, databases, detail on|off|dump, cachedump CLASS LIMIT, reset";
+
+/// Statistic by name and value.
+type Statistic = (String, String);
+
+/// Themes of the general statistics, with what the names of each begin with. The first that fits counts.
+const THEMES: [(&str, &[&str]); 6] = [
+    ("Todana", &["todana_"]),
+    (
+        "Process",
+        &["pid", "uptime", "time", "version", "libevent", "pointer_size", "rusage_", "threads", "log_"],
+    ),
+    (
+        "Connections",
+        &[
+            "curr_conn",
+            "max_conn",
+            "total_conn",
+            "rejected_conn",
+            "conn",
+            "listen_",
+            "accepting_",
+            "idle_",
+            "response_obj",
+            "read_buf",
+            "bytes_",
+            "ssl_",
+            "reserved_fds",
+            "time_in_listen",
+        ],
+    ),
+    ("Requests", &["cmd_", "get_", "delete_", "incr_", "decr_", "cas_", "touch_", "auth_", "store_"]),
+    (
+        "Records and memory",
+        &[
+            "limit_",
+            "curr_items",
+            "total_items",
+            "bytes",
+            "hash_",
+            "evic",
+            "reclaimed",
+            "expired",
+            "slab",
+            "malloc",
+            "direct_",
+            "extstore",
+        ],
+    ),
+    ("Housekeeping", &["lru", "crawler", "moves_", "unexpected"]),
+];
+
+fn theme(name: &str) -> &'static str {
+    // "time" is no beginning of others, "bytes" none of bytes_read.
+    let fits = |beginning: &&str| match *beginning {
+        "time" | "bytes" | "pid" | "threads" => name == *beginning,
+        beginning => name.starts_with(beginning),
+    };
+    let found = THEMES.iter().find(|(_, beginnings)| beginnings.iter().any(|beginning| fits(&beginning)));
+    found.map_or("Other", |(theme, _)| theme)
+}
+
+/// Prints a group of statistics; of the database that is named, what it holds.
+pub(crate) fn print(server: &Server<'_>, words: &[String], json: bool) -> Result<(), Failure> {
+    let mut connection = server.options.connect(&server.destination)?;
+    let statistics = if server.options.has_database() {
+        if !words.is_empty() {
+            return Err(Failure::usage(
+                "a database has no groups of statistics: leave out the group, or --database",
+            ));
+        }
+        of_database(server, &mut connection)?
+    } else {
+        let group = words.join(" ");
+        connection.stats(&group).map_err(|error| match error {
+            Error::Refused(refusal) if refusal.line == "ERROR" => {
+                Failure::usage(format!("stats {group}: no such group; groups: {GROUPS}"))
+            }
+            error => error.into(),
+        })?
+    };
+    let mut out = io::stdout().lock();
+    if json {
+        writeln!(out, "{}", nested(&statistics))?;
+    } else if words.is_empty() && !server.options.has_database() && out.is_terminal() {
+        put_by_theme(&mut out, &statistics)?;
+    } else {
+        put_aligned(&mut out, &statistics)?;
+    }
+    Ok(())
+}
+
+fn put_aligned(out: &mut impl Write, statistics: &[Statistic]) -> io::Result<()> {
+    let width = statistics.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    statistics.iter().try_for_each(|(name, value)| writeln!(out, "{name:width$}  {value}"))
+}
+
+fn put_by_theme(out: &mut impl Write, statistics: &[Statistic]) -> io::Result<()> {
+    let width = statistics.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let themes = THEMES.iter().skip(1).chain(&THEMES[..1]).map(|(theme, _)| *theme).chain(["Other"]);
+    for wanted in themes {
+        let mut is_first = true;
+        for (name, value) in statistics.iter().filter(|(name, _)| theme(name) == wanted) {
+            if std::mem::take(&mut is_first) {
+                writeln!(out, "{wanted}")?;
+            }
+            writeln!(out, "  {name:width$}  {value}")?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the statistics as one object: numbers as numbers, and `1:name` as `name` within `1`.
+fn nested(statistics: &[Statistic]) -> Value {
+    let mut all = Map::new();
+    for (name, value) in statistics {
+        put_nested(&mut all, name, typed(value));
+    }
+    Value::Object(all)
+}
+
+fn put_nested(object: &mut Map<String, Value>, name: &str, value: Value) {
+    if let Some((group, rest)) = name.split_once(':') {
+        let within = object.entry(group).or_insert_with(|| Value::Object(Map::new()));
+        if let Value::Object(within) = within {
+            return put_nested(within, rest, value);
+        }
+    }
+    object.insert(name.to_string(), value);
+}
+
+/// Returns a number if the text is how it is written; else the text, as of `1.6.45`.
+fn typed(text: &str) -> Value {
+    let is_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let unsigned = text.strip_prefix('-').unwrap_or(text);
+    let number: Option<Value> = match unsigned.split_once('.') {
+        Some((whole, fraction)) if is_digits(whole) && is_digits(fraction) => {
+            text.parse::<f64>().ok().map(Value::from)
+        }
+        None if is_digits(unsigned) && (unsigned == "0" || !unsigned.starts_with('0')) => {
+            text.parse::<u64>().map(Value::from).or_else(|_| text.parse::<i64>().map(Value::from)).ok()
+        }
+        _ => None,
+    };
+    number.unwrap_or_else(|| text.into())
+}
+
+/// Returns the statistics of the database that is named, or of the first.
+fn of_database(server: &Server<'_>, connection: &mut Connection) -> Result<Vec<Statistic>, Failure> {
+    let number = server.options.database_number(connection)?;
+    let prefix = format!("{number}:");
+    let all = connection.stats("databases").map_err(crate::server_options::without_databases)?;
+    let own = all.into_iter().filter_map(|(name, value)| {
+        let name = name.strip_prefix(&prefix)?.to_string();
+        Some((name, value))
+    });
+    let own: Vec<Statistic> = own.collect();
+    match own.is_empty() {
+        true => Err(Failure::trouble(format!("the server has no database {number}"))),
+        false => Ok(own),
+    }
+}
+
+/// Prints what a server holds, by the names that `inform` has for databases on disk.
+pub(crate) fn inform(server: &Server<'_>, json: bool) -> Result<(), Failure> {
+    let mut connection = server.options.connect(&server.destination)?;
+    let place = ("server".to_string(), server.destination.to_string());
+    let known = match of_database(server, &mut connection) {
+        Ok(known) => known,
+        Err(failure) if server.options.has_database() => return Err(failure),
+        // A memcached.
+        Err(_) => connection.stats("")?,
+    };
+    let name = |(name, value): Statistic| {
+        let name = match name.as_str() {
+            "kind" | "name" | "memory_bytes" | "disk_bytes" | "evictions" | "health" | "version" => name,
+            "limit_maxbytes" => name,
+            "records" | "curr_items" => "records".to_string(),
+            "bytes" => "live_bytes".to_string(),
+            _ => return None,
+        };
+        Some((name, value))
+    };
+    let facts: Vec<Statistic> = std::iter::once(place).chain(known.into_iter().filter_map(name)).collect();
+    let mut out = io::stdout().lock();
+    if json {
+        writeln!(out, "{}", nested(&facts))?
+    } else {
+        put_aligned(&mut out, &facts)?
+    }
+    Ok(())
+}
+
+/// Returns how many records a server holds, in the database that is named or the first.
+pub(crate) fn count(server: &Server<'_>) -> Result<u64, Failure> {
+    let mut connection = server.options.connect(&server.destination)?;
+    let count = if server.options.has_database() {
+        let own = of_database(server, &mut connection)?;
+        own.into_iter().find(|(name, _)| name == "records").map(|(_, value)| value)
+    } else {
+        connection.statistic("curr_items")?
+    };
+    let count = count.and_then(|count| count.parse().ok());
+    count.ok_or_else(|| Failure::trouble("the server does not say how many records it has"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn numbers_are_numbers_and_groups_are_objects() {
+        let statistics = |pairs: &[(&str, &str)]| -> Vec<Statistic> {
+            pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+        };
+        let pairs = [
+            ("pid", "12"),
+            ("version", "1.6.45"),
+            ("rusage_user", "0.250000"),
+            ("octal", "007"),
+            ("least", "-5"),
+            ("huge", "18446744073709551615"),
+            ("evictions", "on"),
+            ("items:1:number", "3"),
+            ("items:1:age", "0"),
+            ("pid:1", "x"),
+        ];
+        let expected = json!({
+            "pid": 12, "version": "1.6.45", "rusage_user": 0.25, "octal": "007", "least": -5,
+            "huge": 18446744073709551615u64, "evictions": "on", "items": {"1": {"number": 3, "age": 0}},
+            "pid:1": "x",
+        });
+        assert_eq!(nested(&statistics(&pairs)), expected);
+    }
+
+    #[test]
+    fn themes_keep_all_statistics() {
+        for (name, expected) in [
+            ("pid", "Process"),
+            ("time", "Process"),
+            ("time_in_listen_disabled_us", "Connections"),
+            ("bytes_read", "Connections"),
+            ("bytes", "Records and memory"),
+            ("get_hits", "Requests"),
+            ("todana_log", "Todana"),
+            ("unheard_of", "Other"),
+        ] {
+            assert_eq!(theme(name), expected, "{name}");
+        }
+        let all = [("unheard_of".to_string(), "1".to_string()), ("pid".to_string(), "2".to_string())];
+        let mut out = Vec::new();
+        put_by_theme(&mut out, &all).unwrap();
+        assert_eq!(out, b"Process\n  pid         2\nOther\n  unheard_of  1\n");
+    }
+}
