@@ -199,6 +199,11 @@ pub(crate) struct Arguments {
     /// Let web pages, of any site, send such requests; else what browsers mark as such is refused
     #[arg(long, env = "TODANA_ALLOW_PAGES", help_heading = KYOTO)]
     allow_pages: bool,
+    /// Host names by which browsers may ask, of Kyoto Tycoon's HTTP and of the pages for monitoring, besides addresses and
+    /// localhost; no client may by another name then; repeatable, or a list with commas [default: browsers by none,
+    /// other clients by any]
+    #[arg(long, env = "TODANA_HTTP_HOST", action = ArgAction::Append, value_delimiter = ',', value_name = "NAME", help_heading = NETWORK)]
+    http_host: Vec<String>,
     /// Write snapshots of the databases in memory to this directory, as Kyoto Tycoon does (.ktss), also at the end; read them at the
     /// start. They have no place for client flags
     #[arg(long, env = "TODANA_SNAPSHOTS", value_name = "DIR", help_heading = KYOTO)]

@@ -141,6 +141,9 @@ pub struct Options {
     pub script_memory_max: usize,
     /// Web pages may send requests of Kyoto Tycoon's, whatever site they are of; false refuses what browsers mark as such.
     pub kyoto_pages_allowed: bool,
+    /// Host names by which browsers may ask, of Kyoto Tycoon's protocols and of the admin pages, besides addresses and
+    /// `localhost`; if there are any, nobody may by another name.
+    pub http_hosts: Vec<String>,
     /// Which changes are born here, and which master is followed.
     pub replication: Replication,
     /// Every store fails for want of memory, to test clients (`-o emulate_full`).
@@ -257,6 +260,7 @@ impl Default for Options {
             stores_nothing: false,
             script_memory_max: 64 << 20,
             kyoto_pages_allowed: false,
+            http_hosts: Vec::new(),
             replication: Replication::default(),
             emulate_full: false,
             dump_allowed: true,

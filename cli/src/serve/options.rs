@@ -65,6 +65,7 @@ impl Arguments {
             script_memory_max: usize::try_from(self.script_memory_limit).unwrap_or(usize::MAX),
             kyoto_commands: self.commands,
             kyoto_pages_allowed: self.allow_pages,
+            http_hosts: self.http_host,
             snapshots,
             replication,
             debug_commands: self.extended.contains(&Extended::DebugCommands),

@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
 #[inline]
 pub(super) fn decode<'a>(
     place: &mut Place,
-    limits: &Limits,
+    limits: &Limits<'_>,
     input: &'a [u8],
     scratch: &'a mut Scratch,
 ) -> Outcome<'a> {
@@ -184,7 +184,7 @@ pub(super) fn decode<'a>(
 
 fn begin<'a>(
     place: &mut Place,
-    limits: &Limits,
+    limits: &Limits<'_>,
     input: &'a [u8],
     scratch: &'a mut Scratch,
 ) -> Result<Outcome<'a>, Missing> {
@@ -229,7 +229,7 @@ fn begin<'a>(
 #[inline]
 pub(super) fn next_record<'a>(
     place: &mut Place,
-    limits: &Limits,
+    limits: &Limits<'_>,
     input: &'a [u8],
 ) -> Option<(usize, Bulk<'a>)> {
     let Place::Bulk { operation, is_silent, left } = place else { return None };
@@ -254,7 +254,7 @@ pub(super) fn next_record<'a>(
 #[inline]
 fn record<'a>(
     place: &mut Place,
-    limits: &Limits,
+    limits: &Limits<'_>,
     input: &'a [u8],
     operation: BulkOperation,
     is_silent: bool,
@@ -282,7 +282,7 @@ fn record<'a>(
 /// A script's request is wanted whole: a map is made of it.
 fn script<'a>(
     place: &mut Place,
-    limits: &Limits,
+    limits: &Limits<'_>,
     input: &'a [u8],
     scratch: &'a mut Scratch,
     mut at: usize,

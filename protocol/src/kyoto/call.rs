@@ -80,6 +80,16 @@ procedures! {
 }
 
 impl Procedure {
+    /// Returns true if it changes neither records nor the server.
+    pub fn only_reads(self) -> bool {
+        use Procedure::*;
+        let reads_records = matches!(self, Get | Check | GetBulk | MatchPrefix | MatchRegex | MatchSimilar);
+        let moves_cursor =
+            matches!(self, CursorJump | CursorJumpBack | CursorStep | CursorStepBack | CursorDelete);
+        let reads_by_cursor = matches!(self, CursorGetKey | CursorGetValue | CursorGet) || moves_cursor;
+        reads_records || reads_by_cursor || matches!(self, Void | Echo | Report | Status | UlogList)
+    }
+
     /// Whether it needs a cursor.
     pub fn is_of_cursor(self) -> bool {
         self.name().starts_with("cur_")

@@ -1,8 +1,9 @@
 //! HTTP as the original understands it: the head of a request line by line, and the length of its body.
 
+use super::browser::{Mark, is_own_host};
 use super::date::parse_date;
 use super::number::{hexadecimal, integer, starts_with, without_blanks};
-use super::{Encoding, Limits};
+use super::{Encoding, Limits, Refusal};
 use memchr::{memchr, memchr2};
 use std::borrow::Cow;
 
@@ -106,8 +107,12 @@ pub(super) struct Head {
     pub(super) xt: Option<u64>,
     /// Where the value of `Authorization` stands; nowhere if it cannot be taken as it stands, or comes twice.
     authorization: Option<(u32, u32)>,
-    /// A browser says that a web page has sent it, and of another site.
-    pub(super) is_of_page: bool,
+    /// A browser says that a web page has sent it, and of another site ...
+    is_of_page: bool,
+    /// ... or that it is one.
+    is_of_browser: bool,
+    /// It is for a host whose name may be anybody's.
+    has_foreign_host: bool,
 }
 
 /// How far a head is read.
@@ -151,7 +156,7 @@ impl Head {
 
     /// Reads on. Every byte is looked at once, however the input is cut.
     #[inline]
-    pub(super) fn read(&mut self, limits: &Limits, input: &[u8]) -> Progress {
+    pub(super) fn read(&mut self, limits: &Limits<'_>, input: &[u8]) -> Progress {
         loop {
             let at = self.at as usize;
             let rest = &input[at..];
@@ -175,9 +180,9 @@ impl Head {
             } else if line.is_empty() || self.has_cr && is_only_cr(line) {
                 return Progress::Whole(self.at as usize);
             } else if self.has_cr {
-                self.read_header(&without_cr(line), None);
+                self.read_header(limits, &without_cr(line), None);
             } else {
-                self.read_header(line, Some(at));
+                self.read_header(limits, line, Some(at));
             }
             (self.scanned, self.has_cr) = (0, false);
         }
@@ -245,6 +250,25 @@ impl Head {
         Form { keeps_alive: self.keeps_alive, is_head: self.method == Method::Head }
     }
 
+    /// Returns why a request with this head is not served, if a web page may be behind it.
+    #[inline]
+    pub(super) fn refusal(&self, limits: &Limits<'_>) -> Option<Refusal> {
+        match () {
+            () if limits.pages_allowed => None,
+            () if self.is_of_page => Some(Refusal::Foreign),
+            () if self.has_foreign_host && (self.is_of_browser || !limits.hosts.is_empty()) => {
+                Some(Refusal::ForeignHost)
+            }
+            () => None,
+        }
+    }
+
+    /// Returns true if a browser has sent it as it follows a link or fetches an image.
+    #[inline]
+    pub(super) fn is_of_link(&self, limits: &Limits<'_>) -> bool {
+        self.is_of_browser && !limits.pages_allowed && matches!(self.method, Method::Get | Method::Head)
+    }
+
     /// What follows.
     pub(super) fn body(&self) -> Body {
         match (self.method.has_body(), self.content_length, self.is_chunked) {
@@ -307,11 +331,11 @@ impl Head {
     }
 
     #[inline]
-    fn read_header(&mut self, line: &[u8], at: Option<usize>) {
+    fn read_header(&mut self, limits: &Limits<'_>, line: &[u8], at: Option<usize>) {
         // Most headers mean nothing here, which their first letter tells.
         if !matches!(
             line.first().map(u8::to_ascii_lowercase),
-            Some(b'a' | b'c' | b'x' | b't' | b'o' | b's' | b' ' | b'\t')
+            Some(b'a' | b'c' | b'h' | b'o' | b'r' | b's' | b't' | b'u' | b'x' | b' ' | b'\t')
         ) {
             return;
         }
@@ -320,8 +344,9 @@ impl Head {
         let value =
             || &line[colon + 1 + line[colon + 1..].iter().take_while(|&&byte| byte == b' ').count()..];
         match name.len() {
-            // Only browsers send it, and always along with what a page stores elsewhere.
-            6 if name.eq_ignore_ascii_case(b"origin") => self.is_of_page = true,
+            4 if name.eq_ignore_ascii_case(b"host") => {
+                self.has_foreign_host |= !is_own_host(value(), limits.hosts);
+            }
             7 if name.eq_ignore_ascii_case(b"x-kt-xt") => self.xt = parse_date(value()),
             9 if name.eq_ignore_ascii_case(b"x-kt-mode") => {
                 self.mode = match value() {
@@ -346,16 +371,16 @@ impl Head {
                 });
                 self.authorization = Some(whole.unwrap_or_default());
             }
-            14 if name.eq_ignore_ascii_case(b"sec-fetch-site") => {
-                let value = value().trim_ascii();
-                self.is_of_page |=
-                    [&b"cross-site"[..], b"same-site"].iter().any(|site| value.eq_ignore_ascii_case(site));
-            }
             14 if name.eq_ignore_ascii_case(b"content-length") => {
                 self.content_length = u64::try_from(integer(value())).ok();
             }
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
                 self.is_chunked |= value().eq_ignore_ascii_case(b"chunked");
+            }
+            6 | 7 | 10 | 14 | 15 => {
+                let mark = Mark::of(name, value());
+                self.is_of_browser |= mark.is_some();
+                self.is_of_page |= mark == Some(Mark::Page);
             }
             _ => {}
         }
@@ -435,7 +460,7 @@ impl Chunks {
     }
 
     /// Goes on.
-    pub(super) fn walk(&mut self, limits: &Limits, input: &[u8]) -> Walk {
+    pub(super) fn walk(&mut self, limits: &Limits<'_>, input: &[u8]) -> Walk {
         loop {
             let rest = &input[self.at..];
             let scanned = self.scanned.min(rest.len());

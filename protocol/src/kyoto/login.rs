@@ -58,7 +58,7 @@ impl Dialect {
 
     /// The request of [`Step::Login`] is that of a stranger: it is passed over, unless the connection is closed for want of a
     /// known length. Says how it is to be answered, by [`answer_stranger`](super::answer_stranger).
-    pub fn turn_away(&mut self, limits: &Limits) -> Form {
+    pub fn turn_away(&mut self, limits: &Limits<'_>) -> Form {
         self.is_admitted = false;
         let Mode::Asking { head, head_len } = self.mode else {
             self.mode = Mode::Closed;

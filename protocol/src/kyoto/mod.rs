@@ -42,6 +42,7 @@
 
 mod answer;
 pub mod binary;
+mod browser;
 mod call;
 pub mod client;
 mod columns;
@@ -65,6 +66,7 @@ pub mod varnum;
 
 pub use answer::{Banner, Output, answer, answer_failure, answer_refusal, answer_stranger};
 pub use binary::{Bulk, BulkOperation, BulkRecord, Hello, Script};
+pub use browser::{Mark, is_own_host};
 pub use call::{Call, Moment, Origin, Procedure, Signal, Target, Wait};
 pub use columns::Encoding;
 pub use date::{format_date, parse_date};
@@ -83,7 +85,7 @@ const RPC: &[u8] = b"/rpc/";
 
 /// What bounds a request; the same for all connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct Limits<'h> {
     /// The longest body, and the longest key or value of the binary protocol, in bytes; at most 2^28 is taken.
     pub body_len_max: u64,
     /// The longest head of an HTTP request, in bytes, beyond which it is refused and the connection closed; at most 2^20 is taken.
@@ -92,26 +94,29 @@ pub struct Limits {
     pub unfinished_len_max: usize,
     /// True takes requests that web pages of other sites have sent, as browsers say.
     pub pages_allowed: bool,
+    /// Names by which browsers may ask, besides addresses and `localhost`; if there are any, nobody may by another name.
+    pub hosts: &'h [String],
     /// True asks who has sent it before each HTTP request ([`Step::Login`]), and refuses the binary protocol, which cannot say that, on
     /// a connection whose last HTTP request was not that of a user.
     pub login_wanted: bool,
 }
 
-impl Default for Limits {
+impl Default for Limits<'_> {
     fn default() -> Self {
         Limits {
             body_len_max: 1 << 28,
             head_len_max: 1 << 20,
             unfinished_len_max: usize::MAX,
             pages_allowed: false,
+            hosts: &[],
             login_wanted: false,
         }
     }
 }
 
-impl Limits {
+impl<'h> Limits<'h> {
     /// With what is too large for the offsets here cut to what is not.
-    fn bounded(&self) -> Limits {
+    fn bounded(&self) -> Limits<'h> {
         Limits {
             body_len_max: self.body_len_max.min(1 << 28),
             head_len_max: self.head_len_max.min(1 << 20),
@@ -146,6 +151,10 @@ pub enum Refusal {
     Foreign,
     /// HTTP: a head longer than may be.
     HeadTooLarge,
+    /// HTTP: a browser has sent it, or anybody where names are configured, to a name that may be a web page's.
+    ForeignHost,
+    /// HTTP: a browser has sent it as it follows a link, and it would change something.
+    Link,
     /// HTTP: a body longer than may be.
     TooLarge,
     /// HTTP: the rest of a body did not come.
@@ -295,7 +304,7 @@ impl Dialect {
     /// The next step from `input`, the unread bytes: those of the last call that were not consumed, and whatever has
     /// arrived since. After [`Step::Close`] there is nothing to call it for again.
     #[inline]
-    pub fn decode<'a>(&mut self, limits: &Limits, input: &'a [u8], scratch: &'a mut Scratch) -> Step<'a> {
+    pub fn decode<'a>(&mut self, limits: &Limits<'_>, input: &'a [u8], scratch: &'a mut Scratch) -> Step<'a> {
         let mut limits = limits.bounded();
         let is_stranger = limits.login_wanted && !self.is_admitted;
         if is_stranger {
@@ -354,7 +363,7 @@ impl Dialect {
     /// else nothing has happened, and [`decode`](Dialect::decode) knows why. For who goes through many of them: it is as `decode` without all
     /// that is not about them.
     #[inline]
-    pub fn decode_record<'a>(&mut self, limits: &Limits, input: &'a [u8]) -> Option<(usize, Bulk<'a>)> {
+    pub fn decode_record<'a>(&mut self, limits: &Limits<'_>, input: &'a [u8]) -> Option<(usize, Bulk<'a>)> {
         let Mode::Binary(place) = &mut self.mode else { return None };
         let (consumed, piece) = binary::next_record(place, &limits.bounded(), input)?;
         if piece.remaining == 0 {
@@ -366,20 +375,20 @@ impl Dialect {
     #[inline]
     fn head<'a>(
         &mut self,
-        limits: &Limits,
+        limits: &Limits<'_>,
         input: &'a [u8],
         scratch: &'a mut Scratch,
         mut head: Head,
     ) -> Step<'a> {
         match head.read(limits, input) {
-            Progress::Whole(head_len) if head.is_of_page && !limits.pages_allowed => {
-                self.refuse(Refusal::Foreign, head_len)
-            }
-            Progress::Whole(head_len) if limits.login_wanted => {
-                self.mode = Mode::Asking { head, head_len: head_len as u32 };
-                login::ask(input, &head)
-            }
-            Progress::Whole(head_len) => self.behind_head(limits, input, scratch, &head, head_len),
+            Progress::Whole(head_len) => match head.refusal(limits) {
+                Some(refusal) => self.refuse(refusal, head_len),
+                None if limits.login_wanted => {
+                    self.mode = Mode::Asking { head, head_len: head_len as u32 };
+                    login::ask(input, &head)
+                }
+                None => self.behind_head(limits, input, scratch, &head, head_len),
+            },
             Progress::Partial if input.len() > limits.unfinished_len_max => self.close(),
             Progress::Partial => {
                 self.mode = Mode::Head(head);
@@ -393,7 +402,7 @@ impl Dialect {
     #[inline]
     fn behind_head<'a>(
         &mut self,
-        limits: &Limits,
+        limits: &Limits<'_>,
         input: &'a [u8],
         scratch: &'a mut Scratch,
         head: &Head,
@@ -408,12 +417,12 @@ impl Dialect {
             Body::Ignored(len) => {
                 self.mode = if len == 0 { Mode::Start } else { Mode::Swallow { left: len } };
                 scratch.clear();
-                self.request(input, scratch, head, head_len, BodyAt::Input(head_len..head_len))
+                self.request(limits, input, scratch, head, head_len, BodyAt::Input(head_len..head_len))
             }
             Body::IgnoredChunks => {
                 self.mode = Mode::Closed;
                 scratch.clear();
-                self.request(input, scratch, head, head_len, BodyAt::Input(head_len..head_len))
+                self.request(limits, input, scratch, head, head_len, BodyAt::Input(head_len..head_len))
             }
         }
     }
@@ -421,7 +430,7 @@ impl Dialect {
     #[inline]
     fn behind_body<'a>(
         &mut self,
-        limits: &Limits,
+        limits: &Limits<'_>,
         input: &'a [u8],
         scratch: &'a mut Scratch,
         head: &Head,
@@ -437,12 +446,12 @@ impl Dialect {
         }
         self.mode = Mode::Start;
         scratch.clear();
-        self.request(input, scratch, head, total, BodyAt::Input(head_len..total))
+        self.request(limits, input, scratch, head, total, BodyAt::Input(head_len..total))
     }
 
     fn walk_chunks<'a>(
         &mut self,
-        limits: &Limits,
+        limits: &Limits<'_>,
         input: &'a [u8],
         scratch: &'a mut Scratch,
         head: &Head,
@@ -455,7 +464,7 @@ impl Dialect {
                 scratch.clear();
                 join_chunks(&input[head_len..total], scratch.text_mut());
                 let body = BodyAt::Text(scratch.text_mut().len());
-                self.request(input, scratch, head, total, body)
+                self.request(limits, input, scratch, head, total, body)
             }
             // Chunks of one byte each take six; what is longer than that by far is not meant well.
             Walk::Partial(_)
@@ -475,8 +484,10 @@ impl Dialect {
 
     /// The request of a head and a body that are whole.
     #[inline]
+    #[expect(clippy::too_many_arguments, reason = "they are one request, in one place")]
     fn request<'a>(
         &mut self,
+        limits: &Limits<'_>,
         input: &'a [u8],
         scratch: &'a mut Scratch,
         head: &Head,
@@ -496,7 +507,13 @@ impl Dialect {
         let path = &input[target.start..head.path_end()];
         let query = (head.path_end() + 1).min(target.end)..target.end;
         let request = match path.strip_prefix(RPC) {
-            Some(name) => Request::Call(call(input, scratch, name, query, head.content, body, form)),
+            Some(name) => {
+                let call = call(input, scratch, name, query, head.content, body, form);
+                if head.is_of_link(limits) && !call.procedure.is_some_and(Procedure::only_reads) {
+                    return self.refuse(Refusal::Link, total);
+                }
+                Request::Call(call)
+            }
             None => Request::Rest(resource(input, scratch, head, path, sent, body, form)),
         };
         Step::Request { consumed: total, request }
@@ -504,7 +521,7 @@ impl Dialect {
 
     fn binary<'a>(
         &mut self,
-        limits: &Limits,
+        limits: &Limits<'_>,
         input: &'a [u8],
         scratch: &'a mut Scratch,
         mut place: binary::Place,

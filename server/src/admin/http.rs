@@ -1,6 +1,7 @@
 //! As much of HTTP/1.1 as pages to read need: requests without a body in, whole responses out. Owns no socket.
 
 use std::fmt::Write;
+use todana_protocol::kyoto::Mark;
 
 /// The head of a request may be so long.
 pub(super) const REQUEST_BYTES_MAX: usize = 8 << 10;
@@ -15,6 +16,10 @@ pub(super) struct Request {
     pub(super) is_head: bool,
     /// Another request may follow on the same connection.
     pub(super) keeps_alive: bool,
+    /// The name by which it asks; HTTP/1.0 needs none.
+    pub(super) host: Option<String>,
+    /// A browser has sent it.
+    pub(super) is_of_browser: bool,
 }
 
 /// What the bytes received so far are.
@@ -31,6 +36,7 @@ pub(super) enum Parsed {
 pub(super) enum Status {
     Ok,
     BadRequest,
+    Forbidden,
     NotFound,
     MethodNotAllowed,
     HeadersTooLarge,
@@ -43,6 +49,7 @@ impl Status {
         match self {
             Status::Ok => "200 OK",
             Status::BadRequest => "400 Bad Request",
+            Status::Forbidden => "403 Forbidden",
             Status::NotFound => "404 Not Found",
             Status::MethodNotAllowed => "405 Method Not Allowed",
             Status::HeadersTooLarge => "431 Request Header Fields Too Large",
@@ -115,11 +122,13 @@ pub(super) fn parse(input: &[u8]) -> Parsed {
         _ => return Parsed::Refused(Status::MethodNotAllowed),
     };
     let mut keeps_alive = request.version == Some(1);
-    let mut has_host = !keeps_alive;
+    let mut hosts = Vec::new();
+    let mut is_of_browser = false;
     for header in request.headers.iter() {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+        is_of_browser |= Mark::of(header.name.as_bytes(), header.value).is_some();
         if is("Host") {
-            has_host = true;
+            hosts.push(String::from_utf8_lossy(header.value).into_owned());
         } else if is("Transfer-Encoding") || is("Content-Length") && header.value.trim_ascii() != b"0" {
             // No page takes a body.
             return Parsed::Refused(Status::BadRequest);
@@ -128,11 +137,12 @@ pub(super) fn parse(input: &[u8]) -> Parsed {
             keeps_alive &= !words.any(|word| word.trim_ascii().eq_ignore_ascii_case(b"close"));
         }
     }
-    if !has_host {
+    // HTTP/1.0 has none.
+    if hosts.len() > 1 || hosts.is_empty() && request.version == Some(1) {
         return Parsed::Refused(Status::BadRequest);
     }
     let path = path(request.path.unwrap_or_default());
-    Parsed::Whole(Request { path, is_head, keeps_alive }, len)
+    Parsed::Whole(Request { path, is_head, keeps_alive, host: hosts.pop(), is_of_browser }, len)
 }
 
 /// The path of a request's target, which may be a whole address (as sent through proxies).
@@ -149,7 +159,8 @@ mod tests {
     use super::*;
 
     fn whole(path: &str, is_head: bool, keeps_alive: bool, len: usize) -> Parsed {
-        Parsed::Whole(Request { path: path.into(), is_head, keeps_alive }, len)
+        let host = Some("a".to_string());
+        Parsed::Whole(Request { path: path.into(), is_head, keeps_alive, host, is_of_browser: false }, len)
     }
 
     #[test]
@@ -183,7 +194,7 @@ mod tests {
             ("GET / HTTP/1.1\r\nHost: a\r\n", true),
             ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: keep-alive\r\n", true),
             ("GET / HTTP/1.1\r\nhost: a\r\nCONNECTION: te, Close\r\n", false),
-            ("GET / HTTP/1.0\r\n", false),
+            ("GET / HTTP/1.0\r\nHost: a\r\n", false),
         ] {
             let text = format!("{head}\r\n");
             assert_eq!(parse(text.as_bytes()), whole("/", false, keeps, text.len()), "{head}");
@@ -198,6 +209,7 @@ mod tests {
             ("POST /metrics HTTP/1.1\r\nHost: a\r\n\r\n", Status::MethodNotAllowed),
             ("get / HTTP/1.1\r\nHost: a\r\n\r\n", Status::MethodNotAllowed),
             ("GET / HTTP/1.1\r\n\r\n", Status::BadRequest),
+            ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", Status::BadRequest),
             ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", Status::BadRequest),
             ("GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", Status::BadRequest),
             ("GET / HTTP/1.1\r\nHost a\r\n\r\n", Status::BadRequest),

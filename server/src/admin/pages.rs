@@ -9,6 +9,7 @@ use crate::shared::Shared;
 use crate::statistics::takes_writes;
 use std::fmt::Write;
 use std::sync::Arc;
+use todana_protocol::kyoto::is_own_host;
 
 const INDEX: &str = "todana: /metrics /metrics/totals /healthz /readyz\n";
 
@@ -23,6 +24,12 @@ impl Pages {
     }
 
     pub(super) fn answer(&mut self, request: &Request) -> Response {
+        let hosts = &self.shared.options.http_hosts;
+        let is_own = request.host.as_ref().is_none_or(|host| is_own_host(host.as_bytes(), hosts));
+        if !is_own && (request.is_of_browser || !hosts.is_empty()) {
+            let text = "this host name is not the server's; --http-host allows it\n";
+            return Response::text(Status::Forbidden, text);
+        }
         match request.path.as_str() {
             "/" => Response::text(Status::Ok, self.index()),
             "/healthz" if self.shared.is_loading() => Response::text(Status::Ok, "loading\n"),

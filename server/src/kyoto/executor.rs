@@ -35,7 +35,10 @@ pub(crate) struct Executor {
     /// Where the worker hears of passwords that have been checked.
     decided: Arc<Decided>,
     banner: Banner,
-    limits: Limits,
+    /// But for the hosts.
+    limits: Limits<'static>,
+    /// Names by which browsers may ask.
+    hosts: Vec<String>,
     scratch: Scratch,
     pairs: kyoto::Output,
 }
@@ -166,6 +169,7 @@ impl Executor {
                 login_wanted: shared.logins.are_wanted(),
                 ..Limits::default()
             },
+            hosts: shared.options.http_hosts.clone(),
             scratch: Scratch::default(),
             pairs: kyoto::Output::default(),
         }
@@ -237,6 +241,8 @@ impl Executor {
         self.limits.unfinished_len_max = room;
         self.scope.answer_max = room.min(ANSWER_MAX);
         let mut scratch = std::mem::take(&mut self.scratch);
+        let hosts = std::mem::take(&mut self.hosts);
+        let limits = Limits { hosts: &hosts, ..self.limits };
         let (mut at, output_before) = (0, output.len());
         let mut ahead = Ahead::default();
         let (wanted, pause) = loop {
@@ -247,7 +253,7 @@ impl Executor {
                 break (0, Pause::Blocked);
             }
             let before = session.dialect;
-            match session.dialect.decode(&self.limits, &data[at..], &mut scratch) {
+            match session.dialect.decode(&limits, &data[at..], &mut scratch) {
                 Step::Request { consumed, request } => {
                     if let Request::Bulk(Bulk { operation, remaining: remaining @ 1.., .. }) = request {
                         ahead.look(&self.scope, operation, remaining, data, at + consumed);
@@ -297,7 +303,7 @@ impl Executor {
                 Step::Close => break (0, Pause::Closes),
             }
         };
-        self.scratch = scratch;
+        (self.scratch, self.hosts) = (scratch, hosts);
         let counters = self.scope.counters();
         counters.bytes_read.add(at as u64);
         counters.bytes_written.add((output.len() - output_before) as u64);

@@ -114,7 +114,7 @@ impl Answers {
     /// The next step from `input`, the unread bytes. `has_body` is false for the answer to HEAD.
     pub fn decode<'a>(
         &mut self,
-        limits: &Limits,
+        limits: &Limits<'_>,
         input: &'a [u8],
         scratch: &'a mut Scratch,
         has_body: bool,

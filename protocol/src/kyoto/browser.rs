@@ -1,0 +1,113 @@
+//! Requests that a browser has sent: for a web page, which may be anybody's, or for somebody who has typed an address.
+//!
+//! A page of another site can have a browser send requests to any address, and a page whose name leads to this server (DNS
+//! rebinding) can read the answers too. So a browser may only name hosts that no such page can have, and what it sends by GET,
+//! as a link or an image would, changes nothing.
+//!
+//! Clients that are no browsers send none of these headers and are not held to this. `Sec-Fetch-Mode` and `Accept-Language: *`
+//! are no marks: Node's `fetch` sends both.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// What a header says of the sender of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// A browser.
+    Browser,
+    /// A browser for a web page: of another site, as this server has none.
+    Page,
+}
+
+impl Mark {
+    /// Returns what a header says; `None` if other clients send it as well.
+    pub fn of(name: &[u8], value: &[u8]) -> Option<Mark> {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        let value = value.trim_ascii();
+        let begins = |start: &str| {
+            value.get(..start.len()).is_some_and(|found| found.eq_ignore_ascii_case(start.as_bytes()))
+        };
+        match name.len() {
+            6 if is("origin") => Some(Mark::Page),
+            7 if is("referer") => Some(Mark::Page),
+            10 if is("user-agent") && (begins("mozilla/") || begins("opera/")) => Some(Mark::Browser),
+            14 if is("sec-fetch-site") && (begins("cross-site") || begins("same-site")) => Some(Mark::Page),
+            14 if is("sec-fetch-site") || is("sec-fetch-dest") => Some(Mark::Browser),
+            15 if is("accept-language") && value != b"*" => Some(Mark::Browser),
+            _ => None,
+        }
+    }
+}
+
+/// Returns true if the value of a `Host` header is an address, `localhost`, or one of these names, whatever the port: a name that
+/// nobody else can have lead here.
+pub fn is_own_host(host: &[u8], names: &[String]) -> bool {
+    let Ok(host) = std::str::from_utf8(host.trim_ascii()) else { return false };
+    if let Some((address, _)) = host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        return address.parse::<Ipv6Addr>().is_ok();
+    }
+    let name = host.split_once(':').map_or(host, |(name, _)| name);
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let is_localhost = name.eq_ignore_ascii_case("localhost");
+    is_localhost
+        || name.parse::<Ipv4Addr>().is_ok()
+        || names.iter().any(|known| known.eq_ignore_ascii_case(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn browsers_mark_their_requests_and_clients_do_not() {
+        for (header, mark) in [
+            ("Origin: null", Some(Mark::Page)),
+            ("REFERER: http://evil.example/", Some(Mark::Page)),
+            ("Sec-Fetch-Site:  Same-Site ", Some(Mark::Page)),
+            ("Sec-Fetch-Site: cross-site", Some(Mark::Page)),
+            ("Sec-Fetch-Site: same-origin", Some(Mark::Browser)),
+            ("Sec-Fetch-Site: none", Some(Mark::Browser)),
+            ("Sec-Fetch-Dest: image", Some(Mark::Browser)),
+            ("User-Agent: Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0", Some(Mark::Browser)),
+            ("User-Agent: Opera/9.80", Some(Mark::Browser)),
+            ("Accept-Language: de-DE,de;q=0.9", Some(Mark::Browser)),
+            ("User-Agent: libwww-perl/6.67", None),
+            ("User-Agent: node", None),
+            ("Accept-Language: *", None),
+            ("Sec-Fetch-Mode: cors", None),
+            ("Accept: */*", None),
+            ("Host: evil.example", None),
+        ] {
+            let (name, value) = header.split_once(':').unwrap();
+            assert_eq!(Mark::of(name.as_bytes(), value.as_bytes()), mark, "{header}");
+        }
+    }
+
+    #[test]
+    fn own_hosts_are_addresses_localhost_and_configured_names() {
+        let names = ["cache.internal".to_string()];
+        for host in [
+            "127.0.0.1",
+            "10.0.0.5:11211",
+            "[::1]:11211",
+            "[fe80::1]",
+            "localhost",
+            "LocalHost.:1978",
+            " Cache.Internal:1 ",
+        ] {
+            assert!(is_own_host(host.as_bytes(), &names), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:11211",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "",
+            "cache",
+            "[::1",
+            "\u{e9}",
+        ] {
+            assert!(!is_own_host(host.as_bytes(), &names), "{host}");
+        }
+        assert!(!is_own_host(b"127.0.0.1\xFF", &names));
+    }
+}
