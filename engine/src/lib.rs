@@ -21,5 +21,5 @@ pub use disk_hash::{DiskHash, DiskHashOptions, HashDamage, HashSalvage, ValueCom
 pub use disk_tree::{DiskTree, DiskTreeOptions, ExaminedTree};
 pub use mem_hash::{EvictionObserver, MemHash, MemHashOptions};
 pub use mem_tree::{Compression, MemTree, MemTreeOptions};
-pub use raw::release_start_up_memory;
+pub use raw::{bound_allocator, release_start_up_memory, trim_allocator};
 pub use void::Void;

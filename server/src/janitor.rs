@@ -45,6 +45,14 @@ pub(crate) fn run(shared: &Shared) {
             let released = todana_engine::release_start_up_memory();
             tracing::debug!(released, "gave back the memory that only the start needed");
         }
+        if shared.answers.take_returned() {
+            // What they were collected from lies in the allocator's lists.
+            todana_engine::trim_allocator();
+        }
+        if shared.answers.is_wanted() {
+            // Workers look for readers that take nothing.
+            shared.settling.wake_all();
+        }
         shared.measure_memory();
         // Woken early when the server stops.
         std::thread::park_timeout(TICK.saturating_sub(start.elapsed()));
@@ -73,6 +81,13 @@ pub(crate) fn outside_bytes(last: u64, resident_bytes: u64, before: u64, after: 
     let least = resident_bytes.saturating_sub(before.max(after));
     let most = resident_bytes.saturating_sub(before.min(after));
     last.clamp(least, most)
+}
+
+/// What the process is taken to hold besides the engine where it cannot be measured: what was measured `last`, or the program itself, and at least
+/// what is `counted` of connections and answers.
+pub(crate) fn unmeasured_bytes(last: u64, counted: u64) -> u64 {
+    const PROGRAM: u64 = 8 << 20;
+    last.max(PROGRAM + counted)
 }
 
 /// What the engine may hold so that the process stays within `limit_bytes`.
@@ -107,6 +122,13 @@ mod tests {
         assert_eq!([0, 6, 20, 21].map(|last| outside_bytes(last, 100, 80, 110)), [0, 6, 20, 20]);
         assert_eq!([0, 6, 20].map(|last| outside_bytes(last, 102, 100, 90)), [2, 6, 12]);
         assert_eq!(outside_bytes(5, 10, 20, 30), 0);
+    }
+
+    #[test]
+    fn unmeasured_process_is_taken_to_hold_what_is_known() {
+        assert_eq!(unmeasured_bytes(0, 0), 8 << 20);
+        assert_eq!(unmeasured_bytes(0, 10 << 20), 18 << 20);
+        assert_eq!(unmeasured_bytes(20 << 20, 1 << 20), 20 << 20);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
+use std::time::{Duration, Instant};
 use todana_core::SharedBytes;
 use todana_protocol::memcached::Sink;
 
@@ -14,7 +15,22 @@ pub(crate) struct Output {
     shares: VecDeque<Share>,
     /// Bytes of shares not sent yet.
     shared_len: usize,
+    /// What goes out behind all that, and comes a piece at a time; nothing is put behind it.
+    tail: Option<Box<dyn Tail>>,
+    /// When its reader last took something, once there is a tail.
+    taken_at: Option<Instant>,
 }
+
+/// Bytes that are made as their reader takes them.
+pub(crate) trait Tail: Send {
+    /// How many are left.
+    fn remaining(&self) -> usize;
+    /// Writes the next, up to so many.
+    fn fill(&mut self, len_max: usize, bytes: &mut Vec<u8>);
+}
+
+/// So much of a tail is made at once.
+const TAIL_PIECE: usize = 64 << 10;
 
 struct Share {
     /// It goes out before this byte of `bytes`.
@@ -46,7 +62,35 @@ impl Output {
     /// Bytes still to send.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len() - self.sent + self.shared_len
+        let tail = self.tail.as_ref().map_or(0, |tail| tail.remaining());
+        self.bytes.len() - self.sent + self.shared_len + tail
+    }
+
+    /// Sets what goes out behind all else.
+    pub(crate) fn set_tail(&mut self, tail: Box<dyn Tail>) {
+        debug_assert!(self.tail.is_none(), "nothing is put behind a tail");
+        self.tail = Some(tail);
+        self.taken_at = Some(Instant::now());
+    }
+
+    /// Returns true if there is a tail, of which its reader has taken nothing for so long.
+    pub(crate) fn is_stalled(&self, time: Duration) -> bool {
+        self.tail.is_some() && self.taken_at.is_some_and(|taken_at| taken_at.elapsed() >= time)
+    }
+
+    /// Makes the next piece of the tail, once all before it has been sent.
+    fn refill(&mut self) {
+        let Some(tail) = self.tail.as_mut().filter(|_| self.sent == self.bytes.len() && self.shared_len == 0)
+        else {
+            return;
+        };
+        self.bytes.clear();
+        self.shares.clear();
+        self.sent = 0;
+        tail.fill(TAIL_PIECE, &mut self.bytes);
+        if tail.remaining() == 0 {
+            (self.tail, self.taken_at) = (None, None);
+        }
     }
 
     /// Where what is copied next will stand.
@@ -75,6 +119,7 @@ impl Output {
             *other = self;
         } else {
             other.bytes.extend_from_slice(&self.bytes);
+            (other.tail, other.taken_at) = (self.tail, self.taken_at);
         }
     }
 
@@ -87,6 +132,7 @@ impl Output {
         self.sent = 0;
         self.shares.clear();
         self.shared_len = 0;
+        (self.tail, self.taken_at) = (None, None);
     }
 
     /// Writes until all is sent or the socket takes no more (then `Ok` with something left). Returns the bytes
@@ -94,6 +140,7 @@ impl Output {
     pub(crate) fn write_to(&mut self, stream: &mut impl Write) -> io::Result<usize> {
         let mut total = 0;
         while !self.is_empty() {
+            self.refill();
             let outcome = if self.shares.is_empty() {
                 stream.write(&self.bytes[self.sent..])
             } else {
@@ -103,6 +150,7 @@ impl Output {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => {
                     total += written;
+                    self.taken_at = self.taken_at.map(|_| Instant::now());
                     self.advance(written);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,

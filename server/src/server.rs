@@ -9,7 +9,7 @@ use crate::databases::{self, Kept, Making, Served, failed};
 use crate::descriptors::Descriptors;
 use crate::handle::{Handle, Stopping};
 use crate::janitor;
-use crate::kyoto::{ErrandLimits, Errands, Heads, MessageKeys, Scripts, Signals};
+use crate::kyoto::{AnswerMemory, ErrandLimits, Errands, Heads, MessageKeys, Scripts, Signals};
 use crate::listener::Listener;
 use crate::login::Logins;
 use crate::observers::Observers;
@@ -197,6 +197,8 @@ impl Server {
             has_mapped_files,
             mapped_at_start,
             outside_bytes: AtomicU64::new(0),
+            measured_bytes: AtomicU64::new(0),
+            is_unmeasured: AtomicBool::new(false),
             settling: Arc::new(Settling::new(options.threads)),
             exports: Arc::default(),
             scripts,
@@ -205,6 +207,7 @@ impl Server {
             queue_heads: Heads::default(),
             errands: Errands::new(ErrandLimits::OF_WORK),
             script_errands: Errands::new(ErrandLimits::of_scripts(options.threads)),
+            answers: AnswerMemory::default(),
             replicas: Replicas::default(),
             link: Link::default(),
             snapshots: snapshots::History::default(),
@@ -217,6 +220,7 @@ impl Server {
             tls,
             options,
         });
+        todana_engine::bound_allocator();
         shared.measure_memory();
         let (mut acceptor, waker) =
             Acceptor::new(Arc::clone(&shared), listeners, descriptors).map_err(named)?;

@@ -28,6 +28,14 @@ impl Settling {
         fence(Ordering::SeqCst);
     }
 
+    /// Wakes all workers.
+    pub(crate) fn wake_all(&self) {
+        for waker in self.wakers.get().into_iter().flatten() {
+            // A loop that is gone needs no waking.
+            let _ = waker.wake();
+        }
+    }
+
     /// The log has come on.
     pub(crate) fn came_on(&self) {
         fence(Ordering::SeqCst);

@@ -7,7 +7,7 @@ use crate::databases::{Served, when_full};
 use crate::exports::Exports;
 use crate::handle::{Handle, Stopping};
 use crate::janitor;
-use crate::kyoto::{Errands, Heads, MessageKeys, Scripts, Signals};
+use crate::kyoto::{AnswerMemory, Errands, Heads, MessageKeys, Scripts, Signals};
 use crate::login::Logins;
 use crate::observers::Observers;
 use crate::options::{Kyoto, Options};
@@ -67,8 +67,12 @@ pub(crate) struct Shared {
     pub(crate) has_mapped_files: bool,
     /// ... before which so much of other files was: the program.
     pub(crate) mapped_at_start: u64,
-    /// What the process held besides the engine when last measured.
+    /// What the process held besides the engine when last measured, or estimated.
     pub(crate) outside_bytes: AtomicU64,
+    /// The same, but never an estimate.
+    pub(crate) measured_bytes: AtomicU64,
+    /// What the process holds cannot be measured.
+    pub(crate) is_unmeasured: AtomicBool,
     /// Workers that wait for the update log.
     pub(crate) settling: Arc<Settling>,
     /// Checkpoints, backups and logs under way to clients.
@@ -83,6 +87,8 @@ pub(crate) struct Shared {
     pub(crate) errands: Errands,
     /// Scripts.
     pub(crate) script_errands: Errands,
+    /// The memory of their long answers.
+    pub(crate) answers: AnswerMemory,
     /// Replicas that follow this server, and whom it follows itself.
     pub(crate) replicas: Replicas,
     pub(crate) link: Link,
@@ -228,15 +234,29 @@ impl Shared {
                 false => 0,
             };
             let resident = process::resident_bytes().saturating_sub(mapped);
-            if resident == 0 {
-                // There is no descriptor left to read it by. What was measured last is nearer to the truth than nothing, by
-                // which the engine would take the rest's memory.
-                return;
-            }
-            let last = self.outside_bytes.load(Ordering::Relaxed);
-            let outside = janitor::outside_bytes(last, resident, before, committed());
+            let last = self.measured_bytes.load(Ordering::Relaxed);
+            // It cannot be read without a descriptor left, or without /proc.
+            let outside = if resident == 0 {
+                self.tell_unmeasured();
+                janitor::unmeasured_bytes(last, self.held_bytes() + self.answers.taken())
+            } else {
+                self.is_unmeasured.store(false, Ordering::Relaxed);
+                let outside = janitor::outside_bytes(last, resident, before, committed());
+                self.measured_bytes.store(outside, Ordering::Relaxed);
+                outside
+            };
             self.outside_bytes.store(outside, Ordering::Relaxed);
             self.apply_memory_limit();
+        }
+    }
+
+    /// Says once that the memory of the process cannot be measured.
+    fn tell_unmeasured(&self) {
+        if !self.is_unmeasured.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "memory limit: /proc/self cannot be read; the limit is kept by what the databases count, and the \
+                 rest of the process is estimated"
+            );
         }
     }
 

@@ -5,7 +5,7 @@ use crate::connection::{BATCH, Connection, Got, Held, OUTPUT_MAX, Pause};
 use crate::databases::Served;
 use crate::handle::Stopping;
 use crate::idle::IdleWatch;
-use crate::kyoto::Ticket;
+use crate::kyoto::{STALL, Ticket};
 use crate::ledger::Ledger;
 use crate::listener::Arrival;
 use crate::login::Decided;
@@ -126,6 +126,7 @@ impl Worker {
                         self.resume_settled();
                         self.resume_exports();
                         self.resume_signalled();
+                        self.cut_off_stalled();
                     }
                     Token(index) => self.on_event(index, event),
                 }
@@ -198,6 +199,28 @@ impl Worker {
         }
         let wait = idle.wait(self.shared.started.elapsed());
         Some(timeout.map_or(wait, |timeout| timeout.min(wait)))
+    }
+
+    /// Closes connections that take nothing of a long answer, if others wait for its memory.
+    fn cut_off_stalled(&mut self) {
+        if !self.shared.answers.is_wanted() {
+            return;
+        }
+        let is_stalled = |connection: &Connection| {
+            connection.pending.as_ref().is_some_and(|pending| pending.is_stalled(STALL))
+        };
+        let stalled: Vec<usize> = self
+            .connections
+            .iter()
+            .filter_map(|(index, connection)| is_stalled(connection).then_some(index))
+            .collect();
+        for index in stalled {
+            tracing::warn!(
+                "a reader is cut off: it takes nothing of a long answer, and others wait for its memory"
+            );
+            self.shared.workers[self.number].readers_cut_off.add(1);
+            self.close(index);
+        }
     }
 
     /// Closes, without a word, what has not been used for too long, if it is time to look.

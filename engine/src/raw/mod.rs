@@ -17,6 +17,6 @@ pub(crate) use lmdb::{Lmdb, Snapshot, Table, Writing};
 pub use mapped_file::MappedFile;
 pub(crate) use mapping::{Mapping, SYSTEM_PAGE};
 pub(crate) use prefetch::prefetch;
-pub use residency::release_start_up_memory;
+pub use residency::{bound_allocator, release_start_up_memory, trim_allocator};
 pub(crate) use word_table::{WordTable, free_beside};
 pub(crate) use words::{WINDOW, behind, equal, insert};

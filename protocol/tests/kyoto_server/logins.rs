@@ -10,7 +10,7 @@ const WRONG: &str = "Authorization: Basic YWxpY2U6d3Jvbmc=\r\n";
 /// A bulk request of the binary protocol for no record.
 const BINARY: &[u8] = b"\xBA\0\0\0\0\0\0\0\0";
 
-fn limits() -> Limits {
+fn limits() -> Limits<'static> {
     Limits { login_wanted: true, ..Limits::default() }
 }
 

@@ -1,5 +1,6 @@
 //! The binary protocol's bulk requests: each record is applied as it comes, those before a failure stay.
 
+use super::answer_memory::put_found;
 use super::executor::{Next, Scope, records};
 use super::session::Progress;
 use crate::output::Output;
@@ -40,7 +41,11 @@ impl Scope {
         }
         if !piece.is_silent {
             binary::put_hits(piece.operation, hits, output);
-            output.put(&progress.found);
+            if progress.found.len() > FOUND_KEPT {
+                put_found(&self.shared, std::mem::take(&mut progress.found), output);
+            } else {
+                output.put(&progress.found);
+            }
         }
         progress.hits = 0;
         progress.found.clear();

@@ -108,7 +108,7 @@ impl Errand {
     /// Does it, and writes the answer; `None` if nobody is there any more to hear of it, nor to be signalled for it.
     fn perform(&self, shared: &Arc<Shared>) -> Option<(Output, Changes)> {
         let mut changes = Changes::default();
-        let work = || self.work.perform(shared, &self.is_called_off, &mut changes);
+        let work = || self.work.perform(shared, &self.is_called_off, true, &mut changes);
         // A panic has been shown already.
         let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(FAILED));
         // What a script has come to is told although the server is stopping.

@@ -1,5 +1,6 @@
 //! Requests to whoever knows them.
 
+use super::answer_memory::Collected;
 use super::counters::Counters;
 use super::errands::{Errands, Manner};
 use super::reach::Reach;
@@ -87,6 +88,21 @@ impl Answer<'_> {
     pub(super) fn done_with(&mut self, pairs: &mut kyoto::Output) {
         let signal = self.signal.take();
         self.finish(signal, Status::Ok, pairs);
+    }
+
+    /// It is done: these are its pairs, which may be many.
+    pub(super) fn done_with_many(&mut self, mut collected: Collected) {
+        let waiting = self
+            .signal
+            .take()
+            .map(|Signal { name, is_broadcast }| self.signals.signal(Purpose::Signal, name, is_broadcast));
+        let signalled = waiting.map_or(Ok(()), |count| {
+            collected.push(b"", b"SIGNALED", itoa::Buffer::new().format(count).as_bytes(), None)
+        });
+        match signalled {
+            Ok(()) => collected.write(&self.form, self.banner, Status::Ok, self.output),
+            Err(lack) => self.failed(lack.into()),
+        }
     }
 
     /// It has failed.
@@ -485,7 +501,7 @@ impl Executor {
             let shared = &self.scope.shared;
             match self.scope.work(call) {
                 Ok(work) if work.is_brief(shared) => {
-                    done = Some(work.perform(shared, &Arc::default(), &mut Vec::new()));
+                    done = Some(work.perform(shared, &Arc::default(), false, &mut Vec::new()));
                 }
                 Ok(work) => {
                     let own = |signal: &Signal<'_>| (signal.name.to_vec(), signal.is_broadcast);

@@ -11,6 +11,7 @@
 //! pattern     regular expressions of POSIX
 //! command     programs that `synchronize` runs
 //! image       ... on a backup of the database in one file
+//! answer_memory  long answers: their memory, counted, bounded and waited for
 //! errands     threads for what takes long
 //! resources   REST
 //! bulk        the binary protocol's bulk requests, record by record
@@ -25,6 +26,7 @@
 //!
 //! Not here: bytes, which `protocol::kyoto` knows, and what calls do to a record, which `todana::kyoto` knows.
 
+mod answer_memory;
 mod bulk;
 mod command;
 mod counters;
@@ -45,6 +47,7 @@ mod session;
 mod signals;
 mod work;
 
+pub(crate) use answer_memory::{AnswerMemory, STALL};
 pub(crate) use counters::{Counters, Sums};
 pub(crate) use errands::{Errands, Limits as ErrandLimits};
 pub(crate) use executor::Executor;

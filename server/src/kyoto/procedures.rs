@@ -1,9 +1,9 @@
 //! Calls about records, and the few that are about the server.
 
+use super::answer_memory::Collected;
 use super::executor::{Answer, Scope, failure, records};
 use super::reach::Reach;
 use super::session::Session;
-use super::work::TOO_LARGE;
 use todana::Records;
 use todana::kyoto::{Kyoto, Origin};
 use todana_core::Result as Outcome;
@@ -92,7 +92,7 @@ impl Scope {
             Procedure::Seize => self.seize(call, answer),
             Procedure::SetBulk => self.set_bulk(call, answer),
             Procedure::RemoveBulk => self.remove_bulk(call, answer),
-            Procedure::GetBulk => self.get_bulk(call, pairs, answer),
+            Procedure::GetBulk => self.get_bulk(call, answer),
             Procedure::Clear => self.clear(call, answer),
             Procedure::Void => {
                 answer.done(&[]);
@@ -329,27 +329,25 @@ impl Scope {
         Ok(())
     }
 
-    fn get_bulk(&self, call: &Call<'_>, pairs: &mut kyoto::Output, answer: &mut Answer<'_>) -> Ended {
+    fn get_bulk(&self, call: &Call<'_>, answer: &mut Answer<'_>) -> Ended {
         let given = call.records().count() as u64;
         self.counters().get.add(given);
         let outcome = self.together(call, |records| {
-            pairs.clear();
-            let mut found = 0u64;
+            let mut pairs = Collected::new(&self.shared);
             for (key, _) in call.records() {
-                found += u64::from(records.view(key, &mut |value| pairs.push_record(key, value))?);
-                if pairs.len() > self.answer_max {
-                    return Ok(None);
+                let mut outcome = Ok(());
+                records.view(key, &mut |value| outcome = pairs.push(b"_", key, value, None))?;
+                if let Err(lack) = outcome {
+                    return Ok(Err(lack));
                 }
             }
-            Ok(Some(found))
+            Ok(Ok(pairs))
         });
-        self.counters().get_misses.add(given - outcome.as_ref().map_or(0, |found| found.unwrap_or(0)));
-        let Some(found) = outcome? else {
-            pairs.clear();
-            return Err(TOO_LARGE);
-        };
-        pairs.push_number(b"num", found);
-        answer.done_with(pairs);
+        let found = outcome.as_ref().map_or(0, |found| found.as_ref().map_or(0, Collected::len)) as u64;
+        self.counters().get_misses.add(given - found);
+        let mut pairs = outcome??;
+        pairs.push(b"", b"num", itoa::Buffer::new().format(found).as_bytes(), None)?;
+        answer.done_with_many(pairs);
         Ok(())
     }
 

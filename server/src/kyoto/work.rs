@@ -1,5 +1,6 @@
 //! What takes long where there are many records: looking through all keys, clearing what is dead, bringing everything to disk.
 
+use super::answer_memory::{Collected, Lack};
 use super::command;
 use super::executor::{Answer, Scope, failure};
 use super::image::Image;
@@ -28,10 +29,29 @@ const BRIEF_PATTERN: usize = 256;
 const PATTERN_LEN_MAX: usize = 64 << 10;
 /// Records that are passed between two looks at whether anybody still waits.
 const STEP_RECORDS: usize = 2048;
-/// What a key takes besides its bytes, at least.
+/// What a name or a value takes besides its bytes, at least.
 const KEY_OVERHEAD: usize = size_of::<Vec<u8>>();
+/// What a key that is alike takes until the nearest are known, if it is short.
+const SIMILAR_LEN: usize = 96;
 /// How many keys may be alike, at most.
 const SIMILAR_MAX: usize = 1 << 20;
+
+/// Others have the memory that it takes.
+const NO_MEMORY: Failure<'static> = Failure::Detailed {
+    status: Status::InternalError,
+    trouble: Trouble::SystemError,
+    detail: "too many large answers wait for their readers",
+};
+
+impl From<Lack> for Failure<'static> {
+    fn from(lack: Lack) -> Self {
+        match lack {
+            Lack::TooLarge => TOO_LARGE,
+            Lack::Busy => NO_MEMORY,
+            Lack::CalledOff => failure(Error::new(ErrorKind::Closed, "nobody waits for it any more")),
+        }
+    }
+}
 
 /// There would be no end to the memory that it takes.
 pub(super) const TOO_LARGE: Failure<'static> = Failure::Detailed {
@@ -43,8 +63,6 @@ pub(super) const TOO_LARGE: Failure<'static> = Failure::Detailed {
 /// A procedure that may take long, with what it is given.
 pub(super) struct Work {
     database: usize,
-    /// How large its answer may be, in bytes.
-    room: usize,
     task: Task,
 }
 
@@ -83,8 +101,8 @@ pub(super) type Changes = Vec<(usize, Position)>;
 /// What it has come to.
 pub(super) enum Done {
     Nothing,
-    /// Keys in the order in which they were found.
-    Keys(Vec<Vec<u8>>),
+    /// Keys, each with its place among those that were found.
+    Keys(Collected),
     /// What a script has put out.
     Output(Pairs),
 }
@@ -103,7 +121,7 @@ impl Scope {
     pub(super) fn work(&self, call: &Call<'_>) -> Result<Work, Failure<'static>> {
         if call.procedure == Some(Procedure::UlogRemove) {
             let task = Task::RemoveLogs { until: self.logs_to_remove(call)? };
-            return Ok(Work { database: 0, room: self.answer_max, task });
+            return Ok(Work { database: 0, task });
         }
         if call.procedure == Some(Procedure::PlayScript) {
             self.counters().script.add(1);
@@ -145,7 +163,7 @@ impl Scope {
                 Task::Vacuum
             }
         };
-        Ok(Work { database: reach.number(), room: self.answer_max, task })
+        Ok(Work { database: reach.number(), task })
     }
 
     /// The work of a script of the binary protocol.
@@ -164,7 +182,7 @@ impl Scope {
         }
         let input = input.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
         let task = Task::Script { name: name.to_vec(), input };
-        Ok(Work { database: 0, room: self.answer_max, task })
+        Ok(Work { database: 0, task })
     }
 }
 
@@ -173,15 +191,7 @@ pub(super) fn tell(done: Result<Done, Failure<'static>>, pairs: &mut kyoto::Outp
     match done {
         Err(failure) => answer.failed(failure),
         Ok(Done::Nothing) => answer.done(&[]),
-        Ok(Done::Keys(keys)) => {
-            pairs.clear();
-            for (position, key) in keys.iter().enumerate() {
-                pairs.push_record(key, itoa::Buffer::new().format(position).as_bytes());
-            }
-            pairs.push_number(b"num", keys.len());
-            drop(keys);
-            answer.done_with(pairs);
-        }
+        Ok(Done::Keys(keys)) => answer.done_with_many(keys),
         Ok(Done::Output(output)) => {
             pairs.clear();
             output.iter().for_each(|(name, value)| pairs.push_record(name, value));
@@ -249,31 +259,35 @@ impl Work {
         }
     }
 
-    /// Does it.
+    /// Does it. `waits` says whether it is called off; without it, the thread may wait for nothing.
     pub(super) fn perform(
         &self,
         shared: &Arc<Shared>,
         called_off: &Arc<AtomicBool>,
+        may_wait: bool,
         changes: &mut Changes,
     ) -> Result<Done, Failure<'static>> {
         let is_called_off: &dyn Fn() -> bool = &|| called_off.load(Ordering::Relaxed);
         let served = &shared.databases[self.database];
-        let keys = Keys { served, is_called_off };
+        let keys = Keys { served, waits: may_wait.then_some(is_called_off) };
         match &self.task {
-            Task::Prefix { prefix, limit } => self.gather(served, keys.prefix(prefix).keys(), *limit),
+            Task::Prefix { prefix, limit } => self.gather(shared, &keys, keys.prefix(prefix).keys(), *limit),
             Task::Regex { pattern, limit } => {
                 let regex = regex::bytes::Regex::new(&translate(pattern));
                 let regex = regex.map_err(|_| Failure::COMPILATION_FAILED)?;
                 let matches = |key: &Outcome<Vec<u8>>| key.as_ref().map_or(true, |key| regex.is_match(key));
-                self.gather(served, keys.iter().keys().filter(matches), *limit)
+                self.gather(shared, &keys, keys.iter().keys().filter(matches), *limit)
             }
             Task::Similar { origin, range, symbols, limit } => {
-                let most = (*limit).min(SIMILAR_MAX);
+                // They are all kept until the nearest are known.
+                let _turn = (!is_small(served)).then(|| Collected::turn(shared));
+                let bound = SIMILAR_MAX.min(shared.held_max() as usize / SIMILAR_LEN);
+                let most = (*limit).min(bound);
                 let found = keys.match_similar(origin, *range, *symbols, most).map_err(failure)?;
-                if found.len() == SIMILAR_MAX && *limit > SIMILAR_MAX {
+                if found.len() == bound && *limit > bound {
                     return Err(TOO_LARGE);
                 }
-                Ok(Done::Keys(self.bounded(found.into_iter().map(|(key, _)| Ok(key)), most)?))
+                keys.collect(shared, found.into_iter().map(|(key, _)| Ok(key)), most)
             }
             Task::RemoveLogs { until } => {
                 super::replication::remove_logs(shared, *until).map(|()| Done::Nothing)
@@ -326,35 +340,18 @@ impl Work {
     /// original's clients have tests that count on that for a key and those that it begins.
     fn gather(
         &self,
-        served: &Served,
+        shared: &Arc<Shared>,
+        all: &Keys<'_>,
         keys: impl Iterator<Item = Outcome<Vec<u8>>>,
         limit: usize,
     ) -> Result<Done, Failure<'static>> {
-        if served.database.engine().ordered().is_some() || !is_small(served) {
-            return self.bounded(keys, limit).map(Done::Keys);
+        if all.is_ordered() || !is_small(all.served) {
+            let _turn = (limit as u64 > BRIEF_RECORDS).then(|| Collected::turn(shared));
+            return all.collect(shared, keys, limit);
         }
-        let mut found = self.bounded(keys, usize::MAX)?;
+        let mut found = keys.collect::<Outcome<Vec<_>>>().map_err(failure)?;
         found.sort_unstable();
-        found.truncate(limit);
-        Ok(Done::Keys(found))
-    }
-
-    /// So many keys, as long as an answer may hold them.
-    fn bounded(
-        &self,
-        keys: impl Iterator<Item = Outcome<Vec<u8>>>,
-        limit: usize,
-    ) -> Result<Vec<Vec<u8>>, Failure<'static>> {
-        let (mut found, mut bytes) = (Vec::new(), 0);
-        for key in keys.take(limit) {
-            let key = key.map_err(failure)?;
-            bytes += KEY_OVERHEAD + key.len();
-            if bytes > self.room {
-                return Err(TOO_LARGE);
-            }
-            found.push(key);
-        }
-        Ok(found)
+        all.collect(shared, found.into_iter().map(Ok), limit)
     }
 }
 
@@ -366,12 +363,30 @@ fn is_small(served: &Served) -> bool {
 /// The keys of a database, as long as somebody waits for them.
 struct Keys<'k> {
     served: &'k Served,
-    is_called_off: &'k dyn Fn() -> bool,
+    waits: Option<&'k dyn Fn() -> bool>,
 }
 
 impl Keys<'_> {
+    /// Collects the first keys, each with its place, and how many there are.
+    fn collect(
+        &self,
+        shared: &Arc<Shared>,
+        keys: impl Iterator<Item = Outcome<Vec<u8>>>,
+        limit: usize,
+    ) -> Result<Done, Failure<'static>> {
+        let mut found = Collected::new(shared);
+        for key in keys.take(limit) {
+            let (key, place) = (key.map_err(failure)?, found.len());
+            let place = itoa::Buffer::new().format(place).to_owned();
+            found.push(b"_", &key, place.as_bytes(), self.waits)?;
+        }
+        let count = itoa::Buffer::new().format(found.len()).to_owned();
+        found.push(b"", b"num", count.as_bytes(), self.waits)?;
+        Ok(Done::Keys(found))
+    }
+
     fn is_wanted(&self) -> Outcome<()> {
-        if (self.is_called_off)() {
+        if self.waits.is_some_and(|is_called_off| is_called_off()) {
             return Err(Error::new(ErrorKind::Closed, "nobody waits for it any more"));
         }
         Ok(())

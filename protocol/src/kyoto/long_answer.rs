@@ -1,0 +1,286 @@
+//! Answers of many pairs: collected in little memory, and written a piece at a time.
+//!
+//! ```text
+//! LongAnswer  push, push, push: pairs in the order in which they are found, in pieces of memory
+//! begin       chooses the encoding, sorts, writes the head with its length
+//! AnswerBody  fill, fill, fill: the lines in the order of their names
+//! ```
+//!
+//! ```text
+//! line = name_len(varint) | value_len(varint) | name TAB value LF
+//! ```
+//!
+//! A line takes a few bytes more than it has in the answer, and no copy of the answer is made.
+
+use super::answer::put_head;
+use super::{Banner, Encoding, Form, Status, varnum};
+use crate::Sink;
+
+/// Lines stand in pieces of so many bytes: an offset in 32 bits finds the piece and the place in it, and the general allocator
+/// gives a piece back at once.
+const PIECE_BITS: u32 = 20;
+const PIECE_LEN: usize = 1 << PIECE_BITS;
+/// The first piece: a short answer takes no more.
+const FIRST_LEN: usize = 16 << 10;
+/// As many as such an offset can tell apart.
+const PIECES_MAX: usize = 1 << (u32::BITS - PIECE_BITS);
+
+/// Pairs of an answer, as they are found.
+#[derive(Debug, Default)]
+pub struct LongAnswer {
+    pieces: Vec<Vec<u8>>,
+    /// Where lines begin.
+    starts: Vec<u32>,
+    capacity: usize,
+}
+
+/// The lines of an answer that have not been written yet.
+#[derive(Debug, Default)]
+pub struct AnswerBody {
+    lines: LongAnswer,
+    /// The first line that has not been written whole, and how much of it has.
+    next: usize,
+    written: usize,
+    remaining: usize,
+}
+
+impl LongAnswer {
+    /// Adds a pair, whose name is `before` and `name` joined; each name once. Returns false, and adds nothing, if there are too
+    /// many bytes for an answer.
+    #[must_use]
+    pub fn push(&mut self, before: &[u8], name: &[u8], value: &[u8]) -> bool {
+        let name_len = before.len() + name.len();
+        self.push_with(name_len, value.len(), |piece| {
+            piece.extend_from_slice(before);
+            piece.extend_from_slice(name);
+            piece.push(b'\t');
+            piece.extend_from_slice(value);
+        })
+    }
+
+    /// Returns the memory that it takes with one more pair of so many bytes; up to 16 KiB for a short answer.
+    pub fn memory_bytes_with(&self, len: usize) -> usize {
+        let wanted = line_len(len, 2 * varnum::LEN_MAX);
+        match self.pieces.last() {
+            Some(piece) if has_room(piece, wanted) => self.memory_bytes(),
+            Some(_) => self.memory_bytes() + wanted.max(PIECE_LEN),
+            None => wanted.max(FIRST_LEN),
+        }
+    }
+
+    /// Returns how many pairs there are.
+    pub fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Returns true if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    /// Returns the memory that it takes, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.capacity
+            + self.starts.capacity() * size_of::<u32>()
+            + self.pieces.capacity() * size_of::<Vec<u8>>()
+    }
+
+    /// Writes the head of the answer, and returns its body.
+    pub fn begin(mut self, form: &Form, banner: &Banner, status: Status, out: &mut impl Sink) -> AnswerBody {
+        let columns = (0..self.len()).flat_map(|at| <[&[u8]; 2]>::from(self.pair(self.starts[at])));
+        let encoding = Encoding::choose(columns);
+        if encoding != Encoding::Raw {
+            self = self.encoded(encoding);
+        }
+        let mut starts = std::mem::take(&mut self.starts);
+        let name = |start: u32| self.pair(start).0;
+        if !starts.is_sorted_by(|&one, &next| name(one) <= name(next)) {
+            starts.sort_unstable_by(|&one, &other| name(one).cmp(name(other)));
+        }
+        let remaining = starts.iter().map(|&start| self.line(start).len()).sum();
+        self.starts = starts;
+        put_head(form, banner, status, (!form.is_head).then_some(remaining), out);
+        out.put(b"Content-Type: ");
+        out.put(encoding.content_type().as_bytes());
+        out.put(b"\r\n\r\n");
+        if form.is_head {
+            return AnswerBody::default();
+        }
+        AnswerBody { lines: self, next: 0, written: 0, remaining }
+    }
+
+    /// The same pairs with their columns encoded. Each piece goes as soon as its lines have been.
+    fn encoded(mut self, encoding: Encoding) -> LongAnswer {
+        let mut encoded = LongAnswer::default();
+        let mut pieces_done = 0;
+        for start in std::mem::take(&mut self.starts) {
+            let piece = (start >> PIECE_BITS) as usize;
+            // Lines were added in order.
+            self.pieces[pieces_done..piece].fill(Vec::new());
+            pieces_done = piece;
+            let (name, value) = self.pair(start);
+            let (name_len, value_len) = (encoding.encoded_len(name), encoding.encoded_len(value));
+            let is_added = encoded.push_with(name_len, value_len, |piece| {
+                encoding.encode(name, piece);
+                piece.push(b'\t');
+                encoding.encode(value, piece);
+            });
+            debug_assert!(is_added, "bounded by the limit of an answer");
+        }
+        encoded
+    }
+
+    fn push_with(&mut self, name_len: usize, value_len: usize, put: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let numbers_len = varnum::len(name_len as u64) + varnum::len(value_len as u64);
+        let wanted = line_len(name_len + value_len, numbers_len);
+        if !self.pieces.last().is_some_and(|piece| has_room(piece, wanted)) {
+            if self.pieces.len() == PIECES_MAX {
+                return false;
+            }
+            let len = if self.pieces.is_empty() { FIRST_LEN } else { PIECE_LEN };
+            self.pieces.push(Vec::with_capacity(wanted.max(len)));
+            self.capacity += wanted.max(len);
+        }
+        let number = self.pieces.len() - 1;
+        let piece = &mut self.pieces[number];
+        self.starts.push((number << PIECE_BITS | piece.len()) as u32);
+        varnum::put(name_len as u64, piece);
+        varnum::put(value_len as u64, piece);
+        put(piece);
+        piece.push(b'\n');
+        true
+    }
+
+    /// The name and the value of a line.
+    fn pair(&self, start: u32) -> (&[u8], &[u8]) {
+        let (name_len, value_len, text) = self.parts(start);
+        (&text[..name_len], &text[name_len + 1..name_len + 1 + value_len])
+    }
+
+    /// A line as it is written.
+    fn line(&self, start: u32) -> &[u8] {
+        let (name_len, value_len, text) = self.parts(start);
+        &text[..name_len + value_len + 2]
+    }
+
+    fn parts(&self, start: u32) -> (usize, usize, &[u8]) {
+        let piece = &self.pieces[(start >> PIECE_BITS) as usize];
+        let text = &piece[start as usize % PIECE_LEN..];
+        let number = |bytes: &[u8]| match varnum::read(bytes) {
+            varnum::Read::Whole(number, len) => (number as usize, len),
+            varnum::Read::Partial | varnum::Read::Malformed => (0, 0),
+        };
+        let (name_len, one) = number(text);
+        let (value_len, two) = number(&text[one..]);
+        (name_len, value_len, &text[one + two..])
+    }
+}
+
+/// How long a line is whose columns have so many bytes.
+fn line_len(columns_len: usize, numbers_len: usize) -> usize {
+    numbers_len + columns_len + b"\t\n".len()
+}
+
+fn has_room(piece: &Vec<u8>, wanted: usize) -> bool {
+    piece.len() < PIECE_LEN && piece.capacity() - piece.len() >= wanted
+}
+
+impl AnswerBody {
+    /// Returns how many bytes are still to be written.
+    pub fn remaining(&self) -> usize {
+        self.remaining
+    }
+
+    /// Returns the memory that it takes, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.lines.memory_bytes()
+    }
+
+    /// Writes the next bytes, up to `len_max`, and returns how many.
+    pub fn fill(&mut self, len_max: usize, out: &mut impl Sink) -> usize {
+        let mut left = len_max.min(self.remaining);
+        let len = left;
+        while left > 0 {
+            let line = &self.lines.line(self.lines.starts[self.next])[self.written..];
+            let taken = left.min(line.len());
+            out.put(&line[..taken]);
+            left -= taken;
+            if taken == line.len() {
+                (self.next, self.written) = (self.next + 1, 0);
+            } else {
+                self.written += taken;
+            }
+        }
+        self.remaining -= len;
+        if self.remaining == 0 {
+            *self = AnswerBody::default();
+        }
+        len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kyoto::Output;
+
+    /// The answer in pieces of so many bytes, which must be what `Output` writes.
+    fn assert_same(pairs: &[(Vec<u8>, Vec<u8>)], step: usize) {
+        let (mut long, mut output) = (LongAnswer::default(), Output::default());
+        for (name, value) in pairs {
+            assert!(long.push(b"_", name, value));
+            output.push_record(name, value);
+        }
+        assert_eq!(long.len(), pairs.len());
+        let (form, banner) = (Form { keeps_alive: true, is_head: false }, Banner::new("T", 0));
+        let (mut expected, mut written) = (Vec::new(), Vec::new());
+        output.write(&form, &banner, Status::Ok, &mut expected);
+        let mut body = long.begin(&form, &banner, Status::Ok, &mut written);
+        let head_len = written.len();
+        assert_eq!(head_len + body.remaining(), expected.len());
+        while body.remaining() > 0 {
+            let before = written.len();
+            let filled = body.fill(step, &mut written);
+            assert_eq!(written.len() - before, filled);
+            assert!(filled > 0 && filled <= step);
+        }
+        assert_eq!(body.memory_bytes(), 0);
+        assert!(written == expected, "{} pairs in steps of {step}", pairs.len());
+    }
+
+    #[test]
+    fn long_answer_is_written_as_a_short_one_in_any_pieces() {
+        let text = |number: usize| (format!("{:05}", number * 7919 % 10_000).into_bytes(), b"value".to_vec());
+        let odd =
+            |number: usize| (vec![number as u8, b'\t', 0xFF, (number >> 8) as u8], vec![0; number % 300]);
+        for count in [0, 1, 5, 4000] {
+            for step in [1, 7, 65_536] {
+                assert_same(&(0..count).map(text).collect::<Vec<_>>(), step);
+                assert_same(&(0..count).map(odd).collect::<Vec<_>>(), step.max(5));
+            }
+        }
+        // Lines longer than a piece of memory, and such as begin at its end.
+        let large: Vec<_> = (0..6usize)
+            .map(|number| (vec![b'a' + number as u8], vec![b'v'; PIECE_LEN / 2 * number]))
+            .collect();
+        assert_same(&large, 100_000);
+    }
+
+    #[test]
+    fn three_hundred_thousand_keys_take_little_more_than_their_answer() {
+        let mut long = LongAnswer::default();
+        for number in 0..300_000 {
+            let key = format!("key:{number:026}");
+            assert!(long.push(b"_", key.as_bytes(), number.to_string().as_bytes()));
+        }
+        let memory = long.memory_bytes();
+        let body = long.begin(
+            &Form { keeps_alive: true, is_head: false },
+            &Banner::new("T", 0),
+            Status::Ok,
+            &mut Vec::new(),
+        );
+        assert_eq!(body.remaining(), 11_588_890);
+        assert!(memory < 16 << 20, "{memory}");
+    }
+}
