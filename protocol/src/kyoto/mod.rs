@@ -486,7 +486,6 @@ impl Dialect {
 
     /// The request of a head and a body that are whole.
     #[inline]
-    #[expect(clippy::too_many_arguments, reason = "they are one request, in one place")]
     fn request<'a>(
         &mut self,
         limits: &Limits<'_>,
