@@ -63,6 +63,8 @@ fn what_is_not_there_is_refused_with_its_option_and_nothing_is_left_behind() {
         (&["-x"], "-x is no option"),
         (&["-dmn", "-pid", "p"], "-pid p: "),
         (&["x.txt"], "database \"x.txt\": "),
+        (&["e.kch#opts=c#zcomp=arc#zkey=hush"], "zcomp=arc asks for encryption"),
+        (&["e.kch#zkey=hush"], "zkey=...\": zkey asks for encryption"),
         (&["-ord", "x.kch"], "x.kch does not exist"),
     ] {
         let output = place.run(words);
@@ -262,6 +264,25 @@ fn a_daemon_goes_on_in_the_background() {
     assert!(!fs::exists(&pid).unwrap());
     let server = place.start(&[&disk]);
     assert_eq!(server.ask("GET", "/k", ""), (200, "v".into()));
+}
+
+/// Names that the original takes ended the start; an unknown word was passed over in silence.
+#[test]
+fn names_are_taken_as_by_the_original() {
+    let place = Place::new();
+    fs::write(place.path("empty.kch"), "").unwrap();
+    let log = place.path("log");
+    let names = ["x#type=kct", "abc#type=:", "t.kct#zcomp=def", "u.kct#opts=c", "empty.kch", "*#capcn=9"];
+    let server = place.start(&[&["-log", &log][..], &names].concat());
+    for number in 0..names.len() {
+        server.call(&format!("set?DB={number}&key=k&value=v"));
+        assert_eq!(
+            server.ask("POST", &format!("/rpc/get?DB={number}&key=k"), ""),
+            (200, "value\tv\n".into())
+        );
+    }
+    assert!(fs::metadata(place.path("x")).unwrap().is_dir());
+    assert!(read(&log).contains("capcn is not known; did you mean capcnt?"));
 }
 
 #[test]

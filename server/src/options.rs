@@ -461,7 +461,7 @@ mod tests {
     fn only_a_tree_in_memory_and_a_hash_on_disk_are_asked_to_compress() {
         let names = [
             ("%#opts=c", true),
-            ("mem:tree#zcomp=lz", true),
+            ("mem:tree#zcomp=zstd", true),
             ("x.hash#zcomp=zstd", true),
             ("*#opts=c", false),
         ];

@@ -189,7 +189,7 @@ fn a_tree_in_memory_and_a_hash_on_disk_are_compressed_and_nothing_else_is() {
         let (plain, compressed) = (stored("x.hash"), stored(name));
         assert!(compressed < plain / 5, "{compressed} of {plain}");
     }
-    for name in ["mem:hash#opts=c", "*#zcomp=zlib", &at("x.tree#zcomp=lz")] {
+    for name in ["mem:hash#opts=c", "*#zcomp=zstd", &at("x.tree#zcomp=zstd")] {
         let error = Db::open(name).expect_err(name);
         assert!(error.to_string().contains("only mem:tree and PATH.hash are compressed"), "{error}");
     }
