@@ -148,8 +148,8 @@ pub(crate) struct Arguments {
     /// Keep the data in this directory, made if need be, and read it back at the start [default: it is gone with the process]
     #[arg(long, env = "TODANA_DATA_DIR", value_name = "DIR", help_heading = DATA)]
     data_dir: Option<PathBuf>,
-    /// When a write is on disk: `always` before it is answered; a number, at most so many milliseconds later, which is what
-    /// a crash can lose; `never`, when the kernel likes
+    /// When a write is on disk: `always` before it is answered; a number, so many milliseconds later, which is what a loss of power
+    /// can cost (the death of the process costs nothing); `never`, when the kernel likes, and a second if the process dies
     #[arg(long, env = "TODANA_SYNC", default_value = "1000", value_parser = sync, value_name = "WHEN", help_heading = DATA)]
     sync: Sync,
     /// Begin a new segment of the update log when the last one has grown to this, 4k or more

@@ -222,9 +222,9 @@ fn the_banner_tells_a_new_directory_from_one_that_was_read_back() {
     stop(server);
     let (_server, line) = begun(&["--sync", "250"]);
     assert!(line.starts_with(&format!("data: {data}: read back: a checkpoint of 1 record, ")), "{line}");
-    assert!(
-        line.ends_with("; --sync 250: writes are on disk within 250 ms, which is what a crash can lose\n")
-    );
+    assert!(line.ends_with(
+        "; --sync 250: writes are on disk within 250 ms, which is what a loss of power can cost\n"
+    ));
 }
 
 #[test]

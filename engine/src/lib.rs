@@ -13,6 +13,7 @@ mod huge;
 mod mem_hash;
 mod mem_tree;
 mod raw;
+pub mod recent;
 mod record;
 mod value_buffer;
 mod void;

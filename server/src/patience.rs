@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use todana::disk::{Disk, File, MappedFile};
+use todana::disk::{Disk, File, MappedFile, SharedMemory};
 
 /// A disk that is merely slow writes what waits, at most some 32 MiB, in so long a time.
 const LONG: Duration = Duration::from_secs(30);
@@ -129,6 +129,10 @@ impl File for WatchedFile {
 
     fn map(&self, len: u64) -> Option<MappedFile> {
         self.file.map(len)
+    }
+
+    fn share(&self, len: u64) -> Option<Box<dyn SharedMemory>> {
+        self.file.share(len)
     }
 
     fn sync(&self) -> io::Result<()> {

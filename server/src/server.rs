@@ -333,7 +333,10 @@ impl Server {
         for (number, (served, kept)) in shared.databases.iter().zip(&mut self.kept).enumerate() {
             let options = served.data.as_ref().map_or_else(DataOptions::default, |place| {
                 let DataPlace { sync, segment_len, segment_age, checkpoints, .. } = place.clone();
-                DataOptions { log: LogOptions { sync, segment_len, segment_age, backlog_max }, checkpoints }
+                DataOptions {
+                    log: LogOptions { sync, segment_len, segment_age, backlog_max, ..LogOptions::default() },
+                    checkpoints,
+                }
             });
             // Nothing that holds the log itself: its own thread would be the last to let go of it, and wait for itself.
             let (settling, exports) = (Arc::clone(&shared.settling), Arc::clone(&shared.exports));

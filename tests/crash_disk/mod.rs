@@ -11,6 +11,8 @@
 //! some moment since the last sync, each on its own, perhaps torn in the middle; each name was made, changed and removed,
 //! or was not.
 //!
+//! Memory that is shared with a file is written to as the file is, but for faults: a copy in memory cannot fail.
+//!
 //! Its files can be shown in memory, too: each that is has a twin among the machine's files, which every change reaches as it
 //! reaches the file, and whose pages are what is seen.
 #![allow(dead_code)] // Each test uses its part.
@@ -20,7 +22,7 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use todana_engine::disk::{Disk, File, MappedFile, SystemDisk};
+use todana_engine::disk::{Disk, File, MappedFile, SharedMemory, SystemDisk};
 
 const BLOCK: usize = 512;
 
@@ -780,7 +782,40 @@ impl File for CrashFile {
         self.disk.inner().map(self.number, len)
     }
 
+    fn share(&self, len: u64) -> Option<Box<dyn SharedMemory>> {
+        let free = {
+            let inner = self.disk.inner();
+            inner.capacity.map(|capacity| capacity.saturating_sub(inner.state.used()))
+        };
+        if free.is_some_and(|free| free < len) {
+            return None;
+        }
+        self.set_len(len).ok()?;
+        Some(Box::new(CrashMemory { disk: self.disk.clone(), file: self.number }))
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.act(Op::Sync { file: self.number })
+    }
+}
+
+/// Memory that is shared with a file.
+struct CrashMemory {
+    disk: CrashDisk,
+    file: u64,
+}
+
+impl SharedMemory for CrashMemory {
+    fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let note = self.disk.inner().note.clone();
+        let note = note.map_or(0, |note| note());
+        let mut inner = self.disk.inner();
+        // A process that is no more writes nothing, and a file without a name is nobody's.
+        if inner.stopped || !inner.state.files.contains_key(&self.file) {
+            return;
+        }
+        let op = Op::Write { file: self.file, offset, bytes: bytes.to_vec() };
+        inner.apply(&op).expect("it can always be written to");
+        inner.journal.iter_mut().for_each(|journal| journal.push(Step { op: op.clone(), note }));
     }
 }

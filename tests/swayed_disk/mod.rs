@@ -3,7 +3,7 @@
 
 use std::io::{self, IoSlice};
 use std::path::Path;
-use todana_engine::disk::{Disk, File, SystemDisk};
+use todana_engine::disk::{Disk, File, SharedMemory, SystemDisk};
 
 /// What is done first. Whatever it fails with is what comes of the operation; it may wait, too.
 pub(crate) trait Sway: Clone + Send + Sync + 'static {
@@ -63,6 +63,10 @@ impl<S: Sway> File for SwayedFile<S> {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.file.set_len(len)
+    }
+
+    fn share(&self, len: u64) -> Option<Box<dyn SharedMemory>> {
+        self.file.share(len)
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -14,7 +14,8 @@ use crate::checkpoint::{BroughtBack, Checkpoint, CheckpointOptions, Footprint, H
 use crate::clock::Clock;
 use crate::disk::{Disk, File};
 use crate::update_log::{
-    Identity, LogBytes, LogOptions, Position, Reader, Salvage, Tail, UpdateLog, begin_anew, salvage,
+    Identity, LogBytes, LogOptions, Position, Reader, Salvage, Tail, UpdateLog, append_recent, begin_anew,
+    salvage,
 };
 use allowance::Allowance;
 use parking_lot::Mutex;
@@ -136,6 +137,7 @@ impl DataDirectory {
             DataDirectory { disk, path, identity, shelf, checkpoints, footprint, history, _lock: lock };
         directory.remove_partial(&directory.path.join(LOG))?;
         directory.remove_partial(&directory.path.join(CHECKPOINTS))?;
+        append_recent(&directory.disk, &directory.path.join(LOG), identity)?;
         Ok(directory)
     }
 

@@ -13,7 +13,7 @@ fn promise(sync: Sync) -> String {
         Sync::Always => "--sync always: writes are on disk before they are answered".to_string(),
         Sync::Every(interval) => {
             let ms = interval.as_millis();
-            format!("--sync {ms}: writes are on disk within {ms} ms, which is what a crash can lose")
+            format!("--sync {ms}: writes are on disk within {ms} ms, which is what a loss of power can cost")
         }
         Sync::Never => "--sync never: writes are on disk when the kernel likes".to_string(),
     }

@@ -77,6 +77,18 @@ pub trait File: Send + Sync {
         None
     }
 
+    /// Gives a file of no bytes this length, and shares its memory with the system; `None` if it cannot.
+    fn share(&self, len: u64) -> Option<Box<dyn SharedMemory>> {
+        let _ = len;
+        None
+    }
+
     /// Returns once its bytes are on disk.
     fn sync(&self) -> io::Result<()>;
+}
+
+/// A file's bytes in memory that outlives the process.
+pub trait SharedMemory: Send + Sync {
+    /// Changes bytes within the file. They are there for whoever reads it next, as if they had been written to it, and as little synced.
+    fn write(&mut self, offset: u64, bytes: &[u8]);
 }

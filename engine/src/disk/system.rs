@@ -1,6 +1,7 @@
 //! The machine's own file system.
 
-use super::{Disk, File, MappedFile};
+use super::{Disk, File, MappedFile, SharedMemory};
+use crate::raw::FileMemory;
 use std::fs::{self, OpenOptions, TryLockError};
 use std::io::{self, IoSlice, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -125,6 +126,11 @@ impl File for SystemFile {
 
     fn map(&self, len: u64) -> Option<MappedFile> {
         MappedFile::new(&self.0, usize::try_from(len).ok()?).ok()
+    }
+
+    fn share(&self, len: u64) -> Option<Box<dyn SharedMemory>> {
+        let memory = FileMemory::new(&self.0, usize::try_from(len).ok()?).ok()?;
+        Some(Box::new(memory))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

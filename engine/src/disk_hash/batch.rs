@@ -102,6 +102,7 @@ impl DiskHash {
                 appender.append_small(|buffer| buffer.extend_from_slice(&bytes[change.bytes.clone()]))
             })
             .collect();
+        appender.settle().inspect_err(|error| self.log.refusals.note(error, total + 16))?;
         let segment = std::sync::Arc::clone(appender.segment());
         if appender.is_long(total) {
             // What cannot be written now stays readable, and is written later.

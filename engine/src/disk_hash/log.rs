@@ -1,7 +1,7 @@
 //! The log: entries are appended to a buffer, written when it is full or somebody asks, and synced for all who wait at once.
 //!
 //! ```text
-//! segments, oldest first | the last one's end in memory (Head)
+//! segments, oldest first | the last one's end in memory (Head), with a copy that outlives the process (`recent`)
 //! ```
 //!
 //! Always true: a segment's bytes before `flushed` are in its file, those behind it in the head's buffer; what was appended can be
@@ -17,6 +17,7 @@ use super::segment::{
     is_out_of_descriptors, unwritable,
 };
 use crate::disk::Disk;
+use crate::recent::{self, RecentWrites};
 use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use std::io::IoSlice;
 use std::path::PathBuf;
@@ -40,6 +41,10 @@ pub(crate) struct Head {
     written: u64,
     /// Where the last entry in the buffer begins.
     last: u64,
+    /// A copy of the buffer that outlives the process, by offsets in the segment. Without it every entry is written at once.
+    recent: Option<RecentWrites>,
+    /// There are entries in the buffer of which there is no such copy.
+    is_exposed: bool,
     /// The segment is sealed before it gets longer, if it can be.
     limit: u64,
     /// The last mark tells that everything before this is on disk.
@@ -94,6 +99,7 @@ pub(crate) struct LogOptions {
     pub(crate) segment_min: u64,
     pub(crate) segment_max: u64,
     pub(crate) is_mapped: bool,
+    pub(crate) recent_bytes: u64,
     /// Bytes of the log that were read at the opening.
     pub(crate) replayed: u64,
     pub(crate) dictionaries: usize,
@@ -138,23 +144,32 @@ impl Log {
         let bytes = table.slots.iter().flatten().map(|segment| segment.len()).sum();
         let number = last_number + 1;
         let limit = segment_limit(bytes, &options);
-        let (segment, buffer) = create(
+        let segment = create(
             &*disk,
             &directory,
             (identity, openings, options.dictionaries),
             &table,
             number,
+            None,
             (limit, options.is_mapped),
         )?;
         let mut table = table;
         table.put(Arc::clone(&segment));
         let until = Position { number, offset: 0 };
+        let base = segment.len();
+        // All that the one before it held is in the segments, and on disk.
+        let buffer_len = options.buffer_len.max(4096).next_multiple_of(4096);
+        // What is not written by itself fits.
+        let recent_len = options.recent_bytes.max(buffer_len as u64);
+        let recent = RecentWrites::create_shared(&*disk, &directory, recent_len);
         let head = Head {
             segment,
-            buffer,
-            base: 0,
-            written: 0,
-            last: 0,
+            buffer: Vec::new(),
+            base,
+            written: base,
+            last: base,
+            recent,
+            is_exposed: false,
             limit,
             marked: Position::default(),
             unsynced: Vec::new(),
@@ -167,7 +182,7 @@ impl Log {
             identity,
             openings,
             cache: Cache::new(options.cache_bytes),
-            buffer_len: options.buffer_len.max(4096).next_multiple_of(4096),
+            buffer_len,
             segment_min: options.segment_min,
             segment_max: options.segment_max,
             is_mapped: options.is_mapped,
@@ -211,6 +226,18 @@ impl Log {
         self.appended.store(self.appended.load(Ordering::Relaxed) + len as u64, Ordering::Relaxed);
     }
 
+    fn uncount(&self, len: u64) {
+        self.bytes.fetch_sub(len, Ordering::Relaxed);
+        self.appended.fetch_sub(len, Ordering::Relaxed);
+    }
+
+    /// Removes the copy of what is not written yet: all is.
+    pub(crate) fn forget_recent(&self) {
+        if self.head.write().recent.take().is_some() {
+            recent::remove(&*self.disk, &self.directory);
+        }
+    }
+
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
@@ -240,7 +267,8 @@ impl Log {
 
     /// The end, to append several entries with nothing between them.
     pub(crate) fn lock(&self) -> Appender<'_> {
-        Appender { log: self, head: self.head.write() }
+        let head = self.head.write();
+        Appender { log: self, begin: head.segment.len(), head }
     }
 
     /// Hands everything to the system: it then outlives the process.
@@ -446,15 +474,25 @@ fn segment_limit(bytes: u64, options: &LogOptions) -> u64 {
         .min(OFFSET_MAX)
 }
 
-/// Makes the file of a segment; returns it and what it begins with, which is not written yet.
+/// Appends what says that everything before a position is on disk, but for its CRC.
+fn put_mark(buffer: &mut Vec<u8>, synced: Position) {
+    let mut rest = [0; 16];
+    rest[..8].copy_from_slice(&synced.number.to_le_bytes());
+    rest[8..].copy_from_slice(&synced.offset.to_le_bytes());
+    entry::put_other(buffer, entry::MARK, &rest);
+}
+
+/// Makes the file of a segment and writes what it begins with, so that the entries behind that can be told after a kill; `synced`, what is
+/// on disk by now, is part of it, so that no crash takes the one for new and leaves the other. When it fails there is no such file.
 fn create(
     disk: &dyn Disk,
     directory: &std::path::Path,
     (identity, openings, dictionaries): (Identity, u32, usize),
     table: &Table,
     number: u64,
+    synced: Option<Position>,
     (limit, is_mapped): (u64, bool),
-) -> Result<(Arc<Segment>, Vec<u8>)> {
+) -> Result<Arc<Segment>> {
     let slot = table.free_slot().ok_or_else(|| {
         let message = format!("{} holds as many segments as it can", directory.display());
         Error::refused_write(ErrorKind::Full, message)
@@ -474,18 +512,30 @@ fn create(
     }
     entry::put_other(&mut buffer, entry::CENSUS, &census);
     entry::seal(&mut buffer, HEADER_LEN, seed ^ (HEADER_LEN / 8) as u32);
+    if let Some(synced) = synced {
+        let start = buffer.len();
+        put_mark(&mut buffer, synced);
+        entry::seal(&mut buffer, start, seed ^ (start / 8) as u32);
+    }
     let path = directory.join(file_name(number));
     let file = disk.create(&path).map_err(|error| unwritable(&path, &error))?;
+    if let Err(error) = file.write_at(0, &mut [IoSlice::new(&buffer)]) {
+        let _ = disk.remove(&path);
+        return Err(unwritable(&path, &error));
+    }
     let segment = Segment::new((number, slot), path, file, seed, limit, is_mapped);
     segment.len.store(buffer.len() as u64, Ordering::Release);
+    segment.flushed.store(buffer.len() as u64, Ordering::Release);
     segment.is_guessed.store(false, Ordering::Relaxed);
-    Ok((Arc::new(segment), buffer))
+    Ok(Arc::new(segment))
 }
 
 /// The end of the log, to oneself.
 pub(crate) struct Appender<'l> {
     log: &'l Log,
     head: RwLockWriteGuard<'l, Head>,
+    /// Where that begins which has been prepared for.
+    begin: u64,
 }
 
 impl Appender<'_> {
@@ -508,12 +558,18 @@ impl Appender<'_> {
         if is_crowded || end + needed - last as u64 >= OFFSET_MAX {
             self.roll(needed)?;
             self.mark();
+        } else if end + needed - self.head.base > self.head.recent_len() {
+            self.flush()?;
         } else {
             self.flush_whole(end, len)?;
         }
         if self.head.buffer.is_empty() {
             self.mark();
         }
+        let head = &mut *self.head;
+        // Of what does not fit as a whole nothing is copied: it may yet be taken back.
+        head.is_exposed |= head.buffer.len() as u64 + needed > head.recent_len();
+        self.begin = head.segment.len();
         Ok(())
     }
 
@@ -522,10 +578,7 @@ impl Appender<'_> {
         let synced = self.log.synced();
         if synced > self.head.marked {
             self.head.marked = synced;
-            let mut rest = [0; 16];
-            rest[..8].copy_from_slice(&synced.number.to_le_bytes());
-            rest[8..].copy_from_slice(&synced.offset.to_le_bytes());
-            self.append_small(|buffer| entry::put_other(buffer, entry::MARK, &rest));
+            self.append_small(|buffer| put_mark(buffer, synced));
         }
     }
 
@@ -539,6 +592,7 @@ impl Appender<'_> {
         put(&mut head.buffer);
         entry::seal(&mut head.buffer, start, head.segment.seed_at(offset));
         let len = head.buffer.len() - start;
+        head.keep(start);
         head.segment.len.store(offset + len as u64, Ordering::Release);
         self.log.count(len);
         Appended { at: Location { slot: head.segment.slot, unit: (offset / 8) as u32 }, len }
@@ -552,7 +606,9 @@ impl Appender<'_> {
         head.last = offset;
         let crc = crate::raw::crc32c(head.segment.seed_at(offset), &entry[4..]);
         entry[..4].copy_from_slice(&crc.to_le_bytes());
+        let start = head.buffer.len();
         head.buffer.extend_from_slice(entry);
+        head.keep(start);
         head.segment.len.store(offset + entry.len() as u64, Ordering::Release);
         self.log.count(entry.len());
         Appended { at: Location { slot: head.segment.slot, unit: (offset / 8) as u32 }, len: entry.len() }
@@ -608,10 +664,27 @@ impl Appender<'_> {
         Ok(self.append_small(|buffer| buffer.extend_from_slice(entry)))
     }
 
+    /// Sees to it that what has been appended since it was prepared for outlives the process. When it fails, that was not appended.
+    #[inline]
+    pub(crate) fn settle(&mut self) -> Result<()> {
+        if self.head.is_exposed { self.flush().inspect_err(|_| self.take_back()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn take_back(&mut self) {
+        let head = &mut *self.head;
+        let len = head.segment.len() - self.begin;
+        head.buffer.truncate((self.begin - head.base) as usize);
+        head.segment.len.store(self.begin, Ordering::Release);
+        head.last = head.base;
+        head.is_exposed = head.recent.is_none() && !head.buffer.is_empty();
+        self.log.uncount(len);
+    }
+
     /// Whether an entry of this length is better written by itself.
     #[inline]
     pub(crate) fn is_long(&self, len: usize) -> bool {
-        len > self.log.buffer_len.min(LONG_LEN_MAX) / 2
+        self.head.recent.is_none() || len > self.log.buffer_len.min(LONG_LEN_MAX) / 2
     }
 
     #[inline]
@@ -622,6 +695,7 @@ impl Appender<'_> {
     pub(crate) fn flush(&mut self) -> Result<()> {
         let head = &mut *self.head;
         if head.buffer.is_empty() {
+            head.is_exposed = false;
             return Ok(());
         }
         if let Some(trouble) = &head.trouble {
@@ -635,6 +709,7 @@ impl Appender<'_> {
             .map_err(|error| unwritable(&segment.path, &error))?;
         head.base += head.buffer.len() as u64;
         head.written = head.base;
+        head.is_exposed = false;
         segment.flushed.store(head.base, Ordering::Release);
         head.buffer.clear();
         if head.buffer.capacity() > 2 * self.log.buffer_len {
@@ -697,21 +772,24 @@ impl Appender<'_> {
             segment_min: log.segment_min,
             segment_max: log.segment_max,
             is_mapped: log.is_mapped,
+            recent_bytes: 0,
             replayed: 0,
             dictionaries: log.dictionaries(),
         };
         let limit = segment_limit(log.bytes(), &options);
+        let synced = log.synced();
         let mut shared = log.table.lock();
         let number = self.head.segment.number + 1;
-        let (segment, buffer) = create(
+        let segment = create(
             &*log.disk,
             &log.directory,
             (log.identity, log.openings, log.dictionaries()),
             &shared,
             number,
+            (synced > self.head.marked).then_some(synced),
             (limit.max(needed), log.is_mapped),
         )?;
-        log.bytes.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+        log.bytes.fetch_add(segment.len(), Ordering::Relaxed);
         let mut table = Table::clone(&shared);
         table.put(Arc::clone(&segment));
         *shared = Arc::new(table);
@@ -721,8 +799,10 @@ impl Appender<'_> {
         head.segment.sealed.store(true, Ordering::Release);
         let old = std::mem::replace(&mut head.segment, segment);
         head.unsynced.push(old);
-        (head.buffer, head.base, head.written, head.last) = (buffer, 0, 0, 0);
+        let base = head.segment.len();
+        (head.base, head.written, head.last) = (base, base, base);
         (head.limit, head.names_unsynced) = (limit, true);
+        head.marked = head.marked.max(synced);
         head.buffer.reserve(log.buffer_len);
         Ok(())
     }
@@ -748,6 +828,22 @@ impl Appender<'_> {
 }
 
 impl Head {
+    /// Copies what has been appended to the buffer to where it outlives the process.
+    #[inline]
+    fn keep(&mut self, start: usize) {
+        if !self.is_exposed
+            && let Some(recent) = &mut self.recent
+        {
+            self.is_exposed = !recent.put(self.base + start as u64, &self.buffer[start..]);
+        }
+    }
+
+    /// How much of the buffer there can be a copy of.
+    #[inline]
+    fn recent_len(&self) -> u64 {
+        self.recent.as_ref().map_or(0, RecentWrites::len)
+    }
+
     /// Where the entries behind the census begin, roughly: a segment of nothing else is not given up.
     fn segment_start(&self) -> u64 {
         4096

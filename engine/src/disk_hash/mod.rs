@@ -338,6 +338,7 @@ impl DiskHash {
             }
             value => appender.append_long(new, &[], value.unwrap_or_default()),
         });
+        let appended = appended.and_then(|appended| appender.settle().map(|()| appended));
         let appended = appended.inspect_err(|error| self.log.refusals.note(error, len))?;
         appender.segment().note_expiry(expiry);
         Ok(appended)
@@ -379,6 +380,7 @@ impl DiskHash {
                 true => appender.append_long(entry, &[], &[]),
                 false => Ok(appender.append_padded(entry)),
             });
+        let appended = appended.and_then(|appended| appender.settle().map(|()| appended));
         drop(appender);
         let appended = appended.inspect_err(|error| self.log.refusals.note(error, entry.len()))?;
         let slot = Slot::new(tag_of(hash), class_of(appended.len), appended.at);
@@ -392,6 +394,7 @@ impl DiskHash {
         let len = entry::padded(10 + key.len());
         appender.prepare(len, 0).inspect_err(|error| self.log.refusals.note(error, len))?;
         let appended = appender.append_small(|buffer| entry::put_remove(buffer, key));
+        appender.settle().inspect_err(|error| self.log.refusals.note(error, len))?;
         appender.segment().removes.fetch_add(appended.len as u64, Ordering::Relaxed);
         drop(appender);
         part.leave(hash, place.0, place.1);
@@ -670,6 +673,7 @@ impl Engine for DiskHash {
         let mut appender = self.log.lock();
         appender.prepare(8, 0).inspect_err(|error| self.log.refusals.note(error, 8))?;
         appender.append_small(|buffer| entry::put_other(buffer, entry::CLEAR, &[]));
+        appender.settle().inspect_err(|error| self.log.refusals.note(error, 8))?;
         drop(appender);
         shards.iter_mut().for_each(|shard| shard.clear());
         cleared();
@@ -787,6 +791,8 @@ impl Drop for DiskHash {
         // Nobody is left to hear of a failure; what cannot be written now is a torn tail at worst.
         let _ = self.close();
         // A write that had begun before it was closed may have come to its end since.
-        let _ = self.log.sync();
+        if self.log.sync().is_ok() {
+            self.log.forget_recent();
+        }
     }
 }

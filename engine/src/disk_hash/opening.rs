@@ -17,9 +17,11 @@ use super::training::Training;
 use super::walk::{CHUNK, furthest_mark, walk};
 use super::{DiskHash, DiskHashOptions, Padded};
 use crate::disk::{Disk, File};
+use crate::recent::{self, RecentWrites};
 use parking_lot::{Mutex, RwLock};
 use rapidhash::v3::RapidSecrets;
 use std::collections::{HashMap, HashSet};
+use std::io::IoSlice;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,6 +45,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         ),
         _ => unwritable(&lock_path, &error),
     })?;
+    append_recent(&*disk, directory)?;
     let mut notes = Vec::new();
     let found = loop {
         let attempt = Attempt {
@@ -75,6 +78,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         segment_min: options.segment_bytes_min.clamp(4096, OFFSET_MAX),
         segment_max: options.segment_bytes_max.clamp(4096, OFFSET_MAX),
         is_mapped: options.is_mapped,
+        recent_bytes: options.recent_bytes,
         replayed: found.replayed,
         dictionaries: found.dictionaries.len(),
     };
@@ -109,6 +113,31 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         notes,
         _lock: lock,
     })
+}
+
+/// Appends to the last segment what a process that was killed has left beside it. Leaves one that is damaged as it is.
+fn append_recent(disk: &dyn Disk, directory: &Path) -> Result<()> {
+    if !recent::has_recent(disk, directory) {
+        return Ok(());
+    }
+    let names = disk.list(directory).map_err(|error| unreadable(directory, &error))?;
+    let Some(number) = names.iter().filter_map(|name| number_of(name)).max() else { return Ok(()) };
+    let opened = open_segment(disk, directory, number)?;
+    let Ok((_, seed)) = opened.header else { return Ok(()) };
+    let Opened { path, file, len, .. } = opened;
+    let segment = Segment::new((number, 0), path, file, seed, len, false);
+    let end = walk(&segment, HEADER_LEN as u64, len, CHUNK, &mut |_, _, _| Ok(true))?;
+    let bytes = RecentWrites::read(disk, directory, end).map_err(|error| unreadable(directory, &error))?;
+    let bytes = bytes.unwrap_or_default();
+    let mut at = 0;
+    while let Some((head, _)) = entry::whole(&bytes[at..], segment.seed_at(end + at as u64)) {
+        at += head.len;
+    }
+    if at == 0 {
+        return Ok(());
+    }
+    let written = segment.file.write_at(end, &mut [IoSlice::new(&bytes[..at])]);
+    written.and_then(|()| segment.file.sync()).map_err(|error| unwritable(&segment.path, &error))
 }
 
 /// Takes away what a crash has left behind a position; the segments behind it first, from the last one on, so that at any time
@@ -168,6 +197,16 @@ struct Opened {
     file: Box<dyn File>,
     len: u64,
     header: std::result::Result<(Header, u32), String>,
+}
+
+fn open_segment(disk: &dyn Disk, directory: &Path, number: u64) -> Result<Opened> {
+    let path = directory.join(file_name(number));
+    let file = disk.open(&path, true).map_err(|error| unreadable(&path, &error))?;
+    let len = file.len().map_err(|error| unreadable(&path, &error))?;
+    let mut bytes = [0; HEADER_LEN];
+    let read = file.read_at(0, &mut bytes).map_err(|error| unreadable(&path, &error))?;
+    let header = Header::decode(&bytes[..read], SEGMENT_MAGIC);
+    Ok(Opened { path, file, len, header })
 }
 
 impl Attempt<'_> {
@@ -365,13 +404,7 @@ impl Attempt<'_> {
     }
 
     fn open_segment(&self, number: u64) -> Result<Opened> {
-        let path = self.directory.join(file_name(number));
-        let file = self.disk.open(&path, true).map_err(|error| unreadable(&path, &error))?;
-        let len = file.len().map_err(|error| unreadable(&path, &error))?;
-        let mut bytes = [0; HEADER_LEN];
-        let read = file.read_at(0, &mut bytes).map_err(|error| unreadable(&path, &error))?;
-        let header = Header::decode(&bytes[..read], SEGMENT_MAGIC);
-        Ok(Opened { path, file, len, header })
+        open_segment(self.disk, self.directory, number)
     }
 
     fn segment(&self, opened: Opened, number: u64, slot: u32, seed: u32) -> Segment {

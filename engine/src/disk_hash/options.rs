@@ -18,6 +18,9 @@ pub struct DiskHashOptions {
     pub cache_bytes: u64,
     /// What is written is gathered up to so many bytes before it is handed to the system.
     pub buffer_bytes: usize,
+    /// So many bytes that are not handed over yet are kept in memory that outlives the process; where the file system has none, each write
+    /// is handed over at once.
+    pub recent_bytes: u64,
     /// Segments are a 24th of the whole, but not shorter than this ...
     pub segment_bytes_min: u64,
     /// ... nor longer than this (at most 128 MiB).
@@ -45,6 +48,7 @@ impl Default for DiskHashOptions {
             is_mapped: true,
             cache_bytes: 64 << 20,
             buffer_bytes: 256 << 10,
+            recent_bytes: 1 << 20,
             segment_bytes_min: 1 << 20,
             segment_bytes_max: 128 << 20,
             space_factor: 1.52,

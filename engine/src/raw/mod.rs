@@ -9,6 +9,7 @@ mod mapped_file;
 mod mapping;
 mod prefetch;
 mod residency;
+mod shared_memory;
 mod word_table;
 mod words;
 
@@ -18,5 +19,6 @@ pub use mapped_file::MappedFile;
 pub(crate) use mapping::{Mapping, SYSTEM_PAGE};
 pub(crate) use prefetch::prefetch;
 pub use residency::{bound_allocator, release_start_up_memory, trim_allocator};
+pub(crate) use shared_memory::FileMemory;
 pub(crate) use word_table::{WordTable, free_beside};
 pub(crate) use words::{WINDOW, behind, equal, insert};

@@ -34,6 +34,7 @@ fn options(disk: &CrashDisk) -> DiskHashOptions {
         seed: Some(3),
         cache_bytes: 0,
         buffer_bytes: 4 << 10,
+        recent_bytes: 12 << 10,
         segment_bytes_min: 4 << 10,
         space_factor: 1.2,
         checkpoint_bytes: 12 << 10,

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! a visit that has changed something --append--> pending, in memory --writer thread--> segment files
-//!     under the engine's lock                                       one write and one sync for many
+//!     under the engine's lock          |                            one write and one sync for many
+//!                                      +-------> recent: a copy that outlives the process until then
 //! ```
 //!
 //! Always true: positions only grow; what stands before `synced` survives a crash of the machine; entries of one key stand in
-//! the order of its changes, as they are appended under the engine's lock. No file is touched under any lock of the engine's.
+//! the order of its changes, as they are appended under the engine's lock. No file is touched under any
+//! lock of the engine's, but for memory that `recent` shares with one (and that file itself, where the file system has no such memory).
 //!
 //! Whoever answers a request asks [`UpdateLog::is_settled`] before the answer leaves, and waits if it is not
 //! ([`UpdateLog::wait`], or [`UpdateLog::on_progress`] for those that must not block).
@@ -15,6 +17,7 @@ mod entry;
 mod follower;
 mod pending;
 mod reader;
+mod recent;
 mod segment;
 mod stretch;
 mod writer;
@@ -35,6 +38,7 @@ pub(crate) use entry::{Gathered, Rest, decode, put_varint};
 pub use follower::{Follower, See, SegmentInfo, segments};
 pub use reader::{Finding, Reader, Salvage, Tail, salvage};
 pub(crate) use reader::{begin_anew, can_be_marked, salvage_for};
+pub(crate) use recent::append_recent;
 pub use segment::Identity;
 pub(crate) use segment::{
     HEADER_LEN as SEGMENT_HEADER_LEN, made_ms, name_of as segment_name, openings_of, position_of,
@@ -47,9 +51,11 @@ pub use stretch::{Entries, LogBytes};
 pub enum Sync {
     /// Once it is on disk.
     Always,
-    /// At once; a crash of the machine or the process loses changes of at most so long a time.
+    /// Once it outlives the process. A loss of power loses changes of at most so long a time: half of it until they are written and
+    /// synced, the rest for the disk; answers wait for a disk that takes longer.
     Every(Duration),
-    /// At once; the kernel decides when it writes to the disk. Handed to the kernel within a second.
+    /// At once; the kernel decides when it writes to the disk. Handed to the kernel within a second, so the death of the process, too,
+    /// loses what was changed in the last second.
     Never,
 }
 
@@ -64,6 +70,9 @@ pub struct LogOptions {
     pub segment_age: Duration,
     /// So many bytes may wait, in memory, to be written before those who append more have to wait themselves.
     pub backlog_max: u64,
+    /// With [`Sync::Every`]: so many bytes that are not written yet are kept in memory that outlives the process. Those who append more
+    /// than that wait until they are written.
+    pub recent_max: u64,
 }
 
 impl Default for LogOptions {
@@ -73,6 +82,7 @@ impl Default for LogOptions {
             segment_len: 64 << 20,
             segment_age: Duration::from_secs(24 * 60 * 60),
             backlog_max: 32 << 20,
+            recent_max: 2 << 20,
         }
     }
 }
@@ -115,6 +125,8 @@ struct Shared {
     appended: AtomicU64,
     /// Behind the last entry that the system has taken.
     written: AtomicU64,
+    /// Behind the last entry that does not outlive the process before it is written.
+    exposed: AtomicU64,
     /// Behind the last entry that is on disk.
     synced: AtomicU64,
     /// Where the segment begins that is being written.
@@ -156,6 +168,7 @@ impl UpdateLog {
             work: Condvar::new(),
             appended: AtomicU64::new(end.0),
             written: AtomicU64::new(end.0),
+            exposed: AtomicU64::new(end.0),
             synced: AtomicU64::new(end.0),
             started: AtomicU64::new(end.0),
             due_us: AtomicU64::new(0),
@@ -168,6 +181,7 @@ impl UpdateLog {
         });
         let place = writer::Place { disk, directory: PathBuf::from(directory), identity, openings };
         let writer = writer::Writer::new(place, Arc::clone(&shared), Arc::clone(&clock), options, end)?;
+        shared.pending.lock().recent = writer.recent();
         let thread = std::thread::Builder::new()
             .name("update-log".into())
             .spawn(move || writer.run())
@@ -193,8 +207,12 @@ impl UpdateLog {
         if self.shared.has_ended() {
             return pending.give_up();
         }
-        let is_first = pending.is_empty();
+        let (is_first, start) = (pending.is_empty(), pending.batch.end());
         let end = pending.append(now_ms, &Entry { origin, change: *change });
+        if self.shared.keeps_recent() && !pending.keep(start, self.written(), self.synced()) {
+            pending.writes = true;
+            self.shared.exposed.store(end.0, Ordering::Release);
+        }
         self.shared.appended.store(end.0, Ordering::Release);
         if is_first {
             self.shared.begin_waiting(pending.since);
@@ -362,9 +380,22 @@ impl Shared {
         match self.sync {
             Sync::Always => self.synced() >= position,
             // Whoever else waits for the disk, what is there already waits for nobody.
-            Sync::Every(_) => self.synced() >= position || (!self.is_overdue() && !self.is_crowded()),
+            Sync::Every(_) => {
+                self.synced() >= position
+                    || (self.outlives_process(position) && !self.is_overdue() && !self.is_crowded())
+            }
             Sync::Never => self.written.load(Ordering::Acquire) >= position.0 || !self.is_crowded(),
         }
+    }
+
+    /// Whether entries are to outlive the process before they are written.
+    fn keeps_recent(&self) -> bool {
+        matches!(self.sync, Sync::Every(_))
+    }
+
+    fn outlives_process(&self, position: Position) -> bool {
+        let written = self.written.load(Ordering::Acquire);
+        written >= position.0 || written >= self.exposed.load(Ordering::Acquire)
     }
 
     fn is_crowded(&self) -> bool {

@@ -1,6 +1,7 @@
 //! What has been appended and not been written.
 
 use super::entry::{self, Change, Entry, FRAME_LEN, MARK_LEN, Position};
+use super::recent::RecentEntries;
 use std::io::IoSlice;
 use std::time::Instant;
 use todana_core::SharedBytes;
@@ -19,6 +20,10 @@ pub(crate) struct Pending {
     pub(crate) rotates: bool,
     /// Write all and stop.
     pub(crate) ends: bool,
+    /// Write at once: somebody waits for what is not kept beside the log.
+    pub(crate) writes: bool,
+    /// Where entries are kept until they are written.
+    pub(crate) recent: Option<RecentEntries>,
     /// When the first of the entries came.
     pub(crate) since: Option<Instant>,
     /// How many there are, marks aside.
@@ -53,6 +58,8 @@ impl Pending {
             hurry: false,
             rotates: false,
             ends: false,
+            writes: false,
+            recent: None,
             since: None,
             entries: 0,
             wanted: 0,
@@ -67,7 +74,7 @@ impl Pending {
     /// Whether what has just been appended is worth waking the writer for.
     pub(crate) fn wakes_writer(&self, is_first: bool) -> bool {
         let is_enough = if self.wanted > 0 { self.entries == self.wanted } else { is_first };
-        is_enough || self.is_worth_writing()
+        is_enough || self.writes || self.is_worth_writing()
     }
 
     pub(crate) fn is_worth_writing(&self) -> bool {
@@ -88,6 +95,16 @@ impl Pending {
         self.batch.end()
     }
 
+    /// Keeps what has been appended behind `from`, so that it outlives the process; returns false if that cannot be. `written`: what
+    /// stands before this the system has.
+    pub(crate) fn keep(&mut self, from: Position, written: Position, synced: Position) -> bool {
+        let Some(recent) = &mut self.recent else { return false };
+        let len = (self.batch.end().0 - from.0) as usize;
+        // Not one whose value lies elsewhere.
+        let Some(start) = self.batch.tail.len().checked_sub(len) else { return false };
+        recent.keep(from, &mut self.batch.tail[start..], synced, written)
+    }
+
     /// Nobody will write what comes from now on, and nobody who waits for it is to be told that it is on disk: all of it stands
     /// behind whatever was.
     pub(crate) fn give_up(&mut self) -> Position {
@@ -99,7 +116,7 @@ impl Pending {
     /// What there is, for the writer. `spare`: a batch that has been written, whose memory is used again.
     pub(crate) fn take(&mut self, mut spare: Batch) -> Batch {
         spare.clear(self.batch.end());
-        (self.since, self.entries, self.wanted) = (None, 0, 0);
+        (self.since, self.entries, self.wanted, self.writes) = (None, 0, 0, false);
         std::mem::replace(&mut self.batch, spare)
     }
 }
@@ -139,7 +156,7 @@ impl Batch {
     pub(crate) fn seal(&mut self, seed: u32, synced: Position) {
         let mut position = self.start;
         if self.pieces.is_empty() {
-            seal_entries(&mut self.tail, seed, &mut position, None, synced);
+            seal_entries(&mut self.tail, seed, &mut position, None, synced, 0);
             return;
         }
         let mut pieces = self.pieces.iter_mut().peekable();
@@ -149,10 +166,10 @@ impl Batch {
                     Some(Piece::Value(value)) => Some((**value).as_ref()),
                     _ => None,
                 };
-                seal_entries(entries, seed, &mut position, value, synced);
+                seal_entries(entries, seed, &mut position, value, synced, 0);
             }
         }
-        seal_entries(&mut self.tail, seed, &mut position, None, synced);
+        seal_entries(&mut self.tail, seed, &mut position, None, synced, 0);
     }
 
     pub(crate) fn slices(&self) -> Vec<IoSlice<'_>> {
@@ -164,13 +181,14 @@ impl Batch {
     }
 }
 
-/// Seals the entries in `bytes`; the last one goes on in `value`.
-fn seal_entries(
+/// Seals the entries in `bytes`; the last one goes on in `value`. `mask`: the bits in which the checksums are to differ from the log's.
+pub(crate) fn seal_entries(
     bytes: &mut [u8],
     seed: u32,
     position: &mut Position,
     value: Option<&[u8]>,
     synced: Position,
+    mask: u32,
 ) {
     let mut at = 0;
     while at < bytes.len() {
@@ -185,7 +203,7 @@ fn seal_entries(
             content[9..].copy_from_slice(&synced.0.to_le_bytes());
         }
         let crc = crc32c::crc32c_append(entry::crc_of_frame(seed, *position, size), content);
-        let crc = crc32c::crc32c_append(crc, apart);
+        let crc = crc32c::crc32c_append(crc, apart) ^ mask;
         bytes[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
         position.0 += (FRAME_LEN + size as usize) as u64;
         at = end;

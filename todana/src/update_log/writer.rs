@@ -2,6 +2,7 @@
 
 use super::entry::{Change, Entry, Position};
 use super::pending::{Batch, Pending};
+use super::recent::{RecentEntries, remove_recent};
 use super::segment::{HEADER_LEN, Header, Identity, name_of};
 use super::{LOST, LogOptions, STUCK, Shared, Sync, WELL};
 use crate::clock::Clock;
@@ -105,6 +106,14 @@ impl Writer {
         })
     }
 
+    /// Makes the place where entries are kept until they are written; what is there is nothing any more.
+    pub(crate) fn recent(&self) -> Option<RecentEntries> {
+        let Place { disk, directory, identity, openings } = &self.place;
+        remove_recent(&**disk, directory);
+        let len = if self.shared.keeps_recent() { self.options.recent_max } else { 0 };
+        (len > 0).then(|| RecentEntries::create(&**disk, directory, *identity, *openings, len)).flatten()
+    }
+
     pub(crate) fn run(mut self) {
         let _told = TellsOfEnd(Arc::clone(&self.shared));
         loop {
@@ -141,7 +150,8 @@ impl Writer {
                 _ => Some(self.gathers_until),
             };
             let is_due = due.is_some_and(|due| now >= due);
-            if is_due || pending.hurry || pending.rotates || pending.ends || pending.is_worth_writing() {
+            let is_asked = pending.hurry || pending.rotates || pending.ends || pending.writes;
+            if is_due || is_asked || pending.is_worth_writing() {
                 let syncs = pending.hurry || (is_due && self.options.sync != Sync::Never);
                 let orders = (pending.ends, std::mem::take(&mut pending.rotates), syncs);
                 pending.hurry = false;
@@ -302,6 +312,7 @@ impl Writer {
         let offset = HEADER_LEN as u64 + (self.end.0 - self.start.0);
         // Without it nothing is lost but that.
         let _ = self.file.write_at(offset, &mut last.slices()).and_then(|()| self.file.sync());
+        remove_recent(&*self.place.disk, &self.place.directory);
     }
 }
 

@@ -27,7 +27,8 @@ pub(crate) struct Kept {
 }
 
 pub(crate) fn options(sync: Sync) -> LogOptions {
-    LogOptions { sync, ..LogOptions::default() }
+    // Small, so that it comes round.
+    LogOptions { sync, recent_max: 4096, ..LogOptions::default() }
 }
 
 /// Opens what is on the disk, or makes it.

@@ -1,0 +1,92 @@
+//! What a process was killed with before it had handed it to the system: writes of a hash on disk that were acknowledged.
+//!
+//! They were gathered in the process's memory, so a kill lost up to 256 KiB of them, whatever `--sync` was.
+
+#[path = "../../tests/crash_disk/mod.rs"]
+mod crash_disk;
+#[path = "disk_hash/kept.rs"]
+#[allow(dead_code)]
+mod kept;
+mod visitor;
+
+use crash_disk::CrashDisk;
+use kept::{DATA, open, records};
+use std::io;
+use std::path::Path;
+use todana_core::{Action, Attributes, Durable, Engine, ErrorKind, Record};
+use visitor::{Remove, Set};
+
+fn recent(disk: &CrashDisk) -> Option<Vec<u8>> {
+    disk.state().files().remove(&Path::new(DATA).join("recent"))
+}
+
+#[test]
+fn killed_process_leaves_every_write_and_its_ring_is_emptied() {
+    let disk = CrashDisk::new();
+    let hash = open(&disk).unwrap();
+    let mut expected = kept::Records::new();
+    for number in 0..700u32 {
+        let key = format!("key {}", number % 90);
+        let value = "v".repeat(number as usize % 70);
+        if number % 7 == 0 {
+            hash.visit(key.as_bytes(), &mut Remove).unwrap();
+            expected.remove(key.as_bytes());
+        } else {
+            hash.visit(key.as_bytes(), &mut Set(value.as_bytes())).unwrap();
+            expected.insert(key.into_bytes(), (value.into_bytes(), Attributes::default()));
+        }
+        if number % 23 == 0 {
+            // The process is gone; what it has told the system is there.
+            let again = CrashDisk::with(disk.state());
+            let hash = open(&again).unwrap();
+            assert_eq!(records(&hash), expected, "after write {number}");
+            assert!(!hash.notes().concat().contains("torn"), "{:?}", hash.notes());
+        }
+    }
+    drop(hash);
+    assert_eq!(recent(&disk), None, "a database that was closed has all in its segments");
+}
+
+#[test]
+fn without_shared_memory_each_write_is_handed_over() {
+    let disk = CrashDisk::new();
+    // As on a file system that has none: there is no room for the ring.
+    disk.limit(8 << 10);
+    let hash = open(&disk).unwrap();
+    assert_eq!(recent(&disk), None);
+    for number in 0..20u32 {
+        hash.visit(&number.to_le_bytes(), &mut Set(b"value")).unwrap();
+        if number == 10 {
+            hash.visit(&3u32.to_le_bytes(), &mut Remove).unwrap();
+        }
+        let again = open(&CrashDisk::with(disk.state())).unwrap();
+        assert_eq!(records(&again), records(&hash), "after write {number}");
+    }
+}
+
+/// A batch that does not fit into the ring is written at once; when it cannot be, none of it is there, then or after a kill.
+#[test]
+fn refused_batch_leaves_nothing() {
+    let disk = CrashDisk::new();
+    let hash = open(&disk).unwrap();
+    hash.visit(b"before", &mut Set(b"value")).unwrap();
+    let keys: Vec<String> = (0..200).map(|number| format!("key {number}")).collect();
+    let value = [b'v'; 100];
+    let changes: Vec<(&[u8], Action<'_>)> = keys
+        .iter()
+        .map(|key| (key.as_bytes(), Action::Put(Record::new(&value, Attributes::default()))))
+        .collect();
+    disk.fault(|op| match op {
+        crash_disk::Op::Write { bytes, .. } if bytes.len() > 10_000 => Err(io::ErrorKind::StorageFull.into()),
+        _ => Ok(()),
+    });
+    assert_eq!(hash.apply(&changes).unwrap_err().kind(), ErrorKind::Full);
+    disk.heal();
+    hash.visit(b"after", &mut Set(b"of another length")).unwrap();
+    let found = records(&hash);
+    let names: Vec<&[u8]> = found.keys().map(Vec::as_slice).collect();
+    assert_eq!(names, [&b"after"[..], b"before"]);
+    assert_eq!(records(&open(&CrashDisk::with(disk.state())).unwrap()), found);
+    hash.apply(&changes).unwrap();
+    assert_eq!(records(&open(&CrashDisk::with(disk.state())).unwrap()).len(), 202);
+}

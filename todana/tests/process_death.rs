@@ -1,0 +1,153 @@
+//! What was acknowledged is there when the process is killed, though it was never synced, and nothing else is.
+//!
+//! It was gathered in the process's memory for up to half of the time that `--sync` names, and lost with the process: 5,000 of 5,000
+//! writes. The original Kyoto Tycoon and Kyoto Cabinet lose none.
+
+#[path = "../../tests/crash_disk/mod.rs"]
+mod crash_disk;
+mod kept;
+
+use crash_disk::{CrashDisk, Dice, Op, State};
+use kept::{DATA, Kept, Records, open, options};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use todana::update_log::{LogOptions, Sync};
+
+const NOW: u64 = 1_700_000_000;
+
+/// Nothing is synced before it is closed.
+fn unsynced() -> LogOptions {
+    LogOptions { segment_len: 20_000, ..options(Sync::Every(Duration::from_secs(3600))) }
+}
+
+fn recent() -> PathBuf {
+    Path::new(DATA).join("log/recent")
+}
+
+/// As a server does before its answer leaves.
+fn acknowledge(kept: &Kept) {
+    kept.log().wait(kept.lane.logged()).unwrap();
+}
+
+fn records(state: State) -> Records {
+    open(&CrashDisk::with(state), NOW, unsynced()).unwrap().records()
+}
+
+#[test]
+fn killed_process_leaves_every_acknowledged_write() {
+    let disk = CrashDisk::new();
+    let kept = open(&disk, NOW, unsynced()).unwrap();
+    let mut dice = Dice::new(1);
+    for number in 0..400 {
+        let key = format!("key {}", dice.roll(40));
+        let len = match dice.roll(40) {
+            // It has memory of its own, and is too long for the ring.
+            0 => 70_000,
+            // It is too long for the ring.
+            1 => 5_000,
+            2..10 => 500,
+            _ => dice.roll(30) as usize,
+        };
+        kept.set(key.as_bytes(), &vec![b'v'; len]);
+        acknowledge(&kept);
+        if number % 7 == 0 {
+            assert_eq!(records(disk.state()), kept.records(), "after write {number}");
+        }
+    }
+    assert!(disk.state().files().contains_key(&recent()));
+    let expected = kept.records();
+    kept.log().close().unwrap();
+    assert!(!disk.state().files().contains_key(&recent()), "the log has all of it");
+    assert_eq!(records(disk.state()), expected);
+}
+
+/// A process that is killed again before it has written what the one before it had left.
+#[test]
+fn writes_of_killed_processes_outlive_the_next_ones() {
+    let disk = CrashDisk::new();
+    let mut expected = Records::new();
+    for life in 0..6 {
+        let kept = open(&disk, NOW, unsynced()).unwrap();
+        assert_eq!(kept.records(), expected, "life {life}");
+        for number in 0..life * 3 {
+            kept.set(format!("{life}:{number}").as_bytes(), b"value");
+        }
+        acknowledge(&kept);
+        expected = kept.records();
+        kept.kill();
+        disk.come_up(None);
+    }
+}
+
+/// The power was lost, and with it what two processes wrote at the same positions; of the ring, what the first of them wrote has stayed.
+#[test]
+fn ring_of_an_earlier_opening_is_not_read() {
+    let disk = CrashDisk::new();
+    let kept = open(&disk, NOW, unsynced()).unwrap();
+    let empty = disk.state();
+    kept.set(b"first", b"one of the first opening");
+    kept.set(b"lost!", b"another one, lost with the power");
+    acknowledge(&kept);
+    let old_ring = disk.state().files()[&recent()].clone();
+
+    let mut state = empty;
+    state.take_away(&recent());
+    let disk = CrashDisk::with(state);
+    let kept = open(&disk, NOW, unsynced()).unwrap();
+    let new_ring = disk.state().files()[&recent()].clone();
+    assert_eq!(old_ring.len(), new_ring.len());
+    kept.set(b"FIRST", b"one of the later opening");
+    acknowledge(&kept);
+    let mut state = disk.state();
+    let mut ring = state.files()[&recent()].clone();
+    let end = ring.iter().rposition(|&byte| byte != 0).unwrap() + 1;
+    ring[end..].copy_from_slice(&old_ring[end..]);
+    assert_ne!(ring, state.files()[&recent()], "there is more of the old one");
+    state.put(&recent(), ring);
+    let found = records(state);
+    assert_eq!(found.keys().map(Vec::as_slice).collect::<Vec<_>>(), [b"FIRST"]);
+}
+
+/// On a file system whose memory cannot be shared the ring is written to; where that fails, too, the log is.
+#[test]
+fn without_shared_memory_the_log_is_written_before_the_answer() {
+    let disk = CrashDisk::new();
+    drop(open(&disk, NOW, unsynced()).unwrap());
+    disk.fault(|op| match op {
+        Op::SetLen { .. } => Err(std::io::ErrorKind::StorageFull.into()),
+        _ => Ok(()),
+    });
+    let kept = open(&disk, NOW, unsynced()).unwrap();
+    for number in 0..20 {
+        kept.set(format!("key {number}").as_bytes(), b"value");
+        acknowledge(&kept);
+        assert_eq!(records(disk.state()), kept.records(), "after write {number}");
+    }
+}
+
+/// Any bytes in the ring, and one of any length, are entries that were acknowledged or none.
+#[test]
+fn damaged_ring_gives_what_is_whole_before_the_damage() {
+    let disk = CrashDisk::new();
+    let kept = open(&disk, NOW, unsynced()).unwrap();
+    let mut moments = vec![kept.records()];
+    for number in 0..12 {
+        kept.set(format!("key {number}").as_bytes(), b"value");
+        acknowledge(&kept);
+        moments.push(kept.records());
+    }
+    let (state, ring) = (disk.state(), disk.state().files()[&recent()].clone());
+    let end = ring.iter().rposition(|&byte| byte != 0).unwrap() + 1;
+    for at in (0..end).step_by(3) {
+        let mut state = state.clone();
+        let mut bytes = ring.clone();
+        bytes[at] ^= 0x55;
+        state.put(&recent(), bytes);
+        assert!(moments.contains(&records(state)), "byte {at}");
+    }
+    for len in [0, 1, 7, 100, end - 1] {
+        let mut state = state.clone();
+        state.put(&recent(), ring[..len].to_vec());
+        assert!(moments.contains(&records(state)), "{len} bytes");
+    }
+}
