@@ -90,3 +90,48 @@ fn refused_batch_leaves_nothing() {
     hash.apply(&changes).unwrap();
     assert_eq!(records(&open(&CrashDisk::with(disk.state())).unwrap()).len(), 202);
 }
+
+/// A bit that changed in the last entries of a database was taken for what a crash leaves: an acknowledged, synced record was dropped,
+/// and only a note told of it.
+#[test]
+fn flipped_bit_behind_the_last_mark_is_damage() {
+    let disk = CrashDisk::new();
+    let hash = open(&disk).unwrap();
+    let path = Path::new(DATA).join("0000000001.segment");
+    let file = |disk: &CrashDisk| disk.state().files()[&path].clone();
+    hash.sync().unwrap();
+    let begin = file(&disk).len();
+    hash.visit(b"one", &mut Set(b"first value")).unwrap();
+    hash.apply(&[
+        (b"two", Action::Put(Record::new(b"second value", Attributes::default()))),
+        (b"three", Action::Put(Record::new(&[b'3'; 300], Attributes::default()))),
+    ])
+    .unwrap();
+    hash.visit(b"one", &mut Remove).unwrap();
+    hash.sync().unwrap();
+    // As a kill leaves it: no mark tells of the last sync.
+    disk.stop();
+    drop(hash);
+    let (state, bytes) = (disk.state(), file(&disk));
+    assert!(bytes.len() > begin + 350);
+    let mut cut_off = 0;
+    for bit in begin * 8..bytes.len() * 8 {
+        let mut state = state.clone();
+        state.flip(&path, bit);
+        state.take_away(&Path::new(DATA).join("recent"));
+        match open(&CrashDisk::with(state)) {
+            Ok(hash) => {
+                // Nothing but zeros behind it in its block: a crash leaves such.
+                assert!(bytes[bit / 8] == 0 || bytes[bit / 8] == 1 << (bit % 8), "bit {bit} is not told");
+                assert!(!hash.notes().is_empty(), "bit {bit} is cut off in silence");
+                cut_off += 1;
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "bit {bit}: {error}");
+                assert!(error.to_string().contains("has changed"), "bit {bit}: {error}");
+            }
+        }
+    }
+    // The padding of the last entry, and no more.
+    assert!(cut_off <= 7 * 8, "{cut_off} bits");
+}

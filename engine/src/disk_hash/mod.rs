@@ -25,6 +25,7 @@ mod damaged;
 mod dictionary;
 mod entry;
 mod examination;
+mod flip;
 mod index_file;
 mod log;
 mod opening;

@@ -5,6 +5,7 @@
 use super::compaction::Housekeeping;
 use super::dictionary::{self, DICTIONARIES_MAX, Dictionaries, Dictionary, dictionary_number};
 use super::entry::{self, BATCH, CENSUS, CLEAR, DROPPED, Head, PUT, REMOVE};
+use super::flip::flipped_bit;
 use super::index_file;
 use super::log::{Log, LogOptions, read_entry};
 use super::page::{Location, Slot, class_of, least_len, tag_of};
@@ -305,7 +306,7 @@ impl Attempt<'_> {
             let end = replay.run(&segment, from, there)?;
             if end < segment.len() {
                 let at = Position { number: segment.number, offset: end };
-                return self.judge_known(&segment, at, synced, &numbers);
+                return self.judge_known(&segment, at, replay.stopped, synced, &numbers);
             }
         }
         if let Some(&number) = missing.iter().filter(|number| !replay.dropped.contains(number)).min() {
@@ -499,14 +500,16 @@ impl Attempt<'_> {
         identity: Option<Identity>,
         numbers: &[u64],
     ) -> Result<Outcome> {
-        self.judge_known(segment, at, self.indexed(identity), numbers)
+        self.judge_known(segment, at, HEADER_LEN as u64, self.indexed(identity), numbers)
     }
 
-    /// Whether a bad entry is damage, or what a crash leaves, where everything before `synced` was on disk.
+    /// Whether a bad entry is damage, or what a crash leaves, where everything before `synced` was on disk. `bad`: the offset of the entry;
+    /// it may be one of the batch that begins at `at`.
     fn judge_known(
         &self,
         segment: &Segment,
         at: Position,
+        bad: u64,
         synced: Position,
         numbers: &[u64],
     ) -> Result<Outcome> {
@@ -514,6 +517,9 @@ impl Attempt<'_> {
         let mark = mark.map_err(|error| unreadable(&segment.path, &error))?;
         if synced.max(mark).max(self.marked_behind(segment.number, numbers)?) > at {
             return Err(segment.corrupt(at.offset, "the entry is damaged, or cut off"));
+        }
+        if let Some(flipped) = flipped_bit(segment, bad)? {
+            return Err(segment.corrupt(bad, &format!("one bit of the byte at offset {flipped} has changed")));
         }
         Ok(Outcome::Torn(at))
     }
@@ -552,6 +558,8 @@ struct Replay<'t> {
     dropped: HashSet<u64>,
     /// Damaged records that gave way to what was written behind them.
     damaged: u64,
+    /// The offset at which the last segment's entries ended.
+    stopped: u64,
     scratch: Vec<u8>,
 }
 
@@ -583,6 +591,7 @@ impl<'t> Replay<'t> {
             positions: vec![Position::default(); SHARDS],
             dropped: HashSet::new(),
             damaged: 0,
+            stopped: 0,
             scratch: Vec::new(),
         }
     }
@@ -627,6 +636,7 @@ impl<'t> Replay<'t> {
             self.apply_waiting(segment, &mut waiting)?;
         }
         segment.removes.fetch_max(removes, Ordering::Relaxed);
+        self.stopped = end;
         Ok(batch.map_or(end, |(start, _)| start))
     }
 

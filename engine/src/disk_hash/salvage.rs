@@ -14,6 +14,7 @@
 
 use super::dictionary::{self, Dictionary, dictionary_number};
 use super::entry::{self, BATCH, CENSUS, CLEAR, DROPPED, HEAD_MAX, Head, PUT, REMOVE};
+use super::flip::changed_bit;
 use super::index_file;
 use super::packing::{Lent, Unpacker};
 use super::segment::{
@@ -617,27 +618,6 @@ impl Salvager<'_> {
             self.found.damages.push(HashDamage { path: path.into(), offset, len, what, is_mended });
         }
     }
-}
-
-/// Which bit of an entry has changed, by its checksum: of any two bits of an entry the effects differ. `None` if it is not one alone.
-fn changed_bit(entry: &[u8], seed: u32) -> Option<usize> {
-    let wrong = crc32c::crc32c_append(seed, &entry[4..]) ^ entry::four(entry, 0);
-    if wrong.is_power_of_two() {
-        return Some(wrong.trailing_zeros() as usize);
-    }
-    // What a change of each bit of a byte does to the checksum, from the last byte to the first.
-    let of_byte = |byte: u8| crc32c::crc32c(&[byte]) ^ crc32c::crc32c(&[0]);
-    let table: Vec<u32> = (0..=255).map(of_byte).collect();
-    let mut effects: [u32; 8] = std::array::from_fn(|bit| table[1 << bit]);
-    for at in (4..entry.len()).rev() {
-        if let Some(bit) = effects.iter().position(|&effect| effect == wrong) {
-            return Some(at * 8 + bit);
-        }
-        for effect in &mut effects {
-            *effect = *effect >> 8 ^ table[(*effect & 0xff) as usize];
-        }
-    }
-    None
 }
 
 /// Does this, whatever is there.

@@ -1,0 +1,64 @@
+//! One changed bit of an entry, told from what a crash leaves where no mark tells that the entry was on disk.
+//!
+//! A crash leaves blocks that were never written: they are zeros, as a segment only grows. It changes no bit in the middle of what was
+//! written. An entry that is whole but for one bit was damaged later.
+
+use super::entry::{self, HEAD_MAX};
+use super::segment::Segment;
+use todana_core::Result;
+
+/// Blocks of this size are written as a whole or not at all, but for their ends.
+const BLOCK: u64 = 512;
+/// In longer entries than this, torn ones would pass for damaged by accident too often.
+const LEN_MAX: usize = 64 << 10;
+
+/// Returns the offset of the byte of which one bit has changed, if that is all that keeps the entry at an offset of a segment from being
+/// whole, and no torn write has left that bit 0.
+pub(crate) fn flipped_bit(segment: &Segment, offset: u64) -> Result<Option<u64>> {
+    let mut bytes = vec![0; LEN_MAX + BLOCK as usize];
+    let there = segment.read_at(offset, &mut bytes)?;
+    let bytes = &mut bytes[..there];
+    let Some(bit) = bit_of(bytes, segment.seed_at(offset)) else { return Ok(None) };
+    let at = offset + bit as u64 / 8;
+    let block_end = usize::try_from((at / BLOCK + 1) * BLOCK - offset).unwrap_or(usize::MAX).min(there);
+    let is_torn = bytes[bit / 8..block_end].iter().all(|&byte| byte == 0);
+    Ok((!is_torn).then_some(at))
+}
+
+fn bit_of(bytes: &mut [u8], seed: u32) -> Option<usize> {
+    let is_short = |len: usize| (entry::ALIGN..=LEN_MAX).contains(&len);
+    if let Some(bytes) =
+        entry::parse(bytes).filter(|head| is_short(head.len)).and_then(|head| bytes.get(..head.len))
+        && let Some(bit) = changed_bit(bytes, seed)
+    {
+        return Some(bit);
+    }
+    // The bit may be one of those that tell how long the entry is.
+    (32..bytes.len().min(HEAD_MAX) * 8).find(|bit| {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let is_it = entry::whole(bytes, seed).is_some_and(|(head, _)| is_short(head.len));
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        is_it
+    })
+}
+
+/// Which bit of an entry has changed, by its checksum: of any two bits of an entry the effects differ. `None` if it is not one alone.
+pub(crate) fn changed_bit(entry: &[u8], seed: u32) -> Option<usize> {
+    let wrong = crc32c::crc32c_append(seed, &entry[4..]) ^ entry::four(entry, 0);
+    if wrong.is_power_of_two() {
+        return Some(wrong.trailing_zeros() as usize);
+    }
+    // What a change of each bit of a byte does to the checksum, from the last byte to the first.
+    let of_byte = |byte: u8| crc32c::crc32c(&[byte]) ^ crc32c::crc32c(&[0]);
+    let table: Vec<u32> = (0..=255).map(of_byte).collect();
+    let mut effects: [u32; 8] = std::array::from_fn(|bit| table[1 << bit]);
+    for at in (4..entry.len()).rev() {
+        if let Some(bit) = effects.iter().position(|&effect| effect == wrong) {
+            return Some(at * 8 + bit);
+        }
+        for effect in &mut effects {
+            *effect = *effect >> 8 ^ table[(*effect & 0xff) as usize];
+        }
+    }
+    None
+}
