@@ -4,6 +4,7 @@
 //! variable `TODANA_CONN_LIMIT` and the key `conn-limit` of the file; `layers` puts them in their order.
 
 mod banner;
+mod folders;
 mod options;
 mod replication;
 mod values;
@@ -382,6 +383,7 @@ fn origins(
 pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     let effective = effective(words)?;
     init_logging_with_notices(effective.log_format, effective.options.verbosity);
+    folders::expect_folders(&effective.options)?;
     let banner = Banner::of(&effective.options);
     // Made only when there is something to read back.
     let bar = RefCell::new(None);

@@ -143,3 +143,39 @@ fn too_few_descriptors_end_the_start_with_their_number() {
         assert!(said.contains(&wanted), "{files}: {said}");
     }
 }
+
+/// A server made the folders that were missing, so that a volume that was not mounted looked like an empty database.
+#[test]
+fn a_missing_folder_above_ends_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("unmounted");
+    for place in ["x.hash", "x.tree", "data"] {
+        let place = missing.join(place);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_todana"));
+        command.args(["serve", "-p", "-1", "--admin-port", "0"]);
+        let is_data = place.ends_with("data");
+        let output = command.args(is_data.then_some("--data-dir")).arg(&place).output().unwrap();
+        assert_eq!(output.status.code(), Some(3));
+        let said = text(&output.stderr);
+        assert!(said.contains(&format!("the folder {} does not exist", missing.display())), "{said}");
+        assert!(!missing.exists());
+    }
+}
+
+#[test]
+fn every_database_that_begins_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let words = [path("x.hash"), path("y.tree"), "z=mem:tree".into(), "--data-dir".into(), path("d")];
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    for begin in [3, 0] {
+        let mut server = Server::start(&words);
+        let mut lines = [String::new(), String::new(), String::new()];
+        for line in &mut lines {
+            server.stdout.read_line(line).unwrap();
+        }
+        let new = lines.iter().filter(|line| line.contains("nothing was there, a new database begins"));
+        assert_eq!(new.count(), begin, "{lines:?}");
+        running::stop(server);
+    }
+}

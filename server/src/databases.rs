@@ -82,7 +82,7 @@ impl Making<'_> {
     pub(crate) fn open(self, further: Further) -> Result<(Served, Kept)> {
         let Further { name, data } = further;
         if let Some(path) = on_disk(&name) {
-            prepare(&name, path)?;
+            prepare(&name, path, &**self.disk)?;
         }
         let mut kept = Kept::default();
         if let (Kind::DiskTree, Some(place)) = (name.kind, &data) {
@@ -161,7 +161,7 @@ fn on_disk(name: &Name) -> Option<&Path> {
 }
 
 /// Does as the mode in the name says, and names what is in the way.
-fn prepare(name: &Name, path: &Path) -> Result<()> {
+fn prepare(name: &Name, path: &Path, disk: &dyn Disk) -> Result<()> {
     let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
     match std::fs::metadata(path) {
         Ok(metadata) if !metadata.is_dir() => {
@@ -170,7 +170,7 @@ fn prepare(name: &Name, path: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound && name.tuning.must_exist => {
             invalid(format!("database \"{name}\": {} does not exist", path.display()))
         }
-        _ => name.expect_not_kyoto_cabinets(),
+        _ => name.expect_own_kind(disk),
     }
 }
 

@@ -1,6 +1,8 @@
 //! The pid file: written when the server listens, removed with it.
 
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// A file that holds this process's id for as long as this lives.
@@ -10,7 +12,10 @@ pub struct PidFile(PathBuf);
 impl PidFile {
     /// Writes the file. Fails with the system's error, which does not name it.
     pub fn write(path: &Path) -> io::Result<PidFile> {
-        std::fs::write(path, content())?;
+        // A link would have the file made wherever it leads.
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).custom_flags(no_follow());
+        options.open(path)?.write_all(content().as_bytes())?;
         Ok(PidFile(path.to_path_buf()))
     }
 }
@@ -22,6 +27,10 @@ impl Drop for PidFile {
             let _ = std::fs::remove_file(&self.0);
         }
     }
+}
+
+fn no_follow() -> i32 {
+    rustix::fs::OFlags::NOFOLLOW.bits().cast_signed()
 }
 
 fn content() -> String {

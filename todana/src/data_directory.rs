@@ -8,15 +8,16 @@ mod target;
 mod tree_repair;
 mod verification;
 
-use crate::Database;
 use crate::backup::Manifest;
 use crate::checkpoint::{BroughtBack, Checkpoint, CheckpointOptions, Footprint, History, Hold, Shelf};
 use crate::clock::Clock;
+use crate::contents::expect_kind;
 use crate::disk::{Disk, File};
 use crate::update_log::{
     Identity, LogBytes, LogOptions, Position, Reader, Salvage, Tail, UpdateLog, append_recent, begin_anew,
     salvage,
 };
+use crate::{Database, Kind};
 use allowance::Allowance;
 use parking_lot::Mutex;
 use replay::Replayed;
@@ -117,6 +118,8 @@ impl DataDirectory {
     /// is damaged, with `Unavailable` if it cannot be read or made.
     pub fn open(disk: Arc<dyn Disk>, path: &Path) -> Result<DataDirectory> {
         refuse_backup(&*disk, path)?;
+        // A tree's lies beside it; whether it is one is for whoever reads it back.
+        expect_kind(&*disk, path, Kind::MemHash)?;
         make_directory(&*disk, path)?;
         let lock = lock(&*disk, path)?;
         DataDirectory::open_locked(disk, path, lock)
@@ -473,6 +476,25 @@ pub(crate) fn lock(disk: &dyn Disk, path: &Path) -> Result<Lock> {
         _ => cannot("lock", &lock_path, &error),
     })?;
     Ok(Arc::new(lock))
+}
+
+/// Fails with `Invalid` if a name in a directory, or in one of its folders, is neither a file nor a directory: reading a pipe or a device may
+/// never end.
+pub(crate) fn refuse_special_files(disk: &dyn Disk, path: &Path) -> Result<()> {
+    // What cannot be listed is a file, or shows further on.
+    let inside = |directory: &Path| -> Vec<PathBuf> {
+        let names = disk.list(directory).unwrap_or_default();
+        names.into_iter().map(|name| directory.join(name)).collect()
+    };
+    let mut paths = inside(path);
+    paths.extend(inside(path).iter().flat_map(|folder| inside(folder)));
+    for path in paths {
+        if disk.is_special(&path).map_err(|error| cannot("read", &path, &error))? {
+            let message = format!("{}: it is no regular file", path.display());
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+    }
+    Ok(())
 }
 
 /// A backup is no data directory, though it is laid out as one: fails with `Invalid`.

@@ -38,6 +38,7 @@ mod catalog;
 pub mod checkpoint;
 mod classes;
 mod clock;
+mod contents;
 mod counters;
 mod data_directory;
 mod database;
@@ -69,6 +70,7 @@ pub use todana_engine::disk;
 
 pub use catalog::{Catalog, CatalogEntry};
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
+pub use contents::begins_at;
 pub use counters::{ClassCounters, Counters, Lane};
 pub use data_directory::{
     DataDirectory, DataOptions, Newest, Opened, Progress, Remedy, Repair, Verified, repair, repair_tree,

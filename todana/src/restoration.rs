@@ -18,7 +18,9 @@ mod database;
 use crate::backup::Manifest;
 use crate::checkpoint::{CheckpointOptions, Failure, Reader as CheckpointReader, Shelf};
 use crate::clock::Clock;
-use crate::data_directory::{CHECKPOINTS, LOG, Lock, Target, cannot, read_identity, refuse_tree};
+use crate::data_directory::{
+    CHECKPOINTS, LOG, Lock, Target, cannot, read_identity, refuse_special_files, refuse_tree,
+};
 use crate::disk::Disk;
 use crate::update_log::{
     Change, Entry, Identity, Position, Reader, Tail, openings_of, segment_start, segments,
@@ -183,6 +185,7 @@ impl Source {
     ) -> Result<Source> {
         let path = options.from.clone();
         refuse_tree(&*disk, &path)?;
+        refuse_special_files(&*disk, &path)?;
         let manifest = Manifest::read(&*disk, &path)?;
         if manifest.as_ref().is_some_and(Manifest::is_hash) {
             let message = format!(

@@ -19,10 +19,12 @@ fn promise(sync: Sync) -> String {
     }
 }
 
+const NEW: &str = "; nothing was there, a new database begins";
+
 /// What was read back.
 fn found(opened: &Opened) -> String {
     if opened.checkpoint.is_none() && opened.end == Position(0) {
-        return "nothing was there, a new database begins".into();
+        return NEW.trim_start_matches("; ").into();
     }
     let checkpoint = match &opened.checkpoint {
         Some(checkpoint) => format!("a checkpoint of {}, ", amount(checkpoint.records, "record")),
@@ -51,6 +53,8 @@ pub(super) struct Banner {
     data: Option<DataPlace>,
     /// The names of several databases, or of one that is not the usual.
     databases: Vec<Further>,
+    /// Which of them begin.
+    new: Vec<bool>,
     sync: Sync,
     /// More MiB than the machine has, if the limit is that: the limit, and what the machine has.
     excess_mib: Option<(u64, u64)>,
@@ -79,6 +83,7 @@ impl Banner {
             threads: options.threads,
             data: options.data.clone(),
             databases: if options.database.is_some() { options.databases() } else { Vec::new() },
+            new: options.databases().iter().map(begins).collect(),
             sync: options.sync,
             excess_mib: has_memory.then(|| excess_mib(options.memory_limit_mib)).flatten(),
             guards_tls: (requires_certificates || has_prefix("mtls:")) && !has_prefix("btls:"),
@@ -89,11 +94,14 @@ impl Banner {
     fn databases(&self) -> String {
         let is_one = self.databases.len() == 1;
         let line = |(number, Further { name, data }): (usize, &Further)| {
+            let new = if self.new.get(number) == Some(&true) { NEW } else { "" };
             let place = match (name.kind, data) {
-                (Kind::DiskHash, _) => format!("; {}", promise(self.sync)),
+                (Kind::DiskHash, _) => format!("{new}; {}", promise(self.sync)),
                 // It stands in a line of its own.
                 (_, Some(_)) if number == 0 => String::new(),
-                (_, Some(place)) => format!(", in {}; {}", place.directory.display(), promise(place.sync)),
+                (_, Some(place)) => {
+                    format!(", in {}{new}; {}", place.directory.display(), promise(place.sync))
+                }
                 (_, None) => ", gone with the process".to_string(),
             };
             let number = if is_one { String::new() } else { format!(" {number}") };
@@ -204,7 +212,13 @@ fn excess_mib(limit: u64) -> Option<(u64, u64)> {
     (limit > all).then_some((limit, all))
 }
 
-fn is_in_memory(kind: Kind) -> bool {
+/// Returns true if nothing is there yet where a database is to be kept.
+fn begins(further: &Further) -> bool {
+    let directory = further.data.as_ref().map(|data| &data.directory).or(further.name.path.as_ref());
+    directory.is_some_and(|directory| todana::begins_at(directory))
+}
+
+pub(super) fn is_in_memory(kind: Kind) -> bool {
     matches!(kind, Kind::MemHash | Kind::MemTree)
 }
 

@@ -42,6 +42,12 @@ pub trait Disk: Send + Sync {
         Ok(false)
     }
 
+    /// Returns true if this name leads to a pipe, a device or a socket; false if to nothing. A file system that has none says so.
+    fn is_special(&self, path: &Path) -> io::Result<bool> {
+        let _ = path;
+        Ok(false)
+    }
+
     /// Returns once the names in a directory are on disk.
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
 

@@ -55,9 +55,21 @@ impl Disk for SystemDisk {
         }
     }
 
+    fn is_special(&self, path: &Path) -> io::Result<bool> {
+        match fs::metadata(path) {
+            Ok(metadata) => Ok(!metadata.is_file() && !metadata.is_dir()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        use std::os::unix::fs::OpenOptionsExt;
         loop {
-            let file = owners_own().create(true).truncate(false).read(true).write(true).open(path)?;
+            // A link would have the file made wherever it leads.
+            let mut options = owners_own();
+            options.create(true).truncate(false).read(true).write(true).custom_flags(libc::O_NOFOLLOW);
+            let file = options.open(path)?;
             match file.try_lock() {
                 Ok(()) if has_name(&file, path)? => return Ok(Box::new(file)),
                 // Whoever had it has removed it or taken it elsewhere since it was opened: somebody else can lock another file of

@@ -179,7 +179,13 @@ impl Manifest {
                 done = before + read;
                 progress(done);
             };
-            match sum(disk, &path, &mut told) {
+            // The length first: a sparse file may be longer than anybody has time to read.
+            let len = disk.open(&path, false).and_then(|file| file.len());
+            let summed = match len {
+                Ok(len) if len != listed.len => Ok((len, 0)),
+                _ => sum(disk, &path, &mut told),
+            };
+            match summed {
                 Ok((len, _)) if len != listed.len => {
                     let what = format!("at offset {len}: the file ends here; the backup has {}", listed.len);
                     damages.push((path, what));
@@ -332,7 +338,8 @@ mod tests {
         std::fs::write(folder.path().join("identity"), [7; 36]).unwrap();
         let mut read = Vec::new();
         let damages = manifest.check(&crate::disk::SystemDisk, folder.path(), &mut |done| read.push(done));
-        assert_eq!((damages.len(), read), (4, vec![36]));
+        // What is not as long as the list says is not read.
+        assert_eq!((damages.len(), read), (4, Vec::<u64>::new()));
         assert!(damages[0].1.contains("at offset 36: the file ends here"), "{damages:?}");
         assert_eq!(manifest.backed_up().len, u64::MAX);
     }

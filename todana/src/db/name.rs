@@ -11,6 +11,8 @@
 //! ```
 
 use super::tuning_words::{TuningWord, nearest, without_secrets};
+use crate::contents::expect_kind;
+use crate::disk::Disk;
 use std::fmt;
 use std::path::PathBuf;
 use todana_core::{Error, ErrorKind, Result};
@@ -158,7 +160,7 @@ impl Name {
 
     /// Fails with `Invalid` where a directory of Kyoto Cabinet's (`.kcd`, `.kcf`) lies at the path: the two would get mixed there, and the
     /// old records would seem to be gone.
-    pub fn expect_not_kyoto_cabinets(&self) -> Result<()> {
+    fn expect_not_kyoto_cabinets(&self) -> Result<()> {
         match &self.path {
             Some(path) if path.join("__KCDIR__").exists() => {
                 let message = format!(
@@ -168,6 +170,15 @@ impl Name {
                 );
                 Err(Error::new(ErrorKind::Invalid, message))
             }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails with `Invalid` where something else lies at the path of a database on disk: another kind of database, a backup, or foreign files.
+    pub fn expect_own_kind(&self, disk: &dyn Disk) -> Result<()> {
+        self.expect_not_kyoto_cabinets()?;
+        match (self.kind, &self.path) {
+            (Kind::DiskHash | Kind::DiskTree, Some(path)) => expect_kind(disk, path, self.kind),
             _ => Ok(()),
         }
     }

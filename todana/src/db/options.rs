@@ -5,6 +5,7 @@ use super::lanes::ThreadLanes;
 use super::limiter::Limiter;
 use super::witness::{Witness, Witnessed};
 use super::{Db, Inner, Kind, Name, Tuning, relieve_front};
+use crate::contents::expect_kind;
 use crate::data_directory::{DataDirectory, DataOptions, hinted, hinted_tree, seed_of};
 use crate::disk::{Disk, SystemDisk};
 use crate::transaction::WhileWaiting;
@@ -120,7 +121,7 @@ impl DbOptions {
     /// tree lies on the machine's all the same.
     pub fn open_on(&self, disk: Arc<dyn Disk>, name: &str) -> Result<Db> {
         let name = Name::parse(name)?;
-        self.check(&name)?;
+        self.check(&name, &*disk)?;
         let clock = Arc::new(CachedClock::new());
         let kept = self.place(&name)?;
         // Locked before the engine looks at what lies in it.
@@ -165,10 +166,13 @@ impl DbOptions {
     }
 
     /// Refuses what the name asks for and cannot be had, before anything is made.
-    fn check(&self, name: &Name) -> Result<()> {
+    fn check(&self, name: &Name, disk: &dyn Disk) -> Result<()> {
         let refuse = |what: &str| Err(Error::new(ErrorKind::Invalid, format!("database \"{name}\": {what}")));
         let Tuning { records_max, compress, read_only, truncate, must_exist, .. } = name.tuning;
-        name.expect_not_kyoto_cabinets()?;
+        name.expect_own_kind(disk)?;
+        if let (Kind::MemHash | Kind::MemTree, Some(directory)) = (name.kind, &self.data_dir) {
+            expect_kind(disk, directory, name.kind)?;
+        }
         if compress && !matches!(name.kind, Kind::MemTree | Kind::DiskHash) {
             return refuse("only mem:tree and PATH.hash are compressed (opts=c, zcomp=)");
         }

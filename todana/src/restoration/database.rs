@@ -8,7 +8,7 @@
 use super::{Restored, Source, settle_clear};
 use crate::backup::Manifest;
 use crate::clock::Clock;
-use crate::data_directory::{DataDirectory, Lock, cannot};
+use crate::data_directory::{DataDirectory, Lock, cannot, refuse_special_files};
 use crate::db::{Draft, TREE};
 use crate::disk::{Disk, SystemDisk};
 use crate::update_log::{Change, Position, Tail};
@@ -37,6 +37,7 @@ pub fn restore_database(
 ) -> Result<Restored> {
     let path = path_of(name)?;
     let disk = Arc::new(SystemDisk);
+    refuse_special_files(&*disk, &options.from)?;
     let manifest = Manifest::read(&*disk, &options.from)?.filter(Manifest::is_hash);
     if manifest.is_some() {
         expect_hash(options, name)?;
@@ -152,6 +153,12 @@ fn files(
     for listed in &manifest.files {
         let path = listed.path(from);
         let source = disk.open(&path, false).map_err(|error| cannot("read", &path, &error))?;
+        // A sparse file may be longer than anybody has time to read.
+        let there = source.len().map_err(|error| cannot("read", &path, &error))?;
+        if there != listed.len {
+            let message = format!("{}: it has {there} bytes; the backup has {}", path.display(), listed.len);
+            return Err(Error::new(ErrorKind::Corrupt, message));
+        }
         let copy_path = to.join(path.file_name().unwrap_or_default());
         let copy = disk.create(&copy_path).map_err(|error| cannot("make", &copy_path, &error))?;
         let unwritable = |error| cannot("write", &copy_path, &error);

@@ -1,0 +1,26 @@
+//! The folders in which a server's databases are to lie.
+
+use crate::Failure;
+use std::path::Path;
+use todana_server::Options;
+
+/// Fails if the folder of a new database does not exist: a volume that is not mounted must not look like an empty database.
+pub(super) fn expect_folders(options: &Options) -> Result<(), Failure> {
+    let databases = options.databases();
+    let place = |one: &todana_server::Further| match &one.data {
+        Some(data) => Some(data.directory.clone()),
+        None => one.name.path.clone().filter(|_| !super::banner::is_in_memory(one.name.kind)),
+    };
+    let places: Vec<_> = databases.iter().filter_map(place).collect();
+    for place in places.iter().filter(|place| !place.exists()) {
+        let above = place.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // Further databases lie in the data directory of the first, which may be new itself.
+        if !above.exists() && !places.iter().any(|other| other == above) {
+            let (place, above) = (place.display(), above.display());
+            let message =
+                format!("{place}: the folder {above} does not exist; create it, or mount its volume");
+            return Err(Failure::trouble(message));
+        }
+    }
+    Ok(())
+}

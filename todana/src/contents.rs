@@ -1,0 +1,118 @@
+//! What a directory holds: which kind of database its names belong to, if any. A database opens as what it is or not at all.
+
+use crate::Kind;
+use crate::data_directory::{CHECKPOINTS, LOG};
+use crate::db::TREE;
+use crate::disk::Disk;
+use std::io;
+use std::path::Path;
+use todana_core::{Error, ErrorKind, Result};
+
+/// A name in a directory, and what it tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Marker {
+    /// Of a hash on disk.
+    Hash,
+    /// Of a data directory; a tree on disk is one, too.
+    DataDirectory,
+    /// Of a tree on disk alone.
+    Tree,
+    Backup,
+    KyotoCabinet,
+    /// Of any kind, or of the file system.
+    Common,
+    /// Of something else.
+    Foreign,
+}
+
+impl Marker {
+    fn of(name: &str) -> Marker {
+        let is_number = |suffix: &str, digits: usize| {
+            let number = name.strip_suffix(suffix);
+            number.is_some_and(|number| {
+                number.len() == digits && number.bytes().all(|byte| byte.is_ascii_digit())
+            })
+        };
+        match name {
+            "index" => Marker::Hash,
+            _ if is_number(".segment", 10) || is_number(".dictionary", 3) => Marker::Hash,
+            "identity" | LOG | CHECKPOINTS => Marker::DataDirectory,
+            TREE => Marker::Tree,
+            "backup" => Marker::Backup,
+            "__KCDIR__" => Marker::KyotoCabinet,
+            "lock" | "lost+found" => Marker::Common,
+            _ if name.ends_with(".partial") || name.starts_with(".nfs") => Marker::Common,
+            _ => Marker::Foreign,
+        }
+    }
+
+    fn what(self) -> &'static str {
+        match self {
+            Marker::Hash => "a hash on disk",
+            Marker::DataDirectory => "a data directory, or a tree on disk",
+            Marker::Tree => "a tree on disk",
+            Marker::Backup => "a backup",
+            Marker::KyotoCabinet => "a directory of Kyoto Cabinet's",
+            Marker::Common | Marker::Foreign => "files of something else",
+        }
+    }
+}
+
+/// Fails with `Invalid` if a directory holds anything but a database of this kind: for one in memory, what is kept of it. Says what was
+/// found. A directory that is missing or empty holds nothing yet.
+pub(crate) fn expect_kind(disk: &dyn Disk, path: &Path, kind: Kind) -> Result<()> {
+    // What cannot be listed shows where it is opened.
+    let Ok(mut names) = disk.list(path) else { return Ok(()) };
+    names.sort_unstable();
+    let is_own = |marker: Marker| match kind {
+        Kind::DiskHash => marker == Marker::Hash,
+        Kind::DiskTree => matches!(marker, Marker::DataDirectory | Marker::Tree),
+        Kind::MemHash | Kind::MemTree => marker == Marker::DataDirectory,
+    };
+    let marked = |name: &String| (name.clone(), Marker::of(name));
+    let found: Vec<(String, Marker)> = names.iter().map(marked).collect();
+    let has_own = found.iter().any(|(_, marker)| is_own(*marker));
+    let is_on_disk = matches!(kind, Kind::DiskHash | Kind::DiskTree);
+    let is_in_the_way = |name: &str, marker: Marker| match marker {
+        Marker::Common => false,
+        // Beside a database other files are left alone, and a data directory need not be empty at first.
+        Marker::Foreign => !has_own && is_on_disk,
+        // In a data directory it may be the folder of a further database.
+        Marker::Hash => !is_own(marker) && (is_on_disk || name != "index"),
+        // Trees and backups say more where they are opened.
+        Marker::Tree | Marker::Backup => !is_own(marker) && is_on_disk,
+        Marker::DataDirectory | Marker::KyotoCabinet => !is_own(marker),
+    };
+    if let Some((name, marker)) = found.iter().find(|(name, marker)| is_in_the_way(name, *marker)) {
+        return Err(refusal(path, name, marker.what(), kind));
+    }
+    let is_tree = found.iter().any(|(_, marker)| *marker == Marker::Tree);
+    if kind == Kind::DiskTree
+        && !is_tree
+        && disk.list(&path.join(CHECKPOINTS)).is_ok_and(|names| !names.is_empty())
+    {
+        return Err(refusal(path, CHECKPOINTS, "the data of a database in memory", kind));
+    }
+    Ok(())
+}
+
+fn refusal(path: &Path, name: &str, what: &str, kind: Kind) -> Error {
+    let wanted = match kind {
+        Kind::DiskHash => "hash on disk",
+        Kind::DiskTree => "tree on disk",
+        Kind::MemHash | Kind::MemTree => "data directory",
+    };
+    let message = format!(
+        "{}: it holds {what} (\"{name}\") and cannot be opened as a {wanted}; give the name that it was made by, or another directory",
+        path.display()
+    );
+    Error::new(ErrorKind::Invalid, message)
+}
+
+/// Returns true if a database begins in this directory when it is opened: it is missing, or holds nothing.
+pub fn begins_at(path: &Path) -> bool {
+    match crate::disk::SystemDisk.list(path) {
+        Ok(names) => names.iter().all(|name| Marker::of(name) == Marker::Common),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}

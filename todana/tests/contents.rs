@@ -1,0 +1,170 @@
+//! A directory opens as what it is or not at all.
+//!
+//! Once a tree's directory under the name of a hash, and the reverse, opened as an empty database and was written into, even by a `get`;
+//! so did a folder of somebody's files.
+
+mod folder;
+
+use folder::folder;
+use std::fs;
+use std::path::{Path, PathBuf};
+use todana::{Db, DbOptions, Records};
+use todana_core::ErrorKind;
+
+/// The names below a directory and the bytes of the files.
+fn all(directory: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(all(&path));
+            found.push((path, None));
+        } else {
+            // LMDB notes its readers there.
+            let bytes = if path.ends_with("lock.mdb") { Vec::new() } else { fs::read(&path).unwrap() };
+            found.push((path, Some(bytes)));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Makes a database of a kind with a record in it, and gives its directory this name.
+fn made(kind: &str, path: &Path) {
+    let first = path.with_file_name(format!("first.{kind}"));
+    let db = match kind {
+        "data" => DbOptions::default().data_dir(&first).open("mem:hash"),
+        _ => Db::open(first.to_str().unwrap()),
+    };
+    let db = db.unwrap();
+    db.set(b"hello", b"world").unwrap();
+    db.checkpoint().unwrap();
+    db.sync().unwrap();
+    drop(db);
+    fs::rename(first, path).unwrap();
+}
+
+fn opened_as(kind: &str, path: &Path) -> todana::Result<Db> {
+    match kind {
+        "data" => DbOptions::default().data_dir(path).open("mem:hash"),
+        _ => Db::open(path.to_str().unwrap()),
+    }
+}
+
+#[test]
+fn a_directory_of_another_kind_is_refused_and_left_alone() {
+    for (kind, other, found) in [
+        ("tree", "hash", "\"checkpoints\""),
+        ("data", "hash", "\"checkpoints\""),
+        ("hash", "tree", "\"0000000001.segment\""),
+        ("hash", "data", "\"0000000001.segment\""),
+        ("data", "tree", "\"checkpoints\""),
+        ("tree", "data", "is a tree on disk, no data directory"),
+    ] {
+        let folder = folder();
+        let path = folder.path().join(format!("x.{other}"));
+        made(kind, &path);
+        let before = all(&path);
+        let Err(error) = opened_as(other, &path) else { panic!("a {kind} was opened as a {other}") };
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{kind} as {other}: {error}");
+        let said = error.to_string();
+        assert!(said.contains(found) && said.contains(path.to_str().unwrap()), "{kind} as {other}: {said}");
+        if (kind, other) != ("tree", "data") {
+            assert_eq!(all(&path), before, "{kind} as {other}");
+        }
+        // By its own name it is there.
+        let own = folder.path().join(format!("again.{kind}"));
+        fs::rename(&path, &own).unwrap();
+        assert_eq!(opened_as(kind, &own).unwrap().get(b"hello").unwrap().as_deref(), Some(&b"world"[..]));
+    }
+}
+
+#[test]
+fn a_folder_of_foreign_files_is_no_database() {
+    for kind in ["hash", "tree"] {
+        let folder = folder();
+        let path = folder.path().join(format!("x.{kind}"));
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("report.csv"), "1,2\n").unwrap();
+        let error = opened_as(kind, &path).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("it holds files of something else (\"report.csv\")"), "{error}");
+        assert_eq!(all(&path).len(), 1);
+        fs::remove_file(path.join("report.csv")).unwrap();
+        // The root of a new volume is as good as empty.
+        fs::create_dir(path.join("lost+found")).unwrap();
+        opened_as(kind, &path).unwrap().set(b"hello", b"world").unwrap();
+        // Beside a database other files are left alone.
+        fs::write(path.join("README"), "mine\n").unwrap();
+        assert_eq!(opened_as(kind, &path).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn a_lock_that_is_a_link_is_not_followed() {
+    for kind in ["hash", "data"] {
+        let folder = folder();
+        let (path, elsewhere) = (folder.path().join(format!("x.{kind}")), folder.path().join("elsewhere"));
+        fs::create_dir(&path).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, path.join("lock")).unwrap();
+        let error = opened_as(kind, &path).err().unwrap();
+        assert!(error.to_string().contains("lock"), "{error}");
+        assert!(!elsewhere.exists());
+    }
+}
+
+/// A pipe in the place of a file kept `restore` waiting for ever, a link to /dev/zero as well, and a sparse file of 1 TiB was read in full
+/// before its length was compared.
+#[test]
+fn a_backup_with_a_pipe_a_device_or_a_sparse_file_is_refused_at_once() {
+    type Spoil = fn(&Path);
+    let spoils: [(Spoil, &str); 3] = [
+        (
+            |path| {
+                fs::remove_file(path).unwrap();
+                assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+            },
+            "it is no regular file",
+        ),
+        (
+            |path| {
+                fs::remove_file(path).unwrap();
+                std::os::unix::fs::symlink("/dev/zero", path).unwrap();
+            },
+            "it is no regular file",
+        ),
+        (
+            |path| fs::OpenOptions::new().write(true).open(path).unwrap().set_len(1 << 40).unwrap(),
+            "the backup has",
+        ),
+    ];
+    for kind in ["tree", "hash"] {
+        for (spoil, wanted) in &spoils {
+            let folder = folder();
+            let db = Db::open(folder.path().join(format!("x.{kind}")).to_str().unwrap()).unwrap();
+            db.set(b"hello", b"world").unwrap();
+            let from = folder.path().join("backup");
+            let mut receiver = todana::backup::Receiver::create(folder::disk(), &from).unwrap();
+            let (mut backup, mut piece) = (db.backup().unwrap(), Vec::new());
+            while backup.next(&mut piece).unwrap() {
+                receiver.take(&piece).unwrap();
+                piece.clear();
+            }
+            receiver.finish(&mut |_| ()).unwrap();
+            let files = all(&from);
+            let is_data = |path: &&PathBuf| {
+                let name = path.to_str().unwrap();
+                name.ends_with(".log") || name.ends_with(".checkpoint") || name.ends_with(".segment")
+            };
+            let spoiled = files.iter().map(|(path, _)| path).find(is_data).unwrap();
+            spoil(spoiled);
+            let to = folder.path().join(format!("again.{kind}"));
+            let name = todana::Name::parse(to.to_str().unwrap()).unwrap();
+            let options = todana::RestoreOptions { from, ..Default::default() };
+            let clock = std::sync::Arc::new(todana::SystemClock);
+            let error = todana::restore_database(&options, &name, clock, &mut |_| ()).err().unwrap();
+            assert!(error.to_string().contains(wanted), "{kind}, {}: {error}", spoiled.display());
+            assert!(!to.exists());
+        }
+    }
+}
