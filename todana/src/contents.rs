@@ -40,7 +40,7 @@ impl Marker {
             TREE => Marker::Tree,
             "backup" => Marker::Backup,
             "__KCDIR__" => Marker::KyotoCabinet,
-            "lock" | "lost+found" => Marker::Common,
+            "lock" | "lost+found" | todana_engine::recent::RECENT => Marker::Common,
             _ if name.ends_with(".partial") || name.starts_with(".nfs") => Marker::Common,
             _ => Marker::Foreign,
         }
