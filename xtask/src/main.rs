@@ -3,6 +3,7 @@
 
 mod c;
 mod clients;
+mod differential;
 mod fuzz;
 mod garbage;
 mod python;
@@ -62,6 +63,20 @@ enum Task {
         /// How many
         #[arg(long, default_value_t = 100_000)]
         sessions: u32,
+    },
+    /// Send random requests to a memcached and to this server, and compare the answers
+    Differential {
+        /// The executable of memcached
+        memcached: std::path::PathBuf,
+        /// How many requests
+        #[arg(long, default_value_t = 1_000_000)]
+        requests: u64,
+        /// Repeats the requests of a run that printed it
+        #[arg(long)]
+        seed: Option<u64>,
+        /// This executable of Todana, instead of a fresh build
+        #[arg(long, value_name = "FILE")]
+        todana: Option<std::path::PathBuf>,
     },
     /// Soak live servers in requests of all kinds and in faults, and check every reply
     Soak {
@@ -123,6 +138,16 @@ fn main() -> ExitCode {
             build(&mut report);
             report.step("garbage", || garbage::run(sessions));
         }
+        Task::Differential { memcached, requests, seed, todana } => {
+            // Relative to where the user stands.
+            let (memcached, todana) =
+                (called_from.join(memcached), todana.map(|path| called_from.join(path)));
+            if todana.is_none() {
+                build(&mut report);
+            }
+            let todana = todana.unwrap_or_else(|| target_directory().join("fast/todana"));
+            report.step("differential", || differential::run(&memcached, &todana, requests, seed));
+        }
         Task::Soak { minutes, seed } => {
             build(&mut report);
             let length = Duration::from_secs_f64(minutes.clamp(0.05, 24.0 * 60.0) * 60.0);
@@ -152,13 +177,14 @@ fn test(report: &mut Report, only: Option<&str>) {
             .env("RUSTDOCFLAGS", "-D warnings")
             .run()
     });
-    if ["clients", "garbage", "soak", "readme"].iter().any(|step| report.wants(step)) {
+    if ["clients", "garbage", "soak", "differential", "readme"].iter().any(|step| report.wants(step)) {
         build(report);
     }
     clients::run(report);
     python::run(report);
     report.step("garbage", || garbage::run(2_000));
     report.step("soak", || soak::run(Duration::from_secs(20), None));
+    report.step("differential", differential::run_installed);
     readme::run(report);
     fuzz::run(report, None, 10);
     sanitize::run(report, Some(6));
