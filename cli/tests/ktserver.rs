@@ -45,7 +45,6 @@ fn what_is_not_there_is_refused_with_its_option_and_nothing_is_left_behind() {
         (&["casket.kch"][..], "casket.kch: it is a file"),
         (&["casket.kcd"], "casket.kcd is one of Kyoto Cabinet's"),
         (&["%", "casket.kcf#pccap=1m"], "casket.kcf is one of Kyoto Cabinet's"),
-        (&["-ulog", "u", "-sid", "1", "x.kch"], "-ulog u: "),
         (&["-mhost", "m", "-sid", "1"], "-mhost m: "),
         (&["-bgs", "b", "-bgsc", "lzo"], "-bgsc lzo: "),
         (&["-scr", "nix.lua"], "nix.lua cannot be read: "),

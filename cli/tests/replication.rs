@@ -111,6 +111,8 @@ fn decoded(bytes: &[u8], coding: char) -> Vec<u8> {
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Ours,
+    /// The usual master of ktserver's: a hash on disk with an update log.
+    OursHash,
     Original,
 }
 
@@ -153,8 +155,15 @@ impl Node {
                 command.args(["--replica-position", &position]);
                 command
             }
-            Kind::Original => {
-                let mut command = Command::new(original().expect("looked at before"));
+            Kind::Original | Kind::OursHash => {
+                let mut command = match self.kind {
+                    Kind::Original => Command::new(original().expect("looked at before")),
+                    _ => {
+                        let mut command = todana();
+                        command.args(["as", "ktserver"]);
+                        command
+                    }
+                };
                 command.args(["-host", "127.0.0.1", "-port", &port, "-sid", &number, "-riv", "0"]);
                 command.args([
                     "-ulog",
@@ -202,7 +211,7 @@ impl Node {
     /// What the original's log may have lost is written again.
     fn make_up(&mut self) {
         let written = std::mem::take(&mut self.written);
-        if self.kind == Kind::Ours {
+        if self.kind != Kind::Original {
             return;
         }
         let mut caller = self.caller();
@@ -325,7 +334,7 @@ fn converges(kinds: &[Kind], links: &[(usize, usize)], writers: &[usize]) {
     assert!(records.len() > 50, "{}", records.len());
 }
 
-use Kind::{Original, Ours};
+use Kind::{Original, Ours, OursHash};
 
 #[test]
 fn a_replica_and_its_master_converge_though_each_is_killed() {
@@ -340,6 +349,18 @@ fn a_pair_converges_though_each_is_killed() {
 #[test]
 fn a_chain_of_three_converges_though_each_is_killed() {
     converges(&[Ours, Ours, Ours], &[(1, 0), (2, 1)], &[0]);
+}
+
+#[test]
+fn replica_of_a_hash_on_disk_converges_though_each_is_killed() {
+    converges(&[OursHash, Ours], &[(1, 0)], &[0]);
+    converges(&[Ours, OursHash], &[(1, 0)], &[0]);
+}
+
+#[test]
+fn hash_on_disk_and_original_converge_though_each_is_killed() {
+    converges(&[OursHash, Original], &[(1, 0)], &[0]);
+    converges(&[Original, OursHash], &[(1, 0)], &[0]);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! ```text
 //! memory     an update log and checkpoints in a data directory, if there is to be one
 //! PATH.tree  the same at PATH, with the tree beside it in place of checkpoints
-//! PATH.hash  its files are its log: a thread syncs them
+//! PATH.hash  its files are its log: a thread syncs them; if replicas are to follow, they have an update log besides
 //! ```
 
 use crate::ledger::Ledger;
@@ -203,11 +203,21 @@ impl Kept {
         if let Some(place) = &served.data {
             self.claim(disk, &place.directory).map_err(failed)?;
             let directory = Arc::clone(self.directory.as_ref().expect("it was claimed above"));
-            let opened = directory.restore_unless(database, clock, options, progress).map_err(failed)?;
+            if place.is_for_replicas {
+                if !directory.keep_replica_log(database, clock, options).map_err(failed)? {
+                    tracing::info!(
+                        database = name.label(),
+                        "the update log begins anew, as it may not tell all that the database holds: replicas get all records"
+                    );
+                }
+            } else {
+                let opened = directory.restore_unless(database, clock, options, progress).map_err(failed)?;
+                tell(name, &opened);
+                found = Some(opened);
+            }
             if let Some(log) = database.log() {
                 log.on_progress(came_on.clone());
             }
-            tell(name, &opened);
             let (label, stuck) = (name.label().to_string(), Arc::clone(&served.has_stuck_checkpoints));
             let came_on = came_on.clone();
             let report = move |made: Result<todana::checkpoint::Checkpoint>| {
@@ -227,7 +237,6 @@ impl Kept {
             };
             self.keeper =
                 Some(CheckpointKeeper::start(directory, Arc::clone(database), report).map_err(failed)?);
-            found = Some(opened);
         }
         if let Some(syncing) = &served.syncing
             && syncing.sync() != Sync::Never
@@ -301,6 +310,9 @@ impl Kept {
                 let what = "the disk does not answer; what was written last may be lost";
                 Err(Error::new(ErrorKind::Unavailable, format!("database \"{}\": {what}", served.name)))
             }));
+            if let (Ok(()), Some(directory)) = (&outcome, &self.directory) {
+                outcome = directory.close_replica_log(&served.database);
+            }
         }
         self.directory = None;
         outcome
@@ -463,9 +475,9 @@ impl Served {
     /// What vouches for changes.
     #[inline]
     pub(crate) fn ledger(&self) -> Option<Ledger<'_>> {
-        match self.database.log() {
-            Some(log) => Some(Ledger::Log(log)),
-            None => self.syncing.as_deref().map(Ledger::Engine),
+        match (self.syncing.as_deref(), self.database.log()) {
+            (Some(syncing), log) => Some(Ledger::Engine(syncing, log)),
+            (None, log) => log.map(Ledger::Log),
         }
     }
 

@@ -8,7 +8,8 @@ use todana_core::Refusal;
 #[derive(Clone, Copy)]
 pub(crate) enum Ledger<'s> {
     Log(&'s UpdateLog),
-    Engine(&'s Syncing),
+    /// The files of the engine; beside them may be an update log for replicas, which vouches for nothing.
+    Engine(&'s Syncing, Option<&'s UpdateLog>),
 }
 
 impl Ledger<'_> {
@@ -16,7 +17,7 @@ impl Ledger<'_> {
     pub(crate) fn position(self, logged: Position) -> Position {
         match self {
             Ledger::Log(_) => logged,
-            Ledger::Engine(syncing) => syncing.ticket(),
+            Ledger::Engine(syncing, _) => syncing.ticket(),
         }
     }
 
@@ -24,7 +25,7 @@ impl Ledger<'_> {
     pub(crate) fn is_settled(self, position: Position) -> bool {
         match self {
             Ledger::Log(log) => log.is_settled(position),
-            Ledger::Engine(syncing) => syncing.is_settled(position),
+            Ledger::Engine(syncing, _) => syncing.is_settled(position),
         }
     }
 
@@ -32,7 +33,9 @@ impl Ledger<'_> {
     pub(crate) fn takes_changes(self) -> bool {
         match self {
             Ledger::Log(log) => log.takes_changes(),
-            Ledger::Engine(syncing) => syncing.takes_changes(),
+            Ledger::Engine(syncing, log) => {
+                syncing.takes_changes() && log.is_none_or(UpdateLog::takes_changes)
+            }
         }
     }
 
@@ -40,7 +43,7 @@ impl Ledger<'_> {
     pub(crate) fn refusal(self) -> Refusal {
         match self {
             Ledger::Log(_) => Refusal::LogUnwritable,
-            Ledger::Engine(_) => Refusal::FilesUnwritable,
+            Ledger::Engine(..) => Refusal::FilesUnwritable,
         }
     }
 
@@ -48,7 +51,7 @@ impl Ledger<'_> {
     pub(crate) fn is_crowded(self) -> bool {
         match self {
             Ledger::Log(log) => log.is_crowded(),
-            Ledger::Engine(_) => false,
+            Ledger::Engine(_, log) => log.is_some_and(UpdateLog::is_crowded),
         }
     }
 
@@ -56,7 +59,7 @@ impl Ledger<'_> {
     pub(crate) fn wait_while(self, position: Position, goes_on: &dyn Fn() -> bool) -> bool {
         match self {
             Ledger::Log(log) => log.wait_while(position, goes_on).is_ok_and(|is_settled| is_settled),
-            Ledger::Engine(syncing) => syncing.wait_while(position, goes_on),
+            Ledger::Engine(syncing, _) => syncing.wait_while(position, goes_on),
         }
     }
 }

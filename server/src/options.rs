@@ -198,13 +198,16 @@ pub struct DataPlace {
     pub segment_age: Duration,
     /// How checkpoints are made, when, and what is kept of the log behind them.
     pub checkpoints: CheckpointOptions,
+    /// It holds an update log for replicas, of a hash on disk, and no records.
+    pub is_for_replicas: bool,
 }
 
 impl DataPlace {
     /// A directory that is kept as usual.
     pub fn new(directory: PathBuf, sync: Sync) -> DataPlace {
         let LogOptions { segment_len, segment_age, .. } = LogOptions::default();
-        DataPlace { directory, sync, segment_len, segment_age, checkpoints: CheckpointOptions::default() }
+        let checkpoints = CheckpointOptions::default();
+        DataPlace { directory, sync, segment_len, segment_age, checkpoints, is_for_replicas: false }
     }
 }
 
@@ -325,7 +328,7 @@ impl Options {
                 ));
             }
             match (name.kind, data) {
-                (Kind::DiskHash, Some(_)) => {
+                (Kind::DiskHash, Some(place)) if !place.is_for_replicas => {
                     return wrong(format!(
                         "database \"{name}\" keeps its data at its own path, and takes no data directory"
                     ));

@@ -4,6 +4,7 @@ mod allowance;
 mod identity;
 mod repair;
 mod replay;
+mod replica_log;
 mod target;
 mod tree_repair;
 mod verification;
@@ -206,7 +207,10 @@ impl DataDirectory {
         let engine = database.engine().checkpointed();
         match engine {
             Some(engine) => engine.tie(self.identity.database_id)?,
-            None => refuse_tree(&*self.disk, &self.path)?,
+            None => {
+                refuse_tree(&*self.disk, &self.path)?;
+                self.refuse_replica_log()?;
+            }
         }
         let brought = match engine {
             // What it had at its mark lies in files of its own.
@@ -304,7 +308,11 @@ impl DataDirectory {
     /// segment came to its end, Unix time in milliseconds; nothing that somebody reads. Waits for a checkpoint that is being made.
     /// Fails with `Unavailable` if something cannot be removed.
     pub fn release_log(&self, database: &Database, is_over: &dyn Fn(u64) -> bool) -> Result<()> {
-        let mark = database.engine().checkpointed().map(|engine| Position(engine.mark()));
+        let is_for_replicas = database.engine().durable().is_some();
+        let mark = match database.engine().checkpointed() {
+            Some(engine) => Some(Position(engine.mark())),
+            None => database.log().filter(|_| is_for_replicas).map(UpdateLog::synced),
+        };
         let outcome = self.shelf.release(mark, is_over);
         self.measure(database);
         outcome

@@ -293,12 +293,14 @@ impl Database {
 
     fn plan_flush_from(&self, origin: Option<u32>, lane: &Lane, at: Ttl, now: UnixSeconds) -> Result<()> {
         // Records outlive a restart there, and a plan would not.
-        if self.engine.durable().is_some() && self.log.get().is_none() && flush::is_ahead(at, now) {
+        if self.engine.durable().is_some() && flush::is_ahead(at, now) {
             return Err(Error::new(ErrorKind::Invalid, "this database keeps no plan of a flush"));
         }
         let planned = self.gate.while_open(|| {
             self.flush.plan(at, now, self.engine(), &|change| {
-                if let Some(end) = self.log.get().map(|log| log.append_from(origin, &change)) {
+                if let Some(end) = self.log.get().map(|log| log.append_from(origin, &change))
+                    && self.is_vouched_for_by_log()
+                {
                     lane.has_logged(end);
                 }
             })
@@ -345,11 +347,23 @@ impl Database {
     /// Returns once all that was written so far is on disk, where it is kept there. Fails with `Unavailable` if that cannot be
     /// brought about.
     pub fn sync(&self) -> Result<()> {
-        match (self.log(), self.engine().durable()) {
-            (Some(log), _) => log.sync_to(log.end()),
-            (None, Some(durable)) => durable.sync(),
-            (None, None) => Ok(()),
-        }
+        self.log().map_or_else(|| self.sync_engine_files(), |log| self.sync_to(log.end()))
+    }
+
+    /// Returns once what stands before this position of the log is on disk, in the engine's own files first, if it keeps such: what the
+    /// log tells replicas is then never more than those hold. Fails as [`sync`](Self::sync) does.
+    pub fn sync_to(&self, position: Position) -> Result<()> {
+        self.sync_engine_files()?;
+        self.log().map_or(Ok(()), |log| log.sync_to(position))
+    }
+
+    fn sync_engine_files(&self) -> Result<()> {
+        self.engine().durable().map_or(Ok(()), |durable| durable.sync())
+    }
+
+    /// Whether the log vouches for changes; that of an engine which keeps its own files is for replicas alone.
+    pub(crate) fn is_vouched_for_by_log(&self) -> bool {
+        self.engine.durable().is_none()
     }
 
     /// Removes all records at once. Fails with `Unavailable` if that cannot be written, with `Busy` if this thread has a transaction

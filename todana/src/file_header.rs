@@ -4,7 +4,25 @@
 //! magic (8) | version (4) | length of the header (4) | database id (16) | server id (4) | ... | crc32c of all before it (4)
 //! ```
 
+use crate::disk::Disk;
 use crate::update_log::Identity;
+use std::io::{self, IoSlice};
+use std::path::Path;
+
+/// Writes a small file in one step: it is there as it was, or as it is to be.
+pub(crate) fn write_whole(disk: &dyn Disk, directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let (partial, path) = (directory.join(format!("{name}.partial")), directory.join(name));
+    if let Err(error) = disk.remove(&partial)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
+    let file = disk.create(&partial)?;
+    file.write_at(0, &mut [IoSlice::new(bytes)])?;
+    file.sync()?;
+    disk.rename(&partial, &path)?;
+    disk.sync_directory(directory)
+}
 
 /// What a header of `LEN` bytes begins with.
 pub(crate) struct Format<const LEN: usize> {

@@ -107,11 +107,15 @@ fn further(settings: &Settings, number: usize, name: Name, sync: Sync) -> Furthe
     let directory: Option<PathBuf> = match name.kind {
         Kind::DiskTree => name.path.clone(),
         // By number, as the original's log knows them.
-        Kind::MemHash | Kind::MemTree => log.map(|log| log.directory.join(format!("{number:08}"))),
-        Kind::DiskHash => None,
+        Kind::MemHash | Kind::MemTree | Kind::DiskHash => {
+            log.map(|log| log.directory.join(format!("{number:08}")))
+        }
     };
+    let is_for_replicas = name.kind == Kind::DiskHash;
+    // Its own files vouch for its changes.
+    let sync = if is_for_replicas { Options::default().sync } else { sync };
     let data = directory.map(|directory| {
-        let mut place = DataPlace::new(directory, sync);
+        let mut place = DataPlace { is_for_replicas, ..DataPlace::new(directory, sync) };
         if let Some(log) = log {
             place.checkpoints = CheckpointOptions { log_kept_len: LOG_KEPT_LEN, ..place.checkpoints };
             place.segment_len = log.file_len_max.unwrap_or(place.segment_len).max(SEGMENT_LEN_MIN);
@@ -178,14 +182,6 @@ fn expect_what_is_there(settings: &Settings) -> Result<(), String> {
     let commands = &settings.commands;
     if !commands.is_dir() {
         return Err(format!("-cmd {}: there is no such directory", commands.display()));
-    }
-    let is_hash_on_disk = |name: &&Name| name.kind == Kind::DiskHash;
-    if let (Some(log), Some(name)) = (&settings.update_log, settings.databases.iter().find(is_hash_on_disk)) {
-        // Its replicas would miss its changes, and nobody would notice.
-        return Err(format!(
-            "-ulog {}: {name} can have no update log; databases in memory and PATH.kct can",
-            log.directory.display()
-        ));
     }
     Ok(())
 }

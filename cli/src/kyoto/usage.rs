@@ -45,7 +45,7 @@ Data
   -bgsc zlib      packed
 
 Replication
-  -ulog DIR       an update log for replicas, which also brings databases in memory back; not for PATH.kch
+  -ulog DIR       an update log for replicas, which also brings databases in memory back
   -ulim SIZE      of a file of it (64m)
   -uasi SECONDS   it is on disk within so long (1)
   -sid N          this server's number among those that follow each other, 0 to 65535

@@ -323,7 +323,8 @@ impl Work {
                     tracing::warn!("synchronize: there is no backup for the command: {error}");
                     Failure::POSTPROCESSING_FAILED
                 })?;
-                let path = match (&image, &served.data) {
+                let data = served.data.as_ref().filter(|place| !place.is_for_replicas);
+                let path = match (&image, data) {
                     (Some(image), _) => image.path().display().to_string(),
                     (None, Some(place)) => place.directory.display().to_string(),
                     (None, None) => super::report::path(served),

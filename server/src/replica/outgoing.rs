@@ -51,6 +51,8 @@ struct Line {
     number: usize,
     feed: Feed,
     until: Position,
+    /// The round reaches further than the one before: what it reads has to be on disk first.
+    has_more: bool,
     queue: VecDeque<Queued>,
     /// Messages, and keys of retags, one behind the other, from `at` on.
     bytes: Vec<u8>,
@@ -89,7 +91,7 @@ impl Outgoing {
             .filter_map(|number| Some((number, shared.exports.directory(number)?)))
             .collect();
         if logged.is_empty() {
-            let message = "no database has an update log: there is one for each in memory with a data directory, and for trees";
+            let message = "no database has an update log: there is one for each in memory with a data directory, for trees, and for a hash under ktserver's name (-ulog)";
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         if logged.len() < databases {
@@ -157,11 +159,13 @@ impl Outgoing {
         let shared = &self.shared;
         let log = |line: &Line| shared.databases[line.number].database.log();
         for line in &mut self.lines {
-            line.until = log(line).map_or(line.until, |log| log.end());
+            let end = log(line).map_or(line.until, |log| log.end());
+            line.has_more = end > line.until || line.has_more;
+            line.until = end;
         }
         for line in &mut self.lines {
-            if let Some(log) = log(line) {
-                log.sync_to(line.until)?;
+            if std::mem::take(&mut line.has_more) {
+                shared.databases[line.number].database.sync_to(line.until)?;
             }
             if line.feed.held().len_bytes() > HELD_MAX {
                 let message = "the replica is too slow: too much of the log is kept for it";
@@ -179,9 +183,7 @@ impl Outgoing {
             false => self.take_changes(out),
         }?;
         for line in self.lines.iter_mut().filter(|line| line.has_read_memory) {
-            if let Some(log) = self.shared.databases[line.number].database.log() {
-                log.sync_to(log.end())?;
-            }
+            self.shared.databases[line.number].database.sync()?;
             line.has_read_memory = false;
         }
         Ok(goes_on)
@@ -289,6 +291,7 @@ impl Line {
             number,
             feed,
             until,
+            has_more: true,
             queue: VecDeque::new(),
             bytes: Vec::new(),
             at: 0,

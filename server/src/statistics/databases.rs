@@ -55,7 +55,9 @@ pub(crate) fn health(served: &Served) -> Option<&'static str> {
         Health::Stuck(_) => "stuck",
         Health::Lost(_) => "lost",
     });
-    of_log.or(of_files).map(|health| if health == "well" && !takes_writes(served) { "stuck" } else { health })
+    // What keeps the records counts, unless that is well.
+    let health = of_files.filter(|&health| health != "well").or(of_log).or(of_files);
+    health.map(|health| if health == "well" && !takes_writes(served) { "stuck" } else { health })
 }
 
 /// Bytes of changes that wait in memory for a checkpoint.

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
-/// What a master can send before somebody reads is small, so that a line that is held soon keeps it waiting.
-const WINDOW: usize = 4096;
+/// What a master can send before somebody reads is not much, so that a line that is held soon keeps it waiting.
+const WINDOW: usize = 64 << 10;
 
 pub(crate) struct Line {
     pub(crate) address: SocketAddr,

@@ -2,17 +2,20 @@
 
 use super::line::Line;
 use crate::crash_disk::CrashDisk;
-use crate::running::{Client, Running, options};
+use crate::running::{Client, PATIENCE, Running, options};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use todana::update_log::Sync;
 use todana_server::{DataPlace, Kyoto, MasterAddress, Name, Options, Replication, Server};
 
 /// Values, and the seconds when they expire, by key.
 pub(crate) type Records = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
+
+/// A hash on disk, with an update log for replicas.
+pub(crate) const HASH: &str = "/x.hash";
 
 pub(crate) struct Site {
     number: u16,
@@ -40,6 +43,7 @@ impl Site {
         let mut data = DataPlace::new("/data".into(), Sync::Every(Duration::from_secs(2)));
         data.segment_len = 256 << 10;
         data.checkpoints.log_kept_len = 1 << 30;
+        data.is_for_replicas = self.engine == HASH;
         let master = self.master.map(|to| MasterAddress { host: to.ip().to_string(), port: to.port() });
         let position_file = Some(self.position_file());
         let replication =
@@ -50,8 +54,22 @@ impl Site {
     }
 
     pub(crate) fn start(&mut self) {
-        let mut server = Server::bind(self.options()).unwrap();
-        server.load_from(Arc::new(self.disk.clone()), &mut |_| ()).unwrap();
+        let disk = || Arc::new(self.disk.clone());
+        let open = || {
+            let mut server = Server::bind_on(self.options(), None, disk())?;
+            server.load_from(disk(), &mut |_| ()).map(|_| server)
+        };
+        let since = Instant::now();
+        let server = loop {
+            match open() {
+                Ok(server) => break server,
+                // Threads of the one before may still have to find out that their disk is gone.
+                Err(error) if error.to_string().contains("in use") && since.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(error) => panic!("{error}"),
+            }
+        };
         let running = Running::of(server);
         self.line.lead_to(Some(running.addresses[0]));
         self.running = Some(running);

@@ -47,6 +47,13 @@ impl CheckpointKeeper {
             while its_own.waits(pause) {
                 pause = look_every;
                 directory.measure(&database);
+                if database.engine().durable().is_some() {
+                    if let Err(error) = directory.trim_replica_log(&database) {
+                        pause = RETRY;
+                        report(Err(error));
+                    }
+                    continue;
+                }
                 if !directory.is_checkpoint_due(&database) {
                     continue;
                 }

@@ -288,6 +288,12 @@ impl Shelf {
         self.remove_log(oldest, options, now_ms)
     }
 
+    /// Removes the log before a position, but for what the options keep, where it is for replicas alone.
+    pub(crate) fn trim(&self, position: Position, options: &CheckpointOptions, now_ms: u64) -> Result<()> {
+        let _alone = self.whole.lock();
+        self.remove_log(position, options, now_ms)
+    }
+
     /// Removes what of the log no checkpoint needs and the options keep all the same, as far as `is_over` says so of the time when a
     /// segment came to its end, in milliseconds. `mark`: that of an engine which keeps a checkpoint itself.
     pub(crate) fn release(&self, mark: Option<Position>, is_over: &dyn Fn(u64) -> bool) -> Result<()> {

@@ -2,9 +2,10 @@
 
 use super::{CHECKPOINTS, LOG, cannot};
 use crate::disk::Disk;
+use crate::file_header::write_whole;
 use crate::update_log::{Identity, segments};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, IoSlice};
+use std::io;
 use std::path::Path;
 use todana_core::{Error, ErrorKind, Result};
 
@@ -74,20 +75,8 @@ fn make(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
 
 /// Writes it, in one step.
 pub(super) fn write(disk: &dyn Disk, directory: &Path, identity: Identity) -> Result<()> {
-    let (partial, path) = (directory.join("identity.partial"), directory.join("identity"));
-    let write = || {
-        if let Err(error) = disk.remove(&partial)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(error);
-        }
-        let file = disk.create(&partial)?;
-        file.write_at(0, &mut [IoSlice::new(&encode(identity))])?;
-        file.sync()?;
-        disk.rename(&partial, &path)?;
-        disk.sync_directory(directory)
-    };
-    write().map_err(|error| cannot("write", &path, &error))
+    write_whole(disk, directory, "identity", &encode(identity))
+        .map_err(|error| cannot("write", &directory.join("identity"), &error))
 }
 
 fn encode(identity: Identity) -> [u8; IDENTITY_LEN] {

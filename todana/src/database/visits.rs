@@ -165,7 +165,9 @@ impl Database {
         if worth != Worth::Change {
             return;
         }
-        if let Some(end) = living.logged {
+        if let Some(end) = living.logged
+            && self.is_vouched_for_by_log()
+        {
             lane.has_logged(end);
         }
         if self.promises && living.has_changed {

@@ -317,6 +317,9 @@ impl<'d> Transaction<'d> {
                 .flatten()
                 .for_each(|record| database.note_expiry(record.record().attributes.expiry));
             durable.apply(&actions).inspect_err(|error| self.lane().count_refusal(error))?;
+            if let Some(log) = log {
+                log.append(&gathered.change());
+            }
             return Ok(None);
         }
         if let Err(error) = make(database, changes.iter().map(|(key, record)| (&**key, record.as_ref()))) {
