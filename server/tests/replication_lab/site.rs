@@ -4,6 +4,7 @@ use super::line::Line;
 use crate::crash_disk::CrashDisk;
 use crate::running::{Client, PATIENCE, Running, options};
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -64,7 +65,7 @@ impl Site {
             match open() {
                 Ok(server) => break server,
                 // Threads of the one before may still have to find out that their disk is gone.
-                Err(error) if error.to_string().contains("in use") && since.elapsed() < PATIENCE => {
+                Err(error) if is_taken(&error) && since.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(10));
                 }
                 Err(error) => panic!("{error}"),
@@ -90,6 +91,11 @@ impl Site {
         self.disk.stop();
         self.stop();
         self.disk.come_up(power_lost);
+    }
+
+    /// How far the master has been followed is on disk, and all before it.
+    pub(crate) fn has_position(&self) -> bool {
+        self.position_file().exists()
     }
 
     /// Forgets how far the master has been followed.
@@ -122,6 +128,12 @@ impl Site {
         }
         records
     }
+}
+
+/// Whether a server before it still has the data.
+fn is_taken(error: &io::Error) -> bool {
+    let text = error.to_string();
+    text.contains("in use by another process") || text.contains("is open in another process")
 }
 
 fn number(bytes: &[u8]) -> u64 {
