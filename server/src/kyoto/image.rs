@@ -49,7 +49,9 @@ impl Image {
         let mut path = place.clone().into_os_string();
         path.push(SUFFIX);
         let image = Image { path: path.into(), _turn: turn };
-        let mut backup = match shared.exports.directory(number) {
+        // That of a hash on disk holds a log for replicas alone.
+        let is_in_files = served.database.engine().durable().is_some();
+        let mut backup = match shared.exports.directory(number).filter(|_| !is_in_files) {
             Some(directory) => Backup::start(&directory, &served.database, called_off)?,
             None => Backup::of_files(Arc::new(SystemDisk), &served.database)?,
         };
