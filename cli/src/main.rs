@@ -24,6 +24,7 @@ mod password;
 mod place;
 mod repair;
 mod restore;
+mod sasldb;
 mod serve;
 mod server_options;
 mod source;

@@ -1,6 +1,6 @@
 //! `todana password`: a line for the file of users of a server with SASL.
 
-use crate::Failure;
+use crate::{Failure, sasldb};
 use clap::Args;
 use std::fs;
 use std::io::{self, IsTerminal, Read, Write};
@@ -15,16 +15,25 @@ salt of its own. A running server reads its file again on SIGHUP.
 Examples:
   todana password alice --file users   put alice in, or change her password
   todana password alice                print the line
+  db_dump -p /etc/sasldb2 | todana password --from-sasldb > users
+                                       the users of Cyrus SASL, as memcached has them
   todana serve -S --password-file users";
 
 /// A password is not longer than this.
 const PASSWORD_LEN_MAX: u64 = 4096;
 
+/// A longer dump is cut off, and then refused as incomplete.
+const DUMP_LEN_MAX: u64 = 16 << 20;
+
 /// What `password` can be told.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     /// The user
-    user: String,
+    #[arg(required_unless_present = "from_sasldb")]
+    user: Option<String>,
+    /// Read the output of `db_dump -p` on a database of Cyrus SASL, and print the lines of all its users
+    #[arg(long, conflicts_with_all = ["user", "file"])]
+    from_sasldb: bool,
     /// Write the line into this file, in the place of the user's old one if there is one, instead of printing it
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -32,13 +41,29 @@ pub(crate) struct Arguments {
 
 /// Runs it.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let password = read_password(&arguments.user)?;
-    let line = todana_server::password_line(&arguments.user, &password)
-        .map_err(|error| Failure::usage(error.to_string()))?;
+    let line_of = |user: &str, password: &[u8]| {
+        todana_server::password_line(user, password).map_err(|error| Failure::usage(error.to_string()))
+    };
+    let Some(user) = &arguments.user else { return print_users_of_sasldb(line_of) };
+    let password = read_password(user)?;
+    let line = line_of(user, &password)?;
     match &arguments.file {
         None => writeln!(io::stdout(), "{line}")?,
-        Some(path) => put(path, &arguments.user, &line)
+        Some(path) => put(path, user, &line)
             .map_err(|error| Failure::trouble(format!("cannot change {}: {error}", path.display())))?,
+    }
+    Ok(())
+}
+
+/// Prints the lines of all users of the dump on standard input, or none of them.
+fn print_users_of_sasldb(line_of: impl Fn(&str, &[u8]) -> Result<String, Failure>) -> Result<(), Failure> {
+    let mut dump = Vec::new();
+    io::stdin().take(DUMP_LEN_MAX).read_to_end(&mut dump)?;
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let users = sasldb::users(&dump, &host).map_err(Failure::usage)?;
+    let lines = users.iter().map(|(user, password)| line_of(user, password));
+    for line in lines.collect::<Result<Vec<_>, _>>()? {
+        writeln!(io::stdout(), "{line}")?;
     }
     Ok(())
 }

@@ -181,6 +181,48 @@ fn memcacheds_options_and_its_file_of_plain_passwords_work() {
     child.wait().unwrap();
 }
 
+/// What Debian's `db_dump -p` prints of a database that `saslpasswd2 -c` filled. memcached with SASL knows its users from there.
+const SASLDB: &str = "VERSION=3\nformat=print\ntype=hash\nh_nelem=4\ndb_pagesize=4096\nHEADER=END\n \
+    alice\\00example.org\\00userPassword\n sec\\\\ret \\c3\\a9\n carol\\00a.example\\00userPassword\n x y \n \
+    carol\\00b.example\\00userPassword\n z\nDATA=END\n";
+
+#[test]
+fn users_of_cyrus_sasldb_log_in_under_memcacheds_name() {
+    let output = password(&["--from-sasldb"], SASLDB);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+    let folder = tempfile::tempdir().unwrap();
+    let users = folder.path().join("users");
+    fs::write(&users, &output.stdout).unwrap();
+    let (mut child, address) = memcached(folder.path(), &["-S"], Some(&users));
+    for (user, password, status) in [
+        ("alice", "sec\\ret é", 0),
+        ("alice@example.org", "sec\\ret é", 0),
+        ("alice", "sec\\\\ret é", 0x20),
+        ("carol@a.example", "x y ", 0),
+        ("carol@b.example", "z", 0),
+        ("carol@b.example", "x y ", 0x20),
+        ("carol", "z", 0x20),
+    ] {
+        assert_eq!(sasl(&mut connect(&address), user, password), status, "{user} {password}");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_bad_dump_of_sasldb_prints_no_user() {
+    let incomplete = SASLDB.replace("DATA=END\n", "");
+    let strange = SASLDB.replace(" carol", " c:rol");
+    for (dump, message) in [
+        (incomplete, "standard input: not a complete dump; pipe `db_dump -p /etc/sasldb2` into it"),
+        (strange, "\"c:rol@a.example\" cannot be"),
+    ] {
+        let output = password(&["--from-sasldb"], &dump);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
+        assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
+    }
+}
+
 #[test]
 fn memcacheds_messages_about_files_of_users_are_kept() {
     let folder = tempfile::tempdir().unwrap();
@@ -200,7 +242,8 @@ fn memcacheds_messages_about_files_of_users_are_kept() {
         ),
         (
             &["-S"],
-            "MEMCACHED_SASL_PWDB must name a file of users (`todana password USER` writes its lines)\n\
+            "MEMCACHED_SASL_PWDB must name a file of users (`todana password USER` writes its lines); one is made \
+             of Cyrus' database by: db_dump -p /etc/sasldb2 | todana password --from-sasldb > users\n\
              Error initializing sasl.\n"
                 .to_string(),
         ),

@@ -106,7 +106,8 @@ fn authentication(settings: &Settings, passwords: Option<PathBuf>) -> Result<Aut
         (None, Some(path)) => Ok(Authentication::Sasl(path)),
         // memcached would ask Cyrus SASL, which has its own files.
         (None, None) => Err(Refusal::bad_value(format!(
-            "{PASSWORDS_VARIABLE} must name a file of users (`todana password USER` writes its lines)\n\
+            "{PASSWORDS_VARIABLE} must name a file of users (`todana password USER` writes its lines); one is made \
+             of Cyrus' database by: db_dump -p /etc/sasldb2 | todana password --from-sasldb > users\n\
              Error initializing sasl."
         ))),
     }
