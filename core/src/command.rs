@@ -156,7 +156,7 @@ pub struct Delete<'a> {
     pub compare: Option<u64>,
     /// Mark it stale, with a new version, instead of removing it (meta `I`).
     pub mark_stale: bool,
-    /// Keep the record but drop its value (meta `x`); flags become 0 and the expiry `Never` unless given.
+    /// Keep the record and its version but drop its value (meta `x`); flags become 0 and the expiry `Never` unless given.
     pub drop_value: bool,
     /// New time to live, with `mark_stale` or `drop_value`.
     pub ttl: Option<Ttl>,

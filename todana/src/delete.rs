@@ -33,13 +33,16 @@ impl Visitor for DeleteVisitor<'_> {
                 flags: delete.flags.unwrap_or(0),
                 expiry: Expiry::Never,
                 access: old.attributes.access,
+                version: old.attributes.version,
                 ..Attributes::default()
             };
         }
         if let Some(ttl) = delete.ttl {
             attributes.expiry = resolve(ttl, self.now);
         }
-        attributes.version = self.versions.for_write(delete.version, delete.mark_stale);
+        if delete.version.is_some() || delete.mark_stale {
+            attributes.version = self.versions.for_write(delete.version, delete.mark_stale);
+        }
         if delete.mark_stale {
             attributes.marks = Marks { stale: true, token_out: false };
         }

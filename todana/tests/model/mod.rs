@@ -449,7 +449,7 @@ impl Model {
                     let given = delete.version.map(Version::Known);
                     if delete.drop_value {
                         let flags = delete.flags.unwrap_or(0);
-                        *item = Item { flags, marks: None, ..Item::new(Vec::new()) };
+                        *item = Item { flags, marks: None, version: item.version, ..Item::new(Vec::new()) };
                     }
                     item.life = life.unwrap_or(item.life);
                     if delete.mark_stale {
