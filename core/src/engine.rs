@@ -138,6 +138,8 @@ pub struct SizeClass {
     pub evicted_idle_s: u64,
     /// Records that had expired when room was wanted, and went first.
     pub reclaimed: u64,
+    /// Records that were there when the engine was cleared. Kinds on disk do not count them.
+    pub cleared: u64,
     /// Expired records that sweeps removed.
     pub swept: u64,
     /// Records that sweeps have looked at, by whole rounds.
@@ -161,6 +163,7 @@ impl AddAssign for SizeClass {
         // Of the last ones of several parts, the one that was left alone for longest.
         self.evicted_idle_s = self.evicted_idle_s.max(other.evicted_idle_s);
         self.reclaimed += other.reclaimed;
+        self.cleared += other.cleared;
         self.swept += other.swept;
         self.swept_over += other.swept_over;
         self.expired_unfetched += other.expired_unfetched;

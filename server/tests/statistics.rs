@@ -214,6 +214,36 @@ fn the_hash_and_the_background_thread_tell_what_they_are_at() {
     eventually("the janitor makes its rounds", || client.stat("lru_maintainer_juggles") != "0");
 }
 
+/// memcached's `issue_183.t`: records that a flush took count as reclaimed, but only since the last reset.
+#[test]
+fn flushed_records_are_counted_as_reclaimed() {
+    for database in ["mem:hash", "mem:tree"] {
+        let (_server, mut client) = start(of(database));
+        for n in 0..7 {
+            set(&mut client, &format!("short:{n}"), 0, 5);
+        }
+        (0..2).for_each(|n| set(&mut client, &format!("long:{n}"), 0, 500));
+        assert_eq!(client.stat("reclaimed"), "0");
+        ask(&mut client, "flush_all", "OK");
+        assert_eq!(
+            (client.stat("reclaimed"), client.stat("curr_items")),
+            ("9".into(), "0".into()),
+            "{database}"
+        );
+        set(&mut client, "short", 0, 5);
+        set(&mut client, "long", 0, 500);
+        let items = numbers(&mut client, "items");
+        assert_eq!((items["items:1:reclaimed"], items["items:9:reclaimed"]), (7, 2), "{database}");
+        ask(&mut client, "stats reset", "RESET");
+        ask(&mut client, "flush_all", "OK");
+        assert_eq!(
+            (client.stat("reclaimed"), client.stat("evictions")),
+            ("2".into(), "0".into()),
+            "{database}"
+        );
+    }
+}
+
 #[test]
 fn the_settings_tell_when_everything_was_flushed() {
     let (_server, mut client) = start(options());

@@ -36,6 +36,7 @@ impl Figures {
             less(&mut class.evictions_by_writes, before.evictions_by_writes);
             less(&mut class.evicted_unfetched, before.evicted_unfetched);
             less(&mut class.reclaimed, before.reclaimed);
+            less(&mut class.cleared, before.cleared);
             less(&mut class.swept, before.swept);
             less(&mut class.swept_over, before.swept_over);
             less(&mut class.expired_unfetched, before.expired_unfetched);

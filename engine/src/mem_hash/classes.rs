@@ -107,9 +107,10 @@ impl Classes {
         self.counts.iter_mut().for_each(|class| class.swept_over += class.records);
     }
 
-    /// All records are gone; what has been evicted stays counted.
+    /// All records are gone, and count as cleared; what has been evicted stays counted.
     pub(crate) fn clear(&mut self) {
         for class in &mut self.counts {
+            class.cleared += class.records;
             (class.records, class.plain_bytes) = (0, 0);
         }
     }

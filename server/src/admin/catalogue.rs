@@ -80,7 +80,7 @@ pub(super) const GENERAL: [Metric; 38] = [
     plain(
         "memcached_items_reclaimed_total",
         Counter,
-        "Expired records whose memory was taken back.",
+        "Expired and flushed records whose memory was taken back.",
         &[(&[], "reclaimed")],
     ),
     plain(
@@ -295,7 +295,7 @@ pub(super) const BY_CLASS: [ClassMetric; 29] = [
     of_items(
         "memcached_slab_items_reclaimed_total",
         Counter,
-        "Expired records whose memory was taken back.",
+        "Expired and flushed records whose memory was taken back.",
         "reclaimed",
     ),
     of_items(

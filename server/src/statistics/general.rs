@@ -126,7 +126,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     // What has been used since its last turn is never evicted.
     w.put("evicted_active", 0);
     w.put("evictions", status.evictions);
-    w.put("reclaimed", c.reclaimed + status.reclaimed);
+    w.put("reclaimed", c.reclaimed + status.reclaimed + classes.cleared);
     w.put("crawler_reclaimed", sweeps.removed);
     w.put("crawler_items_checked", crawler.items_checked.load(Ordering::Relaxed) + sweeps.seen);
     w.put("lrutail_reflocked", 0);

@@ -28,7 +28,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
         put("evicted_time", held.evicted_idle_s);
         put("outofmemory", happened.out_of_memory);
         put("tailrepairs", 0);
-        put("reclaimed", held.reclaimed + happened.reclaimed);
+        put("reclaimed", held.reclaimed + held.cleared + happened.reclaimed);
         put("expired_unfetched", held.expired_unfetched);
         put("evicted_unfetched", held.evicted_unfetched);
         put("evicted_active", 0);
