@@ -369,12 +369,15 @@ pub(crate) fn delete(
     outcome
 }
 
+/// Reads the record of a key.
+type ReadRecord<'r> = dyn FnMut(&[u8]) -> Result<Option<Item>, Failure> + 'r;
+
 /// Shows records, each read by `read`.
 pub(crate) fn get(
     keys: &[OsString],
     shown: Shown,
     quiet: Quiet,
-    read: &mut dyn FnMut(&[u8]) -> Result<Option<Item>, Failure>,
+    read: &mut ReadRecord<'_>,
 ) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let (is_terminal, is_one) = (out.is_terminal(), keys.len() == 1);

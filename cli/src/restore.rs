@@ -116,8 +116,14 @@ const PIECE: usize = 256 << 10;
 fn unpack(file: &Path, target: &Path) -> Result<TempDir, Failure> {
     let unreadable = |error| Failure::trouble(format!("{}: cannot be read: {error}", file.display()));
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let no_backup = |error: Error| match error.kind() {
+        ErrorKind::Corrupt | ErrorKind::Invalid => Failure::trouble(format!(
+            "{}: neither a directory nor a complete backup in one file: {error}",
+            file.display()
+        )),
+        _ => Failure::from(error),
+    };
     let unwritable = |error| Failure::trouble(format!("{}: cannot be written: {error}", parent.display()));
-    std::fs::create_dir_all(parent).map_err(unwritable)?;
     let folder = tempfile::Builder::new().prefix(".todana-restore").tempdir_in(parent).map_err(unwritable)?;
     let mut receiver = Receiver::create(Arc::new(SystemDisk), &folder.path().join(UNPACKED))?;
     let (mut from, mut piece) = (File::open(file).map_err(unreadable)?, vec![0; PIECE]);
@@ -126,9 +132,9 @@ fn unpack(file: &Path, target: &Path) -> Result<TempDir, Failure> {
         if len == 0 {
             break;
         }
-        receiver.take(&piece[..len])?;
+        receiver.take(&piece[..len]).map_err(no_backup)?;
     }
-    receiver.finish(&mut |_| ())?;
+    receiver.finish(&mut |_| ()).map_err(no_backup)?;
     Ok(folder)
 }
 

@@ -66,7 +66,7 @@ fn theme(name: &str) -> &'static str {
         "time" | "bytes" | "pid" | "threads" => name == *beginning,
         beginning => name.starts_with(beginning),
     };
-    let found = THEMES.iter().find(|(_, beginnings)| beginnings.iter().any(|beginning| fits(&beginning)));
+    let found = THEMES.iter().find(|(_, beginnings)| beginnings.iter().any(fits));
     found.map_or("Other", |(theme, _)| theme)
 }
 
