@@ -55,7 +55,7 @@ fn dump_of_server(folder: &Folder, server: &Server, stored: &Stored) {
     let carried: Stored =
         stored.iter().filter(|(key, _)| carries(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
     let told = text(&dumped.stderr);
-    assert!(told.contains(&format!("{} records are left out", stored.len() - carried.len())), "{told}");
+    assert!(told.contains(&format!("{} records left out", stored.len() - carried.len())), "{told}");
     let loaded = folder.path("dumped.tree");
     expect(&["import", &loaded, &file], 0);
     assert!(read(&loaded) == carried);

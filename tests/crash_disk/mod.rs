@@ -622,7 +622,7 @@ impl Inner {
             }
             Op::SetLen { file, len } => self.twins.get(file).map_or(Ok(()), |twin| twin.set_len(*len))?,
             // Nobody appends to what has no name any more; a mapping of it lasts.
-            Op::Remove { .. } | Op::Rename { .. } => {
+            Op::Remove { .. } | Op::Rename { .. } if !self.twins.is_empty() => {
                 let named: BTreeSet<u64> = self.state.numbers();
                 self.twins.retain(|number, _| named.contains(number));
             }

@@ -161,7 +161,13 @@ impl Log {
         let buffer_len = options.buffer_len.max(4096).next_multiple_of(4096);
         // What is not written by itself fits.
         let recent_len = options.recent_bytes.max(buffer_len as u64);
-        let recent = RecentWrites::create_shared(&*disk, &directory, recent_len);
+        // A fault of a mapped page would end the process: without mappings each change is written before it counts.
+        let recent = if options.is_mapped {
+            RecentWrites::create_shared(&*disk, &directory, recent_len)
+        } else {
+            recent::remove(&*disk, &directory);
+            None
+        };
         let head = Head {
             segment,
             buffer: Vec::new(),
