@@ -204,7 +204,8 @@ fn a_server_that_is_stopped_has_everything_when_it_is_started_again() {
     assert_eq!(client.ask("get key:3\r\n").as_deref(), Some("END\r\n"));
     assert_eq!(client.ask("get key:999\r\n").as_deref(), Some("VALUE key:999 7 1\r\n"));
     // A second server on the same directory does not start, and says why.
-    let directory = folder.path().to_str().unwrap();
+    let directory = folder.path().join("mem:hash");
+    let directory = directory.to_str().unwrap();
     let second =
         todana().args(["serve", "-p", "-1", "--admin-port", "0", "--data-dir", directory]).output().unwrap();
     assert_eq!(second.status.code(), Some(3));
