@@ -131,7 +131,10 @@ fn banner_shows_the_limit_of_each_database() {
     let (hash, tree) = (folder.path("a.hash"), folder.path("b.tree"));
     let shown = whole_banner(&[&hash]);
     assert!(!shown.contains("MiB") && !shown.contains("evicting"), "{shown}");
-    assert!(shown.contains(&format!("database: {hash}, disk:hash, no limit; --sync 1000")), "{shown}");
+    let line = format!(
+        "database: {hash}, disk:hash, no limit; nothing was there, a new database begins; --sync 1000"
+    );
+    assert!(shown.contains(&line), "{shown}");
     let shown = whole_banner(&["mem:hash", &format!("{tree}#capcnt=7"), "-m", "32"]);
     assert!(shown.lines().next().unwrap().contains(", 32 MiB, evicting beyond, "), "{shown}");
     assert!(
