@@ -106,9 +106,14 @@ impl RecentWrites {
     }
 }
 
-/// Whether a process has left such a file in a directory.
-pub fn has_recent(disk: &dyn Disk, directory: &Path) -> bool {
-    disk.open(&directory.join(RECENT), false).is_ok()
+/// Returns true if a process has left such a file in a directory. Fails where that cannot be known: what is in the file must not be
+/// passed over because a descriptor is missing for a moment.
+pub fn has_recent(disk: &dyn Disk, directory: &Path) -> io::Result<bool> {
+    match disk.open(&directory.join(RECENT), false) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Removes the file from a directory. One that cannot be removed is passed over at the next opening: its entries are no newer than the
@@ -143,7 +148,7 @@ mod tests {
             drop(recent);
         }
         remove(&SystemDisk, folder.path());
-        assert!(!has_recent(&SystemDisk, folder.path()));
+        assert!(!has_recent(&SystemDisk, folder.path()).unwrap());
         assert_eq!(RecentWrites::read(&SystemDisk, folder.path(), 0).unwrap(), None);
     }
 

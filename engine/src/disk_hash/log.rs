@@ -636,7 +636,7 @@ impl Appender<'_> {
         let segment = Arc::clone(&head.segment);
         if let Err(error) = segment.file.write_at(offset, &mut pieces) {
             // A part of it may be there, and takes the room that others could use.
-            let _ = segment.file.set_len(offset);
+            self.cut_file(offset);
             return Err(unwritable(&segment.path, &error));
         }
         head.base = offset + len as u64;
@@ -678,6 +678,7 @@ impl Appender<'_> {
 
     #[cold]
     fn take_back(&mut self) {
+        self.cut_file(self.head.written);
         let head = &mut *self.head;
         let len = head.segment.len() - self.begin;
         head.buffer.truncate((self.begin - head.base) as usize);
@@ -685,6 +686,17 @@ impl Appender<'_> {
         head.last = head.base;
         head.is_exposed = head.recent.is_none() && !head.buffer.is_empty();
         self.log.uncount(len);
+    }
+
+    /// Removes from the file what a write that failed has left from `offset` on: after entries in its place it could count at the
+    /// next opening. Where it cannot be removed, nothing is written any more.
+    #[cold]
+    fn cut_file(&mut self, offset: u64) {
+        let segment = &self.head.segment;
+        let outcome = segment.file.set_len(offset).map_err(|error| unwritable(&segment.path, &error));
+        if let Err(error) = outcome {
+            self.head.trouble.get_or_insert(error);
+        }
     }
 
     /// Whether an entry of this length is better written by itself.

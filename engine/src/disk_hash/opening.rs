@@ -118,7 +118,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
 
 /// Appends to the last segment what a process that was killed has left beside it. Leaves one that is damaged as it is.
 fn append_recent(disk: &dyn Disk, directory: &Path) -> Result<()> {
-    if !recent::has_recent(disk, directory) {
+    if !recent::has_recent(disk, directory).map_err(|error| unreadable(directory, &error))? {
         return Ok(());
     }
     let names = disk.list(directory).map_err(|error| unreadable(directory, &error))?;

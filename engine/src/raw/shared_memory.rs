@@ -65,10 +65,10 @@ impl Drop for FileMemory {
     }
 }
 
-/// Whether the file system writes what changes into the blocks that the file has: ext2 to ext4, XFS, and files in memory. Those that
-/// write elsewhere (btrfs, ZFS, bcachefs, F2FS) need room for it.
+/// Returns true if the file system writes what changes into the blocks that the file has: ext2 to ext4, and files in memory. Those that
+/// write elsewhere (btrfs, ZFS, bcachefs, F2FS) need room for it, and so does XFS where a copy shares the blocks (`cp --reflink`).
 fn overwrites_in_place(file: &File) -> io::Result<bool> {
-    const KINDS: [i64; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
+    const KINDS: [i64; 2] = [0xef53, 0x0102_1994];
     // SAFETY: all zeros are a valid value of this structure of numbers.
     let mut about: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: `file` holds the descriptor open, and `about` is a structure of the kind that the call fills.

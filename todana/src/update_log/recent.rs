@@ -62,7 +62,7 @@ pub(crate) fn remove_recent(disk: &dyn Disk, directory: &Path) {
 /// Appends to a log what a process that was killed has left beside it, and cuts off what was torn there. Nobody has the log open.
 /// Leaves a log that is damaged as it is. Fails with `Unavailable` if it cannot be read or written.
 pub(crate) fn append_recent(disk: &Arc<dyn Disk>, directory: &Path, identity: Identity) -> Result<()> {
-    if !has_recent(&**disk, directory) {
+    if !has_recent(&**disk, directory).map_err(|error| cannot("read", directory, &error))? {
         return Ok(());
     }
     let names = disk.list(directory).map_err(|error| cannot("read", directory, &error))?;

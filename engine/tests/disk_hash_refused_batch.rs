@@ -1,0 +1,71 @@
+//! A batch that a full disk takes in part, and refuses.
+//!
+//! What had been written of it stayed in the segment behind the end of the log. An entry as long as the batch's own beginning then
+//! made its records count at the next opening; and after a kill what was kept beside the log was looked for behind them.
+
+#[path = "../../tests/crash_disk/mod.rs"]
+mod crash_disk;
+#[path = "disk_hash/kept.rs"]
+#[allow(dead_code)]
+mod kept;
+#[allow(dead_code)]
+mod visitor;
+
+use crash_disk::CrashDisk;
+use kept::{open, records};
+use todana_core::{Action, Attributes, Durable, Engine, ErrorKind, Record};
+use visitor::Set;
+
+/// Refuses a batch of 200 records on a disk that has `room` for a part of it.
+fn refuse_batch(disk: &CrashDisk, hash: &impl Durable, room: u64) {
+    let keys: Vec<String> = (0..200).map(|number| format!("key {number}")).collect();
+    let value = [b'v'; 100];
+    let changes: Vec<(&[u8], Action<'_>)> = keys
+        .iter()
+        .map(|key| (key.as_bytes(), Action::Put(Record::new(&value, Attributes::default()))))
+        .collect();
+    disk.limit(disk.used() + room);
+    let error = hash.apply(&changes).unwrap_err();
+    disk.heal();
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+}
+
+#[test]
+fn refused_batch_stays_away_whatever_follows() {
+    for has_ring in [true, false] {
+        for len in 0..24 {
+            let disk = CrashDisk::new();
+            if !has_ring {
+                disk.limit(8 << 10);
+            }
+            let hash = open(&disk).unwrap();
+            disk.heal();
+            hash.visit(b"key 1", &mut Set(b"of old")).unwrap();
+            hash.sync().unwrap();
+            refuse_batch(&disk, &hash, 2000);
+            hash.visit(b"k", &mut Set(&vec![b'x'; len])).unwrap();
+            hash.sync().unwrap();
+            let expected = records(&hash);
+            assert_eq!(expected.len(), 2);
+            let again = open(&CrashDisk::with(disk.state())).unwrap();
+            assert_eq!(records(&again), expected, "with a ring: {has_ring}, value of {len} bytes");
+        }
+    }
+}
+
+#[test]
+fn write_after_a_refused_batch_outlives_the_process() {
+    for room in [0, 100, 1000, 5000, 9000] {
+        for len in [0, 5, 40] {
+            let disk = CrashDisk::new();
+            let hash = open(&disk).unwrap();
+            hash.visit(b"before", &mut Set(b"value")).unwrap();
+            refuse_batch(&disk, &hash, room);
+            hash.visit(b"after", &mut Set(&vec![b'a'; len])).unwrap();
+            let expected = records(&hash);
+            // The process is killed: what the system has is there.
+            let again = open(&CrashDisk::with(disk.state())).unwrap();
+            assert_eq!(records(&again), expected, "room {room}, value of {len} bytes");
+        }
+    }
+}
