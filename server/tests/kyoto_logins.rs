@@ -298,7 +298,7 @@ fn what_strangers_send_is_not_kept() {
     }
     let mut rest = Vec::new();
     let _ = client.stream.read_to_end(&mut rest);
-    assert_eq!(rest, b"");
+    assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 431 "), "{}", rest.escape_ascii());
     eventually("it is closed", || page(&server, "todana_partial_request_bytes") == 0);
     // Those of users may be large.
     let mut client = server.connect();

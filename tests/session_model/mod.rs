@@ -431,15 +431,12 @@ impl Model {
                     Some(mut item) => {
                         line(&mut reply, "HD");
                         if drops {
-                            item = Item::default();
+                            item = Item { version: item.version, ..Item::default() };
                         }
                         if stale {
                             (item.stale, item.token_out, item.version) = (true, false, self.fresh());
                         }
                         if stale || drops {
-                            if !stale {
-                                item.version = 0;
-                            }
                             self.items.insert(key, item);
                         } else {
                             self.items.remove(&key);
