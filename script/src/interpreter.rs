@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -30,6 +30,10 @@ pub mod codes {
     /// It went wrong; so do procedures that end with an error of Lua's.
     pub const INTERNAL: u32 = 5;
 }
+
+/// How much stack a thread needs to call an [`Interpreter`]: functions that call back may be nested as deep as Lua permits, about 200
+/// calls, and an unoptimised build takes 3 to 4 MiB for that. With less, such a script ends the process.
+pub const STACK_SIZE: usize = 8 << 20;
 
 /// What scripts are told of the version: the original's.
 const VERSION: &str = "0.9.56";
@@ -70,6 +74,8 @@ pub(crate) struct World {
     pub(crate) deadline: Deadline,
     pub(crate) options: Options,
     pub(crate) turns: Turns,
+    /// Bytes of the texts that are put together outside of the machine at the moment.
+    pub(crate) outside: AtomicUsize,
     bases: Mutex<Vec<Weak<Base>>>,
     /// The call has had an error that was overlooked.
     has_overlooked: AtomicBool,
@@ -136,6 +142,7 @@ impl Interpreter {
                 deadline: Deadline::default(),
                 options: options.clone(),
                 turns: Turns::default(),
+                outside: AtomicUsize::new(0),
                 bases: Mutex::default(),
                 has_overlooked: AtomicBool::new(false),
             });

@@ -48,6 +48,6 @@ mod visitor;
 mod whole;
 mod words;
 
-pub use interpreter::{Interpreter, Options, Outcome, codes};
+pub use interpreter::{Interpreter, Options, Outcome, STACK_SIZE, codes};
 pub use program::{LoadError, Program};
 pub use source::Source;

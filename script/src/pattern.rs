@@ -12,7 +12,9 @@ const CAPTURES_MAX: usize = 32;
 /// bound; later versions of Lua have this one.
 const DEPTH_MAX: usize = 200;
 /// Steps between two looks at the clock.
-const STEPS: u32 = 1 << 14;
+const STEPS: usize = 1 << 14;
+/// How many bytes of a set or a piece are compared for one more step.
+const BYTES_A_STEP: usize = 64;
 
 /// Why there is no result: the words of Lua's error, or what `tick` has said.
 pub(crate) enum Stop<E> {
@@ -37,7 +39,7 @@ pub(crate) struct Matcher<'m, F> {
     pattern: &'m [u8],
     captures: Vec<Capture>,
     depth: usize,
-    steps: u32,
+    steps: usize,
     tick: F,
 }
 
@@ -72,7 +74,12 @@ impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
     }
 
     fn step(&mut self) -> Result<(), Stop<E>> {
-        self.steps += 1;
+        self.step_over(0)
+    }
+
+    /// Counts a step that looks at so many bytes: a long set or piece costs as many steps as it takes time.
+    fn step_over(&mut self, bytes: usize) -> Result<(), Stop<E>> {
+        self.steps += 1 + bytes / BYTES_A_STEP;
         if self.steps >= STEPS {
             self.steps = 0;
             return (self.tick)().map_err(Stop::Ended);
@@ -121,6 +128,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
                 },
                 _ => {
                     let end = self.item_end(p)?;
+                    self.step_over(end - p)?;
                     let fits = self.fits(s, p, end);
                     match self.byte(end) {
                         b'?' => {
@@ -144,7 +152,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
     fn most(&mut self, from: usize, least: usize, p: usize, end: usize) -> Outcome<E> {
         let mut s = from;
         while self.fits(s, p, end) {
-            self.step()?;
+            self.step_over(end - p)?;
             s += 1;
         }
         loop {
@@ -161,7 +169,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
 
     fn fewest(&mut self, mut s: usize, p: usize, end: usize) -> Outcome<E> {
         loop {
-            self.step()?;
+            self.step_over(end - p)?;
             if let Some(found) = self.run(s, end + 1)? {
                 return Ok(Some(found));
             }
@@ -205,10 +213,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
             None | Some(Capture::Open(_)) => Err(Stop::Wrong("invalid capture index")),
             Some(Capture::Position(_)) => Ok(None),
             Some(&Capture::Piece(from, len)) => {
-                // A long piece costs as many steps.
-                for _ in 0..len / 64 {
-                    self.step()?;
-                }
+                self.step_over(len)?;
                 let is_there = self.text[s..].starts_with(&self.text[from..from + len]);
                 Ok(is_there.then_some(s + len))
             }
@@ -245,6 +250,7 @@ impl<'m, E, F: FnMut() -> Result<(), E>> Matcher<'m, F> {
             return Err(Stop::Wrong("missing '[' after '%f' in pattern"));
         }
         let end = self.item_end(p)?;
+        self.step_over(end - p)?;
         let before = s.checked_sub(1).map_or(0, |before| self.text[before]);
         let here = self.text.get(s).copied().unwrap_or(0);
         let begins = !self.is_in_set(before, p, end) && self.is_in_set(here, p, end);

@@ -5,6 +5,7 @@ use crate::pattern::{Capture, Matcher, Stop, until_nul};
 use memchr::memmem;
 use mlua::{Function, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// What makes a pattern more than plain text.
 const SPECIALS: &[u8] = b"^$*+?.([%-";
@@ -166,19 +167,48 @@ enum Instead {
     Function(Function),
 }
 
-/// Where `gsub` puts what it makes.
+/// Where `gsub` puts what it makes. It lies outside of the machine, and counts together with what the machine takes and with the texts
+/// of the calls around it, whose functions have called this one.
 struct Made<'w> {
+    lua: &'w Lua,
     world: &'w World,
     bytes: Vec<u8>,
 }
 
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        self.world.outside.fetch_sub(self.bytes.capacity(), Ordering::Relaxed);
+    }
+}
+
 impl Made<'_> {
     fn push(&mut self, bytes: &[u8]) -> mlua::Result<()> {
-        if self.bytes.len() + bytes.len() > self.world.options.memory_max {
-            return Err(mlua::Error::MemoryError("not enough memory".into()));
+        let len = self.bytes.len() + bytes.len();
+        if len > self.bytes.capacity() {
+            self.grow(len + len / 4)?;
         }
         self.bytes.extend_from_slice(bytes);
         Ok(())
+    }
+
+    fn grow(&mut self, capacity: usize) -> mlua::Result<()> {
+        let before = self.bytes.capacity();
+        if !self.fits(capacity - before) {
+            // The machine has not looked yet which of its memory is free.
+            self.lua.gc_collect()?;
+            self.world.deadline.check()?;
+            if !self.fits(capacity - before) {
+                return Err(mlua::Error::MemoryError("not enough memory".into()));
+            }
+        }
+        self.bytes.reserve_exact(capacity - self.bytes.len());
+        self.world.outside.fetch_add(self.bytes.capacity() - before, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn fits(&self, more: usize) -> bool {
+        let taken = self.lua.used_memory() + self.world.outside.load(Ordering::Relaxed);
+        taken + more <= self.world.options.memory_max
     }
 
     /// A number as Lua writes it, or text; false for anything else.
@@ -238,7 +268,7 @@ fn gsub(lua: &Lua, world: &World, values: &MultiValue) -> mlua::Result<(LuaStrin
     let count_max = arguments.integer(lua, 3)?.unwrap_or(i64::MAX);
     let (pattern, is_anchored) = without_anchor(pattern);
     let mut matcher = matcher!(text, pattern, world);
-    let mut made = Made { world, bytes: Vec::new() };
+    let mut made = Made { lua, world, bytes: Vec::new() };
     let (mut at, mut count) = (0, 0);
     while count < count_max {
         let found = matcher.at(at).map_err(|stop| stopped(lua, stop))?;

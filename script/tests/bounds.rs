@@ -54,6 +54,23 @@ fn pattern_is_ended_at_the_deadline() {
     }
 }
 
+/// Each place of the text costs as much time as the set is long, and counted as one step only: a set of a megabyte ran for more than a
+/// minute before it was first looked at the clock.
+#[test]
+fn long_set_is_ended_at_the_deadline() {
+    let long = "local s, set = ('a'):rep(1000), '[' .. ('b'):rep(1e6) .. ']'";
+    for call in [
+        "s:find(set)",
+        "s:match(set .. '?' .. set)",
+        "s:gsub('%f' .. set, '')",
+        "s:find('[^' .. set:sub(2) .. '*c')",
+        "s:find('[^' .. set:sub(2) .. '-c')",
+    ] {
+        fails_with(&format!("{long} return {call}"), "too long");
+        fails_with(&format!("{long} while true do pcall(function() return {call} end) end"), "too long");
+    }
+}
+
 /// Plain text is found in linear time.
 #[test]
 fn plain_search_does_not_try_each_place() {
@@ -120,6 +137,62 @@ fn memory_is_bounded() {
         "kt.db:set('k', 1) return kt.db:mapreduce(function(k, v, emit) while true do emit(k, v) end end, print)",
         "memory",
     );
+}
+
+/// Each call of `gsub` had the whole limit for its result, also one that another's function made: twenty of them, one within the other,
+/// took twelve times the limit.
+#[test]
+fn nested_results_of_gsub_are_bounded_together() {
+    let nest = "local piece = ('x'):rep(1e6)
+        local function nest(depth)
+          local count = 0
+          return (('x'):rep(5):gsub('x', function()
+            count = count + 1
+            if count < 5 then return piece end
+            if depth == 0 then error('all of them fit') end
+            return nest(depth - 1)
+          end))
+        end
+        return nest(10)";
+    fails_with(nest, "memory");
+}
+
+/// What a call of `gsub` has made is free again, however the call ends.
+#[test]
+fn results_of_gsub_one_after_the_other_fit() {
+    let text = "local piece = ('x'):rep(1e6)
+        for _ = 1, 50 do
+          assert(#(('x'):gsub('x', piece)) == 1e6)
+          pcall(function() ('xy'):gsub('.', function(c) return c == 'x' and piece or error('no') end) end)
+        end
+        return 0";
+    let outcome = run(text, LONG);
+    assert_eq!((outcome.code, outcome.error), (codes::SUCCESS, None));
+}
+
+/// Functions that call back may be nested as deep as Lua permits; the stack of a thread overflowed before that, which ended the server.
+#[test]
+fn nested_calls_end_with_an_error_before_the_stack_does() {
+    let fails = [
+        "local function f() return (('x'):gsub('x', function() return f() end)) end f()",
+        "local function f() return (('x'):gsub('(x)', f)) end f()",
+        "local function f() coroutine.wrap(function() local _ = ('x'):gsub('x', f) end)() end f()",
+        "local meta = {} local t = setmetatable({}, meta) meta.__index = function() return (('x'):gsub('x', t)) end
+         return t.x",
+    ];
+    // An error of a function that a database calls is overlooked.
+    let ends = [
+        "local function f() return kt.db:accept('k', f) end f()",
+        "local function f() return kt.db:accept_bulk({ 'k' }, f, false) end f()",
+        "kt.db:set('k', 'v') local function f() return kt.db:iterate(f) end f()",
+        "kt.db:set('k', 'v') local function f() return kt.db:mapreduce(f, f) end f()",
+    ];
+    for (call, error) in fails.map(|call| (call, true)).into_iter().chain(ends.map(|call| (call, false))) {
+        let thread = std::thread::Builder::new().stack_size(todana_script::STACK_SIZE);
+        let outcome = thread.spawn(move || run(call, LONG)).unwrap().join().unwrap();
+        let is_told = outcome.error.as_ref().is_some_and(|told| told.contains("stack overflow"));
+        assert_eq!((is_told, outcome.error.is_some()), (error, error), "{call}: {outcome:?}");
+    }
 }
 
 #[test]

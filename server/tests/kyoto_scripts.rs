@@ -57,6 +57,25 @@ fn a_call_runs_a_procedure_of_the_script() {
     }
 }
 
+/// The stack of a script's thread overflowed before Lua refused one more nested call, and the server was gone.
+#[test]
+fn endless_recursion_through_a_function_that_calls_back_fails() {
+    let text = "function nest()
+          local function f() return (('x'):gsub('x', function() return f() end)) end
+          return f()
+        end
+        function fine() return 0 end";
+    let (server, _folder) = scripted(text, ":");
+    let mut client = server.connect();
+    for _ in 0..2 {
+        assert_eq!(
+            ask(&mut client, "play_script", "name\tnest\n"),
+            (500, "ERROR\tthe scripting procedure failed\n".into())
+        );
+        assert_eq!(ask(&mut client, "play_script", "name\tfine\n"), (200, String::new()));
+    }
+}
+
 /// A script held its worker until it was done, and all connections of it with that.
 #[test]
 fn script_does_not_stop_other_connections() {

@@ -213,7 +213,11 @@ impl Errands {
         if queue.idle <= queue.waiting.len() && queue.threads < errands.limits.threads {
             let shared = Arc::clone(shared);
             let is_script = errand.is_script();
-            let thread = std::thread::Builder::new().name(if is_script { "script" } else { "errand" }.into());
+            let thread = std::thread::Builder::new();
+            let thread = match is_script {
+                true => thread.name("script".into()).stack_size(todana_script::STACK_SIZE),
+                false => thread.name("errand".into()),
+            };
             let run = move || {
                 let errands = if is_script { &shared.script_errands } else { &shared.errands };
                 run(&shared, errands);
