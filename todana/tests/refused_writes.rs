@@ -99,9 +99,12 @@ impl Hash {
     }
 }
 
+/// Returns true for the operations that fail.
+type Fails = fn(&Op) -> bool;
+
 #[test]
 fn what_is_there_stays_where_a_file_refuses() {
-    let places: [(&str, fn(&Op) -> bool); 3] = [
+    let places: [(&str, Fails); 3] = [
         ("a segment is created", |op| matches!(op, Op::Create { .. })),
         ("a long value is written", |op| matches!(op, Op::Write { bytes, .. } if bytes.len() > 100_000)),
         ("anything is created or written", |op| matches!(op, Op::Create { .. } | Op::Write { .. })),
