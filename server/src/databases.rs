@@ -40,6 +40,8 @@ pub(crate) struct Served {
     pub(crate) limiter: Option<Limiter>,
     /// Values may come straight into memory of the engine's.
     pub(crate) has_buffers: bool,
+    /// Held while a command of `synchronize` has an image of it: two would have one name.
+    pub(crate) imaging: Mutex<()>,
     /// What the log has told of its files.
     told: Mutex<Told>,
 }
@@ -131,9 +133,17 @@ impl Making<'_> {
         let database = Arc::new(database);
         let has_stuck_checkpoints = Arc::default();
         let limiter = Limiter::of(&name);
-        let told = Mutex::default();
-        let served =
-            Served { name, database, data, syncing, has_stuck_checkpoints, limiter, has_buffers, told };
+        let served = Served {
+            name,
+            database,
+            data,
+            syncing,
+            has_stuck_checkpoints,
+            limiter,
+            has_buffers,
+            imaging: Mutex::default(),
+            told: Mutex::default(),
+        };
         Ok((served, kept))
     }
 

@@ -8,8 +8,9 @@ use running::{Client, PATIENCE, Running, eventually};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use todana_server::Options;
+use todana_server::{Further, Name, Options};
 
 #[test]
 fn a_signal_wakes_the_first_who_waits_and_a_broadcast_all() {
@@ -212,6 +213,74 @@ fn synchronize_runs_commands_of_its_directory_alone() {
         let refused = (500, "ERROR\tDB: 8: logical inconsistency: postprocessing failed\n".to_string());
         assert_eq!(ask(&mut client, "synchronize", &format!("command\t{command}\n")), refused, "{command}");
     }
+}
+
+/// A folder with these commands of `synchronize`.
+fn commands(folder: &Path, scripts: &[(&str, String)]) -> Option<PathBuf> {
+    let commands = folder.join("commands");
+    std::fs::create_dir(&commands).unwrap();
+    for (name, text) in scripts {
+        let path = commands.join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    Some(commands)
+}
+
+/// A database on disk in this folder.
+fn on_disk(folder: &Path, name: &str) -> Name {
+    Name::parse(&folder.join(name).display().to_string()).unwrap()
+}
+
+/// Every command removed a file of the name of its database and `.backup`: also an operator's own backup, and also where there was
+/// no image in the end.
+#[test]
+fn synchronize_removes_no_backup_that_it_has_not_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let kyoto_commands = commands(folder.path(), &[("looks", "test -s \"$1\"".into())]);
+    let database = Some(on_disk(folder.path(), "casket.kch"));
+    let server = Running::start(Options { kyoto_commands, database, ..kyoto() });
+    let mut client = server.connect();
+    let own = folder.path().join("casket.kch.backup");
+    std::fs::write(&own, "an operator's own").unwrap();
+    let refused = (500, "ERROR\tDB: 8: logical inconsistency: postprocessing failed\n".to_string());
+    for _ in 0..2 {
+        assert_eq!(ask(&mut client, "synchronize", "command\tlooks\n"), refused);
+        assert_eq!(std::fs::read_to_string(&own).unwrap(), "an operator's own");
+    }
+    std::fs::remove_file(&own).unwrap();
+    assert_eq!(ask(&mut client, "synchronize", "command\tlooks\n"), (200, String::new()));
+    assert!(!own.exists());
+}
+
+/// One database's command had those of all others wait.
+#[test]
+fn synchronize_waits_for_commands_of_its_own_database_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let holds = format!(
+        "touch {}; for i in $(seq 600); do test -e {} && exit 0; sleep 0.1; done; exit 1",
+        file("begun").display(),
+        file("release").display()
+    );
+    let kyoto_commands = commands(folder.path(), &[("holds", holds), ("looks", "test -s \"$1\"".into())]);
+    let server = Running::start(Options {
+        kyoto_commands,
+        database: Some(on_disk(folder.path(), "a.kch")),
+        further: vec![Further { name: on_disk(folder.path(), "b.kch"), data: None }],
+        ..watched()
+    });
+    let (mut first, mut second, mut other) = (server.connect(), server.connect(), server.connect());
+    first.send(&call("synchronize", "command\tholds\n"));
+    eventually("the first command is at work", || file("begun").exists());
+    assert_eq!(ask(&mut other, "synchronize", "DB\t1\ncommand\tlooks\n"), (200, String::new()));
+    second.send(&call("synchronize", "command\tlooks\n"));
+    eventually("the second waits", || page(&server, "todana_kyoto_errands") == 2);
+    assert!(file("a.kch.backup").exists());
+    std::fs::write(file("release"), "").unwrap();
+    assert_eq!(answer(&mut first), (200, vec![]));
+    assert_eq!(answer(&mut second), (200, vec![]));
+    assert!(!file("a.kch.backup").exists());
 }
 
 #[test]

@@ -4,12 +4,14 @@
 //! backup of it as a single file (docs/format/backup.md, the stream), which `todana restore` reads.
 
 use crate::shared::Shared;
+use parking_lot::{Mutex, MutexGuard};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use todana::backup::Backup;
 use todana::disk::SystemDisk;
 use todana_core::{Error, ErrorKind, Result};
@@ -17,16 +19,16 @@ use todana_core::{Error, ErrorKind, Result};
 /// What stands behind the name of the database.
 const SUFFIX: &str = ".backup";
 
-/// Two of a database would have one name.
-static TURN: Mutex<()> = Mutex::new(());
+/// How often those who wait for another image of the database look again.
+const LOOK: Duration = Duration::from_millis(20);
 
-/// The file, which goes when this is dropped.
-pub(super) struct Image {
+/// The file, which goes when this is dropped. There is none before the file was created here.
+pub(super) struct Image<'s> {
     path: PathBuf,
-    _turn: MutexGuard<'static, ()>,
+    _turn: MutexGuard<'s, ()>,
 }
 
-impl Drop for Image {
+impl Drop for Image<'_> {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_file(&self.path)
             && error.kind() != io::ErrorKind::NotFound
@@ -36,49 +38,72 @@ impl Drop for Image {
     }
 }
 
-impl Image {
+impl<'s> Image<'s> {
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Writes the image of a database; `None` for one in memory.
-    pub(super) fn write(shared: &Shared, number: usize, called_off: &AtomicBool) -> Result<Option<Image>> {
+    pub(super) fn write(
+        shared: &'s Shared,
+        number: usize,
+        called_off: &AtomicBool,
+    ) -> Result<Option<Image<'s>>> {
         let served = &shared.databases[number];
         let Some(place) = &served.name.path else { return Ok(None) };
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = wait_for(&served.imaging, called_off)?;
         let mut path = place.clone().into_os_string();
         path.push(SUFFIX);
-        let image = Image { path: path.into(), _turn: turn };
+        let path = PathBuf::from(path);
+        let mut file = create(&path)?;
+        let image = Image { path, _turn: turn };
         // That of a hash on disk holds a log for replicas alone.
         let is_in_files = served.database.engine().durable().is_some();
         let mut backup = match shared.exports.directory(number).filter(|_| !is_in_files) {
             Some(directory) => Backup::start(&directory, &served.database, called_off)?,
             None => Backup::of_files(Arc::new(SystemDisk), &served.database)?,
         };
-        let unwritable = |error| {
-            Error::new(
-                ErrorKind::Unavailable,
-                format!("{}: cannot be written: {error}", image.path.display()),
-            )
-        };
-        let mut file = image.create().map_err(unwritable)?;
         let mut piece = Vec::new();
         while backup.next(&mut piece)? {
             if called_off.load(Ordering::Relaxed) {
-                return Err(Error::new(ErrorKind::Closed, "the image was called off"));
+                return Err(has_been_called_off());
             }
-            file.write_all(&piece).map_err(unwritable)?;
+            file.write_all(&piece).map_err(|error| unwritable(&image.path, &error))?;
             piece.clear();
         }
         Ok(Some(image))
     }
+}
 
-    /// One that a killed server has left is in the way.
-    fn create(&self) -> io::Result<File> {
-        match std::fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+/// Creates the file. One that is there stays: nobody knows whether a killed server or an operator has left it.
+fn create(path: &Path) -> Result<File> {
+    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    created.map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => {
+            let message =
+                format!("{}: the file exists; move it away, or remove it if nobody needs it", path.display());
+            Error::new(ErrorKind::Unavailable, message)
         }
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.path)
+        _ => unwritable(path, &error),
+    })
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("{}: cannot be written: {error}", path.display()))
+}
+
+fn has_been_called_off() -> Error {
+    Error::new(ErrorKind::Closed, "the image was called off")
+}
+
+/// Waits until no other image of the database is there, or this one is called off.
+fn wait_for<'t>(turn: &'t Mutex<()>, called_off: &AtomicBool) -> Result<MutexGuard<'t, ()>> {
+    loop {
+        if let Some(turn) = turn.try_lock_for(LOOK) {
+            return Ok(turn);
+        }
+        if called_off.load(Ordering::Relaxed) {
+            return Err(has_been_called_off());
+        }
     }
 }
