@@ -15,12 +15,16 @@ const TICK: Duration = Duration::from_millis(100);
 /// Housekeeping takes at most so much of a tick.
 const WORK: Duration = Duration::from_millis(25);
 
+/// The allocator, which is locked meanwhile, is trimmed at most so often.
+const TRIM_PAUSE: Duration = Duration::from_secs(2);
+
 /// So long after the start, what was needed for it is not needed any more.
 const SETTLED_TICKS: u64 = 2;
 
 /// Runs until the server stops.
 pub(crate) fn run(shared: &Shared) {
     let mut has_settled = false;
+    let mut trimmed_at: Option<Instant> = None;
     let lanes: Vec<_> = shared.databases.iter().map(|served| served.database.lane()).collect();
     while shared.stopping() == Stopping::No {
         shared.clock.tick();
@@ -45,9 +49,10 @@ pub(crate) fn run(shared: &Shared) {
             let released = todana_engine::release_start_up_memory();
             tracing::debug!(released, "gave back the memory that only the start needed");
         }
-        if shared.answers.take_returned() {
+        if trimmed_at.is_none_or(|at| at.elapsed() >= TRIM_PAUSE) && shared.answers.take_returned() {
             // What they were collected from lies in the allocator's lists.
             todana_engine::trim_allocator();
+            trimmed_at = Some(Instant::now());
         }
         if shared.answers.is_wanted() {
             // Workers look for readers that take nothing.

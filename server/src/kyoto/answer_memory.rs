@@ -16,12 +16,15 @@ use todana_protocol::kyoto::{AnswerBody, Banner, Form, LongAnswer, Status};
 
 /// What each answer may take uncounted, so that short ones are given whatever long ones hold.
 const FREE_LEN: u64 = 32 << 10;
-/// A reader that takes nothing for so long is cut off where others wait for memory.
-pub(crate) const STALL: Duration = Duration::from_secs(5);
+/// A reader that takes nothing for so long is cut off where others wait for memory. The receiving system makes room known in steps
+/// of up to 128 KiB on loopback, and nothing can be sent in between: of a reader of 4 KiB a second nothing is seen for 16 to 48 seconds.
+pub(crate) const STALL: Duration = Duration::from_secs(50);
+/// The allocator is trimmed after an answer that has taken so much.
+const TRIMMED_LEN: u64 = 1 << 20;
 /// How often those who wait for memory look again.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long they wait.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+/// How long they wait: until those who take nothing have been cut off, and a while.
+const WAIT_MAX: Duration = Duration::from_secs(75);
 /// An answer up to this length is written at once.
 const SHORT_LEN: usize = 64 << 10;
 
@@ -33,8 +36,8 @@ pub(crate) struct AnswerMemory {
     turn: Mutex<()>,
     /// Somebody waits for memory.
     is_wanted: AtomicBool,
-    /// Some has been given back that the allocator may keep.
-    is_returned: AtomicBool,
+    /// Much has been given back that the allocator may keep.
+    is_much_returned: AtomicBool,
 }
 
 impl AnswerMemory {
@@ -48,9 +51,17 @@ impl AnswerMemory {
         self.is_wanted.load(Ordering::Relaxed)
     }
 
-    /// Returns true once after some has been given back.
+    /// Returns true once after much has been given back at once, so that trimming the allocator is worth its time.
     pub(crate) fn take_returned(&self) -> bool {
-        self.is_returned.swap(false, Ordering::Relaxed)
+        self.is_much_returned.swap(false, Ordering::Relaxed)
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.taken.fetch_sub(bytes, Ordering::Relaxed);
+        // The next answers take the memory of short ones.
+        if bytes >= TRIMMED_LEN {
+            self.is_much_returned.store(true, Ordering::Relaxed);
+        }
     }
 
     fn take(&self, bytes: u64, max: u64) -> bool {
@@ -87,8 +98,7 @@ impl Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        self.set(0);
-        self.shared.answers.is_returned.store(true, Ordering::Relaxed);
+        self.shared.answers.give_back(self.bytes);
     }
 }
 
@@ -218,5 +228,25 @@ impl Tail for Streamed {
 
     fn fill(&mut self, len_max: usize, bytes: &mut Vec<u8>) {
         self.body.fill(len_max, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each of many small `get_bulk` a second had the janitor trim the allocator ten times a second.
+    #[test]
+    fn the_allocator_is_trimmed_after_long_answers_alone() {
+        let answers = AnswerMemory::default();
+        for bytes in [0, 100, TRIMMED_LEN - 1] {
+            assert!(answers.take(bytes, 10 * TRIMMED_LEN));
+            answers.give_back(bytes);
+            assert!(!answers.take_returned(), "{bytes}");
+        }
+        assert!(answers.take(TRIMMED_LEN, 10 * TRIMMED_LEN));
+        answers.give_back(TRIMMED_LEN);
+        assert_eq!([answers.take_returned(), answers.take_returned()], [true, false]);
+        assert_eq!(answers.taken(), 0);
     }
 }
