@@ -207,7 +207,8 @@ impl Worker {
             return;
         }
         let is_stalled = |connection: &Connection| {
-            connection.pending.as_ref().is_some_and(|pending| pending.is_stalled(STALL))
+            let pending = connection.pending.as_ref().filter(|_| !connection.is_parked);
+            pending.is_some_and(|pending| pending.is_stalled(STALL))
         };
         let stalled: Vec<usize> = self
             .connections
@@ -215,6 +216,13 @@ impl Worker {
             .filter_map(|(index, connection)| is_stalled(connection).then_some(index))
             .collect();
         for index in stalled {
+            // A socket tells of room only after much of a large buffer has left, but accepts bytes after little has.
+            if self.connections.contains(index) {
+                self.serve(index);
+            }
+            if !self.connections.get(index).is_some_and(is_stalled) {
+                continue;
+            }
             tracing::warn!(
                 "a reader is cut off: it takes nothing of a long answer, and others wait for its memory"
             );
