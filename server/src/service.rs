@@ -164,8 +164,8 @@ impl Execute for Service {
             }
             Command::Stats { group } => {
                 match statistics::answer(&self.shared, group, self.place.descriptor, &mut reply) {
-                    Some(walk @ Walk::Items { .. }) => return self.begin(Form::ITEMS, walk),
-                    Some(walk) => return self.begin(request.form.detached(), walk),
+                    Some(walk @ Walk::Items { .. }) => return self.begin_statistics(Form::ITEMS, walk),
+                    Some(walk) => return self.begin_statistics(request.form.detached(), walk),
                     None => {}
                 }
             }
@@ -330,10 +330,14 @@ impl Service {
         Flow::Expel
     }
 
-    fn begin(&mut self, form: Form<'static>, walk: Walk) -> Flow {
-        self.begun =
-            Some(Box::new(Listing::new(Arc::clone(&self.shared), Arc::clone(&self.database), form, walk)));
+    fn begin(&mut self, database: Arc<Database>, form: Form<'static>, walk: Walk) -> Flow {
+        self.begun = Some(Box::new(Listing::new(Arc::clone(&self.shared), database, form, walk)));
         Flow::List
+    }
+
+    /// Begins a walk for statistics, which are those of the first database.
+    fn begin_statistics(&mut self, form: Form<'static>, walk: Walk) -> Flow {
+        self.begin(Arc::clone(&self.shared.first().database), form, walk)
     }
 
     fn list_records(&mut self, request: &Request<'_>, list: &List, output: &mut Output) -> Flow {
@@ -342,7 +346,7 @@ impl Service {
             return Flow::Continue;
         }
         answer(request, &Reply::Done, output);
-        self.begin(request.form.detached(), Walk::Records(list.classes))
+        self.begin(Arc::clone(&self.database), request.form.detached(), Walk::Records(list.classes))
     }
 
     fn watch(&mut self, request: &Request<'_>, streams: Streams, output: &mut Output) -> Flow {

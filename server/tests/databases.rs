@@ -646,3 +646,25 @@ fn the_bytes_of_records_are_limited_on_disk_too_and_what_is_too_much_at_the_star
         assert!(client.stat("bytes").parse::<u64>().unwrap() <= 1 << 20);
     }
 }
+
+/// After `use 1` the walks of statistics showed database 1 beside the classes of database 0.
+#[test]
+fn statistics_that_walk_stay_with_the_first_database() {
+    let server =
+        Running::start(Options { track_sizes: true, ..serving(&["mem:hash", "mem:hash"], Sync::Never) });
+    let mut client = server.connect();
+    client.set(b"in-the-first", b"value");
+    let shown = |client: &mut Client, class: &str| {
+        [format!("cachedump {class} 10"), "sizes".into()].map(|group| {
+            client.send(format!("stats {group}\r\n").as_bytes());
+            let lines = std::iter::repeat_with(|| client.line());
+            lines.take_while(|line| line.trim_end() != "END").collect::<Vec<_>>()
+        })
+    };
+    let slab = client.stats(" items")[0].0.split(':').nth(1).unwrap().to_string();
+    let before = shown(&mut client, &slab);
+    assert!(before[0][0].starts_with("ITEM in-the-first "), "{before:?}");
+    client.send(b"todana use 1\r\n");
+    client.expect(b"OK\r\n");
+    assert_eq!(shown(&mut client, &slab), before);
+}
