@@ -44,6 +44,9 @@ fn rebound_page_reads_and_changes_nothing() {
             &[foreign, FIREFOX, "Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\n"][..],
             &[foreign, FIREFOX],
             &[foreign, "User-Agent: x\r\nAccept-Language: en-US\r\n"],
+            &[foreign, "User-Agent: x\r\nDNT: 1\r\n"],
+            &[foreign, "User-Agent: x\r\nPriority: u=4\r\n"],
+            &[foreign, "User-Agent: x\r\nSec-GPC: 1\r\n"],
         ] {
             assert_eq!(status(server.addresses[0], line, headers), 403, "{line} {headers:?}");
         }
@@ -96,6 +99,7 @@ fn other_clients_ask_by_any_name_and_change_by_get() {
     for agent in [
         "",
         "User-Agent: libwww-perl/6.67\r\n",
+        "User-Agent: Mozilla/5.0 (Windows NT; Windows NT 10.0; en-US) WindowsPowerShell/5.1.19041.1\r\n",
         "User-Agent: node\r\nAccept-Language: *\r\nSec-Fetch-Mode: cors\r\n",
     ] {
         for host in ["", "Host: cache.example:1978\r\n", "Host: cache\r\n"] {

@@ -188,14 +188,19 @@ pub fn answer_failure(form: &Form, banner: &Banner, failure: &Failure<'_>, out: 
 /// Writes the answer to what is no request; the connection is closed behind it.
 pub fn answer_refusal(banner: &Banner, refusal: Refusal, out: &mut impl Sink) {
     let (status, text) = match refusal {
-        Refusal::Foreign => (Status::Forbidden, "403 Forbidden (web pages may not ask)\n"),
+        Refusal::Foreign => {
+            (Status::Forbidden, "403 Forbidden (web pages may not ask; --allow-pages allows it)\n")
+        }
         Refusal::HeadTooLarge => {
             (Status::HeadTooLarge, "431 Request Header Fields Too Large (the head is too large)\n")
         }
         Refusal::ForeignHost => {
             (Status::Forbidden, "403 Forbidden (this host name is not the server's; --http-host allows it)\n")
         }
-        Refusal::Link => (Status::Forbidden, "403 Forbidden (a browser's GET may not change anything)\n"),
+        Refusal::Link => (
+            Status::Forbidden,
+            "403 Forbidden (a browser's GET may not change anything; --allow-pages allows it)\n",
+        ),
         Refusal::TooLarge => (Status::TooLarge, "413 Request Entity Too Large (request entity too large)\n"),
         Refusal::Interrupted => (Status::BadRequest, "400 Bad Request (receiving data failed)\n"),
         Refusal::InvalidChunk => (Status::BadRequest, "400 Bad Request (invalid chunk)\n"),

@@ -5,9 +5,12 @@
 //! as a link or an image would, changes nothing.
 //!
 //! Clients that are no browsers send none of these headers and are not held to this. `Sec-Fetch-Mode` and `Accept-Language: *`
-//! are no marks: Node's `fetch` sends both.
+//! are no marks: Node's `fetch` sends both. Nor is the `User-Agent` of PowerShell, which begins as a browser's does.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Windows PowerShell and PowerShell have it in their `User-Agent`.
+const POWERSHELL: &[u8] = b"PowerShell/";
 
 /// What a header says of the sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +30,15 @@ impl Mark {
             value.get(..start.len()).is_some_and(|found| found.eq_ignore_ascii_case(start.as_bytes()))
         };
         match name.len() {
+            3 if is("dnt") => Some(Mark::Browser),
             6 if is("origin") => Some(Mark::Page),
             7 if is("referer") => Some(Mark::Page),
-            10 if is("user-agent") && (begins("mozilla/") || begins("opera/")) => Some(Mark::Browser),
+            7 if is("sec-gpc") => Some(Mark::Browser),
+            8 if is("priority") => Some(Mark::Browser),
+            10 if is("user-agent") && (begins("mozilla/") || begins("opera/")) => {
+                let is_powershell = value.windows(POWERSHELL.len()).any(|part| part == POWERSHELL);
+                (!is_powershell).then_some(Mark::Browser)
+            }
             14 if is("sec-fetch-site") && (begins("cross-site") || begins("same-site")) => Some(Mark::Page),
             14 if is("sec-fetch-site") || is("sec-fetch-dest") => Some(Mark::Browser),
             15 if is("accept-language") && value != b"*" => Some(Mark::Browser),
@@ -70,6 +79,17 @@ mod tests {
             ("User-Agent: Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0", Some(Mark::Browser)),
             ("User-Agent: Opera/9.80", Some(Mark::Browser)),
             ("Accept-Language: de-DE,de;q=0.9", Some(Mark::Browser)),
+            ("DNT: 1", Some(Mark::Browser)),
+            ("Sec-GPC: 1", Some(Mark::Browser)),
+            ("Priority: u=0, i", Some(Mark::Browser)),
+            (
+                "User-Agent: Mozilla/5.0 (Windows NT; Windows NT 10.0; en-US) WindowsPowerShell/5.1.19041.1",
+                None,
+            ),
+            (
+                "User-Agent: Mozilla/5.0 (Windows NT 10.0; Microsoft Windows 10.0.19045; en-US) PowerShell/7.4.0",
+                None,
+            ),
             ("User-Agent: libwww-perl/6.67", None),
             ("User-Agent: node", None),
             ("Accept-Language: *", None),

@@ -335,7 +335,7 @@ impl Head {
         // Most headers mean nothing here, which their first letter tells.
         if !matches!(
             line.first().map(u8::to_ascii_lowercase),
-            Some(b'a' | b'c' | b'h' | b'o' | b'r' | b's' | b't' | b'u' | b'x' | b' ' | b'\t')
+            Some(b'a' | b'c' | b'd' | b'h' | b'o' | b'p' | b'r' | b's' | b't' | b'u' | b'x' | b' ' | b'\t')
         ) {
             return;
         }
@@ -377,7 +377,7 @@ impl Head {
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
                 self.is_chunked |= value().eq_ignore_ascii_case(b"chunked");
             }
-            6 | 7 | 10 | 14 | 15 => {
+            3 | 6 | 7 | 8 | 10 | 14 | 15 => {
                 let mark = Mark::of(name, value());
                 self.is_of_browser |= mark.is_some();
                 self.is_of_page |= mark == Some(Mark::Page);
