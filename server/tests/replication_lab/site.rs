@@ -89,8 +89,10 @@ impl Site {
     /// The process is killed or, with a seed, the machine loses its power.
     pub(crate) fn crash(&mut self, power_lost: Option<u64>) {
         self.disk.stop();
+        let left = self.disk.state();
         self.stop();
-        self.disk.come_up(power_lost);
+        // Threads of the server may not have found out yet that it is over: what they write goes to a disk that is gone.
+        self.disk = CrashDisk::with(power_lost.map_or_else(|| left.clone(), |seed| left.reboot(seed)));
     }
 
     /// How far the master has been followed is on disk, and all before it.
