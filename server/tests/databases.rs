@@ -332,7 +332,10 @@ fn a_full_disk_holds_up_writes_until_it_has_room_again() {
         assert_eq!(client.stat("todana_log_takes_writes"), "1");
         client.set(b"a", b"3");
         client.expect_value(b"a", b"3");
-        client.expect_value(b"b", b"2");
+        // It was taken and waited for the disk. Otherwise the disk may have been found full before it came.
+        if sync == Sync::Always {
+            client.expect_value(b"b", b"2");
+        }
     }
 }
 
