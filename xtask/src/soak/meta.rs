@@ -365,13 +365,13 @@ fn delete(draft: &mut Draft<'_>, batch: &mut Batch) {
         if marks || drops {
             let mut item = old.clone();
             if drops {
-                item = Item { flags: item_flags, ..Item::new(Arc::default()) };
+                item = Item { flags: item_flags, version: old.version, ..Item::new(Arc::default()) };
             }
             if let Some(ttl) = ttl {
                 item.expiry = ttl.resolve(context.now);
             }
-            item.version = Some(context.versions.hidden());
             if marks {
+                item.version = Some(context.versions.hidden());
                 (item.stale, item.token_out) = (true, false);
             }
             after = Some(item);
