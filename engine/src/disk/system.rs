@@ -71,7 +71,7 @@ impl Disk for SystemDisk {
             options.create(true).truncate(false).read(true).write(true).custom_flags(libc::O_NOFOLLOW);
             let file = options.open(path)?;
             match file.try_lock() {
-                Ok(()) if has_name(&file, path)? => return Ok(Box::new(file)),
+                Ok(()) if has_name(&file, path)? => return Ok(Box::new(HeldLock(file))),
                 // Whoever had it has removed it or taken it elsewhere since it was opened: somebody else can lock another file of
                 // this name.
                 Ok(()) => {}
@@ -79,6 +79,16 @@ impl Disk for SystemDisk {
                 Err(TryLockError::Error(error)) => return Err(error),
             }
         }
+    }
+}
+
+/// Gives the lock up when it is dropped. Closing the file is not enough: a process that another thread forks has the file too, until it
+/// begins its program, and would keep the lock meanwhile.
+struct HeldLock(fs::File);
+
+impl Drop for HeldLock {
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
     }
 }
 
@@ -151,5 +161,25 @@ impl File for SystemFile {
 
     fn sync(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A test that had just closed a database found it "in use by another process": another thread was starting `mkfifo`, and the child
+    /// had the lock's file until it began that program.
+    #[test]
+    fn lock_is_given_up_though_a_forked_process_has_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let lock = HeldLock(owners_own().create(true).truncate(false).write(true).open(&path).unwrap());
+        lock.0.try_lock().unwrap();
+        let forked = lock.0.try_clone().unwrap();
+        assert_eq!(SystemDisk.lock(&path).err().unwrap().kind(), io::ErrorKind::WouldBlock);
+        drop(lock);
+        SystemDisk.lock(&path).unwrap();
+        drop(forked);
     }
 }
