@@ -69,3 +69,30 @@ fn write_after_a_refused_batch_outlives_the_process() {
         }
     }
 }
+
+/// A long write that failed while the mark before it was written left word that something was not kept beside the log, though nothing
+/// was: every later write then needed the disk, and was refused where the ring had room for it.
+#[test]
+fn short_write_after_a_refused_long_one_needs_no_disk() {
+    // One that fits the ring and one that does not.
+    for len in [6 << 10, 20 << 10] {
+        let disk = CrashDisk::new();
+        let hash = open(&disk).unwrap();
+        hash.visit(b"before", &mut Set(b"value")).unwrap();
+        // So that the next write begins with a mark.
+        hash.sync().unwrap();
+        disk.fault(|op| match op {
+            crash_disk::Op::Write { .. } => Err(std::io::ErrorKind::StorageFull.into()),
+            _ => Ok(()),
+        });
+        for round in 0..3 {
+            let error = hash.visit(b"long", &mut Set(&vec![b'l'; len])).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+            hash.visit(format!("short {round}").as_bytes(), &mut Set(b"value")).unwrap();
+        }
+        let expected = records(&hash);
+        assert_eq!(expected.len(), 4);
+        let killed = open(&CrashDisk::with(disk.state())).unwrap();
+        assert_eq!(records(&killed), expected);
+    }
+}

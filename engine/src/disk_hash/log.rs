@@ -274,7 +274,7 @@ impl Log {
     /// The end, to append several entries with nothing between them.
     pub(crate) fn lock(&self) -> Appender<'_> {
         let head = self.head.write();
-        Appender { log: self, begin: head.segment.len(), head }
+        Appender { log: self, begin: head.segment.len(), was_exposed: head.is_exposed, fits_ring: true, head }
     }
 
     /// Hands everything to the system: it then outlives the process.
@@ -542,6 +542,10 @@ pub(crate) struct Appender<'l> {
     head: RwLockWriteGuard<'l, Head>,
     /// Where that begins which has been prepared for.
     begin: u64,
+    /// What stood before that is exposed.
+    was_exposed: bool,
+    /// All that has been prepared for fits into the ring, behind what stands before it.
+    fits_ring: bool,
 }
 
 impl Appender<'_> {
@@ -557,6 +561,7 @@ impl Appender<'_> {
         if let Some(trouble) = &self.head.trouble {
             return Err(trouble.clone());
         }
+        self.fits_ring = true;
         let end = self.head.base + self.head.buffer.len() as u64;
         // Room for a mark, too.
         let needed = len as u64 + 64;
@@ -572,10 +577,10 @@ impl Appender<'_> {
         if self.head.buffer.is_empty() {
             self.mark();
         }
-        let head = &mut *self.head;
+        let head = &*self.head;
         // Of what does not fit as a whole nothing is copied: it may yet be taken back.
-        head.is_exposed |= head.buffer.len() as u64 + needed > head.recent_len();
-        self.begin = head.segment.len();
+        self.fits_ring = head.buffer.len() as u64 + needed <= head.recent_len();
+        (self.begin, self.was_exposed) = (head.segment.len(), head.is_exposed);
         Ok(())
     }
 
@@ -598,7 +603,7 @@ impl Appender<'_> {
         put(&mut head.buffer);
         entry::seal(&mut head.buffer, start, head.segment.seed_at(offset));
         let len = head.buffer.len() - start;
-        head.keep(start);
+        head.keep(start, self.fits_ring);
         head.segment.len.store(offset + len as u64, Ordering::Release);
         self.log.count(len);
         Appended { at: Location { slot: head.segment.slot, unit: (offset / 8) as u32 }, len }
@@ -614,7 +619,7 @@ impl Appender<'_> {
         entry[..4].copy_from_slice(&crc.to_le_bytes());
         let start = head.buffer.len();
         head.buffer.extend_from_slice(entry);
-        head.keep(start);
+        head.keep(start, self.fits_ring);
         head.segment.len.store(offset + entry.len() as u64, Ordering::Release);
         self.log.count(entry.len());
         Appended { at: Location { slot: head.segment.slot, unit: (offset / 8) as u32 }, len: entry.len() }
@@ -684,7 +689,7 @@ impl Appender<'_> {
         head.buffer.truncate((self.begin - head.base) as usize);
         head.segment.len.store(self.begin, Ordering::Release);
         head.last = head.base;
-        head.is_exposed = head.recent.is_none() && !head.buffer.is_empty();
+        head.is_exposed = self.was_exposed;
         self.log.uncount(len);
     }
 
@@ -846,13 +851,12 @@ impl Appender<'_> {
 }
 
 impl Head {
-    /// Copies what has been appended to the buffer to where it outlives the process.
+    /// Copies what has been appended to the buffer to where it outlives the process; `fits`: there is room for all of it.
     #[inline]
-    fn keep(&mut self, start: usize) {
-        if !self.is_exposed
-            && let Some(recent) = &mut self.recent
-        {
-            self.is_exposed = !recent.put(self.base + start as u64, &self.buffer[start..]);
+    fn keep(&mut self, start: usize, fits: bool) {
+        if !self.is_exposed {
+            let (at, bytes) = (self.base + start as u64, &self.buffer[start..]);
+            self.is_exposed = !fits || !self.recent.as_mut().is_some_and(|recent| recent.put(at, bytes));
         }
     }
 
