@@ -22,6 +22,7 @@ use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
+use todana_engine::recent::RECENT;
 
 use hash::Ruins;
 pub use hash::{repair_hash, restore_damaged_database};
@@ -121,7 +122,10 @@ fn copy_database(disk: &dyn Disk, from: &Path, to: &Path) -> Result<()> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             names => names.map_err(|error| cannot("read", &source, &error))?,
         };
-        let is_ours = |name: &&String| segment_start(name).or(position_of(name, ".checkpoint")).is_some();
+        let is_ours = |name: &&String| {
+            // Writes that a killed process has left beside its log belong to it.
+            segment_start(name).or(position_of(name, ".checkpoint")).is_some() || *name == RECENT
+        };
         files.extend(names.iter().filter(is_ours).map(|name| Path::new(part).join(name)));
     }
     let mut bytes = vec![0; PIECE];

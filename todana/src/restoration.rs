@@ -23,7 +23,7 @@ use crate::data_directory::{
 };
 use crate::disk::Disk;
 use crate::update_log::{
-    Change, Entry, Identity, Position, Reader, Tail, openings_of, segment_start, segments,
+    Change, Entry, Identity, Position, Reader, Tail, openings_of, segment_start, segments, with_recent,
 };
 use crate::versions::openings_of_restored;
 use crate::{DataDirectory, DataOptions, Database, Progress, moment};
@@ -217,9 +217,12 @@ impl Source {
         if let Some(more) = &options.log {
             let within = more.join(LOG);
             let log = if disk.list(&within).is_ok() { within } else { more.clone() };
+            refuse_special_files(&*disk, more)?;
             refuse_others_log(&*disk, &log, identity, &path)?;
             logs.push(log);
         }
+        // A killed process may have left a part of it beside its segments.
+        let disk = logs.iter().try_fold(disk, |disk, log| with_recent(disk, log, identity))?;
         let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
         Ok(Source { disk, path, identity, shelf, logs, _lock: lock })
     }

@@ -6,6 +6,7 @@ use folder::copy;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, Sync};
 use todana::{DataOptions, Db, DbOptions, ErrorKind, Records, Repair, Result, repair_tree};
@@ -58,13 +59,13 @@ fn repaired(tree: &Path, says: &str) -> Db {
     let error = open(tree).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     let before = folder::files(tree);
-    let would = repair_tree(&SystemDisk, tree, false).unwrap();
+    let would = repair_tree(Arc::new(SystemDisk), tree, false).unwrap();
     assert!(texts(&would).contains(says), "{}", texts(&would));
     let mut after = folder::files(tree);
     after.retain(|path| !path.ends_with("lock.mdb"));
     assert!(after.iter().all(|path| before.contains(path)), "looking makes nothing");
-    assert_eq!(repair_tree(&SystemDisk, tree, true).unwrap(), would);
-    assert_eq!(repair_tree(&SystemDisk, tree, true).unwrap().remedies, []);
+    assert_eq!(repair_tree(Arc::new(SystemDisk), tree, true).unwrap(), would);
+    assert_eq!(repair_tree(Arc::new(SystemDisk), tree, true).unwrap().remedies, []);
     open(tree).unwrap()
 }
 
@@ -181,7 +182,7 @@ fn tree_beside_the_log_of_another_database_is_not_repaired() {
     fs::copy(other.join("identity"), tree.join("identity")).unwrap();
     let before = fs::read(tree.join("identity")).unwrap();
     for repairs in [false, true] {
-        let error = repair_tree(&SystemDisk, &tree, repairs).unwrap_err();
+        let error = repair_tree(Arc::new(SystemDisk), &tree, repairs).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.to_string().contains("not this tree's"), "{error}");
     }
@@ -192,13 +193,13 @@ fn tree_beside_the_log_of_another_database_is_not_repaired() {
 fn whole_trees_need_no_repair_and_an_open_one_gets_none() {
     let folder = folder::folder();
     let tree = killed_tree(folder.path());
-    assert_eq!(repair_tree(&SystemDisk, &tree, true).unwrap().remedies, []);
+    assert_eq!(repair_tree(Arc::new(SystemDisk), &tree, true).unwrap().remedies, []);
     let db = open(&tree).unwrap();
     assert_eq!(keys(&db).len(), 18);
-    assert_eq!(repair_tree(&SystemDisk, &tree, true).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(repair_tree(Arc::new(SystemDisk), &tree, true).unwrap_err().kind(), ErrorKind::Busy);
     drop(db);
     fs::remove_file(tree.join("tree/data.mdb")).unwrap();
-    let error = repair_tree(&SystemDisk, &tree, true).unwrap_err();
+    let error = repair_tree(Arc::new(SystemDisk), &tree, true).unwrap_err();
     assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("data.mdb"), "{error}");
     assert!(!tree.join("tree/data.mdb").exists());
 }

@@ -19,6 +19,7 @@ use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use todana::disk::SystemDisk;
 use todana::{Action, Db, Kind, Name, Record, Records, SystemClock, Visitor};
 use todana_core::Attributes;
@@ -480,7 +481,7 @@ pub(crate) fn examine(name: &Name, mends: bool) -> Result<(), Failure> {
         return repair::report(&repaired, path, mends, "");
     }
     if let (Kind::DiskTree, Some(path)) = (name.kind, &name.path) {
-        let repaired = todana::repair_tree(&SystemDisk, path, mends);
+        let repaired = todana::repair_tree(Arc::new(SystemDisk), path, mends);
         let repaired = repaired.map_err(|error| super::trouble(error, path))?;
         if !repaired.remedies.is_empty() {
             repair::report(&repaired, path, mends, "checkpoint")?;

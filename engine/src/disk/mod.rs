@@ -2,12 +2,14 @@
 //!
 //! A file's bytes are on disk for certain only after [`File::sync`], its name only after [`Disk::sync_directory`].
 
+mod patched;
 mod system;
 
 use std::io::{self, IoSlice};
 use std::path::Path;
 
 pub use crate::raw::MappedFile;
+pub use patched::{FilePatch, PatchedDisk, PatchedFile};
 pub use system::SystemDisk;
 
 /// A file system.

@@ -32,6 +32,7 @@ mod opening;
 mod options;
 mod packing;
 mod page;
+mod recent_entries;
 mod refusal;
 mod salvage;
 mod scan;

@@ -9,6 +9,7 @@ use super::flip::flipped_bit;
 use super::index_file;
 use super::log::{Log, LogOptions, read_entry};
 use super::page::{Location, Slot, class_of, least_len, tag_of};
+use super::recent_entries;
 use super::segment::{
     HEADER_LEN, Header, Identity, OFFSET_MAX, Position, SEGMENT_MAGIC, SEGMENTS_MAX, Segment, Table, corrupt,
     file_name, number_of, unreadable, unwritable,
@@ -18,7 +19,7 @@ use super::training::Training;
 use super::walk::{CHUNK, furthest_mark, walk};
 use super::{DiskHash, DiskHashOptions, Padded};
 use crate::disk::{Disk, File};
-use crate::recent::{self, RecentWrites};
+use crate::recent;
 use parking_lot::{Mutex, RwLock};
 use rapidhash::v3::RapidSecrets;
 use std::collections::{HashMap, HashSet};
@@ -127,17 +128,8 @@ fn append_recent(disk: &dyn Disk, directory: &Path) -> Result<()> {
     let Ok((_, seed)) = opened.header else { return Ok(()) };
     let Opened { path, file, len, .. } = opened;
     let segment = Segment::new((number, 0), path, file, seed, len, false);
-    let end = walk(&segment, HEADER_LEN as u64, len, CHUNK, &mut |_, _, _| Ok(true))?;
-    let bytes = RecentWrites::read(disk, directory, end).map_err(|error| unreadable(directory, &error))?;
-    let bytes = bytes.unwrap_or_default();
-    let mut at = 0;
-    while let Some((head, _)) = entry::whole(&bytes[at..], segment.seed_at(end + at as u64)) {
-        at += head.len;
-    }
-    if at == 0 {
-        return Ok(());
-    }
-    let written = segment.file.write_at(end, &mut [IoSlice::new(&bytes[..at])]);
+    let Some(patch) = recent_entries::after_entries(disk, directory, &segment, len)? else { return Ok(()) };
+    let written = segment.file.write_at(patch.offset, &mut [IoSlice::new(&patch.bytes)]);
     written.and_then(|()| segment.file.sync()).map_err(|error| unwritable(&segment.path, &error))
 }
 

@@ -17,14 +17,16 @@ use super::entry::{self, BATCH, CENSUS, CLEAR, DROPPED, HEAD_MAX, Head, PUT, REM
 use super::flip::changed_bit;
 use super::index_file;
 use super::packing::{Lent, Unpacker};
+use super::recent_entries;
 use super::segment::{
     HEADER_LEN, Header, Identity, OFFSET_MAX, Position, SEGMENT_MAGIC, Segment, file_name, number_of,
     unreadable,
 };
 use super::walk::{CHUNK, walk};
-use crate::disk::Disk;
+use crate::disk::{Disk, PatchedFile};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use todana_core::{Action, Engine, Error, ErrorKind, Record, Result, Visitor};
 
 /// So many damages are listed one by one; all are counted.
@@ -134,6 +136,9 @@ pub(super) fn salvage(
             }
         }
     }
+    if may_be_torn && let Some(newest) = ruins.pop() {
+        ruins.push(newest.with_recent(disk, directory)?);
+    }
     let listed = newest_census(&ruins, identity)?;
     let mut done = 0;
     for ruin in ruins.iter().filter(|ruin| listed.counts(ruin.number)) {
@@ -183,6 +188,17 @@ impl Ruin {
         let seed = header.as_ref().ok().or(mended.as_ref()).map_or(0, |(_, seed)| *seed);
         let segment = Segment::new((number, 0), path.clone(), file, seed, 0, false);
         Ok(Ruin { number, path, len, segment, header, mended })
+    }
+
+    /// The last segment with the entries that a killed process has left beside it.
+    fn with_recent(mut self, disk: &dyn Disk, directory: &Path) -> Result<Ruin> {
+        if self.told().is_some()
+            && let Some(patch) = recent_entries::after_damage(disk, directory, &self.segment, self.len)?
+        {
+            self.len = patch.len;
+            self.segment.file = Box::new(PatchedFile::new(self.segment.file, Arc::new(patch)));
+        }
+        Ok(self)
     }
 
     /// What its header says, or said before it was damaged.

@@ -8,7 +8,7 @@ use crate::disk::Disk;
 use crate::moment;
 use crate::update_log::{
     Finding, Identity, Position, Salvage, begin_anew, can_be_marked, openings_of, salvage, salvage_for,
-    segment_start,
+    segment_start, with_recent,
 };
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -96,6 +96,7 @@ fn repair_held(disk: Arc<dyn Disk>, path: &Path, held: Option<Lock>, repairs: bo
         Some(lock) if repairs => Some(DataDirectory::open_locked(Arc::clone(&disk), path, Arc::clone(lock))?),
         _ => None,
     };
+    let disk = if repairs { disk } else { with_recent(disk, &log, identity)? };
     let first = first_segment(&*disk, &log)?;
     let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), log.clone(), identity);
     let has_checkpoints = !names(&*disk, &path.join(CHECKPOINTS))?.is_empty();

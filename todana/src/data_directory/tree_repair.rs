@@ -6,11 +6,13 @@ use super::{LOG, cannot, identity, is_there, lock};
 use crate::db::TREE;
 use crate::disk::Disk;
 use crate::update_log::{
-    Finding, Identity, Position, Salvage, begin_anew, openings_of, salvage_for, segment_start,
+    Finding, Identity, Position, Salvage, append_recent, begin_anew, openings_of, salvage_for, segment_start,
+    with_recent,
 };
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 use todana_core::{Checkpointed, Engine, Error, ErrorKind, Result};
 use todana_engine::{DiskTree, DiskTreeOptions};
 
@@ -18,21 +20,28 @@ use todana_engine::{DiskTree, DiskTreeOptions};
 /// changes nothing of the log otherwise. What was acknowledged behind the last checkpoint and stood in what is lost stays lost, which
 /// the remedies say. Fails with `Busy` if the tree is open, and with `Corrupt` where the tree itself is damaged or the log is another
 /// database's.
-pub fn repair_tree(disk: &dyn Disk, path: &Path, repairs: bool) -> Result<Repair> {
+pub fn repair_tree(disk: Arc<dyn Disk>, path: &Path, repairs: bool) -> Result<Repair> {
     let pages = path.join(TREE).join("data.mdb");
     if !pages.exists() {
         let message = format!("{} at offset 0: it is missing, and with it the records", pages.display());
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
     // Held to the end.
-    let _lock = match repairs || is_there(disk, &path.join("lock"))? {
-        true => Some(lock(disk, path)?),
+    let _lock = match repairs || is_there(&*disk, &path.join("lock"))? {
+        true => Some(lock(&*disk, path)?),
         false => None,
     };
     let tree = DiskTree::open(&path.join(TREE), DiskTreeOptions { spills: false, ..Default::default() })?;
     let mut repair = Repair { checkpoints: 1, whole: 1, ..Repair::default() };
-    let identity = repair.look_at_identity(disk, path, tree.database_id(), repairs)?;
+    let identity = repair.look_at_identity(&*disk, path, tree.database_id(), repairs)?;
     let (log, mark) = (path.join(LOG), Position(tree.mark()));
+    let disk = if repairs {
+        append_recent(&disk, &log, identity)?;
+        disk
+    } else {
+        with_recent(disk, &log, identity)?
+    };
+    let disk = &*disk;
     let first = first_segment(disk, &log)?;
     let salvaged = match first {
         // Nobody needs what stands before.

@@ -4,7 +4,7 @@ use super::{CHECKPOINTS, LOG, identity};
 use crate::backup::{BackedUp, Kind, Listed, Manifest};
 use crate::checkpoint::{Failure, Shelf};
 use crate::disk::Disk;
-use crate::update_log::{Change, Position, Reader, SEGMENT_HEADER_LEN, Tail, segment_start};
+use crate::update_log::{Change, Position, Reader, SEGMENT_HEADER_LEN, Tail, segment_start, with_recent};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
@@ -91,6 +91,8 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
     let mut verified = Verified { backup, damages, ..Verified::default() };
     let mut done = 0;
     let log = path.join(LOG);
+    // Writes that a killed process has left beside its log belong to it.
+    let disk = with_recent(disk, &log, identity)?;
     let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), log.clone(), identity);
     let mut needed = None;
     for start in shelf.list()? {

@@ -38,7 +38,7 @@ pub(crate) use entry::{Gathered, Rest, decode, put_varint};
 pub use follower::{Follower, See, SegmentInfo, segments};
 pub use reader::{Finding, Reader, Salvage, Tail, salvage};
 pub(crate) use reader::{begin_anew, can_be_marked, salvage_for};
-pub(crate) use recent::append_recent;
+pub(crate) use recent::{append_recent, with_recent};
 pub use segment::Identity;
 pub(crate) use segment::{
     HEADER_LEN as SEGMENT_HEADER_LEN, made_ms, name_of as segment_name, openings_of, position_of,

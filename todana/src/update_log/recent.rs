@@ -4,9 +4,9 @@ use super::entry::{self, CONTENT_LEN_MAX, FRAME_LEN, Position};
 use super::pending::seal_entries;
 use super::reader::Reader;
 use super::segment::{HEADER_LEN, Identity, name_of, start_of};
-use crate::disk::Disk;
+use crate::disk::{Disk, FilePatch, PatchedDisk};
 use std::io::{self, IoSlice};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
 use todana_engine::recent::{self, RecentWrites, has_recent};
@@ -62,35 +62,60 @@ pub(crate) fn remove_recent(disk: &dyn Disk, directory: &Path) {
 /// Appends to a log what a process that was killed has left beside it, and cuts off what was torn there. Nobody has the log open.
 /// Leaves a log that is damaged as it is. Fails with `Unavailable` if it cannot be read or written.
 pub(crate) fn append_recent(disk: &Arc<dyn Disk>, directory: &Path, identity: Identity) -> Result<()> {
+    let Some((path, patch)) = left_behind(disk, directory, identity)? else { return Ok(()) };
+    let append = || -> io::Result<()> {
+        let file = disk.open(&path, true)?;
+        file.set_len(patch.offset)?;
+        file.write_at(patch.offset, &mut [IoSlice::new(&patch.bytes)])?;
+        file.sync()
+    };
+    append().map_err(|error| cannot("write", &path, &error))
+}
+
+/// Returns a file system that shows a log as [`append_recent`] would leave it, and changes nothing. Fails with `Unavailable` if the log
+/// cannot be read.
+pub(crate) fn with_recent(
+    disk: Arc<dyn Disk>,
+    directory: &Path,
+    identity: Identity,
+) -> Result<Arc<dyn Disk>> {
+    Ok(match left_behind(&disk, directory, identity)? {
+        Some((path, patch)) => Arc::new(PatchedDisk::new(disk, path, patch)),
+        None => disk,
+    })
+}
+
+/// Returns the last segment, and what it is to look like with what is kept beside it; `None` if nothing is, or the log is damaged.
+fn left_behind(
+    disk: &Arc<dyn Disk>,
+    directory: &Path,
+    identity: Identity,
+) -> Result<Option<(PathBuf, FilePatch)>> {
     if !has_recent(&**disk, directory).map_err(|error| cannot("read", directory, &error))? {
-        return Ok(());
+        return Ok(None);
     }
     let names = disk.list(directory).map_err(|error| cannot("read", directory, &error))?;
-    let Some(start) = names.iter().filter_map(|name| start_of(name)).max() else { return Ok(()) };
+    let Some(start) = names.iter().filter_map(|name| start_of(name)).max() else { return Ok(None) };
+    let path = directory.join(name_of(start));
     let read = || -> Result<(Position, u32)> {
         let mut reader = Reader::open(Arc::clone(disk), directory, identity, start)?;
         while reader.next_entry()?.is_some() {}
         Ok((reader.position(), reader.openings()))
     };
+    let len_of = || disk.open(&path, false).and_then(|file| file.len());
+    let made_for_len = len_of().map_err(|error| cannot("read", &path, &error))?;
     let (end, openings) = match read() {
-        // Whoever opens it is told.
-        Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(()),
+        // Its reader reports that.
+        Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(None),
         read => read?,
     };
-    let path = directory.join(name_of(start));
-    let append = || -> io::Result<()> {
-        let Some(mut bytes) = RecentWrites::read(&**disk, directory, end.0)? else { return Ok(()) };
-        let len = unmask(&mut bytes, identity.seed(), mask_of(openings), end);
-        if len == 0 {
-            return Ok(());
-        }
-        let file = disk.open(&path, true)?;
-        let offset = HEADER_LEN as u64 + (end.0 - start.0);
-        file.set_len(offset)?;
-        file.write_at(offset, &mut [IoSlice::new(&bytes[..len])])?;
-        file.sync()
-    };
-    append().map_err(|error| cannot("write", &path, &error))
+    let bytes = RecentWrites::read(&**disk, directory, end.0);
+    let Some(mut bytes) = bytes.map_err(|error| cannot("read", directory, &error))? else { return Ok(None) };
+    let len = unmask(&mut bytes, identity.seed(), mask_of(openings), end);
+    bytes.truncate(len);
+    let offset = HEADER_LEN as u64 + (end.0 - start.0);
+    let patch = FilePatch { offset, len: offset + len as u64, bytes, made_for_len };
+    Ok((len > 0).then_some((path, patch)))
 }
 
 /// Makes entries that begin at a position of what is kept of them; returns how many bytes of it are whole entries.

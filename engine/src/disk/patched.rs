@@ -1,0 +1,186 @@
+//! A file shown with other bytes at one place than it has. Neither it nor its directory is changed.
+
+use super::{Disk, File};
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What a file is to look like: these bytes at an offset, and this length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePatch {
+    /// Where the bytes lie.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The length of the file then; at least the end of the bytes.
+    pub len: u64,
+    /// The length that the file had when the patch was made for it.
+    pub made_for_len: u64,
+}
+
+/// A file system on which one file looks as a patch says. All else is the file system below, and is changed there.
+pub struct PatchedDisk {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    patch: Arc<FilePatch>,
+}
+
+impl PatchedDisk {
+    /// Shows a patch of the file of this name; none once the file has another length than the patch was made for, since somebody has
+    /// written to it then. The file cannot be opened for writing.
+    pub fn new(disk: Arc<dyn Disk>, path: PathBuf, patch: FilePatch) -> PatchedDisk {
+        PatchedDisk { disk, path, patch: Arc::new(patch) }
+    }
+}
+
+impl Disk for PatchedDisk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.disk.create(path)
+    }
+
+    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
+        let is_patched = path == self.path;
+        if is_patched && writable {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let file = self.disk.open(path, writable)?;
+        match is_patched && file.len()? == self.patch.made_for_len {
+            true => Ok(Box::new(PatchedFile::new(file, Arc::clone(&self.patch)))),
+            false => Ok(file),
+        }
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        self.disk.list(directory)
+    }
+
+    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+        self.disk.make_directory(directory)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+
+    fn remove_directory(&self, directory: &Path) -> io::Result<()> {
+        self.disk.remove_directory(directory)
+    }
+
+    fn is_link(&self, path: &Path) -> io::Result<bool> {
+        self.disk.is_link(path)
+    }
+
+    fn is_special(&self, path: &Path) -> io::Result<bool> {
+        self.disk.is_special(path)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        self.disk.sync_directory(directory)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        self.disk.lock(path)
+    }
+}
+
+/// An open file as a patch says. It is for reading alone, and is never mapped.
+pub struct PatchedFile {
+    file: Box<dyn File>,
+    patch: Arc<FilePatch>,
+}
+
+impl PatchedFile {
+    /// Shows a file with a patch.
+    pub fn new(file: Box<dyn File>, patch: Arc<FilePatch>) -> PatchedFile {
+        PatchedFile { file, patch }
+    }
+}
+
+impl File for PatchedFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.patch.len)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let FilePatch { offset: begin, bytes, len, .. } = &*self.patch;
+        let there = usize::try_from(len.saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len());
+        let into = &mut into[..there];
+        let end = offset + there as u64;
+        let patch_end = begin + bytes.len() as u64;
+        // What the file may lack lies within the patch, or reads as zeros.
+        let got = self.file.read_at(offset, into)?;
+        into[got..].fill(0);
+        let (from, to) = (offset.max(*begin), end.min(patch_end));
+        if from < to {
+            let patch = &bytes[(from - begin) as usize..(to - begin) as usize];
+            into[(from - offset) as usize..(to - offset) as usize].copy_from_slice(patch);
+        }
+        Ok(there)
+    }
+
+    fn write_at(&self, _: u64, _: &mut [IoSlice<'_>]) -> io::Result<()> {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SystemDisk;
+    use std::fs;
+
+    #[test]
+    fn patched_file_reads_as_if_it_had_been_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let stored: Vec<u8> = (0..50).collect();
+        fs::write(&path, &stored).unwrap();
+        for (offset, patch_len, len) in
+            [(50, 7, 57), (40, 20, 60), (40, 3, 43), (40, 3, 50), (0, 50, 50), (60, 2, 62)]
+        {
+            let bytes = vec![255; patch_len];
+            let mut expected = stored.clone();
+            expected.resize(expected.len().max(offset + patch_len), 0);
+            expected[offset..offset + patch_len].copy_from_slice(&bytes);
+            expected.truncate(len);
+            let patch = FilePatch { offset: offset as u64, bytes, len: len as u64, made_for_len: 50 };
+            let disk = PatchedDisk::new(Arc::new(SystemDisk), path.clone(), patch);
+            let file = disk.open(&path, false).unwrap();
+            assert_eq!(file.len().unwrap(), len as u64);
+            for at in 0..len + 5 {
+                for wanted in [1, 3, 100] {
+                    let mut into = vec![9; wanted];
+                    let got = file.read_at(at as u64, &mut into).unwrap();
+                    let there = &expected[at.min(len)..(at + wanted).min(len).max(at.min(len))];
+                    assert_eq!(&into[..got], there, "{patch_len} bytes at {offset}, {wanted} from {at} on");
+                }
+            }
+            assert_eq!(disk.open(&path, true).err().unwrap().kind(), io::ErrorKind::PermissionDenied);
+        }
+        assert_eq!(fs::read(&path).unwrap(), stored);
+    }
+
+    #[test]
+    fn file_that_has_grown_is_shown_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, b"abcdef").unwrap();
+        let patch = FilePatch { offset: 3, bytes: b"xyz".to_vec(), len: 6, made_for_len: 3 };
+        let disk = PatchedDisk::new(Arc::new(SystemDisk), path.clone(), patch);
+        let mut bytes = [0; 6];
+        disk.open(&path, false).unwrap().read_at(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"abcdef");
+    }
+}

@@ -1,0 +1,263 @@
+//! `restore`, `verify` and `repair` of what a killed process has left, and nobody has opened since, see every acknowledged write, and
+//! change nothing.
+//!
+//! They read the segments alone, and not `recent` beside them: what the process had not handed to the system was missing in what they
+//! made, without a word, though the next opening had all of it. A repaired hash had lost it for good.
+
+#[path = "../../tests/crash_disk/mod.rs"]
+mod crash_disk;
+mod folder;
+mod kept;
+
+use crash_disk::{CrashDisk, State};
+use folder::{copy, files};
+use kept::{DATA, Kept, Records, open, options};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use todana::disk::SystemDisk;
+use todana::update_log::{LogOptions, Sync, Tail};
+use todana::{
+    Clock, DataOptions, Database, Db, DbOptions, ManualClock, Name, Records as _, RestoreOptions,
+    SystemClock, UnixSeconds, repair, repair_hash, repair_tree, restore, restore_damaged,
+    restore_damaged_database, verify,
+};
+use todana_engine::{MemHash, MemHashOptions};
+
+const NOW: u64 = 1_700_000_000;
+const TARGET: &str = "/restored";
+
+fn hourly() -> Sync {
+    Sync::Every(Duration::from_secs(3600))
+}
+
+/// Nothing is synced before it is closed, and several segments are begun.
+fn unsynced() -> LogOptions {
+    LogOptions { segment_len: 3000, ..options(hourly()) }
+}
+
+fn acknowledge(kept: &Kept) {
+    kept.log().wait(kept.lane.logged()).unwrap();
+}
+
+/// The files of the database, but for its lock, which is created to see that nobody has it open.
+fn source(state: &State) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = state.files();
+    files.retain(|path, _| path.starts_with(DATA) && !path.ends_with("lock"));
+    files
+}
+
+fn empty() -> (Database, Arc<dyn Clock>) {
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(UnixSeconds(NOW)));
+    let engine = MemHash::new(MemHashOptions { shards: Some(1), ..MemHashOptions::default() }).unwrap();
+    (Database::new(Box::new(engine), Arc::clone(&clock)), clock)
+}
+
+fn from_data() -> RestoreOptions {
+    RestoreOptions { from: DATA.into(), target: TARGET.into(), ..RestoreOptions::default() }
+}
+
+/// What the directory that was restored holds, without the versions, which are its own.
+fn restored(disk: &CrashDisk) -> Records {
+    let moved = disk.state();
+    let mut state = CrashDisk::new().state();
+    for (path, bytes) in moved.files() {
+        if let Ok(rest) = path.strip_prefix(TARGET) {
+            state.put(&Path::new(DATA).join(rest), bytes);
+        }
+    }
+    open(&CrashDisk::with(state), NOW, unsynced()).unwrap().records()
+}
+
+#[test]
+fn restored_directory_has_the_writes_of_a_killed_process() {
+    let disk = CrashDisk::new();
+    let kept = open(&disk, NOW, unsynced()).unwrap();
+    for number in 0..150 {
+        kept.set(format!("key {}", number % 40).as_bytes(), format!("value {number}").as_bytes());
+        acknowledge(&kept);
+        if number % 10 != 3 {
+            continue;
+        }
+        let state = disk.state();
+        for is_damaged_allowed in [false, true] {
+            let killed = CrashDisk::with(state.clone());
+            let before = source(&killed.state());
+            let (database, clock) = empty();
+            let shared = Arc::new(killed.clone());
+            let told = match is_damaged_allowed {
+                false => restore(shared, &from_data(), &database, clock, &mut |_| ()).unwrap(),
+                true => {
+                    let (repaired, told) =
+                        restore_damaged(shared, &from_data(), &database, clock, &mut |_| ()).unwrap();
+                    assert_eq!(repaired.remedies, []);
+                    told
+                }
+            };
+            assert_eq!((told.position, told.tail), (kept.log().end(), Tail::Clean), "write {number}");
+            assert_eq!(restored(&killed), kept.records(), "write {number}");
+            assert_eq!(source(&killed.state()), before, "write {number}");
+        }
+    }
+}
+
+#[test]
+fn verify_and_repair_read_the_writes_of_a_killed_process() {
+    let disk = CrashDisk::new();
+    let kept = open(&disk, NOW, unsynced()).unwrap();
+    for number in 0..60u64 {
+        kept.set(format!("key {number}").as_bytes(), b"value");
+        acknowledge(&kept);
+        let killed = CrashDisk::with(disk.state());
+        let before = source(&killed.state());
+        let found = verify(Arc::new(killed.clone()), Path::new(DATA), &mut |_| ()).unwrap();
+        assert_eq!((found.log.1, found.changes), (kept.log().end(), number + 1));
+        assert_eq!((found.tail, found.damages), (Tail::Clean, Vec::new()));
+        let would = repair(Arc::new(killed.clone()), Path::new(DATA), false).unwrap();
+        assert_eq!((would.entries, would.remedies.len()), (found.entries, 0));
+        assert_eq!(source(&killed.state()), before);
+        assert_eq!(repair(Arc::new(killed), Path::new(DATA), true).unwrap(), would);
+    }
+}
+
+/// The log of a killed process goes on after a backup's.
+#[test]
+fn restore_goes_on_in_the_log_of_a_killed_process() {
+    let disk = CrashDisk::new();
+    let kept = open(&disk, NOW, LogOptions { segment_len: 1 << 20, ..unsynced() }).unwrap();
+    kept.set(b"before", b"1");
+    kept.directory.checkpoint(&kept.database).unwrap();
+    let mut state = disk.state();
+    for (path, bytes) in state.files() {
+        if let Ok(rest) = path.strip_prefix(DATA)
+            && !rest.ends_with("recent")
+        {
+            state.put(&Path::new("/earlier").join(rest), bytes);
+        }
+    }
+    disk.damage(|now| *now = state);
+    kept.set(b"after", b"2");
+    acknowledge(&kept);
+    let killed = CrashDisk::with(disk.state());
+    let (database, clock) = empty();
+    let more = RestoreOptions { from: "/earlier".into(), log: Some(DATA.into()), ..from_data() };
+    restore(Arc::new(killed.clone()), &more, &database, clock, &mut |_| ()).unwrap();
+    assert_eq!(restored(&killed), kept.records());
+}
+
+/// Damage before the last segment's end does not take with it what lies beside the segment.
+#[test]
+fn repaired_log_goes_on_with_the_writes_beside_it() {
+    let disk = CrashDisk::new();
+    let kept = open(&disk, NOW, LogOptions { segment_len: 1 << 20, ..unsynced() }).unwrap();
+    // More than is kept beside it, and marks that tell that all of it is on disk.
+    for number in 0..800 {
+        kept.set(format!("key {number}").as_bytes(), b"value");
+        if number % 50 == 0 {
+            kept.log().sync_to(kept.log().end()).unwrap();
+        }
+    }
+    for number in 800..810 {
+        kept.set(format!("key {number}").as_bytes(), b"value");
+        acknowledge(&kept);
+    }
+    let mut state = disk.state();
+    let (segment, bytes) =
+        source(&state).into_iter().find(|(path, _)| path.extension() == Some("log".as_ref())).unwrap();
+    // Two changed bits, since a single one is mended.
+    for bit in [0, 1] {
+        state.flip(&segment, 900 * 8 + bit);
+    }
+    assert!(bytes.len() > 2 * 4096);
+    let (database, clock) = empty();
+    let killed = CrashDisk::with(state);
+    let (repaired, told) =
+        restore_damaged(Arc::new(killed.clone()), &from_data(), &database, clock, &mut |_| ()).unwrap();
+    assert_eq!(repaired.remedies.len(), 1);
+    assert_eq!(told.position, kept.log().end());
+    let found = restored(&killed);
+    assert!((808..810).contains(&found.len()), "{}", found.len());
+    (90..810).for_each(|number| assert!(found.contains_key(format!("key {number}").as_bytes()), "{number}"));
+    repair(Arc::new(killed.clone()), Path::new(DATA), true).unwrap();
+    assert_eq!(open(&killed, NOW, unsynced()).unwrap().records(), found);
+}
+
+/// A database on disk as a killed process leaves it, which nobody has synced.
+fn killed(folder: &Path, name: &str, count: usize) -> PathBuf {
+    let (place, left) = (folder.join(name), folder.join(format!("left-{name}")));
+    let log = LogOptions { sync: hourly(), ..LogOptions::default() };
+    let options = DbOptions::default().data_options(DataOptions { log, ..DataOptions::default() });
+    let db = options.open(place.to_str().unwrap()).unwrap();
+    for number in 0..count {
+        db.set(format!("key {number}").as_bytes(), format!("value {number}").as_bytes()).unwrap();
+    }
+    copy(&place, &left);
+    left
+}
+
+fn contents(place: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let is_content = |path: &PathBuf| !path.ends_with("lock") && !path.ends_with("tree");
+    files(place).into_iter().filter(is_content).map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+}
+
+fn hash_of(from: &Path, to: &Path) -> Db {
+    let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
+    let name = Name::parse(to.to_str().unwrap()).unwrap();
+    restore_damaged_database(&options, &name, Arc::new(SystemClock), &mut |_| ()).unwrap();
+    Db::open(to.to_str().unwrap()).unwrap()
+}
+
+#[test]
+fn hash_made_of_a_killed_one_has_every_write() {
+    let folder = folder::folder();
+    // Nothing, a part and most of it is in the segments.
+    for count in [1, 100, 5000, 20_000] {
+        let left = killed(folder.path(), &format!("{count}.hash"), count);
+        let before = contents(&left);
+        let would = repair_hash(&left, false, &SystemClock, &mut |_| ()).unwrap();
+        assert!(would.remedies.is_empty(), "{would:?}");
+        assert!(would.entries >= count as u64);
+        let db = hash_of(&left, &folder.path().join(format!("new-{count}.hash")));
+        assert_eq!(db.count(), count as u64);
+        for number in 0..count {
+            let value = db.get(format!("key {number}").as_bytes()).unwrap();
+            assert_eq!(value, Some(format!("value {number}").into_bytes()));
+        }
+        assert_eq!(contents(&left), before);
+    }
+}
+
+#[test]
+fn repaired_hash_loses_the_damaged_record_alone() {
+    // More than is kept beside its segments, where what is damaged is found intact.
+    const COUNT: usize = 100_000;
+    let folder = folder::folder();
+    let left = killed(folder.path(), "x.hash", COUNT);
+    let segment = left.join("0000000001.segment");
+    let mut bytes = fs::read(&segment).unwrap();
+    let at = bytes.windows(9).position(|found| found == b"value 77\0").unwrap();
+    (bytes[at + 2], bytes[at + 4]) = (b'?', b'?');
+    fs::write(&segment, bytes).unwrap();
+    let repaired = repair_hash(&left, true, &SystemClock, &mut |_| ()).unwrap();
+    assert!(!repaired.remedies.is_empty());
+    let db = Db::open(left.to_str().unwrap()).unwrap();
+    for number in 0..COUNT {
+        let value = db.get(format!("key {number}").as_bytes()).unwrap();
+        assert_eq!(value, (number != 77).then(|| format!("value {number}").into_bytes()), "{number}");
+    }
+}
+
+#[test]
+fn log_of_a_killed_tree_is_read_to_its_end() {
+    let folder = folder::folder();
+    let left = killed(folder.path(), "x.tree", 300);
+    let log = |left: &Path| -> Vec<(PathBuf, Vec<u8>)> { contents(&left.join("log")) };
+    let before = log(&left);
+    let would = repair_tree(Arc::new(SystemDisk), &left, false).unwrap();
+    assert!(would.remedies.is_empty() && would.entries >= 300, "{would:?}");
+    assert_eq!(log(&left), before);
+    assert_eq!(repair_tree(Arc::new(SystemDisk), &left, true).unwrap(), would);
+    assert_eq!(Db::open(left.to_str().unwrap()).unwrap().count(), 300);
+}
