@@ -75,7 +75,7 @@ pub(crate) struct World {
     pub(crate) options: Options,
     pub(crate) turns: Turns,
     /// Bytes of the texts that are put together outside of the machine at the moment.
-    pub(crate) outside: AtomicUsize,
+    outside: AtomicUsize,
     bases: Mutex<Vec<Weak<Base>>>,
     /// The call has had an error that was overlooked.
     has_overlooked: AtomicBool,
@@ -87,6 +87,29 @@ impl World {
         let mut bases = self.bases.lock();
         bases.retain(|base| base.strong_count() > 0);
         bases.push(Arc::downgrade(base));
+    }
+
+    /// Counts bytes that are put together outside of the machine, until they are given back. Fails if they do not fit into the limit
+    /// beside those that the machine and others outside of it take.
+    pub(crate) fn take_outside(&self, lua: &Lua, bytes: usize) -> mlua::Result<()> {
+        let fits = || {
+            let taken = lua.used_memory() + self.outside.load(Ordering::Relaxed);
+            taken + bytes <= self.options.memory_max
+        };
+        if !fits() {
+            // The machine has not looked yet which of its memory is free.
+            lua.gc_collect()?;
+            self.deadline.check()?;
+            if !fits() {
+                return Err(mlua::Error::MemoryError("not enough memory".into()));
+            }
+        }
+        self.outside.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn give_back(&self, bytes: usize) {
+        self.outside.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// What a function of the script's has come to that the database calls. Where it has failed, `instead` counts, as in the original; but

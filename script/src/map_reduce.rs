@@ -14,11 +14,27 @@ use todana::Iter;
 /// What a pair costs besides its bytes.
 const OVERHEAD: usize = 64;
 
-/// What has been emitted: values by key. At most so many bytes as a machine may take.
-#[derive(Default)]
+/// What has been emitted: values by key. It lies outside of the machine, and counts together with what the machine takes.
 struct Emitted {
+    world: Arc<World>,
     values: BTreeMap<Vec<u8>, Vec<Vec<u8>>>,
     bytes: usize,
+}
+
+impl Emitted {
+    fn push(&mut self, lua: &Lua, key: &[u8], value: &[u8]) -> mlua::Result<()> {
+        let bytes = key.len() + value.len() + OVERHEAD;
+        self.world.take_outside(lua, bytes)?;
+        self.bytes += bytes;
+        self.values.entry(key.to_vec()).or_default().push(value.to_vec());
+        Ok(())
+    }
+}
+
+impl Drop for Emitted {
+    fn drop(&mut self) {
+        self.world.give_back(self.bytes);
+    }
 }
 
 /// The functions of a script.
@@ -30,21 +46,17 @@ struct Work {
 }
 
 impl Work {
-    fn run(&self, lua: &Lua, world: &World, reach: &Reach) -> mlua::Result<Done<()>> {
-        let emitted = Arc::new(Mutex::new(Emitted::default()));
+    fn run(&self, lua: &Lua, world: &Arc<World>, reach: &Reach) -> mlua::Result<Done<()>> {
+        let emitted =
+            Arc::new(Mutex::new(Emitted { world: Arc::clone(world), values: BTreeMap::new(), bytes: 0 }));
         let emit = {
-            let (emitted, memory_max) = (Arc::clone(&emitted), world.options.memory_max);
-            lua.create_function(move |_, (key, value): (Text, Text)| {
-                let (Some(key), Some(value)) = (key.0, value.0) else { return Ok(false) };
-                let mut emitted = emitted.lock();
-                emitted.bytes += key.as_bytes().len() + value.as_bytes().len() + OVERHEAD;
-                if emitted.bytes > memory_max {
-                    return Err(mlua::Error::MemoryError(
-                        "what has been emitted does not fit into memory".into(),
-                    ));
-                }
-                let values = emitted.values.entry(key.as_bytes().to_vec()).or_default();
-                values.push(value.as_bytes().to_vec());
+            // A script may keep this function for longer than what has been emitted is kept.
+            let emitted = Arc::downgrade(&emitted);
+            lua.create_function(move |lua, (key, value): (Text, Text)| {
+                let (Some(emitted), Some(key), Some(value)) = (emitted.upgrade(), key.0, value.0) else {
+                    return Ok(false);
+                };
+                emitted.lock().push(lua, &key.as_bytes(), &value.as_bytes())?;
                 Ok(true)
             })?
         };
@@ -64,8 +76,8 @@ impl Work {
         if !(self.intervene(Some(&emit))? && self.tell("reducing")?) {
             return Ok(Err(Trouble::CHECKER));
         }
-        let emitted = std::mem::take(&mut *emitted.lock());
-        for (key, values) in emitted.values {
+        let values = std::mem::take(&mut emitted.lock().values);
+        for (key, values) in values {
             let values = Mutex::new(values.into_iter());
             let next = lua.create_function(move |lua, _: MultiValue| {
                 values.lock().next().map(|value| lua.create_string(value)).transpose()

@@ -173,11 +173,13 @@ struct Made<'w> {
     lua: &'w Lua,
     world: &'w World,
     bytes: Vec<u8>,
+    /// Bytes that are counted for it.
+    taken: usize,
 }
 
 impl Drop for Made<'_> {
     fn drop(&mut self) {
-        self.world.outside.fetch_sub(self.bytes.capacity(), Ordering::Relaxed);
+        self.world.give_back(self.taken);
     }
 }
 
@@ -192,23 +194,11 @@ impl Made<'_> {
     }
 
     fn grow(&mut self, capacity: usize) -> mlua::Result<()> {
-        let before = self.bytes.capacity();
-        if !self.fits(capacity - before) {
-            // The machine has not looked yet which of its memory is free.
-            self.lua.gc_collect()?;
-            self.world.deadline.check()?;
-            if !self.fits(capacity - before) {
-                return Err(mlua::Error::MemoryError("not enough memory".into()));
-            }
-        }
-        self.bytes.reserve_exact(capacity - self.bytes.len());
-        self.world.outside.fetch_add(self.bytes.capacity() - before, Ordering::Relaxed);
+        self.world.take_outside(self.lua, capacity - self.taken)?;
+        self.taken = capacity;
+        let len = self.bytes.len();
+        self.bytes.reserve_exact(capacity - len);
         Ok(())
-    }
-
-    fn fits(&self, more: usize) -> bool {
-        let taken = self.lua.used_memory() + self.world.outside.load(Ordering::Relaxed);
-        taken + more <= self.world.options.memory_max
     }
 
     /// A number as Lua writes it, or text; false for anything else.
@@ -268,7 +258,7 @@ fn gsub(lua: &Lua, world: &World, values: &MultiValue) -> mlua::Result<(LuaStrin
     let count_max = arguments.integer(lua, 3)?.unwrap_or(i64::MAX);
     let (pattern, is_anchored) = without_anchor(pattern);
     let mut matcher = matcher!(text, pattern, world);
-    let mut made = Made { lua, world, bytes: Vec::new() };
+    let mut made = Made { lua, world, bytes: Vec::new(), taken: 0 };
     let (mut at, mut count) = (0, 0);
     while count < count_max {
         let found = matcher.at(at).map_err(|stop| stopped(lua, stop))?;

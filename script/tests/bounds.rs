@@ -157,6 +157,42 @@ fn nested_results_of_gsub_are_bounded_together() {
     fails_with(nest, "memory");
 }
 
+/// Each `mapreduce` had the whole limit for what it emitted, also one that another's function called.
+#[test]
+fn nested_results_of_mapreduce_are_bounded_together() {
+    let nest = "kt.db:set('k', 1)
+        local piece = ('x'):rep(1e6)
+        local function nest(depth)
+          kt.db:mapreduce(function(k, v, emit)
+            for _ = 1, 4 do emit(k, piece) end
+            if depth == 0 then error('all of them fit') end
+            nest(depth - 1)
+          end, print)
+        end
+        return nest(10)";
+    fails_with(nest, "memory");
+}
+
+/// What a `mapreduce` has emitted is free again, however it ends, and though the script keeps the function.
+#[test]
+fn results_of_mapreduce_one_after_the_other_fit() {
+    let text = "kt.db:set('k', 1)
+        local piece, kept = ('x'):rep(1e6), {}
+        local function map(k, v, emit) emit(k, piece) emit(k, piece) kept[#kept + 1] = emit return true end
+        for number = 1, 50 do
+          local count = 0
+          pcall(function() kt.db:mapreduce(map, function(key, next)
+            while next() do count = count + 1 end
+            if number % 2 == 0 then error('no') end
+            return true
+          end) end)
+          assert(count == 2)
+        end
+        return 0";
+    let outcome = run(text, LONG);
+    assert_eq!((outcome.code, outcome.error), (codes::SUCCESS, None));
+}
+
 /// What a call of `gsub` has made is free again, however the call ends.
 #[test]
 fn results_of_gsub_one_after_the_other_fit() {
