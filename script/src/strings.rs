@@ -5,7 +5,6 @@ use crate::pattern::{Capture, Matcher, Stop, until_nul};
 use memchr::memmem;
 use mlua::{Function, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// What makes a pattern more than plain text.
 const SPECIALS: &[u8] = b"^$*+?.([%-";
