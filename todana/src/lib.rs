@@ -81,6 +81,7 @@ pub use db::{
     Cursor, Db, DbOptions, Iter, IterKeys, IterRecords, Kind, Limiter, Loaded, Merge, Name, Snapshot,
     Symbols, Tuning,
 };
+pub use kyoto::Origin;
 pub use map_reduce::{Emitter, MapReduce, Values};
 pub use records::{Compared, Heading, OwnedRecord, Records, Update};
 pub use rescue::{repair_hash, restore_damaged, restore_damaged_database};

@@ -5,6 +5,7 @@ mod visitors;
 
 use crate::Database;
 use crate::db::{Closest, Cursor, Iter, Symbols};
+use crate::kyoto::{Origin, Sum, SumFailure};
 use crate::transaction::Transaction;
 use replies::{ask, found, of_key, refused, store};
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -13,7 +14,7 @@ use todana_core::{
     Attributes, Command, Delete, Engine, Error, ErrorKind, Expiry, Get, Needs, Place, Record, Reply, Result,
     Store, StoreMode, Touch, Ttl, Visitor,
 };
-use visitors::{Seize, Sum, Swap, Updater, Wrong};
+use visitors::{Seize, Swap, TextSum, Updater, Wrong};
 
 /// A record of one's own: a value and what rides with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -402,7 +403,7 @@ pub trait Records {
     /// Adds to a decimal number, which may be negative, and returns the sum. Where there is none it is `initial`, to which nothing is
     /// added; without that it fails with `Invalid`, as it does for what is no number or when the sum leaves the range of 64 bits.
     fn increment(&self, key: &[u8], delta: i64, initial: Option<i64>) -> Result<i64> {
-        let mut sum = Sum { delta, initial, outcome: Err(Wrong::Missing), text: String::new() };
+        let mut sum = TextSum { delta, initial, outcome: Err(Wrong::Missing), text: String::new() };
         self.visit(key, &mut sum)?;
         sum.outcome.map_err(|wrong| {
             let key = key.escape_ascii();
@@ -413,6 +414,59 @@ pub trait Records {
             };
             Error::new(ErrorKind::Invalid, message)
         })
+    }
+
+    /// Adds to a number as Kyoto Cabinet and Kyoto Tycoon store it, 8 bytes with the most significant first, and returns the sum.
+    /// Without a record, `origin` is the number to add to. `Origin::Set` stores `delta` itself, whatever number was there, and
+    /// `Origin::Try` requires a record. In place of them, [`i64::MAX`] and [`i64::MIN`] may be given, as Kyoto Cabinet has it. Flags
+    /// and expiry stay. Adding 0 to a number that is there writes nothing. Fails with `Invalid`, and changes nothing, if the value is
+    /// not 8 bytes long, the sum leaves the range of 64 bits, or there is no record to try.
+    ///
+    /// ```
+    /// # use todana::{Db, Origin, Records};
+    /// let db = Db::open("mem:hash")?;
+    /// assert_eq!(db.increment_binary(b"visits", 5, Origin::Number(100))?, 105);
+    /// assert_eq!(db.increment_binary(b"visits", -6, Origin::Try)?, 99);
+    /// assert_eq!(db.get(b"visits")?, Some(99i64.to_be_bytes().to_vec()));
+    /// assert_eq!(db.increment_binary(b"visits", 7, i64::MAX.into())?, 7);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn increment_binary(&self, key: &[u8], delta: i64, origin: Origin<i64>) -> Result<i64> {
+        let mut outcome = Err(SumFailure::Missing);
+        self.update(key, &mut |record| {
+            let found = origin.sum(record.map(|record| record.value), delta);
+            outcome = found.map(|found| found.sum);
+            match found {
+                Ok(Sum { sum, is_new: true }) => Update::Value(sum.to_be_bytes().to_vec()),
+                _ => Update::Keep,
+            }
+        })?;
+        outcome.map_err(|failure| failure.error(key, 8))
+    }
+
+    /// Adds to a number with a fraction as Kyoto Cabinet and Kyoto Tycoon store it, in 16 bytes ([`Fixed`](crate::kyoto::Fixed)), and
+    /// returns the sum. All else is as with [`increment_binary`](Records::increment_binary); the words are infinities as `origin`,
+    /// and a sum beyond the range is infinite. Fails with `Invalid` for a sum that is not a number, too.
+    ///
+    /// ```
+    /// # use todana::{Db, Origin, Records};
+    /// let db = Db::open("mem:hash")?;
+    /// assert_eq!(db.increment_double(b"balance", 1.5, Origin::Number(0.0))?, 1.5);
+    /// assert_eq!(db.increment_double(b"balance", -3.25, Origin::Number(0.0))?, -1.75);
+    /// assert!(db.increment_double(b"other", 1.0, f64::NEG_INFINITY.into()).is_err());
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    fn increment_double(&self, key: &[u8], delta: f64, origin: Origin<f64>) -> Result<f64> {
+        let mut outcome = Err(SumFailure::Missing);
+        self.update(key, &mut |record| {
+            let found = origin.sum(record.map(|record| record.value), delta);
+            outcome = found.map(|found| f64::from(found.sum));
+            match found {
+                Ok(Sum { sum, is_new: true }) => Update::Value(sum.to_bytes().to_vec()),
+                _ => Update::Keep,
+            }
+        })?;
+        outcome.map_err(|failure| failure.error(key, 16))
     }
 
     /// Replaces a record if it is still of this version ([`get_record`](Records::get_record)).

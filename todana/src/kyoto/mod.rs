@@ -4,6 +4,7 @@
 //! cursor   a place among the records, with a direction
 //! number   sums of 8 and of 16 bytes
 //! pattern  regular expressions of POSIX
+//! sum      what is added to, and what a missing record begins with
 //! ```
 //!
 //! A time is the last second in which a record lives, since 1970, as Kyoto Tycoon counts; [`NEVER`] is its greatest.
@@ -12,10 +13,12 @@
 mod cursor;
 mod number;
 mod pattern;
+mod sum;
 
 pub use cursor::{Entry, KyotoCursor};
 pub use number::Fixed;
 pub use pattern::translate;
+pub(crate) use sum::{Sum, SumFailure};
 
 use crate::records::replies::store;
 use crate::{Records, Ttl};
@@ -24,7 +27,7 @@ use todana_core::{Action, Attributes, Expiry, Record, Result, Store, StoreMode, 
 /// The time of what never expires: the greatest of 40 bits.
 pub const NEVER: u64 = (1 << 40) - 1;
 
-/// What [`Kyoto::increment`] does where there is no record, or what counts besides.
+/// What [`Kyoto::increment`] and [`Records::increment_binary`] do where there is no record, or what counts besides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Origin<T> {
     /// It starts from this number.
@@ -150,19 +153,10 @@ impl<R: Records> Kyoto<R> {
     pub fn increment(&self, key: &[u8], delta: i64, origin: Origin<i64>, time: u64) -> Result<Option<i64>> {
         let mut sum = None;
         self.change(key, time, &mut |old, new| {
-            sum = match (old, origin) {
-                (Some(value), origin) => {
-                    let number = value.try_into().map(i64::from_be_bytes).ok();
-                    let is_set = origin == Origin::Set;
-                    number.and_then(|number| if is_set { Some(delta) } else { number.checked_add(delta) })
-                }
-                (None, Origin::Set) => Some(delta),
-                (None, Origin::Number(from)) => from.checked_add(delta),
-                (None, Origin::Try) => None,
-            };
-            let only_reads = old.is_some() && delta == 0 && origin != Origin::Set;
-            let Some(sum) = sum.filter(|_| !only_reads) else { return Change::Keep };
-            new.extend_from_slice(&sum.to_be_bytes());
+            let found = origin.sum(old, delta).ok();
+            sum = found.map(|found| found.sum);
+            let Some(found) = found.filter(|found| found.is_new) else { return Change::Keep };
+            new.extend_from_slice(&found.sum.to_be_bytes());
             Change::Put
         })?;
         Ok(sum)
@@ -176,23 +170,12 @@ impl<R: Records> Kyoto<R> {
         origin: Origin<f64>,
         time: u64,
     ) -> Result<Option<f64>> {
-        let delta_fixed = Fixed::from(delta);
         let mut sum = None;
         self.change(key, time, &mut |old, new| {
-            let found = match (old, origin) {
-                (Some(value), origin) => value.try_into().ok().map(|bytes| {
-                    let is_set = origin == Origin::Set;
-                    if is_set { delta_fixed } else { Fixed::from_bytes(bytes) + delta_fixed }
-                }),
-                (None, Origin::Set) => Some(delta_fixed),
-                (None, Origin::Number(from)) => Some(Fixed::from(from) + delta_fixed),
-                (None, Origin::Try) => None,
-            };
-            let found = found.filter(|sum| !sum.is_nan());
-            sum = found.map(f64::from);
-            let only_reads = old.is_some() && delta == 0.0 && origin != Origin::Set;
-            let Some(found) = found.filter(|_| !only_reads) else { return Change::Keep };
-            new.extend_from_slice(&found.to_bytes());
+            let found = origin.sum(old, delta).ok();
+            sum = found.map(|found| f64::from(found.sum));
+            let Some(found) = found.filter(|found| found.is_new) else { return Change::Keep };
+            new.extend_from_slice(&found.sum.to_bytes());
             Change::Put
         })?;
         Ok(sum)

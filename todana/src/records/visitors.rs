@@ -11,14 +11,14 @@ pub(super) enum Wrong {
     Range,
 }
 
-pub(super) struct Sum {
+pub(super) struct TextSum {
     pub(super) delta: i64,
     pub(super) initial: Option<i64>,
     pub(super) outcome: std::result::Result<i64, Wrong>,
     pub(super) text: String,
 }
 
-impl Visitor for Sum {
+impl Visitor for TextSum {
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         self.outcome = match (old, self.initial) {
             (None, None) => Err(Wrong::Missing),
