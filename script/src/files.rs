@@ -10,16 +10,13 @@ use crate::trouble::{Done, Trouble};
 use crate::whole;
 use mlua::{LuaString, UserDataMethods};
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 use tempfile::NamedTempFile;
-use todana::kyoto::{NEVER, time_of};
+use todana::kyoto::{DumpFailure, DumpWriter, NEVER, read_dump, time_of};
 use todana::{Db, Iter, Name};
 use todana_protocol::kyoto::Stored;
-use todana_protocol::kyoto::dump::{self, DumpReader, DumpStep};
-
-/// What is read at once.
-const PIECE: usize = 64 << 10;
+use todana_protocol::kyoto::dump;
 
 /// Where a script may write and read what it calls by this name.
 fn place(world: &World, path: &LuaString) -> Done<PathBuf> {
@@ -76,9 +73,7 @@ fn write(world: &World, reach: &Reach, path: &Path) -> mlua::Result<Done<()>> {
     }
     let _pause = world.deadline.pause();
     let is_persistent = reach.source().name().tuning.persistent;
-    let mut file = BufWriter::with_capacity(PIECE, draft.as_file());
-    let mut piece = Vec::new();
-    dump::put_head(&mut piece);
+    let mut writer = DumpWriter::begin(draft.as_file());
     for item in Iter::new(reach.clone()).records() {
         let (key, record) = match item {
             Ok(item) => item,
@@ -89,61 +84,50 @@ fn write(world: &World, reach: &Reach, path: &Path) -> mlua::Result<Done<()>> {
         } else {
             Stored::mortal(time_of(record.expiry).unwrap_or(NEVER), &record.value)
         };
-        dump::put_record(&key, &stored, &mut piece);
-        if let Err(error) = file.write_all(&piece) {
+        if let Err(error) = writer.put(&key, &stored) {
             return Ok(Err(unwritable(error)));
         }
-        piece.clear();
         world.deadline.check()?;
     }
-    dump::put_end(&mut piece);
-    let whole = file.write_all(&piece).and_then(|()| file.flush()).and_then(|()| draft.as_file().sync_all());
-    drop(file);
+    let whole = writer.finish().and_then(|file| file.sync_all());
     Ok(whole.and_then(|()| draft.persist(path).map_err(|error| error.error)).map(drop).map_err(unwritable))
 }
 
 /// Stores the records of a dump over those that are there. What came before a damage stays stored.
 fn read(world: &World, reach: &Reach, path: &Path) -> mlua::Result<Done<()>> {
-    let Ok(mut file) = File::open(path) else { return Ok(Err(Trouble::OPEN_FAILED)) };
+    let Ok(file) = File::open(path) else { return Ok(Err(Trouble::OPEN_FAILED)) };
     let is_persistent = reach.source().name().tuning.persistent;
-    let (mut reader, kyoto) = (DumpReader::default(), reach.kyoto());
-    let (mut input, mut at) = (Vec::new(), 0);
-    loop {
-        match reader.decode(&input[at..]) {
-            DumpStep::Begun { consumed } => at += consumed,
-            DumpStep::Record { consumed, key, stored } => {
-                let of_persistent = || stored.as_raw().map(|value| (NEVER, value));
-                let Some((time, value)) = (if is_persistent { of_persistent() } else { stored.split() })
-                else {
-                    return Ok(Err(Trouble::new(5, "a record without its time")));
-                };
-                if let Err(error) = kyoto.set(key, value, time) {
-                    return Ok(Err(Trouble::of(&error)));
-                }
-                at += consumed;
-                world.deadline.check()?;
-            }
-            DumpStep::NeedMore { at_least } => {
-                if at_least > world.options.memory_max {
-                    return Err(mlua::Error::MemoryError(
-                        "a record of the snapshot does not fit into memory".into(),
-                    ));
-                }
-                input.drain(..std::mem::take(&mut at));
-                // Not more at once than is there: a damaged length reserves nothing.
-                let wanted = at_least.clamp(PIECE, 1 << 20) as u64;
-                match (&mut file).take(wanted).read_to_end(&mut input) {
-                    Ok(0) | Err(_) => return Ok(Err(Trouble::new(9, "stream input error"))),
-                    Ok(_) => {}
-                }
-            }
-            DumpStep::End => return Ok(Ok(())),
-            DumpStep::Damaged { offset: 0, .. } => {
-                return Ok(Err(Trouble::new(2, "invalid magic data of input stream")));
-            }
-            DumpStep::Damaged { .. } => return Ok(Err(Trouble::new(5, "invalid magic data of a record"))),
+    let kyoto = reach.kyoto();
+    let mut see = |_, key: &[u8], stored: &Stored<'_>| {
+        let of_persistent = || stored.as_raw().map(|value| (NEVER, value));
+        let timed = if is_persistent { of_persistent() } else { stored.split() };
+        let Some((time, value)) = timed else {
+            return Err(ReadEnd::Refused(Trouble::new(5, "a record without its time")));
+        };
+        kyoto.set(key, value, time).map_err(|error| ReadEnd::Refused(Trouble::of(&error)))?;
+        world.deadline.check().map_err(ReadEnd::Ended)
+    };
+    let trouble = match read_dump(file, world.options.memory_max, &mut see) {
+        Ok(_) => return Ok(Ok(())),
+        Err(DumpFailure::Ended(ReadEnd::Ended(error))) => return Err(error),
+        Err(DumpFailure::Ended(ReadEnd::Refused(trouble))) => trouble,
+        Err(DumpFailure::TooLong { .. }) => {
+            let message = "a record of the snapshot does not fit into memory";
+            return Err(mlua::Error::MemoryError(message.into()));
         }
-    }
+        Err(DumpFailure::Unreadable(_) | DumpFailure::Cut { .. }) => Trouble::new(9, "stream input error"),
+        Err(DumpFailure::Damaged { offset: 0, .. }) => Trouble::new(2, "invalid magic data of input stream"),
+        Err(DumpFailure::Damaged { .. }) => Trouble::new(5, "invalid magic data of a record"),
+    };
+    Ok(Err(trouble))
+}
+
+/// The reason why a record of a dump was the last one read.
+enum ReadEnd {
+    /// The record was refused.
+    Refused(Trouble),
+    /// The script's time is over.
+    Ended(mlua::Error),
 }
 
 /// A copy of a database in files, as another one, of records as they come, unless a transaction is open; the time does not count. As in the original there is none of one in memory.

@@ -78,8 +78,8 @@ pub use data_directory::{
 };
 pub use database::Database;
 pub use db::{
-    Cursor, Db, DbOptions, Iter, IterKeys, IterRecords, Kind, Limiter, Loaded, Merge, Name, Snapshot,
-    Symbols, Tuning,
+    Cursor, Db, DbOptions, DumpedValues, Iter, IterKeys, IterRecords, Kind, Limiter, Loaded, Merge, Name,
+    Snapshot, Symbols, Tuning,
 };
 pub use kyoto::Origin;
 pub use map_reduce::{Emitter, MapReduce, Values};

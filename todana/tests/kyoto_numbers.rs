@@ -30,7 +30,10 @@ fn library_and_server_count_on_each_others_numbers() {
 fn origins_set_and_try() {
     for db in databases() {
         assert_eq!(db.increment_binary(b"n", 5, i64::MIN.into()).unwrap_err().kind(), ErrorKind::Invalid);
-        assert_eq!(db.increment_double(b"d", 5.0, f64::NEG_INFINITY.into()).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(
+            db.increment_double(b"d", 5.0, f64::NEG_INFINITY.into()).unwrap_err().kind(),
+            ErrorKind::Invalid
+        );
         assert_eq!(db.count(), 0);
         assert_eq!(db.increment_binary(b"n", 5, Origin::Number(10)).unwrap(), 15);
         assert_eq!(db.increment_binary(b"n", 5, i64::MIN.into()).unwrap(), 20);

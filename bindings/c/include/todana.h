@@ -99,6 +99,12 @@
 // A distance counts characters of UTF-8.
 #define TODANA_CHARACTERS 1
 
+// Values stand alone, as Kyoto Cabinet has them.
+#define TODANA_BARE 0
+
+// Five bytes before each value are its expiry, as Kyoto Tycoon has them.
+#define TODANA_TIMED 1
+
 // A cursor, for one thread at a time. It holds no lock and survives whatever is written: where its record has been removed, it stands where
 // that was, and goes on to the next one. What moves it returns TODANA_NONE where there is no record; it stands nowhere then.
 typedef struct todana_cursor todana_cursor;
@@ -216,6 +222,13 @@ typedef struct todana_numbers {
   const size_t *items;
   size_t len;
 } todana_numbers;
+
+// Takes the next piece of a stream, and returns 0 to go on. It must not call the library.
+typedef int (*todana_sink)(void *context, struct todana_bytes piece);
+
+// Puts at most `room` bytes of a stream at `piece`, and returns how many; 0 at its end, a negative number if it fails. It must not call the
+// library.
+typedef ptrdiff_t (*todana_origin)(void *context, void *piece, size_t room);
 
 // Is shown some values of a key, or what it has made of others, and emits one value that stands for all of them. Several threads call it at
 // once.
@@ -366,6 +379,22 @@ int todana_increment(struct todana_db *db,
                      const int64_t *initial,
                      int64_t *sum);
 
+// Adds to a number as Kyoto Cabinet and Kyoto Tycoon store it, 8 bytes with the most significant first, and reports the sum (unless `sum`
+// is NULL). Without a record, `origin` is added to. INT64_MAX as `origin` stores `delta` itself, whatever number was there; INT64_MIN
+// requires a record: TODANA_NONE. Attributes stay. TODANA_INVALID: the value is not 8 bytes long, or the sum leaves the range of 64 bits.
+int todana_increment_binary(struct todana_db *db,
+                            struct todana_bytes key,
+                            int64_t delta,
+                            int64_t origin,
+                            int64_t *sum);
+
+// The same for a number with a fraction, in 16 bytes. INFINITY and -INFINITY as `origin` have those meanings.
+int todana_increment_double(struct todana_db *db,
+                            struct todana_bytes key,
+                            double delta,
+                            double origin,
+                            double *sum);
+
 // Replaces the value if the record is still of this version (todana_get_with()). TODANA_OTHER: somebody has changed it; TODANA_NONE: it is
 // gone. The new record has no attributes.
 int todana_compare_and_set(struct todana_db *db,
@@ -425,6 +454,14 @@ int todana_update_many(struct todana_db *db,
                        struct todana_list keys,
                        todana_visit visit,
                        void *context);
+
+// Runs `visit` on every record and does as it says, each record atomically by itself; reports how many were changed (unless `changed` is
+// NULL). Records that come meanwhile are visited or not. If it goes wrong, what was done before stays, unless this thread has a
+// transaction open and aborts it. What todana_update() says of `visit` holds.
+int todana_update_each(struct todana_db *db,
+                       todana_visit visit,
+                       void *context,
+                       uint64_t *changed);
 
 // Begins a transaction, once no other thread has one open. From now on all that this thread does with the database belongs to it, until
 // todana_commit() or todana_abort(); others read what was there before, and wait before they write. A thread that ends aborts it.
@@ -514,6 +551,34 @@ int todana_match_similar(struct todana_db *db,
                          size_t limit,
                          struct todana_list *keys,
                          struct todana_numbers *distances);
+
+// Writes all records, as of one moment, to a file as a snapshot of Kyoto Cabinet's, and reports how many (unless `dumped` is NULL). `values`:
+// TODANA_BARE or TODANA_TIMED. A file of this name is replaced once the snapshot is complete and on disk.
+int todana_dump_snapshot(struct todana_db *db,
+                         const char *path,
+                         int values,
+                         uint64_t *dumped);
+
+// Stores the records of such a file over those that are there, and reports how many (unless `loaded` is NULL). What has expired is left out.
+// TODANA_CORRUPT: the file is damaged or cut; the message says where, and nothing is stored.
+int todana_load_snapshot(struct todana_db *db,
+                         const char *path,
+                         int values,
+                         uint64_t *loaded);
+
+// The same as todana_dump_snapshot(), to a stream. TODANA_UNAVAILABLE: `sink` did not return 0.
+int todana_stream_snapshot(struct todana_db *db,
+                           todana_sink sink,
+                           void *context,
+                           int values,
+                           uint64_t *dumped);
+
+// The same as todana_load_snapshot(), from a stream. If that is damaged or fails, what was read before is stored.
+int todana_take_snapshot(struct todana_db *db,
+                         todana_origin origin,
+                         void *context,
+                         int values,
+                         uint64_t *loaded);
 
 // Calls `map` with every record, on several threads at once, and then `reduce` with every key that it has emitted and all its values. No lock
 // is held meanwhile: all of them may call the library, and what they share through `context` is theirs to guard. `work` may be NULL.

@@ -260,11 +260,11 @@ impl Options {
     }
 }
 
-fn with_db<T>(db: *mut Database, run: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
+pub(crate) fn with_db<T>(db: *mut Database, run: impl FnOnce(&Db) -> Result<T>) -> Result<T> {
     home::with(db, |home: &Arc<Home>| home.with_db(run))
 }
 
-fn required<'t>(text: &'t Text, what: &str) -> Result<&'t str> {
+pub(crate) fn required<'t>(text: &'t Text, what: &str) -> Result<&'t str> {
     text.as_str()?.ok_or_else(|| invalid(format!("the {what} is NULL")))
 }
 

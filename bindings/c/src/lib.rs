@@ -22,5 +22,6 @@ pub mod matches;
 #[allow(unsafe_code, reason = "the one place that follows pointers: SAFETY.md")]
 pub mod raw;
 pub mod records;
+pub mod snapshots;
 pub mod transactions;
 pub mod visitors;

@@ -126,19 +126,34 @@ pub extern "C" fn todana_increment(
     initial: Option<&i64>,
     sum: Option<&mut MaybeUninit<i64>>,
 ) -> c_int {
-    answer(|| {
-        with(db, |home| {
-            let key = key.as_slice()?;
-            match home.increment(key, delta, initial.copied()) {
-                Ok(made) => {
-                    sum.put(made);
-                    Ok(TODANA_OK)
-                }
-                Err(_) if initial.is_none() && !home.contains(key)? => Ok(TODANA_NONE),
-                Err(error) => Err(error),
-            }
-        })
-    })
+    add(db, key, initial.is_none(), sum, |home, key| home.increment(key, delta, initial.copied()))
+}
+
+/// Adds to a number as Kyoto Cabinet and Kyoto Tycoon store it, 8 bytes with the most significant first, and reports the sum (unless `sum`
+/// is NULL). Without a record, `origin` is added to. INT64_MAX as `origin` stores `delta` itself, whatever number was there; INT64_MIN
+/// requires a record: TODANA_NONE. Attributes stay. TODANA_INVALID: the value is not 8 bytes long, or the sum leaves the range of 64 bits.
+#[unsafe(no_mangle)]
+pub extern "C" fn todana_increment_binary(
+    db: *mut Database,
+    key: Bytes,
+    delta: i64,
+    origin: i64,
+    sum: Option<&mut MaybeUninit<i64>>,
+) -> c_int {
+    add(db, key, origin == i64::MIN, sum, |home, key| home.increment_binary(key, delta, origin.into()))
+}
+
+/// The same for a number with a fraction, in 16 bytes. INFINITY and -INFINITY as `origin` have those meanings.
+#[unsafe(no_mangle)]
+pub extern "C" fn todana_increment_double(
+    db: *mut Database,
+    key: Bytes,
+    delta: f64,
+    origin: f64,
+    sum: Option<&mut MaybeUninit<f64>>,
+) -> c_int {
+    let is_required = origin == f64::NEG_INFINITY;
+    add(db, key, is_required, sum, |home, key| home.increment_double(key, delta, origin.into()))
 }
 
 /// Replaces the value if the record is still of this version (todana_get_with()). TODANA_OTHER: somebody has changed it; TODANA_NONE: it is
@@ -245,6 +260,29 @@ pub extern "C" fn todana_remove_many(
 
 fn with<T>(db: *mut Database, run: impl FnOnce(&Home) -> Result<T>) -> Result<T> {
     home::with(db, |home| run(home))
+}
+
+/// Adds to a number. If there is no record, and one `is_required`, it is `TODANA_NONE`.
+fn add<T>(
+    db: *mut Database,
+    key: Bytes,
+    is_required: bool,
+    sum: Option<&mut MaybeUninit<T>>,
+    add: impl FnOnce(&Home, &[u8]) -> Result<T>,
+) -> c_int {
+    answer(|| {
+        with(db, |home| {
+            let key = key.as_slice()?;
+            match add(home, key) {
+                Ok(made) => {
+                    sum.put(made);
+                    Ok(TODANA_OK)
+                }
+                Err(_) if is_required && !home.contains(key)? => Ok(TODANA_NONE),
+                Err(error) => Err(error),
+            }
+        })
+    })
 }
 
 /// Stores a record in one of the ways to do so.

@@ -1,12 +1,13 @@
 //! Visitors: functions of the caller that are shown records, and say what becomes of them.
 #![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
 
-use crate::answer::{TODANA_OK, answer, found, invalid, visiting};
+use crate::answer::{Out, TODANA_OK, answer, found, invalid, visiting};
 use crate::attributes::{Attributes, Shown};
 use crate::home::{self, Database, Home};
 use crate::raw::{Bytes, List};
 use crate::transactions;
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use todana::{OwnedRecord, Record, Records, Result, Update};
 
 /// The record stays as it is.
@@ -89,6 +90,30 @@ pub extern "C" fn todana_update_many(
     })
 }
 
+/// Runs `visit` on every record and does as it says, each record atomically by itself; reports how many were changed (unless `changed` is
+/// NULL). Records that come meanwhile are visited or not. If it goes wrong, what was done before stays, unless this thread has a
+/// transaction open and aborts it. What todana_update() says of `visit` holds.
+#[unsafe(no_mangle)]
+pub extern "C" fn todana_update_each(
+    db: *mut Database,
+    visit: Visit,
+    context: *mut c_void,
+    changed: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    answer(|| {
+        let visit = there(visit)?;
+        home::with(db, |home| {
+            let visitor = Visitor { visit, context, home };
+            let mut count = 0;
+            for key in home.iter().keys() {
+                count += u64::from(visitor.update_existing(&key?)?);
+            }
+            changed.put(count);
+            Ok(TODANA_OK)
+        })
+    })
+}
+
 type CalledVisit =
     extern "C" fn(context: *mut c_void, key: Bytes, record: Option<&Shown>, change: &mut Change) -> c_int;
 
@@ -108,6 +133,19 @@ impl Visitor<'_> {
             };
             // Only the last run counts.
             outcome = of_this_run;
+            update
+        })?;
+        outcome
+    }
+
+    /// The same for a record that may have gone meanwhile; returns whether it was changed.
+    fn update_existing(&self, key: &[u8]) -> Result<bool> {
+        let mut outcome = Ok(false);
+        self.home.update(key, &mut |record| {
+            let decided = record.map_or(Ok(Update::Keep), |record| self.run(key, Some(record)));
+            let update = decided.as_ref().map_or(Update::Keep, Clone::clone);
+            // Only the last run counts.
+            outcome = decided.map(|update| update != Update::Keep);
             update
         })?;
         outcome

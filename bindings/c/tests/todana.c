@@ -1,5 +1,6 @@
 // What the functions of the C library promise: on bytes, on codes, and on what goes wrong.
 // Run by cargo xtask test, with and without AddressSanitizer. Takes an empty folder for its files.
+#include <math.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
@@ -644,6 +645,112 @@ static void map_reduce_goes_over_all_records(void) {
   CHECK(todana_map_reduce(tally.db, NULL, initials, sums, &tally) == TODANA_CLOSED);
 }
 
+static void numbers_are_those_of_kyoto_cabinet(void) {
+  todana_db *db = opened("mem:hash");
+  int64_t sum = 0;
+  double real = 0;
+  CHECK(todana_increment_binary(db, S("n"), 5, 100, &sum) == TODANA_OK && sum == 105);
+  CHECK(todana_increment_binary(db, S("n"), -107, 0, NULL) == TODANA_OK);
+  CHECK(todana_increment_binary(db, S("n"), 0, INT64_MIN, &sum) == TODANA_OK && sum == -2);
+  CHECK(has(db, "n", "\xff\xff\xff\xff\xff\xff\xff\xfe"));
+  CHECK(todana_increment_binary(db, S("n"), 9, INT64_MAX, &sum) == TODANA_OK && sum == 9);
+  CHECK(todana_increment_binary(db, S("none"), 9, INT64_MIN, &sum) == TODANA_NONE && has(db, "none", NULL));
+  CHECK(todana_increment_double(db, S("d"), 1.5, 0, &real) == TODANA_OK && real == 1.5);
+  CHECK(todana_increment_double(db, S("d"), -3.25, 0, &real) == TODANA_OK && real == -1.75);
+  CHECK(todana_increment_double(db, S("d"), 0.5, INFINITY, &real) == TODANA_OK && real == 0.5);
+  CHECK(todana_increment_double(db, S("none"), 1, -INFINITY, &real) == TODANA_NONE);
+  CHECK(todana_set(db, S("x"), S("word")) == TODANA_OK);
+  CHECK(todana_increment_binary(db, S("x"), 1, INT64_MAX, &sum) == TODANA_INVALID && says("not a number of 8 bytes"));
+  CHECK(todana_increment_double(db, S("x"), 1, 0, &real) == TODANA_INVALID && says("not a number of 16 bytes"));
+  CHECK(has(db, "x", "word") && todana_close(db) == TODANA_OK);
+}
+
+// Doubles a value of one byte, removes what begins with r, and is not allowed for x.
+static int edit(void *context, todana_bytes key, const todana_record *record, todana_change *change) {
+  static char twice[2];
+  const char *value;
+  ++*(int *)context;
+  if (!record || key.len != 1) return TODANA_KEEP;
+  value = (const char *)record->value.data;
+  if (*(const char *)key.data == 'x') return 77;
+  if (record->value.len != 1) return TODANA_KEEP;
+  if (*value == 'r') return TODANA_REMOVE;
+  twice[0] = twice[1] = *value;
+  change->value = todana_span(twice, 2);
+  return TODANA_PUT;
+}
+
+static void each_record_is_visited(void) {
+  todana_db *db = opened("mem:tree");
+  int calls = 0;
+  uint64_t changed = 9;
+  CHECK(todana_update_each(db, edit, &calls, &changed) == TODANA_OK && changed == 0 && calls == 0);
+  CHECK(todana_set(db, S("a"), S("1")) == TODANA_OK && todana_set(db, S("b"), S("r")) == TODANA_OK);
+  CHECK(todana_set(db, S("c"), S("long")) == TODANA_OK);
+  CHECK(todana_update_each(db, edit, &calls, &changed) == TODANA_OK && changed == 2 && calls == 3);
+  CHECK(has(db, "a", "11") && has(db, "b", NULL) && has(db, "c", "long"));
+  CHECK(todana_set(db, S("a"), S("2")) == TODANA_OK && todana_set(db, S("x"), S("3")) == TODANA_OK);
+  CHECK(todana_begin(db) == TODANA_OK);
+  CHECK(todana_update_each(db, edit, &calls, NULL) == TODANA_INVALID && says("cannot return 77"));
+  CHECK(has(db, "a", "22") && todana_abort(db) == TODANA_OK && has(db, "a", "2"));
+  CHECK(todana_update_each(db, NULL, NULL, NULL) == TODANA_INVALID);
+  CHECK(todana_close(db) == TODANA_OK);
+}
+
+struct tape {
+  char bytes[256];
+  size_t len, at;
+};
+
+static int put(void *context, todana_bytes piece) {
+  struct tape *tape = context;
+  if (tape->len + piece.len > sizeof tape->bytes) return 5;
+  memcpy(tape->bytes + tape->len, piece.data, piece.len);
+  tape->len += piece.len;
+  return 0;
+}
+
+static ptrdiff_t take(void *context, void *piece, size_t room) {
+  struct tape *tape = context;
+  (void)room;
+  if (tape->at == tape->len) return 0;
+  *(char *)piece = tape->bytes[tape->at++];
+  return 1;
+}
+
+static ptrdiff_t take_too_much(void *context, void *piece, size_t room) {
+  (void)context, (void)piece;
+  return (ptrdiff_t)room + 1;
+}
+
+static void snapshots_are_those_of_kyoto_cabinet(void) {
+  static const char snapshot[] = "KCSS\n\0\0\x02\x02k1v1\0\x02\x02k2v2\xff";
+  todana_db *db = opened("mem:tree");
+  struct tape tape = {{0}, 0, 0};
+  const char *place = path("s.kcss");
+  uint64_t count = 0;
+  FILE *file;
+  CHECK(todana_set(db, S("k1"), S("v1")) == TODANA_OK && todana_set(db, S("k2"), S("v2")) == TODANA_OK);
+  CHECK(todana_stream_snapshot(db, put, &tape, TODANA_BARE, &count) == TODANA_OK && count == 2);
+  CHECK(tape.len == sizeof snapshot - 1 && memcmp(tape.bytes, snapshot, tape.len) == 0);
+  CHECK(todana_dump_snapshot(db, place, TODANA_BARE, &count) == TODANA_OK && count == 2);
+  CHECK(todana_clear(db) == TODANA_OK);
+  CHECK(todana_load_snapshot(db, place, TODANA_BARE, &count) == TODANA_OK && count == 2 && has(db, "k2", "v2"));
+  CHECK(todana_clear(db) == TODANA_OK);
+  CHECK(todana_take_snapshot(db, take, &tape, TODANA_BARE, &count) == TODANA_OK && count == 2 && has(db, "k1", "v1"));
+  CHECK(todana_load_snapshot(db, place, TODANA_TIMED, NULL) == TODANA_CORRUPT && says("too short for the time"));
+  CHECK(todana_load_snapshot(db, place, 7, NULL) == TODANA_INVALID);
+  CHECK(todana_load_snapshot(db, path("none"), TODANA_BARE, NULL) == TODANA_UNAVAILABLE);
+  CHECK(todana_take_snapshot(db, take_too_much, NULL, TODANA_BARE, NULL) == TODANA_UNAVAILABLE);
+  tape.len = sizeof tape.bytes;
+  CHECK(todana_stream_snapshot(db, put, &tape, TODANA_BARE, NULL) == TODANA_UNAVAILABLE && says("returned 5"));
+  CHECK((file = fopen(path("cut.kcss"), "wb")) && fwrite(snapshot, 1, 12, file) == 12 && fclose(file) == 0);
+  CHECK(todana_clear(db) == TODANA_OK);
+  CHECK(todana_load_snapshot(db, path("cut.kcss"), TODANA_BARE, NULL) == TODANA_CORRUPT && says("byte 6"));
+  CHECK(todana_count(db, &count) == TODANA_OK && count == 0);
+  CHECK(todana_close(db) == TODANA_OK);
+}
+
 int main(int argc, char **argv) {
   CHECK(argc == 2);
   folder = argv[1];
@@ -662,6 +769,9 @@ int main(int argc, char **argv) {
   keys_are_found_by_their_looks();
   databases_travel();
   what_is_merged_from_is_closed_only_when_that_is_done();
+  numbers_are_those_of_kyoto_cabinet();
+  each_record_is_visited();
+  snapshots_are_those_of_kyoto_cabinet();
   what_is_wrong_is_said();
   threads_share_a_handle();
   puts("all promises are kept");

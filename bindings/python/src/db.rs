@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use todana::update_log::Sync;
-use todana::{DataOptions, Db, DbOptions, Kind, Merge, WhenFull};
+use todana::{DataOptions, Db, DbOptions, DumpedValues, Kind, Merge, WhenFull};
 
 /// An open database, as a dict that is shared by all threads.
 #[pyclass(name = "DB", module = "todana", extends = Records, subclass, frozen, generic, weakref)]
@@ -218,6 +218,32 @@ impl Database {
         })
     }
 
+    /// Writes all records, as of one moment, as a snapshot of Kyoto Cabinet's (.kcss) to a path, or a file that was opened in binary mode;
+    /// returns how many. A file at the path is replaced once the snapshot is complete. `timed`: with the times of Kyoto Tycoon before
+    /// the values.
+    #[pyo3(signature = (file, *, timed=false))]
+    fn dump_snapshot(&self, py: Python<'_>, file: &Bound<'_, PyAny>, timed: bool) -> PyResult<u64> {
+        let (values, db) = (values_of(timed), self.home.db().map_err(raised)?);
+        if let Ok(path) = file.extract::<PathBuf>() {
+            return py.detach(|| db.dump_snapshot_file(&path, values)).map_err(raised);
+        }
+        through(py, &self.home, file, |mut file| db.dump_snapshot(&mut file, values))
+    }
+
+    /// Stores the records of such a snapshot over those that are there; returns how many. A file at a path is refused before anything is
+    /// stored if it is damaged or cut; of an open file, what comes before the damage is stored.
+    #[pyo3(signature = (file, *, timed=false))]
+    fn load_snapshot(&self, py: Python<'_>, file: &Bound<'_, PyAny>, timed: bool) -> PyResult<u64> {
+        let (values, db) = (values_of(timed), self.home.db().map_err(raised)?);
+        if let Ok(path) = file.extract::<PathBuf>() {
+            let outcome = py.detach(|| db.load_snapshot_file(&path, values));
+            return outcome.map(|loaded| loaded.stored).map_err(raised);
+        }
+        through(py, &self.home, file, |mut file| {
+            db.load_snapshot(&mut file, values).map(|loaded| loaded.stored)
+        })
+    }
+
     /// Calls `map` with the key and value of each record, and then `reduce` with each key of the pairs that it has returned and a list of
     /// all values of that key, in the order of the keys; returns a dict of what that returns. What does not fit into memory is sorted on
     /// disk. `combine`, called with a key and some of its values, makes one value of them before memory runs out.
@@ -258,6 +284,10 @@ fn through(
         Some(error) => Err(error),
         None => outcome.map_err(raised),
     }
+}
+
+fn values_of(timed: bool) -> DumpedValues {
+    if timed { DumpedValues::Timed } else { DumpedValues::Bare }
 }
 
 /// `"always"`, `"never"`, or so many seconds.

@@ -26,6 +26,7 @@ mod source;
 mod transaction;
 mod transfer;
 mod view;
+mod visits;
 
 use pyo3::prelude::*;
 
@@ -33,6 +34,8 @@ use pyo3::prelude::*;
 /// nobody else has the interpreter is what much of this relies on.
 #[pymodule(gil_used = true)]
 mod _todana {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use crate::cursor::Cursor;
     #[pymodule_export]
@@ -45,4 +48,11 @@ mod _todana {
     use crate::transaction::{Snapshot, Transaction};
     #[pymodule_export]
     use crate::view::{Iterator, View};
+    #[pymodule_export]
+    use crate::visits::Removal;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("REMOVE", Removal)
+    }
 }

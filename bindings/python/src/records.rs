@@ -5,10 +5,11 @@ use crate::cursor::Cursor;
 use crate::error::{InvalidError, raised};
 use crate::source::Source;
 use crate::view::{Iterator, Part, View, Which};
+use crate::visits::Decision;
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyMapping, PyTuple};
-use todana::{Compared, OwnedRecord, Records as _, Result, Symbols, Ttl};
+use todana::{Compared, Origin, OwnedRecord, Records as _, Result, Symbols, Ttl};
 
 /// What a database, a transaction and a snapshot have in common: a dict of bytes.
 #[pyclass(module = "todana", subclass, frozen, generic, mapping)]
@@ -97,6 +98,26 @@ impl Records {
             copy = self.source.look(py, |source| source.get(key))?;
         }
         copy.map(|value| form.show(py, &value)).transpose()
+    }
+
+    /// Adds to a number. If there is no record, and one `is_required`, it is a KeyError.
+    fn sum<T: Send>(
+        &self,
+        key: &Bound<'_, PyAny>,
+        is_required: bool,
+        add: impl FnOnce(&Source, &[u8]) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let (py, name) = (key.py(), octets(key)?);
+        match self.source.change(py, |source| add(source, &name)) {
+            Err(error)
+                if is_required
+                    && error.is_instance_of::<InvalidError>(py)
+                    && !self.source.look(py, |source| source.contains(&name))? =>
+            {
+                Err(missing(key))
+            }
+            outcome => outcome,
+        }
     }
 
     fn show_all<'py>(&self, py: Python<'py>, keys: Vec<Vec<u8>>) -> PyResult<Vec<Bound<'py, PyAny>>> {
@@ -305,24 +326,23 @@ impl Records {
     /// Adds to a decimal number and returns the sum. Where there is no record it becomes `initial`, to which nothing is added; without
     /// that it is a KeyError.
     #[pyo3(signature = (key, delta=1, initial=None))]
-    fn increment(
-        &self,
-        py: Python<'_>,
-        key: &Bound<'_, PyAny>,
-        delta: i64,
-        initial: Option<i64>,
-    ) -> PyResult<i64> {
-        let name = octets(key)?;
-        match self.source.change(py, |source| source.increment(&name, delta, initial)) {
-            Err(error)
-                if initial.is_none()
-                    && error.is_instance_of::<InvalidError>(py)
-                    && !self.source.look(py, |source| source.contains(&name))? =>
-            {
-                Err(missing(key))
-            }
-            outcome => outcome,
-        }
+    fn increment(&self, key: &Bound<'_, PyAny>, delta: i64, initial: Option<i64>) -> PyResult<i64> {
+        self.sum(key, initial.is_none(), |source, key| source.increment(key, delta, initial))
+    }
+
+    /// Adds to a number as Kyoto Cabinet stores it, in 8 bytes, and returns the sum. Without a record `origin` is added to; if that is None
+    /// it is a KeyError. `origin=2**63-1` stores `delta` itself, and `-2**63` is as None, as there.
+    #[pyo3(signature = (key, delta=1, origin=Some(0)), text_signature = "($self, key, delta=1, origin=0)")]
+    fn increment_binary(&self, key: &Bound<'_, PyAny>, delta: i64, origin: Option<i64>) -> PyResult<i64> {
+        let origin = origin.map_or(Origin::Try, Origin::from);
+        self.sum(key, origin == Origin::Try, |source, key| source.increment_binary(key, delta, origin))
+    }
+
+    /// The same for a number with a fraction, in 16 bytes. Infinities as `origin` have those meanings.
+    #[pyo3(signature = (key, delta=1.0, origin=Some(0.0)), text_signature = "($self, key, delta=1.0, origin=0.0)")]
+    fn increment_double(&self, key: &Bound<'_, PyAny>, delta: f64, origin: Option<f64>) -> PyResult<f64> {
+        let origin = origin.map_or(Origin::Try, Origin::from);
+        self.sum(key, origin == Origin::Try, |source, key| source.increment_double(key, delta, origin))
     }
 
     /// Replaces a record if it is still of this version (`get_record`); whether it was.
@@ -359,21 +379,31 @@ impl Records {
         key: &Bound<'py, PyAny>,
         change: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let key = octets(key)?;
-        loop {
-            let old = self.source.look(py, |source| source.get(&key))?;
-            let shown = old.as_ref().map(|old| self.source.form().show(py, old)).transpose()?;
-            let answer = change.call1((shown,))?;
-            let new = if answer.is_none() { None } else { Some(octets(&answer)?) };
-            if self
-                .source
-                .change(py, |source| source.compare_and_swap(&key, old.as_deref(), new.as_deref()))?
-            {
-                drop(new);
-                return Ok(answer);
-            }
-            py.check_signals()?;
-        }
+        let decide = |answer: &Bound<'_, PyAny>| {
+            if answer.is_none() { Decision::Remove } else { Decision::Put }
+        };
+        let (answer, _) = self.decide(py, &octets(key)?, |value| change.call1((value,)), decide)?;
+        Ok(answer)
+    }
+
+    /// Calls `visitor` with a key and its value (None if there is no record), and does as it says: None keeps the record, REMOVE removes
+    /// it, and anything else takes its place. If somebody else was there first it is called again. Returns whether anything was
+    /// changed. Nothing is if `visitor` raises. Flags and expiry stay.
+    fn visit(&self, key: &Bound<'_, PyAny>, visitor: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.visit_one(key, visitor)
+    }
+
+    /// Calls `visitor` for each of several keys, and does as it says with all of them at once: others see all of it or nothing. A key that
+    /// comes twice is shown the second time as the first has left it. Returns how many were changed. Nothing is if `visitor` raises;
+    /// in a transaction of the caller's, what was done before stays until that ends.
+    fn visit_many(&self, keys: &Bound<'_, PyAny>, visitor: &Bound<'_, PyAny>) -> PyResult<usize> {
+        self.visit_several(keys, visitor)
+    }
+
+    /// Calls `visitor` with key and value of every record, and does as it says, each record by itself; returns how many were changed. If
+    /// `visitor` raises, that record stays and the rest is not visited; in a transaction it is all or nothing.
+    fn visit_each(&self, visitor: &Bound<'_, PyAny>) -> PyResult<usize> {
+        self.visit_all(visitor)
     }
 
     /// Removes a record and returns its value, or None.

@@ -235,7 +235,7 @@ impl Iterator {
         Iterator { home, part, is_down, walk: Mutex::new(walk) }
     }
 
-    fn next(&self, py: Python<'_>) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    pub(crate) fn next(&self, py: Python<'_>) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         self.home.must_be_of_this_process()?;
         // Whoever fetches holds it, and does not need the interpreter to finish.
         if let Some(mut walk) = self.walk.try_lock() {

@@ -11,10 +11,11 @@ import collections.abc as _abc
 
 from . import _processes
 from ._errors import BusyError, ClosedError, CorruptError, Error, FullError, InvalidError, UnavailableError
-from ._todana import DB, Cursor, Iterator, Record, Records, Snapshot, Transaction, View
+from ._todana import DB, REMOVE, Cursor, Iterator, Record, Records, Removal, Snapshot, Transaction, View
 
 __all__ = [
     "DB",
+    "REMOVE",
     "BusyError",
     "ClosedError",
     "CorruptError",
@@ -25,6 +26,7 @@ __all__ = [
     "Iterator",
     "Record",
     "Records",
+    "Removal",
     "Snapshot",
     "Transaction",
     "UnavailableError",

@@ -10,8 +10,8 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use todana::kyoto::{DumpFailure, read_dump};
 use todana_protocol::kyoto::Stored;
-use todana_protocol::kyoto::dump::{DumpReader, DumpStep};
 use todana_protocol::kyoto::snapshot::SnapshotHead;
 use todana_server::read_snapshot;
 
@@ -172,30 +172,22 @@ impl Reading<'_, '_> {
     }
 
     fn dump<R: Read>(&mut self, mut window: Window<R>) -> Result<(), Failure> {
-        let mut decoder = DumpReader::default();
-        loop {
-            let at = decoder.offset();
-            match decoder.decode(window.unread()) {
-                DumpStep::Begun { consumed } => window.consume(consumed),
-                DumpStep::Record { consumed, key, stored } => {
-                    self.put(&format_args!("byte {at}"), key, &stored)?;
-                    window.consume(consumed);
+        let mut see =
+            |at: u64, key: &[u8], stored: &Stored<'_>| self.put(&format_args!("byte {at}"), key, stored);
+        match read_dump(&mut window, usize::MAX, &mut see) {
+            Ok(beyond) => {
+                // Kyoto Cabinet's tools tell of their progress there when they dump to standard output.
+                let beyond = beyond + window.rest().map_err(|error| self.io(&error))?;
+                if beyond > 0 {
+                    eprintln!("todana: {beyond} bytes behind the end of the dump are left out");
                 }
-                DumpStep::NeedMore { .. } => {
-                    if !window.more().map_err(|error| self.io(&error))? {
-                        return Err(self.cut(at));
-                    }
-                }
-                DumpStep::End => {
-                    // Kyoto Cabinet's tools tell of their progress there when they dump to standard output.
-                    let behind = window.rest().map_err(|error| self.io(&error))?.saturating_sub(1);
-                    if behind > 0 {
-                        eprintln!("todana: {behind} bytes behind the end of the dump are left out");
-                    }
-                    return Ok(());
-                }
-                DumpStep::Damaged { offset, what } => return Err(self.at_byte(offset, &what)),
+                Ok(())
             }
+            Err(DumpFailure::Ended(failure)) => Err(failure),
+            Err(DumpFailure::Unreadable(error)) => Err(self.io(&error)),
+            Err(DumpFailure::Cut { offset }) => Err(self.cut(offset)),
+            Err(DumpFailure::Damaged { offset, what }) => Err(self.at_byte(offset, &what)),
+            Err(DumpFailure::TooLong { offset }) => Err(self.at_byte(offset, &"a record is too long")),
         }
     }
 

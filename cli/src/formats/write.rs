@@ -6,11 +6,11 @@ use crate::{Failure, tsv};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-use todana::kyoto::NEVER;
+use todana::kyoto::{DumpWriter, NEVER};
 use todana::replication::first_of_second;
+use todana_protocol::kyoto::Stored;
 use todana_protocol::kyoto::compression::SNAPSHOT_DEFLATE;
 use todana_protocol::kyoto::snapshot::SnapshotHead;
-use todana_protocol::kyoto::{Stored, dump};
 use todana_server::{Packing, SnapshotWriter};
 
 /// Held back before it is written, in bytes.
@@ -33,6 +33,7 @@ enum To {
         pending: Vec<u8>,
     },
     Snapshot(SnapshotWriter<Output>),
+    Dump(DumpWriter<Output>),
 }
 
 /// What records have that the format has no place for.
@@ -60,11 +61,7 @@ impl Writer {
                 head.check = SNAPSHOT_DEFLATE;
                 To::Snapshot(SnapshotWriter::begin(output, head, Packing::Zlib).map_err(failed)?)
             }
-            DumpFormat::Kcss => {
-                let mut pending = Vec::new();
-                dump::put_head(&mut pending);
-                To::File { output, pending }
-            }
+            DumpFormat::Kcss => To::Dump(DumpWriter::begin(output)),
             DumpFormat::Tsv | DumpFormat::TsvHex => To::File { output, pending: Vec::new() },
         };
         Ok(Writer { path: path.into(), to, options, head, written: 0, left_out: LeftOut::default() })
@@ -105,15 +102,12 @@ impl Writer {
                 snapshot.put(key, &stored);
                 if snapshot.is_due() { snapshot.write() } else { Ok(()) }
             }
+            To::Dump(dump) => dump.put(key, &stored),
             To::File { output, pending } => {
-                if format == DumpFormat::Kcss {
-                    dump::put_record(key, &stored, pending);
-                } else {
-                    put_hex(key, pending);
-                    pending.push(b'\t');
-                    put_hex(value, pending);
-                    pending.push(b'\n');
-                }
+                put_hex(key, pending);
+                pending.push(b'\t');
+                put_hex(value, pending);
+                pending.push(b'\n');
                 if pending.len() < PENDING {
                     return Ok(());
                 }
@@ -128,12 +122,10 @@ impl Writer {
 
     /// The file is whole; returns how many records are in it.
     pub(crate) fn finish(self) -> Result<u64, Failure> {
-        let Writer { path, to, options, head, written, left_out } = self;
+        let Writer { path, to, head, written, left_out, .. } = self;
         let finish = || match to {
-            To::File { mut output, mut pending } => {
-                if options.format == DumpFormat::Kcss {
-                    dump::put_end(&mut pending);
-                }
+            To::Dump(dump) => dump.finish()?.finish(),
+            To::File { mut output, pending } => {
                 output.write_all(&pending)?;
                 output.finish()
             }

@@ -3,12 +3,10 @@
 use super::decompression::decompressed;
 use std::fmt;
 use std::io::{self, Read};
+use todana::kyoto::UnreadBytes;
 use todana_protocol::kyoto::Stored;
 use todana_protocol::kyoto::compression::Compression;
 use todana_protocol::kyoto::snapshot::{SnapshotHead, SnapshotReader, SnapshotStep};
-
-/// Read at once.
-const PIECE: usize = 256 << 10;
 
 /// Why a snapshot cannot be read to its end.
 #[derive(Debug)]
@@ -54,7 +52,7 @@ pub fn read_snapshot(
     see: &mut See<'_>,
 ) -> Result<(), SnapshotError> {
     let mut reader = SnapshotReader::default();
-    let mut source = Source::new(input);
+    let mut source = UnreadBytes::new(input);
     let mut compression = None;
     loop {
         let at = reader.offset();
@@ -101,7 +99,7 @@ fn read_chunk(
 ) -> Result<(), SnapshotError> {
     let damaged = |what: String| SnapshotError::Damaged { offset, what };
     let mut reader = SnapshotReader::of_chunk();
-    let mut source = Source::new(decompressed(compression, packed));
+    let mut source = UnreadBytes::new(decompressed(compression, packed));
     loop {
         match reader.decode(source.unread()) {
             SnapshotStep::Record { consumed, key, stored } => {
@@ -124,46 +122,6 @@ fn read_chunk(
                 return Err(damaged("a chunk holds no records".into()));
             }
         }
-    }
-}
-
-/// What has been read and not been looked at.
-struct Source<R> {
-    input: R,
-    bytes: Vec<u8>,
-    at: usize,
-}
-
-impl<R: Read> Source<R> {
-    fn new(input: R) -> Source<R> {
-        Source { input, bytes: Vec::new(), at: 0 }
-    }
-
-    fn unread(&self) -> &[u8] {
-        &self.bytes[self.at..]
-    }
-
-    fn consume(&mut self, len: usize) {
-        self.at += len;
-    }
-
-    /// Reads some more; 0 at the end. It grows with what has really come, twice as much at most: a length alone reserves nothing.
-    fn read_more(&mut self, wanted: usize) -> io::Result<usize> {
-        self.bytes.drain(..self.at);
-        self.at = 0;
-        if self.bytes.is_empty() {
-            self.bytes.shrink_to(4 * PIECE);
-        }
-        let before = self.bytes.len();
-        self.bytes.resize(before + wanted.clamp(PIECE, PIECE.max(before)), 0);
-        let outcome = loop {
-            match self.input.read(&mut self.bytes[before..]) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                outcome => break outcome,
-            }
-        };
-        self.bytes.truncate(before + *outcome.as_ref().unwrap_or(&0));
-        outcome
     }
 }
 

@@ -223,17 +223,12 @@ impl Db {
         records: impl Iterator<Item = Result<(Vec<u8>, OwnedRecord)>>,
         mode: Merge,
     ) -> Result<u64> {
-        let (mut batch, mut bytes, mut taken) = (Vec::new(), 0, 0);
+        let mut intake = Intake::new(self, mode);
         for item in records {
             let (key, record) = item?;
-            bytes += key.len() + record.value.len();
-            batch.push((key, record));
-            if batch.len() >= RECORDS_AT_ONCE || bytes >= BYTES_AT_ONCE {
-                taken += self.put_all(&mut batch, mode)?;
-                bytes = 0;
-            }
+            intake.put(key, record)?;
         }
-        Ok(taken + self.put_all(&mut batch, mode)?)
+        intake.finish()
     }
 
     fn put_all(&self, batch: &mut Vec<(Vec<u8>, OwnedRecord)>, mode: Merge) -> Result<u64> {
@@ -258,7 +253,40 @@ impl Db {
     }
 }
 
-fn unwritable(error: &io::Error) -> Error {
+/// Records on their way into a database: many are stored at once.
+pub(super) struct Intake<'d> {
+    db: &'d Db,
+    mode: Merge,
+    batch: Vec<(Vec<u8>, OwnedRecord)>,
+    bytes: usize,
+    taken: u64,
+}
+
+impl<'d> Intake<'d> {
+    pub(super) fn new(db: &'d Db, mode: Merge) -> Intake<'d> {
+        Intake { db, mode, batch: Vec::new(), bytes: 0, taken: 0 }
+    }
+
+    pub(super) fn put(&mut self, key: Vec<u8>, record: OwnedRecord) -> Result<()> {
+        self.bytes += key.len() + record.value.len();
+        self.batch.push((key, record));
+        if self.batch.len() >= RECORDS_AT_ONCE || self.bytes >= BYTES_AT_ONCE { self.store() } else { Ok(()) }
+    }
+
+    fn store(&mut self) -> Result<()> {
+        self.taken += self.db.put_all(&mut self.batch, self.mode)?;
+        self.bytes = 0;
+        Ok(())
+    }
+
+    /// Stores the rest, and returns how many came in.
+    pub(super) fn finish(mut self) -> Result<u64> {
+        self.store()?;
+        Ok(self.taken)
+    }
+}
+
+pub(super) fn unwritable(error: &io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("the records cannot be written: {error}"))
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cursor   a place among the records, with a direction
+//! dump     Kyoto Cabinet's dumps, to a file and from one
 //! number   sums of 8 and of 16 bytes
 //! pattern  regular expressions of POSIX
 //! sum      what is added to, and what a missing record begins with
@@ -11,14 +12,18 @@
 //! Every write gives a record a new one.
 
 mod cursor;
+mod dump;
 mod number;
 mod pattern;
 mod sum;
+mod unread;
 
 pub use cursor::{Entry, KyotoCursor};
+pub use dump::{DumpFailure, DumpWriter, SeeDumped, read_dump};
 pub use number::Fixed;
 pub use pattern::translate;
 pub(crate) use sum::{Sum, SumFailure};
+pub use unread::UnreadBytes;
 
 use crate::records::replies::store;
 use crate::{Records, Ttl};

@@ -1,0 +1,131 @@
+//! Kyoto Cabinet's snapshots (.kcss) of a whole database, as files and as streams.
+#![allow(unsafe_code, reason = "no_mangle; nothing here follows a pointer")]
+
+use crate::answer::{Out, TODANA_OK, answer, invalid, visiting};
+use crate::database::{required, with_db};
+use crate::home::Database;
+use crate::raw::{Bytes, Text};
+use crate::visitors::there;
+use std::ffi::{c_int, c_void};
+use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
+use std::path::Path;
+use todana::{DumpedValues, Result};
+
+/// Values stand alone, as Kyoto Cabinet has them.
+pub const TODANA_BARE: c_int = 0;
+/// Five bytes before each value are its expiry, as Kyoto Tycoon has them.
+pub const TODANA_TIMED: c_int = 1;
+
+/// Takes the next piece of a stream, and returns 0 to go on. It must not call the library.
+pub type Sink = Option<extern "C" fn(context: *mut c_void, piece: Bytes) -> c_int>;
+
+/// Puts at most `room` bytes of a stream at `piece`, and returns how many; 0 at its end, a negative number if it fails. It must not call the
+/// library.
+pub type Origin = Option<extern "C" fn(context: *mut c_void, piece: *mut c_void, room: usize) -> isize>;
+
+/// Writes all records, as of one moment, to a file as a snapshot of Kyoto Cabinet's, and reports how many (unless `dumped` is NULL). `values`:
+/// TODANA_BARE or TODANA_TIMED. A file of this name is replaced once the snapshot is complete and on disk.
+#[unsafe(no_mangle)]
+pub extern "C" fn todana_dump_snapshot(
+    db: *mut Database,
+    path: Text,
+    values: c_int,
+    dumped: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    answer(|| {
+        let (path, values) = (Path::new(required(&path, "path")?), values_of(values)?);
+        dumped.put(with_db(db, |db| db.dump_snapshot_file(path, values))?);
+        Ok(TODANA_OK)
+    })
+}
+
+/// Stores the records of such a file over those that are there, and reports how many (unless `loaded` is NULL). What has expired is left out.
+/// TODANA_CORRUPT: the file is damaged or cut; the message says where, and nothing is stored.
+#[unsafe(no_mangle)]
+pub extern "C" fn todana_load_snapshot(
+    db: *mut Database,
+    path: Text,
+    values: c_int,
+    loaded: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    answer(|| {
+        let (path, values) = (Path::new(required(&path, "path")?), values_of(values)?);
+        loaded.put(with_db(db, |db| db.load_snapshot_file(path, values))?.stored);
+        Ok(TODANA_OK)
+    })
+}
+
+/// The same as todana_dump_snapshot(), to a stream. TODANA_UNAVAILABLE: `sink` did not return 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn todana_stream_snapshot(
+    db: *mut Database,
+    sink: Sink,
+    context: *mut c_void,
+    values: c_int,
+    dumped: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    answer(|| {
+        let (mut stream, values) = (SinkStream { sink: there(sink)?, context }, values_of(values)?);
+        dumped.put(with_db(db, |db| db.dump_snapshot(&mut stream, values))?);
+        Ok(TODANA_OK)
+    })
+}
+
+/// The same as todana_load_snapshot(), from a stream. If that is damaged or fails, what was read before is stored.
+#[unsafe(no_mangle)]
+pub extern "C" fn todana_take_snapshot(
+    db: *mut Database,
+    origin: Origin,
+    context: *mut c_void,
+    values: c_int,
+    loaded: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    answer(|| {
+        let (mut stream, values) = (OriginStream { origin: there(origin)?, context }, values_of(values)?);
+        loaded.put(with_db(db, |db| db.load_snapshot(&mut stream, values))?.stored);
+        Ok(TODANA_OK)
+    })
+}
+
+fn values_of(values: c_int) -> Result<DumpedValues> {
+    match values {
+        TODANA_BARE => Ok(DumpedValues::Bare),
+        TODANA_TIMED => Ok(DumpedValues::Timed),
+        other => Err(invalid(format!("there are no values of kind {other}"))),
+    }
+}
+
+struct SinkStream {
+    sink: extern "C" fn(context: *mut c_void, piece: Bytes) -> c_int,
+    context: *mut c_void,
+}
+
+impl Write for SinkStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match visiting(|| (self.sink)(self.context, Bytes::lend(bytes))) {
+            0 => Ok(bytes.len()),
+            code => Err(io::Error::other(format!("the function for pieces returned {code}"))),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct OriginStream {
+    origin: extern "C" fn(context: *mut c_void, piece: *mut c_void, room: usize) -> isize,
+    context: *mut c_void,
+}
+
+impl Read for OriginStream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let room = bytes.len();
+        let code = visiting(|| (self.origin)(self.context, bytes.as_mut_ptr().cast(), room));
+        match usize::try_from(code) {
+            Ok(len) if len <= room => Ok(len),
+            _ => Err(io::Error::other(format!("the function for pieces returned {code}"))),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Kyoto Cabinet's dumps (`.kcss`), to a file and from one.
+//!
+//! The bytes are `todana_protocol::kyoto::dump`'s. Always true: what is held is a piece of the file and its longest record.
+
+use super::UnreadBytes;
+use std::fmt;
+use std::io::{self, Read, Write};
+use todana_core::{Error, ErrorKind};
+use todana_protocol::kyoto::Stored;
+use todana_protocol::kyoto::dump::{self, DumpReader, DumpStep};
+
+/// The bytes that are collected before they are written.
+const PENDING: usize = 64 << 10;
+
+/// Writes a dump.
+pub struct DumpWriter<W> {
+    out: W,
+    pending: Vec<u8>,
+}
+
+impl<W: Write> DumpWriter<W> {
+    /// Begins a dump.
+    pub fn begin(out: W) -> DumpWriter<W> {
+        let mut pending = Vec::new();
+        dump::put_head(&mut pending);
+        DumpWriter { out, pending }
+    }
+
+    /// Writes a record.
+    pub fn put(&mut self, key: &[u8], stored: &Stored<'_>) -> io::Result<()> {
+        dump::put_record(key, stored, &mut self.pending);
+        if self.pending.len() < PENDING {
+            return Ok(());
+        }
+        self.out.write_all(&self.pending)?;
+        self.pending.clear();
+        // A long value must not cost memory until the end.
+        self.pending.shrink_to(2 * PENDING);
+        Ok(())
+    }
+
+    /// Writes the end, and returns the place that it was written to.
+    pub fn finish(mut self) -> io::Result<W> {
+        dump::put_end(&mut self.pending);
+        self.out.write_all(&self.pending)?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}
+
+/// The reason why a dump is not read to its end. `E` is that of the function that is shown the records.
+#[derive(Debug)]
+pub enum DumpFailure<E> {
+    /// The file cannot be read.
+    Unreadable(io::Error),
+    /// The file ends within the record that begins at this byte.
+    Cut {
+        /// Counted from the beginning of the file.
+        offset: u64,
+    },
+    /// The file is damaged at this byte, or not a dump.
+    Damaged {
+        /// Counted from the beginning of the file.
+        offset: u64,
+        /// How.
+        what: &'static str,
+    },
+    /// The record at this byte is longer than the limit.
+    TooLong {
+        /// Counted from the beginning of the file.
+        offset: u64,
+    },
+    /// The function that is shown the records ended it.
+    Ended(E),
+}
+
+impl<E: fmt::Display> fmt::Display for DumpFailure<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DumpFailure::Unreadable(error) => write!(f, "cannot be read: {error}"),
+            DumpFailure::Cut { offset } => {
+                write!(f, "byte {offset}: the file ends within the record that begins here")
+            }
+            DumpFailure::Damaged { offset, what } => write!(f, "byte {offset}: {what}"),
+            DumpFailure::TooLong { offset } => write!(f, "byte {offset}: a record is too long"),
+            DumpFailure::Ended(why) => why.fmt(f),
+        }
+    }
+}
+
+impl From<DumpFailure<Error>> for Error {
+    fn from(failure: DumpFailure<Error>) -> Error {
+        let kind = match failure {
+            DumpFailure::Ended(error) => return error,
+            DumpFailure::Unreadable(_) => ErrorKind::Unavailable,
+            DumpFailure::Cut { .. } | DumpFailure::Damaged { .. } => ErrorKind::Corrupt,
+            DumpFailure::TooLong { .. } => ErrorKind::Full,
+        };
+        Error::new(kind, format!("snapshot: {failure}"))
+    }
+}
+
+/// A function that is shown the records of a dump: the byte at which each begins, its key, and its value as it was stored.
+pub type SeeDumped<'s, E> = dyn FnMut(u64, &[u8], &Stored<'_>) -> Result<(), E> + 's;
+
+/// Shows each record of a dump: the byte at which it begins, its key, and its value as it was stored. Returns how many bytes have
+/// been read beyond the end of the dump. Fails without memory for it where a record claims more than `record_len_max` bytes.
+pub fn read_dump<E>(
+    input: impl Read,
+    record_len_max: usize,
+    see: &mut SeeDumped<'_, E>,
+) -> Result<u64, DumpFailure<E>> {
+    let (mut reader, mut source) = (DumpReader::default(), UnreadBytes::new(input));
+    loop {
+        let offset = reader.offset();
+        match reader.decode(source.unread()) {
+            DumpStep::Begun { consumed } => source.consume(consumed),
+            DumpStep::Record { consumed, key, stored } => {
+                see(offset, key, &stored).map_err(DumpFailure::Ended)?;
+                source.consume(consumed);
+            }
+            DumpStep::NeedMore { at_least } => {
+                if source.unread().len().saturating_add(at_least) > record_len_max {
+                    return Err(DumpFailure::TooLong { offset });
+                }
+                if source.read_more(at_least).map_err(DumpFailure::Unreadable)? == 0 {
+                    return Err(DumpFailure::Cut { offset });
+                }
+            }
+            DumpStep::End => return Ok(source.unread().len() as u64 - 1),
+            DumpStep::Damaged { offset, what } => return Err(DumpFailure::Damaged { offset, what }),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The bytes of a file that have been read and not decoded yet.
+
+use std::io::{self, Read};
+
+/// Read at once.
+const PIECE: usize = 256 << 10;
+
+/// The bytes of a file that have been read and not decoded yet, for decoders that need a record in one piece.
+pub struct UnreadBytes<R> {
+    input: R,
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl<R: Read> UnreadBytes<R> {
+    /// Begins a file.
+    pub fn new(input: R) -> UnreadBytes<R> {
+        UnreadBytes { input, bytes: Vec::new(), at: 0 }
+    }
+
+    /// Returns the bytes that have not been decoded yet.
+    pub fn unread(&self) -> &[u8] {
+        &self.bytes[self.at..]
+    }
+
+    /// Marks the first `len` unread bytes as decoded.
+    pub fn consume(&mut self, len: usize) {
+        self.at += len;
+    }
+
+    /// Reads more, and returns how many bytes have come: 0 at the end. Memory grows with the bytes that have really come, to twice
+    /// as much at most: a length that a file claims reserves nothing.
+    pub fn read_more(&mut self, wanted: usize) -> io::Result<usize> {
+        self.bytes.drain(..self.at);
+        self.at = 0;
+        if self.bytes.is_empty() {
+            self.bytes.shrink_to(4 * PIECE);
+        }
+        let before = self.bytes.len();
+        self.bytes.resize(before + wanted.clamp(PIECE, PIECE.max(before)), 0);
+        let outcome = loop {
+            match self.input.read(&mut self.bytes[before..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                outcome => break outcome,
+            }
+        };
+        self.bytes.truncate(before + *outcome.as_ref().unwrap_or(&0));
+        outcome
+    }
+}
