@@ -46,7 +46,7 @@ fn cases(default: u32) -> u32 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(48), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(24), ..ProptestConfig::default() })]
 
     #[test]
     fn a_hash_agrees_with_the_model(operations in operations(1..1500), seed in any::<u64>(), shards in 1usize..5) {
