@@ -15,8 +15,8 @@ use crate::clock::Clock;
 use crate::contents::expect_kind;
 use crate::disk::{Disk, File};
 use crate::update_log::{
-    Identity, LogBytes, LogOptions, Position, Reader, Salvage, Tail, UpdateLog, append_recent, begin_anew,
-    salvage,
+    Identity, LogBytes, LogOptions, LogPlace, Position, Reader, Salvage, Tail, UpdateLog, append_recent,
+    begin_anew, salvage,
 };
 use crate::{Database, Kind};
 use allowance::Allowance;
@@ -48,7 +48,7 @@ pub struct DataOptions {
     pub checkpoints: CheckpointOptions,
 }
 
-/// An open data directory: locked for this process until it is dropped.
+/// An open data directory: locked for this process until it is dropped and the thread that writes its log has ended.
 pub struct DataDirectory {
     disk: Arc<dyn Disk>,
     path: PathBuf,
@@ -57,7 +57,7 @@ pub struct DataDirectory {
     checkpoints: Mutex<CheckpointOptions>,
     footprint: Mutex<Footprint>,
     history: Mutex<History>,
-    _lock: Lock,
+    lock: Lock,
 }
 
 /// Nobody else has a directory open as long as this is there.
@@ -137,8 +137,7 @@ impl DataDirectory {
         let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
         let (path, checkpoints) = (path.to_path_buf(), Mutex::default());
         let (footprint, history) = Default::default();
-        let directory =
-            DataDirectory { disk, path, identity, shelf, checkpoints, footprint, history, _lock: lock };
+        let directory = DataDirectory { disk, path, identity, shelf, checkpoints, footprint, history, lock };
         directory.remove_partial(&directory.path.join(LOG))?;
         directory.remove_partial(&directory.path.join(CHECKPOINTS))?;
         append_recent(&directory.disk, &directory.path.join(LOG), identity)?;
@@ -149,6 +148,17 @@ impl DataDirectory {
     pub fn open_existing(disk: Arc<dyn Disk>, path: &Path) -> Result<DataDirectory> {
         read_identity(&*disk, path)?;
         DataDirectory::open(disk, path)
+    }
+
+    fn log_place(&self, openings: u32) -> LogPlace {
+        let DataDirectory { disk, path, identity, lock, .. } = self;
+        LogPlace {
+            disk: Arc::clone(disk),
+            directory: path.join(LOG),
+            identity: *identity,
+            openings,
+            _lock: Arc::clone(lock),
+        }
     }
 
     /// Begins the log of a new directory, as that of a database that has been opened so often.
@@ -263,8 +273,7 @@ impl DataDirectory {
         self.secure(&reader)?;
         let openings = reader.openings().saturating_add(1);
         drop(reader);
-        let (disk, identity) = (Arc::clone(&self.disk), self.identity);
-        let log = UpdateLog::start(disk, &log, identity, openings, end, clock, options.log)?;
+        let log = UpdateLog::start(self.log_place(openings), end, clock, options.log)?;
         database.attach(log, openings);
         self.measure(database);
         let found = checkpoint.clone().map(|found| Checkpoint { took: Duration::ZERO, ..found });

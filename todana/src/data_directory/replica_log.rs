@@ -69,8 +69,7 @@ impl DataDirectory {
             Some(end) => end,
             None => self.remove_replica_log(is_new)?,
         };
-        let (disk, identity, log) = (Arc::clone(&self.disk), self.identity, self.path.join(LOG));
-        let log = UpdateLog::start(disk, &log, identity, now.openings, begin, clock, options.log)?;
+        let log = UpdateLog::start(self.log_place(now.openings), begin, clock, options.log)?;
         database.attach(log, now.openings);
         self.measure(database);
         Ok(end.is_some() || begin == Position(0))

@@ -23,10 +23,8 @@ mod stretch;
 mod writer;
 
 use crate::clock::Clock;
-use crate::disk::Disk;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use pending::Pending;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -45,6 +43,7 @@ pub(crate) use segment::{
     start_of as segment_start,
 };
 pub use stretch::{Entries, LogBytes};
+pub(crate) use writer::LogPlace;
 
 /// When a change counts as made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,14 +148,10 @@ struct Shared {
 type Listener = Box<dyn Fn() + Send + std::marker::Sync>;
 
 impl UpdateLog {
-    /// Goes on writing behind `end`, in a new segment of `directory`; whatever else is there ends there (see
-    /// [`Reader`]). `openings`: how often the database has been opened, this time included. The segment, which tells it, is on
-    /// disk when this returns.
-    pub fn start(
-        disk: Arc<dyn Disk>,
-        directory: &Path,
-        identity: Identity,
-        openings: u32,
+    /// Goes on writing behind `end`, in a new segment of the place's directory; the log that is there ends there (see
+    /// [`Reader`]). The segment, which tells the number of the opening, is on disk when this returns.
+    pub(crate) fn start(
+        place: LogPlace,
         end: Position,
         clock: Arc<dyn Clock>,
         options: LogOptions,
@@ -179,7 +174,6 @@ impl UpdateLog {
             progress: Condvar::new(),
             listeners: Mutex::new(Vec::new()),
         });
-        let place = writer::Place { disk, directory: PathBuf::from(directory), identity, openings };
         let writer = writer::Writer::new(place, Arc::clone(&shared), Arc::clone(&clock), options, end)?;
         shared.pending.lock().recent = writer.recent();
         let thread = std::thread::Builder::new()

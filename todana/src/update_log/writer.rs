@@ -6,6 +6,7 @@ use super::recent::{RecentEntries, remove_recent};
 use super::segment::{HEADER_LEN, Header, Identity, name_of};
 use super::{LOST, LogOptions, STUCK, Shared, Sync, WELL};
 use crate::clock::Clock;
+use crate::data_directory::Lock;
 use crate::disk::{Disk, File};
 use parking_lot::MutexGuard;
 use std::io::{self, IoSlice};
@@ -25,15 +26,18 @@ const GATHER_MAX: Duration = Duration::from_millis(1);
 const NEVER_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where segments are made.
-pub(crate) struct Place {
+pub(crate) struct LogPlace {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) directory: PathBuf,
     pub(crate) identity: Identity,
-    /// How often the database has been opened.
+    /// How often the database has been opened, this time included.
     pub(crate) openings: u32,
+    /// Keeps others out as long as the thread lives, also one that a disk has kept waiting until it was left to itself: a late write behind
+    /// the end that the next opening has read would be a gap in the log.
+    pub(crate) _lock: Lock,
 }
 
-impl Place {
+impl LogPlace {
     /// A new segment, on disk with its name, which it gets only then: a segment always has its header. An empty one of this name
     /// is replaced.
     fn segment(&self, start: Position, made_ms: u64) -> io::Result<Box<dyn File>> {
@@ -47,7 +51,7 @@ impl Place {
             }
             outcome => outcome?,
         };
-        let Place { identity, openings, .. } = *self;
+        let LogPlace { identity, openings, .. } = *self;
         let header = Header { identity, openings, start, made_ms }.encode();
         file.write_at(0, &mut [IoSlice::new(&header)])?;
         file.sync()?;
@@ -58,7 +62,7 @@ impl Place {
 }
 
 pub(crate) struct Writer {
-    place: Place,
+    place: LogPlace,
     shared: Arc<Shared>,
     clock: Arc<dyn Clock>,
     options: LogOptions,
@@ -78,7 +82,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(
-        place: Place,
+        place: LogPlace,
         shared: Arc<Shared>,
         clock: Arc<dyn Clock>,
         options: LogOptions,
@@ -108,7 +112,7 @@ impl Writer {
 
     /// Makes the place where entries are kept until they are written; what is there is nothing any more.
     pub(crate) fn recent(&self) -> Option<RecentEntries> {
-        let Place { disk, directory, identity, openings } = &self.place;
+        let LogPlace { disk, directory, identity, openings, .. } = &self.place;
         remove_recent(&**disk, directory);
         let len = if self.shared.keeps_recent() { self.options.recent_max } else { 0 };
         (len > 0).then(|| RecentEntries::create(&**disk, directory, *identity, *openings, len)).flatten()

@@ -1,0 +1,110 @@
+//! The thread that writes the update log keeps the directory locked as long as it lives.
+//!
+//! A server gave up a disk that had not answered in time, gave the directory's lock up, and left the thread to itself. The next opening read
+//! the log and went on at its end; then the disk answered, and the thread wrote its last mark behind that end. The opening after that
+//! found "the log goes on at position 22527, not at 22552", and the thread removed the later opening's ring of recent writes.
+
+#[path = "../../tests/crash_disk/mod.rs"]
+mod crash_disk;
+mod kept;
+
+use crash_disk::{CrashDisk, Op};
+use kept::{Kept, open, options};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+use todana::update_log::{LogOptions, Sync, Tail};
+use todana_core::ErrorKind;
+
+const NOW: u64 = 1_700_000_000;
+
+/// Nothing is written before the log is closed.
+fn unsynced() -> LogOptions {
+    options(Sync::Every(Duration::from_secs(3600)))
+}
+
+/// The first who comes waits at it until it is opened.
+#[derive(Default)]
+struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+    has_come: AtomicBool,
+}
+
+impl Gate {
+    fn open(&self) {
+        *self.is_open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+
+    fn pass(&self) {
+        if !self.has_come.swap(true, Ordering::SeqCst) {
+            drop(self.opened.wait_while(self.is_open.lock().unwrap(), |is_open| !*is_open).unwrap());
+        }
+    }
+}
+
+fn busy_or_open(disk: &CrashDisk) -> Option<Kept> {
+    match open(disk, NOW, unsynced()) {
+        Ok(kept) => Some(kept),
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+            None
+        }
+    }
+}
+
+/// Opens it as soon as nobody has it any more.
+fn open_when_free(disk: &CrashDisk) -> Kept {
+    loop {
+        if let Some(kept) = busy_or_open(disk) {
+            return kept;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn abandoned_writer_keeps_the_directory_locked() {
+    // With a write in flight, and with nothing but the last mark.
+    for waits in ["the write", "the mark"] {
+        let (disk, gate) = (CrashDisk::new(), Arc::<Gate>::default());
+        let kept = open(&disk, NOW, unsynced()).unwrap();
+        kept.set(b"first", b"value");
+        if waits == "the mark" {
+            kept.log().sync_to(kept.lane.logged()).unwrap();
+        }
+        let at_gate = Arc::clone(&gate);
+        disk.fault(move |op| {
+            if matches!(op, Op::Write { .. }) {
+                at_gate.pass();
+            }
+            Ok(())
+        });
+        let given_up = kept.log().close_unless(&|| gate.has_come.load(Ordering::SeqCst));
+        assert_eq!(given_up.unwrap_err().kind(), ErrorKind::Unavailable, "{waits}");
+        drop(kept);
+        assert!(busy_or_open(&disk).is_none(), "{waits}: the thread can still write");
+        gate.open();
+
+        let kept = open_when_free(&disk);
+        assert_eq!(kept.opened.tail, Tail::Clean, "{waits}");
+        kept.set(b"second", b"value");
+        kept.log().wait(kept.lane.logged()).unwrap();
+        let expected = kept.records();
+        assert_eq!(expected.len(), 2, "{waits}");
+        kept.kill();
+        disk.come_up(None);
+        assert_eq!(open(&disk, NOW, unsynced()).unwrap().records(), expected, "{waits}: the ring was there");
+    }
+}
+
+#[test]
+fn log_that_outlives_its_directory_keeps_the_lock() {
+    let disk = CrashDisk::new();
+    let Kept { database, directory, lane, .. } = open(&disk, NOW, unsynced()).unwrap();
+    drop(directory);
+    assert!(busy_or_open(&disk).is_none());
+    drop((lane, database));
+    assert!(busy_or_open(&disk).is_some());
+}
