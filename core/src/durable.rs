@@ -34,6 +34,13 @@ pub trait Durable: Send + Sync {
     /// unlike any of another one.
     fn openings(&self) -> u32;
 
+    /// Returns a token of what the files hold now. Equal tokens stand for files that hold the same, whatever has been copied, restored or
+    /// written in between, and whatever the clock says.
+    fn contents(&self) -> ContentsToken;
+
+    /// Returns the token of what the opening has found; `None` if the files were new.
+    fn contents_found(&self) -> Option<ContentsToken>;
+
     /// What the opening has found that whoever opened it should know, as sentences for a log: what was cut off, passed over or made anew.
     fn notes(&self) -> Vec<String> {
         Vec::new()
@@ -66,6 +73,10 @@ pub trait Durable: Send + Sync {
         None
     }
 }
+
+/// Names the exact contents of an engine's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContentsToken(pub [u8; 40]);
 
 /// What an engine takes on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -27,7 +27,7 @@ pub use command::{
     Arithmetic, Authenticate, ClockShift, Command, Delete, Direction, Family, Get, Inspect, Needs,
     RefusedStore, Store, StoreMode, Touch, Ttl,
 };
-pub use durable::{Durable, FrozenContent, FrozenFile, FrozenKind, Usage};
+pub use durable::{ContentsToken, Durable, FrozenContent, FrozenFile, FrozenKind, Usage};
 pub use engine::{
     Action, Bounded, Buffer, Engine, Index, MemoryLimit, Order, Perishable, Place, SizeClass, Status, Survey,
     SurveyedClass, SweepAim, Swept, Visitor, WhenFull,

@@ -1,7 +1,7 @@
 //! Where the time comes from: a whole-second clock that only goes forward.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use todana_core::UnixSeconds;
 
@@ -30,6 +30,18 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> UnixSeconds {
         UnixSeconds(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// A clock that is ahead of another one by so many seconds.
+pub(crate) struct ClockAhead {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) seconds: u64,
+}
+
+impl Clock for ClockAhead {
+    fn now(&self) -> UnixSeconds {
+        UnixSeconds(self.clock.now().0.saturating_add(self.seconds))
     }
 }
 

@@ -100,8 +100,8 @@ impl DiskHash {
         let _ = self.log.disk.remove(&path);
         let file = self.log.disk.create(&path).map_err(|error| unwritable(&path, &error))?;
         let header = Header {
-            identity: self.log.identity,
-            openings: self.log.openings,
+            identity: self.log.opening.identity,
+            openings: self.log.opening.count,
             number: 0,
             extra: SHARDS as u32,
         };

@@ -13,17 +13,18 @@ use super::page::{CLASS_MAX, Location, class_bound};
 use super::refusal::Refusals;
 use super::scratch::Scratch;
 use super::segment::{
-    HEADER_LEN, Header, Identity, OFFSET_MAX, Position, SEGMENT_MAGIC, Segment, Table, file_name,
-    is_out_of_descriptors, unwritable,
+    HEADER_LEN, Header, OFFSET_MAX, Opening, Position, SEGMENT_MAGIC, Segment, Table, file_name,
+    is_out_of_descriptors, unreadable, unwritable,
 };
-use crate::disk::Disk;
+use super::walk::walk;
+use crate::disk::{Disk, File};
 use crate::recent::{self, RecentWrites};
 use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use std::io::IoSlice;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use todana_core::{Error, ErrorKind, Result};
+use todana_core::{ContentsToken, Error, ErrorKind, Result};
 
 /// Entries of half of this are written by themselves, however long the buffer is.
 const LONG_LEN_MAX: usize = 256 << 10;
@@ -68,8 +69,7 @@ struct Synced {
 pub(crate) struct Log {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) directory: PathBuf,
-    pub(crate) identity: Identity,
-    pub(crate) openings: u32,
+    pub(crate) opening: Opening,
     pub(crate) cache: Cache,
     buffer_len: usize,
     segment_min: u64,
@@ -135,8 +135,7 @@ impl Log {
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
         directory: PathBuf,
-        identity: Identity,
-        openings: u32,
+        opening: Opening,
         table: Table,
         last_number: u64,
         options: LogOptions,
@@ -147,7 +146,7 @@ impl Log {
         let segment = create(
             &*disk,
             &directory,
-            (identity, openings, options.dictionaries),
+            (opening, options.dictionaries),
             &table,
             number,
             None,
@@ -185,8 +184,7 @@ impl Log {
         Ok(Log {
             disk,
             directory,
-            identity,
-            openings,
+            opening,
             cache: Cache::new(options.cache_bytes),
             buffer_len,
             segment_min: options.segment_min,
@@ -203,6 +201,11 @@ impl Log {
             wake: Condvar::new(),
             refusals: Refusals::default(),
         })
+    }
+
+    /// Names what the database holds.
+    pub(crate) fn contents(&self) -> ContentsToken {
+        self.opening.contents_at(self.end())
     }
 
     /// Dictionaries that headers of segments count.
@@ -493,7 +496,7 @@ fn put_mark(buffer: &mut Vec<u8>, synced: Position) {
 fn create(
     disk: &dyn Disk,
     directory: &std::path::Path,
-    (identity, openings, dictionaries): (Identity, u32, usize),
+    (opening, dictionaries): (Opening, usize),
     table: &Table,
     number: u64,
     synced: Option<Position>,
@@ -504,14 +507,14 @@ fn create(
         Error::refused_write(ErrorKind::Full, message)
     })?;
     let mut buffer = Vec::new();
-    buffer.extend_from_slice(
-        &Header { identity, openings, number, extra: dictionaries as u32 }.encode(SEGMENT_MAGIC),
-    );
+    let Opening { identity, count: openings, nonce } = opening;
+    let header = Header { identity, openings, number, extra: dictionaries as u32 };
+    buffer.extend_from_slice(&header.encode(SEGMENT_MAGIC));
     let seed = entry::four(&buffer, 60);
     let segments = table.by_age();
     let mut census = Vec::with_capacity(8 + segments.len() * 16);
     census.extend_from_slice(&(segments.len() as u32).to_le_bytes());
-    census.extend_from_slice(&[0; 4]);
+    census.extend_from_slice(&nonce.to_le_bytes());
     for segment in &segments {
         census.extend_from_slice(&segment.number.to_le_bytes());
         census.extend_from_slice(&segment.len().to_le_bytes());
@@ -524,7 +527,7 @@ fn create(
         entry::seal(&mut buffer, start, seed ^ (start / 8) as u32);
     }
     let path = directory.join(file_name(number));
-    let file = disk.create(&path).map_err(|error| unwritable(&path, &error))?;
+    let file = create_file(disk, &path, &header)?;
     if let Err(error) = file.write_at(0, &mut [IoSlice::new(&buffer)]) {
         let _ = disk.remove(&path);
         return Err(unwritable(&path, &error));
@@ -534,6 +537,48 @@ fn create(
     segment.flushed.store(buffer.len() as u64, Ordering::Release);
     segment.is_guessed.store(false, Ordering::Relaxed);
     Ok(Arc::new(segment))
+}
+
+/// Creates the file of a segment. One of its name that holds no more than this opening may have written before it failed is replaced;
+/// anything else stays, and is reported.
+fn create_file(disk: &dyn Disk, path: &std::path::Path, header: &Header) -> Result<Box<dyn File>> {
+    match disk.create(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            if !is_leftover(disk, path, header)? {
+                let message = format!(
+                    "{}: a file that is not the database's has the name of its next segment; move it away",
+                    path.display()
+                );
+                return Err(Error::refused_write(ErrorKind::Unavailable, message));
+            }
+            disk.remove(path).and_then(|()| disk.create(path)).map_err(|error| unwritable(path, &error))
+        }
+        created => created.map_err(|error| unwritable(path, &error)),
+    }
+}
+
+/// Returns true if a file is the beginning of a segment that could not be created, to which nothing has been appended.
+fn is_leftover(disk: &dyn Disk, path: &std::path::Path, header: &Header) -> Result<bool> {
+    let open = || -> std::io::Result<(Box<dyn File>, u64)> {
+        let file = disk.open(path, false)?;
+        let len = file.len()?;
+        Ok((file, len))
+    };
+    let (file, len) = open().map_err(|error| unreadable(path, &error))?;
+    let mut bytes = [0; HEADER_LEN];
+    let got = file.read_at(0, &mut bytes).map_err(|error| unreadable(path, &error))?;
+    let (found, seed) = match Header::decode(&bytes[..got], SEGMENT_MAGIC) {
+        Ok(found) => found,
+        Err(_) => return Ok(header.encode(SEGMENT_MAGIC).starts_with(&bytes[..got])),
+    };
+    let segment = Segment::new((header.number, 0), path.to_path_buf(), file, seed, 0, false);
+    let mut is_begun = false;
+    walk(&segment, HEADER_LEN as u64, len, 4 << 10, &mut |_, head, _| {
+        is_begun |= !matches!(head.kind, entry::CENSUS | entry::MARK);
+        Ok(!is_begun)
+    })?;
+    // The failed one may have counted fewer dictionaries.
+    Ok(!is_begun && Header { extra: header.extra, ..found } == *header)
 }
 
 /// The end of the log, to oneself.
@@ -806,7 +851,7 @@ impl Appender<'_> {
         let segment = create(
             &*log.disk,
             &log.directory,
-            (log.identity, log.openings, log.dictionaries()),
+            (log.opening, log.dictionaries()),
             &shared,
             number,
             (synced > self.head.marked).then_some(synced),

@@ -64,8 +64,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
-    Action, Attributes, Buffer, Durable, Engine, Error, ErrorKind, Expiry, FrozenFile, Index, Perishable,
-    Place, Record, Result, SharedBytes, Status, Usage, Visitor,
+    Action, Attributes, Buffer, ContentsToken, Durable, Engine, Error, ErrorKind, Expiry, FrozenFile, Index,
+    Perishable, Place, Record, Result, SharedBytes, Status, Usage, Visitor,
 };
 use training::Training;
 pub use training::ValueCompression;
@@ -124,6 +124,7 @@ pub struct DiskHash {
     /// Of one that compresses.
     training: Option<Training>,
     notes: Vec<String>,
+    contents_found: Option<ContentsToken>,
     /// Ends with the value.
     _lock: Box<dyn Send + Sync>,
 }
@@ -756,7 +757,15 @@ impl Durable for DiskHash {
     }
 
     fn openings(&self) -> u32 {
-        self.log.openings
+        self.log.opening.count
+    }
+
+    fn contents(&self) -> ContentsToken {
+        self.log.contents()
+    }
+
+    fn contents_found(&self) -> Option<ContentsToken> {
+        self.contents_found
     }
 
     fn notes(&self) -> Vec<String> {

@@ -11,8 +11,8 @@ use super::log::{Log, LogOptions, read_entry};
 use super::page::{Location, Slot, class_of, least_len, tag_of};
 use super::recent_entries;
 use super::segment::{
-    HEADER_LEN, Header, Identity, OFFSET_MAX, Position, SEGMENT_MAGIC, SEGMENTS_MAX, Segment, Table, corrupt,
-    file_name, number_of, unreadable, unwritable,
+    HEADER_LEN, Header, Identity, OFFSET_MAX, Opening, Position, SEGMENT_MAGIC, SEGMENTS_MAX, Segment, Table,
+    corrupt, file_name, number_of, unreadable, unwritable,
 };
 use super::shard::{SHARDS, Shard, page_of, shard_of};
 use super::training::Training;
@@ -28,7 +28,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use todana_core::{Error, ErrorKind, Result};
+use todana_core::{ContentsToken, Error, ErrorKind, Result};
 
 pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHash> {
     let disk = Arc::clone(&options.disk);
@@ -62,6 +62,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
             Outcome::Found(found) => break *found,
         }
     };
+    let contents_found = found.contents()?;
     notes.extend(found.notes);
 
     // What was found is on disk before anything is built on it, and what does not count is gone only then.
@@ -84,11 +85,11 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         replayed: found.replayed,
         dictionaries: found.dictionaries.len(),
     };
+    let count = found.openings.saturating_add(1).max(options.openings_min);
     let log = Log::new(
         disk,
         directory.to_path_buf(),
-        found.identity,
-        found.openings.saturating_add(1).max(options.openings_min),
+        Opening { identity: found.identity, count, nonce: random() as u32 },
         found.table,
         found.last,
         log_options,
@@ -113,6 +114,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         dictionaries: Dictionaries::new(found.dictionaries),
         training,
         notes,
+        contents_found,
         _lock: lock,
     })
 }
@@ -175,6 +177,23 @@ struct Found {
     replayed: u64,
     notes: Vec<String>,
 }
+
+impl Found {
+    /// Names what was found; `None` if nothing was.
+    fn contents(&self) -> Result<Option<ContentsToken>> {
+        let Some(last) = self.table.slots.iter().flatten().find(|segment| segment.number == self.last) else {
+            return Ok(None);
+        };
+        let mut nonce = [0; 4];
+        last.read_at(HEADER_LEN as u64 + NONCE_AT, &mut nonce)?;
+        let opening =
+            Opening { identity: self.identity, count: self.openings, nonce: u32::from_le_bytes(nonce) };
+        Ok(Some(opening.contents_at(Position { number: last.number, offset: last.len() })))
+    }
+}
+
+/// Where the number of an opening at random lies in a census.
+const NONCE_AT: u64 = 12;
 
 struct Attempt<'a> {
     disk: &'a dyn Disk,

@@ -7,7 +7,7 @@ use crate::raw;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use todana_core::{Error, ErrorKind, Expiry, Result};
+use todana_core::{ContentsToken, Error, ErrorKind, Expiry, Result};
 
 pub(crate) const HEADER_LEN: usize = 64;
 pub(crate) const VERSION: u32 = 1;
@@ -31,6 +31,29 @@ pub(crate) struct Identity {
     pub(crate) database_id: [u8; 16],
     /// What keys are hashed by.
     pub(crate) seed: u64,
+}
+
+/// An opening of a database. Its log is written once, byte behind byte, so it and a place in it name what the database holds there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Opening {
+    pub(crate) identity: Identity,
+    /// How many there were, this one included.
+    pub(crate) count: u32,
+    /// Random: copies of the same files may be opened equally often.
+    pub(crate) nonce: u32,
+}
+
+impl Opening {
+    /// Names what the database holds at a position.
+    pub(crate) fn contents_at(&self, end: Position) -> ContentsToken {
+        let mut token = [0; 40];
+        token[..16].copy_from_slice(&self.identity.database_id);
+        token[16..20].copy_from_slice(&self.count.to_le_bytes());
+        token[20..24].copy_from_slice(&self.nonce.to_le_bytes());
+        token[24..32].copy_from_slice(&end.number.to_le_bytes());
+        token[32..].copy_from_slice(&end.offset.to_le_bytes());
+        ContentsToken(token)
+    }
 }
 
 /// What a header says.

@@ -190,7 +190,7 @@ impl DiskHash {
         if with as f64 > without as f64 * GAIN {
             return Ok(());
         }
-        let whose = (self.log.identity, self.log.openings);
+        let whose = (self.log.opening.identity, self.log.opening.count);
         dictionary::store(&*self.log.disk, &self.log.directory, whose, count + 1, &content)?;
         self.dictionaries.add(found);
         self.use_last()?;

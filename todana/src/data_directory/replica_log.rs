@@ -1,42 +1,53 @@
 //! The update log of a database whose engine keeps its records in files of its own: for replicas alone, which follow it.
 //!
 //! The engine's files say what the database holds; nothing is read back from this log. What replicas have been told must be what
-//! the files hold, so a log goes on only where it is known to tell the same: where the last opening with it was closed in good
-//! order, and was the last one (`replica-log`, docs/format/data-directory.md, section 2). Otherwise it begins anew behind its end. No
-//! replica's place is found there, so each is told to clear, and gets all records.
+//! the files hold, so a log goes on only where both were closed in good order, and the files still hold exactly what they held then
+//! (`replica-log`, docs/format/data-directory.md, section 2). Otherwise it begins anew: behind its end, and later than any time that it
+//! told, whatever the clock says. No replica's place is found there, so each is told to clear, and gets all records.
 
 use super::{CHECKPOINTS, DataDirectory, DataOptions, LOG, cannot};
 use crate::Database;
-use crate::clock::Clock;
+use crate::clock::{Clock, ClockAhead};
 use crate::file_header::write_whole;
-use crate::update_log::{Position, Reader, Tail, UpdateLog, segment_start, segments};
+use crate::update_log::{
+    Position, Reader, SEGMENT_HEADER_LEN, Tail, UpdateLog, last_told_ms, segment_name, segment_start,
+    segments,
+};
 use std::io;
 use std::sync::Arc;
-use todana_core::{Durable, Error, ErrorKind, Result};
+use todana_core::{ContentsToken, Error, ErrorKind, Result};
 
 const FILE: &str = "replica-log";
 const MAGIC: &[u8; 8] = b"TODANARL";
-const VERSION: u32 = 1;
-const LEN: usize = 48;
+const VERSION: u32 = 2;
+const LEN: usize = 76;
 
-/// How the log of an opening ended: `None` while it is open.
-type Ending = Option<Closed>;
-
-/// What a database that was closed in good order had.
+/// What is known of the log of earlier openings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Closed {
-    /// The number of that opening.
-    openings: u32,
-    /// Behind the last change in the log.
-    end: Position,
-    records: u64,
-    live_bytes: u64,
+enum Known {
+    /// There was none.
+    Nothing,
+    /// There was one, of which nothing else can be told.
+    Existence,
+    /// It is open, or was not closed in good order.
+    Open(Reached),
+    /// It was closed in good order, when the engine's files held this.
+    Closed(Reached, ContentsToken),
 }
 
-impl Closed {
-    fn of(database: &Database, durable: &dyn Durable, end: Position) -> Closed {
-        let records = database.engine().status().records;
-        Closed { openings: durable.openings(), end, records, live_bytes: durable.usage().live_bytes }
+/// How far a log has come at least.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Reached {
+    position: Position,
+    time_ms: u64,
+}
+
+impl Known {
+    fn reached(self) -> Reached {
+        match self {
+            Known::Nothing | Known::Existence => Reached::default(),
+            Known::Open(reached) | Known::Closed(reached, _) => reached,
+        }
     }
 }
 
@@ -55,31 +66,47 @@ impl DataDirectory {
             .engine()
             .durable()
             .ok_or_else(|| Error::new(ErrorKind::Invalid, "the engine keeps no records of its own"))?;
-        let closed = self.read_ending()?;
-        let now = Closed::of(database, durable, Position(0));
-        let is_same = |closed: &Closed| {
-            closed.openings.checked_add(1) == Some(now.openings)
-                && (closed.records, closed.live_bytes) == (now.records, now.live_bytes)
+        let known = self.read_known()?;
+        let end = match known {
+            Known::Closed(reached, token) if durable.contents_found() == Some(token) => {
+                self.end_from(reached.position)
+            }
+            _ => None,
         };
-        let end = closed.filter(is_same).and_then(|closed| self.end_from(closed.end));
-        // From here on a crash leaves a log that does not go on.
-        self.write_ending(None)?;
-        let is_new = now.openings == 1 && now.records == 0;
-        let begin = match end {
-            Some(end) => end,
-            None => self.remove_replica_log(is_new)?,
+        let is_new = known == Known::Nothing && durable.contents_found().is_none();
+        let now_ms = clock.now().0.saturating_mul(1000);
+        // The time of the log never goes back, though the clock may have been put back.
+        let (begin, from_ms) = match end {
+            Some(end) => (end, known.reached().time_ms),
+            None if is_new => (Position(0), 0),
+            None => {
+                let Reached { position, time_ms } = self.reached(known)?;
+                (Position(position.0.saturating_add(1)), (time_ms / 1000 + 1).saturating_mul(1000))
+            }
         };
-        let log = UpdateLog::start(self.log_place(now.openings), begin, clock, options.log)?;
-        database.attach(log, now.openings);
+        let ahead_s = from_ms.saturating_sub(now_ms).div_ceil(1000);
+        // From here on a crash leaves a log that does not go on, and one that begins anew does so further on.
+        self.write_known(Known::Open(Reached { position: begin, time_ms: now_ms.max(from_ms) }))?;
+        if end.is_none() {
+            self.remove_segments()?;
+        }
+        let clock: Arc<dyn Clock> = match ahead_s {
+            0 => clock,
+            seconds => Arc::new(ClockAhead { clock, seconds }),
+        };
+        let openings = durable.openings();
+        let log = UpdateLog::start(self.log_place(openings), begin, clock, options.log)?;
+        database.attach(log, openings);
         self.measure(database);
-        Ok(end.is_some() || begin == Position(0))
+        Ok(end.is_some() || is_new)
     }
 
     /// Says that the log and the engine's files tell the same. Called once both have been closed in good order, and nothing has been
     /// written since.
     pub fn close_replica_log(&self, database: &Database) -> Result<()> {
         let (Some(durable), Some(log)) = (database.engine().durable(), database.log()) else { return Ok(()) };
-        self.write_ending(Some(Closed::of(database, durable, log.end())))
+        let reached = Reached { position: log.end(), time_ms: log.now_ms() };
+        self.write_known(Known::Closed(reached, durable.contents()))
     }
 
     /// Removes what of the log is older than the options keep it for replicas that are away.
@@ -114,30 +141,54 @@ impl DataDirectory {
         (*reader.tail() == Tail::Clean && reader.position() >= end).then(|| reader.position())
     }
 
-    /// Removes all segments; returns where the log begins anew: at the beginning only for a database that is new, too.
-    fn remove_replica_log(&self, is_new: bool) -> Result<Position> {
+    /// How far a log has come that begins anew: no position and no time from there on has been told to a replica.
+    fn reached(&self, known: Known) -> Result<Reached> {
         let log = self.path.join(LOG);
-        let names = self.disk.list(&log).map_err(|error| cannot("read", &log, &error))?;
-        let mut starts: Vec<(Position, &String)> =
-            names.iter().filter_map(|name| Some((segment_start(name)?, name))).collect();
-        starts.sort_unstable();
-        let Some((last, name)) = starts.last() else {
-            return Ok(Position(if is_new { 0 } else { 1 }));
-        };
-        let path = log.join(name);
-        let len = self.disk.open(&path, false).and_then(|file| file.len());
-        let begin = Position(last.0 + len.map_err(|error| cannot("read", &path, &error))? + 1);
-        // The oldest first, so that there is never a gap.
-        for (_, name) in &starts {
-            let path = log.join(name);
-            self.disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
+        let mut reached = known.reached();
+        for start in self.segment_starts()? {
+            let path = log.join(segment_name(start));
+            let len = self.disk.open(&path, false).and_then(|file| file.len());
+            let len = len.map_err(|error| cannot("read", &path, &error))?;
+            let end = Position(start.0.saturating_add(len.saturating_sub(SEGMENT_HEADER_LEN as u64)));
+            reached.position = reached.position.max(end);
         }
-        self.disk.sync_directory(&log).map_err(|error| cannot("sync", &log, &error))?;
-        Ok(begin)
+        // Damaged segments tell no time.
+        let found = segments(&*self.disk, &log).unwrap_or_default();
+        for (at, segment) in found.iter().enumerate() {
+            let next = found.get(at + 1);
+            // The clock runs on evenly until the database is opened the next time.
+            let told_ms = match next.is_some_and(|next| next.openings == segment.openings) {
+                true => segment.made_ms,
+                false => {
+                    let end = next.map_or(Position(u64::MAX), |next| next.start);
+                    last_told_ms(&self.disk, &log, segment, end)
+                }
+            };
+            reached.time_ms = reached.time_ms.max(told_ms);
+        }
+        Ok(reached)
     }
 
-    /// Fails with `Invalid` if the directory is not that of such a log, and not new. What is damaged tells of no good ending.
-    fn read_ending(&self) -> Result<Ending> {
+    fn segment_starts(&self) -> Result<Vec<Position>> {
+        let log = self.path.join(LOG);
+        let names = self.disk.list(&log).map_err(|error| cannot("read", &log, &error))?;
+        let mut starts: Vec<Position> = names.iter().filter_map(|name| segment_start(name)).collect();
+        starts.sort_unstable();
+        Ok(starts)
+    }
+
+    fn remove_segments(&self) -> Result<()> {
+        let log = self.path.join(LOG);
+        // The oldest first, so that there is never a gap.
+        for start in self.segment_starts()? {
+            let path = log.join(segment_name(start));
+            self.disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
+        }
+        self.disk.sync_directory(&log).map_err(|error| cannot("sync", &log, &error))
+    }
+
+    /// Fails with `Invalid` if the directory is not that of such a log, and not new.
+    fn read_known(&self) -> Result<Known> {
         let path = self.path.join(FILE);
         let mut bytes = [0; LEN];
         match self.disk.open(&path, false).and_then(|file| file.read_at(0, &mut bytes)) {
@@ -152,44 +203,47 @@ impl DataDirectory {
                         return Err(Error::new(ErrorKind::Invalid, message));
                     }
                 }
-                Ok(None)
+                Ok(Known::Nothing)
             }
             Err(error) => Err(cannot("read", &path, &error)),
         }
     }
 
-    fn write_ending(&self, ending: Ending) -> Result<()> {
-        write_whole(&*self.disk, &self.path, FILE, &encode(ending))
+    fn write_known(&self, known: Known) -> Result<()> {
+        write_whole(&*self.disk, &self.path, FILE, &encode(known))
             .map_err(|error| cannot("write", &self.path.join(FILE), &error))
     }
 }
 
-fn encode(ending: Ending) -> [u8; LEN] {
+fn encode(known: Known) -> [u8; LEN] {
     let mut bytes = [0; LEN];
     bytes[..8].copy_from_slice(MAGIC);
     bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    if let Some(Closed { openings, end, records, live_bytes }) = ending {
-        bytes[12..16].copy_from_slice(&1_u32.to_le_bytes());
-        bytes[16..20].copy_from_slice(&openings.to_le_bytes());
-        for (at, number) in [(20, end.0), (28, records), (36, live_bytes)] {
-            bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
-        }
+    let Reached { position, time_ms } = known.reached();
+    bytes[16..24].copy_from_slice(&position.0.to_le_bytes());
+    bytes[24..32].copy_from_slice(&time_ms.to_le_bytes());
+    if let Known::Closed(_, ContentsToken(token)) = known {
+        bytes[12] = 1;
+        bytes[32..72].copy_from_slice(&token);
     }
     let crc = crc32c::crc32c(&bytes[..LEN - 4]);
     bytes[LEN - 4..].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
 
-fn decode(bytes: &[u8; LEN]) -> Ending {
+fn decode(bytes: &[u8; LEN]) -> Known {
     let four = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
     let eight = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-    let is_whole = &bytes[..8] == MAGIC && crc32c::crc32c(&bytes[..LEN - 4]) == four(LEN - 4);
-    (is_whole && four(8) == VERSION && four(12) == 1).then(|| Closed {
-        openings: four(16),
-        end: Position(eight(20)),
-        records: eight(28),
-        live_bytes: eight(36),
-    })
+    let is_intact = &bytes[..8] == MAGIC && crc32c::crc32c(&bytes[..LEN - 4]) == four(LEN - 4);
+    if !is_intact || four(8) != VERSION {
+        return Known::Existence;
+    }
+    let reached = Reached { position: Position(eight(16)), time_ms: eight(24) };
+    match four(12) {
+        0 => Known::Open(reached),
+        1 => Known::Closed(reached, ContentsToken(bytes[32..72].try_into().expect("forty bytes"))),
+        _ => Known::Existence,
+    }
 }
 
 #[cfg(test)]
@@ -197,15 +251,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ending_comes_back_and_a_flipped_bit_is_none() {
-        let ending = Some(Closed { openings: 7, end: Position(1 << 40), records: 3, live_bytes: 99 });
-        let bytes = encode(ending);
-        assert_eq!(decode(&bytes), ending);
-        assert_eq!(decode(&encode(None)), None);
-        for bit in 0..LEN * 8 {
-            let mut damaged = bytes;
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(decode(&damaged), None, "bit {bit}");
+    fn what_is_known_comes_back_and_a_flipped_bit_is_existence() {
+        let reached = Reached { position: Position(1 << 40), time_ms: 99 };
+        for known in [Known::Open(reached), Known::Closed(reached, ContentsToken([7; 40]))] {
+            let bytes = encode(known);
+            assert_eq!(decode(&bytes), known);
+            for bit in 0..LEN * 8 {
+                let mut damaged = bytes;
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(decode(&damaged), Known::Existence, "bit {bit}");
+            }
         }
     }
 }

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_core::{
-    Action, Attributes, Bounded, Buffer, Checkpointed, Durable, Engine, Error, ErrorKind, FrozenFile, Order,
-    Ordered, Perishable, Place, Record, Result, Status, Survey, Usage, Visitor,
+    Action, Attributes, Bounded, Buffer, Checkpointed, ContentsToken, Durable, Engine, Error, ErrorKind,
+    FrozenFile, Order, Ordered, Perishable, Place, Record, Result, Status, Survey, Usage, Visitor,
 };
 
 /// A record as it was.
@@ -306,6 +306,14 @@ impl Durable for Witnessed {
 
     fn openings(&self) -> u32 {
         self.files().openings()
+    }
+
+    fn contents(&self) -> ContentsToken {
+        self.files().contents()
+    }
+
+    fn contents_found(&self) -> Option<ContentsToken> {
+        self.files().contents_found()
     }
 
     fn notes(&self) -> Vec<String> {

@@ -3,8 +3,7 @@
 use super::stamps::{NANOS, Stamps};
 use crate::DataDirectory;
 use crate::checkpoint::Held;
-use crate::update_log::{Change, Entries, LogBytes, Position, Reader, SegmentInfo, segments};
-use std::sync::Arc;
+use crate::update_log::{Change, Entries, LogBytes, Position, SegmentInfo, last_told_ms, segments};
 use todana_core::{ErrorKind, Result};
 
 /// So often the log is looked at again where segments are removed meanwhile.
@@ -145,27 +144,9 @@ fn firm<'s>(directory: &DataDirectory, all: &'s [SegmentInfo], second: u64) -> V
         // The clock runs on evenly until the database is opened the next time. Only then may it have been put back, of which the times
         // of the segments tell nothing if that is not far.
         if let Some(next) = all.get(at + 1).filter(|next| next.openings != segment.openings) {
-            latest = latest.max(Some(last_told_ms(directory, segment, next.start) / 1000));
+            let log = directory.path().join(crate::data_directory::LOG);
+            latest = latest.max(Some(last_told_ms(directory.disk(), &log, segment, next.start) / 1000));
         }
     }
     firm
-}
-
-/// The latest time that the marks of a segment tell, which ends there; as far as it can be read.
-fn last_told_ms(directory: &DataDirectory, segment: &SegmentInfo, end: Position) -> u64 {
-    let log = directory.path().join(crate::data_directory::LOG);
-    let mut told = segment.made_ms;
-    let Ok(mut reader) = Reader::open(Arc::clone(directory.disk()), &log, segment.identity, segment.start)
-    else {
-        return told;
-    };
-    while let Ok(Some((position, entry))) = reader.next_entry() {
-        if position >= end {
-            break;
-        }
-        if let Change::Mark { time_ms, .. } = entry.change {
-            told = told.max(time_ms);
-        }
-    }
-    told
 }

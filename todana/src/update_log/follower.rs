@@ -59,6 +59,23 @@ pub fn segments(disk: &dyn Disk, log: &Path) -> Result<Vec<SegmentInfo>> {
     Ok(found)
 }
 
+/// Returns the latest time that the marks of a segment tell, which ends there, as far as it can be read.
+pub(crate) fn last_told_ms(disk: &Arc<dyn Disk>, log: &Path, segment: &SegmentInfo, end: Position) -> u64 {
+    let mut told = segment.made_ms;
+    let Ok(mut reader) = Reader::open(Arc::clone(disk), log, segment.identity, segment.start) else {
+        return told;
+    };
+    while let Ok(Some((position, entry))) = reader.next_entry() {
+        if position >= end {
+            break;
+        }
+        if let Change::Mark { time_ms, .. } = entry.change {
+            told = told.max(time_ms);
+        }
+    }
+    told
+}
+
 /// Reads a log while it is written.
 pub struct Follower {
     disk: Arc<dyn Disk>,

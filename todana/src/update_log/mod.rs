@@ -33,6 +33,7 @@ use todana_core::{Error, ErrorKind, Result};
 
 pub use entry::{Change, Changes, Entry, Position};
 pub(crate) use entry::{Gathered, Rest, decode, put_varint};
+pub(crate) use follower::last_told_ms;
 pub use follower::{Follower, See, SegmentInfo, segments};
 pub use reader::{Finding, Reader, Salvage, Tail, salvage};
 pub(crate) use reader::{begin_anew, can_be_marked, salvage_for};
@@ -220,6 +221,11 @@ impl UpdateLog {
     /// Behind the last entry.
     pub fn end(&self) -> Position {
         Position(self.shared.appended.load(Ordering::Acquire))
+    }
+
+    /// Returns the time that marks tell now, Unix time in milliseconds.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.clock.now().0.saturating_mul(1000)
     }
 
     /// What stands before this has been handed to the system.

@@ -9,8 +9,9 @@ use crate::clock::Clock;
 use crate::data_directory::Lock;
 use crate::disk::{Disk, File};
 use parking_lot::MutexGuard;
+use std::fmt::Display;
 use std::io::{self, IoSlice};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -39,14 +40,15 @@ pub(crate) struct LogPlace {
 
 impl LogPlace {
     /// A new segment, on disk with its name, which it gets only then: a segment always has its header. An empty one of this name
-    /// is replaced.
+    /// is replaced; anything else stays, and is reported.
     fn segment(&self, start: Position, made_ms: u64) -> io::Result<Box<dyn File>> {
         let path = self.directory.join(name_of(start));
         let partial = self.directory.join(name_of(start) + ".partial");
+        self.refuse_foreign(&path, start)?;
         let file = match self.disk.create(&partial) {
             // What a failed try has left.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                self.disk.remove(&partial)?;
+                self.disk.remove(&partial).map_err(|error| in_the_way(&partial, &error))?;
                 self.disk.create(&partial)?
             }
             outcome => outcome?,
@@ -59,6 +61,41 @@ impl LogPlace {
         self.disk.sync_directory(&self.directory)?;
         Ok(file)
     }
+}
+
+impl Place {
+    /// Fails if there is a file of a segment's name that is no segment of this log without entries, nor the beginning of one.
+    fn refuse_foreign(&self, path: &Path, start: Position) -> io::Result<()> {
+        let file = match self.disk.open(path, false) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            file => file.map_err(|error| in_the_way(path, &error))?,
+        };
+        let mut bytes = [0; HEADER_LEN];
+        let got = file.read_at(0, &mut bytes).map_err(|error| in_the_way(path, &error))?;
+        let is_empty = file.len()? <= HEADER_LEN as u64;
+        let is_ours = match Header::decode(&bytes) {
+            Ok(header) => header.start == start && header.identity.database_id == self.identity.database_id,
+            Err(_) => {
+                let Place { identity, openings, .. } = *self;
+                let header = Header { identity, openings, start, made_ms: 0 }.encode();
+                // Up to where it tells the time.
+                let known = got.min(MADE_AT);
+                got < HEADER_LEN && header[..known] == bytes[..known]
+            }
+        };
+        match is_empty && is_ours {
+            true => Ok(()),
+            false => Err(in_the_way(path, &"it is not a segment that is empty")),
+        }
+    }
+}
+
+/// Where a header tells when it was written.
+const MADE_AT: usize = 48;
+
+fn in_the_way(path: &Path, why: &dyn Display) -> io::Error {
+    let message = format!("{}: {why}; a new segment needs this name: move it away", path.display());
+    io::Error::new(io::ErrorKind::AlreadyExists, message)
 }
 
 pub(crate) struct Writer {

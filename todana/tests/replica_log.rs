@@ -1,0 +1,193 @@
+//! The update log beside a hash on disk goes on only if the hash holds exactly what it held when both were closed; else it begins anew,
+//! and no place of a replica's is found in it.
+//!
+//! They were taken for the same by the number of openings, of records and of bytes, so a copy that was changed alike passed for what
+//! replicas had been told of; and where the clock had been put back meanwhile, replicas found their places in a log that began anew.
+
+mod folder;
+
+use folder::{copy, disk};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use todana::replication::{Begins, Feed};
+use todana::update_log::{LogOptions, Sync};
+use todana::{Clock, DataDirectory, DataOptions, Database, Db, Lane, ManualClock, Records};
+use todana_core::{Command, Store, UnixSeconds};
+use todana_engine::{DiskHash, DiskHashOptions};
+
+const NOW: u64 = 1_700_000_000;
+const NANOS: u64 = 1_000_000_000;
+
+/// A hash that replicas follow.
+struct Followed {
+    database: Arc<Database>,
+    lane: Arc<Lane>,
+    goes_on: bool,
+    // Dropped last: the lock outlives the log.
+    directory: DataDirectory,
+}
+
+fn open(folder: &Path, now: u64) -> Followed {
+    let clock = Arc::new(ManualClock::new(UnixSeconds(now)));
+    let options = DiskHashOptions { disk: disk(), ..DiskHashOptions::default() };
+    let hash = DiskHash::open(&folder.join("x.hash"), options).unwrap();
+    let database = Database::new(Box::new(hash), Arc::clone(&clock) as Arc<dyn Clock>);
+    let directory = DataDirectory::open(disk(), &folder.join("ulog")).unwrap();
+    let log = LogOptions { sync: Sync::Every(Duration::from_secs(3600)), ..LogOptions::default() };
+    let options = DataOptions { log, ..DataOptions::default() };
+    let goes_on = directory.keep_replica_log(&database, clock, &options).unwrap();
+    let lane = database.lane();
+    Followed { database: Arc::new(database), lane, goes_on, directory }
+}
+
+impl Followed {
+    fn set(&self, key: &str, value: &str) {
+        let store = Store { key: key.as_bytes(), value: value.as_bytes(), ..Store::default() };
+        self.database.execute(&self.lane, &Command::Store(store), &mut |_| ());
+    }
+
+    fn sync(&self) {
+        let log = self.database.log().unwrap();
+        log.sync_to(log.end()).unwrap();
+        self.database.engine().durable().unwrap().sync().unwrap();
+    }
+
+    fn close(self) {
+        self.database.log().unwrap().close().unwrap();
+        self.database.engine().durable().unwrap().close().unwrap();
+        self.directory.close_replica_log(&self.database).unwrap();
+    }
+
+    /// What a replica is told that has all up to a time stamp, and whether its place was found.
+    fn told(&self, after: u64) -> (Begins, BTreeMap<u64, String>) {
+        self.sync();
+        let (mut feed, begins) = Feed::open(&self.directory, 0, 1, after).unwrap();
+        let (end, mut told) = (self.database.log().unwrap().synced(), BTreeMap::new());
+        while feed.position() < end {
+            feed.read_on(end, 1 << 20, &mut |stamp, _, change| {
+                drop(told.insert(stamp, format!("{change:?}")))
+            })
+            .unwrap();
+        }
+        (begins, told)
+    }
+}
+
+fn change_without_log(folder: &Path, key: &str, value: &str) {
+    let db = Db::open(folder.join("x.hash").to_str().unwrap()).unwrap();
+    db.set(key.as_bytes(), value.as_bytes()).unwrap();
+}
+
+#[test]
+fn log_goes_on_after_a_stop_in_order() {
+    let folder = folder::folder();
+    let first = open(folder.path(), NOW);
+    assert!(first.goes_on);
+    first.set("a", "1");
+    let (begins, told) = first.told(0);
+    assert_eq!((begins, told.len()), (Begins::Whole, 1));
+    let place = *told.keys().next().unwrap();
+    first.close();
+    // Also with the clock put back, and closed again without a change.
+    for now in [NOW - 100, NOW + 5, NOW - 1000] {
+        let next = open(folder.path(), now);
+        assert!(next.goes_on, "{now}");
+        next.close();
+    }
+    let last = open(folder.path(), NOW - 50);
+    last.set("b", "2");
+    let (begins, told) = last.told(place);
+    assert_eq!((begins, told.len()), (Begins::Whole, 1));
+    assert!(told.values().next().unwrap().contains("Put"), "{told:?}");
+}
+
+/// The copy had as many openings, records and bytes.
+#[test]
+fn copy_that_was_changed_alike_is_another_database() {
+    let folder = folder::folder();
+    let hash = folder.path().join("x.hash");
+    open(folder.path(), NOW).close();
+    copy(&hash, &folder.path().join("copy"));
+    let second = open(folder.path(), NOW + 1);
+    second.set("key", "x");
+    let place = *second.told(0).1.keys().last().unwrap();
+    second.close();
+    fs::remove_dir_all(&hash).unwrap();
+    fs::rename(folder.path().join("copy"), &hash).unwrap();
+    change_without_log(folder.path(), "key", "y");
+
+    let third = open(folder.path(), NOW + 2);
+    assert!(!third.goes_on);
+    assert_eq!(third.told(place).0, Begins::Later);
+}
+
+#[test]
+fn change_without_the_log_is_seen_though_it_was_undone() {
+    let folder = folder::folder();
+    let first = open(folder.path(), NOW);
+    first.set("key", "x");
+    first.close();
+    change_without_log(folder.path(), "key", "y");
+    assert!(!open(folder.path(), NOW + 1).goes_on);
+}
+
+/// The log began anew at position 0, as that of a database in which nothing was ever removed.
+#[test]
+fn log_begins_at_0_only_where_there_was_none() {
+    let folder = folder::folder();
+    let first = open(folder.path(), NOW);
+    (0..100).for_each(|number| first.set(&format!("key {number}"), "value"));
+    let place = *first.told(0).1.keys().last().unwrap();
+    let end = first.database.log().unwrap().end();
+    first.close();
+    // As a crash leaves it between the removal of the old segments and the first new one, and somebody who begins the hash anew.
+    fs::remove_dir_all(folder.path().join("x.hash")).unwrap();
+    for segment in folder::files(&folder.path().join("ulog/log")) {
+        fs::remove_file(segment).unwrap();
+    }
+    for spoiled in [false, true] {
+        if spoiled {
+            fs::remove_dir_all(folder.path().join("x.hash")).unwrap();
+            fs::write(folder.path().join("ulog/replica-log"), b"nothing that can be read").unwrap();
+        }
+        let next = open(folder.path(), NOW + 1);
+        assert!(!next.goes_on);
+        next.set("another", "value");
+        assert_eq!(next.told(place).0, Begins::Later);
+        assert_eq!(next.told(0).0, Begins::Later);
+        assert!(next.database.log().unwrap().end() > end);
+    }
+}
+
+/// A log that began anew under a clock that was put back passed for one that replicas had read already: they were neither told to clear
+/// nor of what had changed.
+#[test]
+fn place_is_not_found_in_a_log_begun_anew_with_the_clock_put_back() {
+    for is_closed in [false, true] {
+        let folder = folder::folder();
+        let first = open(folder.path(), NOW);
+        first.set("key", "x");
+        let place = *first.told(0).1.keys().last().unwrap();
+        assert!(place / NANOS >= NOW);
+        match is_closed {
+            true => {
+                first.close();
+                change_without_log(folder.path(), "key", "y");
+            }
+            // As a crash leaves it.
+            false => drop(first),
+        }
+        for back in [0, 1, 5000] {
+            let next = open(folder.path(), NOW - back);
+            assert!(!next.goes_on);
+            next.set("key", "z");
+            let (begins, told) = next.told(place);
+            assert_eq!(begins, Begins::Later, "{back} s, closed: {is_closed}");
+            assert_eq!(told.len(), 1, "nothing that follows is passed over");
+            drop(next);
+        }
+    }
+}
