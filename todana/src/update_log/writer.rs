@@ -63,7 +63,7 @@ impl LogPlace {
     }
 }
 
-impl Place {
+impl LogPlace {
     /// Fails if there is a file of a segment's name that is no segment of this log without entries, nor the beginning of one.
     fn refuse_foreign(&self, path: &Path, start: Position) -> io::Result<()> {
         let file = match self.disk.open(path, false) {
@@ -76,7 +76,7 @@ impl Place {
         let is_ours = match Header::decode(&bytes) {
             Ok(header) => header.start == start && header.identity.database_id == self.identity.database_id,
             Err(_) => {
-                let Place { identity, openings, .. } = *self;
+                let LogPlace { identity, openings, .. } = *self;
                 let header = Header { identity, openings, start, made_ms: 0 }.encode();
                 // Up to where it tells the time.
                 let known = got.min(MADE_AT);
