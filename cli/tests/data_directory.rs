@@ -210,5 +210,5 @@ fn a_server_that_is_stopped_has_everything_when_it_is_started_again() {
         todana().args(["serve", "-p", "-1", "--admin-port", "0", "--data-dir", directory]).output().unwrap();
     assert_eq!(second.status.code(), Some(3));
     let why = String::from_utf8(second.stderr).unwrap();
-    assert!(why.contains("is in use by another process"), "{why}");
+    assert!(why.contains("is open in another process"), "{why}");
 }

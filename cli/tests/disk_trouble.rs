@@ -239,7 +239,7 @@ fn a_second_server_on_a_directory_harms_nothing() {
     let second = second.unwrap();
     assert_eq!(second.status.code(), Some(3));
     let said = text(&second.stderr);
-    assert!(said.contains(&format!("{} is in use by another process", directory.display())), "{said}");
+    assert!(said.contains(&format!("{} is open in another process", directory.display())), "{said}");
     assert_eq!(files(), before);
     assert_eq!(client.set("after", b"v"), "STORED\r\n");
     is_there_again(server, start);

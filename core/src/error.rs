@@ -28,18 +28,29 @@ pub struct Error {
     kind: ErrorKind,
     message: String,
     is_refused_write: bool,
+    is_read_only: bool,
 }
 
 impl Error {
     /// An error of this kind with this message.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into(), is_refused_write: false }
+        Error { kind, message: message.into(), is_refused_write: false, is_read_only: false }
     }
 
     /// Returns the error of a change that the files of an engine did not take: a full disk, a missing descriptor, a failing device. The
     /// record is as it was.
     pub fn refused_write(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { kind, message: message.into(), is_refused_write: true }
+        Error { is_refused_write: true, ..Error::new(kind, message) }
+    }
+
+    /// Returns the error of a change to a database that was opened for reading.
+    pub fn read_only(message: impl Into<String>) -> Self {
+        Error { is_read_only: true, ..Error::new(ErrorKind::Invalid, message) }
+    }
+
+    /// Returns true if nothing may be changed, as the database was opened for reading.
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only
     }
 
     /// Returns true if the files of the engine did not take a change.

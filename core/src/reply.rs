@@ -111,6 +111,8 @@ pub enum Refusal {
     LogUnwritable,
     /// The files of the engine itself cannot be written, so that nothing may change.
     FilesUnwritable,
+    /// The database was opened for reading: nothing may change.
+    ReadOnly,
     /// A flush cannot be planned, as nothing would keep the plan over a restart.
     NoPlans,
     /// The bytes on disk are damaged: what the record is cannot be told.

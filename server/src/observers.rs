@@ -312,6 +312,7 @@ impl Outcome {
             // memcached has no words for these: it keeps nothing on disk.
             Reply::Refused(Refusal::Damaged) => "damaged",
             Reply::Refused(Refusal::Busy) => "busy",
+            Reply::Refused(Refusal::ReadOnly) => "read_only",
             Reply::Refused(Refusal::LogUnwritable | Refusal::FilesUnwritable | Refusal::Unavailable) => {
                 "unwritable"
             }

@@ -120,4 +120,8 @@ impl<S: Sway> Disk for Swayed<S> {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
         SystemDisk.lock(path)
     }
+
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        SystemDisk.lock_shared(path)
+    }
 }

@@ -1,7 +1,7 @@
 //! Several databases that one server has, by number and by name.
 
 use crate::data_directory::{hinted, hinted_tree};
-use crate::disk::Disk;
+use crate::disk::{Disk, ReadOnlyDisk};
 use crate::{Database, Kind, Name};
 use std::path::Path;
 use std::sync::Arc;
@@ -97,6 +97,11 @@ fn on_disk(name: &Name) -> Option<&Path> {
 }
 
 impl Name {
+    /// The file system that a database of this name is opened on: with `mode=r` nothing changes on it.
+    pub fn disk(&self, disk: Arc<dyn Disk>) -> Arc<dyn Disk> {
+        if self.tuning.read_only { Arc::new(ReadOnlyDisk::new(disk)) } else { disk }
+    }
+
     /// The engine of a database on disk; `None` for one in memory. The directory of a tree must be locked by its data directory; its files
     /// lie on the machine's own disk, whatever `disk` is. Fails as [`DiskHash::open`] and [`DiskTree::open`] do.
     pub fn open_on_disk(&self, disk: &Arc<dyn Disk>) -> Result<Option<Box<dyn Engine>>> {

@@ -13,7 +13,7 @@ use crate::backup::Manifest;
 use crate::checkpoint::{BroughtBack, Checkpoint, CheckpointOptions, Footprint, History, Hold, Shelf};
 use crate::clock::Clock;
 use crate::contents::expect_kind;
-use crate::disk::{Disk, File};
+use crate::disk::{Disk, File, busy};
 use crate::update_log::{
     Identity, LogBytes, LogOptions, LogPlace, Position, Reader, Salvage, Tail, UpdateLog, append_recent,
     begin_anew, salvage,
@@ -116,9 +116,13 @@ pub struct Progress {
 
 impl DataDirectory {
     /// Opens a directory and locks it, or makes a new one. Fails with `Busy` if another process has it, with `Corrupt` if it
-    /// is damaged, with `Unavailable` if it cannot be read or made.
+    /// is damaged, with `Unavailable` if it cannot be read or made. On a disk that is [read only](Disk::is_read_only) it is opened for
+    /// reading, beside others: what is kept is brought back, and no changes are kept.
     pub fn open(disk: Arc<dyn Disk>, path: &Path) -> Result<DataDirectory> {
         refuse_backup(&*disk, path)?;
+        if disk.is_read_only() {
+            read_identity(&*disk, path)?;
+        }
         // A tree's lies beside it; whether it is one is for whoever reads it back.
         expect_kind(&*disk, path, Kind::MemHash)?;
         make_directory(&*disk, path)?;
@@ -245,7 +249,7 @@ impl DataDirectory {
         }
         let mut trouble = None;
         let entries = replay::replay(database, &mut reader, &mut |reader| {
-            if let Some(engine) = engine.filter(|engine| engine.is_due()) {
+            if let Some(engine) = engine.filter(|engine| engine.is_due() && !self.disk.is_read_only()) {
                 // Else all of the log might not fit into memory. From this mark on it is read again if need be, so what has
                 // been read has to be on disk first.
                 let made = self.secure(reader).and_then(|()| engine.checkpoint(engine.mark()));
@@ -269,13 +273,15 @@ impl DataDirectory {
                 format!("{place}: the update log ends at position {}, but {name} needs it to {until}", end.0);
             return Err(Error::new(ErrorKind::Corrupt, message));
         }
-        self.cut(&tail)?;
-        self.secure(&reader)?;
-        let openings = reader.openings().saturating_add(1);
-        drop(reader);
-        let log = UpdateLog::start(self.log_place(openings), end, clock, options.log)?;
-        database.attach(log, openings);
-        self.measure(database);
+        if !self.disk.is_read_only() {
+            self.cut(&tail)?;
+            self.secure(&reader)?;
+            let openings = reader.openings().saturating_add(1);
+            drop(reader);
+            let log = UpdateLog::start(self.log_place(openings), end, clock, options.log)?;
+            database.attach(log, openings);
+            self.measure(database);
+        }
         let found = checkpoint.clone().map(|found| Checkpoint { took: Duration::ZERO, ..found });
         self.history.lock().last = found;
         let took = began.elapsed();
@@ -292,6 +298,7 @@ impl DataDirectory {
 
     /// The same; it is called off, with `Closed`, when `stops` becomes true.
     pub fn checkpoint_unless(&self, database: &Database, stops: &AtomicBool) -> Result<Checkpoint> {
+        self.refuse_if_read_only()?;
         let options = *self.checkpoints.lock();
         let made = match database.engine().checkpointed() {
             Some(engine) => self.shelf.settle(database, engine, &self.path, &options),
@@ -309,6 +316,7 @@ impl DataDirectory {
         database: &Database,
         stops: &AtomicBool,
     ) -> Result<(Checkpoint, Box<dyn File>)> {
+        self.refuse_if_read_only()?;
         let options = *self.checkpoints.lock();
         self.shelf.make_aside(database, &options, stops)
     }
@@ -374,6 +382,13 @@ impl DataDirectory {
     /// ([`salvage`]).
     pub fn salvage_log(&self, from: Position, repairs: bool) -> Result<Salvage> {
         salvage(&*self.disk, &self.path.join(LOG), self.identity, from, repairs)
+    }
+
+    fn refuse_if_read_only(&self) -> Result<()> {
+        if !self.disk.is_read_only() {
+            return Ok(());
+        }
+        Err(Error::read_only(format!("{} was opened for reading only", self.path.display())))
     }
 
     pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
@@ -487,9 +502,7 @@ fn make_directory(disk: &dyn Disk, path: &Path) -> Result<()> {
 pub(crate) fn lock(disk: &dyn Disk, path: &Path) -> Result<Lock> {
     let lock_path = path.join("lock");
     let lock = disk.lock(&lock_path).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => {
-            Error::new(ErrorKind::Busy, format!("{} is in use by another process", path.display()))
-        }
+        io::ErrorKind::WouldBlock => Error::new(ErrorKind::Busy, busy(disk, path, &lock_path)),
         _ => cannot("lock", &lock_path, &error),
     })?;
     Ok(Arc::new(lock))

@@ -8,7 +8,7 @@ mod stores;
 mod visits;
 
 pub(crate) use commands::is_change;
-pub(crate) use visits::Regardless;
+pub(crate) use visits::{OnlyLooks, Regardless};
 
 use crate::access::Tracking;
 use crate::classes::SizeClasses;
@@ -40,6 +40,8 @@ pub struct Database {
     emulates_full: bool,
     /// When changes count as made where the engine keeps them in files of its own.
     sync: Sync,
+    /// Opened for reading: nothing changes that is kept.
+    is_read_only: bool,
     /// They count there before they are answered: lanes tell that there have been some.
     promises: bool,
     /// The engine cannot bring changes to its disk any more.
@@ -75,6 +77,7 @@ impl Database {
             figures: Figures::default(),
             emulates_full: false,
             sync: LogOptions::default().sync,
+            is_read_only: false,
             promises: false,
             has_lost_disk: AtomicBool::new(false),
             has_full_front: AtomicBool::new(false),
@@ -109,6 +112,17 @@ impl Database {
         self.sync = sync;
         self.promises = sync == Sync::Always && self.engine.durable().is_some();
         self
+    }
+
+    /// The same database, opened for reading: every change is refused.
+    pub fn read_only(mut self) -> Database {
+        self.is_read_only = true;
+        self
+    }
+
+    /// Returns true if the database was opened for reading.
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only
     }
 
     /// Whoever waits for a transaction does this meanwhile.
@@ -212,6 +226,10 @@ impl Database {
     /// A bounded piece of housekeeping: a step of the sweep for expired records, a step of the engine's own. True
     /// when there is more to do at once. Meant for one background thread.
     pub fn maintain(&self) -> bool {
+        if self.is_read_only && self.has_files() {
+            self.tell_time();
+            return false;
+        }
         let now = self.clock.now();
         self.flush_if_due(now);
         self.tell_time();
@@ -261,6 +279,7 @@ impl Database {
     }
 
     pub(crate) fn prepare_commit(&self) -> Result<()> {
+        self.refuse_if_read_only()?;
         self.before_commit.get().map_or(Ok(()), |call| call())
     }
 
@@ -292,6 +311,7 @@ impl Database {
     }
 
     fn plan_flush_from(&self, origin: Option<u32>, lane: &Lane, at: Ttl, now: UnixSeconds) -> Result<()> {
+        self.refuse_if_read_only()?;
         // Records outlive a restart there, and a plan would not.
         if self.engine.durable().is_some() && flush::is_ahead(at, now) {
             return Err(Error::new(ErrorKind::Invalid, "this database keeps no plan of a flush"));
@@ -314,7 +334,12 @@ impl Database {
 
     /// Returns true if records are kept on disk, in an update log or in files of the engine's own.
     fn keeps_records(&self) -> bool {
-        self.log.get().is_some() || self.engine.durable().is_some() || self.engine.checkpointed().is_some()
+        self.log.get().is_some() || self.has_files()
+    }
+
+    /// Returns true if the engine keeps records in files of its own.
+    fn has_files(&self) -> bool {
+        self.engine.durable().is_some() || self.engine.checkpointed().is_some()
     }
 
     /// Whether this is a change, and the log could not be told of it.
@@ -332,6 +357,11 @@ impl Database {
         self.log.get().is_some_and(|log| !log.takes_changes())
             || self.has_lost_disk.load(Ordering::Relaxed)
             || self.has_full_front.load(Ordering::Relaxed)
+    }
+
+    /// Fails with `Invalid` if the database was opened for reading.
+    pub fn refuse_if_read_only(&self) -> Result<()> {
+        if self.is_read_only { Err(read_only()) } else { Ok(()) }
     }
 
     /// Fails with `Unavailable`, and counts the refusal, if changes cannot be written.
@@ -393,6 +423,9 @@ impl Database {
     pub fn execute(&self, lane: &Lane, command: &Command<'_>, reply: &mut dyn FnMut(Reply<'_>)) {
         let now = self.clock.now();
         self.flush_if_due(now);
+        if self.is_read_only && is_change(command) {
+            return reply(Reply::Refused(Refusal::ReadOnly));
+        }
         if self.refuses(command) {
             lane.counts.log_refusals.one();
             let has_log_trouble = self.log.get().is_some_and(|log| !log.takes_changes());
@@ -416,6 +449,10 @@ impl Database {
 /// Returns true if records that have expired can make room: in memory, not in files, where removing them takes room itself.
 fn is_full(error: &Error) -> bool {
     error.kind() == ErrorKind::Full && !error.is_refused_write()
+}
+
+pub(crate) fn read_only() -> Error {
+    Error::read_only("the database was opened for reading only")
 }
 
 fn unwritable() -> Error {

@@ -133,8 +133,10 @@ typedef struct todana_options {
   int sync;
   // For TODANA_SYNC_EVERY.
   uint64_t sync_ms;
+  // Not 0: it is opened for reading, beside others that read it, and never beside one that writes. Nothing changes.
+  int reads_only;
   // 0.
-  uint64_t reserved[4];
+  uint64_t reserved[3];
 } todana_options;
 
 // What a database holds.

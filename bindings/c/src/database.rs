@@ -45,8 +45,10 @@ pub struct Options {
     sync: c_int,
     /// For TODANA_SYNC_EVERY.
     sync_ms: u64,
+    /// Not 0: it is opened for reading, beside others that read it, and never beside one that writes. Nothing changes.
+    reads_only: c_int,
     /// 0.
-    reserved: [u64; 4],
+    reserved: [u64; 3],
 }
 
 /// What a database holds.
@@ -235,7 +237,7 @@ pub extern "C" fn todana_load(db: *mut Database, path: Text, loaded: Option<&mut
 
 impl Options {
     fn parse(&self) -> Result<DbOptions> {
-        if self.reserved != [0; 4] {
+        if self.reserved != [0; 3] {
             return Err(invalid("what is reserved in the options must be 0"));
         }
         let mut data = DataOptions::default();
@@ -252,6 +254,9 @@ impl Options {
         }
         if self.memory_max > 0 {
             options = options.memory_max(self.memory_max);
+        }
+        if self.reads_only != 0 {
+            options = options.read_only();
         }
         if self.refuses_when_full != 0 {
             options = options.when_full(WhenFull::Refuse);

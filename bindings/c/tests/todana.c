@@ -751,6 +751,24 @@ static void snapshots_are_those_of_kyoto_cabinet(void) {
   CHECK(todana_close(db) == TODANA_OK);
 }
 
+// Kyoto Cabinet's OREADER: one process had a database on disk open, be it for reading.
+static void readers_share_what_no_writer_has(void) {
+  todana_options reading = {.reads_only = 1};
+  const char *name = path("read.tree");
+  todana_db *writer = opened(name), *one = NULL, *other = NULL, *none = NULL;
+  CHECK(todana_set(writer, S("a"), S("1")) == TODANA_OK);
+  CHECK(todana_open(name, &reading, &none) == TODANA_BUSY && says("open for writing"));
+  CHECK(todana_close(writer) == TODANA_OK);
+  CHECK(todana_open(name, &reading, &one) == TODANA_OK && todana_open(name, &reading, &other) == TODANA_OK);
+  CHECK(has(one, "a", "1") && has(other, "a", "1"));
+  CHECK(todana_set(one, S("a"), S("2")) == TODANA_INVALID && says("opened for reading"));
+  CHECK(todana_begin(one) == TODANA_INVALID);
+  CHECK(todana_open(name, NULL, &none) == TODANA_BUSY && says("open for reading"));
+  CHECK(todana_close(one) == TODANA_OK && todana_close(other) == TODANA_OK);
+  writer = opened(name);
+  CHECK(has(writer, "a", "1") && todana_close(writer) == TODANA_OK);
+}
+
 int main(int argc, char **argv) {
   CHECK(argc == 2);
   folder = argv[1];
@@ -773,6 +791,7 @@ int main(int argc, char **argv) {
   each_record_is_visited();
   snapshots_are_those_of_kyoto_cabinet();
   what_is_wrong_is_said();
+  readers_share_what_no_writer_has();
   threads_share_a_handle();
   puts("all promises are kept");
   return 0;

@@ -42,8 +42,10 @@ impl Database {
         text: bool,
     ) -> PyResult<PyClassInitializer<Self>> {
         let name = text_of(&name)?;
-        let name = if read_only { format!("{name}#mode=r") } else { name.into() };
         let mut options = DbOptions::default();
+        if read_only {
+            options = options.read_only();
+        }
         if let Some(directory) = &data_dir {
             options = options.data_dir(directory);
         }
@@ -69,7 +71,7 @@ impl Database {
                 Some(home) => home.calling(interruption::look),
                 None => interruption::look(),
             });
-        let db = py.detach(|| options.open(&name)).map_err(raised)?;
+        let db = py.detach(|| options.open(name)).map_err(raised)?;
         let form = if text { Form::Text } else { Form::Bytes };
         let is_in_memory = matches!(db.name().kind, Kind::MemHash | Kind::MemTree);
         let reads = if is_in_memory { Pace::Memory } else { Pace::Disk(Disk::default()) };

@@ -168,6 +168,10 @@ def test_errors_say_what_can_be_done(tmp_path):
             db["a"] = "2"
         with pytest.raises(todana.InvalidError):
             db.transaction()
+        with todana.open(name, read_only=True) as other:
+            assert other["a"] == b"1"
+            with pytest.raises(todana.BusyError):
+                todana.open(name)
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(todana.UnavailableError) as caught:
         todana.open(str(tmp_path / "file" / "b.hash"))

@@ -87,6 +87,7 @@ fn refused(reply: &Reply<'_>) -> Failure {
         Reply::Refused(Refusal::TooLarge) => "key or value is longer than the database takes",
         Reply::Refused(Refusal::OutOfMemory) => "the database cannot take the record: is the disk full?",
         Reply::Refused(Refusal::LogUnwritable | Refusal::FilesUnwritable) => "the database cannot be written",
+        Reply::Refused(Refusal::ReadOnly) => "the database was opened for reading only",
         Reply::Refused(Refusal::Damaged) => "the record is damaged on disk",
         Reply::Refused(Refusal::Unavailable) => "the disk cannot be read or written",
         Reply::Refused(Refusal::NonNumeric) => "the value is not a number",

@@ -3,6 +3,7 @@
 //! A file's bytes are on disk for certain only after [`File::sync`], its name only after [`Disk::sync_directory`].
 
 mod patched;
+mod read_only;
 mod system;
 
 use std::io::{self, IoSlice};
@@ -10,6 +11,7 @@ use std::path::Path;
 
 pub use crate::raw::MappedFile;
 pub use patched::{FilePatch, PatchedDisk, PatchedFile};
+pub use read_only::ReadOnlyDisk;
 pub use system::SystemDisk;
 
 /// A file system.
@@ -56,6 +58,35 @@ pub trait Disk: Send + Sync {
     /// Locks a file, made if need be, for this process; fails with `WouldBlock` if another one has it. The file that has been locked is
     /// the one that has this name then. The lock ends when it is dropped, or with the process.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>>;
+
+    /// Locks a file as [`lock`](Disk::lock) does, beside others that call this: it keeps out, and is kept out by, those who lock it alone. A
+    /// file system that cannot locks it alone.
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        self.lock(path)
+    }
+
+    /// Returns true if nothing changes on disk, whatever is done: a database on it is opened for reading.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+}
+
+/// Describes the database in a directory whose lock file, at `lock`, could not be locked.
+pub fn busy(disk: &dyn Disk, directory: &Path, lock: &Path) -> String {
+    let directory = directory.display();
+    if disk.is_read_only() {
+        return format!(
+            "{directory} is open for writing, in another process or in this one: close it there, or read it through \
+             the server that has it"
+        );
+    }
+    // Whoever has it lets readers in only if it reads itself.
+    match disk.lock_shared(lock) {
+        Ok(_) => {
+            format!("{directory} is open for reading, in another process or in this one: close it there")
+        }
+        Err(_) => format!("{directory} is open in another process, or once more in this one"),
+    }
 }
 
 /// An open file.

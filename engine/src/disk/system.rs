@@ -64,20 +64,46 @@ impl Disk for SystemDisk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        lock(|| open_lock(path), fs::File::try_lock, path)
+    }
+
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
         use std::os::unix::fs::OpenOptionsExt;
-        loop {
-            // A link would have the file made wherever it leads.
-            let mut options = owners_own();
-            options.create(true).truncate(false).read(true).write(true).custom_flags(libc::O_NOFOLLOW);
-            let file = options.open(path)?;
-            match file.try_lock() {
-                Ok(()) if has_name(&file, path)? => return Ok(Box::new(HeldLock(file))),
-                // Whoever had it has removed it or taken it elsewhere since it was opened: somebody else can lock another file of
-                // this name.
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
-                Err(TryLockError::Error(error)) => return Err(error),
-            }
+        let open = || match OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path) {
+            // A copy without it. A writer makes one, and shall find it locked.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => open_lock(path),
+            file => file,
+        };
+        match lock(open, fs::File::try_lock_shared, path) {
+            // There is none, and nobody can make one or write anything else.
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(Box::new(())),
+            outcome => outcome,
+        }
+    }
+}
+
+fn open_lock(path: &Path) -> io::Result<fs::File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    // A link would have the file made wherever it leads.
+    let mut options = owners_own();
+    options.create(true).truncate(false).read(true).write(true).custom_flags(libc::O_NOFOLLOW);
+    options.open(path)
+}
+
+fn lock(
+    open: impl Fn() -> io::Result<fs::File>,
+    try_lock: fn(&fs::File) -> Result<(), TryLockError>,
+    path: &Path,
+) -> io::Result<Box<dyn Send + Sync>> {
+    loop {
+        let file = open()?;
+        match try_lock(&file) {
+            Ok(()) if has_name(&file, path)? => return Ok(Box::new(HeldLock(file))),
+            // Whoever had it has removed it or taken it elsewhere since it was opened: somebody else can lock another file of
+            // this name.
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
+            Err(TryLockError::Error(error)) => return Err(error),
         }
     }
 }

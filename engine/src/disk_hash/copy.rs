@@ -3,7 +3,7 @@
 
 use super::DiskHash;
 use super::segment::{Segment, unreadable, unwritable};
-use crate::disk::{Disk, File};
+use crate::disk::{Disk, File, SystemDisk};
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,8 @@ const PIECE: usize = 1 << 20;
 
 impl DiskHash {
     pub(super) fn copy_to(&self, to: &Path) -> Result<()> {
-        let disk = &*self.log.disk;
+        // What is written to one that is only read stays in memory.
+        let disk = if self.log.disk.is_read_only() { &SystemDisk } else { &*self.log.disk };
         if disk.list(to).is_ok() {
             return Err(Error::new(ErrorKind::Invalid, format!("{} is there already", to.display())));
         }

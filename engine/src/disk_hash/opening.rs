@@ -18,7 +18,7 @@ use super::shard::{SHARDS, Shard, page_of, shard_of};
 use super::training::Training;
 use super::walk::{CHUNK, furthest_mark, walk};
 use super::{DiskHash, DiskHashOptions, Padded};
-use crate::disk::{Disk, File};
+use crate::disk::{Disk, File, busy};
 use crate::recent;
 use parking_lot::{Mutex, RwLock};
 use rapidhash::v3::RapidSecrets;
@@ -41,10 +41,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
     }
     let lock_path = directory.join("lock");
     let lock = disk.lock(&lock_path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::WouldBlock => Error::new(
-            ErrorKind::Busy,
-            format!("{} is open in another process, or once more in this one", directory.display()),
-        ),
+        std::io::ErrorKind::WouldBlock => Error::new(ErrorKind::Busy, busy(&*disk, directory, &lock_path)),
         _ => unwritable(&lock_path, &error),
     })?;
     append_recent(&*disk, directory)?;
@@ -75,6 +72,7 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         // What cannot be removed now is left over next time, too.
         let _ = disk.remove(&path);
     }
+    let is_read_only = disk.is_read_only();
     let log_options = LogOptions {
         cache_bytes: options.cache_bytes,
         buffer_len: options.buffer_bytes,
@@ -108,7 +106,8 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         gone: Mutex::new(None),
         passed: Mutex::new(Vec::new()),
         is_closed: AtomicBool::new(false),
-        is_settled: Mutex::new(false),
+        // What was found stays as it is.
+        is_settled: Mutex::new(is_read_only),
         space_factor: options.space_factor.max(1.05),
         checkpoint_bytes: options.checkpoint_bytes.max(1),
         dictionaries: Dictionaries::new(found.dictionaries),
@@ -396,6 +395,13 @@ impl Attempt<'_> {
         if names.iter().any(|name| dictionary_number(name).is_some()) {
             let path = self.directory.join(file_name(1));
             return Err(corrupt(&path, 0, "there is a dictionary, but no segment"));
+        }
+        if self.disk.is_read_only() {
+            let message = format!(
+                "{}: there is no database to be read; one is made when it is opened for writing",
+                self.directory.display()
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
         }
         let seed = self.seed.unwrap_or_else(random);
         let mut database_id = [0; 16];

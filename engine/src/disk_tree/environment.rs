@@ -1,8 +1,9 @@
 //! The LMDB environment of a tree: opened once its file has been examined, and opened again after a failed write of a meta page.
 
 use super::pages::{self, Meta};
+use super::readers::{self, Reading};
 use super::unclean::Unclean;
-use crate::disk::{Disk, File, SystemDisk};
+use crate::disk::{Disk, File, SystemDisk, busy};
 use crate::raw::{Lmdb, Table};
 use heed::MdbError;
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
@@ -20,11 +21,14 @@ pub(super) struct Environment {
     map_bytes: usize,
     // After `open`: what closes comes before what tells of it.
     _unclean: Unclean,
+    /// Of one that is only read.
+    _reading: Option<Reading>,
     lock: Arc<dyn Send + Sync>,
 }
 
 pub(super) struct OpenEnvironment {
-    pub(super) lmdb: Lmdb,
+    /// Shared by those that only read it.
+    pub(super) lmdb: Arc<Lmdb>,
     pub(super) records: Table,
     pub(super) state: Table,
 }
@@ -41,28 +45,48 @@ fn is_too_much(error: io::ErrorKind) -> bool {
 }
 
 impl Environment {
-    /// Opens the environment in a directory, created if need be, once it has been seen that reading it cannot end the process.
-    pub(super) fn open(path: &Path, map_bytes: usize, walked_bytes_max: u64) -> Result<Environment> {
+    /// Opens the environment in a directory, created if need be, once it has been seen that reading it cannot end the process. `names`:
+    /// where its lock is; if that is read only, so is the environment, and nothing is created or changed.
+    pub(super) fn open(
+        path: &Path,
+        map_bytes: usize,
+        walked_bytes_max: u64,
+        names: &dyn Disk,
+    ) -> Result<Environment> {
         let unavailable = |what: &str, error: io::Error| {
             Error::new(ErrorKind::Unavailable, format!("\"{}\": {what}: {error}", path.display()))
         };
-        let disk = SystemDisk;
+        let is_read_only = names.is_read_only();
+        let disk: &dyn Disk = if is_read_only { names } else { &SystemDisk };
+        if is_read_only && !path.join("data.mdb").exists() {
+            let message = format!(
+                "\"{}\": there is no tree to be read; one is made when it is opened for writing",
+                path.display()
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
         disk.make_directory(path).map_err(|error| unavailable("cannot be made", error))?;
-        let lock = disk.lock(&path.join("lock")).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => {
-                Error::new(ErrorKind::Busy, format!("\"{}\" is open elsewhere", path.display()))
-            }
+        let lock_path = path.join("lock");
+        let lock = disk.lock(&lock_path).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => Error::new(ErrorKind::Busy, busy(disk, path, &lock_path)),
             _ => unavailable("cannot be locked", error),
         })?;
         let lock: Arc<dyn Send + Sync> = Arc::from(lock);
         let unclean = Unclean::find(path);
         let walked_bytes_max = if unclean.is_found() { u64::MAX } else { walked_bytes_max };
-        examine(path, walked_bytes_max)?;
+        examine(path, walked_bytes_max, is_read_only)?;
         let map_bytes = round_up(map_bytes.max(MAP_BYTES_MIN.min(map_bytes)));
-        let open = open_environment(path, map_bytes, &lock)?;
-        let unclean = unclean.begin().map_err(|error| unavailable("cannot be written to", error))?;
+        let (open, reading, unclean) = if is_read_only {
+            let (lmdb, reading) = readers::open(path, || read_environment(path, map_bytes, &lock))?;
+            let tables = lmdb.tables_there(TABLES).map_err(|error| trouble(path, &error))?;
+            (OpenEnvironment::new(lmdb, tables), Some(reading), unclean)
+        } else {
+            let open = open_environment(path, map_bytes, &lock)?;
+            let unclean = unclean.begin().map_err(|error| unavailable("cannot be written to", error))?;
+            (open, None, unclean)
+        };
         let open = RwLock::new(Some(open));
-        Ok(Environment { path: path.into(), open, map_bytes, _unclean: unclean, lock })
+        Ok(Environment { path: path.into(), open, map_bytes, _unclean: unclean, _reading: reading, lock })
     }
 
     /// Fails with `Unavailable` while it is closed.
@@ -83,7 +107,7 @@ impl Environment {
         let mut open = self.open.write();
         // LMDB allows a process one environment of a file at a time.
         let map_bytes = open.take().map_or(self.map_bytes, |open| open.lmdb.map_bytes());
-        examine(&self.path, 0)?;
+        examine(&self.path, 0, false)?;
         *open = Some(open_environment(&self.path, map_bytes, &self.lock)?);
         Ok(())
     }
@@ -103,22 +127,36 @@ impl Environment {
     }
 }
 
-fn open_environment(
-    path: &Path,
-    mut map_bytes: usize,
-    lock: &Arc<dyn Send + Sync>,
-) -> Result<OpenEnvironment> {
-    let lmdb = loop {
-        match Lmdb::open(path, map_bytes, READERS_MAX, Arc::clone(lock)) {
-            Ok(lmdb) => break lmdb,
+const TABLES: [&str; 2] = ["records", "state"];
+
+impl OpenEnvironment {
+    fn new(lmdb: Arc<Lmdb>, (records, state): (Table, Table)) -> OpenEnvironment {
+        OpenEnvironment { lmdb, records, state }
+    }
+}
+
+fn open_environment(path: &Path, map_bytes: usize, lock: &Arc<dyn Send + Sync>) -> Result<OpenEnvironment> {
+    let lmdb =
+        with_room(path, map_bytes, |map_bytes| Lmdb::open(path, map_bytes, READERS_MAX, Arc::clone(lock)))?;
+    let tables = lmdb.tables(TABLES).map_err(|error| trouble(path, &error))?;
+    Ok(OpenEnvironment::new(Arc::new(lmdb), tables))
+}
+
+fn read_environment(path: &Path, map_bytes: usize, lock: &Arc<dyn Send + Sync>) -> Result<Lmdb> {
+    with_room(path, map_bytes, |map_bytes| Lmdb::open_read_only(path, map_bytes, Arc::clone(lock)))
+}
+
+/// Opens an environment with as much address space as there is.
+fn with_room(path: &Path, mut map_bytes: usize, open: impl Fn(usize) -> heed::Result<Lmdb>) -> Result<Lmdb> {
+    loop {
+        match open(map_bytes) {
+            Ok(lmdb) => return Ok(lmdb),
             Err(heed::Error::Io(error)) if is_too_much(error.kind()) && map_bytes / 2 >= MAP_BYTES_MIN => {
                 map_bytes = round_up(map_bytes / 2);
             }
             Err(error) => return Err(trouble(path, &error)),
         }
-    };
-    let (records, state) = lmdb.tables(["records", "state"]).map_err(|error| trouble(path, &error))?;
-    Ok(OpenEnvironment { lmdb, records, state })
+    }
 }
 
 fn trouble(path: &Path, error: &heed::Error) -> Error {
@@ -142,12 +180,13 @@ fn trouble(path: &Path, error: &heed::Error) -> Error {
 }
 
 /// Sees to it that reading the file cannot end the process: it is as long as its meta page says, since a page after its end, once
-/// mapped, would; and its pages make sense, which is seen by a walk if it is of up to so many bytes.
-fn examine(path: &Path, walked_bytes_max: u64) -> Result<()> {
+/// mapped, would; and its pages make sense, which is seen by a walk if it is of up to so many bytes. One that is only read may be short:
+/// what is missing is not in use.
+fn examine(path: &Path, walked_bytes_max: u64, is_read_only: bool) -> Result<()> {
     let named =
         |error: Error| Error::new(error.kind(), format!("\"{}\": {error}", path.join("data.mdb").display()));
     let unavailable = |error: io::Error| named(Error::new(ErrorKind::Unavailable, error.to_string()));
-    let file = match SystemDisk.open(&path.join("data.mdb"), true) {
+    let file = match SystemDisk.open(&path.join("data.mdb"), !is_read_only) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(unavailable(error)),
@@ -158,7 +197,11 @@ fn examine(path: &Path, walked_bytes_max: u64) -> Result<()> {
     if is_short || file_bytes <= walked_bytes_max {
         pages::check(&*file, &meta).map_err(named)?;
     }
-    if is_short { extend(&*file, file_bytes, meta.file_bytes()).map_err(named) } else { Ok(()) }
+    if is_short && !is_read_only {
+        extend(&*file, file_bytes, meta.file_bytes()).map_err(named)
+    } else {
+        Ok(())
+    }
 }
 
 /// So much may always be missing at the end of a file, if it is not in use.

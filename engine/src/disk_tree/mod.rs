@@ -26,6 +26,7 @@ mod examination;
 mod front;
 mod pages;
 mod place;
+mod readers;
 mod record;
 mod sheaf;
 mod state;
@@ -70,6 +71,7 @@ pub struct DiskTreeOptions {
     /// it ends the process; a longer one only if it was not closed.
     pub walked_bytes_max: u64,
     /// The file system on which the names of the tree's directory and files are synced. The files themselves are LMDB's, on the machine's own.
+    /// If it is read only, the tree is opened for reading, beside others that read it, and what is changed stays in memory.
     pub disk: Arc<dyn Disk>,
 }
 

@@ -47,7 +47,8 @@ const SNAPSHOTS: usize = 64;
 impl Store {
     /// Opens the environment in a directory, created if need be.
     pub(super) fn open(path: &Path, options: &DiskTreeOptions) -> Result<(Store, State)> {
-        let environment = Environment::open(path, options.map_bytes, options.walked_bytes_max)?;
+        let environment =
+            Environment::open(path, options.map_bytes, options.walked_bytes_max, &*options.disk)?;
         let mut store = Store {
             names: Arc::clone(&options.disk),
             snapshots: (0..SNAPSHOTS).map(|_| Kept(Mutex::new(None))).collect(),

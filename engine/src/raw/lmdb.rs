@@ -5,7 +5,8 @@
 
 use heed::types::Bytes;
 use heed::{
-    CommitOrAbort, CompactionOption, Database, Env, EnvOpenOptions, MdbError, RoTxn, RwTxn, WithoutTls,
+    CommitOrAbort, CompactionOption, Database, Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn,
+    WithoutTls,
 };
 use std::fs::File;
 use std::io;
@@ -109,6 +110,36 @@ impl Lmdb {
         // flag is set, so LMDB's own order of writes holds.
         let env = unsafe { options.open(directory)? };
         Ok(Lmdb { env, permits: Arc::new(Permits(AtomicUsize::new(0))), _lock: lock })
+    }
+
+    /// Opens the environment in a directory to read it alone: nothing is created or changed, LMDB's lock file neither. `lock` is what
+    /// keeps writers from it, and is held until it is closed.
+    pub(crate) fn open_read_only(
+        directory: &Path,
+        map_bytes: usize,
+        lock: Arc<dyn Send + Sync>,
+    ) -> heed::Result<Lmdb> {
+        let mut options = EnvOpenOptions::new().read_txn_without_tls();
+        options.map_size(map_bytes).max_dbs(2);
+        // SAFETY: without LMDB's lock file nothing of LMDB's keeps a writer from using pages again that are being read; `lock` does,
+        // whose holders are the only ones that write. Nothing is written here: the file is opened and mapped for reading.
+        let env = unsafe {
+            options.flags(EnvFlags::READ_ONLY | EnvFlags::NO_LOCK);
+            options.open(directory)?
+        };
+        Ok(Lmdb { env, permits: Arc::new(Permits(AtomicUsize::new(0))), _lock: lock })
+    }
+
+    /// The two databases of these names, which are there. Fails with `NotFound` if one is not.
+    pub(crate) fn tables_there(&self, names: [&str; 2]) -> heed::Result<(Table, Table)> {
+        let _permit = Permit::new(&self.permits)?;
+        let opened = self.env.open_databases_and_commit(self.env.read_txn()?, |opener, txn| {
+            let found = names.map(|name| opener.open_database::<Bytes, Bytes>(txn, Some(name)));
+            let [first, second] =
+                found.map(|found| found.and_then(|table| Ok(table.ok_or(MdbError::NotFound)?)));
+            Ok::<_, heed::Error>(CommitOrAbort::<_, ()>::Commit((first?, second?)))
+        })?;
+        Ok(opened.unwrap_commit())
     }
 
     /// The two databases of these names, made if need be: both or none. Fails with `NotFound` if only one is there.

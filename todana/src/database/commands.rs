@@ -174,6 +174,8 @@ impl Database {
         let mut visitor = InspectVisitor { inspect, now, versions: &self.versions, outcome: Reply::Miss };
         match self.visit_telling(self.for_notes(space), Worth::Answer, lane, inspect.key, now, &mut visitor) {
             Ok(_) => visitor.outcome,
+            // Only its version is not kept.
+            Err(error) if error.is_read_only() => visitor.outcome,
             Err(error) => Reply::Refused(refusal(&error)),
         }
     }
@@ -181,6 +183,9 @@ impl Database {
 
 /// What a command is answered whose visit has failed.
 pub(super) fn refusal(error: &Error) -> Refusal {
+    if error.is_read_only() {
+        return Refusal::ReadOnly;
+    }
     if error.is_refused_write() {
         return Refusal::FilesUnwritable;
     }

@@ -112,6 +112,9 @@ impl Database {
         if self.emulates_full {
             return self.visit_full(space, lane, key, now, visitor);
         }
+        if self.is_read_only {
+            return self.visit_read_only(space, key, now, visitor);
+        }
         let forgets = || self.forgets();
         let mut living = Living::new(visitor, key, now, space, &forgets);
         let outcome = self.visit_in_turn(space, worth, key, now, &mut living)?;
@@ -127,6 +130,22 @@ impl Database {
             lane.class(met.class).reclaimed.one();
         }
         outcome.map(|()| met)
+    }
+
+    /// A visit that changes nothing, what has expired neither. Fails with `Invalid` if the visitor wants a change.
+    fn visit_read_only(
+        &self,
+        space: Space<'_>,
+        key: &[u8],
+        now: UnixSeconds,
+        visitor: &mut dyn Visitor,
+    ) -> Result<Met> {
+        let mut looks = OnlyLooks { inner: visitor, has_refused: false };
+        let space = Space { gate: None, ..space };
+        let mut living = Living::new(&mut looks, key, now, space, &|| false);
+        space.engine.visit(key, &mut OnlyLooks { inner: &mut living, has_refused: false })?;
+        let met = Met { expired: living.met_expired, class: self.classes.of(living.met_size) };
+        if looks.has_refused { Err(super::read_only()) } else { Ok(met) }
     }
 
     /// The engine's visit, once no transaction is in its way and what has expired has made room. The outer error: `Busy`, without any
@@ -208,6 +227,19 @@ impl Visitor for Regardless<'_> {
 
     fn overwrites(&self) -> bool {
         matches!(self.0, Action::Put(_) | Action::Remove)
+    }
+}
+
+/// Lets a visitor look, and refuses what it wants changed.
+pub(crate) struct OnlyLooks<'v> {
+    pub(crate) inner: &'v mut dyn Visitor,
+    pub(crate) has_refused: bool,
+}
+
+impl Visitor for OnlyLooks<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        self.has_refused = self.inner.visit(old) != Action::Keep;
+        Action::Keep
     }
 }
 

@@ -37,6 +37,7 @@ impl Housekeeper {
             )
         };
         let checkpoints = directory
+            .filter(|_| !database.is_read_only())
             .map(|directory| CheckpointKeeper::start(Arc::clone(directory), Arc::clone(database), |_| ()))
             .transpose()?;
         let ends = Arc::new(AtomicBool::new(false));
@@ -56,6 +57,7 @@ impl Housekeeper {
                     }
                     if let (Some(durable), Sync::Every(interval)) =
                         (database.engine().durable(), database.engine_sync())
+                        && !database.is_read_only()
                         && synced.elapsed() + TICK > interval
                     {
                         synced = Instant::now();

@@ -9,7 +9,7 @@ use crate::{Database, Lane};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
-use todana_core::{Action, Place, Record, Result, Visitor};
+use todana_core::{Action, Place, Result};
 
 /// Taken at once.
 const VICTIMS_MAX: u64 = 64;
@@ -156,17 +156,4 @@ fn victims(
     victims.truncate(usize::try_from(count).unwrap_or(usize::MAX));
     let gone = database.engine().durable().map_or(Ok(0), |durable| durable.remove_damaged(count))?;
     Ok((victims, gone))
-}
-
-/// Lets a visitor look, and refuses what it wants changed.
-pub(super) struct OnlyLooks<'v> {
-    pub(super) inner: &'v mut dyn Visitor,
-    pub(super) has_refused: bool,
-}
-
-impl Visitor for OnlyLooks<'_> {
-    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
-        self.has_refused = self.inner.visit(old) != Action::Keep;
-        Action::Keep
-    }
 }

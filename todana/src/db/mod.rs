@@ -27,7 +27,6 @@ use crate::{Database, Heading, Lane, Records, Transaction};
 use housekeeper::Housekeeper;
 use lanes::ThreadLanes;
 pub use limiter::Limiter;
-use limiter::OnlyLooks;
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
@@ -72,7 +71,6 @@ struct Inner {
     lanes: ThreadLanes,
     directory: Option<Arc<DataDirectory>>,
     limiter: Option<Arc<Limiter>>,
-    is_read_only: bool,
     notes: Vec<String>,
     witness: Arc<Witness>,
     name: Name,
@@ -190,6 +188,7 @@ impl Db {
 
     /// Makes a checkpoint, where it is kept on disk: the next opening needs no more of the log than what comes after.
     pub fn checkpoint(&self) -> Result<()> {
+        self.refuse_if_read_only()?;
         match &self.0.directory {
             Some(directory) => directory.checkpoint(&self.0.database).map(|_| ()),
             None => Ok(()),
@@ -240,11 +239,10 @@ impl Db {
     }
 
     pub(crate) fn refuse_if_read_only(&self) -> Result<()> {
-        if !self.0.is_read_only {
+        if !self.0.database.is_read_only() {
             return Ok(());
         }
-        let message = format!("database \"{}\" was opened for reading only", self.name());
-        Err(Error::new(ErrorKind::Invalid, message))
+        Err(Error::read_only(format!("database \"{}\" was opened for reading only", self.name())))
     }
 
     /// Others go for what has just been written, if there are too many.
@@ -315,14 +313,12 @@ impl Records for Db {
     }
 
     fn visit(&self, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
-        if self.0.is_read_only {
-            let mut looks = OnlyLooks { inner: visitor, has_refused: false };
-            self.0.database.visit_record(self.lane(), key, &mut looks)?;
-            return if looks.has_refused { self.refuse_if_read_only() } else { Ok(()) };
-        }
         let lane = self.lane();
         let before = lane.logged();
-        self.0.database.visit_record(lane, key, visitor)?;
+        self.0.database.visit_record(lane, key, visitor).map_err(|error| match error.is_read_only() {
+            true => self.refuse_if_read_only().err().unwrap_or(error),
+            false => error,
+        })?;
         self.limit(key);
         self.0.database.settle_engine()?;
         self.settle(before)

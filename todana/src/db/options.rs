@@ -29,7 +29,7 @@ pub(crate) const TREE: &str = "tree";
 /// comes to goes. Bytes are those of memory for what is in memory, and those of the records for what is on disk, whose files
 /// follow as room in them is reclaimed. What transactions write is limited soon after, within a tenth of a second.
 ///
-/// `mode=r` keeps anything from being written through this database; what has expired goes all the same.
+/// `mode=r` opens it for reading ([`read_only`](Self::read_only)).
 ///
 /// ```
 /// use todana::{DbOptions, Records};
@@ -50,6 +50,7 @@ pub struct DbOptions {
     memory_max: Option<u64>,
     when_full: WhenFull,
     while_waiting: Option<WhileWaiting>,
+    reads_only: bool,
 }
 
 impl DbOptions {
@@ -110,6 +111,29 @@ impl DbOptions {
         self
     }
 
+    /// Opens the database for reading, as `mode=r` in its name does: beside others that read it, in this process and in others, and never
+    /// beside one that writes. Nothing on disk changes, so it can lie where nothing may be written. What a crash has left is put right in
+    /// memory, and what has expired is passed over. Every change fails with `Invalid`.
+    ///
+    /// ```
+    /// use todana::{DbOptions, ErrorKind, Records};
+    ///
+    /// let folder = tempfile::tempdir().unwrap();
+    /// let name = folder.path().join("carts.hash");
+    /// let name = name.to_str().unwrap();
+    /// DbOptions::default().open(name)?.set(b"hello", b"world")?;
+    /// let reading = DbOptions::default().read_only();
+    /// let (one, other) = (reading.open(name)?, reading.open(name)?);
+    /// assert_eq!(one.get(b"hello")?, other.get(b"hello")?);
+    /// assert_eq!(one.set(b"hello", b"you").unwrap_err().kind(), ErrorKind::Invalid);
+    /// assert_eq!(DbOptions::default().open(name).unwrap_err().kind(), ErrorKind::Busy);
+    /// # Ok::<(), todana::Error>(())
+    /// ```
+    pub fn read_only(mut self) -> Self {
+        self.reads_only = true;
+        self
+    }
+
     /// Opens a database by its name. Fails with `Invalid` for a name that says nothing, and for options that do not go with it; with
     /// `Busy` if another process has it; with `Corrupt` if what is kept is damaged; with `Full` if it has no room in memory;
     /// with `Unavailable` if the disk cannot be read or written.
@@ -120,8 +144,11 @@ impl DbOptions {
     /// The same on a file system of one's own: that of a test, say, which sees what is left when it stops. What LMDB keeps of a
     /// tree lies on the machine's all the same.
     pub fn open_on(&self, disk: Arc<dyn Disk>, name: &str) -> Result<Db> {
-        let name = Name::parse(name)?;
+        let mut name = Name::parse(name)?;
+        name.tuning.read_only |= self.reads_only;
+        name.tuning.must_exist |= name.tuning.read_only;
         self.check(&name, &*disk)?;
+        let disk = name.disk(disk);
         let clock = Arc::new(CachedClock::new());
         let kept = self.place(&name)?;
         // Locked before the engine looks at what lies in it.
@@ -131,6 +158,10 @@ impl DbOptions {
         let mut database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
         if let Some(while_waiting) = &self.while_waiting {
             database = database.while_waiting(while_waiting.clone());
+        }
+        let Tuning { read_only, truncate, .. } = name.tuning;
+        if read_only {
+            database = database.read_only();
         }
         let database = Arc::new(database.sync_engine(self.data.log.sync));
         let directory = directory.map(Arc::new);
@@ -144,21 +175,11 @@ impl DbOptions {
             let relieve = move |database: Arc<Database>| relieve_front(&database, &directory);
             database.before_commit(move || weak.upgrade().map_or(Ok(()), &relieve));
         }
-        let limiter = Limiter::of(&name).map(Arc::new);
+        let limiter = Limiter::of(&name).filter(|_| !read_only).map(Arc::new);
         let housekeeper = Housekeeper::start(&database, clock, directory.as_ref(), limiter.clone())?;
-        let Tuning { read_only: is_read_only, truncate, .. } = name.tuning;
         let (housekeeper, lanes) = (Some(housekeeper), ThreadLanes::default());
-        let db = Db(Arc::new(Inner {
-            housekeeper,
-            database,
-            lanes,
-            directory,
-            limiter,
-            is_read_only,
-            notes,
-            witness,
-            name,
-        }));
+        let db =
+            Db(Arc::new(Inner { housekeeper, database, lanes, directory, limiter, notes, witness, name }));
         if truncate {
             db.clear()?;
         }

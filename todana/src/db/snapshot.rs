@@ -1,8 +1,8 @@
 //! The database as it was at one moment.
 
 use super::Db;
-use super::limiter::OnlyLooks;
 use super::witness::Past;
+use crate::database::OnlyLooks;
 use crate::records::{living, walk};
 use crate::{Heading, Records, get};
 use std::fmt;

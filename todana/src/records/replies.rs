@@ -1,6 +1,7 @@
 //! What the replies to commands mean to a program.
 
 use crate::Records;
+use crate::database::read_only;
 use todana_core::{Command, Error, ErrorKind, Record, Refusal, Reply, Result, Store};
 
 /// Runs a command, and reads its reply. That there is none is an error that is made only then: it takes memory, and a read of a record shall
@@ -59,6 +60,7 @@ pub(super) fn refused(reply: Reply<'_>) -> Error {
         Reply::Refused(Refusal::FilesUnwritable) => {
             Error::new(ErrorKind::Unavailable, "the files of the database cannot be written")
         }
+        Reply::Refused(Refusal::ReadOnly) => read_only(),
         Reply::Refused(Refusal::Damaged) => Error::new(ErrorKind::Corrupt, "the record is damaged on disk"),
         Reply::Refused(Refusal::Unavailable) => Error::new(
             ErrorKind::Unavailable,

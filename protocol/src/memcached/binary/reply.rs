@@ -149,6 +149,7 @@ fn refused(refusal: Refusal) -> Status {
         }
         Refusal::Damaged => Status::InternalError,
         Refusal::NotAuthenticated | Refusal::NotEnabled => Status::NotAuthenticated,
+        Refusal::ReadOnly => Status::NotSupported,
         Refusal::NoPlans => Status::Invalid,
         // No packet sets a memory limit.
         Refusal::LimitTooSmall | Refusal::LimitInBytes | Refusal::LimitNotAdjustable => Status::Invalid,

@@ -17,6 +17,8 @@ pub(super) enum Status {
     OutOfMemory,
     /// It may go well later.
     TemporaryFailure,
+    /// What is asked can never be done here.
+    NotSupported,
     InternalError,
 }
 
@@ -36,6 +38,7 @@ impl Status {
             Status::UnknownCommand => 0x81,
             Status::OutOfMemory => 0x82,
             Status::TemporaryFailure => 0x86,
+            Status::NotSupported => 0x83,
             Status::InternalError => 0x84,
         }
     }
@@ -54,6 +57,7 @@ impl Status {
             Status::UnknownCommand => "Unknown command",
             Status::OutOfMemory => "Out of memory",
             Status::TemporaryFailure => "Temporary failure",
+            Status::NotSupported => "Not supported",
             Status::InternalError => "Internal error",
         }
     }

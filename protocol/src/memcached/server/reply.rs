@@ -65,7 +65,9 @@ fn value(form: &ValueForm<'_>, reply: &Reply<'_>, out: &mut impl Sink) {
     let record = match reply {
         Reply::Hit(hit) => &hit.record,
         // What cannot be read is not said to be missing: this stands in the place of END.
-        Reply::Refused(refusal @ (Refusal::Damaged | Refusal::Unavailable)) if form.is_last => {
+        Reply::Refused(refusal @ (Refusal::Damaged | Refusal::Unavailable | Refusal::ReadOnly))
+            if form.is_last =>
+        {
             return refused_line(refusal_text(*refusal), out);
         }
         // Anything else counts as a miss: clients take an error for the end of a list, and what comes behind it for another reply.
@@ -256,6 +258,7 @@ fn refusal_text(refusal: Refusal) -> &'static str {
         Refusal::NotAuthenticated => "CLIENT_ERROR authentication failure",
         Refusal::LogUnwritable => "SERVER_ERROR cannot write the update log",
         Refusal::FilesUnwritable => "SERVER_ERROR cannot write the files of the database",
+        Refusal::ReadOnly => "SERVER_ERROR the database is read-only",
         Refusal::NoPlans => "SERVER_ERROR this database keeps no plan of a flush: flush at once",
         Refusal::Damaged => "SERVER_ERROR the record is damaged on disk",
         Refusal::Unavailable => "SERVER_ERROR the database is unavailable",
