@@ -51,6 +51,7 @@ impl Trouble {
 
     pub(crate) fn of(error: &Error) -> Trouble {
         let code = match error.kind() {
+            _ if error.is_read_only() => 4,
             ErrorKind::Invalid | ErrorKind::Closed => 2,
             ErrorKind::Corrupt => 5,
             ErrorKind::Full | ErrorKind::Busy | ErrorKind::Unavailable => 9,

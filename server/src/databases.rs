@@ -87,12 +87,13 @@ impl Making<'_> {
             prepare(&name, path, &**self.disk)?;
         }
         let mut kept = Kept::default();
+        let disk = name.disk(Arc::clone(self.disk));
         if let (Kind::DiskTree, Some(place)) = (name.kind, &data) {
             // Locked before the engine looks at what lies in it.
-            kept.claim(Arc::clone(self.disk), &place.directory)?;
+            kept.claim(&name, Arc::clone(self.disk), &place.directory)?;
         }
         let limit = MemoryLimit { bytes: name.tuning.bytes_max, when_full: when_full(self.options) };
-        let engine: Box<dyn Engine> = match name.open_on_disk(self.disk)? {
+        let engine: Box<dyn Engine> = match name.open_on_disk(&disk)? {
             Some(engine) => engine,
             None if self.options.stores_nothing => Box::new(Void::new(self.class_bounds.len() + 1)),
             None if name.kind == Kind::MemTree => {
@@ -123,16 +124,21 @@ impl Making<'_> {
         let has_buffers =
             !engine.buffer(LONG_VALUE_LEN).is_err_and(|error| error.kind() == ErrorKind::Invalid);
         let sync = self.options.sync;
-        let syncing = engine.durable().map(|_| Arc::new(Syncing::new(name.label(), sync)));
+        let read_only = name.tuning.read_only;
+        let syncing =
+            engine.durable().filter(|_| !read_only).map(|_| Arc::new(Syncing::new(name.label(), sync)));
         let clock = Arc::clone(self.clock) as Arc<dyn Clock>;
         let mut database =
             Database::with_classes(engine, clock, self.class_bounds.to_vec()).sync_engine(sync);
+        if read_only {
+            database = database.read_only();
+        }
         if self.options.emulate_full {
             database = database.emulate_full();
         }
         let database = Arc::new(database);
         let has_stuck_checkpoints = Arc::default();
-        let limiter = Limiter::of(&name);
+        let limiter = Limiter::of(&name).filter(|_| !read_only);
         let served = Served {
             name,
             database,
@@ -185,10 +191,10 @@ fn prepare(name: &Name, path: &Path, disk: &dyn Disk) -> Result<()> {
 }
 
 impl Kept {
-    /// Locks the data directory for this process; it is made if it is not there.
-    pub(crate) fn claim(&mut self, disk: Arc<dyn Disk>, path: &Path) -> Result<()> {
+    /// Locks the data directory for this process; it is made if it is not there, unless the database is only read.
+    pub(crate) fn claim(&mut self, name: &Name, disk: Arc<dyn Disk>, path: &Path) -> Result<()> {
         if self.directory.is_none() {
-            self.directory = Some(Arc::new(DataDirectory::open(disk, path)?));
+            self.directory = Some(Arc::new(DataDirectory::open(name.disk(disk), path)?));
         }
         Ok(())
     }
@@ -211,7 +217,7 @@ impl Kept {
         let Served { name, database, .. } = served;
         let mut found = None;
         if let Some(place) = &served.data {
-            self.claim(disk, &place.directory).map_err(failed)?;
+            self.claim(name, disk, &place.directory).map_err(failed)?;
             let directory = Arc::clone(self.directory.as_ref().expect("it was claimed above"));
             if place.is_for_replicas {
                 if !directory.keep_replica_log(database, clock, options).map_err(failed)? {
@@ -228,6 +234,7 @@ impl Kept {
             if let Some(log) = database.log() {
                 log.on_progress(came_on.clone());
             }
+            let directory = (!name.tuning.read_only).then_some(directory);
             let (label, stuck) = (name.label().to_string(), Arc::clone(&served.has_stuck_checkpoints));
             let came_on = came_on.clone();
             let report = move |made: Result<todana::checkpoint::Checkpoint>| {
@@ -245,8 +252,8 @@ impl Kept {
                 // Some may wait for room.
                 came_on();
             };
-            self.keeper =
-                Some(CheckpointKeeper::start(directory, Arc::clone(database), report).map_err(failed)?);
+            let keep = |directory| CheckpointKeeper::start(directory, Arc::clone(database), report);
+            self.keeper = directory.map(keep).transpose().map_err(failed)?;
         }
         if let Some(syncing) = &served.syncing
             && syncing.sync() != Sync::Never
@@ -279,7 +286,7 @@ impl Kept {
     pub(crate) fn settle(&mut self, served: &Served, gives_up: &dyn Fn() -> bool) {
         let pending = served.database.engine().checkpointed().map_or(0, Checkpointed::pending_bytes);
         let Some(directory) = &self.directory else { return };
-        if pending == 0 || !self.is_kept || self.has_hung {
+        if pending == 0 || !self.is_kept || self.has_hung || served.database.is_read_only() {
             return;
         }
         let stops = Arc::new(AtomicBool::new(false));

@@ -312,11 +312,7 @@ impl Options {
         }
         for Further { name, data } in &databases {
             let tuning = &name.tuning;
-            if tuning.read_only {
-                return wrong(format!(
-                    "database \"{name}\": a server does not serve a database for reading only"
-                ));
-            }
+            self.validate_reading(name, data.as_ref())?;
             if tuning.compress && !matches!(name.kind, Kind::MemTree | Kind::DiskHash) {
                 return wrong(format!(
                     "database \"{name}\": only mem:tree and PATH.hash are compressed (opts=c, zcomp=)"
@@ -346,6 +342,33 @@ impl Options {
                 "two databases would keep their data in {}",
                 places[at].directory.display()
             ));
+        }
+        Ok(())
+    }
+
+    /// Checks what a database is asked for that is opened for reading (`mode=r`).
+    fn validate_reading(&self, name: &Name, data: Option<&DataPlace>) -> Result<(), OptionsError> {
+        let wrong = |text: &str| Err(OptionsError(format!("database \"{name}\": {text}")));
+        let tuning = &name.tuning;
+        if !tuning.read_only {
+            return Ok(());
+        }
+        if tuning.truncate {
+            return wrong("what may only be read cannot be emptied; leave out the t of mode=");
+        }
+        if name.path.is_none() && data.is_none() {
+            return wrong(
+                "nothing is there to be read in memory; give it the data directory that has its records",
+            );
+        }
+        if data.is_some_and(|place| place.is_for_replicas) {
+            return wrong("what is only read has no changes for an update log; leave out the log, or mode=r");
+        }
+        if self.replication.master.is_some() {
+            return wrong("a replica changes its databases; leave out mode=r, or the master");
+        }
+        if self.kyoto_plugin.is_some_and(|port| port.queue_wait.is_some()) {
+            return wrong("queues cannot be for reading only (-plex opts=q)");
         }
         Ok(())
     }

@@ -103,6 +103,14 @@ impl Disk for Watched {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
         self.disk.lock(path)
     }
+
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        self.disk.lock_shared(path)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.disk.is_read_only()
+    }
 }
 
 struct WatchedFile {

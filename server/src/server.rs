@@ -278,7 +278,7 @@ impl Server {
         }
         for (served, kept) in self.shared.databases.iter().zip(&mut self.kept) {
             if let Some(place) = &served.data {
-                kept.claim(Arc::clone(&disk), &place.directory).map_err(failed)?;
+                kept.claim(&served.name, Arc::clone(&disk), &place.directory).map_err(failed)?;
             }
         }
         Ok(())

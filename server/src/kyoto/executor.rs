@@ -3,6 +3,7 @@
 use super::answer_memory::Collected;
 use super::counters::Counters;
 use super::errands::{Errands, Manner};
+use super::procedures::NO_PERMISSION;
 use super::reach::Reach;
 use super::session::{Session, Wait};
 use super::signals::{Purpose, Signals, Ticket, Waiting};
@@ -155,6 +156,9 @@ impl Ahead {
 
 /// What clients are told of an error. Where something lies on the server is not their business.
 pub(super) fn failure(error: Error) -> Failure<'static> {
+    if error.is_read_only() {
+        return NO_PERMISSION;
+    }
     let (trouble, detail) = match error.kind() {
         ErrorKind::Invalid => (Trouble::InvalidOperation, "the engine does not take this"),
         ErrorKind::Full => (Trouble::SystemError, "there is no room for the record"),

@@ -119,7 +119,7 @@ impl Scope {
                 output.put(b"\r\n");
             }
         };
-        if is_change && (port.is_read_only || self.is_read_only()) {
+        if is_change && (port.is_read_only || self.is_read_only() || reach.is_read_only()) {
             return answer("SERVER_ERROR server is read-only");
         }
         match *request {

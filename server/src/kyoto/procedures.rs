@@ -75,7 +75,10 @@ impl Scope {
         let Some(procedure) = call.procedure else {
             return answer.failed(Failure::NoSuchProcedure(call.name));
         };
-        if self.is_read_only() && changes(procedure) {
+        // A cursor has a database of its own, which refuses by itself.
+        let is_of_reader =
+            || call.cursor().is_none() && self.reach(call.target()).is_ok_and(Reach::is_read_only);
+        if changes(procedure) && (self.is_read_only() || is_of_reader()) {
             return answer.failed(NO_PERMISSION);
         }
         let ended = match procedure {

@@ -27,6 +27,11 @@ impl Reach {
         &self.shared.databases[self.number]
     }
 
+    /// Returns true if the database was opened for reading.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.served().database.is_read_only()
+    }
+
     /// Whether clients may remove all records at once.
     pub(crate) fn flush_allowed(&self) -> bool {
         self.shared.options.flush_allowed

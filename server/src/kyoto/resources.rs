@@ -24,8 +24,9 @@ impl Scope {
             tell(&RestAnswer::Unknown);
             return Ok(());
         }
-        let records = records(self.reach(rest.target)?);
-        if self.is_read_only() && rest.action != RestAction::Get {
+        let reach = self.reach(rest.target)?;
+        let records = records(reach);
+        if (self.is_read_only() || reach.is_read_only()) && rest.action != RestAction::Get {
             return Err(NO_PERMISSION);
         }
         let counters = self.counters();

@@ -86,6 +86,7 @@ impl Source for Reach {
     }
 
     fn try_begin(&self) -> Outcome<Option<Transaction<'static>>> {
+        self.served().database.refuse_if_read_only()?;
         Ok(Transaction::try_begin_held(Arc::new(self.clone())))
     }
 

@@ -296,6 +296,7 @@ impl Work {
                 shared.scripts.play(shared, name, input, called_off, changes).map(Done::Output)
             }
             Task::Vacuum => {
+                served.database.refuse_if_read_only().map_err(failure)?;
                 let now = served.database.now();
                 let mut place = None;
                 if let Some(perishable) = served.database.engine().perishable() {
