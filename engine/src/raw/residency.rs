@@ -3,8 +3,13 @@
 //! A program of some megabytes touches half of its code when it reads its options and sets itself up, and hardly any of that
 //! again. The kernel counts those pages as the process's until memory is scarce; given back, they come from the page
 //! cache again one window (64 KiB) at a time, as they are needed.
+//!
+//! Only the segments that the executable was loaded with go. Any other mapping may have gone between the look at
+//! `/proc/self/smaps` and the call, and its address may belong to memory that exists nowhere else: a panic's backtrace maps the
+//! program's file for a moment.
 
 use std::fs;
+use std::ops::Range;
 
 /// A line of `/proc/self/smaps` about one mapping, and what the lines behind it say.
 struct Region {
@@ -24,33 +29,35 @@ struct Region {
 }
 
 impl Region {
-    /// Whether all its pages can be had again from the file. Only where a program's file has code, or its very beginning: what the
-    /// dynamic linker has written addresses into and made read-only then (RELRO) lies in neither.
+    /// Returns true if all its pages can be had again from the file. Only where a program's file has code, or its very beginning: what
+    /// the dynamic linker has written addresses into and made read-only then (RELRO) lies in neither.
     fn can_go(&self) -> bool {
         let is_untouched = self.access == "r-xp" || (self.access == "r--p" && self.offset == 0);
         let is_unchanged = self.anonymous_kib == Some(0) && self.swapped_kib == Some(0);
         self.is_of_file && is_untouched && is_unchanged && !self.is_locked
     }
+
+    /// Returns true if all of it is the executable's as it was loaded, so that nothing else ever comes to lie there.
+    fn is_within(&self, segments: &[Range<usize>]) -> bool {
+        segments.iter().any(|segment| segment.start <= self.start && self.end <= segment.end)
+    }
 }
 
-/// Gives back the memory of the process that holds nothing but unchanged pages of the program's files and of its libraries'
-/// (their code, and constants without addresses in them), and what the general allocator keeps without need. Returns how
-/// many bytes were resident in such files. Costs a fault for each 64 KiB that are needed again. Elsewhere than on
-/// Linux, and for locked memory, it does nothing.
+/// Gives back the memory of the process that holds nothing but unchanged pages of its executable (code, and constants without
+/// addresses in them), and what the general allocator keeps without need. Returns how many bytes were resident in them. Costs a fault
+/// for each 64 KiB that are needed again. Elsewhere than on Linux, and for locked memory, it does nothing.
 pub fn release_start_up_memory() -> u64 {
     trim_allocator();
     // A process without a descriptor left cannot read it; it keeps what it has.
     let Ok(smaps) = fs::read_to_string("/proc/self/smaps") else { return 0 };
+    let own = executable_segments();
     let mut released = 0;
-    for region in regions(&smaps) {
-        if !region.can_go() {
-            continue;
-        }
-        // SAFETY: the kernel has just said that this is a private mapping of a file that nobody may write to, and that no page of it
-        // differs from the file's, be it in memory (`Anonymous`) or moved out (`Swap`); where it does not say so, the mapping is left
-        // alone. To let go of such pages takes no byte away: whoever reads or executes one finds it mapped again from the
-        // same file, which the mapping itself keeps. What the dynamic linker relocates lies in mappings of other kinds than
-        // these (`can_go`), and we load no library while running.
+    for region in regions(&smaps).into_iter().filter(|region| region.can_go() && region.is_within(&own)) {
+        // SAFETY: this is a part of the executable as it was loaded (`executable_segments`): its mapping stays as long as the
+        // process, so the address cannot have become another's since the kernel was asked. The segment was loaded without write
+        // access, and the kernel has just said that no page of it differs from the file's, be it in memory (`Anonymous`) or moved
+        // out (`Swap`). Such pages hold no byte that the file does not: a thread that reads or executes one finds it mapped
+        // again from the same file, which the mapping itself keeps.
         let outcome = unsafe {
             libc::madvise(
                 std::ptr::without_provenance_mut::<libc::c_void>(region.start),
@@ -63,6 +70,43 @@ pub fn release_start_up_memory() -> u64 {
         }
     }
     released
+}
+
+/// Returns where the executable's segments lie that were loaded without write access, in whole pages. They stay there as long as the
+/// process. What the dynamic linker relocates is loaded with write access, also where that is taken away later.
+#[cfg(target_os = "linux")]
+fn executable_segments() -> Vec<Range<usize>> {
+    /// Takes the segments of the object that is shown first, which is the executable.
+    extern "C" fn see(
+        info: *mut libc::dl_phdr_info,
+        _: libc::size_t,
+        into: *mut libc::c_void,
+    ) -> libc::c_int {
+        // SAFETY: `dl_iterate_phdr` shows a structure that is alive during this call, and hands on the pointer that it was given
+        // below: to a vector that nobody else has.
+        let (info, into) = unsafe { (&*info, &mut *into.cast::<Vec<Range<usize>>>()) };
+        // SAFETY: the program's headers are in memory as long as the program, as many as the structure says.
+        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+        for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD) {
+            if header.p_flags & libc::PF_W == 0 {
+                let start = info.dlpi_addr as usize + header.p_vaddr as usize;
+                let page = super::SYSTEM_PAGE;
+                // The loader maps whole pages.
+                into.push(start / page * page..(start + header.p_memsz as usize).next_multiple_of(page));
+            }
+        }
+        1
+    }
+    let mut segments: Vec<Range<usize>> = Vec::new();
+    // SAFETY: `see` gets the pointer to the vector back while this call lasts, and does not unwind: nothing in it panics but a
+    // failing allocation, which ends the process.
+    unsafe { libc::dl_iterate_phdr(Some(see), (&raw mut segments).cast()) };
+    segments
+}
+
+#[cfg(not(target_os = "linux"))]
+fn executable_segments() -> Vec<Range<usize>> {
+    Vec::new()
 }
 
 /// Keeps the general allocator from keeping much: blocks from 1 MiB on have mappings of their own, which are given back with them. By
@@ -186,6 +230,39 @@ Rss:                   8 kB
         assert!(!can_go("5600a000-5600c000 r--p 00116000", unchanged));
         assert!(!can_go("5600a000-5600c000 rw-p 00000000", unchanged));
         assert!(!can_go("5600a000-5600c000 r-xs 00000000", unchanged));
+    }
+
+    #[test]
+    fn executable_segments_are_code_and_constants_of_the_executable_alone() {
+        static CONSTANT: &str = "a constant that lies in the program's file";
+        static CHANGES: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(1);
+        let segments = executable_segments();
+        let has = |address: usize| segments.iter().any(|segment| segment.contains(&address));
+        let code: fn(&str) -> Vec<Region> = regions;
+        assert!(has(code as usize) && has(CONSTANT.as_ptr() as usize));
+        let (on_stack, on_heap) = (1, Box::new(1));
+        assert!(!has(&raw const CHANGES as usize) && !has(&raw const on_stack as usize));
+        assert!(!has(&raw const *on_heap as usize) && !has(libc::malloc as *const () as usize));
+    }
+
+    /// A panic's backtrace maps the program's file, with the same look as the executable's first segment, and gives the address back: had it
+    /// gone between the look and the call, what lay there next would have been lost.
+    #[test]
+    fn another_mapping_of_the_programs_file_stays() {
+        let file = fs::File::open("/proc/self/exe").unwrap();
+        let own = executable_segments();
+        // SAFETY: a new private mapping at an address of the kernel's choice touches no existing memory.
+        let start = unsafe {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+            libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_PRIVATE, fd, 0)
+        };
+        let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
+        let found = regions(&smaps);
+        let mapped = found.iter().find(|region| region.start == start as usize).expect("it was mapped");
+        assert!(mapped.can_go() && !mapped.is_within(&own));
+        assert!(found.iter().any(|region| region.can_go() && region.is_within(&own)));
+        // SAFETY: once, with pointer and length of `mmap`; nothing refers to it.
+        unsafe { libc::munmap(start, 4096) };
     }
 
     #[test]
