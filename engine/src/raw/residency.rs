@@ -4,10 +4,14 @@
 //! again. The kernel counts those pages as the process's until memory is scarce; given back, they come from the page
 //! cache again one window (64 KiB) at a time, as they are needed.
 //!
-//! Only the segments that the executable was loaded with go. Any other mapping may have gone between the look at
+//! Only the segments go that the executable and its libraries were loaded with. Any other mapping may have gone between the look at
 //! `/proc/self/smaps` and the call, and its address may belong to memory that exists nowhere else: a panic's backtrace maps the
 //! program's file for a moment.
 
+#[cfg(target_os = "linux")]
+use super::SYSTEM_PAGE;
+#[cfg(target_os = "linux")]
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::ops::Range;
 
@@ -37,24 +41,24 @@ impl Region {
         self.is_of_file && is_untouched && is_unchanged && !self.is_locked
     }
 
-    /// Returns true if all of it is the executable's as it was loaded, so that nothing else ever comes to lie there.
+    /// Returns true if all of it lies in one of these segments, which stay as long as the process, so that nothing else ever comes to lie there.
     fn is_within(&self, segments: &[Range<usize>]) -> bool {
         segments.iter().any(|segment| segment.start <= self.start && self.end <= segment.end)
     }
 }
 
-/// Gives back the memory of the process that holds nothing but unchanged pages of its executable (code, and constants without
-/// addresses in them), and what the general allocator keeps without need. Returns how many bytes were resident in them. Costs a fault
+/// Gives back the memory of the process that holds nothing but unchanged pages of its executable and its libraries (code, and
+/// constants without addresses in them), and what the general allocator keeps without need. Returns how many bytes were resident in them. Costs a fault
 /// for each 64 KiB that are needed again. Elsewhere than on Linux, and for locked memory, it does nothing.
 pub fn release_start_up_memory() -> u64 {
     trim_allocator();
     // A process without a descriptor left cannot read it; it keeps what it has.
     let Ok(smaps) = fs::read_to_string("/proc/self/smaps") else { return 0 };
-    let own = executable_segments();
+    let own = lasting_segments();
     let mut released = 0;
     for region in regions(&smaps).into_iter().filter(|region| region.can_go() && region.is_within(&own)) {
-        // SAFETY: this is a part of the executable as it was loaded (`executable_segments`): its mapping stays as long as the
-        // process, so the address cannot have become another's since the kernel was asked. The segment was loaded without write
+        // SAFETY: this is a part of the executable or of a library as it was loaded (`lasting_segments`): its mapping stays as long
+        // as the process, so the address cannot have become another's since the kernel was asked. The segment was loaded without write
         // access, and the kernel has just said that no page of it differs from the file's, be it in memory (`Anonymous`) or moved
         // out (`Swap`). Such pages hold no byte that the file does not: a thread that reads or executes one finds it mapped
         // again from the same file, which the mapping itself keeps.
@@ -72,41 +76,69 @@ pub fn release_start_up_memory() -> u64 {
     released
 }
 
-/// Returns where the executable's segments lie that were loaded without write access, in whole pages. They stay there as long as the
-/// process. What the dynamic linker relocates is loaded with write access, also where that is taken away later.
+/// Returns where the segments of the executable and of its libraries lie that were loaded without write access, in whole pages. They
+/// stay there as long as the process: libraries are kept from being unloaded first. What the dynamic linker relocates is loaded with
+/// write access, also where that is taken away later.
 #[cfg(target_os = "linux")]
-fn executable_segments() -> Vec<Range<usize>> {
-    /// Takes the segments of the object that is shown first, which is the executable.
+fn lasting_segments() -> Vec<Range<usize>> {
+    let is_kept = |name: &CString| {
+        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+        // SAFETY: the name is alive and ends with a zero; nothing is loaded, so no code of a library runs. The handle is never closed.
+        !unsafe { libc::dlopen(name.as_ptr(), flags) }.is_null()
+    };
+    let names = loaded_objects().into_iter().skip(1).map(|object| object.name);
+    let kept: Vec<CString> = names.filter(is_kept).collect();
+    // Those that were loaded before they were kept, by their places of now.
+    let objects = loaded_objects().into_iter().enumerate();
+    let lasting = objects.filter(|(number, object)| *number == 0 || kept.contains(&object.name));
+    lasting.flat_map(|(_, object)| object.segments).collect()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn lasting_segments() -> Vec<Range<usize>> {
+    Vec::new()
+}
+
+/// The executable or a library.
+#[cfg(target_os = "linux")]
+struct LoadedObject {
+    name: CString,
+    /// Where its segments without write access lie.
+    segments: Vec<Range<usize>>,
+}
+
+/// Returns all of them, the executable first.
+#[cfg(target_os = "linux")]
+fn loaded_objects() -> Vec<LoadedObject> {
     extern "C" fn see(
         info: *mut libc::dl_phdr_info,
         _: libc::size_t,
         into: *mut libc::c_void,
     ) -> libc::c_int {
-        // SAFETY: `dl_iterate_phdr` shows a structure that is alive during this call, and hands on the pointer that it was given
-        // below: to a vector that nobody else has.
-        let (info, into) = unsafe { (&*info, &mut *into.cast::<Vec<Range<usize>>>()) };
-        // SAFETY: the program's headers are in memory as long as the program, as many as the structure says.
-        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-        for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD) {
-            if header.p_flags & libc::PF_W == 0 {
-                let start = info.dlpi_addr as usize + header.p_vaddr as usize;
-                let page = super::SYSTEM_PAGE;
-                // The loader maps whole pages.
-                into.push(start / page * page..(start + header.p_memsz as usize).next_multiple_of(page));
-            }
-        }
-        1
+        // SAFETY: `dl_iterate_phdr` shows a structure that is alive during this call, with a name that ends with a zero, and hands
+        // on the pointer that it was given below: to a vector that nobody else has.
+        let (info, into) = unsafe { (&*info, &mut *into.cast::<Vec<LoadedObject>>()) };
+        // SAFETY: the same; an object's headers are in memory as long as it is loaded, as many as the structure says.
+        let (name, headers) = unsafe {
+            let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
+            (CStr::from_ptr(info.dlpi_name).to_owned(), headers)
+        };
+        let read_only = headers
+            .iter()
+            .filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0);
+        let segments = read_only.map(|header| {
+            let start = info.dlpi_addr as usize + header.p_vaddr as usize;
+            // The loader maps whole pages.
+            start / SYSTEM_PAGE * SYSTEM_PAGE..(start + header.p_memsz as usize).next_multiple_of(SYSTEM_PAGE)
+        });
+        into.push(LoadedObject { name, segments: segments.collect() });
+        0
     }
-    let mut segments: Vec<Range<usize>> = Vec::new();
+    let mut objects: Vec<LoadedObject> = Vec::new();
     // SAFETY: `see` gets the pointer to the vector back while this call lasts, and does not unwind: nothing in it panics but a
     // failing allocation, which ends the process.
-    unsafe { libc::dl_iterate_phdr(Some(see), (&raw mut segments).cast()) };
-    segments
-}
-
-#[cfg(not(target_os = "linux"))]
-fn executable_segments() -> Vec<Range<usize>> {
-    Vec::new()
+    unsafe { libc::dl_iterate_phdr(Some(see), (&raw mut objects).cast()) };
+    objects
 }
 
 /// Keeps the general allocator from keeping much: blocks from 1 MiB on have mappings of their own, which are given back with them. By
@@ -233,16 +265,18 @@ Rss:                   8 kB
     }
 
     #[test]
-    fn executable_segments_are_code_and_constants_of_the_executable_alone() {
+    fn lasting_segments_are_code_and_constants_of_the_program_alone() {
         static CONSTANT: &str = "a constant that lies in the program's file";
         static CHANGES: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(1);
-        let segments = executable_segments();
+        let segments = lasting_segments();
         let has = |address: usize| segments.iter().any(|segment| segment.contains(&address));
         let code: fn(&str) -> Vec<Region> = regions;
-        assert!(has(code as usize) && has(CONSTANT.as_ptr() as usize));
+        assert!(
+            has(code as usize) && has(CONSTANT.as_ptr() as usize) && has(libc::malloc as *const () as usize)
+        );
         let (on_stack, on_heap) = (1, Box::new(1));
         assert!(!has(&raw const CHANGES as usize) && !has(&raw const on_stack as usize));
-        assert!(!has(&raw const *on_heap as usize) && !has(libc::malloc as *const () as usize));
+        assert!(!has(&raw const *on_heap as usize));
     }
 
     /// A panic's backtrace maps the program's file, with the same look as the executable's first segment, and gives the address back: had it
@@ -250,7 +284,7 @@ Rss:                   8 kB
     #[test]
     fn another_mapping_of_the_programs_file_stays() {
         let file = fs::File::open("/proc/self/exe").unwrap();
-        let own = executable_segments();
+        let own = lasting_segments();
         // SAFETY: a new private mapping at an address of the kernel's choice touches no existing memory.
         let start = unsafe {
             let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
