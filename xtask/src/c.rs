@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const HEADER: &str = "bindings/c/include/todana.h";
-const TESTS: [&str; 2] = ["todana", "exit"];
+const TESTS: [&str; 3] = ["todana", "exit", "killed"];
 /// As build.rs of the library has it.
 const SONAME: &str = "libtodana.so.0";
 
