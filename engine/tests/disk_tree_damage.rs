@@ -293,3 +293,43 @@ fn large_tree_is_walked_unless_it_was_closed() {
     assert!(kind == ErrorKind::Corrupt && message.contains("another kind"), "{message}");
     assert!(directory.path().join("unclean").exists(), "and so it is the next time");
 }
+
+/// Every kill cost the next opening a walk through all of a large tree, though what a killed process has written is in the system's memory.
+#[test]
+fn large_tree_of_a_killed_process_is_walked_only_after_another_boot() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut file, records) = file(directory.path());
+    let mut changed = 0;
+    for page in (2..file.len() / 4096).map(|page| page * 4096) {
+        let is_leaf = file[page..page + 8] == (page as u64 / 4096).to_le_bytes() && file[page + 10] == 2;
+        // Not those that each opening reads.
+        if is_leaf && u16::from_le_bytes([file[page + 12], file[page + 13]]) > 16 + 2 * 5 {
+            file[page + 11] ^= 1;
+            changed += 1;
+        }
+    }
+    assert!(changed > 5, "{changed} pages");
+    let directory = with(&file);
+    let unclean = directory.path().join("unclean");
+    let options = DiskTreeOptions { map_bytes: 4 << 20, walked_bytes_max: 0, ..Default::default() };
+    let opened = || DiskTree::open(directory.path(), options.clone());
+    // As a killed process leaves it.
+    let tree = opened().unwrap();
+    let left = fs::read(&unclean).unwrap();
+    drop(tree);
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    if let Ok(boot_id) = &boot_id {
+        assert_eq!(left, boot_id.trim().as_bytes());
+    }
+    fs::write(&unclean, &left).unwrap();
+    match opened() {
+        Ok(tree) => assert_eq!(tree.status().records, records.len() as u64),
+        Err(error) => assert!(boot_id.is_err(), "it was walked: {error}"),
+    }
+    for other in [&b""[..], b"a4ff57d5-95b2-4b2f-9ba9-4a6ac1b9b9d5", &left[..left.len() / 2]] {
+        fs::write(&unclean, other).unwrap();
+        let error = opened().err().expect("pages may be lost");
+        assert!(error.to_string().contains("another kind"), "{error}");
+        assert_eq!(fs::read(&unclean).unwrap(), other, "it is walked the next time, too");
+    }
+}

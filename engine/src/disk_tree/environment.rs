@@ -73,7 +73,7 @@ impl Environment {
         })?;
         let lock: Arc<dyn Send + Sync> = Arc::from(lock);
         let unclean = Unclean::find(path);
-        let walked_bytes_max = if unclean.is_found() { u64::MAX } else { walked_bytes_max };
+        let walked_bytes_max = if unclean.may_lack_pages() { u64::MAX } else { walked_bytes_max };
         examine(path, walked_bytes_max, is_read_only)?;
         let map_bytes = round_up(map_bytes.max(MAP_BYTES_MIN.min(map_bytes)));
         let (open, reading, unclean) = if is_read_only {

@@ -68,7 +68,7 @@ pub struct DiskTreeOptions {
     /// More is asked for when the file needs it.
     pub map_bytes: usize,
     /// A file of up to so many bytes is walked at each opening, so that damage of its structure is reported rather than met later, where
-    /// it ends the process; a longer one only if it was not closed.
+    /// it ends the process; a longer one only if it was not closed, and the machine may have stopped since.
     pub walked_bytes_max: u64,
     /// The file system on which the names of the tree's directory and files are synced. The files themselves are LMDB's, on the machine's own.
     /// If it is read only, the tree is opened for reading, beside others that read it, and what is changed stays in memory.
@@ -211,7 +211,7 @@ fn with_scratch(build: impl FnOnce(&mut Vec<u8>) -> Entry) -> Entry {
 impl DiskTree {
     /// Opens the tree in a directory, or makes one. Fails with `Busy` if it is open elsewhere, with `Corrupt` if its structure is damaged,
     /// with `Invalid` if it is of a later version. All pages of a small tree are walked first, and those of a large one if it was not
-    /// closed. An open tree does not survive a
+    /// closed and the machine may have stopped since. An open tree does not survive a
     /// fork: a process that goes to the background does so first.
     pub fn open(directory: &Path, options: DiskTreeOptions) -> Result<DiskTree> {
         let (store, state) = Store::open(directory, &options)?;

@@ -61,14 +61,12 @@ impl LogPlace {
         self.disk.sync_directory(&self.directory)?;
         Ok(file)
     }
-}
 
-impl LogPlace {
     /// Fails if there is a file of a segment's name that is no segment of this log without entries, nor the beginning of one.
     fn refuse_foreign(&self, path: &Path, start: Position) -> io::Result<()> {
         let file = match self.disk.open(path, false) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            file => file.map_err(|error| in_the_way(path, &error))?,
+            file => file?,
         };
         let mut bytes = [0; HEADER_LEN];
         let got = file.read_at(0, &mut bytes).map_err(|error| in_the_way(path, &error))?;
