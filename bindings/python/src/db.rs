@@ -29,7 +29,7 @@ pub(crate) struct Database {
 #[pymethods]
 impl Database {
     #[new]
-    #[pyo3(signature = (name, *, data_dir=None, sync=None, memory_max=None, when_full="evict", read_only=false, text=false))]
+    #[pyo3(signature = (name, *, data_dir=None, sync=None, memory_max=None, when_full="evict", read_only=false, text=false, original_names=false))]
     #[allow(clippy::too_many_arguments)] // They are Python's, by name.
     fn new(
         py: Python<'_>,
@@ -40,9 +40,10 @@ impl Database {
         when_full: &str,
         read_only: bool,
         text: bool,
+        original_names: bool,
     ) -> PyResult<PyClassInitializer<Self>> {
         let name = text_of(&name)?;
-        let mut options = DbOptions::default();
+        let mut options = DbOptions::default().original_names(original_names);
         if read_only {
             options = options.read_only();
         }

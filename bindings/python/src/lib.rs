@@ -51,6 +51,12 @@ mod _todana {
     #[pymodule_export]
     use crate::visits::Removal;
 
+    /// Translates an extended regular expression of POSIX.
+    #[pyfunction]
+    fn _regex_of_posix(pattern: &[u8]) -> String {
+        todana::kyoto::translate(pattern)
+    }
+
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("REMOVE", Removal)

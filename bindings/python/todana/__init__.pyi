@@ -213,6 +213,7 @@ class DB(Records[_S]):
         when_full: Literal["evict", "refuse"] = "evict",
         read_only: bool = False,
         text: Literal[False] = False,
+        original_names: bool = False,
     ) -> DB[bytes]: ...
     @overload
     def __new__(
@@ -225,6 +226,7 @@ class DB(Records[_S]):
         when_full: Literal["evict", "refuse"] = "evict",
         read_only: bool = False,
         text: Literal[True],
+        original_names: bool = False,
     ) -> DB[str]: ...
     @property
     def name(self) -> str: ...
@@ -286,6 +288,7 @@ def open(
     when_full: Literal["evict", "refuse"] = "evict",
     read_only: bool = False,
     text: Literal[False] = False,
+    original_names: bool = False,
 ) -> DB[bytes]: ...
 @overload
 def open(
@@ -297,4 +300,5 @@ def open(
     when_full: Literal["evict", "refuse"] = "evict",
     read_only: bool = False,
     text: Literal[True],
+    original_names: bool = False,
 ) -> DB[str]: ...

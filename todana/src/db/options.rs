@@ -51,6 +51,7 @@ pub struct DbOptions {
     when_full: WhenFull,
     while_waiting: Option<WhileWaiting>,
     reads_only: bool,
+    original_names: bool,
 }
 
 impl DbOptions {
@@ -134,6 +135,19 @@ impl DbOptions {
         self
     }
 
+    /// Takes names as the original servers and libraries do ([`Name::parse_as_original`]): unknown tuning is passed over, not refused.
+    ///
+    /// ```
+    /// use todana::{Db, DbOptions};
+    ///
+    /// assert!(Db::open("%#nosuchword=1").is_err());
+    /// assert!(DbOptions::default().original_names(true).open("%#nosuchword=1").is_ok());
+    /// ```
+    pub fn original_names(mut self, is_wanted: bool) -> Self {
+        self.original_names = is_wanted;
+        self
+    }
+
     /// Opens a database by its name. Fails with `Invalid` for a name that says nothing, and for options that do not go with it; with
     /// `Busy` if another process has it; with `Corrupt` if what is kept is damaged; with `Full` if it has no room in memory;
     /// with `Unavailable` if the disk cannot be read or written.
@@ -144,7 +158,8 @@ impl DbOptions {
     /// The same on a file system of one's own: that of a test, say, which sees what is left when it stops. What LMDB keeps of a
     /// tree lies on the machine's all the same.
     pub fn open_on(&self, disk: Arc<dyn Disk>, name: &str) -> Result<Db> {
-        let mut name = Name::parse(name)?;
+        let name = if self.original_names { Name::parse_as_original(name) } else { Name::parse(name) };
+        let mut name = name?;
         name.tuning.read_only |= self.reads_only;
         name.tuning.must_exist |= name.tuning.read_only;
         self.check(&name, &*disk)?;

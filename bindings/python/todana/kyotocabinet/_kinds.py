@@ -1,0 +1,67 @@
+"""Which of Todana's databases stands for which of Kyoto Cabinet's names, how it is opened, and how large it is."""
+
+import os
+
+import todana
+
+from ._error import Error, Failure
+
+# By their names and suffixes, the numbers that Kyoto Cabinet has for kinds of databases.
+_NUMBERS = {"-": 0x10, "+": 0x11, ":": 0x18, "*": 0x20, "%": 0x21, "kch": 0x30, "kct": 0x31, "kcd": 0x40, "kcf": 0x41}
+
+
+def _suffix(path):
+    return path.rpartition(".")[2]
+
+
+def _is_in_memory(path):
+    return path in _NUMBERS and len(path) == 1 or path.startswith("mem:")
+
+
+def number(path):
+    """The number of a kind, as text."""
+    return str(_NUMBERS.get(path, _NUMBERS.get(_suffix(path), 0)))
+
+
+def opened(name, mode, modes):
+    """Opens a database. `modes` has the constants of `mode`."""
+    path, _, tuning = name.partition("#")
+    is_writer, is_on_disk = mode & modes.OWRITER, not _is_in_memory(path)
+    if is_on_disk and os.path.isfile(path):
+        _make_way(path, is_writer)
+    if is_on_disk and not os.path.exists(path):
+        folder = os.path.dirname(os.path.abspath(path))
+        if not is_writer or not mode & modes.OCREATE or not os.path.isdir(folder):
+            raise Failure(Error.NOREPOS, "open failed (file not found)")
+    if is_writer and mode & modes.OTRUNCATE and "mode=" not in tuning:
+        name += "#mode=wct"
+    options = {"sync": "always"} if mode & modes.OAUTOSYNC and is_on_disk else {}
+    return todana.DB(name, read_only=not is_writer and is_on_disk, original_names=True, **options)
+
+
+def _make_way(path, is_writer):
+    """An empty file becomes a database, as with the original; Todana's is a directory."""
+    if os.path.getsize(path) or not is_writer:
+        message = f"{path}: a file of Kyoto Cabinet's is not opened; bring its records over with todana load --bare"
+        raise Failure(Error.BROKEN, message)
+    os.remove(path)
+
+
+def of_copy(name, path):
+    """The name of a copy: of the same kind, unless it says another."""
+    known = _suffix(name) in ("hash", "tree", "kch", "kct", "kcd", "kcf") or "#type=" in name
+    return name if known else f"{name}#type={'kct' if path in ('%', '+') or _suffix(path) in ('kct', 'kcf') else 'kch'}"
+
+
+def size(base, path):
+    """The size in bytes: of the files, or of the memory."""
+    if not os.path.isdir(path):
+        return base.status()["memory_bytes"]
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                total += os.path.getsize(os.path.join(folder, name))
+            except FileNotFoundError:
+                pass  # Removed meanwhile.
+    return total
