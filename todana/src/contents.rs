@@ -41,7 +41,9 @@ impl Marker {
             "backup" => Marker::Backup,
             "__KCDIR__" => Marker::KyotoCabinet,
             "lock" | "lost+found" | todana_engine::recent::RECENT => Marker::Common,
-            _ if name.ends_with(".partial") || name.starts_with(".nfs") => Marker::Common,
+            // Databases give no file a name that begins with a dot: `.gitkeep`, `.nfs0000`, `.DS_Store` are notes of others, and in no
+            // one's way.
+            _ if name.ends_with(".partial") || is_hidden(name) => Marker::Common,
             _ => Marker::Foreign,
         }
     }
@@ -89,11 +91,16 @@ pub(crate) fn expect_kind(disk: &dyn Disk, path: &Path, kind: Kind) -> Result<()
     let is_tree = found.iter().any(|(_, marker)| *marker == Marker::Tree);
     if kind == Kind::DiskTree
         && !is_tree
-        && disk.list(&path.join(CHECKPOINTS)).is_ok_and(|names| !names.is_empty())
+        && disk.list(&path.join(CHECKPOINTS)).is_ok_and(|names| !names.iter().all(|name| is_hidden(name)))
     {
         return Err(refusal(path, CHECKPOINTS, "the data of a database in memory", kind));
     }
     Ok(())
+}
+
+/// Returns true for the name of a file or folder that programs leave out of lists.
+pub(crate) fn is_hidden(name: &str) -> bool {
+    name.starts_with('.')
 }
 
 fn refusal(path: &Path, name: &str, what: &str, kind: Kind) -> Error {

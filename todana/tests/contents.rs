@@ -100,6 +100,38 @@ fn a_folder_of_foreign_files_is_no_database() {
     }
 }
 
+/// A folder with a `.gitkeep` alone, as version control needs one to keep it, was refused as files of something else.
+#[test]
+fn hidden_files_are_in_no_ones_way() {
+    const HIDDEN: [&str; 6] =
+        [".gitkeep", ".gitignore", ".DS_Store", ".nfs000000000001", ".snapshot", "lost+found"];
+    for kind in ["hash", "tree", "data"] {
+        let folder = folder();
+        let path = folder.path().join(format!("x.{kind}"));
+        fs::create_dir(&path).unwrap();
+        for name in HIDDEN {
+            match name {
+                ".snapshot" | "lost+found" => fs::create_dir(path.join(name)).unwrap(),
+                _ => fs::write(path.join(name), name).unwrap(),
+            }
+        }
+        assert!(todana::begins_at(&path));
+        opened_as(kind, &path).unwrap().set(b"hello", b"world").unwrap();
+        assert!(!todana::begins_at(&path));
+        assert_eq!(opened_as(kind, &path).unwrap().get(b"hello").unwrap().as_deref(), Some(&b"world"[..]));
+        assert_eq!(fs::read(path.join(".gitkeep")).unwrap(), b".gitkeep");
+        // What is not hidden is in the way still.
+        if kind != "data" {
+            let other = folder.path().join(format!("y.{kind}"));
+            fs::create_dir(&other).unwrap();
+            for name in [".gitkeep", "report.csv"] {
+                fs::write(other.join(name), "").unwrap();
+            }
+            assert!(opened_as(kind, &other).err().unwrap().to_string().contains("\"report.csv\""));
+        }
+    }
+}
+
 #[test]
 fn a_lock_that_is_a_link_is_not_followed() {
     for kind in ["hash", "data"] {

@@ -8,6 +8,7 @@
 use super::{CHECKPOINTS, DataDirectory, DataOptions, LOG, cannot};
 use crate::Database;
 use crate::clock::{Clock, ClockAhead};
+use crate::contents::is_hidden;
 use crate::file_header::write_whole;
 use crate::update_log::{
     Position, Reader, SEGMENT_HEADER_LEN, Tail, UpdateLog, last_told_ms, segment_name, segment_start,
@@ -195,7 +196,8 @@ impl DataDirectory {
             Ok(_) => Ok(decode(&bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 for part in [LOG, CHECKPOINTS].map(|part| self.path.join(part)) {
-                    if !self.disk.list(&part).map_err(|error| cannot("read", &part, &error))?.is_empty() {
+                    let names = self.disk.list(&part).map_err(|error| cannot("read", &part, &error))?;
+                    if !names.iter().all(|name| is_hidden(name)) {
                         let message = format!(
                             "{} holds a database in memory; a hash on disk needs another directory for its update log",
                             self.path.display()
