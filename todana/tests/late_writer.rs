@@ -37,11 +37,29 @@ impl Gate {
         self.opened.notify_all();
     }
 
+    /// Returns once somebody waits at it.
+    fn wait(&self) {
+        while !self.has_come.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    }
+
     fn pass(&self) {
         if !self.has_come.swap(true, Ordering::SeqCst) {
             drop(self.opened.wait_while(self.is_open.lock().unwrap(), |is_open| !*is_open).unwrap());
         }
     }
+}
+
+/// The next write waits at the gate.
+fn hold_writes(disk: &CrashDisk, gate: &Arc<Gate>) {
+    let gate = Arc::clone(gate);
+    disk.fault(move |op| {
+        if matches!(op, Op::Write { .. }) {
+            gate.pass();
+        }
+        Ok(())
+    });
 }
 
 fn busy_or_open(disk: &CrashDisk) -> Option<Kept> {
@@ -74,13 +92,7 @@ fn abandoned_writer_keeps_the_directory_locked() {
         if waits == "the mark" {
             kept.log().sync_to(kept.lane.logged()).unwrap();
         }
-        let at_gate = Arc::clone(&gate);
-        disk.fault(move |op| {
-            if matches!(op, Op::Write { .. }) {
-                at_gate.pass();
-            }
-            Ok(())
-        });
+        hold_writes(&disk, &gate);
         let given_up = kept.log().close_unless(&|| gate.has_come.load(Ordering::SeqCst));
         assert_eq!(given_up.unwrap_err().kind(), ErrorKind::Unavailable, "{waits}");
         drop(kept);
@@ -97,6 +109,28 @@ fn abandoned_writer_keeps_the_directory_locked() {
         disk.come_up(None);
         assert_eq!(open(&disk, NOW, unsynced()).unwrap().records(), expected, "{waits}: the ring was there");
     }
+}
+
+/// It was kept beside the log, which was about to end, and so answered; the log's end removed it.
+#[test]
+fn change_behind_the_last_batch_is_not_acknowledged() {
+    let (disk, gate) = (CrashDisk::new(), Arc::<Gate>::default());
+    let kept = open(&disk, NOW, unsynced()).unwrap();
+    kept.set(b"first", b"value");
+    kept.log().sync_to(kept.lane.logged()).unwrap();
+    hold_writes(&disk, &gate);
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(|| kept.log().close());
+        gate.wait();
+        kept.set(b"late", b"value");
+        let late = kept.lane.logged();
+        assert!(!kept.log().is_settled(late));
+        gate.open();
+        closing.join().unwrap().unwrap();
+        assert_eq!(kept.log().wait(late).unwrap_err().kind(), ErrorKind::Unavailable);
+    });
+    drop(kept);
+    assert_eq!(open(&disk, NOW, unsynced()).unwrap().get(b"first").unwrap(), b"value");
 }
 
 #[test]

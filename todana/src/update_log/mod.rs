@@ -199,7 +199,7 @@ impl UpdateLog {
     pub(crate) fn append_from(&self, origin: Option<u32>, change: &Change<'_>) -> Position {
         let now_ms = self.clock.now().0.saturating_mul(1000);
         let mut pending = self.shared.pending.lock();
-        if self.shared.has_ended() {
+        if self.shared.has_ended() || pending.is_over {
             return pending.give_up();
         }
         let (is_first, start) = (pending.is_empty(), pending.batch.end());

@@ -20,6 +20,8 @@ pub(crate) struct Pending {
     pub(crate) rotates: bool,
     /// Write all and stop.
     pub(crate) ends: bool,
+    /// The writer has taken the last of them.
+    pub(crate) is_over: bool,
     /// Write at once: somebody waits for what is not kept beside the log.
     pub(crate) writes: bool,
     /// Where entries are kept until they are written.
@@ -58,6 +60,7 @@ impl Pending {
             hurry: false,
             rotates: false,
             ends: false,
+            is_over: false,
             writes: false,
             recent: None,
             since: None,

@@ -192,6 +192,11 @@ impl Writer {
             let is_asked = pending.hurry || pending.rotates || pending.ends || pending.writes;
             if is_due || is_asked || pending.is_worth_writing() {
                 let syncs = pending.hurry || (is_due && self.options.sync != Sync::Never);
+                if pending.ends {
+                    // A change that comes from now on will not be written, so its answer must not leave either.
+                    pending.is_over = true;
+                    shared.exposed.store(u64::MAX, Ordering::Release);
+                }
                 let orders = (pending.ends, std::mem::take(&mut pending.rotates), syncs);
                 pending.hurry = false;
                 // Where nothing is synced, what has been handed over does not wait any longer.
