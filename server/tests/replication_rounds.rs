@@ -9,6 +9,7 @@ mod crash_disk;
 mod replication_lab;
 mod running;
 
+use replication_lab::PATIENCE;
 use replication_lab::site::{HASH, Records, Site};
 use running::Client;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,8 +29,6 @@ const SHAPES: [Shape; 3] = [
     Shape { name: "two replicas", sites: 3, links: &[(1, 0), (2, 0)], writers: &[0] },
 ];
 
-/// Long enough for any machine.
-const PATIENCE: Duration = Duration::from_secs(300);
 /// After so many rounds a network is built anew, so that the disks stay small.
 const ROUNDS_EACH: u64 = 50;
 const KEYS: u8 = 24;

@@ -1,8 +1,9 @@
 //! A machine with a disk of its own, on which a server runs.
 
+use super::PATIENCE;
 use super::line::Line;
 use crate::crash_disk::CrashDisk;
-use crate::running::{Client, PATIENCE, Running, options};
+use crate::running::{Client, Running, options};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -80,17 +81,27 @@ impl Site {
         self.running.is_some()
     }
 
-    /// Stops in good order.
+    /// Stops in good order. A server that has not been given the time for it gives its disk up, and ends as one that is killed.
     pub(crate) fn stop(&mut self) {
         self.line.lead_to(None);
-        self.running = None;
+        let Some(mut running) = self.running.take() else { return };
+        running.handle.stop();
+        running.handle.stop();
+        if running.outcome().is_err() {
+            self.end_process(None);
+        }
     }
 
     /// The process is killed or, with a seed, the machine loses its power.
     pub(crate) fn crash(&mut self, power_lost: Option<u64>) {
+        self.line.lead_to(None);
+        self.end_process(power_lost);
+    }
+
+    fn end_process(&mut self, power_lost: Option<u64>) {
         self.disk.stop();
         let left = self.disk.state();
-        self.stop();
+        self.running = None;
         // Threads of the server may not have found out yet that it is over: what they write goes to a disk that is gone.
         self.disk = CrashDisk::with(power_lost.map_or_else(|| left.clone(), |seed| left.reboot(seed)));
     }
@@ -106,7 +117,10 @@ impl Site {
     }
 
     pub(crate) fn client(&self) -> Client {
-        self.running.as_ref().expect("it runs").connect()
+        let client = self.running.as_ref().expect("it runs").connect();
+        client.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        client.stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        client
     }
 
     /// What it has of these keys.
