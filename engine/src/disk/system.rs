@@ -98,7 +98,7 @@ fn lock(
     loop {
         let file = open()?;
         match try_lock(&file) {
-            Ok(()) if has_name(&file, path)? => return Ok(Box::new(HeldLock(file))),
+            Ok(()) if has_name(&file, path)? => return Ok(Box::new(HeldLock::new(file))),
             // Whoever had it has removed it or taken it elsewhere since it was opened: somebody else can lock another file of
             // this name.
             Ok(()) => {}
@@ -110,11 +110,24 @@ fn lock(
 
 /// Gives the lock up when it is dropped. Closing the file is not enough: a process that another thread forks has the file too, until it
 /// begins its program, and would keep the lock meanwhile.
-struct HeldLock(fs::File);
+///
+/// Only the process that has taken it does so: in the child of a fork, the lock is the parent's, and both have one.
+struct HeldLock {
+    file: fs::File,
+    process: u32,
+}
+
+impl HeldLock {
+    fn new(file: fs::File) -> HeldLock {
+        HeldLock { file, process: std::process::id() }
+    }
+}
 
 impl Drop for HeldLock {
     fn drop(&mut self) {
-        let _ = self.0.unlock();
+        if self.process == std::process::id() {
+            let _ = self.file.unlock();
+        }
     }
 }
 
@@ -200,12 +213,26 @@ mod tests {
     fn lock_is_given_up_though_a_forked_process_has_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
-        let lock = HeldLock(owners_own().create(true).truncate(false).write(true).open(&path).unwrap());
-        lock.0.try_lock().unwrap();
-        let forked = lock.0.try_clone().unwrap();
+        let lock = HeldLock::new(owners_own().create(true).truncate(false).write(true).open(&path).unwrap());
+        lock.file.try_lock().unwrap();
+        let forked = lock.file.try_clone().unwrap();
         assert_eq!(SystemDisk.lock(&path).err().unwrap().kind(), io::ErrorKind::WouldBlock);
         drop(lock);
         SystemDisk.lock(&path).unwrap();
         drop(forked);
+    }
+
+    /// A child that ended with its copies of everything gave up the lock of its parent, which went on writing.
+    #[test]
+    fn child_of_a_fork_leaves_its_parents_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let lock = HeldLock::new(owners_own().create(true).truncate(false).write(true).open(&path).unwrap());
+        lock.file.try_lock().unwrap();
+        // What a child has: the same open file.
+        drop(HeldLock { file: lock.file.try_clone().unwrap(), process: std::process::id() + 1 });
+        assert_eq!(SystemDisk.lock(&path).err().unwrap().kind(), io::ErrorKind::WouldBlock);
+        drop(lock);
+        SystemDisk.lock(&path).unwrap();
     }
 }
