@@ -357,6 +357,9 @@ mod tests {
             (Some(f64::NEG_INFINITY), "80000000000000000000000000000000")
         );
         assert_eq!((add(b"e", f64::NAN), &*stored(b"e")), (None, ""));
+        // Where there was no record the parts were added, not the numbers: 1 and -0.25 was stored.
+        records.increment_double(b"f", -0.75, Origin::Number(1.5), NEVER).unwrap();
+        assert_eq!(stored(b"f"), "00000000000000000002aa1efb94e000");
     }
 
     #[test]

@@ -57,7 +57,8 @@ impl Origin<f64> {
             (None, Origin::Try) => return Err(SumFailure::Missing),
             (_, Origin::Set) => added,
             (Some(number), _) => number + added,
-            (None, Origin::Number(number)) => Fixed::from(number) + added,
+            // Added before it is taken apart, as in the original: 1.5 and -0.75 are 0 and 0.75, not 1 and -0.25.
+            (None, Origin::Number(number)) => Fixed::from(number + delta),
         };
         if sum.is_nan() { Err(SumFailure::NotANumber) } else { Ok(Sum { sum, is_new }) }
     }

@@ -26,9 +26,9 @@ class Cursor:
     def _place(self):
         """Todana's cursor in what is open now: the database, or this thread's transaction."""
         records = self._owner._open()
-        if self._records is not records:
-            is_same = self._at is not None and self._opening == self._owner._opening
-            key = self._at.key if is_same else None
+        is_lost = self._opening != self._owner._opening
+        if is_lost or self._records is not records:
+            key = None if is_lost or self._at is None else self._at.key
             self._records, self._at, self._opening = records, records.cursor(), self._owner._opening
             if key is not None and not self._at.jump(key) and self._is_backward:
                 self._at.jump_back(key)

@@ -26,7 +26,9 @@ class DB(Records):
     MSET, MADD, MREPLACE, MAPPEND = 0, 1, 2, 3
 
     def __init__(self, opts=0):
-        self._base, self._path, self._is_reader, self._opening = None, None, False, 0
+        self._base, self._path, self._is_reader = None, None, False
+        # Counts what cursors do not survive, as in the original: opening, clearing, and aborted transactions.
+        self._opening = 0
         # The last error and the transaction of each thread.
         self._own = threading.local()
         rule = (Error.NOIMPL, Error.INVALID, Error.NOREPOS, Error.NOPERM, Error.BROKEN, Error.SYSTEM, Error.MISC)
@@ -135,6 +137,7 @@ class DB(Records):
     def clear(self):
         """Removes all records."""
         self._writable().clear()
+        self._opening += 1
         return True
 
     @call(False)
@@ -223,6 +226,7 @@ class DB(Records):
         self._own.transaction = None
         if not commit:
             transaction.abort()
+            self._opening += 1
             return True
         transaction.commit()
         if self._own.is_hard:
