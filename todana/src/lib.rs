@@ -50,6 +50,7 @@ mod file_header;
 mod flush;
 mod get;
 mod inspect;
+mod key_order;
 pub mod kyoto;
 mod long_value;
 mod map_reduce;
@@ -81,6 +82,7 @@ pub use db::{
     Cursor, Db, DbOptions, DumpedValues, Iter, IterKeys, IterRecords, Kind, Limiter, Loaded, Merge, Name,
     Snapshot, Symbols, Tuning,
 };
+pub use key_order::KeyOrder;
 pub use kyoto::Origin;
 pub use map_reduce::{Emitter, MapReduce, Values};
 pub use records::{Compared, Heading, OwnedRecord, Records, Update};

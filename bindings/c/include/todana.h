@@ -99,6 +99,18 @@
 // A distance counts characters of UTF-8.
 #define TODANA_CHARACTERS 1
 
+// The last by their bytes first.
+#define TODANA_LEXICAL_DESCENDING 0
+
+// By the decimal number that keys begin with.
+#define TODANA_DECIMAL 1
+
+// The reverse of that.
+#define TODANA_DECIMAL_DESCENDING 2
+
+// By sort keys that the program makes: todana_stored_key_by().
+#define TODANA_BY_SORT_KEY 3
+
 // Values stand alone, as Kyoto Cabinet has them.
 #define TODANA_BARE 0
 
@@ -553,6 +565,18 @@ int todana_match_similar(struct todana_db *db,
                          size_t limit,
                          struct todana_list *keys,
                          struct todana_numbers *distances);
+
+// What a key is stored as, so that ordered databases have it at its place in another order than that of the bytes; for the caller to free.
+// `order`: TODANA_LEXICAL_DESCENDING, ... Where a record is read or written, this is its key.
+int todana_stored_key(int order, struct todana_bytes key, struct todana_bytes *stored);
+
+// The same for a key that sorts by a sort key, which the program must always make alike; those of one sort key sort by their own bytes.
+int todana_stored_key_by(struct todana_bytes sort_key,
+                         struct todana_bytes key,
+                         struct todana_bytes *stored);
+
+// The key that is stored so; for the caller to free. TODANA_INVALID: the order stores none so.
+int todana_original_key(int order, struct todana_bytes stored, struct todana_bytes *key);
 
 // Writes all records, as of one moment, to a file as a snapshot of Kyoto Cabinet's, and reports how many (unless `dumped` is NULL). `values`:
 // TODANA_BARE or TODANA_TIMED. A file of this name is replaced once the snapshot is complete and on disk.

@@ -17,6 +17,7 @@ pub mod database;
 mod handles;
 pub mod home;
 pub mod iterators;
+pub mod key_orders;
 pub mod map_reduce;
 pub mod matches;
 #[allow(unsafe_code, reason = "the one place that follows pointers: SAFETY.md")]

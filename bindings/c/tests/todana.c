@@ -751,6 +751,33 @@ static void snapshots_are_those_of_kyoto_cabinet(void) {
   CHECK(todana_close(db) == TODANA_OK);
 }
 
+// Kyoto Cabinet's comparators: keys in the order of their numbers.
+static void keys_have_other_orders(void) {
+  todana_db *db = opened("mem:tree");
+  const char *keys[] = {"10", "9", "-1", "9.5"}, *sorted[] = {"-1", "9", "9.5", "10"};
+  todana_range all = {0};
+  todana_iterator *iterator;
+  todana_record record;
+  todana_bytes stored, key;
+  for (int i = 0; i < 4; ++i) {
+    CHECK(todana_stored_key(TODANA_DECIMAL, S(keys[i]), &stored) == TODANA_OK);
+    CHECK(todana_set(db, stored, S("")) == TODANA_OK);
+    todana_free(stored.data);
+  }
+  CHECK(todana_iterate(db, &all, &iterator) == TODANA_OK);
+  for (int i = 0; i < 4; ++i) {
+    CHECK(todana_next(iterator, &record) == TODANA_OK);
+    CHECK(todana_original_key(TODANA_DECIMAL, record.key, &key) == TODANA_OK && is(key, sorted[i]));
+    todana_free(key.data);
+  }
+  todana_iterator_close(iterator);
+  CHECK(todana_stored_key_by(S("sort"), S("key"), &stored) == TODANA_OK);
+  CHECK(todana_original_key(TODANA_BY_SORT_KEY, stored, &key) == TODANA_OK && is(key, "key"));
+  CHECK(todana_original_key(TODANA_DECIMAL, S("key"), &key) == TODANA_INVALID && says("not stored"));
+  CHECK(todana_stored_key(9, S("key"), &stored) == TODANA_INVALID);
+  CHECK(todana_close(db) == TODANA_OK);
+}
+
 // Kyoto Cabinet's OREADER: one process had a database on disk open, be it for reading.
 static void readers_share_what_no_writer_has(void) {
   todana_options reading = {.reads_only = 1};
@@ -791,6 +818,7 @@ int main(int argc, char **argv) {
   each_record_is_visited();
   snapshots_are_those_of_kyoto_cabinet();
   what_is_wrong_is_said();
+  keys_have_other_orders();
   readers_share_what_no_writer_has();
   threads_share_a_handle();
   puts("all promises are kept");

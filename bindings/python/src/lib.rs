@@ -19,6 +19,7 @@ mod cursor;
 mod db;
 mod error;
 mod interruption;
+mod key_order;
 mod map_reduce;
 mod pace;
 mod records;
@@ -40,6 +41,8 @@ mod _todana {
     use crate::cursor::Cursor;
     #[pymodule_export]
     use crate::db::Database;
+    #[pymodule_export]
+    use crate::key_order::{original_key, stored_key};
     #[pymodule_export]
     use crate::records::{Records, Whole};
     #[pymodule_export]

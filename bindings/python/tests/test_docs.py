@@ -24,7 +24,7 @@ def test_a_program_of_the_guide_runs(program, tmp_path, monkeypatch):
 
 
 def test_the_guide_has_programs():
-    assert len(PROGRAMS) == 8
+    assert len(PROGRAMS) == 9
 
 
 def test_the_package_says_how_it_is_used():

@@ -361,3 +361,22 @@ def test_map_reduce_counts_words(db):
         db.map_reduce(words, len, combine=lambda word, ones: 1 / 0)
     with pytest.raises(TypeError):
         db.map_reduce(lambda key, value: [("a", 1)], len)
+
+
+def test_keys_have_other_orders():
+    keys = [b"10", b"9", b"-1.5", b"01", b"1", b""]
+    orders = {"dec": 1, "decdesc": -1}
+    with todana.open("mem:tree") as db:
+        for order, step in orders.items():
+            db.clear()
+            for key in keys:
+                db[todana.stored_key(key, order)] = "x"
+            found = [todana.original_key(stored, order) for stored in db]
+            assert found == [b"-1.5", b"", b"01", b"1", b"9", b"10"][::step]
+    assert todana.original_key(todana.stored_key("key", sort_key="sort")) == b"key"
+    assert todana.stored_key("ab", "lexdesc") < todana.stored_key("a", "lexdesc")
+    with pytest.raises(todana.InvalidError):
+        todana.original_key("key", "dec")
+    for wrong in [{}, {"order": "dec", "sort_key": "x"}, {"order": "dex"}]:
+        with pytest.raises(ValueError):
+            todana.stored_key("key", **wrong)

@@ -11,7 +11,20 @@ import collections.abc as _abc
 
 from . import _processes
 from ._errors import BusyError, ClosedError, CorruptError, Error, FullError, InvalidError, UnavailableError
-from ._todana import DB, REMOVE, Cursor, Iterator, Record, Records, Removal, Snapshot, Transaction, View
+from ._todana import (
+    DB,
+    REMOVE,
+    Cursor,
+    Iterator,
+    Record,
+    Records,
+    Removal,
+    Snapshot,
+    Transaction,
+    View,
+    original_key,
+    stored_key,
+)
 
 __all__ = [
     "DB",
@@ -32,6 +45,8 @@ __all__ = [
     "UnavailableError",
     "View",
     "open",
+    "original_key",
+    "stored_key",
 ]
 
 _abc.MutableMapping.register(Records)

@@ -317,7 +317,9 @@ impl Asked {
             }
             // An order of the keys other than that of their bytes is not kept here, and pretending would be worse than refusing.
             "rcomp" | "comparator" if !matches!(value, "lex" | "lexical") => {
-                return refuse(format!("keys are kept in the order of their bytes, not {key}={value}"));
+                return refuse(format!(
+                    "keys are kept in the order of their bytes, not {key}={value}; a program stores them in another order by KeyOrder"
+                ));
             }
             "rcomp" | "comparator" => {}
             "map" if matches!(value, "on" | "off") => tuning.unmapped = value == "off",

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::path::Path;
 
 /// In the order in which a reader wants them.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     "answer",
     "raw",
     "attributes",
@@ -16,6 +16,7 @@ const SOURCES: [&str; 12] = [
     "iterators",
     "cursors",
     "matches",
+    "key_orders",
     "snapshots",
     "map_reduce",
 ];
