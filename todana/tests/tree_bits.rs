@@ -163,3 +163,40 @@ fn changed_bit_of_a_tree_is_never_a_wrong_value() {
     println!("{outcomes:?}");
     assert!(outcomes.len() >= 3, "{outcomes:?}");
 }
+
+/// A page that holds random bytes, as a controller leaves it that wrote to the wrong place: all of it, or what follows its header.
+#[test]
+fn overwritten_page_of_a_tree_is_never_a_wrong_value() {
+    const PAGE: usize = 4096;
+    const HEADER: usize = 16;
+    let folder = folder::folder();
+    let (left, records) = tree(folder.path());
+    let intact = fs::read(left.join("tree/data.mdb")).unwrap();
+    let pages = intact.len() / PAGE;
+    assert!(pages > 30, "{pages} pages");
+    let seed = std::env::var("TODANA_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(20_261_122);
+    println!("seed {seed}, {pages} pages");
+    let mut dice = Dice::new(seed);
+    let mut outcomes: BTreeMap<Outcome, usize> = BTreeMap::new();
+    for (page, from) in (0..pages).flat_map(|page| [(page, 0), (page, HEADER)]) {
+        let mut bytes = intact.clone();
+        bytes[page * PAGE + from..(page + 1) * PAGE].fill_with(|| dice.roll(256) as u8);
+        let (place, spare) = (folder.path().join("case.tree"), folder.path().join("spare.tree"));
+        for to in [&place, &spare] {
+            copy(&left, to);
+            fs::write(to.join("tree/data.mdb"), &bytes).unwrap();
+        }
+        println!("page {page} from byte {from} on");
+        let outcome = outcome(&place, &spare, &records);
+        if outcome != Outcome::Harmless {
+            let error = DiskTree::check(&spare.join("tree")).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Invalid), "{error}");
+            assert!(error.to_string().contains(spare.to_str().unwrap()), "{error}");
+        }
+        *outcomes.entry(outcome).or_default() += 1;
+        fs::remove_dir_all(&place).unwrap();
+        fs::remove_dir_all(&spare).unwrap();
+    }
+    println!("{outcomes:?}");
+    assert!(outcomes[&Outcome::Refused] + outcomes[&Outcome::ReadFails] > pages / 4, "{outcomes:?}");
+}
