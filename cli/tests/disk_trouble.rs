@@ -3,7 +3,7 @@
 
 mod running;
 
-use running::{Client, Server, eventually, text, todana};
+use running::{Client, Server, SmallDisk, eventually, has_run as run, text, todana};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -35,9 +35,11 @@ fn options<'a>(directory: &'a Path, sync: &'a str) -> [&'a str; 8] {
 }
 
 /// Writes until it is refused, and looks whether all is as it should be while it is, and after `relieve` has ended the trouble.
-fn trouble_and_relief(server: &Server, value: &[u8], mut relieve: impl FnMut()) {
+/// `is_full`: removals are taken all the same.
+fn trouble_and_relief(server: &Server, value: &[u8], is_full: bool, mut relieve: impl FnMut()) {
     let mut client = Client::connect(server);
     let mut last = 0;
+    assert_eq!(client.set("doomed", b"v"), "STORED\r\n");
     let said = loop {
         // The same few records again and again: the log grows, the data does not.
         match client.set(&format!("k{}", last % 8), &[last.to_string().as_bytes(), b" ", value].concat()) {
@@ -52,13 +54,17 @@ fn trouble_and_relief(server: &Server, value: &[u8], mut relieve: impl FnMut()) 
     // It may have found room for something smaller in between.
     eventually("it is known", || client.stat("todana_log_health") == "stuck");
     let refused_before: u64 = client.stat("todana_log_refusals").parse().unwrap();
-    for request in
-        ["set k 0 0 1\r\nv\r\n", "delete k0\r\n", "incr k0 1\r\n", "touch k0 10\r\n", "flush_all\r\n"]
-    {
+    let changes = ["set k 0 0 1\r\nv\r\n", "incr k0 1\r\n", "touch k0 10\r\n"];
+    let removals = ["delete doomed\r\n", "flush_all\r\n"];
+    for request in changes.into_iter().chain(removals.into_iter().filter(|_| !is_full)) {
         assert_eq!(client.ask(request), REFUSED, "{request}");
     }
     let refused: u64 = client.stat("todana_log_refusals").parse().unwrap();
-    assert_eq!(refused - refused_before, 5);
+    assert_eq!(refused - refused_before, if is_full { 3 } else { 5 });
+    if is_full {
+        assert_eq!(client.ask("delete doomed\r\n"), "DELETED\r\n");
+        assert_eq!(client.value("doomed"), None);
+    }
     // Reads go on, with whatever versions they show.
     let number = |value: Vec<u8>| text(&value).split(' ').next().unwrap().parse::<u32>().unwrap();
     let key = format!("k{}", (last - 1) % 8);
@@ -85,43 +91,14 @@ fn is_there_again(mut server: Server, start: impl Fn() -> Server) {
     assert_eq!(all(&mut Client::connect(&server)), before);
 }
 
-fn run(program: &str, words: &[&str]) -> bool {
-    let status = Command::new(program).args(words).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
-}
-
 fn is_root() -> bool {
     let output = Command::new("id").arg("-u").output();
     output.is_ok_and(|output| output.stdout == b"0\n")
 }
 
-/// A file system in memory, of so many bytes at most.
-struct Small {
-    folder: tempfile::TempDir,
-}
-
-impl Small {
-    /// `None` where none can be had.
-    fn mount(options: &str) -> Option<Small> {
-        let folder = tempfile::tempdir().unwrap();
-        let place = folder.path().to_str().unwrap();
-        run("mount", &["-t", "tmpfs", "-o", options, "tmpfs", place]).then_some(Small { folder })
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        run("umount", &["-l", self.folder.path().to_str().unwrap()]);
-    }
-}
-
 #[test]
 fn a_full_disk_refuses_writes_until_it_has_room_again() {
-    let Some(small) = Small::mount("size=4m") else {
+    let Some(small) = SmallDisk::mount("size=8m") else {
         eprintln!("skipped: no file system can be mounted here");
         return;
     };
@@ -131,7 +108,7 @@ fn a_full_disk_refuses_writes_until_it_has_room_again() {
     let directory = small.path("data");
     let start = || Server::start(&options(&directory, "always"));
     let server = start();
-    trouble_and_relief(&server, &[b'v'; 10_000], || fs::remove_file(&ballast).unwrap());
+    trouble_and_relief(&server, &[b'v'; 10_000], true, || fs::remove_file(&ballast).unwrap());
     is_there_again(server, start);
 }
 
@@ -147,7 +124,7 @@ fn a_limit_to_the_size_of_files_is_a_full_disk_and_not_the_end() {
         eprintln!("skipped: there is no prlimit here");
         return;
     }
-    trouble_and_relief(&server, &[b'v'; 10_000], || assert!(limit("unlimited:unlimited")));
+    trouble_and_relief(&server, &[b'v'; 10_000], false, || assert!(limit("unlimited:unlimited")));
     is_there_again(server, start);
 }
 
@@ -176,16 +153,31 @@ fn as_nobody(folder: &Path) -> Command {
     command
 }
 
+/// A log that could not begin its next segment refused all changes, though there was room in the present one.
 #[test]
-fn a_directory_that_may_not_be_written_any_more_refuses_writes_until_it_may_again() {
+fn log_goes_on_in_its_segment_while_its_directory_may_not_be_written() {
     let Some((folder, directory)) = nobodys() else { return };
     let start = || Server::start_as(as_nobody(folder.path()), &options(&directory, "always"));
     let server = start();
-    // The segment that is written to stays open; the next one cannot be made.
     let log = directory.join("log");
+    let segments = || {
+        let names = fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| Path::new(name).extension().is_some_and(|is| is == "log")).count()
+    };
     chown(&log, Some(0), Some(0)).unwrap();
     fs::set_permissions(&log, fs::Permissions::from_mode(0o755)).unwrap();
-    trouble_and_relief(&server, &vec![b'v'; 1_000_000], || chown(&log, Some(NOBODY), Some(NOBODY)).unwrap());
+    let mut client = Client::connect(&server);
+    let value = vec![b'v'; 1_000_000];
+    // A segment has 64 MiB.
+    for number in 0..70 {
+        assert_eq!(client.set(&format!("k{}", number % 4), &value), "STORED\r\n", "{number}");
+    }
+    assert_eq!((segments(), client.stat("todana_log_health").as_str()), (1, "well"));
+    chown(&log, Some(NOBODY), Some(NOBODY)).unwrap();
+    eventually("it begins another one", || {
+        assert_eq!(client.set("after", b"v"), "STORED\r\n");
+        segments() > 1
+    });
     is_there_again(server, start);
 }
 
@@ -202,7 +194,7 @@ fn a_directory_that_cannot_be_had_is_named_at_the_start() {
     fs::write(&file, b"").unwrap();
     let said = refused(todana(), &file);
     assert!(said.contains(&format!("{} is a file; the data wants a directory", file.display())), "{said}");
-    if let Some(small) = Small::mount("ro") {
+    if let Some(small) = SmallDisk::mount("ro") {
         let said = refused(todana(), &small.path("data"));
         assert!(said.contains("/data: Read-only file system"), "{said}");
     } else {

@@ -15,6 +15,7 @@ mod mem_tree;
 mod raw;
 pub mod recent;
 mod record;
+pub mod reserve;
 mod value_buffer;
 mod void;
 

@@ -412,7 +412,6 @@ impl Served {
             None => {
                 self.refused_write().map(|why| format!("changes are refused until they can be kept: {why}"))
             }
-            Some(log) if log.takes_changes() => None,
             Some(log) => match log.health() {
                 Health::Well => None,
                 Health::Stuck(why) => Some(format!("changes are refused until they can be kept: {why}")),

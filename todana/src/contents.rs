@@ -40,7 +40,9 @@ impl Marker {
             TREE => Marker::Tree,
             "backup" => Marker::Backup,
             "__KCDIR__" => Marker::KyotoCabinet,
-            "lock" | "lost+found" | todana_engine::recent::RECENT => Marker::Common,
+            "lock" | "lost+found" | todana_engine::recent::RECENT | todana_engine::reserve::RESERVE => {
+                Marker::Common
+            }
             // Databases give no file a name that begins with a dot: `.gitkeep`, `.nfs0000`, `.DS_Store` are notes of others, and in no
             // one's way.
             _ if name.ends_with(".partial") || is_hidden(name) => Marker::Common,

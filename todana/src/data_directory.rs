@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
+use todana_engine::reserve::{Reserve, ReserveDisk};
 
 pub use repair::{Remedy, Repair, repair};
 pub(crate) use repair::{is_there, repair_locked};
@@ -51,6 +52,8 @@ pub struct DataOptions {
 /// An open data directory: locked for this process until it is dropped and the thread that writes its log has ended.
 pub struct DataDirectory {
     disk: Arc<dyn Disk>,
+    /// The same, of which the log's writes may spend a reserve.
+    log_disk: ReserveDisk,
     path: PathBuf,
     identity: Identity,
     shelf: Shelf,
@@ -141,10 +144,14 @@ impl DataDirectory {
         let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
         let (path, checkpoints) = (path.to_path_buf(), Mutex::default());
         let (footprint, history) = Default::default();
-        let directory = DataDirectory { disk, path, identity, shelf, checkpoints, footprint, history, lock };
+        let reserve = Reserve::find(Arc::clone(&disk), &path);
+        let log_disk = ReserveDisk { disk: Arc::clone(&disk), reserve };
+        let directory =
+            DataDirectory { disk, log_disk, path, identity, shelf, checkpoints, footprint, history, lock };
         directory.remove_partial(&directory.path.join(LOG))?;
         directory.remove_partial(&directory.path.join(CHECKPOINTS))?;
-        append_recent(&directory.disk, &directory.path.join(LOG), identity)?;
+        let log_disk: Arc<dyn Disk> = Arc::new(directory.log_disk.clone());
+        append_recent(&log_disk, &directory.path.join(LOG), identity)?;
         Ok(directory)
     }
 
@@ -155,9 +162,9 @@ impl DataDirectory {
     }
 
     fn log_place(&self, openings: u32) -> LogPlace {
-        let DataDirectory { disk, path, identity, lock, .. } = self;
+        let DataDirectory { log_disk, path, identity, lock, .. } = self;
         LogPlace {
-            disk: Arc::clone(disk),
+            disk: log_disk.clone(),
             directory: path.join(LOG),
             identity: *identity,
             openings,
@@ -343,11 +350,16 @@ impl DataDirectory {
     /// Whether the log has grown enough since the last checkpoint for another one.
     pub fn is_checkpoint_due(&self, database: &Database) -> bool {
         let options = *self.checkpoints.lock();
-        database.log().is_some_and(|log| match database.engine().checkpointed() {
-            Some(engine) => {
-                engine.is_due() || log.end().0.saturating_sub(engine.mark()) > options.log_len_min
+        database.log().is_some_and(|log| {
+            // What has been removed on a full disk makes room there only with the next one.
+            let is_full = log.takes_only_removals();
+            match database.engine().checkpointed() {
+                Some(engine) => {
+                    let len = log.end().0.saturating_sub(engine.mark());
+                    engine.is_due() || len > if is_full { 0 } else { options.log_len_min }
+                }
+                None => self.shelf.is_due(log.end(), &options, is_full),
             }
-            None => self.shelf.is_due(log.end(), &options),
         })
     }
 
@@ -408,7 +420,7 @@ impl DataDirectory {
     fn secure(&self, reader: &Reader) -> Result<()> {
         match reader.unsure() {
             Some((path, offset)) => {
-                write_again(&*self.disk, path, offset).map_err(|error| cannot("write", path, &error))
+                write_again(&self.log_disk, path, offset).map_err(|error| cannot("write", path, &error))
             }
             None => Ok(()),
         }
@@ -418,7 +430,7 @@ impl DataDirectory {
     fn cut(&self, tail: &Tail) -> Result<()> {
         let Tail::Torn { path, offset, .. } = tail else { return Ok(()) };
         let cut = || {
-            let file = self.disk.open(path, true)?;
+            let file = self.log_disk.open(path, true)?;
             file.set_len(*offset)?;
             file.sync()
         };

@@ -7,7 +7,7 @@ mod scans;
 mod stores;
 mod visits;
 
-pub(crate) use commands::is_change;
+pub(crate) use commands::{is_change, is_removal};
 pub(crate) use visits::{OnlyLooks, Regardless};
 
 use crate::access::Tracking;
@@ -345,12 +345,19 @@ impl Database {
     /// Whether this is a change, and the log could not be told of it.
     #[inline]
     fn refuses(&self, command: &Command<'_>) -> bool {
-        self.cannot_write() && is_change(command)
+        (self.cannot_write() && is_change(command))
+            || (self.takes_only_removals() && is_change(command) && !is_removal(command))
     }
 
-    /// Returns false while every change is refused because it could not be kept.
+    /// Returns false while changes are refused because they could not be kept: all, or all but removals.
     pub fn takes_changes(&self) -> bool {
-        !self.cannot_write()
+        !self.cannot_write() && !self.takes_only_removals()
+    }
+
+    /// Returns true while the disk of the update log is full: removals alone can be kept, for they lead to more room.
+    #[inline]
+    fn takes_only_removals(&self) -> bool {
+        self.log.get().is_some_and(UpdateLog::takes_only_removals)
     }
 
     fn cannot_write(&self) -> bool {
@@ -367,6 +374,16 @@ impl Database {
     /// Fails with `Unavailable`, and counts the refusal, if changes cannot be written.
     pub(crate) fn refuse_if_unwritable(&self, lane: &Lane) -> Result<()> {
         if !self.cannot_write() {
+            return Ok(());
+        }
+        let error = unwritable();
+        lane.count_refusal(&error);
+        Err(error)
+    }
+
+    /// Fails with `Unavailable`, and counts the refusal, while only removals are taken.
+    pub(crate) fn refuse_if_full(&self, lane: &Lane) -> Result<()> {
+        if !self.takes_only_removals() {
             return Ok(());
         }
         let error = unwritable();
@@ -428,7 +445,8 @@ impl Database {
         }
         if self.refuses(command) {
             lane.counts.log_refusals.one();
-            let has_log_trouble = self.log.get().is_some_and(|log| !log.takes_changes());
+            let has_log_trouble =
+                self.log.get().is_some_and(|log| !log.takes_changes() || log.takes_only_removals());
             let refusal = if has_log_trouble { Refusal::LogUnwritable } else { Refusal::FilesUnwritable };
             return reply(Reply::Refused(refusal));
         }
@@ -455,6 +473,6 @@ pub(crate) fn read_only() -> Error {
     Error::read_only("the database was opened for reading only")
 }
 
-fn unwritable() -> Error {
+pub(crate) fn unwritable() -> Error {
     Error::refused_write(ErrorKind::Unavailable, "changes cannot be written to disk")
 }

@@ -52,7 +52,7 @@ fn is_full() -> bool {
 
 /// Small segments, so that there are many ends of them.
 fn small(sync: Sync) -> LogOptions {
-    LogOptions { segment_len: 4_000, ..options(sync) }
+    LogOptions { segment_len: 4_000, reserve_bytes: 1_000, ..options(sync) }
 }
 
 /// One command; notes when everything will be removed, if it has planned that.

@@ -82,8 +82,13 @@ impl Place {
 
     fn open(&self, disk: &CrashDisk) -> Result<Db> {
         // Small segments, so that there are many ends of them.
-        let log =
-            LogOptions { sync: self.sync, segment_len: 4_000, recent_max: 4096, ..LogOptions::default() };
+        let log = LogOptions {
+            sync: self.sync,
+            segment_len: 4_000,
+            recent_max: 4096,
+            reserve_bytes: 1_000,
+            ..LogOptions::default()
+        };
         let options = DbOptions::default().data_options(DataOptions { log, ..DataOptions::default() });
         let disk = Arc::new(disk.clone());
         match self.name.starts_with("mem:") {

@@ -13,7 +13,7 @@ use todana::{DataDirectory, DataOptions, repair, verify};
 use todana_core::ErrorKind;
 
 fn kept_with(path: &Path, len: u64, age: Duration) -> Kept {
-    let log = LogOptions { sync: Sync::Always, segment_len: 100, ..LogOptions::default() };
+    let log = LogOptions { sync: Sync::Always, segment_len: 100, reserve_bytes: 0, ..LogOptions::default() };
     let checkpoints =
         CheckpointOptions { log_kept_len: len, log_kept_age: age, ..CheckpointOptions::default() };
     open_with(path, &DataOptions { log, checkpoints })
@@ -221,7 +221,7 @@ fn whatever_single_file_is_damaged_a_repair_makes_the_directory_open_again_and_k
     let had = closed(&pristine);
     for (round, name) in files(&pristine).iter().enumerate() {
         let name = name.strip_prefix(&pristine).unwrap();
-        if name == Path::new("lock") {
+        if name == Path::new("lock") || name == Path::new("reserve") {
             continue;
         }
         let data = folder.path().join(format!("{round}"));

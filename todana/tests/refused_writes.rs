@@ -35,7 +35,8 @@ struct Hash {
 }
 
 fn open_hash(disk: &CrashDisk) -> Hash {
-    let options = DiskHashOptions { disk: Arc::new(disk.clone()), ..DiskHashOptions::default() };
+    let options =
+        DiskHashOptions { disk: Arc::new(disk.clone()), reserve_bytes: 0, ..DiskHashOptions::default() };
     let engine = DiskHash::open(Path::new("/data"), options).unwrap();
     let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
     let database = Database::new(Box::new(engine), clock).sync_engine(Sync::Always);

@@ -5,6 +5,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -217,4 +218,44 @@ pub(crate) fn banner(stdout: &mut BufReader<ChildStdout>) -> Vec<String> {
         line
     };
     (0..3).map(line).collect()
+}
+
+/// A file system in memory, of so many bytes at most.
+pub(crate) struct SmallDisk {
+    folder: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    /// `None` where none can be mounted.
+    pub(crate) fn mount(options: &str) -> Option<SmallDisk> {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().to_str().unwrap();
+        has_run("mount", &["-t", "tmpfs", "-o", options, "tmpfs", place]).then_some(SmallDisk { folder })
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Takes all the room that there is, in a file that it returns.
+    pub(crate) fn fill(&self) -> PathBuf {
+        let path = self.path("ballast");
+        let mut file = std::fs::File::options().append(true).create(true).open(&path).unwrap();
+        for len in [64 << 10, 4096, 1] {
+            while file.write_all(&vec![1; len]).is_ok() {}
+        }
+        path
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        has_run("umount", &["-l", self.folder.path().to_str().unwrap()]);
+    }
+}
+
+/// Runs a program of the system; returns whether it went well.
+pub(crate) fn has_run(program: &str, words: &[&str]) -> bool {
+    let status = Command::new(program).args(words).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
 }

@@ -89,6 +89,9 @@ impl DiskHash {
             return Ok(());
         }
 
+        if plan.iter().any(|change| change.expiry.is_some()) {
+            self.refuse_if_spent(total + 16)?;
+        }
         let mut appender = self.log.lock();
         let prepared = appender.prepare(total + 16, longest);
         prepared.inspect_err(|error| self.log.refusals.note(error, total + 16))?;

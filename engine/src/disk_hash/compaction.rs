@@ -156,7 +156,7 @@ impl DiskHash {
         }
         house.seen = appended;
         // Looking for one means asking all shards: not before something has been written that could have made one.
-        let is_due = self.log.appended() >= house.choose_at;
+        let is_due = self.log.appended() >= house.choose_at || self.log.reserve.is_spent();
         if house.victim.is_none() && is_due {
             house.victim = self.choose();
             if house.victim.is_none() {
@@ -228,7 +228,9 @@ impl DiskHash {
             return Some(self.victim(oldest, &segments, &live));
         }
         let (total, live_total) = (self.log.bytes(), live.iter().sum::<u64>());
-        if total as f64 <= live_total as f64 * self.space_factor + self.log.slack() as f64 {
+        // On a full disk all that can be won is.
+        let is_full = self.log.reserve.is_spent();
+        if !is_full && total as f64 <= live_total as f64 * self.space_factor + self.log.slack() as f64 {
             return self.choose_small(&segments, &live);
         }
         let (mut best, mut best_share) = (None, GAIN_MIN);

@@ -19,6 +19,7 @@ use super::segment::{
 use super::walk::walk;
 use crate::disk::{Disk, File};
 use crate::recent::{self, RecentWrites};
+use crate::reserve::{Reserve, ReserveDisk};
 use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use std::io::IoSlice;
 use std::path::PathBuf;
@@ -68,6 +69,10 @@ struct Synced {
 
 pub(crate) struct Log {
     pub(crate) disk: Arc<dyn Disk>,
+    /// Where segments are created: their writes may spend the reserve.
+    segment_disk: ReserveDisk,
+    pub(crate) reserve: Arc<Reserve>,
+    pub(crate) reserve_bytes: u64,
     pub(crate) directory: PathBuf,
     pub(crate) opening: Opening,
     pub(crate) cache: Cache,
@@ -100,6 +105,7 @@ pub(crate) struct LogOptions {
     pub(crate) segment_max: u64,
     pub(crate) is_mapped: bool,
     pub(crate) recent_bytes: u64,
+    pub(crate) reserve_bytes: u64,
     /// Bytes of the log that were read at the opening.
     pub(crate) replayed: u64,
     pub(crate) dictionaries: usize,
@@ -133,7 +139,7 @@ pub(crate) struct Appended {
 impl Log {
     /// A log of these segments, all of them on disk, and a new one behind them.
     pub(crate) fn new(
-        disk: Arc<dyn Disk>,
+        segment_disk: ReserveDisk,
         directory: PathBuf,
         opening: Opening,
         table: Table,
@@ -143,8 +149,9 @@ impl Log {
         let bytes = table.slots.iter().flatten().map(|segment| segment.len()).sum();
         let number = last_number + 1;
         let limit = segment_limit(bytes, &options);
+        let ReserveDisk { disk, reserve } = segment_disk.clone();
         let segment = create(
-            &*disk,
+            &segment_disk,
             &directory,
             (opening, options.dictionaries),
             &table,
@@ -160,8 +167,9 @@ impl Log {
         let buffer_len = options.buffer_len.max(4096).next_multiple_of(4096);
         // What is not written by itself fits.
         let recent_len = options.recent_bytes.max(buffer_len as u64);
-        // A fault of a mapped page would end the process: without mappings each change is written before it counts.
-        let recent = if options.is_mapped {
+        // A fault of a mapped page would end the process: without mappings each change is written before it counts. So it is where the
+        // copy would take room that removals need.
+        let recent = if options.is_mapped && !reserve.is_spent() {
             RecentWrites::create_shared(&*disk, &directory, recent_len)
         } else {
             recent::remove(&*disk, &directory);
@@ -183,6 +191,9 @@ impl Log {
         };
         Ok(Log {
             disk,
+            segment_disk,
+            reserve,
+            reserve_bytes: options.reserve_bytes,
             directory,
             opening,
             cache: Cache::new(options.cache_bytes),
@@ -841,6 +852,7 @@ impl Appender<'_> {
             segment_max: log.segment_max,
             is_mapped: log.is_mapped,
             recent_bytes: 0,
+            reserve_bytes: 0,
             replayed: 0,
             dictionaries: log.dictionaries(),
         };
@@ -849,7 +861,7 @@ impl Appender<'_> {
         let mut shared = log.table.lock();
         let number = self.head.segment.number + 1;
         let segment = create(
-            &*log.disk,
+            &log.segment_disk,
             &log.directory,
             (log.opening, log.dictionaries()),
             &shared,

@@ -334,6 +334,7 @@ impl DiskHash {
     /// Appends the put of a record, which is in `new` but for CRC and padding, or its beginning and key if the value is shared.
     fn append_put(&self, new: &[u8], value: Option<&[u8]>, expiry: Expiry) -> Result<Appended> {
         let len = entry::padded(new.len() + value.map_or(0, <[u8]>::len));
+        self.refuse_if_spent(len)?;
         let mut appender = self.log.lock();
         let appended = appender.prepare(len, len).and_then(|()| match value {
             None if !appender.is_long(len) => {
@@ -377,6 +378,7 @@ impl DiskHash {
         entry: &mut [u8],
         old: Option<(usize, usize)>,
     ) -> Result<()> {
+        self.refuse_if_spent(entry.len())?;
         let mut appender = self.log.lock();
         let appended =
             appender.prepare(entry.len(), entry.len()).and_then(|()| match appender.is_long(entry.len()) {

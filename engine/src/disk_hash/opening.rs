@@ -20,6 +20,7 @@ use super::walk::{CHUNK, furthest_mark, walk};
 use super::{DiskHash, DiskHashOptions, Padded};
 use crate::disk::{Disk, File, busy};
 use crate::recent;
+use crate::reserve::{Reserve, ReserveDisk};
 use parking_lot::{Mutex, RwLock};
 use rapidhash::v3::RapidSecrets;
 use std::collections::{HashMap, HashSet};
@@ -44,6 +45,9 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         std::io::ErrorKind::WouldBlock => Error::new(ErrorKind::Busy, busy(&*disk, directory, &lock_path)),
         _ => unwritable(&lock_path, &error),
     })?;
+    let reserve = Reserve::find(Arc::clone(&disk), directory);
+    let segment_disk = ReserveDisk { disk, reserve: Arc::clone(&reserve) };
+    let disk: Arc<dyn Disk> = Arc::new(segment_disk.clone());
     append_recent(&*disk, directory)?;
     let mut notes = Vec::new();
     let found = loop {
@@ -80,12 +84,14 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
         segment_max: options.segment_bytes_max.clamp(4096, OFFSET_MAX),
         is_mapped: options.is_mapped,
         recent_bytes: options.recent_bytes,
+        reserve_bytes: options.reserve_bytes,
         replayed: found.replayed,
         dictionaries: found.dictionaries.len(),
     };
     let count = found.openings.saturating_add(1).max(options.openings_min);
+    reserve.hold(options.reserve_bytes);
     let log = Log::new(
-        disk,
+        segment_disk,
         directory.to_path_buf(),
         Opening { identity: found.identity, count, nonce: random() as u32 },
         found.table,
@@ -94,6 +100,8 @@ pub(super) fn open(directory: &Path, options: DiskHashOptions) -> Result<DiskHas
     )?;
     // So that no two openings ever have one number.
     log.sync()?;
+    // What the opening has spent is there again if there is room after all.
+    log.reserve.hold(options.reserve_bytes);
     let has_dictionary = !found.dictionaries.is_empty();
     let training =
         options.compression.map(|compression| Training::new(compression, has_dictionary, log.bytes()));

@@ -21,6 +21,8 @@ pub struct DiskHashOptions {
     /// So many bytes that are not handed over yet are kept in memory that outlives the process; where the file system has none, each write
     /// is handed over at once.
     pub recent_bytes: u64,
+    /// So many bytes of the disk are kept free for removals and for the next opening, should the disk be full; 0 for none.
+    pub reserve_bytes: u64,
     /// Segments are a 24th of the whole, but not shorter than this ...
     pub segment_bytes_min: u64,
     /// ... nor longer than this (at most 128 MiB).
@@ -49,6 +51,7 @@ impl Default for DiskHashOptions {
             cache_bytes: 64 << 20,
             buffer_bytes: 256 << 10,
             recent_bytes: 1 << 20,
+            reserve_bytes: 2 << 20,
             segment_bytes_min: 1 << 20,
             segment_bytes_max: 128 << 20,
             space_factor: 1.52,

@@ -2,13 +2,18 @@
 
 use super::DiskHash;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use todana_core::{Error, Result};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use todana_core::{Error, ErrorKind, Result};
+
+/// Only one of so many tries writes a reserve: on a full disk each of them takes all the room that there is, for a moment.
+const TRIES_APART: u64 = 8;
 
 /// The changes that have been refused since the files last took everything.
 #[derive(Default)]
 pub(crate) struct Refusals {
     are_there: AtomicBool,
+    /// How often it was to be found out whether the reserve can be created again.
+    tries: AtomicU64,
     first: Mutex<Option<Refused>>,
 }
 
@@ -31,8 +36,31 @@ impl Refusals {
 }
 
 impl DiskHash {
+    /// Fails, and notes a change of `len` bytes as refused, while the disk is full: only removals are taken then.
+    #[inline]
+    pub(super) fn refuse_if_spent(&self, len: usize) -> Result<()> {
+        if self.log.reserve.is_spent() {
+            let error = self.spent();
+            self.log.refusals.note(&error, len);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn spent(&self) -> Error {
+        let message = format!(
+            "cannot write {}: the disk is full; only removals are taken",
+            self.log.directory.display()
+        );
+        Error::refused_write(ErrorKind::Full, message)
+    }
+
     /// Returns why the files do not take every change.
     pub(super) fn why_refused(&self) -> Option<Error> {
+        if self.log.reserve.is_spent() {
+            return Some(self.spent());
+        }
         let refusals = &self.log.refusals;
         if !refusals.are_there.load(Ordering::Acquire) {
             return None;
@@ -43,6 +71,12 @@ impl DiskHash {
     /// Finds out whether the files take again what they have refused. Fails as they do if not.
     pub(super) fn try_refused(&self) -> Result<()> {
         let refusals = &self.log.refusals;
+        if self.log.reserve.is_spent() {
+            let tries = refusals.tries.fetch_add(1, Ordering::Relaxed) + 1;
+            if !tries.is_multiple_of(TRIES_APART) || !self.log.reserve.hold(self.log.reserve_bytes) {
+                return Err(self.spent());
+            }
+        }
         let len = refusals.first.lock().as_ref().map(|refused| refused.len);
         let Some(len) = len else { return Ok(()) };
         self.log.lock().try_room(len)?;

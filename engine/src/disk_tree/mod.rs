@@ -403,6 +403,7 @@ impl DiskTree {
     fn write(&self, frozen: &Front, wiped: bool, state: State) -> Result<()> {
         // A failure to open it again may have been for a time only.
         self.revive()?;
+        let len_before = self.store.file_bytes();
         loop {
             match self.store.write(frozen, wiped, state) {
                 Ok(()) => return Ok(()),
@@ -414,6 +415,9 @@ impl DiskTree {
                 }
                 Err(Trouble::Lmdb(error)) => {
                     let error = self.store.writing_trouble(&error);
+                    if error.kind() == ErrorKind::Full && !self.store.is_dead() {
+                        self.store.cut(len_before);
+                    }
                     // The next checkpoint tries both again.
                     let _ = self.revive();
                     return Err(error);

@@ -406,6 +406,14 @@ impl Store {
         })
     }
 
+    /// Gives back the room of pages that a transaction has written behind those of the file and could not commit: on a full disk others
+    /// need it, the update log above all.
+    pub(super) fn cut(&self, len: u64) {
+        let file = SystemDisk.open(&self.environment.path().join("data.mdb"), true);
+        // What stays is used by the next transaction.
+        let _ = file.and_then(|file| file.set_len(len));
+    }
+
     pub(super) fn file_bytes(&self) -> u64 {
         self.environment.get().map_or(0, |open| open.lmdb.file_bytes())
     }

@@ -30,7 +30,10 @@ impl FileMemory {
         }
         // SAFETY: a call of the system on a descriptor that `file` holds open; no memory is passed.
         if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) } != 0 {
-            return Err(io::Error::last_os_error());
+            let error = io::Error::last_os_error();
+            // A part of it may be reserved, and is wanted elsewhere.
+            let _ = file.set_len(0);
+            return Err(error);
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.

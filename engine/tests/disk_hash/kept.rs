@@ -35,6 +35,7 @@ fn options(disk: &CrashDisk) -> DiskHashOptions {
         cache_bytes: 0,
         buffer_bytes: 4 << 10,
         recent_bytes: 12 << 10,
+        reserve_bytes: 4 << 10,
         segment_bytes_min: 4 << 10,
         space_factor: 1.2,
         checkpoint_bytes: 12 << 10,

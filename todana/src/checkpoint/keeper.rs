@@ -44,6 +44,7 @@ impl CheckpointKeeper {
             let is_checkpointed = database.engine().checkpointed().is_some();
             let look_every = if is_checkpointed { LOOK_EVERY / 20 } else { LOOK_EVERY };
             let mut pause = look_every;
+            let mut has_failed = false;
             while its_own.waits(pause) {
                 pause = look_every;
                 directory.measure(&database);
@@ -54,14 +55,16 @@ impl CheckpointKeeper {
                     }
                     continue;
                 }
-                if !directory.is_checkpoint_due(&database) {
+                // One that has failed stays due: until there is one it is reported as trouble.
+                if !has_failed && !directory.is_checkpoint_due(&database) {
                     continue;
                 }
                 let made = directory.checkpoint_unless(&database, &its_own.stops);
                 if its_own.stops.load(Ordering::Relaxed) {
                     return;
                 }
-                if made.is_err() {
+                has_failed = made.is_err();
+                if has_failed {
                     pause = RETRY;
                 }
                 report(made);

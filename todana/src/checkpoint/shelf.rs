@@ -4,7 +4,9 @@ use super::writer::Written;
 use super::{Checkpoint, CheckpointOptions, Failure, Reader, Sink, write};
 use crate::Database;
 use crate::disk::{Disk, File};
-use crate::update_log::{self, Identity, Position, SEGMENT_HEADER_LEN, segment_name, segment_start};
+use crate::update_log::{
+    self, Identity, Position, SEGMENT_HEADER_LEN, UpdateLog, segment_name, segment_start,
+};
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use todana_core::{Checkpointed, Error, ErrorKind, FrozenContent, FrozenFile, Result};
+use todana_engine::reserve::is_out_of_room;
 
 const SUFFIX: &str = ".checkpoint";
 /// So many whole ones are kept.
@@ -139,12 +142,12 @@ impl Shelf {
         Ok(brought)
     }
 
-    /// Whether the log has grown enough for another one.
-    pub(crate) fn is_due(&self, end: Position, options: &CheckpointOptions) -> bool {
+    /// Returns true if the log has grown enough for another one; on a full disk, if it has grown at all.
+    pub(crate) fn is_due(&self, end: Position, options: &CheckpointOptions, is_full: bool) -> bool {
         // One that is being made now is none the less.
         let Some(whole) = self.whole.try_lock() else { return false };
         let (start, len) = whole.first().map_or((Position(0), 0), |last| (last.start, last.len));
-        end.0.saturating_sub(start.0) > options.log_len_min.max(len)
+        end.0.saturating_sub(start.0) > if is_full { 0 } else { options.log_len_min.max(len) }
     }
 
     /// Makes one, and removes what is not needed any longer.
@@ -160,16 +163,20 @@ impl Shelf {
             // So that what lies before it can be removed some day.
             log.rotate()?;
         }
-        let partial = self.directory.join("new.checkpoint.partial");
-        let made = self.write(database, options, stops, &partial);
-        if made.is_err() {
-            // It has no name of a checkpoint, so nothing depends on this.
-            let _ = self.disk.remove(&partial);
-        }
-        let mut made = made?;
+        let is_full = database.log().is_some_and(UpdateLog::takes_only_removals);
+        let now_ms = database.now().0.saturating_mul(1000);
+        let mut made = match self.write_named(database, options, stops) {
+            Err(error) if error.kind() == ErrorKind::Full && whole.len() > 1 => {
+                // The spare one has the room that the next one needs.
+                self.tidy(&mut whole, 1, options, now_ms)?;
+                self.write_named(database, options, stops)?
+            }
+            made => made?,
+        };
         whole.retain(|known| known.start != made.start);
         whole.insert(0, Known { start: made.start, len: made.len });
-        self.tidy(&mut whole, options, database.now().0.saturating_mul(1000))?;
+        // On a full disk there is no room for a spare one.
+        self.tidy(&mut whole, if is_full { 1 } else { KEPT }, options, now_ms)?;
         made.took = began.elapsed();
         Ok(made)
     }
@@ -240,6 +247,22 @@ impl Shelf {
         })
     }
 
+    /// Writes one and gives it its name. When it fails nothing is left of it.
+    fn write_named(
+        &self,
+        database: &Database,
+        options: &CheckpointOptions,
+        stops: &AtomicBool,
+    ) -> Result<Checkpoint> {
+        let partial = self.directory.join("new.checkpoint.partial");
+        let made = self.write(database, options, stops, &partial);
+        if made.is_err() {
+            // It has no name of a checkpoint, so nothing depends on this.
+            let _ = self.disk.remove(&partial);
+        }
+        made
+    }
+
     fn write(
         &self,
         database: &Database,
@@ -275,10 +298,16 @@ impl Shelf {
         Ok(written)
     }
 
-    /// Removes all checkpoints but the newest whole ones, and the log before them. As long as there are too few, nothing.
-    fn tidy(&self, whole: &mut Vec<Known>, options: &CheckpointOptions, now_ms: u64) -> Result<()> {
-        let Some(oldest) = whole.get(KEPT - 1).map(|known| known.start) else { return Ok(()) };
-        whole.truncate(KEPT);
+    /// Removes all checkpoints but the `kept` newest whole ones, and the log before them. As long as there are too few, nothing.
+    fn tidy(
+        &self,
+        whole: &mut Vec<Known>,
+        kept: usize,
+        options: &CheckpointOptions,
+        now_ms: u64,
+    ) -> Result<()> {
+        let Some(oldest) = whole.get(kept - 1).map(|known| known.start) else { return Ok(()) };
+        whole.truncate(kept);
         for start in self.list()? {
             if !whole.iter().any(|known| known.start == start) {
                 let path = self.path_of(start);
@@ -512,5 +541,6 @@ fn unnamed_bytes(all: &[Unsent]) -> u64 {
 }
 
 fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("cannot {what} {}: {error}", path.display()))
+    let kind = if is_out_of_room(error) { ErrorKind::Full } else { ErrorKind::Unavailable };
+    Error::new(kind, format!("cannot {what} {}: {error}", path.display()))
 }

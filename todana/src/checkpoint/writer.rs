@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use todana_core::{Attributes, Error, ErrorKind, LONG_VALUE_LEN, Result, SharedBytes, UnixSeconds};
+use todana_engine::reserve::is_out_of_room;
 
 /// A block of records ends when its content has come to this.
 const BLOCK_LEN: usize = 256 << 10;
@@ -246,5 +247,6 @@ impl<'s> Blocks<'s> {
 }
 
 pub(super) fn unwritable(error: io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("cannot write the checkpoint: {error}"))
+    let kind = if is_out_of_room(&error) { ErrorKind::Full } else { ErrorKind::Unavailable };
+    Error::new(kind, format!("cannot write the checkpoint: {error}"))
 }

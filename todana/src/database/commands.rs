@@ -198,6 +198,15 @@ pub(super) fn refusal(error: &Error) -> Refusal {
     }
 }
 
+/// Returns true for commands that can only remove records.
+pub(crate) fn is_removal(command: &Command<'_>) -> bool {
+    match command {
+        Command::Delete(delete) => !delete.mark_stale && !delete.drop_value,
+        Command::Flush { .. } => true,
+        _ => false,
+    }
+}
+
 /// Whether a command is meant to change something. Reads may note things on records all the same: a version that is shown, a
 /// sliding expiry that moves.
 pub(crate) fn is_change(command: &Command<'_>) -> bool {

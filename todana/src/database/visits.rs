@@ -1,10 +1,10 @@
 //! Visits: with expiry in between, behind transactions, and with what has expired making room.
 
-use super::{Database, is_full};
+use super::{Database, is_full, unwritable};
 use crate::counters::Lane;
 use crate::expiry::Living;
 use crate::transaction::Space;
-use crate::update_log::Position;
+use crate::update_log::{Position, UpdateLog};
 use todana_core::{Action, Error, ErrorKind, Record, Result, UnixSeconds, Visitor, WhenFull};
 
 /// How much depends on a visit.
@@ -96,7 +96,9 @@ impl Database {
     /// it may be lost: a record without its version meets no compare-and-set that was made for another state of it, and no
     /// version is made a second time ([`Versions::begin_anew`]). Nor shall it pile up before a log that cannot be written.
     pub(super) fn for_notes<'s>(&self, space: Space<'s>) -> Space<'s> {
-        Space { log: space.log.filter(|log| log.takes_changes() && !log.is_crowded()), ..space }
+        let takes_notes =
+            |log: &&UpdateLog| log.takes_changes() && !log.takes_only_removals() && !log.is_crowded();
+        Space { log: space.log.filter(takes_notes), ..space }
     }
 
     /// Fails with `Busy` where a transaction is open and it is not worth waiting.
@@ -115,6 +117,28 @@ impl Database {
         if self.is_read_only {
             return self.visit_read_only(space, key, now, visitor);
         }
+        if worth == Worth::Change && space.log.is_some_and(UpdateLog::takes_only_removals) {
+            let mut removals = OnlyRemovals { inner: visitor, refused: false };
+            let met = self.visit_any(space, worth, lane, key, now, &mut removals)?;
+            if !removals.refused {
+                return Ok(met);
+            }
+            let error = unwritable();
+            lane.count_refusal(&error);
+            return Err(error);
+        }
+        self.visit_any(space, worth, lane, key, now, visitor)
+    }
+
+    fn visit_any(
+        &self,
+        space: Space<'_>,
+        worth: Worth,
+        lane: &Lane,
+        key: &[u8],
+        now: UnixSeconds,
+        visitor: &mut dyn Visitor,
+    ) -> Result<Met> {
         let forgets = || self.forgets();
         let mut living = Living::new(visitor, key, now, space, &forgets);
         let outcome = self.visit_in_turn(space, worth, key, now, &mut living)?;
@@ -258,6 +282,32 @@ impl Visitor for NoRoom<'_> {
 
     fn overwrites(&self) -> bool {
         self.inner.overwrites()
+    }
+
+    fn applied(&mut self, now: Option<Record<'_>>) {
+        self.inner.applied(now);
+    }
+}
+
+/// Lets `inner` look and remove, and refuses all else.
+struct OnlyRemovals<'v> {
+    inner: &'v mut dyn Visitor,
+    refused: bool,
+}
+
+impl Visitor for OnlyRemovals<'_> {
+    fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
+        let action = self.inner.visit(old);
+        self.refused = matches!(action, Action::Put(_) | Action::Retag(_));
+        if self.refused { Action::Keep } else { action }
+    }
+
+    fn overwrites(&self) -> bool {
+        self.inner.overwrites()
+    }
+
+    fn ignores_value(&self) -> bool {
+        self.inner.ignores_value()
     }
 
     fn applied(&mut self, now: Option<Record<'_>>) {

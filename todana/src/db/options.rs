@@ -272,6 +272,7 @@ impl DbOptions {
                     disk,
                     is_mapped: !tuning.unmapped,
                     compression: tuning.compress.then(ValueCompression::default),
+                    reserve_bytes: self.data.log.reserve_bytes,
                     ..DiskHashOptions::default()
                 };
                 Box::new(DiskHash::open(path, options).map_err(|error| hinted(error, path))?)

@@ -293,6 +293,9 @@ impl<'d> Transaction<'d> {
         let database = self.database();
         let log = database.log();
         database.refuse_if_unwritable(self.lane())?;
+        if changes.values().any(Option::is_some) {
+            database.refuse_if_full(self.lane())?;
+        }
         if database.is_flush_due() {
             let message = "everything was to be removed while the transaction was open: try again";
             return Err(Error::new(ErrorKind::Busy, message));

@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
+use todana_engine::reserve::Reserve;
 
 pub use entry::{Change, Changes, Entry, Position};
 pub(crate) use entry::{Gathered, Rest, decode, put_varint};
@@ -73,6 +74,8 @@ pub struct LogOptions {
     /// With [`Sync::Every`]: so many bytes that are not written yet are kept in memory that outlives the process. Those who append more
     /// than that wait until they are written.
     pub recent_max: u64,
+    /// So many bytes of the disk are kept free for removals and for the next opening, should the disk be full; 0 for none.
+    pub reserve_bytes: u64,
 }
 
 impl Default for LogOptions {
@@ -83,6 +86,7 @@ impl Default for LogOptions {
             segment_age: Duration::from_secs(24 * 60 * 60),
             backlog_max: 32 << 20,
             recent_max: 2 << 20,
+            reserve_bytes: 2 << 20,
         }
     }
 }
@@ -136,6 +140,11 @@ struct Shared {
     due_us: AtomicU64,
     born: Instant,
     state: AtomicU8,
+    /// Room that is given up when the disk is full.
+    reserve: Arc<Reserve>,
+    /// Why a new segment that was asked for could not be created the last time, and how often that was.
+    rotation_trouble: Mutex<String>,
+    refused_rotations: AtomicU64,
     /// The writer's thread has come to its end.
     has_left: AtomicBool,
     /// Why, unless all is well. Its lock goes with `progress`.
@@ -170,12 +179,18 @@ impl UpdateLog {
             due_us: AtomicU64::new(0),
             born: Instant::now(),
             state: AtomicU8::new(WELL),
+            reserve: Arc::clone(&place.disk.reserve),
+            rotation_trouble: Mutex::default(),
+            refused_rotations: AtomicU64::new(0),
             has_left: AtomicBool::new(false),
             trouble: Mutex::new(String::new()),
             progress: Condvar::new(),
             listeners: Mutex::new(Vec::new()),
         });
+        shared.reserve.hold(options.reserve_bytes);
         let writer = writer::Writer::new(place, Arc::clone(&shared), Arc::clone(&clock), options, end)?;
+        // What the opening has spent is there again if there is room after all.
+        shared.reserve.hold(options.reserve_bytes);
         shared.pending.lock().recent = writer.recent();
         let thread = std::thread::Builder::new()
             .name("update-log".into())
@@ -287,10 +302,19 @@ impl UpdateLog {
         self.shared.state.load(Ordering::Acquire) == WELL
     }
 
+    /// Returns true while the disk is full: the log takes removals, and should be given nothing else.
+    #[inline]
+    pub fn takes_only_removals(&self) -> bool {
+        self.shared.reserve.is_spent()
+    }
+
     /// Whether it can be written, and if not, why.
     pub fn health(&self) -> Health {
         let trouble = self.shared.trouble.lock();
         match self.shared.state.load(Ordering::Acquire) {
+            WELL if self.takes_only_removals() => {
+                Health::Stuck("cannot write the update log: the disk is full; only removals are taken".into())
+            }
             WELL => Health::Well,
             STUCK => Health::Stuck(trouble.clone()),
             _ => Health::Lost(trouble.clone()),
@@ -303,15 +327,23 @@ impl UpdateLog {
         self.shared.listeners.lock().push(Box::new(call));
     }
 
-    /// Begins a new segment, so that all that has been appended so far lies in finished ones, on disk.
+    /// Begins a new segment, so that all that has been appended so far lies in finished ones, on disk. Fails with `Unavailable` if it cannot
+    /// be created: the log goes on in the present one then.
     pub fn rotate(&self) -> Result<()> {
         let end = self.end();
+        let refused = || self.shared.refused_rotations.load(Ordering::Acquire);
+        let before = refused();
         let is_over = || self.shared.started.load(Ordering::Acquire) >= end.0;
         if !is_over() {
             self.shared.pending.lock().rotates = true;
             self.shared.work.notify_one();
         }
-        self.shared.wait(is_over)
+        self.shared.wait(|| is_over() || refused() != before)?;
+        if is_over() {
+            return Ok(());
+        }
+        let why = self.shared.rotation_trouble.lock().clone();
+        Err(Error::new(ErrorKind::Unavailable, format!("cannot begin a segment of the update log: {why}")))
     }
 
     /// Writes and syncs what there is and ends in good order. Nothing may be appended any more. Fails with `Unavailable` when

@@ -16,9 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
+use todana_engine::reserve::ReserveDisk;
 
 /// How long a write that failed waits until it is tried again.
 const RETRY: Duration = Duration::from_millis(200);
+/// How long after a failure it is tried again to create a segment, or the reserve.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Where each write is synced, those who have just been answered are waited for as long as so many syncs take, and no longer than
 /// `GATHER_MAX`. With 50 connections a sync is for 42 writes instead of 17, and a write takes a fifth less processor time.
 const GATHER_SYNCS: u32 = 3;
@@ -28,7 +31,7 @@ const NEVER_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where segments are made.
 pub(crate) struct LogPlace {
-    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) disk: ReserveDisk,
     pub(crate) directory: PathBuf,
     pub(crate) identity: Identity,
     /// How often the database has been opened, this time included.
@@ -39,17 +42,40 @@ pub(crate) struct LogPlace {
 }
 
 impl LogPlace {
+    /// Creates the segment that an opening begins with, if need be in the room of the reserve.
+    fn first_segment(&self, start: Position, made_ms: u64) -> io::Result<Box<dyn File>> {
+        self.segment(&self.disk, start, made_ms)
+    }
+
+    /// Creates a further segment. Where there is no room for one the log goes on in the last one, so that the reserve is left alone.
+    fn next_segment(&self, start: Position, made_ms: u64) -> io::Result<Box<dyn File>> {
+        self.segment(&*self.disk.disk, start, made_ms).map(|file| self.disk.adopt(file))
+    }
+
     /// A new segment, on disk with its name, which it gets only then: a segment always has its header. An empty one of this name
     /// is replaced; anything else stays, and is reported.
-    fn segment(&self, start: Position, made_ms: u64) -> io::Result<Box<dyn File>> {
-        let path = self.directory.join(name_of(start));
+    fn segment(&self, disk: &dyn Disk, start: Position, made_ms: u64) -> io::Result<Box<dyn File>> {
+        self.refuse_foreign(&self.directory.join(name_of(start)), start)?;
         let partial = self.directory.join(name_of(start) + ".partial");
-        self.refuse_foreign(&path, start)?;
-        let file = match self.disk.create(&partial) {
+        let made = self.named_segment(disk, &partial, start, made_ms);
+        if made.is_err() {
+            let _ = disk.remove(&partial);
+        }
+        made
+    }
+
+    fn named_segment(
+        &self,
+        disk: &dyn Disk,
+        partial: &Path,
+        start: Position,
+        made_ms: u64,
+    ) -> io::Result<Box<dyn File>> {
+        let file = match disk.create(partial) {
             // What a failed try has left.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                self.disk.remove(&partial).map_err(|error| in_the_way(&partial, &error))?;
-                self.disk.create(&partial)?
+                disk.remove(partial).map_err(|error| in_the_way(partial, &error))?;
+                disk.create(partial)?
             }
             outcome => outcome?,
         };
@@ -57,8 +83,8 @@ impl LogPlace {
         let header = Header { identity, openings, start, made_ms }.encode();
         file.write_at(0, &mut [IoSlice::new(&header)])?;
         file.sync()?;
-        self.disk.rename(&partial, &path)?;
-        self.disk.sync_directory(&self.directory)?;
+        disk.rename(partial, &self.directory.join(name_of(start)))?;
+        disk.sync_directory(&self.directory)?;
         Ok(file)
     }
 
@@ -110,6 +136,12 @@ pub(crate) struct Writer {
     /// When the oldest entry came that is written but not synced.
     unsynced_since: Option<Instant>,
     batch: Batch,
+    /// A segment that could not be created is not tried again before this.
+    rotates_at: Instant,
+    /// What was last told of the reserve.
+    was_spent: bool,
+    /// When it is next tried to create the reserve again.
+    holds_at: Instant,
     /// Entries of the last batch, and until when as many are waited for.
     entries: u64,
     gathers_until: Instant,
@@ -123,7 +155,7 @@ impl Writer {
         options: LogOptions,
         end: Position,
     ) -> Result<Writer> {
-        let file = place.segment(end, clock.now().0.saturating_mul(1000)).map_err(|error| {
+        let file = place.first_segment(end, clock.now().0.saturating_mul(1000)).map_err(|error| {
             let name = place.directory.join(name_of(end));
             Error::new(ErrorKind::Unavailable, format!("cannot make {}: {error}", name.display()))
         })?;
@@ -140,6 +172,9 @@ impl Writer {
             end,
             unsynced_since: None,
             batch,
+            rotates_at: born,
+            was_spent: false,
+            holds_at: born,
             entries: 0,
             gathers_until: born,
         })
@@ -148,9 +183,11 @@ impl Writer {
     /// Makes the place where entries are kept until they are written; what is there is nothing any more.
     pub(crate) fn recent(&self) -> Option<RecentEntries> {
         let LogPlace { disk, directory, identity, openings, .. } = &self.place;
-        remove_recent(&**disk, directory);
-        let len = if self.shared.keeps_recent() { self.options.recent_max } else { 0 };
-        (len > 0).then(|| RecentEntries::create(&**disk, directory, *identity, *openings, len)).flatten()
+        remove_recent(&*disk.disk, directory);
+        // Where the disk is full its room is for removals.
+        let keeps = self.shared.keeps_recent() && !self.shared.reserve.is_spent();
+        let len = if keeps { self.options.recent_max } else { 0 };
+        (len > 0).then(|| RecentEntries::create(&*disk.disk, directory, *identity, *openings, len)).flatten()
     }
 
     pub(crate) fn run(mut self) {
@@ -205,7 +242,30 @@ impl Writer {
                 self.batch = pending.take(std::mem::take(&mut self.batch));
                 return orders;
             }
-            self.doze(&mut pending, due);
+            if !shared.reserve.is_spent() {
+                self.doze(&mut pending, due);
+            } else if now < self.holds_at {
+                self.doze(&mut pending, Some(due.map_or(self.holds_at, |due| due.min(self.holds_at))));
+            } else {
+                MutexGuard::unlocked(&mut pending, || self.hold_reserve());
+            }
+        }
+    }
+
+    /// Tries to create the reserve again; everything is taken then.
+    fn hold_reserve(&mut self) {
+        self.holds_at = Instant::now() + AGAIN;
+        self.shared.reserve.hold(self.options.reserve_bytes);
+        self.tell_of_reserve();
+    }
+
+    /// Notifies those who wait for the health to change.
+    fn tell_of_reserve(&mut self) {
+        let is_spent = self.shared.reserve.is_spent();
+        if std::mem::replace(&mut self.was_spent, is_spent) != is_spent {
+            // Long enough for those who look now and then to notice.
+            self.holds_at = Instant::now() + AGAIN;
+            self.shared.tell();
         }
     }
 
@@ -251,18 +311,39 @@ impl Writer {
         if self.shared.state.load(Ordering::Relaxed) == STUCK {
             self.shared.set_state(WELL, String::new());
         }
+        self.tell_of_reserve();
         true
     }
 
     fn write(&mut self, rotates: bool) -> std::result::Result<(), Failure> {
         let is_old = self.born.elapsed() >= self.options.segment_age;
-        if is_old || self.end.0 - self.start.0 >= self.options.segment_len {
-            self.rotate()?;
+        let is_due = is_old || self.end.0 - self.start.0 >= self.options.segment_len;
+        if is_due && Instant::now() >= self.rotates_at {
+            self.rotate_if_possible()?;
         }
         if self.batch.len > 0 {
             self.write_batch()?;
         }
-        if rotates { self.rotate() } else { Ok(()) }
+        if rotates && let Some(error) = self.rotate_if_possible()? {
+            *self.shared.rotation_trouble.lock() = error.to_string();
+            self.shared.refused_rotations.fetch_add(1, Ordering::AcqRel);
+            self.shared.tell();
+        }
+        Ok(())
+    }
+
+    /// Begins a new segment; if it cannot be created (no inode, too many open files), the log goes on in this one, and the error is
+    /// returned.
+    fn rotate_if_possible(&mut self) -> std::result::Result<Option<io::Error>, Failure> {
+        match self.rotate() {
+            Ok(()) => Ok(None),
+            // What is in the way of its name does not go by itself.
+            Err(Failure::Stuck(error)) if error.kind() != io::ErrorKind::AlreadyExists => {
+                self.rotates_at = Instant::now() + AGAIN;
+                Ok(Some(error))
+            }
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Begins a new segment, unless this one is empty.
@@ -276,7 +357,7 @@ impl Writer {
         self.file.sync().map_err(Failure::Lost)?;
         self.publish();
         let made_ms = self.clock.now().0.saturating_mul(1000);
-        self.file = self.place.segment(self.end, made_ms).map_err(Failure::Stuck)?;
+        self.file = self.place.next_segment(self.end, made_ms).map_err(Failure::Stuck)?;
         (self.start, self.born) = (self.end, Instant::now());
         self.shared.started.store(self.start.0, Ordering::Release);
         Ok(())
@@ -356,7 +437,7 @@ impl Writer {
         let offset = HEADER_LEN as u64 + (self.end.0 - self.start.0);
         // Without it nothing is lost but that.
         let _ = self.file.write_at(offset, &mut last.slices()).and_then(|()| self.file.sync());
-        remove_recent(&*self.place.disk, &self.place.directory);
+        remove_recent(&*self.place.disk.disk, &self.place.directory);
     }
 }
 

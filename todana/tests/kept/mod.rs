@@ -27,8 +27,8 @@ pub(crate) struct Kept {
 }
 
 pub(crate) fn options(sync: Sync) -> LogOptions {
-    // Small, so that it comes round.
-    LogOptions { sync, recent_max: 4096, ..LogOptions::default() }
+    // Small, so that it comes round. What a reserve does has tests of its own.
+    LogOptions { sync, recent_max: 4096, reserve_bytes: 0, ..LogOptions::default() }
 }
 
 /// Opens what is on the disk, or makes it.

@@ -1,0 +1,274 @@
+//! Reserve: room on a disk that is given up when the disk is full, so that a start and removals need no more than is there.
+//!
+//! ```text
+//! DIR/reserve: bytes of no meaning. A write that finds no room removes the file and is tried again
+//! ```
+//!
+//! Invariants: the reserve is either held (the file is there) or spent; while it is spent nothing may be written but what leads to more
+//! room, which is for its owner to see to ([`Reserve::is_spent`]). Nothing in the file is ever read, nor synced.
+//! Not here: when it is created again (each owner tries now and then), and what counts as a removal.
+
+use crate::disk::{Disk, File, MappedFile, SharedMemory};
+use parking_lot::Mutex;
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The file's name.
+pub const RESERVE: &str = "reserve";
+
+/// Is written at once when the file is created.
+const PIECE_LEN: usize = 64 << 10;
+
+/// Room in a directory that is given up when the disk is full.
+pub struct Reserve {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    len: AtomicU64,
+    is_spent: AtomicBool,
+    /// Held while the file is created or removed: both change how much room there is for others.
+    changing: Mutex<()>,
+}
+
+/// Returns true if an operation failed because there is no room: no blocks, no inodes, or no quota.
+pub fn is_out_of_room(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+impl Reserve {
+    /// Finds the reserve that an earlier opening has left in a directory; it is spent if there is none.
+    pub fn find(disk: Arc<dyn Disk>, directory: &Path) -> Arc<Reserve> {
+        let path = directory.join(RESERVE);
+        let len = disk.open(&path, false).and_then(|file| file.len()).unwrap_or(0);
+        let (len, is_spent) = (AtomicU64::new(len), AtomicBool::new(len == 0));
+        Arc::new(Reserve { disk, path, len, is_spent, changing: Mutex::new(()) })
+    }
+
+    /// Returns true while the room has been given up.
+    #[inline]
+    pub fn is_spent(&self) -> bool {
+        self.is_spent.load(Ordering::Acquire)
+    }
+
+    /// Creates the file with `len` bytes, or with an eighth of that at least, unless it is there; returns true if it is there now. A length
+    /// of 0 is always there, and gives up nothing.
+    pub fn hold(&self, len: u64) -> bool {
+        let _changing = self.changing.lock();
+        if !self.is_spent() && self.len() == len {
+            return true;
+        }
+        if self.disk.is_read_only() {
+            self.is_spent.store(false, Ordering::Release);
+            return true;
+        }
+        // A file that does not get shorter again, as a tree's, leaves less room than there was.
+        let created = (0..4).map(|halvings| len >> halvings).find(|&len| self.create(len).is_ok());
+        self.len.store(created.unwrap_or(0), Ordering::Relaxed);
+        self.is_spent.store(created.is_none(), Ordering::Release);
+        created.is_some()
+    }
+
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    fn create(&self, len: u64) -> io::Result<()> {
+        let _ = self.disk.remove(&self.path);
+        let created = if len > 0 { self.write(len) } else { Ok(()) };
+        if created.is_err() {
+            // A part of it must not take the room that others need.
+            let _ = self.disk.remove(&self.path);
+        }
+        created
+    }
+
+    fn write(&self, len: u64) -> io::Result<()> {
+        let file = self.disk.create(&self.path)?;
+        // Not all alike: some file systems give zeros no room.
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut piece = vec![0; PIECE_LEN];
+        for word in piece.chunks_exact_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            word.copy_from_slice(&state.to_le_bytes());
+        }
+        let mut written = 0;
+        while written < len {
+            let rest = (len - written).min(PIECE_LEN as u64);
+            file.write_at(written, &mut [IoSlice::new(&piece[..rest as usize])])?;
+            written += rest;
+        }
+        Ok(())
+    }
+
+    /// Runs an operation that writes `len` bytes, and once more if it found no room and the reserve may help.
+    fn retry<T>(&self, len: u64, mut run: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        match run() {
+            Err(error)
+                if is_out_of_room(&error) && (self.is_spent() || (1..=self.len()).contains(&len.max(1))) =>
+            {
+                let _changing = self.changing.lock();
+                if !self.is_spent.swap(true, Ordering::AcqRel) {
+                    let _ = self.disk.remove(&self.path);
+                }
+                // Also where it had been spent: another thread may just have tried to create it, and had all the room meanwhile.
+                run()
+            }
+            outcome => outcome,
+        }
+    }
+}
+
+/// A file system on which writes use a reserve when there is no other room.
+#[derive(Clone)]
+pub struct ReserveDisk {
+    /// The file system underneath.
+    pub disk: Arc<dyn Disk>,
+    /// What is given up.
+    pub reserve: Arc<Reserve>,
+}
+
+struct ReserveFile {
+    file: Box<dyn File>,
+    reserve: Arc<Reserve>,
+}
+
+impl ReserveDisk {
+    /// Has writes to a file use the reserve, too.
+    pub fn adopt(&self, file: Box<dyn File>) -> Box<dyn File> {
+        Box::new(ReserveFile { file, reserve: Arc::clone(&self.reserve) })
+    }
+}
+
+impl Disk for ReserveDisk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        self.reserve.retry(0, || self.disk.create(path)).map(|file| self.adopt(file))
+    }
+
+    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
+        self.disk.open(path, writable).map(|file| self.adopt(file))
+    }
+
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        self.disk.list(directory)
+    }
+
+    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+        self.reserve.retry(0, || self.disk.make_directory(directory))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.reserve.retry(0, || self.disk.rename(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+
+    fn remove_directory(&self, directory: &Path) -> io::Result<()> {
+        self.disk.remove_directory(directory)
+    }
+
+    fn is_link(&self, path: &Path) -> io::Result<bool> {
+        self.disk.is_link(path)
+    }
+
+    fn is_special(&self, path: &Path) -> io::Result<bool> {
+        self.disk.is_special(path)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        self.disk.sync_directory(directory)
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        self.disk.lock(path)
+    }
+
+    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        self.disk.lock_shared(path)
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.disk.is_read_only()
+    }
+}
+
+impl File for ReserveFile {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.file.read_at(offset, into)
+    }
+
+    fn write_at(&self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let len = pieces.iter().map(|piece| piece.len() as u64).sum();
+        // A write that fails has moved on within its pieces.
+        self.reserve.retry(len, || self.file.write_at(offset, &mut pieces.to_vec()))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.reserve.retry(0, || self.file.set_len(len))
+    }
+
+    fn map(&self, len: u64) -> Option<MappedFile> {
+        self.file.map(len)
+    }
+
+    fn share(&self, len: u64) -> Option<Box<dyn SharedMemory>> {
+        self.file.share(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SystemDisk;
+
+    #[test]
+    fn reserve_is_found_again_with_its_length() {
+        let folder = tempfile::tempdir().unwrap();
+        let find = || Reserve::find(Arc::new(SystemDisk), folder.path());
+        let reserve = find();
+        assert!(reserve.is_spent());
+        assert!(reserve.hold(100_000) && !reserve.is_spent());
+        let bytes = std::fs::read(folder.path().join(RESERVE)).unwrap();
+        assert_eq!(bytes.len(), 100_000);
+        assert!(bytes.chunks(512).all(|block| block.iter().any(|byte| *byte != 0)));
+        let again = find();
+        assert!(!again.is_spent() && again.hold(200_000));
+        assert_eq!(std::fs::metadata(folder.path().join(RESERVE)).unwrap().len(), 200_000);
+        assert!(again.hold(0) && !again.is_spent());
+        assert!(!folder.path().join(RESERVE).exists());
+    }
+
+    #[test]
+    fn write_without_room_spends_the_reserve_and_is_tried_once_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let reserve = Reserve::find(Arc::new(SystemDisk), folder.path());
+        assert!(reserve.hold(1000));
+        let full = || Err::<(), _>(io::Error::from(io::ErrorKind::StorageFull));
+        let run = |len, outcome: &dyn Fn(u32) -> io::Result<()>| {
+            let mut tries = 0;
+            let outcome = reserve.retry(len, || {
+                tries += 1;
+                outcome(tries)
+            });
+            (outcome.is_ok(), tries, reserve.is_spent())
+        };
+        assert_eq!(run(10, &|_| Err(io::ErrorKind::PermissionDenied.into())), (false, 1, false));
+        // More than there would be.
+        assert_eq!(run(1001, &|_| full()), (false, 1, false));
+        assert_eq!(run(10, &|tries| if tries == 1 { full() } else { Ok(()) }), (true, 2, true));
+        assert!(!folder.path().join(RESERVE).exists());
+        assert_eq!(run(10, &|_| full()), (false, 2, true));
+    }
+}
