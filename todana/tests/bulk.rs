@@ -110,3 +110,24 @@ fn the_first_error_ends_a_scan_on_many_threads() {
         db.set(b"a", b"b").unwrap();
     });
 }
+
+/// What Kyoto Cabinet calls `accept_bulk`: a visitor that fails undoes what was done for the keys before.
+#[test]
+fn visit_of_many_that_panics_changes_nothing() {
+    on_each_kind(|db| {
+        db.set_many(&[(b"a", b"1"), (b"b", b"2")]).unwrap();
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            db.visit_many(&[b"a", b"new", b"b"], &mut |key, record| match (key, record) {
+                (b"b", _) => panic!("on purpose"),
+                (_, Some(_)) => Update::Remove,
+                (_, None) => Update::Value(b"made".to_vec()),
+            })
+        }));
+        assert!(outcome.is_err());
+        let records: Vec<_> = db.iter().map(Result::unwrap).collect();
+        assert_eq!((records.len(), db.get(b"new").unwrap()), (2, None));
+        assert_eq!(db.get(b"a").unwrap().unwrap(), b"1");
+        // The transaction has ended: others may write.
+        db.set(b"c", b"3").unwrap();
+    });
+}

@@ -242,7 +242,7 @@ typedef int (*todana_sink)(void *context, struct todana_bytes piece);
 
 // Puts at most `room` bytes of a stream at `piece`, and returns how many; 0 at its end, a negative number if it fails. It must not call the
 // library.
-typedef ptrdiff_t (*todana_origin)(void *context, void *piece, size_t room);
+typedef ptrdiff_t (*todana_source)(void *context, void *piece, size_t room);
 
 // Is shown some values of a key, or what it has made of others, and emits one value that stands for all of them. Several threads call it at
 // once.
@@ -601,7 +601,7 @@ int todana_stream_snapshot(struct todana_db *db,
 
 // The same as todana_load_snapshot(), from a stream. If that is damaged or fails, what was read before is stored.
 int todana_take_snapshot(struct todana_db *db,
-                         todana_origin origin,
+                         todana_source source,
                          void *context,
                          int values,
                          uint64_t *loaded);

@@ -22,7 +22,7 @@ pub type Sink = Option<extern "C" fn(context: *mut c_void, piece: Bytes) -> c_in
 
 /// Puts at most `room` bytes of a stream at `piece`, and returns how many; 0 at its end, a negative number if it fails. It must not call the
 /// library.
-pub type Origin = Option<extern "C" fn(context: *mut c_void, piece: *mut c_void, room: usize) -> isize>;
+pub type Source = Option<extern "C" fn(context: *mut c_void, piece: *mut c_void, room: usize) -> isize>;
 
 /// Writes all records, as of one moment, to a file as a snapshot of Kyoto Cabinet's, and reports how many (unless `dumped` is NULL). `values`:
 /// TODANA_BARE or TODANA_TIMED. A file of this name is replaced once the snapshot is complete and on disk.
@@ -76,13 +76,13 @@ pub extern "C" fn todana_stream_snapshot(
 #[unsafe(no_mangle)]
 pub extern "C" fn todana_take_snapshot(
     db: *mut Database,
-    origin: Origin,
+    source: Source,
     context: *mut c_void,
     values: c_int,
     loaded: Option<&mut MaybeUninit<u64>>,
 ) -> c_int {
     answer(|| {
-        let (mut stream, values) = (OriginStream { origin: there(origin)?, context }, values_of(values)?);
+        let (mut stream, values) = (SourceStream { source: there(source)?, context }, values_of(values)?);
         loaded.put(with_db(db, |db| db.load_snapshot(&mut stream, values))?.stored);
         Ok(TODANA_OK)
     })
@@ -114,15 +114,15 @@ impl Write for SinkStream {
     }
 }
 
-struct OriginStream {
-    origin: extern "C" fn(context: *mut c_void, piece: *mut c_void, room: usize) -> isize,
+struct SourceStream {
+    source: extern "C" fn(context: *mut c_void, piece: *mut c_void, room: usize) -> isize,
     context: *mut c_void,
 }
 
-impl Read for OriginStream {
+impl Read for SourceStream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let room = bytes.len();
-        let code = visiting(|| (self.origin)(self.context, bytes.as_mut_ptr().cast(), room));
+        let code = visiting(|| (self.source)(self.context, bytes.as_mut_ptr().cast(), room));
         match usize::try_from(code) {
             Ok(len) if len <= room => Ok(len),
             _ => Err(io::Error::other(format!("the function for pieces returned {code}"))),
