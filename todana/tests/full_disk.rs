@@ -230,6 +230,38 @@ fn log_goes_on_in_its_segment_when_no_other_can_be_created() {
     }
 }
 
+/// A segment got its name, and its directory could not be synced (one descriptor too few): the log went on in the segment before it, and
+/// the next opening found a gap.
+#[test]
+fn log_does_not_go_on_before_a_segment_that_may_have_its_name() {
+    let disk = CrashDisk::new();
+    let options = LogOptions { segment_len: 1_000, ..options(Sync::Always) };
+    let kept = open(&disk, NOW, options).unwrap();
+    let fails = Arc::new(AtomicBool::new(true));
+    let goes_on = Arc::clone(&fails);
+    disk.fault(move |op| match op {
+        Op::SyncDirectory { .. } if goes_on.load(Ordering::SeqCst) => Err(io::Error::from_raw_os_error(24)),
+        _ => Ok(()),
+    });
+    let is_kept = |number: &usize| {
+        kept.set(&key(*number), &[b'v'; 400]).starts_with("Stored")
+            && kept.log().wait(kept.lane.logged()).is_ok()
+    };
+    let acknowledged = (0..20).take_while(is_kept).count();
+    assert!(acknowledged > 0);
+    let again = open(&CrashDisk::with(disk.state()), NOW, options).unwrap();
+    assert!((0..acknowledged).all(|number| again.get(&key(number)).is_some()));
+    again.kill();
+    assert!(acknowledged < 20 && !is_well(&kept));
+    fails.store(false, Ordering::SeqCst);
+    recover(&kept);
+    assert!(is_kept(&20));
+    let again = open(&CrashDisk::with(disk.state()), NOW, options).unwrap();
+    assert!((0..acknowledged).chain([20]).all(|number| again.get(&key(number)).is_some()));
+    again.kill();
+    kept.kill();
+}
+
 struct Hash {
     disk: CrashDisk,
     database: Database,

@@ -409,6 +409,10 @@ impl Store {
     /// Gives back the room of pages that a transaction has written behind those of the file and could not commit: on a full disk others
     /// need it, the update log above all.
     pub(super) fn cut(&self, len: u64) {
+        // The length could not be had, where descriptors are scarce; a tree has two pages at least.
+        if len == 0 {
+            return;
+        }
         let file = SystemDisk.open(&self.environment.path().join("data.mdb"), true);
         // What stays is used by the next transaction.
         let _ = file.and_then(|file| file.set_len(len));

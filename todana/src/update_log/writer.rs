@@ -44,17 +44,26 @@ pub(crate) struct LogPlace {
 impl LogPlace {
     /// Creates the segment that an opening begins with, if need be in the room of the reserve.
     fn first_segment(&self, start: Position, made_ms: u64) -> io::Result<Box<dyn File>> {
-        self.segment(&self.disk, start, made_ms)
+        self.segment(&self.disk, start, made_ms).map_err(|missing| missing.error)
     }
 
     /// Creates a further segment. Where there is no room for one the log goes on in the last one, so that the reserve is left alone.
-    fn next_segment(&self, start: Position, made_ms: u64) -> io::Result<Box<dyn File>> {
+    fn next_segment(
+        &self,
+        start: Position,
+        made_ms: u64,
+    ) -> std::result::Result<Box<dyn File>, MissingSegment> {
         self.segment(&*self.disk.disk, start, made_ms).map(|file| self.disk.adopt(file))
     }
 
     /// A new segment, on disk with its name, which it gets only then: a segment always has its header. An empty one of this name
     /// is replaced; anything else stays, and is reported.
-    fn segment(&self, disk: &dyn Disk, start: Position, made_ms: u64) -> io::Result<Box<dyn File>> {
+    fn segment(
+        &self,
+        disk: &dyn Disk,
+        start: Position,
+        made_ms: u64,
+    ) -> std::result::Result<Box<dyn File>, MissingSegment> {
         self.refuse_foreign(&self.directory.join(name_of(start)), start)?;
         let partial = self.directory.join(name_of(start) + ".partial");
         let made = self.named_segment(disk, &partial, start, made_ms);
@@ -70,7 +79,7 @@ impl LogPlace {
         partial: &Path,
         start: Position,
         made_ms: u64,
-    ) -> io::Result<Box<dyn File>> {
+    ) -> std::result::Result<Box<dyn File>, MissingSegment> {
         let file = match disk.create(partial) {
             // What a failed try has left.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -84,7 +93,7 @@ impl LogPlace {
         file.write_at(0, &mut [IoSlice::new(&header)])?;
         file.sync()?;
         disk.rename(partial, &self.directory.join(name_of(start)))?;
-        disk.sync_directory(&self.directory)?;
+        disk.sync_directory(&self.directory).map_err(|error| MissingSegment { error, has_name: true })?;
         Ok(file)
     }
 
@@ -114,6 +123,19 @@ impl LogPlace {
     }
 }
 
+/// The reason why there is no new segment.
+struct MissingSegment {
+    error: io::Error,
+    /// There may be a file of its name all the same, where a reader goes on.
+    has_name: bool,
+}
+
+impl From<io::Error> for MissingSegment {
+    fn from(error: io::Error) -> MissingSegment {
+        MissingSegment { error, has_name: false }
+    }
+}
+
 /// Where a header tells when it was written.
 const MADE_AT: usize = 48;
 
@@ -138,6 +160,8 @@ pub(crate) struct Writer {
     batch: Batch,
     /// A segment that could not be created is not tried again before this.
     rotates_at: Instant,
+    /// The next segment may have its name already, though it could not be begun: what the present one took from here on would be a gap.
+    must_rotate: bool,
     /// What was last told of the reserve.
     was_spent: bool,
     /// When it is next tried to create the reserve again.
@@ -173,6 +197,7 @@ impl Writer {
             unsynced_since: None,
             batch,
             rotates_at: born,
+            must_rotate: false,
             was_spent: false,
             holds_at: born,
             entries: 0,
@@ -338,7 +363,9 @@ impl Writer {
         match self.rotate() {
             Ok(()) => Ok(None),
             // What is in the way of its name does not go by itself.
-            Err(Failure::Stuck(error)) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(Failure::Stuck(error))
+                if error.kind() != io::ErrorKind::AlreadyExists && !self.must_rotate =>
+            {
                 self.rotates_at = Instant::now() + AGAIN;
                 Ok(Some(error))
             }
@@ -357,7 +384,10 @@ impl Writer {
         self.file.sync().map_err(Failure::Lost)?;
         self.publish();
         let made_ms = self.clock.now().0.saturating_mul(1000);
-        self.file = self.place.next_segment(self.end, made_ms).map_err(Failure::Stuck)?;
+        let made = self.place.next_segment(self.end, made_ms);
+        self.must_rotate |= made.as_ref().is_err_and(|missing| missing.has_name);
+        self.file = made.map_err(|missing| Failure::Stuck(missing.error))?;
+        self.must_rotate = false;
         (self.start, self.born) = (self.end, Instant::now());
         self.shared.started.store(self.start.0, Ordering::Release);
         Ok(())
