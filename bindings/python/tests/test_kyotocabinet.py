@@ -67,7 +67,7 @@ def test_what_cannot_be_is_an_error(tmp_path):
     assert not db.open(str(original))
     assert db.error() == kc.Error.BROKEN and "todana load" in db.error().message()
     assert original.read_bytes() == b"KC\n\0" + bytes(100)
-    for name in ("casket.kch#zkey=secret", "casket.kct#rcomp=dec", "casket.nosuch"):
+    for name in ("casket.kch#zkey=secret", "casket.nosuch"):
         assert not db.open(str(tmp_path / name)) and db.error() == kc.Error.INVALID, name
     assert not db.set("a", "1") and db.error().message() == "not opened"
     empty = tmp_path / "empty.kch"
