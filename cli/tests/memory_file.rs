@@ -86,7 +86,10 @@ fn a_place_that_cannot_be_had_ends_the_start() {
     let holder = start(&place, &["-e", "memory"]);
     let (code, message) = refused(&["-e", "memory"]);
     assert_eq!(code, Some(134));
-    assert!(message.ends_with("memory.todana is open in another process, or once more in this one\n"), "{message}");
+    assert!(
+        message.ends_with("memory.todana is open in another process, or once more in this one\n"),
+        "{message}"
+    );
     holder.end_by(Signal::SIGUSR1);
     // Damage is told with its place, and nothing is served.
     let server = start(&place, &["-e", "memory"]);
