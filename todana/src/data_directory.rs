@@ -520,25 +520,6 @@ pub(crate) fn lock(disk: &dyn Disk, path: &Path) -> Result<Lock> {
     Ok(Arc::new(lock))
 }
 
-/// Fails with `Invalid` if a name in a directory, or in one of its folders, is neither a file nor a directory: reading a pipe or a device may
-/// never end.
-pub(crate) fn refuse_special_files(disk: &dyn Disk, path: &Path) -> Result<()> {
-    // What cannot be listed is a file, or shows further on.
-    let inside = |directory: &Path| -> Vec<PathBuf> {
-        let names = disk.list(directory).unwrap_or_default();
-        names.into_iter().map(|name| directory.join(name)).collect()
-    };
-    let mut paths = inside(path);
-    paths.extend(inside(path).iter().flat_map(|folder| inside(folder)));
-    for path in paths {
-        if disk.is_special(&path).map_err(|error| cannot("read", &path, &error))? {
-            let message = format!("{}: it is no regular file", path.display());
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
-    }
-    Ok(())
-}
-
 /// A backup is no data directory, though it is laid out as one: fails with `Invalid`.
 fn refuse_backup(disk: &dyn Disk, path: &Path) -> Result<()> {
     // What else is wrong shows further on.

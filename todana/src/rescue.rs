@@ -12,7 +12,7 @@ mod hash;
 use crate::backup::BACKUP;
 use crate::clock::Clock;
 use crate::data_directory::{
-    CHECKPOINTS, LOG, Lock, Target, cannot, is_there, lock, refuse_special_files, refuse_tree, repair_locked,
+    CHECKPOINTS, LOG, Lock, Target, cannot, is_there, lock, refuse_tree, repair_locked,
 };
 use crate::disk::Disk;
 use crate::restoration::restore_from;
@@ -42,7 +42,6 @@ pub fn restore_damaged(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Repair, Restored)> {
     refuse_tree(&*disk, &options.from)?;
-    refuse_special_files(&*disk, &options.from)?;
     if let Some(Ruins { .. }) = Ruins::find(&*disk, &options.from) {
         let from = options.from.display();
         let message = format!("{from} is of a hash on disk and becomes one again: name it NAME.hash");

@@ -18,9 +18,7 @@ mod database;
 use crate::backup::Manifest;
 use crate::checkpoint::{CheckpointOptions, Failure, Reader as CheckpointReader, Shelf};
 use crate::clock::Clock;
-use crate::data_directory::{
-    CHECKPOINTS, LOG, Lock, Target, cannot, read_identity, refuse_special_files, refuse_tree,
-};
+use crate::data_directory::{CHECKPOINTS, LOG, Lock, Target, cannot, read_identity, refuse_tree};
 use crate::disk::Disk;
 use crate::update_log::{
     Change, Entry, Identity, Position, Reader, Tail, openings_of, segment_start, segments, with_recent,
@@ -185,7 +183,6 @@ impl Source {
     ) -> Result<Source> {
         let path = options.from.clone();
         refuse_tree(&*disk, &path)?;
-        refuse_special_files(&*disk, &path)?;
         let manifest = Manifest::read(&*disk, &path)?;
         if manifest.as_ref().is_some_and(Manifest::is_hash) {
             let message = format!(
@@ -217,7 +214,6 @@ impl Source {
         if let Some(more) = &options.log {
             let within = more.join(LOG);
             let log = if disk.list(&within).is_ok() { within } else { more.clone() };
-            refuse_special_files(&*disk, more)?;
             refuse_others_log(&*disk, &log, identity, &path)?;
             logs.push(log);
         }

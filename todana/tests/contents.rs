@@ -8,6 +8,7 @@ mod folder;
 use folder::folder;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use todana::{Db, DbOptions, Records};
 use todana_core::ErrorKind;
 
@@ -197,6 +198,37 @@ fn a_backup_with_a_pipe_a_device_or_a_sparse_file_is_refused_at_once() {
             let error = todana::restore_database(&options, &name, clock, &mut |_| ()).err().unwrap();
             assert!(error.to_string().contains(wanted), "{kind}, {}: {error}", spoiled.display());
             assert!(!to.exists());
+        }
+    }
+}
+
+/// A pipe in the place of a file kept the opening waiting for ever.
+#[test]
+fn pipe_in_the_place_of_any_file_keeps_nobody_waiting() {
+    for kind in ["hash", "tree", "data"] {
+        let folder = folder();
+        let path = folder.path().join(format!("x.{kind}"));
+        made(kind, &path);
+        let files: Vec<PathBuf> =
+            all(&path).into_iter().map(|(file, _)| file).filter(|file| file.is_file()).collect();
+        for file in files.iter().chain([&path.join("recent"), &path.join("log/recent")]) {
+            let aside = folder.path().join("aside");
+            let was_there = fs::rename(file, &aside).is_ok();
+            if !std::process::Command::new("mkfifo")
+                .arg(file)
+                .stderr(Stdio::null())
+                .status()
+                .unwrap()
+                .success()
+            {
+                continue;
+            }
+            // Refused, or none of the opening's business.
+            drop(opened_as(kind, &path));
+            let _ = fs::remove_file(file);
+            if was_there {
+                fs::rename(&aside, file).unwrap();
+            }
         }
     }
 }

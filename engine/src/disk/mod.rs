@@ -19,7 +19,7 @@ pub trait Disk: Send + Sync {
     /// Makes a file for reading and appending; fails with `AlreadyExists` if there is one.
     fn create(&self, path: &Path) -> io::Result<Box<dyn File>>;
 
-    /// Opens a file for reading and, if `writable`, appending.
+    /// Opens a file for reading and, if `writable`, appending. Fails for what is no regular file: a pipe would keep the caller waiting.
     fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>>;
 
     /// The names in a directory, in no order.
@@ -42,12 +42,6 @@ pub trait Disk: Send + Sync {
 
     /// Whether this name is a symbolic link, wherever that leads; false if there is nothing. A file system that has none says so.
     fn is_link(&self, path: &Path) -> io::Result<bool> {
-        let _ = path;
-        Ok(false)
-    }
-
-    /// Returns true if this name leads to a pipe, a device or a socket; false if to nothing. A file system that has none says so.
-    fn is_special(&self, path: &Path) -> io::Result<bool> {
         let _ = path;
         Ok(false)
     }

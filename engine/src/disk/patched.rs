@@ -74,10 +74,6 @@ impl Disk for PatchedDisk {
         self.disk.is_link(path)
     }
 
-    fn is_special(&self, path: &Path) -> io::Result<bool> {
-        self.disk.is_special(path)
-    }
-
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
         self.disk.sync_directory(directory)
     }

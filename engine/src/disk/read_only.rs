@@ -124,10 +124,6 @@ impl Disk for ReadOnlyDisk {
         self.inner.is_link(path)
     }
 
-    fn is_special(&self, path: &Path) -> io::Result<bool> {
-        self.inner.is_special(path)
-    }
-
     fn sync_directory(&self, _directory: &Path) -> io::Result<()> {
         Ok(())
     }

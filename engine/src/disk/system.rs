@@ -17,7 +17,13 @@ impl Disk for SystemDisk {
     }
 
     fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
-        Ok(Box::new(SystemFile(OpenOptions::new().read(true).write(writable).open(path)?)))
+        use std::os::unix::fs::OpenOptionsExt;
+        // A pipe would keep this waiting, and a device may have no end.
+        let file = OpenOptions::new().read(true).write(writable).custom_flags(libc::O_NONBLOCK).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        }
+        Ok(Box::new(SystemFile(file)))
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
@@ -50,14 +56,6 @@ impl Disk for SystemDisk {
     fn is_link(&self, path: &Path) -> io::Result<bool> {
         match fs::symlink_metadata(path) {
             Ok(metadata) => Ok(metadata.is_symlink()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn is_special(&self, path: &Path) -> io::Result<bool> {
-        match fs::metadata(path) {
-            Ok(metadata) => Ok(!metadata.is_file() && !metadata.is_dir()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }

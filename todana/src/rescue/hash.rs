@@ -8,7 +8,7 @@
 use super::Mended;
 use crate::backup::{BACKUP, HASH, Manifest};
 use crate::clock::Clock;
-use crate::data_directory::{cannot, is_there, lock, refuse_special_files, refuse_tree, sync_above};
+use crate::data_directory::{cannot, is_there, lock, refuse_tree, sync_above};
 use crate::db::Draft;
 use crate::disk::{Disk, SystemDisk};
 use crate::restoration::{expect_hash, number_anew, path_of, records_into};
@@ -33,7 +33,6 @@ pub fn restore_damaged_database(
     let path = path_of(name)?;
     let disk = Arc::new(SystemDisk);
     refuse_tree(&*disk, &options.from)?;
-    refuse_special_files(&*disk, &options.from)?;
     if let Some(ruins) = Ruins::find(&*disk, &options.from) {
         expect_hash(options, name)?;
         let draft = Draft::create(path)?;

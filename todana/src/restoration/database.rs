@@ -8,7 +8,7 @@
 use super::{Restored, Source, settle_clear};
 use crate::backup::Manifest;
 use crate::clock::Clock;
-use crate::data_directory::{DataDirectory, Lock, cannot, refuse_special_files};
+use crate::data_directory::{DataDirectory, Lock, cannot};
 use crate::db::{Draft, TREE};
 use crate::disk::{Disk, SystemDisk};
 use crate::update_log::{Change, Position, Tail};
@@ -37,7 +37,6 @@ pub fn restore_database(
 ) -> Result<Restored> {
     let path = path_of(name)?;
     let disk = Arc::new(SystemDisk);
-    refuse_special_files(&*disk, &options.from)?;
     let manifest = Manifest::read(&*disk, &options.from)?.filter(Manifest::is_hash);
     if manifest.is_some() {
         expect_hash(options, name)?;
