@@ -40,7 +40,8 @@ impl Reserve {
     /// Finds the reserve that an earlier opening has left in a directory; it is spent if there is none.
     pub fn find(disk: Arc<dyn Disk>, directory: &Path) -> Arc<Reserve> {
         let path = directory.join(RESERVE);
-        let len = disk.open(&path, false).and_then(|file| file.len()).unwrap_or(0);
+        let found = if is_foreign(&*disk, &path) { None } else { disk.open(&path, false).ok() };
+        let len = found.and_then(|file| file.len().ok()).unwrap_or(0);
         let (len, is_spent) = (AtomicU64::new(len), AtomicBool::new(len == 0));
         Arc::new(Reserve { disk, path, len, is_spent, changing: Mutex::new(()) })
     }
@@ -51,8 +52,9 @@ impl Reserve {
         self.is_spent.load(Ordering::Acquire)
     }
 
-    /// Creates the file with `len` bytes, or with an eighth of that at least, unless it is there; returns true if it is there now. A length
-    /// of 0 is always there, and gives up nothing.
+    /// Creates the file with `len` bytes, or with an eighth of that at least, unless it is there. Returns false if there is no room for it.
+    /// Where it cannot be created for another reason there is no reserve, and nothing is refused for that. A length of 0 gives up
+    /// nothing.
     pub fn hold(&self, len: u64) -> bool {
         let _changing = self.changing.lock();
         if !self.is_spent() && self.len() == len {
@@ -63,10 +65,11 @@ impl Reserve {
             return true;
         }
         // A file that does not get shorter again, as a tree's, leaves less room than there was.
-        let created = (0..4).map(|halvings| len >> halvings).find(|&len| self.create(len).is_ok());
-        self.len.store(created.unwrap_or(0), Ordering::Relaxed);
-        self.is_spent.store(created.is_none(), Ordering::Release);
-        created.is_some()
+        let mut tries = (0..4).map(|halvings| len >> halvings).map(|len| self.create(len).map(|()| len));
+        let outcome = tries.find(|outcome| !outcome.as_ref().is_err_and(is_out_of_room));
+        self.len.store(outcome.as_ref().map_or(0, |held| *held.as_ref().unwrap_or(&0)), Ordering::Relaxed);
+        self.is_spent.store(outcome.is_none(), Ordering::Release);
+        outcome.is_some()
     }
 
     fn len(&self) -> u64 {
@@ -74,6 +77,9 @@ impl Reserve {
     }
 
     fn create(&self, len: u64) -> io::Result<()> {
+        if is_foreign(&*self.disk, &self.path) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         let _ = self.disk.remove(&self.path);
         let created = if len > 0 { self.write(len) } else { Ok(()) };
         if created.is_err() {
@@ -85,15 +91,7 @@ impl Reserve {
 
     fn write(&self, len: u64) -> io::Result<()> {
         let file = self.disk.create(&self.path)?;
-        // Not all alike: some file systems give zeros no room.
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut piece = vec![0; PIECE_LEN];
-        for word in piece.chunks_exact_mut(8) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            word.copy_from_slice(&state.to_le_bytes());
-        }
+        let piece = piece();
         let mut written = 0;
         while written < len {
             let rest = (len - written).min(PIECE_LEN as u64);
@@ -118,6 +116,32 @@ impl Reserve {
             }
             outcome => outcome,
         }
+    }
+}
+
+/// Bytes of the file, not all alike: some file systems give zeros no room.
+fn piece() -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut piece = vec![0; PIECE_LEN];
+    for word in piece.chunks_exact_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word.copy_from_slice(&state.to_le_bytes());
+    }
+    piece
+}
+
+/// Returns true if there is something of this name that is no reserve: it begins as one does, or with zeros after a loss of power.
+fn is_foreign(disk: &dyn Disk, path: &Path) -> bool {
+    let begin = disk.open(path, false).and_then(|file| {
+        let mut bytes = [0; 64];
+        let got = file.read_at(0, &mut bytes)?;
+        Ok(bytes[..got].to_vec())
+    });
+    match begin {
+        Ok(begin) => !piece().starts_with(&begin) && begin.iter().any(|byte| *byte != 0),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
 
@@ -244,6 +268,23 @@ mod tests {
         assert_eq!(std::fs::metadata(folder.path().join(RESERVE)).unwrap().len(), 200_000);
         assert!(again.hold(0) && !again.is_spent());
         assert!(!folder.path().join(RESERVE).exists());
+    }
+
+    /// A file that somebody had in the directory was removed for the reserve.
+    #[test]
+    fn file_of_the_same_name_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(RESERVE);
+        std::fs::write(&path, "tables for two").unwrap();
+        let reserve = Reserve::find(Arc::new(SystemDisk), folder.path());
+        assert!(reserve.hold(100_000) && !reserve.is_spent());
+        let full = || Err::<(), _>(io::Error::from(io::ErrorKind::StorageFull));
+        assert!(reserve.retry(1, full).is_err() && !reserve.is_spent());
+        assert_eq!(std::fs::read(&path).unwrap(), b"tables for two");
+        // As a loss of power may leave one.
+        std::fs::write(&path, [0; 100]).unwrap();
+        assert!(reserve.hold(100_000));
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 100_000);
     }
 
     #[test]

@@ -230,6 +230,23 @@ fn log_goes_on_in_its_segment_when_no_other_can_be_created() {
     }
 }
 
+/// A directory in which the reserve could not be created was taken for one on a full disk, and every write refused.
+#[test]
+fn writes_are_taken_where_no_reserve_can_be_created() {
+    // EACCES, EMFILE.
+    for cause in [13, 24] {
+        let disk = CrashDisk::new();
+        disk.fault(move |op| match op {
+            Op::Create { path } if path.ends_with(RESERVE) => Err(io::Error::from_raw_os_error(cause)),
+            _ => Ok(()),
+        });
+        let kept = open(&disk, NOW, options(Sync::Always)).unwrap();
+        assert!(is_well(&kept) && kept.set(b"key", b"v").starts_with("Stored"), "error {cause}");
+        kept.log().wait(kept.lane.logged()).unwrap();
+        kept.kill();
+    }
+}
+
 /// A segment got its name, and its directory could not be synced (one descriptor too few): the log went on in the segment before it, and
 /// the next opening found a gap.
 #[test]
