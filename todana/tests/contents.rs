@@ -211,7 +211,8 @@ fn pipe_in_the_place_of_any_file_keeps_nobody_waiting() {
         made(kind, &path);
         let files: Vec<PathBuf> =
             all(&path).into_iter().map(|(file, _)| file).filter(|file| file.is_file()).collect();
-        for file in files.iter().chain([&path.join("recent"), &path.join("log/recent")]) {
+        let passing = ["recent", "log/recent", "tree/unclean"].map(|name| path.join(name));
+        for file in files.iter().chain(&passing) {
             let aside = folder.path().join("aside");
             let was_there = fs::rename(file, &aside).is_ok();
             if !std::process::Command::new("mkfifo")

@@ -38,7 +38,7 @@ impl Unclean {
     /// The directory must be locked.
     pub(super) fn find(directory: &Path) -> Unclean {
         let path = directory.join("unclean");
-        let found = match fs::read(&path) {
+        let found = match note_in(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Nothing,
             Ok(named) if note_of(directory).is_some_and(|note| note == named) => Found::OfThisBoot,
             _ => Found::Unknown,
@@ -65,6 +65,14 @@ impl Unclean {
         let _ = file.set_len(0).and_then(|()| file.write_at(0, &mut [IoSlice::new(&note)]));
         Ok(self)
     }
+}
+
+/// Reads a note, of which the beginning is enough.
+fn note_in(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 256];
+    let got = SystemDisk.open(path, false)?.read_at(0, &mut bytes)?;
+    bytes.truncate(got);
+    Ok(bytes)
 }
 
 /// Names the boot of this machine and the file of the tree; `None` where the system does not name them.
