@@ -170,7 +170,7 @@ fn test(report: &mut Report, only: Option<&str>) {
         cargo(&["clippy", "--workspace", "--all-targets", "--profile", "fast", "--", "-D", "warnings"]).run()
     });
     // `fast`: optimised as the server is, so that the property tests get through many cases.
-    report.step("tests", || cargo(&["test", "--workspace", "--profile", "fast"]).run());
+    report.step("tests", || cargo(&["test", "--workspace", "--no-fail-fast", "--profile", "fast"]).run());
     c::run(report);
     report.step("docs", || {
         cargo(&["doc", "--workspace", "--no-deps", "--exclude", "todana-cli"])

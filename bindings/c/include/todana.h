@@ -568,7 +568,9 @@ int todana_match_similar(struct todana_db *db,
 
 // What a key is stored as, so that ordered databases have it at its place in another order than that of the bytes; for the caller to free.
 // `order`: TODANA_LEXICAL_DESCENDING, ... Where a record is read or written, this is its key.
-int todana_stored_key(int order, struct todana_bytes key, struct todana_bytes *stored);
+int todana_stored_key(int order,
+                      struct todana_bytes key,
+                      struct todana_bytes *stored);
 
 // The same for a key that sorts by a sort key, which the program must always make alike; those of one sort key sort by their own bytes.
 int todana_stored_key_by(struct todana_bytes sort_key,

@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
+use todana_engine::reserve::RESERVE;
 
 /// `<name>.partial`, until it is `<name>`. Dropped before that, it is removed.
 pub(crate) struct Target {
@@ -67,8 +68,8 @@ impl Target {
         for part in [LOG, CHECKPOINTS, HASH] {
             self.remove_files(&self.partial.join(part), &|_| true)?;
         }
-        let is_ours =
-            |name: &str| ["identity", "identity.partial", "identity.damaged", BACKUP].contains(&name);
+        let ours = ["identity", "identity.partial", "identity.damaged", BACKUP, RESERVE];
+        let is_ours = |name: &str| ours.contains(&name);
         self.remove_files(&self.partial, &is_ours)
     }
 
