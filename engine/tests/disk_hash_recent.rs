@@ -135,3 +135,21 @@ fn flipped_bit_behind_the_last_mark_is_damage() {
     // The padding of the last entry, and no more.
     assert!(cut_off <= 7 * 8, "{cut_off} bits");
 }
+
+/// The next segment could be created but not written, nor removed again; the log went on in the one before. The opening after a kill looked
+/// at the last segment alone, and the writes that only the ring had were gone.
+#[test]
+fn beginning_of_the_next_segment_hides_no_write() {
+    let disk = CrashDisk::new();
+    let hash = open(&disk).unwrap();
+    for number in 0..20u32 {
+        hash.visit(&number.to_le_bytes(), &mut Set(b"value")).unwrap();
+    }
+    for len in [0, 7, 63] {
+        let mut state = disk.state();
+        let header = state.files()[&Path::new(DATA).join("0000000001.segment")][..len].to_vec();
+        state.put(&Path::new(DATA).join("0000000002.segment"), header);
+        let again = open(&CrashDisk::with(state)).unwrap();
+        assert_eq!(records(&again), records(&hash), "{len} bytes of the next segment");
+    }
+}

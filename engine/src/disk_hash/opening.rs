@@ -132,10 +132,18 @@ fn append_recent(disk: &dyn Disk, directory: &Path) -> Result<()> {
         return Ok(());
     }
     let names = disk.list(directory).map_err(|error| unreadable(directory, &error))?;
-    let Some(number) = names.iter().filter_map(|name| number_of(name)).max() else { return Ok(()) };
-    let opened = open_segment(disk, directory, number)?;
-    let Ok((_, seed)) = opened.header else { return Ok(()) };
-    let Opened { path, file, len, .. } = opened;
+    let mut numbers: Vec<u64> = names.iter().filter_map(|name| number_of(name)).collect();
+    numbers.sort_unstable();
+    let (number, Opened { path, file, len, .. }, seed) = loop {
+        let Some(number) = numbers.pop() else { return Ok(()) };
+        let opened = open_segment(disk, directory, number)?;
+        match opened.header {
+            Ok((_, seed)) => break (number, opened, seed),
+            // The bare beginning of a segment that could not be created: the log has gone on in the one before.
+            Err(_) if opened.len < HEADER_LEN as u64 => {}
+            Err(_) => return Ok(()),
+        }
+    };
     let segment = Segment::new((number, 0), path, file, seed, len, false);
     let Some(patch) = recent_entries::after_entries(disk, directory, &segment, len)? else { return Ok(()) };
     let written = segment.file.write_at(patch.offset, &mut [IoSlice::new(&patch.bytes)]);
