@@ -1,7 +1,7 @@
 //! Reserve: room on a disk that is given up when the disk is full, so that a start and removals need no more than is there.
 //!
 //! ```text
-//! DIR/reserve: bytes of no meaning. A write that finds no room removes the file and is tried again
+//! DIR/reserve: a fixed sequence of bytes. A write that finds no room removes the file and is tried again
 //! ```
 //!
 //! Invariants: the reserve is either held (the file is there) or spent; while it is spent nothing may be written but what leads to more

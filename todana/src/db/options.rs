@@ -113,8 +113,8 @@ impl DbOptions {
     }
 
     /// Opens the database for reading, as `mode=r` in its name does: beside others that read it, in this process and in others, and never
-    /// beside one that writes. Nothing on disk changes, so it can lie where nothing may be written. What a crash has left is put right in
-    /// memory, and what has expired is passed over. Every change fails with `Invalid`.
+    /// beside one that writes. Nothing on disk changes, so it can lie on a file system that is mounted for reading only. What a crash has left
+    /// is put right in memory, and what has expired is passed over. Every change fails with `Invalid`.
     ///
     /// ```
     /// use todana::{DbOptions, ErrorKind, Records};
