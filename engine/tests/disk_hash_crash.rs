@@ -10,6 +10,7 @@
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
 #[path = "disk_hash/kept.rs"]
+#[allow(dead_code)]
 mod kept;
 
 use crash_disk::{CrashDisk, Dice, Op, State};

@@ -12,7 +12,7 @@ mod kept;
 mod visitor;
 
 use crash_disk::CrashDisk;
-use kept::{open, records};
+use kept::{open, open_without_reserve, records};
 use todana_core::{Action, Attributes, Durable, Engine, ErrorKind, Record};
 use visitor::Set;
 
@@ -58,7 +58,7 @@ fn write_after_a_refused_batch_outlives_the_process() {
     for room in [0, 100, 1000, 5000, 9000] {
         for len in [0, 5, 40] {
             let disk = CrashDisk::new();
-            let hash = open(&disk).unwrap();
+            let hash = open_without_reserve(&disk).unwrap();
             hash.visit(b"before", &mut Set(b"value")).unwrap();
             refuse_batch(&disk, &hash, room);
             hash.visit(b"after", &mut Set(&vec![b'a'; len])).unwrap();
@@ -77,7 +77,7 @@ fn short_write_after_a_refused_long_one_needs_no_disk() {
     // One that fits the ring and one that does not.
     for len in [6 << 10, 20 << 10] {
         let disk = CrashDisk::new();
-        let hash = open(&disk).unwrap();
+        let hash = open_without_reserve(&disk).unwrap();
         hash.visit(b"before", &mut Set(b"value")).unwrap();
         // So that the next write begins with a mark.
         hash.sync().unwrap();

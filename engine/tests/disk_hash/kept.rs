@@ -29,6 +29,11 @@ pub(crate) fn open_compressing(disk: &CrashDisk) -> Result<DiskHash> {
     DiskHash::open(Path::new(DATA), DiskHashOptions { compression, ..options(disk) })
 }
 
+/// The same, and nothing is given up when the disk is full: what fits is taken.
+pub(crate) fn open_without_reserve(disk: &CrashDisk) -> Result<DiskHash> {
+    DiskHash::open(Path::new(DATA), DiskHashOptions { reserve_bytes: 0, ..options(disk) })
+}
+
 fn options(disk: &CrashDisk) -> DiskHashOptions {
     DiskHashOptions {
         seed: Some(3),
