@@ -14,7 +14,7 @@ mod crash_disk;
 mod kept;
 
 use crash_disk::{CrashDisk, Dice, Op, State};
-use kept::{DATA, Moments, Records, Step, open, records, run};
+use kept::{DATA, Moments, Records, Step, open, open_without_reserve, records, run};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -142,7 +142,7 @@ fn a_failed_sync_ends_all_writing_and_says_so() {
 #[test]
 fn a_full_disk_refuses_writes_answers_reads_and_recovers() {
     let disk = CrashDisk::new();
-    let hash = open(&disk).unwrap();
+    let hash = open_without_reserve(&disk).unwrap();
     let value = [b'v'; 500];
     for n in 0..40u32 {
         kept::set(&hash, &n.to_be_bytes(), &value).unwrap();

@@ -773,6 +773,8 @@ static void keys_have_other_orders(void) {
   todana_iterator_close(iterator);
   CHECK(todana_stored_key_by(S("sort"), S("key"), &stored) == TODANA_OK);
   CHECK(todana_original_key(TODANA_BY_SORT_KEY, stored, &key) == TODANA_OK && is(key, "key"));
+  todana_free(stored.data);
+  todana_free(key.data);
   CHECK(todana_original_key(TODANA_DECIMAL, S("key"), &key) == TODANA_INVALID && says("not stored"));
   CHECK(todana_stored_key(9, S("key"), &stored) == TODANA_INVALID);
   CHECK(todana_close(db) == TODANA_OK);
