@@ -9,6 +9,7 @@ use super::stored::Checksums;
 use super::{DiskTreeOptions, place, record};
 use crate::disk::{Disk, SystemDisk};
 use crate::raw::{Snapshot, Table, Writing};
+use crate::reserve::is_out_of_room;
 use heed::MdbError;
 use parking_lot::{Mutex, MutexGuard};
 use std::io::{self, Write};
@@ -398,12 +399,11 @@ impl Store {
         let path = self.environment.path().join("room.partial");
         // One may be left from a process that ended here.
         let _ = SystemDisk.remove(&path);
-        let Ok(file) = SystemDisk.create(&path) else { return true };
-        let outcome = file.write_at(0, &mut [io::IoSlice::new(&[1; 64 << 10])]);
+        let outcome = SystemDisk
+            .create(&path)
+            .and_then(|file| file.write_at(0, &mut [io::IoSlice::new(&[1; 64 << 10])]));
         let _ = SystemDisk.remove(&path);
-        outcome.is_err_and(|error| {
-            matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-        })
+        outcome.is_err_and(|error| is_out_of_room(&error))
     }
 
     /// Gives back the room of pages that a transaction has written behind those of the file and could not commit: on a full disk others
