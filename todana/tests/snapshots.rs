@@ -4,6 +4,7 @@ mod kinds;
 
 use kinds::on_each_kind;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use todana::{ErrorKind, Records, Update};
@@ -53,6 +54,41 @@ fn a_snapshot_shows_what_was_by_key_by_iterator_and_by_cursor() {
         }
         // A later one shows what is now.
         assert_eq!(all(&db.snapshot().unwrap()), all(&db));
+    });
+}
+
+/// `Snapshot::scan` began again at the first key where an iterator, which walks, did not: a caller who stopped after each record of an
+/// ordered database met one that had changed again and again, without end.
+#[test]
+fn ordered_snapshot_scan_resumes_after_each_record() {
+    on_each_kind(|db| {
+        db.set_many(&[(b"a", b"1"), (b"b", b"2"), (b"c", b"3"), (b"d", b"4")]).unwrap();
+        let snapshot = db.snapshot().unwrap();
+        db.set(b"b", b"20").unwrap();
+        db.remove(b"d").unwrap();
+        db.set(b"e", b"50").unwrap();
+        let (mut seen, mut place) = (Vec::new(), None);
+        for _ in 0..5 {
+            let mut has_broken = false;
+            place = snapshot
+                .scan(place, &mut |key, record| {
+                    // What is shown after the break is shown no more.
+                    seen.push((key.to_vec(), record.value.to_vec()));
+                    has_broken = true;
+                    ControlFlow::Break(())
+                })
+                .unwrap();
+            if place.is_none() {
+                break;
+            }
+            assert!(has_broken);
+        }
+        assert!(place.is_none(), "goes on without end: {seen:?}");
+        if !db.is_ordered() {
+            seen.sort();
+        }
+        let expected = [(b"a", b"1"), (b"b", b"2"), (b"c", b"3"), (b"d", b"4")];
+        assert_eq!(seen, expected.map(|(key, value)| (key.to_vec(), value.to_vec())));
     });
 }
 

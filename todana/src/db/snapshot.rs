@@ -62,6 +62,27 @@ impl Drop for Snapshot {
 }
 
 impl Snapshot {
+    /// Shows changed and unchanged records in one walk; a place is the key after which the next call goes on.
+    fn scan_in_order(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Result<Option<Place>> {
+        let from = match &from {
+            Some(Place::Key(key)) => Bound::Excluded(&key[..]),
+            _ => Bound::Unbounded,
+        };
+        let mut last = None;
+        self.walk(Heading::Up, from, &mut |key, record| {
+            let flow = see(key, record);
+            if flow.is_break() {
+                last = Some(Place::Key(key.into()));
+            }
+            flow
+        })?;
+        Ok(last)
+    }
+
     fn must_be_there(&self) -> Result<()> {
         if self.past.is_lost() {
             let message = format!("database \"{}\" was cleared since the snapshot was taken", self.db.name());
@@ -133,10 +154,13 @@ impl Records for Snapshot {
         from: Option<Place>,
         see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
     ) -> Result<Option<Place>> {
+        if self.is_ordered() {
+            return self.scan_in_order(from, see);
+        }
         let mut see = living(self.db.database(), see);
-        // First what has not changed, then, from a place that is a key, what has.
+        // The unchanged records come first, with numbers as places, then the changed ones, with keys as places.
         let from = match from {
-            Some(Place::Key(key)) if !self.is_ordered() => key,
+            Some(Place::Key(key)) => key,
             place => {
                 let next = self.db.database().engine().scan(place, &mut |key, record| {
                     if self.past.get(key).is_some() { ControlFlow::Continue(()) } else { see(key, record) }

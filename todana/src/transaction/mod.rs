@@ -80,7 +80,8 @@ impl Space<'_> {
             }
             // Else the commit has come to its end.
             if let Some(shield) = self.gate.and_then(Gate::shield) {
-                return shield.over(self.engine).view(key, &mut see);
+                // The first attempt has already counted the use of a record that the engine holds.
+                return shield.over(self.engine).peek(key, &mut see);
             }
         }
     }
@@ -426,6 +427,36 @@ mod tests {
     use super::*;
     use crate::Records as _;
     use std::ptr;
+    use todana_core::{Attributes, UnixSeconds};
+    use todana_engine::{MemHash, MemHashOptions, MemTree, MemTreeOptions};
+
+    /// While a commit was under way, a read that counts as no use (`mg` with `u`) made the record young for eviction all the same, as the
+    /// second attempt, by way of the shield, asked the engine for a counted read.
+    #[test]
+    fn silent_read_during_a_commit_counts_as_no_use() {
+        let engines: [Box<dyn Engine>; 2] = [
+            Box::new(MemHash::new(MemHashOptions { class_bounds: vec![100], ..Default::default() }).unwrap()),
+            Box::new(MemTree::new(MemTreeOptions { class_bounds: vec![100], ..Default::default() }).unwrap()),
+        ];
+        for engine in engines {
+            let set_time = |now| engine.bounded().unwrap().set_time(UnixSeconds(now));
+            let age_s = || engine.survey().classes[0].age_s;
+            set_time(1000);
+            let record = Record::new(b"1", Attributes::default());
+            engine.visit(b"a", &mut Regardless(Action::Put(record))).unwrap();
+            set_time(1060);
+            let gate = Gate::default();
+            gate.raise(Layer::default());
+            let space = Space { engine: &*engine, log: None, origin: None, gate: Some(&gate) };
+            let look = |counts| {
+                let mut value = Vec::new();
+                assert!(space.look(b"a", counts, |record| value = record.value.to_vec()).unwrap());
+                value
+            };
+            assert_eq!((look(false), age_s()), (b"1".to_vec(), 60));
+            assert_eq!((look(true), age_s()), (b"1".to_vec(), 0));
+        }
+    }
 
     #[test]
     fn a_transaction_counts_in_a_lane_that_no_thread_has_and_the_next_one_has_it_again() {
