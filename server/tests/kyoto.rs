@@ -111,9 +111,9 @@ fn others_are_served_while_all_keys_are_looked_through() {
     let origin = "x".repeat(200);
     let long = call("match_similar", &format!("origin\t{origin}\nrange\t3000\nmax\t1\n"));
     slow.send(&[long.as_slice(), b"GET /00000001 HTTP/1.1\r\n\r\n"].concat());
-    eventually("it is under way", || page(&server, "todana_kyoto_errands") == 1);
+    eventually("it is under way", || page(&server, "todana_kyoto_background_calls") == 1);
     let mut served = 0;
-    while page(&server, "todana_kyoto_errands") == 1 && served < 100 {
+    while page(&server, "todana_kyoto_background_calls") == 1 && served < 100 {
         assert_eq!(ask(&mut other, "get", "key\t00000007\n"), (200, "value\tv\n".into()));
         served += 1;
     }
@@ -122,7 +122,7 @@ fn others_are_served_while_all_keys_are_looked_through() {
     assert_eq!((status, found.len()), (200, b"_00000000\t0\nnum\t1\n".len()));
     // In order.
     assert_eq!(answer(&mut slow), (200, b"v".to_vec()));
-    assert_eq!(page(&server, "todana_kyoto_errands_done_total"), 1);
+    assert_eq!(page(&server, "todana_kyoto_background_calls_done_total"), 1);
     let (_, found) = ask(&mut other, "match_prefix", "prefix\t0000000\n");
     assert!(found.ends_with("\nnum\t10\n"), "{found}");
     let (_, found) = ask(&mut other, "match_regex", "regex\t^0.*77$\nSIGNAL\tx\n");
@@ -141,7 +141,7 @@ fn what_nobody_waits_for_any_more_is_left() {
     let origin = "x".repeat(60_000);
     // Minutes, if it came to its end.
     slow.send(&call("match_similar", &format!("origin\t{origin}\nrange\t70000\n")));
-    eventually("it is under way", || page(&server, "todana_kyoto_errands") == 1);
+    eventually("it is under way", || page(&server, "todana_kyoto_background_calls") == 1);
     server.handle.stop();
     let (status, body) = answer(&mut slow);
     assert_eq!((status, String::from_utf8(body).unwrap()), (500, "ERROR\tthe server is stopping\n".into()));
@@ -164,11 +164,11 @@ fn a_search_ends_when_its_client_goes() {
             client
         })
         .collect();
-    eventually("they are under way", || page(&server, "todana_kyoto_errands") == 6);
+    eventually("they are under way", || page(&server, "todana_kyoto_background_calls") == 6);
     drop(gone);
     let (_, found) = ask(&mut other, "match_regex", "regex\t^0.*77$\n");
     assert!(found.ends_with("\nnum\t1000\n"), "{}", &found[..100]);
-    eventually("nobody is there for them", || page(&server, "todana_kyoto_errands") == 0);
+    eventually("nobody is there for them", || page(&server, "todana_kyoto_background_calls") == 0);
     eventually("their connections are closed", || reported(&mut other, "serv_conn_count") == 1);
 }
 
@@ -275,7 +275,7 @@ fn synchronize_waits_for_commands_of_its_own_database_alone() {
     eventually("the first command is at work", || file("begun").exists());
     assert_eq!(ask(&mut other, "synchronize", "DB\t1\ncommand\tlooks\n"), (200, String::new()));
     second.send(&call("synchronize", "command\tlooks\n"));
-    eventually("the second waits", || page(&server, "todana_kyoto_errands") == 2);
+    eventually("the second waits", || page(&server, "todana_kyoto_background_calls") == 2);
     assert!(file("a.kch.backup").exists());
     std::fs::write(file("release"), "").unwrap();
     assert_eq!(answer(&mut first), (200, vec![]));

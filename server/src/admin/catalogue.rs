@@ -387,7 +387,7 @@ pub(super) const KEPT: [Metric; 16] = [
     plain(
         "todana_log_takes_writes",
         Gauge,
-        "0 while the update log cannot be written and writes are refused.",
+        "0 while the update log, or the files of the database, cannot take every write.",
         &[(&[], "todana_log_takes_writes")],
     ),
     plain(

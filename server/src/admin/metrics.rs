@@ -165,7 +165,7 @@ fn replication(text: &mut Exposition, readings: &Readings) {
 
 /// What Kyoto Tycoon's clients have asked for.
 fn kyoto(text: &mut Exposition, readings: &Readings) {
-    let OfKyoto { sums, waiting, errands, errands_done } = &readings.kyoto;
+    let OfKyoto { sums, waiting, background_calls, background_calls_done } = &readings.kyoto;
     text.family(
         "todana_kyoto_requests_total",
         Counter,
@@ -210,8 +210,18 @@ fn kyoto(text: &mut Exposition, readings: &Readings) {
             "Clients that wait for a signal, or for a message of a queue.",
             *waiting,
         ),
-        ("todana_kyoto_errands", Gauge, "Procedures that take long, waiting or under way.", *errands),
-        ("todana_kyoto_errands_done_total", Counter, "Of these, ended.", *errands_done),
+        (
+            "todana_kyoto_background_calls",
+            Gauge,
+            "Long procedures that are queued or running.",
+            *background_calls,
+        ),
+        (
+            "todana_kyoto_background_calls_done_total",
+            Counter,
+            "Long procedures that have ended.",
+            *background_calls_done,
+        ),
     ];
     for (name, kind, help, value) in families {
         text.family(name, kind, help, |family| family.sample(&[], Some(value)));
@@ -335,8 +345,18 @@ fn engine(text: &mut Exposition, readings: &Readings) {
         "What may be held for them: the memory limit less what the rest of the process takes.",
         readings.engine_limit_bytes,
     );
-    put("todana_held_bytes", Gauge, "What connections keep between their turns.", Some(readings.held_bytes));
-    put("todana_held_limit_bytes", Gauge, "What they may keep.", Some(readings.held_max_bytes));
+    put(
+        "todana_held_bytes",
+        Gauge,
+        "Memory that connections hold for unfinished requests and unsent replies, without long values.",
+        Some(readings.held_bytes),
+    );
+    put(
+        "todana_held_limit_bytes",
+        Gauge,
+        "Limit of that: a quarter of -m; 1 GiB with -m 0.",
+        Some(readings.held_max_bytes),
+    );
     put(
         "todana_exports_held_bytes",
         Gauge,

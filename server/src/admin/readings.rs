@@ -37,8 +37,8 @@ pub(super) struct Readings {
 pub(super) struct OfKyoto {
     pub(super) sums: Sums,
     pub(super) waiting: u64,
-    pub(super) errands: u64,
-    pub(super) errands_done: u64,
+    pub(super) background_calls: u64,
+    pub(super) background_calls_done: u64,
 }
 
 /// What a database holds.
@@ -134,8 +134,8 @@ impl Readings {
             kyoto: OfKyoto {
                 sums: Sums::of(&shared.workers),
                 waiting: shared.signals.waiting() as u64,
-                errands: (shared.errands.pending() + shared.script_errands.pending()) as u64,
-                errands_done: shared.errands.done() + shared.script_errands.done(),
+                background_calls: (shared.errands.pending() + shared.script_errands.pending()) as u64,
+                background_calls_done: shared.errands.done() + shared.script_errands.done(),
             },
             replicas: shared.replicas.connected(),
         }
