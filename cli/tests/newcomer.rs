@@ -1,4 +1,4 @@
-//! What somebody meets who does not know the program yet: each word that was not understood is told what is wrong with it.
+//! Messages that a first-time user meets: each rejected word is named, with the reason.
 
 mod running;
 
@@ -155,7 +155,7 @@ fn whoever_follows_from_the_end_of_a_directory_sees_only_what_comes_now() {
     let mut line = String::new();
     let is_seen = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // When it has begun to follow is not known.
+        // The follower does not report when it starts, so keep writing.
         scope.spawn(|| {
             while !is_seen.load(Ordering::Relaxed) {
                 server.expect(&["set", "after", "1"], 0);
@@ -170,8 +170,8 @@ fn whoever_follows_from_the_end_of_a_directory_sees_only_what_comes_now() {
     assert_eq!(line.split('\t').nth(4), Some("after"), "{line}");
 }
 
-/// What a banner proposes, with what only the client knows.
-fn tried(server: &Server, known: &[(&str, &str)]) -> Vec<Vec<String>> {
+/// Returns the commands that the banner suggests, with placeholders replaced.
+fn banner_commands(server: &Server, known: &[(&str, &str)]) -> Vec<Vec<String>> {
     let example = server.banner[2].trim_end().strip_prefix("try: ").unwrap();
     let word = |word: &str| {
         let found = known.iter().find(|(name, _)| *name == word);
@@ -190,7 +190,7 @@ fn the_banners_example_works_where_a_login_is_wanted() {
     fs::write(&password, "s3cret\n").unwrap();
     for options in [&["-S", "--password-file", &users][..], &["-Y", &tokens]] {
         let server = start(options);
-        let lines = tried(&server, &[("NAME", "alice"), ("FILE", &password)]);
+        let lines = banner_commands(&server, &[("NAME", "alice"), ("FILE", &password)]);
         for (line, expected) in lines.iter().zip(["", "world"]) {
             let words: Vec<&str> = line.iter().map(String::as_str).collect();
             assert_eq!(expect(&words, 0), expected, "{options:?}: {line:?}");

@@ -1,5 +1,4 @@
-//! A backup in one file, which a live server hands to a command (`synchronize`), becomes each kind of database again, by the built
-//! command.
+//! A backup file that a live server hands to a command (`synchronize`) restores to each kind of database, by the built command.
 
 mod running;
 
@@ -52,9 +51,9 @@ fn synchronize(server: &Server) {
     client.0.read_to_end(&mut Vec::new()).unwrap();
 }
 
-fn files(folder: &Folder, begins: &str) -> Vec<PathBuf> {
+fn files_with_prefix(folder: &Folder, prefix: &str) -> Vec<PathBuf> {
     let paths = fs::read_dir(folder.0.path()).unwrap().map(|entry| entry.unwrap().path());
-    paths.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(begins)).collect()
+    paths.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(prefix)).collect()
 }
 
 #[test]
@@ -78,7 +77,7 @@ fn backup_in_one_file_becomes_each_kind_of_database() {
         expected.push("live\tfour\t9\t2000000000".into());
         expected.sort();
 
-        let copies = files(&folder, &format!("{name}.backup"));
+        let copies = files_with_prefix(&folder, &format!("{name}.backup"));
         assert_eq!(copies.len(), 1, "{copies:?}");
         let file = copies[0].to_str().unwrap();
         for target in targets {
@@ -103,11 +102,12 @@ fn backup_in_one_file_becomes_each_kind_of_database() {
                 assert!(folder.complaint(&["restore", file, target], 2).contains("NAME.hash"));
             }
         }
-        // Of one that is cut off nothing stays.
+        // A truncated backup leaves no files behind.
         let bytes = fs::read(file).unwrap();
         fs::write(folder.path("part"), &bytes[..bytes.len() / 2]).unwrap();
         let said = folder.complaint(&["restore", "part", "part.hash"], 3);
         assert!(said.contains("part: neither a directory nor a complete backup in one file"), "{said}");
-        assert_eq!((files(&folder, ".todana"), files(&folder, "part.")), (Vec::new(), Vec::new()));
+        let left = [".todana", "part."].map(|prefix| files_with_prefix(&folder, prefix));
+        assert_eq!(left, [const { Vec::<PathBuf>::new() }; 2]);
     }
 }

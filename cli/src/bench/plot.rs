@@ -71,13 +71,13 @@ fn latency_chart(report: &Report) -> String {
     let latencies = || curves.iter().flat_map(Curve::points).map(|point| point.1);
     let high = latencies().fold(1.0, f64::max);
     let low = latencies().fold(high, f64::min);
-    let ticks = chart::round_ticks(low, high).into_iter().map(|tick| (tick, time(tick))).collect();
+    let ticks = chart::round_ticks(low, high).into_iter().map(|tick| (tick, latency_label(tick))).collect();
     let y = Axis { title: "latency", logarithmic: true, ticks };
     chart::curves("Latency of a request by percentile", &curves, &x, &y)
 }
 
 /// Writes microseconds in the unit that suits them.
-fn time(us: f64) -> String {
+fn latency_label(us: f64) -> String {
     let (value, unit) = match us {
         1e6.. => (us / 1e6, "s"),
         1e3.. => (us / 1e3, "ms"),
@@ -86,7 +86,7 @@ fn time(us: f64) -> String {
     format!("{} {unit}", (value * 1000.0).round() / 1000.0)
 }
 
-/// Requests a second at the time at which they were made: servers and rounds follow each other, with gaps between them.
+/// Requests per second over time. Servers and rounds run one after the other, with gaps between them.
 fn throughput_chart(report: &Report) -> String {
     let curve = |server: &Measured| Curve {
         name: server.name.clone(),
@@ -106,7 +106,7 @@ fn throughput_chart(report: &Report) -> String {
 fn throughput(round: &Round) -> Vec<(f64, f64)> {
     let before = std::iter::once(&(0.0, 0)).chain(&round.samples);
     let pairs = before.zip(&round.samples);
-    // The last piece of a round may be too short to say anything.
+    // Skips intervals of 10 ms or less, except the first: too short for a rate. They occur at the end of a round.
     let counted = pairs.filter(|((from, _), (to, _))| to - from > 0.01 || *from == 0.0);
     let rate = |((from, less), (to, more)): (&(f64, u64), &(f64, u64))| {
         (round.began.as_secs_f64() + to, (more - less) as f64 / (to - from).max(1e-6) / 1000.0)
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn latencies_are_labelled_in_the_unit_that_suits_them() {
-        let labels: Vec<String> = [0.1, 5.0, 100.0, 1000.0, 20_000.0, 1e6].map(time).into();
+        let labels: Vec<String> = [0.1, 5.0, 100.0, 1000.0, 20_000.0, 1e6].map(latency_label).into();
         assert_eq!(labels, ["0.1 us", "5 us", "100 us", "1 ms", "20 ms", "1 s"]);
     }
 

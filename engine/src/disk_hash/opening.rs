@@ -604,7 +604,7 @@ struct Waiting {
     keys: Vec<u8>,
 }
 
-/// So many changes wait for memory, all of which is asked for meanwhile.
+/// Changes that are collected before they are applied: their places in the index are prefetched meanwhile.
 const WAITING_MAX: usize = 32;
 
 impl Waiting {
@@ -684,7 +684,9 @@ impl<'t> Replay<'t> {
     fn apply_other(&mut self, segment: &Segment, offset: u64, head: &Head, bytes: &[u8]) {
         let position = Position { number: segment.number, offset };
         match head.kind {
-            DROPPED => drop(self.dropped.insert(Head::number(bytes))),
+            DROPPED => {
+                self.dropped.insert(Head::number(bytes));
+            }
             CLEAR => {
                 let shards = self.shards.iter_mut().zip(&self.positions);
                 shards.filter(|(_, done)| **done <= position).for_each(|(shard, _)| shard.clear());
@@ -711,8 +713,8 @@ impl<'t> Replay<'t> {
         Ok(())
     }
 
-    /// Where the record of a key is in its page, and how long its entry is. One that is damaged and may be the key's is taken for it, as
-    /// by whoever wrote what is read now; how long it was is not known.
+    /// Returns the index of the key's slot in its page and the length of its entry. If no intact entry matches, returns the last
+    /// damaged one with the same tag, as the writer did; its length is then a lower bound.
     fn find(&mut self, hash: u64, key: &[u8]) -> Result<Option<(usize, usize)>> {
         let (page, tag) = (&self.shards[shard_of(hash)].pages[page_of(hash)], tag_of(hash));
         let mut next = page.first(tag);

@@ -137,7 +137,8 @@ pub(crate) struct Segment {
     pub(crate) flushed: AtomicU64,
     /// It will not grow any more.
     pub(crate) sealed: AtomicBool,
-    /// Bytes of remove entries.
+    /// Bytes of remove entries, at least: replay overlaps the checkpoint, so opening takes the larger of the two counts. 0 only if
+    /// there are none that count.
     pub(crate) removes: AtomicU64,
     /// No record in it expires before this; `u64::MAX`: none does at all.
     pub(crate) soonest: AtomicU64,

@@ -14,7 +14,8 @@ pub(crate) struct ConnectedReplica {
     follows: AtomicBool,
     /// The last time stamp that it has acknowledged, or begun with.
     position: AtomicU64,
-    /// When it last had all that this server had; when it connected, of one that begins with nothing.
+    /// When the replica last had all records of this server. Before its first complete round: the time of its position, or of its
+    /// connection if it has none.
     had_all_at: Mutex<Instant>,
     flags_lost: AtomicU64,
 }
@@ -42,14 +43,14 @@ impl ConnectedReplica {
         self.follows.load(Ordering::Relaxed)
     }
 
-    /// It has read up to this time stamp all that there was when a round began.
-    pub(super) fn has_all(&self, position: u64, began_at: Instant) {
+    /// Notes that the replica has acknowledged everything up to `position`: all that there was when the round began.
+    pub(super) fn note_complete_round(&self, position: u64, began_at: Instant) {
         self.position.store(position, Ordering::Relaxed);
         *self.had_all_at.lock().unwrap_or_else(PoisonError::into_inner) = began_at;
     }
 
     /// Counts records that were sent to it without their client flags; returns true if they are the first ones.
-    pub(super) fn loses_flags(&self, records: u64) -> bool {
+    pub(super) fn count_lost_flags(&self, records: u64) -> bool {
         records > 0 && self.flags_lost.fetch_add(records, Ordering::Relaxed) == 0
     }
 
@@ -84,10 +85,10 @@ mod tests {
         assert!(replica.delay() >= Duration::from_secs(600));
         assert_eq!(replica.position(), 400_000_000_007);
         let began_at = Instant::now();
-        replica.has_all(900_000_000_000, began_at);
+        replica.note_complete_round(900_000_000_000, began_at);
         assert!(replica.delay() <= began_at.elapsed());
         assert_eq!(replica.position(), 900_000_000_000);
-        assert_eq!([0, 3, 1].map(|records| replica.loses_flags(records)), [false, true, false]);
+        assert_eq!([0, 3, 1].map(|records| replica.count_lost_flags(records)), [false, true, false]);
         assert_eq!(replica.flags_lost(), 4);
     }
 }

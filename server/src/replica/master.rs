@@ -126,7 +126,7 @@ fn run(
             let goes_on = outgoing.take(&mut out).map_err(io::Error::other)?;
             let flags_lost = outgoing.take_flags_lost();
             shared.replicas.flags_lost.fetch_add(flags_lost, Ordering::Relaxed);
-            if replica.loses_flags(flags_lost) {
+            if replica.count_lost_flags(flags_lost) {
                 tracing::warn!(
                     server_id = hello.server_id,
                     "a replica is sent records without their client flags, which the protocol does not carry: clients that keep \
@@ -145,7 +145,7 @@ fn run(
         if wire.receive()? != ACKNOWLEDGED {
             return Err(io::Error::other("it does not speak the protocol"));
         }
-        replica.has_all(position, began_at);
+        replica.note_complete_round(position, began_at);
         std::thread::sleep(INTERVAL);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! From the files of the options to rustls's configurations.
+//! Loads certificates and keys, and builds rustls configurations from them.
 
 use super::{Ask, TlsError, TlsOptions, ciphers, refuse_all};
 use rustls::crypto::{CryptoProvider, ring};
@@ -13,8 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A configuration for each manner of asking for client certificates. They share no tickets: a session of a listener that
-/// asks for none must not open one that asks.
+/// One configuration per client-certificate policy. They share no ticket keys: a ticket of a listener without client
+/// certificates must not resume a session on one that requires them.
 pub(super) struct Configs {
     pub(super) loaded: Instant,
     never: Arc<ServerConfig>,
@@ -27,9 +27,9 @@ pub(super) struct Configs {
 impl Configs {
     pub(super) fn load(options: &TlsOptions) -> Result<Configs, TlsError> {
         let files = Files::read(options)?;
-        let (if_they_have_one, always) = match &files.authorities {
+        let (if_they_have_one, always) = match options.ca.as_deref().zip(files.authorities.as_ref()) {
             None => (None, files.config(options, Arc::new(refuse_all::RefuseAll))?),
-            Some(authorities) => {
+            Some((path, authorities)) => {
                 let verifier = || {
                     WebPkiClientVerifier::builder_with_provider(
                         Arc::clone(authorities),
@@ -38,7 +38,7 @@ impl Configs {
                 };
                 let optional = verifier().allow_unauthenticated().build();
                 let required = verifier().build();
-                let wrong = |error| authority_error(options.ca.as_deref(), &error);
+                let wrong = |error| authority_error(path, &error);
                 let optional = files.config(options, optional.map_err(wrong)?)?;
                 (Some(optional), files.config(options, required.map_err(wrong)?)?)
             }
@@ -78,7 +78,7 @@ impl Files {
         let key = key(key_path).map_err(|reason| error("key", key_path, &reason))?;
         let authorities = match &options.ca {
             None => None,
-            Some(path) => Some(authorities(path).map_err(|reason| authority_error(Some(path), &reason))?),
+            Some(path) => Some(authorities(path).map_err(|reason| authority_error(path, &reason))?),
         };
         Ok(Files { provider: Arc::new(provider), chain, key, authorities })
     }
@@ -119,8 +119,8 @@ fn error(what: &str, path: &Path, reason: &dyn Display) -> TlsError {
     TlsError(format!("Error loading the {what}: {} : {reason}", path.display()))
 }
 
-fn authority_error(path: Option<&Path>, reason: &dyn Display) -> TlsError {
-    error("CA certificate", path.unwrap_or(Path::new("")), reason)
+fn authority_error(path: &Path, reason: &dyn Display) -> TlsError {
+    error("CA certificate", path, reason)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
@@ -146,9 +146,7 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
     }
     match PrivateKeyDer::from_pem_slice(&bytes) {
         Ok(key) => Ok(key),
-        Err(_) if holds(b"ENCRYPTED") => {
-            Err("it is encrypted, and there is nobody to ask for its password".into())
-        }
+        Err(_) if holds(b"ENCRYPTED") => Err("the key is encrypted; use a key without a password".into()),
         Err(rustls::pki_types::pem::Error::NoItemsFound) => Err("there is no private key in it".into()),
         Err(error) => Err(format!("not PEM: {error}")),
     }

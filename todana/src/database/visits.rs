@@ -39,15 +39,16 @@ impl Database {
         self.visit(space, lane, key, self.clock.now(), visitor).map(|_| ())
     }
 
-    /// Runs a visitor on a record, atomically; what is expired is not shown to it. Fails as [`Engine::visit`](todana_core::Engine::visit) does, and with
-    /// `Unavailable` if the update log cannot be written.
+    /// Runs a visitor on a record atomically. The visitor does not see expired records. Fails as
+    /// [`Engine::visit`](todana_core::Engine::visit) does; with `Busy` if this thread has a transaction open; with `Invalid`
+    /// if the database is read-only and the visitor wants a change; with `Unavailable` if changes cannot be written to disk.
     pub fn visit_record(&self, lane: &Lane, key: &[u8], visitor: &mut dyn Visitor) -> Result<()> {
         self.flush_if_due(self.clock.now());
         self.refuse_if_unwritable(lane)?;
         self.visit_in(self.space(), lane, key, visitor)
     }
 
-    /// The same for a change that was first made at the server `origin`, which the update log is told.
+    /// As [`visit_record`](Self::visit_record), for a change that server `origin` made first. The log entry names that server.
     pub fn visit_record_from(
         &self,
         origin: u32,
@@ -92,9 +93,9 @@ impl Database {
         self.visit_telling(space, Worth::Change, lane, key, now, visitor)
     }
 
-    /// The log, for what reads note on records (a version shown, a sliding expiry moved). Nothing waits for it to be on disk, for
-    /// it may be lost: a record without its version meets no compare-and-set that was made for another state of it, and no
-    /// version is made a second time ([`Versions::begin_anew`]). Nor shall it pile up before a log that cannot be written.
+    /// Returns the space for side effects of reads (a shown version, a moved sliding expiry), without a log if that is crowded or does
+    /// not take them. Nothing waits for these entries, and losing them is safe: a record without its version matches no
+    /// compare-and-set of another state of it, and no version is issued twice ([`Versions::begin_anew`]).
     pub(super) fn for_notes<'s>(&self, space: Space<'s>) -> Space<'s> {
         let takes_notes =
             |log: &&UpdateLog| log.takes_changes() && !log.takes_only_removals() && !log.is_crowded();

@@ -1,7 +1,7 @@
-//! What snapshots are made of: an engine that shows whoever has one what it is about to change.
+//! Snapshots: an engine wrapper that copies a record for every open snapshot before it changes.
 //!
-//! Always true: before a record changes, every open snapshot has what it was, unless it has that already. It is kept under the record's
-//! lock; so whoever sees a record that has changed finds what it was in the snapshot.
+//! Invariant: before a record changes, each open snapshot holds its old state. The copy is made under the record's lock, so a reader
+//! that sees a changed record finds the old one in the snapshot.
 
 use parking_lot::{Mutex, RwLock};
 use std::cell::Cell;
@@ -66,7 +66,7 @@ impl Past {
     }
 }
 
-/// A range that a map would panic at.
+/// Returns true if the bounds meet or cross, so that the range is empty. `BTreeMap::range` panics for some of these.
 fn is_empty(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
     match (from, to) {
         (Bound::Included(from), Bound::Included(to)) => from > to,
@@ -134,8 +134,8 @@ impl Visitor for Witnessing<'_> {
     #[inline]
     fn visit<'a>(&'a mut self, old: Option<Record<'a>>) -> Action<'a> {
         let action = self.inner.visit(old);
-        // Asked under the record's lock: whoever opens a snapshot waits for the visits that have begun.
-        // Where nobody wanted it when that was asked for, under the same lock, whoever does by now waits for this visit, too.
+        // Checked under the record's lock. If no snapshot was open when the engine asked `ignores_value`, then one that has opened
+        // since waits in `fence` for this visit and sees its result, so nothing need be kept.
         if self.witness.is_wanted() && action != Action::Keep && !self.has_ignored.get() {
             self.witness.keep(self.key, old);
         }

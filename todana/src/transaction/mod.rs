@@ -9,7 +9,7 @@
 //!           the shield is lowered: everybody sees all of it; the gate is opened
 //! ```
 //!
-//! One transaction at a time: with that, and with what it has read standing still, transactions are serializable. A crash leaves all of
+//! There is one transaction at a time, and other writers wait, so transactions are serializable. A crash leaves all of
 //! a transaction in the log or nothing.
 
 mod gate;
@@ -91,8 +91,8 @@ impl Space<'_> {
 /// aborted when it is dropped.
 ///
 /// While it is open, others read the database as it was before, and wait before they write. The thread that has begun it fails with
-/// `Busy` if it writes to the database past it. It may go to another thread, which can only wait then, for itself, if it does so: better that
-/// one thread has it from beginning to end.
+/// `Busy` if it writes to the database past it. The transaction may move to another thread, but that thread then waits forever if it
+/// writes to the database directly. Use one thread from begin to end.
 pub struct Transaction<'d> {
     home: Home<'d>,
     layer: Layer,
@@ -101,11 +101,11 @@ pub struct Transaction<'d> {
 
 /// The database that a transaction changes, and the lane in which it counts what it does.
 enum Home<'d> {
-    /// The lane is the caller's, who uses it for nothing else in another thread.
+    /// Borrowed from the caller, who uses the lane in no other thread.
     Lent(&'d Database, &'d Lane),
     /// The lane is nobody else's until the transaction is over, wherever it goes: what its thread does beside it is counted elsewhere.
     Db(Cow<'d, Db>, Arc<Lane>),
-    /// As `Lent`, by one who stays as long as the transaction.
+    /// Kept alive by the transaction.
     Held(Arc<dyn Holder>),
 }
 
@@ -243,9 +243,10 @@ impl<'d> Transaction<'d> {
         run(Space { engine: &engine, log: None, origin: None, gate: None })
     }
 
-    /// Makes all changes, or none: fails with `Full` if there is no room for them, with `Unavailable` if the update log cannot be
-    /// written, with `Invalid` if they are more than one entry of it holds (1 GiB). Others see the state before until they are
-    /// made. Returns once they count as made by the log's options, as with any other write ([`UpdateLog::wait`]).
+    /// Makes all changes or none. Fails with `Full` if there is no room, `Unavailable` if changes cannot be written to disk, `Invalid` if
+    /// the changes exceed one entry of the update log (1 GiB), and `Busy` if a planned flush became due while the transaction was open.
+    /// Others see the old state until the commit is complete. Returns once the changes count as made by the log's options, as with any
+    /// other write ([`UpdateLog::wait`]).
     pub fn commit(mut self) -> Result<()> {
         let (has_changes, end) = self.make()?;
         let database = self.database();

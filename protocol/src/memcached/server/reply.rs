@@ -395,7 +395,7 @@ fn meta_number(form: &MetaForm<'_>, number: &Number, out: &mut impl Sink) {
     }
 }
 
-/// A reply that has nothing to say of the record: only what the client sent goes back.
+/// Writes a reply without record data: only `k` and `O` are echoed.
 fn meta_status(form: &MetaForm<'_>, code: &[u8], out: &mut impl Sink) {
     out.put(code);
     for letter in form.returns.as_slice() {
@@ -404,7 +404,7 @@ fn meta_status(form: &MetaForm<'_>, code: &[u8], out: &mut impl Sink) {
     out.put(b"\r\n");
 }
 
-/// `k` and `O`; nothing for the letters that speak of a record.
+/// Writes `k` or `O`, and nothing for the other letters.
 #[inline]
 fn echo(form: &MetaForm<'_>, letter: u8, out: &mut impl Sink) {
     match letter {
@@ -423,7 +423,7 @@ fn echo(form: &MetaForm<'_>, letter: u8, out: &mut impl Sink) {
     }
 }
 
-/// The key as it came.
+/// Writes the key as the client sent it: raw, or base64 if the request had `b`.
 #[inline]
 fn key(form: &MetaForm<'_>, out: &mut impl Sink) {
     if !form.is_base64 {
@@ -451,7 +451,7 @@ fn flag(letter: &[u8], argument: impl itoa::Integer, out: &mut impl Sink) {
 fn time_left(expiry: Expiry, now: UnixSeconds, out: &mut impl Sink) {
     match expiry.seconds_left(now) {
         None => out.put(b" t-1"),
-        // What is past shows as a huge number, as from memcached's unsigned clock.
+        // An expired record shows a huge number, as memcached's unsigned subtraction does.
         Some(left) if left < 0 => flag(b" t", left as u32, out),
         Some(left) => flag(b" t", left, out),
     }
