@@ -137,7 +137,7 @@ pub(crate) struct Arguments {
     /// Let clients in by a login over the text protocol, or HTTP's Basic, only; the file has up to eight lines user:password
     #[arg(short = 'Y', long, env = "TODANA_AUTH_FILE", value_name = "FILE", help_heading = NETWORK)]
     auth_file: Option<PathBuf>,
-    /// Memory of the whole process in MiB, or with m, g or t after the number; 0 for no limit. Databases in memory share it; what those on disk cache comes besides
+    /// Memory of the process in MiB, or with m, g or t after the number; 0 for no limit. Databases in memory share it; what those on disk cache comes besides
     #[arg(short, long, env = "TODANA_MEMORY_LIMIT", default_value = "64", value_parser = mebibytes, value_name = "MIB", help_heading = CACHE)]
     memory_limit: u64,
     /// Refuse writes at the memory limit instead of evicting

@@ -1,13 +1,13 @@
-//! Long values within the memory of the whole process, measured on a process of its own.
+//! Long values within the memory of the process, measured on a process of its own.
 
 mod running;
 
 use running::{Client, Server, eventually};
 use std::io::Read;
 
-/// What `-m 64` may take at its peak: the limit, and what comes and goes between two measurements, which are further apart
-/// on a machine that is busy.
-const PEAK_MIB: u64 = 72;
+/// The most resident memory at `-m 64`: the limit, 8 MiB that come and go between two measurements, which are further apart on a busy
+/// machine, and 8 MiB of the program's file.
+const PEAK_MIB: u64 = 80;
 
 impl Client {
     /// Whether the record is there; if so, it must be this.
@@ -145,8 +145,8 @@ fn uploads_that_stall_hold_what_they_have_sent_and_no_more_than_their_share() {
     let before = other.number("curr_items");
     let mut stalled: Vec<Client> = (0..200).map(|_| Client::connect(&server)).collect();
     let read = other.number("bytes_read");
-    // An announcement takes nothing.
-    stalled.iter_mut().for_each(|client| client.send(b"set k 0 0 1000000\r\n0123456789"));
+    // An announcement takes nothing. Values of a 64th of the limit are short, and may have more.
+    stalled.iter_mut().for_each(|client| client.send(b"set k 0 0 1040000\r\n0123456789"));
     eventually("bytes_read", || other.number("bytes_read") >= read + 200 * 29);
     assert!(other.number("read_buf_bytes") < 200 * 64);
     assert!(other.number("curr_items") >= before - before / 100);
@@ -164,7 +164,7 @@ fn uploads_that_stall_hold_what_they_have_sent_and_no_more_than_their_share() {
     // Those who hold a share are in time still; and all of it is given back.
     let mut stored = 0;
     for client in &mut stalled {
-        client.send(&[b'v'; 99_990]);
+        client.send(&[b'v'; 139_990]);
         stored += u32::from(client.ask("\r\n") == "STORED\r\n");
         assert_eq!(client.ask("mn\r\n"), "MN\r\n");
     }

@@ -1,7 +1,7 @@
-//! The janitor: housekeeping in the background, and the memory limit of the whole process.
+//! The janitor: housekeeping in the background, and the memory limit of the process.
 //!
-//! `-m` means the process. The engine knows what it holds; the janitor measures what the process holds besides (code,
-//! connections, what the allocator keeps) and leaves the engine the rest.
+//! `-m` bounds the anonymous memory of the process. The engine knows what it holds; the janitor measures what the process holds
+//! besides (connections, what the allocator keeps) and leaves the engine the rest.
 
 use crate::databases::has_ended;
 use crate::handle::Stopping;

@@ -7,7 +7,7 @@
 //! verifier: slow checks of passwords (login/)
 //! exports: a thread for each checkpoint, backup or reading of the update log that a client has asked for
 //! syncing: a thread for each database whose engine keeps records in files of its own, which brings them to disk
-//! janitor: expiry, compaction, and the memory limit of the whole process
+//! janitor: expiry, compaction, and the memory limit of the process
 //! kyoto: Kyoto Tycoon's protocols
 //! snapshots: its files of databases in memory, made by a thread now and then
 //! admin: /metrics, /healthz, /readyz over HTTP, on a port and in a thread of their own

@@ -13,6 +13,9 @@ use todana::update_log::{LogOptions, Sync};
 use todana::{Catalog, Kind, Name};
 use todana_protocol::memcached::Choice;
 
+/// The least memory limit. Some 2 MiB are taken before the first record.
+const MEMORY_LIMIT_MIN_MIB: u64 = 4;
+
 /// How clients say who they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Authentication {
@@ -78,7 +81,7 @@ pub struct Options {
     pub unix_socket: Option<PathBuf>,
     /// Its permissions.
     pub unix_mask: u32,
-    /// The memory of the whole process in MiB; 0 for no limit.
+    /// The anonymous memory of the process (`RssAnon`) in MiB; 0 for no limit.
     pub memory_limit_mib: u64,
     /// Refuse writes at the limit instead of evicting.
     pub refuse_when_full: bool,
@@ -397,8 +400,8 @@ impl Options {
         if self.item_size_max < 1024 || self.item_size_max > 1 << 30 {
             return wrong("the item size must be 1k to 1g (-I)");
         }
-        if self.memory_limit_mib != 0 && self.memory_limit_mib < 8 {
-            return wrong("the memory limit must be at least 8 MiB, or 0 for none (-m)");
+        if self.memory_limit_mib != 0 && self.memory_limit_mib < MEMORY_LIMIT_MIN_MIB {
+            return wrong("the memory limit must be at least 4 MiB, or 0 for none (-m)");
         }
         if self.memory_limit_mib != 0 && self.item_size_max > (self.memory_limit_mib << 20) / 2 {
             return wrong("the item size may be at most half of the memory limit (-I, -m)");
@@ -474,7 +477,7 @@ mod tests {
             ("-c", Options { connections_max: 0, ..Options::default() }),
             ("-I", Options { item_size_max: 1000, ..Options::default() }),
             ("-I", Options { item_size_max: 40 << 20, ..Options::default() }),
-            ("-m", Options { memory_limit_mib: 7, ..Options::default() }),
+            ("-m", Options { memory_limit_mib: 3, ..Options::default() }),
             ("-R", Options { requests_per_event: 0, ..Options::default() }),
         ];
         for (option, options) in cases {

@@ -10,12 +10,13 @@ pub(crate) fn resident_bytes() -> u64 {
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
 
-/// Of the resident bytes, those of files that are mapped, this program's own among them.
-pub(crate) fn mapped_bytes() -> u64 {
-    let pages = std::fs::read_to_string("/proc/self/statm")
-        .ok()
-        .and_then(|statm| statm.split(' ').nth(2).and_then(|pages| pages.parse::<u64>().ok()));
-    pages.unwrap_or(0) * rustix::param::page_size() as u64
+/// Returns the resident bytes that no file holds (`RssAnon`), `None` where the system does not report them. Pages of files, the
+/// program's own among them, are the system's to take back.
+pub(crate) fn anonymous_bytes() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let mut pages = statm.split(' ').skip(1).map(|pages| pages.parse::<u64>().ok());
+    let (resident, of_files) = (pages.next()??, pages.next()??);
+    Some(resident.saturating_sub(of_files) * rustix::param::page_size() as u64)
 }
 
 /// Memory in bytes by the names that Kyoto Tycoon's agents read: the machine's, and this process's besides what is resident. What the

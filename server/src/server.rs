@@ -154,7 +154,6 @@ impl Server {
             CHUNK_SIZES.iter().map(|&size| size - ITEM_OVERHEAD_BYTES as u32).collect();
         let shards = shards::count(&options, process::machine_bytes());
         let mut observer = Some(Arc::clone(&observers) as Arc<dyn EvictionObserver>);
-        let mapped_at_start = process::mapped_bytes();
         let (mut databases, mut kept) = (Vec::new(), Vec::new());
         for further in options.databases() {
             let (class_bounds, clock) = (class_bounds.as_slice(), &clock);
@@ -167,8 +166,6 @@ impl Server {
         let entry =
             |one: &Served| CatalogEntry { name: one.name.clone(), database: Arc::clone(&one.database) };
         let catalog = Catalog::new(databases.iter().map(entry).collect()).map_err(io::Error::other)?;
-        let is_on_disk = |one: &Served| matches!(one.name.kind, Kind::DiskTree | Kind::DiskHash);
-        let has_mapped_files = databases.iter().any(is_on_disk);
         let handle = Handle::new();
         let listening: Vec<(i32, Option<Choice>)> = listeners.iter().map(Listener::speaks).collect();
         let shared = Arc::new(Shared {
@@ -194,8 +191,6 @@ impl Server {
             housekeepings: AtomicU64::new(0),
             baseline: Baseline::default(),
             observers,
-            has_mapped_files,
-            mapped_at_start,
             outside_bytes: AtomicU64::new(0),
             measured_bytes: AtomicU64::new(0),
             is_unmeasured: AtomicBool::new(false),
@@ -578,16 +573,17 @@ mod tests {
         for _ in 0..2 {
             keys().for_each(|key| assert!(hash.engine().view(&key, &mut |_| ()).unwrap()));
         }
-        // Its index and what it gathers, and its files, which are mapped.
-        let mapped = process::mapped_bytes() - shared.mapped_at_start;
-        let held = hash.status().committed_bytes + mapped;
-        assert!(mapped > 8 << 20 && held > mapped, "{mapped}, {held}");
+        // Its files are mapped; its index and what it gathers are in memory of the process's own.
+        let anonymous = || process::anonymous_bytes().unwrap();
+        let mapped = process::resident_bytes() - anonymous();
+        let held = hash.status().committed_bytes;
+        assert!(mapped > 8 << 20 && held > 0, "{mapped}, {held}");
         // Other tests may come and go in this process meanwhile.
-        let before = process::resident_bytes();
+        let before = anonymous();
         shared.measure_memory();
-        let resident = before.max(process::resident_bytes());
+        let most = before.max(anonymous());
         let outside = shared.outside_bytes.load(Ordering::Relaxed);
-        assert!(outside + held <= resident + (8 << 20), "{outside} + {held}, {resident}");
+        assert!(outside + held <= most + (8 << 20), "{outside} + {held}, {most}");
         let limit = shared.first().database.engine().bounded().unwrap().limit().bytes.unwrap();
         assert_eq!(limit, janitor::engine_limit(256 << 20, outside));
     }

@@ -28,8 +28,8 @@ use todana_protocol::memcached::{Form, Head, Request};
 pub(crate) const MEMCACHED_VERSION: &str = "1.6.45";
 
 /// memcached's bounds for `cache_memlimit`, in MiB.
-const MEMORY_LIMIT_MIN_MIB: u64 = 8;
-const MEMORY_LIMIT_MAX_MIB: u64 = 1_000_000_000;
+const CACHE_MEMLIMIT_MIN_MIB: u64 = 8;
+const CACHE_MEMLIMIT_MAX_MIB: u64 = 1_000_000_000;
 
 /// One worker's way to the database.
 pub(crate) struct Service {
@@ -397,10 +397,10 @@ impl Service {
     }
 
     fn set_memory_limit(&self, mebibytes: u64) -> Reply<'static> {
-        if mebibytes < MEMORY_LIMIT_MIN_MIB {
+        if mebibytes < CACHE_MEMLIMIT_MIN_MIB {
             return Reply::Refused(Refusal::LimitTooSmall);
         }
-        if mebibytes > MEMORY_LIMIT_MAX_MIB {
+        if mebibytes > CACHE_MEMLIMIT_MAX_MIB {
             return Reply::Refused(Refusal::LimitInBytes);
         }
         // Beyond it the shards would be full before the limit is near, and then refuse instead of evicting.

@@ -63,10 +63,6 @@ pub(crate) struct Shared {
     /// What had been counted when the statistics were last reset.
     pub(crate) baseline: Baseline,
     pub(crate) observers: Arc<Observers>,
-    /// A database lies in a file that is mapped into memory ...
-    pub(crate) has_mapped_files: bool,
-    /// ... before which so much of other files was: the program.
-    pub(crate) mapped_at_start: u64,
     /// What the process held besides the engine when last measured, or estimated.
     pub(crate) outside_bytes: AtomicU64,
     /// The same, but never an estimate.
@@ -181,7 +177,7 @@ impl Shared {
         self.connections.current.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The limit of the whole process in bytes, `None` for none.
+    /// The limit of the process's anonymous memory in bytes, `None` for none.
     pub(crate) fn memory_limit_bytes(&self) -> Option<u64> {
         Some(self.memory_limit_mib.load(Ordering::Relaxed)).filter(|&mib| mib != 0).map(|mib| mib << 20)
     }
@@ -228,22 +224,16 @@ impl Shared {
                 all.map(|engine| engine.status().committed_bytes).sum()
             };
             let before = committed();
-            // Files of databases are mapped: what is resident of them is the system's to take back.
-            let mapped = match self.has_mapped_files {
-                true => process::mapped_bytes().saturating_sub(self.mapped_at_start),
-                false => 0,
-            };
-            let resident = process::resident_bytes().saturating_sub(mapped);
             let last = self.measured_bytes.load(Ordering::Relaxed);
             // It cannot be read without a descriptor left, or without /proc.
-            let outside = if resident == 0 {
-                self.tell_unmeasured();
-                janitor::unmeasured_bytes(last, self.held_bytes() + self.answers.taken())
-            } else {
+            let outside = if let Some(anonymous) = process::anonymous_bytes() {
                 self.is_unmeasured.store(false, Ordering::Relaxed);
-                let outside = janitor::outside_bytes(last, resident, before, committed());
+                let outside = janitor::outside_bytes(last, anonymous, before, committed());
                 self.measured_bytes.store(outside, Ordering::Relaxed);
                 outside
+            } else {
+                self.tell_unmeasured();
+                janitor::unmeasured_bytes(last, self.held_bytes() + self.answers.taken())
             };
             self.outside_bytes.store(outside, Ordering::Relaxed);
             self.apply_memory_limit();

@@ -211,7 +211,7 @@ fn names_that_dashboards_read_are_there_with_true_values() {
     for name in ["enabled", "sleep", "to_crawl"] {
         value(&format!("memcached_lru_crawler_{name}"), "");
     }
-    for name in ["todana_committed_bytes", "todana_resident_bytes", "memcached_malloced_bytes"] {
+    for name in ["todana_committed_bytes", "todana_anonymous_bytes", "memcached_malloced_bytes"] {
         assert!(value(name, "") > 0.0, "{name}");
     }
     for name in ["cpu_seconds_total", "user_cpu_seconds_total", "system_cpu_seconds_total"] {

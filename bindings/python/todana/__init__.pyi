@@ -24,6 +24,8 @@ __all__ = [
     "UnavailableError",
     "View",
     "open",
+    "original_key",
+    "stored_key",
 ]
 
 # What keys and values come out as.
@@ -279,9 +281,9 @@ class Snapshot(Records[_S]):
     def __exit__(self, *_exception: Any) -> None: ...
 
 @overload
-def stored_key(key: _Octets, order: Literal["lexdesc", "dec", "decdesc"]) -> bytes: ...
+def stored_key(key: _Octets, order: Literal["lexdesc", "dec", "decdesc"], *, sort_key: None = None) -> bytes: ...
 @overload
-def stored_key(key: _Octets, *, sort_key: _Octets) -> bytes: ...
+def stored_key(key: _Octets, order: None = None, *, sort_key: _Octets) -> bytes: ...
 def original_key(stored: _Octets, order: Literal["lexdesc", "dec", "decdesc"] | None = None) -> bytes: ...
 @overload
 def open(

@@ -12,14 +12,14 @@ use todana_server::{Authentication, Choice, Kyoto, Options, Replication, TlsOpti
 const PASSWORDS_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
 
 /// The server's smallest memory limit.
-const MEMORY_LIMIT_MIN_MIB: u64 = 8;
+const MEMORY_LIMIT_MIN_MIB: u64 = 4;
 
 /// The bound of all replies to one UDP request. memcached has none, and was the greatest of amplifiers; here -U was asked
 /// for, so an item of the default size gets through.
 const UDP_REPLY_MAX: usize = 1 << 20;
 
 /// About what the process takes besides its records.
-const PROCESS_MIB: u64 = 8;
+const PROCESS_MIB: u64 = 3;
 
 /// The server's options. Refuses what it cannot do: nothing is promised and then left out.
 pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
@@ -245,14 +245,14 @@ pub(super) fn without_effect(settings: &Settings) -> Vec<String> {
     }
     if settings.memory_limit_mib < MEMORY_LIMIT_MIN_MIB {
         notes.push(format!(
-            "-m {} is too little: it is {MEMORY_LIMIT_MIN_MIB} MB, for the whole process",
+            "-m {} is too little: it is {MEMORY_LIMIT_MIN_MIB} MB, for records, index and connections",
             settings.memory_limit_mib
         ));
     }
     let records = settings.memory_limit_mib.max(MEMORY_LIMIT_MIN_MIB).saturating_sub(PROCESS_MIB) << 20;
     if settings.has(b'I') && settings.item_size_max > records {
         notes.push(format!(
-            "-I: the largest items may find no memory, as -m {} is that of the whole process",
+            "-I: the largest items may find no memory, as -m {} is that of the process with its connections",
             settings.memory_limit_mib
         ));
     }
@@ -444,15 +444,19 @@ mod tests {
 
     #[test]
     fn a_small_memory_limit_is_raised_and_said_so() {
-        let small = settings(&["-m", "4"]);
-        assert_eq!(options(&small).unwrap().memory_limit_mib, 8);
-        assert_eq!(without_effect(&small), ["-m 4 is too little: it is 8 MB, for the whole process"]);
+        let small = settings(&["-m", "3"]);
+        assert_eq!(options(&small).unwrap().memory_limit_mib, 4);
+        assert_eq!(
+            without_effect(&small),
+            ["-m 3 is too little: it is 4 MB, for records, index and connections"]
+        );
     }
 
     #[test]
     fn a_memory_limit_that_hardly_leaves_room_for_the_largest_item_is_named() {
-        let told = "-I: the largest items may find no memory, as -m 8 is that of the whole process";
-        assert_eq!(without_effect(&settings(&["-m", "8", "-I", "4m"])), [told]);
+        let told =
+            "-I: the largest items may find no memory, as -m 5 is that of the process with its connections";
+        assert_eq!(without_effect(&settings(&["-m", "5", "-I", "2300k"])), [told]);
         assert_eq!(without_effect(&settings(&["-m", "64", "-I", "32m"])), Vec::<String>::new());
     }
 }

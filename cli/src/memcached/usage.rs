@@ -24,7 +24,7 @@ Network
   -N, --napi-ids=<n>            accepted
 
 Memory
-  -m, --memory-limit=<MB>       memory of the whole process, in megabytes (64)
+  -m, --memory-limit=<MB>       memory of the process, in megabytes (64)
   -M, --disable-evictions       refuse what does not fit instead of evicting
   -I, --max-item-size=<size>    largest item, with k, m or g behind it: 1k to 1g (1m)
   -k, --lock-memory             keep memory from being swapped out

@@ -71,7 +71,7 @@ pub(super) const GENERAL: [Metric; 38] = [
     plain(
         "memcached_malloced_bytes",
         Gauge,
-        "Memory that memcached's slab pages would take for these records.",
+        "Memory that records and their index take.",
         &[(&[], "total_malloced")],
     ),
     plain("memcached_current_items", Gauge, "Records held.", &[(&[], "curr_items")]),
@@ -374,10 +374,10 @@ pub(super) const OWN: [Metric; 9] = [
         &[(&[], "response_obj_oom")],
     ),
     plain(
-        "todana_resident_bytes",
+        "todana_anonymous_bytes",
         Gauge,
-        "Memory of the whole process, which -m limits.",
-        &[(&[], "todana_resident_bytes")],
+        "Resident memory that no file holds, which -m limits.",
+        &[(&[], "todana_anonymous_bytes")],
     ),
 ];
 

@@ -137,6 +137,6 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("direct_reclaims", classes.evictions_by_writes);
     w.put("lru_bumps_dropped", status.uses_dropped);
     w.put("todana_committed_bytes", status.committed_bytes);
-    w.put("todana_resident_bytes", process::resident_bytes());
+    w.put("todana_anonymous_bytes", process::anonymous_bytes().unwrap_or(0));
     w.put("todana_started", shared.started_at);
 }
