@@ -23,5 +23,5 @@ pub use disk_hash::{DiskHash, DiskHashOptions, HashDamage, HashSalvage, ValueCom
 pub use disk_tree::{DiskTree, DiskTreeOptions, ExaminedTree};
 pub use mem_hash::{EvictionObserver, MemHash, MemHashOptions};
 pub use mem_tree::{Compression, MemTree, MemTreeOptions};
-pub use raw::{bound_allocator, release_start_up_memory, trim_allocator};
+pub use raw::{bound_allocator, trim_allocator};
 pub use void::Void;

@@ -18,7 +18,7 @@ const WORK: Duration = Duration::from_millis(25);
 /// The allocator, which is locked meanwhile, is trimmed at most so often.
 const TRIM_PAUSE: Duration = Duration::from_secs(2);
 
-/// So long after the start, what was needed for it is not needed any more.
+/// So long after the start the allocator gives back what only the start needed.
 const SETTLED_TICKS: u64 = 2;
 
 /// Runs until the server stops.
@@ -46,8 +46,7 @@ pub(crate) fn run(shared: &Shared) {
         }
         if !has_settled && tick >= SETTLED_TICKS && !shared.is_loading() {
             has_settled = true;
-            let released = todana_engine::release_start_up_memory();
-            tracing::debug!(released, "gave back the memory that only the start needed");
+            todana_engine::trim_allocator();
         }
         if trimmed_at.is_none_or(|at| at.elapsed() >= TRIM_PAUSE) && shared.answers.take_returned() {
             // What they were collected from lies in the allocator's lists.

@@ -3,22 +3,22 @@
 //! Each file has its entry in SAFETY.md.
 #![allow(unsafe_code)]
 
+mod allocator;
 mod checksum;
 mod lmdb;
 mod mapped_file;
 mod mapping;
 mod prefetch;
-mod residency;
 mod shared_memory;
 mod word_table;
 mod words;
 
+pub use allocator::{bound_allocator, trim_allocator};
 pub(crate) use checksum::crc32c;
 pub(crate) use lmdb::{Lmdb, Snapshot, Table, Writing};
 pub use mapped_file::MappedFile;
 pub(crate) use mapping::{Mapping, SYSTEM_PAGE};
 pub(crate) use prefetch::prefetch;
-pub use residency::{bound_allocator, release_start_up_memory, trim_allocator};
 pub(crate) use shared_memory::FileMemory;
 pub(crate) use word_table::{WordTable, free_beside};
 pub(crate) use words::{WINDOW, behind, equal, insert};
