@@ -71,7 +71,7 @@ pub(super) const GENERAL: [Metric; 38] = [
     plain(
         "memcached_malloced_bytes",
         Gauge,
-        "Memory that records and their index take.",
+        "Memory that memcached's slab pages would take for these records.",
         &[(&[], "total_malloced")],
     ),
     plain("memcached_current_items", Gauge, "Records held.", &[(&[], "curr_items")]),

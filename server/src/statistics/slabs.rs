@@ -9,6 +9,7 @@ const SLAB_PAGE: u64 = 1 << 20;
 
 pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     let mut active = 0;
+    let mut total = 0;
     for class in classes(shared) {
         let (held, happened) = (class.held, class.happened);
         let chunk = u64::from(CHUNK_SIZES[class.number - 1]);
@@ -17,6 +18,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
         let chunks = held.records.max(bytes.div_ceil(chunk));
         let pages = chunks.div_ceil(per_page);
         active += u64::from(pages > 0);
+        total += pages * SLAB_PAGE;
         let mut put = |name: &str, value: u64| w.put_in("", class.number, name, value);
         put("chunk_size", chunk);
         put("chunks_per_page", per_page);
@@ -35,6 +37,5 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
         put("touch_hits", happened.touch_hits);
     }
     w.put("active_slabs", active);
-    // Of the memory that records take in truth, not of the pages above.
-    w.put("total_malloced", shared.database.status().committed_bytes);
+    w.put("total_malloced", total);
 }
