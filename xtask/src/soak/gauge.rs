@@ -1,4 +1,4 @@
-//! VmRSS over time.
+//! RssAnon over time.
 
 use super::node::{Fullness, Node};
 use std::fmt::Write;
@@ -11,7 +11,7 @@ const MARGIN: f64 = 60.0;
 /// Legible on white and on dark grounds, and told apart by the colour-blind.
 const COLOURS: [&str; 5] = ["#2288cc", "#d55e00", "#009e73", "#cc79a7", "#999900"];
 
-/// By what VmRSS may ever exceed the memory limit.
+/// By what RssAnon may ever exceed the memory limit.
 const EXCESS_MIB: f64 = 4.0;
 
 /// What is to be known of a server.
@@ -76,7 +76,7 @@ impl Gauge {
         let exceeds = |&server: &usize| self.most(server) > self.servers[server].limit_mib + EXCESS_MIB;
         let server = (0..self.servers.len()).find(exceeds)?;
         let (Watched { name, limit_mib, .. }, most) = (&self.servers[server], self.most(server));
-        Some(format!("VmRSS of {name:?} has been {most:.1} MiB, by a limit of {limit_mib} MiB"))
+        Some(format!("RssAnon of {name:?} has been {most:.1} MiB, by a limit of {limit_mib} MiB"))
     }
 
     /// By what part of the middle each differs at the end.
@@ -89,7 +89,7 @@ impl Gauge {
     }
 
     pub(super) fn table(&self) -> String {
-        let mut text = String::from("VmRSS, MiB   middle      end     most   differs by\n");
+        let mut text = String::from("RssAnon, MiB   middle      end     most   differs by\n");
         for (server, (name, drift)) in self.drifts().into_iter().enumerate() {
             let (middle, end) = self.middle_and_end(server);
             let most = self.most(server);
@@ -107,7 +107,7 @@ impl Gauge {
         let y = |mib: f64| HEIGHT - MARGIN - mib / most * (HEIGHT - 2.0 * MARGIN);
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
-             font-size=\"12\" fill=\"#888\">\n<text x=\"{MARGIN}\" y=\"20\" font-size=\"16\">VmRSS of the servers, \
+             font-size=\"12\" fill=\"#888\">\n<text x=\"{MARGIN}\" y=\"20\" font-size=\"16\">RssAnon of the servers, \
              MiB over seconds</text>\n"
         );
         for part in 0..=4 {
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(gauge.drifts(), [("full", 0.0)]);
         assert_eq!(gauge.excess(), None);
         gauge.samples.push((101.0, vec![150.6]));
-        assert_eq!(gauge.excess().unwrap(), "VmRSS of \"full\" has been 150.6 MiB, by a limit of 146.5 MiB");
+        assert_eq!(gauge.excess().unwrap(), "RssAnon of \"full\" has been 150.6 MiB, by a limit of 146.5 MiB");
     }
 
     #[test]

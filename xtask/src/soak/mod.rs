@@ -46,7 +46,7 @@ use worker::{Setting, Worker};
 
 /// Runs shorter than this say nothing about memory.
 const MEMORY_MIN: Duration = Duration::from_secs(120);
-/// What VmRSS may grow by between the middle and the end. That it shrinks is no leak.
+/// What RssAnon may grow by between the middle and the end. That it shrinks is no leak.
 const MEMORY_GROWTH: f64 = 0.05;
 /// Files that the poor server may open beyond those that it has.
 const POOR_FILES: u64 = 24;
@@ -227,7 +227,7 @@ fn soak(length: Duration, seed: u64) -> Result<(), Ending> {
     for (name, drift) in gauge.drifts() {
         if length >= MEMORY_MIN && drift > MEMORY_GROWTH {
             return Err(Ending::Failed(format!(
-                "VmRSS of {name:?} has grown by {:.1} % from the middle to the end",
+                "RssAnon of {name:?} has grown by {:.1} % from the middle to the end",
                 drift * 100.0
             )));
         }

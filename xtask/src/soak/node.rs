@@ -193,10 +193,10 @@ impl Node {
         }
     }
 
-    /// VmRSS in KiB.
+    /// RssAnon in KiB.
     pub(super) fn resident_kib(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
         line.trim().trim_end_matches(" kB").parse().ok()
     }
 
