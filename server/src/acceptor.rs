@@ -54,12 +54,12 @@ impl Acceptor {
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(64);
         let mut paused = Vec::new();
-        while self.shared.stopping() == Stopping::No {
+        while self.shared.lifecycle.stopping() == Stopping::No {
             let timeout = (!paused.is_empty()).then_some(PAUSE);
             match self.poll.poll(&mut events, timeout) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => {
                     tracing::error!(%error, "cannot wait for connections");
-                    self.shared.handle.stop();
+                    self.shared.lifecycle.handle.stop();
                     return;
                 }
                 _ => {}
@@ -112,7 +112,7 @@ impl Acceptor {
     }
 
     fn is_full(&self) -> bool {
-        let connections = self.shared.connections.current.load(Ordering::Relaxed);
+        let connections = self.shared.observation.connections.current.load(Ordering::Relaxed);
         connections >= self.shared.options.connections_max as u64
     }
 
@@ -120,7 +120,7 @@ impl Acceptor {
     fn pause(&mut self, tell: impl FnOnce()) {
         if self.paused_since.is_none() {
             self.paused_since = Some(Instant::now());
-            let connections = &self.shared.connections;
+            let connections = &self.shared.observation.connections;
             connections.accepting_paused.store(true, Ordering::Relaxed);
             let pauses = connections.accept_pauses.fetch_add(1, Ordering::Relaxed) + 1;
             // A flood of connections shall not become one of lines.
@@ -132,7 +132,7 @@ impl Acceptor {
 
     fn resume(&mut self) {
         if let Some(since) = self.paused_since.take() {
-            let connections = &self.shared.connections;
+            let connections = &self.shared.observation.connections;
             let paused_us = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
             connections.accept_paused_us.fetch_add(paused_us, Ordering::Relaxed);
             connections.accepting_paused.store(false, Ordering::Relaxed);
@@ -140,7 +140,7 @@ impl Acceptor {
     }
 
     fn hand_over(&mut self, mut arrival: Arrival) {
-        let connections = &self.shared.connections;
+        let connections = &self.shared.observation.connections;
         if self.is_full() {
             connections.rejected.fetch_add(1, Ordering::Relaxed);
             let _ = arrival.stream.write(b"ERROR Too many open connections\r\n");
@@ -155,7 +155,7 @@ impl Acceptor {
         let (arrivals, waker) = &self.workers[self.next];
         self.next = (self.next + 1) % self.workers.len();
         if arrivals.send(arrival).is_err() || waker.wake().is_err() {
-            self.shared.connection_closed();
+            self.shared.observation.connection_closed();
         }
     }
 }

@@ -8,11 +8,16 @@
 //! PATH.hash  its files are its log: a thread syncs them; if replicas are to follow, they have an update log besides
 //! ```
 
+use crate::exports::Exports;
 use crate::ledger::Ledger;
 use crate::options::{DataPlace, Further, Options};
+use crate::patience::Pulse;
+use crate::settling::Settling;
+use crate::snapshots::History;
 use crate::syncing::{Syncer, Syncing};
 use parking_lot::Mutex;
 use std::io;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +27,8 @@ use todana::checkpoint::{CheckpointKeeper, FRONT_BYTES_MAX};
 use todana::disk::Disk;
 use todana::update_log::{Health, Sync, Tail};
 use todana::{
-    CachedClock, Clock, DataDirectory, DataOptions, Database, Kind, Limiter, Name, Opened, seed_of,
+    CachedClock, Catalog, CatalogEntry, Clock, DataDirectory, DataOptions, Database, Kind, Limiter, Name,
+    Opened, seed_of,
 };
 use todana_core::{Checkpointed, Engine, Error, ErrorKind, LONG_VALUE_LEN, MemoryLimit, Result, WhenFull};
 use todana_engine::{Compression, EvictionObserver, MemHash, MemHashOptions, MemTree, MemTreeOptions, Void};
@@ -44,6 +50,66 @@ pub(crate) struct Served {
     pub(crate) imaging: Mutex<()>,
     /// What the log has told of its files.
     told: Mutex<Told>,
+}
+
+/// All databases of a server, in their order.
+pub(crate) struct Databases {
+    all: Vec<Served>,
+    /// The same by number and name, for protocols whose clients choose.
+    pub(crate) catalog: Catalog,
+}
+
+impl Databases {
+    /// Fails if the databases cannot stand beside each other. There is at least one.
+    pub(crate) fn new(all: Vec<Served>) -> Result<Databases> {
+        let entry =
+            |one: &Served| CatalogEntry { name: one.name.clone(), database: Arc::clone(&one.database) };
+        let catalog = Catalog::new(all.iter().map(entry).collect())?;
+        Ok(Databases { all, catalog })
+    }
+
+    /// Returns the first database, that memcached's protocols use.
+    #[inline]
+    pub(crate) fn primary(&self) -> &Served {
+        &self.all[0]
+    }
+
+    /// Does this to each database.
+    pub(crate) fn each(&self, act: impl Fn(&Database)) {
+        self.all.iter().for_each(|served| act(&served.database));
+    }
+}
+
+impl Deref for Databases {
+    type Target = [Served];
+
+    #[inline]
+    fn deref(&self) -> &[Served] {
+        &self.all
+    }
+}
+
+/// What keeps the databases of a server on disk, and takes copies of them.
+pub(crate) struct Persistence {
+    /// Workers that wait for the update log.
+    pub(crate) settling: Arc<Settling>,
+    /// Checkpoints, backups and logs under way to clients.
+    pub(crate) exports: Arc<Exports>,
+    /// Outcomes of snapshots.
+    pub(crate) snapshots: History,
+    /// Of the disk of the databases.
+    pub(crate) pulse: Arc<Pulse>,
+}
+
+impl Persistence {
+    pub(crate) fn new(workers: usize, pulse: Arc<Pulse>) -> Persistence {
+        Persistence {
+            settling: Arc::new(Settling::new(workers)),
+            exports: Arc::default(),
+            snapshots: History::default(),
+            pulse,
+        }
+    }
 }
 
 /// What has been told of a database's files.

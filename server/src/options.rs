@@ -4,7 +4,7 @@ use crate::addresses::{PlaceTls, Speech};
 use crate::replica::Replication;
 use crate::snapshots::SnapshotOptions;
 use crate::tls::TlsOptions;
-use crate::udp::MESSAGE_LEN_MAX;
+use crate::udp::message::MESSAGE_LEN_MAX;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;

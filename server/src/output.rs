@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 use todana_core::SharedBytes;
 use todana_protocol::memcached::Sink;
 
+/// Output beyond which no further request of a connection is executed until its peer has read.
+pub(crate) const OUTPUT_MAX: usize = 64 << 10;
+
 /// Bytes to send, in order.
 #[derive(Default)]
 pub(crate) struct Output {

@@ -4,7 +4,6 @@
 //! costs the hot path two comparisons.
 
 use crate::listener::{Listener, Stream};
-use crate::udp;
 use mio::net::TcpStream;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -128,7 +127,12 @@ pub(crate) struct Roster {
 }
 
 impl Roster {
-    pub(crate) fn new(listeners: &[Listener], datagrams: &[udp::Socket], now: u64) -> Roster {
+    /// Creates an empty roster; `datagrams`: descriptor and address of each UDP socket.
+    pub(crate) fn new(
+        listeners: &[Listener],
+        datagrams: impl Iterator<Item = (i32, Option<SocketAddr>)>,
+        now: u64,
+    ) -> Roster {
         let mut roster = Roster::default();
         for listener in listeners {
             let (descriptor, address) = match listener {
@@ -143,9 +147,9 @@ impl Roster {
             };
             roster.listeners.push((descriptor, address));
         }
-        roster.datagrams.extend(datagrams.iter().map(|socket| {
-            let address = socket.address().map_or(Address::Unknown, Address::Udp);
-            Seat::new(socket.descriptor(), address.clone(), address, now)
+        roster.datagrams.extend(datagrams.map(|(descriptor, address)| {
+            let address = address.map_or(Address::Unknown, Address::Udp);
+            Seat::new(descriptor, address.clone(), address, now)
         }));
         roster
     }

@@ -2,45 +2,39 @@
 
 use crate::acceptor::Acceptor;
 use crate::admin::{self, Admin, Ending};
-use crate::conversation_log::ConversationLog;
-use crate::counters::{ConnectionCounters, WorkerCounters};
-use crate::crawler::Crawler;
-use crate::databases::{self, Kept, Making, Served, failed};
+use crate::databases::{self, Databases, Kept, Making, Persistence, failed, when_full};
 use crate::descriptors::Descriptors;
 use crate::handle::{Handle, Stopping};
 use crate::janitor;
-use crate::kyoto::{AnswerMemory, ErrandLimits, Errands, Heads, MessageKeys, Scripts, Signals};
+use crate::kyoto::{KyotoState, Scripts};
+use crate::lifecycle::Lifecycle;
 use crate::listener::Listener;
 use crate::login::Logins;
-use crate::observers::Observers;
+use crate::memory::MemoryBudget;
+use crate::observation::Observation;
 use crate::options::{DataPlace, Options};
 use crate::patience::{self, Patience, Watched};
 use crate::pid_file::PidFile;
-use crate::prefixes::Prefixes;
 use crate::process;
 use crate::replica::{Link, Replicas};
 use crate::roster::Roster;
-use crate::settling::Settling;
 use crate::shards;
-use crate::shared::Shared;
+use crate::shared::{Listening, Shared};
 use crate::snapshots;
-use crate::statistics::Baseline;
 use crate::tls::Tls;
 use crate::udp::{self, Udp};
-use crate::watchers::Watchers;
 use crate::worker::Worker;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use todana::disk::{Disk, SystemDisk};
 use todana::update_log::LogOptions;
-use todana::{CachedClock, Catalog, CatalogEntry, Clock, DataOptions, Kind, Opened, Progress};
+use todana::{CachedClock, Clock, DataOptions, Kind, Opened, Progress};
 use todana_engine::EvictionObserver;
 use todana_protocol::memcached::{CHUNK_SIZES, Choice, ITEM_OVERHEAD_BYTES};
 
@@ -144,12 +138,7 @@ impl Server {
             );
         }
         let clock = Arc::new(CachedClock::new());
-        let observers = Arc::new(Observers::new(
-            Watchers::new(options.watcher_buffer_bytes),
-            Prefixes::new(options.prefix_delimiter.unwrap_or(b':')),
-            Arc::clone(&clock),
-        ));
-        observers.count_prefixes(options.prefix_delimiter.is_some());
+        let observers = Observation::observers(&options, &clock);
         let class_bounds: Vec<u32> =
             CHUNK_SIZES.iter().map(|&size| size - ITEM_OVERHEAD_BYTES as u32).collect();
         let shards = shards::count(&options, process::machine_bytes());
@@ -163,56 +152,29 @@ impl Server {
             databases.push(one);
             kept.push(its_own);
         }
-        let entry =
-            |one: &Served| CatalogEntry { name: one.name.clone(), database: Arc::clone(&one.database) };
-        let catalog = Catalog::new(databases.iter().map(entry).collect()).map_err(io::Error::other)?;
+        let databases = Databases::new(databases).map_err(io::Error::other)?;
         let handle = Handle::new();
         let listening: Vec<(i32, Option<Choice>)> = listeners.iter().map(Listener::speaks).collect();
+        let sockets = datagrams.iter().map(|socket| (socket.descriptor(), socket.address()));
+        let roster = Roster::new(&listeners, sockets, clock.now().0);
+        let reach_mib = shards as u64 * (shards::SHARD_BYTES >> 20);
         let shared = Arc::new(Shared {
-            started: Instant::now(),
-            started_at: clock.now().0,
-            roster: Roster::new(&listeners, &datagrams, clock.now().0),
-            database: Arc::clone(&databases[0].database),
+            observation: Observation::new(&options, &clock, observers, roster),
             databases,
-            catalog,
             clock,
-            handle: handle.clone(),
-            pulse,
-            connections: ConnectionCounters::default(),
-            // One more, for UDP.
-            workers: (0..=options.threads).map(|_| WorkerCounters::default()).collect(),
-            at_reset: Mutex::default(),
+            lifecycle: Lifecycle::new(handle.clone()),
+            persistence: Persistence::new(options.threads, pulse),
+            memory: MemoryBudget::new(options.memory_limit_mib, reach_mib, when_full(&options)),
             logins,
-            memory_limit_mib: AtomicU64::new(options.memory_limit_mib),
-            memory_reach_mib: options.memory_limit_mib.max(shards as u64 * (shards::SHARD_BYTES >> 20)),
-            verbosity: AtomicU32::new(options.verbosity.into()),
-            conversation: options.tells_requests.then(ConversationLog::new),
-            crawler: Crawler::new(options.crawler_enabled),
-            housekeepings: AtomicU64::new(0),
-            baseline: Baseline::default(),
-            observers,
-            outside_bytes: AtomicU64::new(0),
-            measured_bytes: AtomicU64::new(0),
-            is_unmeasured: AtomicBool::new(false),
-            settling: Arc::new(Settling::new(options.threads)),
-            exports: Arc::default(),
-            scripts,
-            signals: Signals::default(),
-            message_keys: MessageKeys::default(),
-            queue_heads: Heads::default(),
-            errands: Errands::new(ErrandLimits::OF_WORK),
-            script_errands: Errands::new(ErrandLimits::of_scripts(options.threads)),
-            answers: AnswerMemory::default(),
+            kyoto: KyotoState::new(scripts, options.threads),
             replicas: Replicas::default(),
             link: Link::default(),
-            snapshots: snapshots::History::default(),
-            is_loading: AtomicBool::new(false),
-            has_not_loaded: AtomicBool::new(false),
-            held_bytes: AtomicU64::new(0),
-            tcp_port: tcp_addresses.first().map_or(0, SocketAddr::port),
-            udp_port: udp_addresses.first().map_or(0, SocketAddr::port),
-            listening_on: listeners.iter().map(Listener::name).collect(),
-            tls,
+            listening: Listening {
+                tcp_port: tcp_addresses.first().map_or(0, SocketAddr::port),
+                udp_port: udp_addresses.first().map_or(0, SocketAddr::port),
+                names: listeners.iter().map(Listener::name).collect(),
+                tls,
+            },
             options,
         });
         todana_engine::bound_allocator();
@@ -229,8 +191,8 @@ impl Server {
             acceptor.add_worker(sender, waker);
             workers.push(worker);
         }
-        shared.signals.set_wakers(wakers.clone());
-        shared.settling.set_wakers(wakers);
+        shared.kyoto.signals.set_wakers(wakers.clone());
+        shared.persistence.settling.set_wakers(wakers);
         acceptor.can_accept()?;
         let mut udp = None;
         if !datagrams.is_empty() {
@@ -264,12 +226,12 @@ impl Server {
     /// process may still fork behind it. `load` does so if it has not been done. Fails when the directory cannot be made, or
     /// another process has it.
     pub fn claim_data(&mut self) -> io::Result<()> {
-        self.claim_data_on(Watched::over(Arc::new(SystemDisk), &self.shared.pulse))
+        self.claim_data_on(Watched::over(Arc::new(SystemDisk), &self.shared.persistence.pulse))
     }
 
     fn claim_data_on(&mut self, disk: Arc<dyn Disk>) -> io::Result<()> {
         if let Some(options) = &self.shared.options.snapshots {
-            snapshots::prepare(&*disk, options, &self.shared.snapshots)?;
+            snapshots::prepare(&*disk, options, &self.shared.persistence.snapshots)?;
         }
         for (served, kept) in self.shared.databases.iter().zip(&mut self.kept) {
             if let Some(place) = &served.data {
@@ -296,11 +258,10 @@ impl Server {
     ) -> io::Result<Option<Opened>> {
         let loads = self.shared.databases.iter().any(|served| served.data.is_some())
             || self.shared.options.snapshots.is_some();
-        self.shared.is_loading.store(loads, Ordering::Relaxed);
+        self.shared.lifecycle.set_loading(loads);
         let pages = if loads { self.start_pages() } else { Ok(()) };
         let outcome = pages.and_then(|()| self.open(disk, progress));
-        self.shared.has_not_loaded.store(outcome.is_err(), Ordering::Relaxed);
-        self.shared.is_loading.store(false, Ordering::Relaxed);
+        self.shared.lifecycle.set_loaded(outcome.is_ok());
         self.shared.measure_memory();
         outcome
     }
@@ -311,15 +272,15 @@ impl Server {
         progress: &mut dyn FnMut(Progress),
     ) -> io::Result<Option<Opened>> {
         let shared = Arc::clone(&self.shared);
-        let disk = Watched::over(disk, &shared.pulse);
+        let disk = Watched::over(disk, &shared.persistence.pulse);
         if shared.databases.iter().any(|served| served.data.is_some() || served.syncing.is_some()) {
             // A limit to the size of files is to be an error like others, not the end of the process.
             signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())?;
         }
         self.claim_data_on(Arc::clone(&disk))?;
-        let backlog_max = shared.memory_limit_bytes().map_or(BACKLOG_MAX, |limit| limit / 16);
+        let backlog_max = shared.memory.limit_bytes().map_or(BACKLOG_MAX, |limit| limit / 16);
         let backlog_max = backlog_max.clamp(BACKLOG_MIN, BACKLOG_MAX);
-        let handle = &shared.handle;
+        let handle = &shared.lifecycle.handle;
         let mut goes_on = |step| {
             progress(step);
             if handle.stopping() == Stopping::No { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -334,7 +295,8 @@ impl Server {
                 }
             });
             // Nothing that holds the log itself: its own thread would be the last to let go of it, and wait for itself.
-            let (settling, exports) = (Arc::clone(&shared.settling), Arc::clone(&shared.exports));
+            let (settling, exports) =
+                (Arc::clone(&shared.persistence.settling), Arc::clone(&shared.persistence.exports));
             let came_on = move || {
                 settling.came_on();
                 exports.came_on();
@@ -347,7 +309,7 @@ impl Server {
                 first = opened;
             }
         }
-        shared.exports.set_directories(self.kept.iter().map(|kept| kept.directory.as_ref()));
+        shared.persistence.exports.set_directories(self.kept.iter().map(|kept| kept.directory.as_ref()));
         Ok(first)
     }
 
@@ -378,7 +340,7 @@ impl Server {
 
     /// Where it listens, as people write it: TCP addresses (`todanas://` with TLS), or the path of the Unix socket.
     pub fn listening_on(&self) -> &[String] {
-        &self.shared.listening_on
+        &self.shared.listening.names
     }
 
     /// Where the pages for monitoring are; empty where there are none.
@@ -392,7 +354,7 @@ impl Server {
 
     /// What stops it.
     pub fn handle(&self) -> Handle {
-        self.shared.handle.clone()
+        self.shared.lifecycle.handle.clone()
     }
 
     /// What reads again from its files what may change while it runs: certificates and users. Says in the log how that
@@ -400,20 +362,20 @@ impl Server {
     pub fn reloader(&self) -> impl Fn() + Send + 'static {
         let shared = Arc::clone(&self.shared);
         move || {
-            match shared.tls.as_deref().map(Tls::refresh) {
+            match shared.listening.tls.as_deref().map(Tls::refresh) {
                 None => {}
                 Some(Ok(())) => tracing::info!("certificates read again, for new connections"),
                 Some(Err(error)) => tracing::error!("the certificates in use stay: {error}"),
             }
             shared.logins.reload();
-            shared.scripts.reload();
+            shared.kyoto.scripts.reload();
         }
     }
 
     /// Returns what its [`Server::reloader`] reads.
     pub(crate) fn reloadable(&self) -> Vec<&'static str> {
         let all = [
-            ("certificates", self.shared.tls.is_some()),
+            ("certificates", self.shared.listening.tls.is_some()),
             ("users", !matches!(self.shared.logins, Logins::Off)),
             ("scripts", self.shared.options.kyoto_script.is_some()),
         ];
@@ -427,10 +389,10 @@ impl Server {
                 Choice::Text => "ascii",
                 Choice::Binary => "binary",
             };
-            self.shared.tell(|entry| entry.listening(descriptor, speaks));
+            self.shared.observation.tell(|entry| entry.listening(descriptor, speaks));
         }
-        for seat in self.shared.roster.datagrams() {
-            self.shared.tell(|entry| entry.listening(seat.descriptor, "udp"));
+        for seat in self.shared.observation.roster.datagrams() {
+            self.shared.observation.tell(|entry| entry.listening(seat.descriptor, "udp"));
         }
     }
 
@@ -441,7 +403,7 @@ impl Server {
         }
         self.start_pages()?;
         self.shared.link.start(&self.shared)?;
-        if let Some(begins) = self.shared.snapshots.begins()
+        if let Some(begins) = self.shared.persistence.snapshots.begins()
             && begins < self.shared.link.standing().timestamp
         {
             tracing::info!(
@@ -450,9 +412,9 @@ impl Server {
             );
             self.shared.link.tune(|standing| standing.timestamp = standing.timestamp.min(begins));
         }
-        let disk = Watched::over(Arc::new(SystemDisk), &self.shared.pulse);
+        let disk = Watched::over(Arc::new(SystemDisk), &self.shared.persistence.pulse);
         let snapshots = snapshots::Keeper::start(&self.shared, disk)?;
-        if self.shared.is_aloud() {
+        if self.shared.observation.is_aloud() {
             self.tell_listeners();
         }
         let mut threads = Vec::new();
@@ -475,7 +437,7 @@ impl Server {
         let verifier = verifier.transpose()?;
         self.acceptor.run();
         janitor.thread().unpark();
-        let mut patience = Patience::new(&self.shared.handle, &self.shared.pulse);
+        let mut patience = Patience::new(&self.shared.lifecycle.handle, &self.shared.persistence.pulse);
         let mut abandoned = Vec::new();
         for (name, thread) in threads {
             if !databases::has_ended(&thread, &|| patience.is_over()) {
@@ -505,14 +467,14 @@ impl Server {
             }
         }
         // Their connections are closed. Behind the keeper: they may wait for the checkpoint that it has just called off.
-        self.shared.exports.close_unless(&|| patience.is_over());
-        if !self.shared.errands.close_unless(&|| patience.is_over()) {
+        self.shared.persistence.exports.close_unless(&|| patience.is_over());
+        if !self.shared.kyoto.errands.close_unless(&|| patience.is_over()) {
             tracing::warn!("a procedure that takes long is left unfinished: the disk does not answer");
         }
-        if !self.shared.script_errands.close_unless(&|| patience.is_over()) {
+        if !self.shared.kyoto.script_errands.close_unless(&|| patience.is_over()) {
             tracing::warn!("a script has not ended in time, and is left unfinished");
         }
-        self.shared.scripts.close();
+        self.shared.kyoto.scripts.close();
         self.shared.replicas.end(&|| patience.is_over());
         self.shared.link.end(&|| patience.is_over());
         // Of all that was answered.
@@ -534,7 +496,7 @@ impl Server {
         // Not before, so that it can say meanwhile that the server is stopping.
         drop(self.admin);
         drop(self.pid_file);
-        if let Some(log) = &self.shared.conversation {
+        if let Some(log) = &self.shared.observation.conversation {
             log.finish();
         }
         closed.map_err(failed)
@@ -582,9 +544,9 @@ mod tests {
         let before = anonymous();
         shared.measure_memory();
         let most = before.max(anonymous());
-        let outside = shared.outside_bytes.load(Ordering::Relaxed);
+        let outside = shared.memory.outside_bytes();
         assert!(outside + held <= most + (8 << 20), "{outside} + {held}, {most}");
-        let limit = shared.first().database.engine().bounded().unwrap().limit().bytes.unwrap();
-        assert_eq!(limit, janitor::engine_limit(256 << 20, outside));
+        let limit = shared.databases.primary().database.engine().bounded().unwrap().limit().bytes.unwrap();
+        assert_eq!(limit, crate::memory::engine_limit(256 << 20, outside));
     }
 }

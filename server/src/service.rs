@@ -1,14 +1,14 @@
 //! Where commands go: those about data to the database, the server's own stay here.
 
-use crate::connection::{Execute, Flow, OUTPUT_MAX, Pause, answer};
 use crate::crawler::DISABLED;
 use crate::exports::{NO_DATABASE, Receiving};
+use crate::flow::{Execute, Flow, Pause, answer};
 use crate::handle::Stopping;
 use crate::kyoto::{Executor, PluginSession, Session};
 use crate::listing::{Listing, Walk};
 use crate::logging::set_verbosity;
 use crate::login::{Decided, Login, Outcome};
-use crate::output::Output;
+use crate::output::{OUTPUT_MAX, Output};
 use crate::shared::Shared;
 use crate::statistics;
 use crate::tls::Tls;
@@ -65,7 +65,7 @@ impl Service {
         let lanes: Vec<Arc<Lane>> = shared.databases.iter().map(|served| served.database.lane()).collect();
         Service {
             database_number: 0,
-            database: Arc::clone(&shared.database),
+            database: Arc::clone(&shared.databases.primary().database),
             lane: Arc::clone(&lanes[0]),
             kyoto: Executor::new(shared, worker, &lanes, &decided),
             lanes,
@@ -105,7 +105,7 @@ impl Execute for Service {
     fn room<'b>(&self, buffer: &'b mut dyn Buffer, len: usize) -> Option<&'b mut [u8]> {
         // An engine without a limit of its own bounds neither what it is given nor how many give.
         if self.database.engine().bounded().is_none()
-            && self.shared.unfinished_bytes() > self.shared.held_max()
+            && self.shared.observation.unfinished_bytes() > self.shared.memory.held_max()
         {
             return None;
         }
@@ -157,7 +157,12 @@ impl Execute for Service {
         match &request.command {
             Command::Quit => return Flow::Close,
             Command::Crawler(order) => {
-                match self.shared.crawler.obey(*order, &|| self.shared.each(Database::want_sweep)) {
+                match self
+                    .shared
+                    .observation
+                    .crawler
+                    .obey(*order, &|| self.shared.databases.each(Database::want_sweep))
+                {
                     Ok(()) => reply(Reply::Done),
                     Err(message) => reply(Reply::Faulty(message)),
                 }
@@ -175,9 +180,9 @@ impl Execute for Service {
             Command::Authenticate(message) => return self.authenticate(message, login, &mut reply),
             Command::Version => reply(Reply::Version(MEMCACHED_VERSION)),
             Command::Verbosity(verbosity) => {
-                self.shared.verbosity.store(*verbosity, Ordering::Relaxed);
-                set_verbosity(self.shared.log_verbosity());
-                self.is_aloud = self.shared.is_aloud();
+                self.shared.observation.verbosity.store(*verbosity, Ordering::Relaxed);
+                set_verbosity(self.shared.observation.log_verbosity());
+                self.is_aloud = self.shared.observation.is_aloud();
                 reply(Reply::Done);
             }
             Command::MemoryLimit { mebibytes } => reply(self.set_memory_limit(*mebibytes)),
@@ -188,7 +193,7 @@ impl Execute for Service {
                     ClockShift::Resume => self.shared.clock.resume(),
                     ClockShift::Forward { seconds } => self.shared.clock.advance(seconds),
                 }
-                self.shared.each(Database::tell_time);
+                self.shared.databases.each(Database::tell_time);
                 reply(Reply::Done);
             }
             Command::Shutdown { graceful } => {
@@ -197,11 +202,11 @@ impl Execute for Service {
                     return Flow::Continue;
                 }
                 tracing::info!(graceful, "stopping: a client asked for it");
-                self.shared.handle.stop();
+                self.shared.lifecycle.handle.stop();
                 return Flow::Close;
             }
-            command if self.shared.observers.are_there() => {
-                let (observers, database) = (&self.shared.observers, &self.database);
+            command if self.shared.observation.observers.are_there() => {
+                let (observers, database) = (&self.shared.observation.observers, &self.database);
                 observers.look_on(database, self.place.descriptor, command, &mut reply, |reply| {
                     database.execute(&self.lane, command, reply);
                 });
@@ -223,7 +228,7 @@ impl Execute for Service {
     }
 
     fn tell_dialect(&self, is_binary: bool) {
-        self.shared.tell(|entry| entry.chosen(self.place.descriptor, is_binary));
+        self.shared.observation.tell(|entry| entry.chosen(self.place.descriptor, is_binary));
     }
 
     #[cold]
@@ -239,7 +244,7 @@ impl Execute for Service {
             // How it went is told all the same, as in memcached.
             let mut unsaid = Output::default();
             let flow = self.execute(&Request { form: Form::LINE, ..*request }, login, &mut unsaid);
-            self.shared.tell(|entry| {
+            self.shared.observation.tell(|entry| {
                 entry.request(descriptor, head);
                 entry.unsaid(descriptor, unsaid.copied_from(0));
             });
@@ -251,7 +256,7 @@ impl Execute for Service {
         if flow != Flow::Wait {
             let reply = output.copied_from(at);
             let is_statistics = matches!(request.command, Command::Stats { .. });
-            self.shared.tell(|entry| {
+            self.shared.observation.tell(|entry| {
                 entry.request(descriptor, head);
                 match head {
                     Head::Packet { .. } if is_statistics => {}
@@ -269,9 +274,9 @@ impl Execute for Service {
         let end = self.lane.logged();
         // Nothing has changed since: what is only read waits for nothing.
         if self.settled != end {
-            let Some(log) = self.shared.first().ledger() else { return true };
+            let Some(log) = self.shared.databases.primary().ledger() else { return true };
             // A stop does not wait for a disk that does not answer.
-            let goes_on = || self.shared.stopping() == Stopping::No;
+            let goes_on = || self.shared.lifecycle.stopping() == Stopping::No;
             if !log.wait_while(log.position(end), &goes_on) {
                 return false;
             }
@@ -298,7 +303,7 @@ impl Service {
 
     #[cold]
     fn refresh_certificates(&self, reply: &mut dyn FnMut(Reply<'_>)) {
-        match self.shared.tls.as_deref().map(Tls::refresh) {
+        match self.shared.listening.tls.as_deref().map(Tls::refresh) {
             None => reply(Reply::Faulty("Error TLS not enabled")),
             Some(Ok(())) => reply(Reply::Done),
             Some(Err(error)) => reply(Reply::Faulty(&error.to_string())),
@@ -316,7 +321,7 @@ impl Service {
         if outcome == Outcome::Wait {
             return Flow::Wait;
         }
-        let counters = &self.shared.workers[self.place.worker];
+        let counters = &self.shared.observation.workers[self.place.worker];
         counters.logins.add(u64::from(outcome != Outcome::Challenge));
         counters.logins_refused.add(u64::from(outcome == Outcome::Refused));
         match outcome {
@@ -331,13 +336,14 @@ impl Service {
     }
 
     fn begin(&mut self, database: Arc<Database>, form: Form<'static>, walk: Walk) -> Flow {
-        self.begun = Some(Box::new(Listing::new(Arc::clone(&self.shared), database, form, walk)));
+        self.begun =
+            Some(Box::new(Listing::new(Arc::clone(&self.shared.observation.crawler), database, form, walk)));
         Flow::List
     }
 
     /// Begins a walk for statistics, which are those of the first database.
     fn begin_statistics(&mut self, form: Form<'static>, walk: Walk) -> Flow {
-        self.begin(Arc::clone(&self.shared.first().database), form, walk)
+        self.begin(Arc::clone(&self.shared.databases.primary().database), form, walk)
     }
 
     fn list_records(&mut self, request: &Request<'_>, list: &List, output: &mut Output) -> Flow {
@@ -354,7 +360,7 @@ impl Service {
             "CLIENT_ERROR watch commands not allowed"
         } else if !output.is_empty() {
             "ERROR cannot pipeline other commands before watch"
-        } else if !self.shared.observers.watch(self.place.clone(), streams) {
+        } else if !self.shared.observation.observers.watch(self.place.clone(), streams) {
             "WATCHER_TOO_MANY log watcher limit reached"
         } else {
             answer(request, &Reply::Done, output);
@@ -369,7 +375,11 @@ impl Service {
         let refusal = match export.what {
             Exported::Backup { .. } if !self.shared.options.dump_allowed => "ERROR backup not allowed",
             Exported::Log { .. } if !self.shared.options.dump_allowed => "ERROR log not allowed",
-            _ => match self.shared.exports.start(export, self.place.clone(), &self.shared.catalog) {
+            _ => match self.shared.persistence.exports.start(
+                export,
+                self.place.clone(),
+                &self.shared.databases.catalog,
+            ) {
                 Ok(export) => {
                     self.export = Some(export);
                     return Flow::Export;
@@ -383,7 +393,7 @@ impl Service {
 
     /// What stands against a list of records.
     fn refuses(&self, list: &List, output: &Output) -> Option<&'static str> {
-        if !self.shared.crawler.is_enabled() {
+        if !self.shared.observation.crawler.is_enabled() {
             Some(DISABLED)
         } else if !self.shared.options.dump_allowed {
             let refusal =
@@ -404,14 +414,13 @@ impl Service {
             return Reply::Refused(Refusal::LimitInBytes);
         }
         // Beyond it the shards would be full before the limit is near, and then refuse instead of evicting.
-        let reach_mib = self.shared.memory_reach_mib;
+        let reach_mib = self.shared.memory.reach_mib();
         if mebibytes > reach_mib {
             tracing::warn!("{mebibytes} MiB cannot be reached from here, only {reach_mib}: restart with -m");
             return Reply::Refused(Refusal::LimitNotAdjustable);
         }
-        self.shared.memory_limit_mib.store(mebibytes, Ordering::Relaxed);
-        self.shared.apply_memory_limit();
-        self.shared.observers.tell(Streams::SYSTEM, |line| {
+        self.shared.memory.set_limit_mib(mebibytes, &self.shared.databases);
+        self.shared.observation.observers.tell(Streams::SYSTEM, |line| {
             line.extend_from_slice(format!("memory_limit mib={mebibytes}").as_bytes());
         });
         Reply::Done

@@ -2,7 +2,7 @@
 //!
 //! That memory is the engine's and counts as such, by what has come; the connection keeps the request's head beside it.
 
-use crate::connection::{Execute, Flow};
+use crate::flow::{Announced, Execute, Flow};
 use crate::login::Login;
 use crate::output::Output;
 use todana_core::{Buffer, SharedBytes};
@@ -12,15 +12,6 @@ use todana_protocol::memcached::{Dialect, Limits, LongBlock, Step};
 /// more, up to what does not keep the others waiting.
 const STEP_MIN: usize = 16 << 10;
 const STEP_MAX: usize = 256 << 10;
-
-/// The lengths of a request with a long value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Announced {
-    pub(crate) head_len: usize,
-    pub(crate) value_len: usize,
-    /// Of what ends the block, behind the value.
-    pub(crate) end_len: usize,
-}
 
 /// A value that is being received.
 pub(crate) struct Upload {

@@ -1,8 +1,9 @@
 //! A worker: one readiness loop that owns its connections.
 
 use crate::awaits::Awaits;
-use crate::connection::{BATCH, Connection, Got, Held, OUTPUT_MAX, Pause};
+use crate::connection::{Connection, Got, Held};
 use crate::databases::Served;
+use crate::flow::{BATCH, Pause};
 use crate::handle::Stopping;
 use crate::idle::IdleWatch;
 use crate::kyoto::{STALL, Ticket};
@@ -10,7 +11,7 @@ use crate::ledger::Ledger;
 use crate::listener::Arrival;
 use crate::login::Decided;
 use crate::options::Kyoto;
-use crate::output::Output;
+use crate::output::{OUTPUT_MAX, Output};
 use crate::service::Service;
 use crate::shared::Shared;
 use mio::event::Event;
@@ -110,12 +111,12 @@ impl Worker {
                 && error.kind() != io::ErrorKind::Interrupted
             {
                 tracing::error!(%error, "worker {}: cannot wait for events", self.number);
-                self.shared.handle.stop();
+                self.shared.lifecycle.handle.stop();
                 return;
             }
             self.shared.clock.tick();
             if self.idle.is_some() {
-                self.now_s = self.shared.started.elapsed().as_secs();
+                self.now_s = self.shared.observation.started.elapsed().as_secs();
             }
             for event in &events {
                 match event.token() {
@@ -143,7 +144,7 @@ impl Worker {
             self.end_waits(false);
             // Behind the events: a request that has just come keeps its connection.
             self.close_idle();
-            match self.shared.stopping() {
+            match self.shared.lifecycle.stopping() {
                 Stopping::No => {}
                 Stopping::Drain => {
                     let first = deadline.is_none();
@@ -165,7 +166,7 @@ impl Worker {
         while let Ok(Arrival { mut stream, choice }) = self.arrivals.try_recv() {
             let entry = self.connections.vacant_entry();
             let token = Token(entry.key());
-            let seat = self.shared.roster.enter(&mut stream, self.shared.clock.now().0);
+            let seat = self.shared.observation.roster.enter(&mut stream, self.shared.clock.now().0);
             let is_memcacheds = choice.is_some();
             let mut connection = Connection::new(stream, seat, self.shared.choice(choice));
             connection.may_speak_kyoto = self.shared.speaks_kyoto(choice);
@@ -177,15 +178,15 @@ impl Worker {
             connection.active_s = self.now_s;
             if let Err(error) = connection.stream.register(self.poll.registry(), token) {
                 tracing::warn!(%error, "cannot watch a new connection; it is closed");
-                self.shared.roster.leave(&connection.seat);
-                self.shared.connection_closed();
+                self.shared.observation.roster.leave(&connection.seat);
+                self.shared.observation.connection_closed();
                 continue;
             }
             tracing::debug!(worker = self.number, peer = %connection.seat.peer, "connection opened");
-            self.shared.observers.tell_opened(&connection.seat);
-            if self.shared.is_aloud() {
+            self.shared.observation.observers.tell_opened(&connection.seat);
+            if self.shared.observation.is_aloud() {
                 let (descriptor, choice) = (connection.seat.descriptor, connection.choice);
-                self.shared.tell(|entry| entry.opened(descriptor, choice));
+                self.shared.observation.tell(|entry| entry.opened(descriptor, choice));
             }
             entry.insert(connection);
         }
@@ -197,13 +198,13 @@ impl Worker {
         if self.connections.is_empty() {
             return timeout;
         }
-        let wait = idle.wait(self.shared.started.elapsed());
+        let wait = idle.wait(self.shared.observation.started.elapsed());
         Some(timeout.map_or(wait, |timeout| timeout.min(wait)))
     }
 
     /// Closes connections that take nothing of a long answer, if others wait for its memory.
     fn cut_off_stalled(&mut self) {
-        if !self.shared.answers.is_wanted() {
+        if !self.shared.kyoto.answers.is_wanted() {
             return;
         }
         let is_stalled = |connection: &Connection| {
@@ -226,7 +227,7 @@ impl Worker {
             tracing::warn!(
                 "a reader is cut off: it takes nothing of a long answer, and others wait for its memory"
             );
-            self.shared.workers[self.number].readers_cut_off.add(1);
+            self.shared.observation.workers[self.number].readers_cut_off.add(1);
             self.close(index);
         }
     }
@@ -235,7 +236,7 @@ impl Worker {
     fn close_idle(&mut self) {
         let only_stalled = self.shared.options.idle_between_requests;
         let Some(idle) = &mut self.idle else { return };
-        let now = self.shared.started.elapsed();
+        let now = self.shared.observation.started.elapsed();
         if !idle.is_due(now) {
             return;
         }
@@ -250,7 +251,7 @@ impl Worker {
             .collect();
         for index in over {
             self.connections[index].is_kicked = true;
-            self.shared.workers[self.number].idle_kicks.add(1);
+            self.shared.observation.workers[self.number].idle_kicks.add(1);
             self.close(index);
         }
     }
@@ -322,7 +323,7 @@ impl Worker {
         }
         let unsettled = || self.awaited(awaits).filter(|&(log, position)| !log.is_settled(position));
         let is_settled = unsettled().next().is_none() || {
-            self.shared.settling.waits(self.number);
+            self.shared.persistence.settling.waits(self.number);
             // It may have come on just before.
             unsettled().next().is_none()
         };
@@ -350,7 +351,7 @@ impl Worker {
         if awaits.is_empty() || !is_held_up() {
             return true;
         }
-        self.shared.settling.waits(self.number);
+        self.shared.persistence.settling.waits(self.number);
         if !is_held_up() {
             return true;
         }
@@ -368,7 +369,7 @@ impl Worker {
             changed.map(|(_, served)| served).filter(|served| !served.front_has_room())
         };
         let mut has_room = crowded().next().is_none() || {
-            self.shared.settling.waits(self.number);
+            self.shared.persistence.settling.waits(self.number);
             // One may have been made just before.
             crowded().next().is_none()
         };
@@ -394,7 +395,7 @@ impl Worker {
 
     /// Sends events to those who watch them.
     fn deliver(&mut self) {
-        for index in self.shared.observers.watchers.waiting(self.number) {
+        for index in self.shared.observation.observers.watchers.waiting(self.number) {
             if self.connections.get(index).is_some_and(|connection| connection.watches) {
                 self.serve(index);
             }
@@ -403,7 +404,7 @@ impl Worker {
 
     /// Sends what exports have come to.
     fn resume_exports(&mut self) {
-        for index in self.shared.exports.waiting(self.number) {
+        for index in self.shared.persistence.exports.waiting(self.number) {
             let has_time = |connection: &Connection| connection.pending.is_none() && !connection.queued;
             if self.connections.get(index).is_some_and(has_time) {
                 self.serve(index);
@@ -424,9 +425,9 @@ impl Worker {
         let is_over = export.take(&mut self.output, OUTPUT_MAX);
         if is_over {
             connection.export = None;
-            if self.shared.is_aloud() {
+            if self.shared.observation.is_aloud() {
                 let (descriptor, sent) = (connection.seat.descriptor, self.output.copied_from(at));
-                self.shared.tell(|entry| entry.end_of_export(descriptor, sent));
+                self.shared.observation.tell(|entry| entry.end_of_export(descriptor, sent));
             }
         }
         let goes_on = is_over || !self.output.is_empty();
@@ -458,7 +459,7 @@ impl Worker {
                     connection.readable = false;
                 }
                 Ok((len, drained)) => {
-                    self.shared.workers[self.number].bytes_read.add(len as u64);
+                    self.shared.observation.workers[self.number].bytes_read.add(len as u64);
                     connection.readable = !drained || connection.ended;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => connection.readable = false,
@@ -466,7 +467,7 @@ impl Worker {
                 Err(error) => return Err(error),
             }
         }
-        self.shared.observers.watchers.take(connection.seat.descriptor, &mut self.output);
+        self.shared.observation.observers.watchers.take(connection.seat.descriptor, &mut self.output);
         if connection.readable && !connection.closing {
             connection.queued = true;
             self.ready.push_back(index);
@@ -492,7 +493,7 @@ impl Worker {
         let connection = &mut self.connections[index];
         let outcome = self.output.write_to(&mut connection.stream);
         let written = *outcome.as_ref().unwrap_or(&0);
-        self.shared.workers[self.number].bytes_written.add(written as u64);
+        self.shared.observation.workers[self.number].bytes_written.add(written as u64);
         if outcome.is_err() || self.output.is_empty() {
             self.output.clear(OUTPUT_KEPT);
             outcome?;
@@ -550,9 +551,9 @@ impl Worker {
             return;
         }
         let connection = &self.connections[index];
-        if connection.counted.copied > 0 && self.shared.held_bytes() > self.shared.held_max() {
+        if connection.counted.copied > 0 && self.shared.memory.held_bytes() > self.shared.memory.held_max() {
             tracing::warn!("a slow reader is cut off: replies that wait take too much memory");
-            self.shared.workers[self.number].readers_cut_off.add(1);
+            self.shared.observation.workers[self.number].readers_cut_off.add(1);
             self.close(index);
             return;
         }
@@ -570,7 +571,7 @@ impl Worker {
                 return Ok(());
             }
         }
-        let counters = &self.shared.workers[self.number];
+        let counters = &self.shared.observation.workers[self.number];
         let connection = &mut self.connections[index];
         if let Some(pending) = &mut connection.pending {
             let written = pending.write_to(&mut connection.stream)?;
@@ -588,7 +589,7 @@ impl Worker {
             // It is parked.
             return Ok(());
         }
-        let counters = &self.shared.workers[self.number];
+        let counters = &self.shared.observation.workers[self.number];
         let connection = &mut self.connections[index];
         if connection.watches {
             return self.turn_of_watcher(index);
@@ -599,14 +600,14 @@ impl Worker {
         (self.service.place.index, self.service.place.descriptor) = (index, connection.seat.descriptor);
         self.service.use_database(connection.database);
         self.limits.long_block_len = self.shared.databases[connection.database].long_block_len();
-        self.service.is_aloud = self.shared.is_aloud();
+        self.service.is_aloud = self.shared.observation.is_aloud();
         let mut budget = self.shared.options.requests_per_event;
         let mut pause = Pause::NeedsInput;
         self.limits.choice = connection.choice;
         connection.begin_turn();
         self.logged.clear();
         self.logged.extend(self.service.lanes.iter().map(|lane| lane.logged()));
-        self.limits.unfinished_len_max = self.shared.held_room(connection.counted.sum());
+        self.limits.unfinished_len_max = self.shared.memory.held_room(connection.counted.sum());
         // What is kept is served first: it may hold whole requests from a turn that was cut short.
         if connection.has_work() {
             pause = connection.serve(
@@ -681,7 +682,7 @@ impl Worker {
         }
         let connection = &mut self.connections[index];
         if matches!(pause, Pause::Yields | Pause::Blocked | Pause::Exports) {
-            let counters = &self.shared.workers[self.number];
+            let counters = &self.shared.observation.workers[self.number];
             counters.connection_yields.add(u64::from(pause == Pause::Yields && budget == 0));
             connection.queued = true;
             self.ready.push_back(index);
@@ -691,12 +692,12 @@ impl Worker {
 
     /// Notes that a connection keeps more or less than before.
     fn count(&self, before: Held, now: Held) {
-        let counters = &self.shared.workers[self.number];
+        let counters = &self.shared.observation.workers[self.number];
         counters.partial_bytes.add(now.unfinished().wrapping_sub(before.unfinished()));
         counters.pending_bytes.add(now.pending.wrapping_sub(before.pending));
         let is_pending = |held: Held| u64::from(held.pending > 0);
         counters.pending_outputs.add(is_pending(now).wrapping_sub(is_pending(before)));
-        self.shared.held_changed(before.sum(), now.sum());
+        self.shared.memory.held_changed(before.sum(), now.sum());
     }
 
     /// Closes what is done with; the rest goes on in its turns. `first`: the sockets are read once more, as what has
@@ -732,7 +733,7 @@ impl Worker {
 
     fn close(&mut self, index: usize) {
         let mut connection = self.connections.remove(index);
-        self.shared.roster.leave(&connection.seat);
+        self.shared.observation.roster.leave(&connection.seat);
         if connection.is_parked {
             // Whoever comes next in its place has a turn of its own to wait for.
             self.parked.retain(|&parked| parked != index);
@@ -744,17 +745,17 @@ impl Worker {
             self.service.kyoto.leave_plugin(session);
         }
         if connection.watches {
-            self.shared.observers.unwatch(connection.seat.descriptor);
+            self.shared.observation.observers.unwatch(connection.seat.descriptor);
         }
-        let reason = match self.shared.stopping() {
+        let reason = match self.shared.lifecycle.stopping() {
             Stopping::No if connection.failed => "error",
             Stopping::No if connection.is_kicked => "idle_timeout",
             Stopping::No => "normal",
             _ => "shutdown",
         };
-        self.shared.observers.tell_closed(&connection.seat, reason);
+        self.shared.observation.observers.tell_closed(&connection.seat, reason);
         self.count(connection.counted, Held::default());
-        self.shared.connection_closed();
+        self.shared.observation.connection_closed();
         let hello = connection.kyoto.as_ref().and_then(|session| session.follows);
         if let Some(hello) = hello.filter(|_| reason == "normal")
             && connection.stream.deregister(self.poll.registry()).is_ok()
@@ -765,8 +766,8 @@ impl Worker {
             self.shared.replicas.start(&self.shared, connection.stream, address, hello);
         }
         tracing::debug!(worker = self.number, peer = %connection.seat.peer, "connection closed");
-        if self.shared.is_aloud() {
-            self.shared.tell(|entry| entry.closed(connection.seat.descriptor));
+        if self.shared.observation.is_aloud() {
+            self.shared.observation.tell(|entry| entry.closed(connection.seat.descriptor));
         }
         if self.connections.is_empty() {
             // A storm of connections shall not leave its table behind.

@@ -32,7 +32,7 @@ impl Pages {
         }
         match request.path.as_str() {
             "/" => Response::text(Status::Ok, self.index()),
-            "/healthz" if self.shared.is_loading() => Response::text(Status::Ok, "loading\n"),
+            "/healthz" if self.shared.lifecycle.is_loading() => Response::text(Status::Ok, "loading\n"),
             // That it answers is the answer: whoever stops it should not be restarted for that.
             "/healthz" => Response::text(Status::Ok, "ok\n"),
             "/readyz" => self.readiness(),
@@ -67,9 +67,13 @@ impl Pages {
 
     /// Whether new clients should come here.
     fn readiness(&self) -> Response {
-        match self.shared.stopping() {
-            Stopping::No if self.shared.is_loading() => Response::text(Status::Unavailable, "loading\n"),
-            Stopping::No if self.shared.has_not_loaded() => Response::text(Status::Unavailable, "no data\n"),
+        match self.shared.lifecycle.stopping() {
+            Stopping::No if self.shared.lifecycle.is_loading() => {
+                Response::text(Status::Unavailable, "loading\n")
+            }
+            Stopping::No if self.shared.lifecycle.has_not_loaded() => {
+                Response::text(Status::Unavailable, "no data\n")
+            }
             Stopping::No if self.log_is_stuck() => Response::text(Status::Unavailable, "no writes\n"),
             Stopping::No => Response::text(Status::Ok, "ready\n"),
             Stopping::Drain | Stopping::AtOnce => Response::text(Status::Unavailable, "stopping\n"),

@@ -98,7 +98,7 @@ impl Readings {
             keep(name, value);
         });
         let kept = |number| {
-            let directory = shared.exports.directory(number)?;
+            let directory = shared.persistence.exports.directory(number)?;
             let history = directory.history();
             Some(OfDirectory {
                 log_bytes: directory.footprint().log_bytes,
@@ -120,7 +120,7 @@ impl Readings {
             kept: kept(number),
         };
         let databases = shared.databases.iter().enumerate().map(of).collect();
-        let engine = shared.database.engine();
+        let engine = shared.databases.primary().database.engine();
         Readings {
             databases,
             general,
@@ -128,14 +128,15 @@ impl Readings {
             slabs,
             engine: engine.status(),
             engine_limit_bytes: engine.bounded().and_then(|bounded| bounded.limit().bytes),
-            held_bytes: shared.held_bytes(),
-            held_max_bytes: shared.held_max(),
-            exports_held_bytes: shared.exports.held_bytes(),
+            held_bytes: shared.memory.held_bytes(),
+            held_max_bytes: shared.memory.held_max(),
+            exports_held_bytes: shared.persistence.exports.held_bytes(),
             kyoto: OfKyoto {
-                sums: Sums::of(&shared.workers),
-                waiting: shared.signals.waiting() as u64,
-                background_calls: (shared.errands.pending() + shared.script_errands.pending()) as u64,
-                background_calls_done: shared.errands.done() + shared.script_errands.done(),
+                sums: Sums::of(&shared.observation.workers),
+                waiting: shared.kyoto.signals.waiting() as u64,
+                background_calls: (shared.kyoto.errands.pending() + shared.kyoto.script_errands.pending())
+                    as u64,
+                background_calls_done: shared.kyoto.errands.done() + shared.kyoto.script_errands.done(),
             },
             replicas: shared.replicas.connected(),
         }

@@ -92,13 +92,13 @@ impl Taken {
     fn set(&mut self, bytes: u64) {
         let before = std::mem::replace(&mut self.bytes, bytes);
         // Wraps around where it shrinks.
-        self.shared.answers.taken.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
+        self.shared.kyoto.answers.taken.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        self.shared.answers.give_back(self.bytes);
+        self.shared.kyoto.answers.give_back(self.bytes);
     }
 }
 
@@ -118,7 +118,7 @@ impl Collected {
 
     /// Waits until no other long answer is collected.
     pub(super) fn turn(shared: &Shared) -> Turn<'_> {
-        Turn(shared.answers.turn.lock().unwrap_or_else(PoisonError::into_inner))
+        Turn(shared.kyoto.answers.turn.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -143,7 +143,7 @@ impl Collected {
 
     fn reserve(&mut self, bytes: u64, waits: Option<&dyn Fn() -> bool>) -> Result<(), Lack> {
         let shared = &self.taken.shared;
-        let (answers, max) = (&shared.answers, shared.held_max());
+        let (answers, max) = (&shared.kyoto.answers, shared.memory.held_max());
         if self.taken.bytes + bytes > max {
             return Err(Lack::TooLarge);
         }
@@ -154,7 +154,7 @@ impl Collected {
             }
             match waits {
                 None => break Err(Lack::Busy),
-                Some(is_called_off) if is_called_off() || shared.stopping() != Stopping::No => {
+                Some(is_called_off) if is_called_off() || shared.lifecycle.stopping() != Stopping::No => {
                     break Err(Lack::CalledOff);
                 }
                 Some(_) if since.elapsed() > WAIT_MAX => break Err(Lack::Busy),

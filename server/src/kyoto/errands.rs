@@ -119,8 +119,13 @@ impl Errand {
         match &self.manner {
             Manner::Call { form, banner, signal } => {
                 let signal = signal.as_ref().map(|(name, all)| Signal { name, is_broadcast: *all });
-                let mut answer =
-                    Answer { form: *form, banner, signal, signals: &shared.signals, output: &mut output };
+                let mut answer = Answer {
+                    form: *form,
+                    banner,
+                    signal,
+                    signals: &shared.kyoto.signals,
+                    output: &mut output,
+                };
                 tell(done, &mut kyoto::Output::default(), &mut answer);
             }
             Manner::Binary { is_silent: true } => {}
@@ -175,7 +180,7 @@ impl Errands {
 
     /// Those that do such work.
     fn of<'s>(shared: &'s Shared, work: &Work) -> &'s Errands {
-        if work.is_script() { &shared.script_errands } else { &shared.errands }
+        if work.is_script() { &shared.kyoto.script_errands } else { &shared.kyoto.errands }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -201,7 +206,7 @@ impl Errands {
             answer: Mutex::default(),
         });
         let mut queue = errands.queue();
-        if queue.is_closed || shared.stopping() != Stopping::No {
+        if queue.is_closed || shared.lifecycle.stopping() != Stopping::No {
             return Err(CALLED_OFF);
         }
         let is_alone = queue.waiting.is_empty();
@@ -219,7 +224,7 @@ impl Errands {
                 false => thread.name("errand".into()),
             };
             let run = move || {
-                let errands = if is_script { &shared.script_errands } else { &shared.errands };
+                let errands = if is_script { &shared.kyoto.script_errands } else { &shared.kyoto.errands };
                 run(&shared, errands);
             };
             match thread.spawn(run) {
@@ -298,7 +303,7 @@ impl Errands {
                 return Some(errand);
             }
             // Whoever waits all the same hears that it will not be done.
-            shared.signals.call(errand.worker, errand.ticket);
+            shared.kyoto.signals.call(errand.worker, errand.ticket);
         }
     }
 }
@@ -315,7 +320,7 @@ impl Drop for Telling<'_> {
         let (errands, errand) = (self.errands, self.errand);
         errands.queue().under_way.retain(|other| !Arc::ptr_eq(other, errand));
         errands.done.fetch_add(1, Ordering::Relaxed);
-        self.shared.signals.call(errand.worker, errand.ticket);
+        self.shared.kyoto.signals.call(errand.worker, errand.ticket);
     }
 }
 

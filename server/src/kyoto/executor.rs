@@ -8,7 +8,7 @@ use super::reach::Reach;
 use super::session::{Session, Wait};
 use super::signals::{Purpose, Signals, Ticket, Waiting};
 use super::work;
-use crate::connection::{BATCH, Pause};
+use crate::flow::{BATCH, Pause};
 use crate::handle::Stopping;
 use crate::login::{Decided, Passage};
 use crate::output::Output;
@@ -202,7 +202,7 @@ impl Executor {
 
     /// Connections that have been signalled, with their tickets.
     pub(crate) fn signalled(&mut self) -> Vec<(Ticket, usize)> {
-        self.waiting.signalled(&self.scope.shared.signals, self.scope.worker)
+        self.waiting.signalled(&self.scope.shared.kyoto.signals, self.scope.worker)
     }
 
     /// Connections that have waited long enough; all of them where the server stops.
@@ -228,13 +228,13 @@ impl Executor {
     pub(crate) fn gives_up(&self, session: &Session, ticket: Ticket) -> bool {
         session
             .waits_for()
-            .is_none_or(|(name, _)| self.scope.shared.signals.forget(Purpose::Signal, name, ticket))
+            .is_none_or(|(name, _)| self.scope.shared.kyoto.signals.forget(Purpose::Signal, name, ticket))
     }
 
     /// A connection goes.
     pub(crate) fn leave(&mut self, session: &Session) {
         if let Some((name, ticket)) = session.waits_for() {
-            self.scope.shared.signals.forget(Purpose::Signal, name, ticket);
+            self.scope.shared.kyoto.signals.forget(Purpose::Signal, name, ticket);
         }
         if let Some(ticket) = session.ticket() {
             self.waiting.leave(ticket);
@@ -359,7 +359,7 @@ impl Executor {
     fn login(&self, session: &mut Session, connection: usize, authorization: Option<&[u8]>) -> Passage {
         let shared = &self.scope.shared;
         let passage = shared.logins.pass(authorization, &mut session.basic, connection, &self.decided);
-        let counters = &shared.workers[self.scope.worker];
+        let counters = &shared.observation.workers[self.scope.worker];
         counters.logins.add(u64::from(matches!(passage, Passage::Admitted | Passage::Refused)));
         counters.logins_refused.add(u64::from(passage == Passage::Refused));
         passage
@@ -446,7 +446,7 @@ impl Executor {
         manner: Manner,
     ) -> Result<Next, Failure<'static>> {
         let Scope { shared, worker, .. } = &self.scope;
-        let ticket = shared.signals.ticket();
+        let ticket = shared.kyoto.signals.ticket();
         let errand = Errands::submit(shared, work, manner, *worker, ticket)?;
         self.waiting.enter(ticket, connection, None);
         session.wait = Wait::Errand { errand, ticket };
@@ -484,7 +484,7 @@ impl Executor {
             }
             Wait::No | Wait::For { .. } | Wait::Errand { .. } => {
                 if let Some(wait) = call.wait() {
-                    if self.scope.shared.stopping() != Stopping::No {
+                    if self.scope.shared.lifecycle.stopping() != Stopping::No {
                         answer_failure(&call.form, &self.banner, &Failure::TimedOut, output);
                         return goes_on;
                     }
@@ -493,7 +493,7 @@ impl Executor {
                         return goes_on;
                     }
                     let Scope { shared, worker, .. } = &self.scope;
-                    let ticket = shared.signals.wait(Purpose::Signal, wait.name, *worker);
+                    let ticket = shared.kyoto.signals.wait(Purpose::Signal, wait.name, *worker);
                     let until = Instant::now() + Duration::from_secs_f64(wait.seconds.min(WAIT_MAX_S));
                     self.waiting.enter(ticket, connection, Some(until));
                     session.wait = Wait::For { name: wait.name.to_vec(), ticket };
@@ -520,7 +520,7 @@ impl Executor {
             }
         }
         let Executor { scope, banner, pairs, .. } = self;
-        let signals = &scope.shared.signals;
+        let signals = &scope.shared.kyoto.signals;
         let mut answer = Answer { form: call.form, banner, signal, signals, output };
         match done {
             Some(done) => work::tell(done, pairs, &mut answer),
@@ -533,7 +533,7 @@ impl Executor {
 impl Scope {
     #[inline]
     pub(super) fn counters(&self) -> &Counters {
-        &self.shared.workers[self.worker].kyoto
+        &self.shared.observation.workers[self.worker].kyoto
     }
 
     /// Clients may change nothing.

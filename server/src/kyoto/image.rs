@@ -59,7 +59,7 @@ impl<'s> Image<'s> {
         let image = Image { path, _turn: turn };
         // That of a hash on disk holds a log for replicas alone.
         let is_in_files = served.database.engine().durable().is_some();
-        let mut backup = match shared.exports.directory(number).filter(|_| !is_in_files) {
+        let mut backup = match shared.persistence.exports.directory(number).filter(|_| !is_in_files) {
             Some(directory) => Backup::start(&directory, &served.database, called_off)?,
             None => Backup::of_files(Arc::new(SystemDisk), &served.database)?,
         };

@@ -17,6 +17,7 @@
 //! bulk        the binary protocol's bulk requests, record by record
 //! scripts     procedures in Lua, which the crate `script` runs
 //! signals     who waits for which signal
+//! state       what all workers share
 //! plugin      memcached's clients, as the plug-in server treats them
 //! queues      ... and the messages that they leave for each other
 //! replication whom the server follows, and its update log
@@ -45,17 +46,18 @@ mod resources;
 mod scripts;
 mod session;
 mod signals;
+mod state;
 mod work;
 
-pub(crate) use answer_memory::{AnswerMemory, STALL};
+pub(crate) use answer_memory::STALL;
 pub(crate) use counters::{Counters, Sums};
-pub(crate) use errands::{Errands, Limits as ErrandLimits};
 pub(crate) use executor::Executor;
 pub(crate) use plugin::PluginCounters;
-pub(crate) use queues::{Heads, MessageKeys, PluginSession};
+pub(crate) use queues::PluginSession;
 pub(crate) use scripts::Scripts;
 pub(crate) use session::Session;
-pub(crate) use signals::{Signals, Ticket};
+pub(crate) use signals::Ticket;
+pub(crate) use state::KyotoState;
 
 /// What clients are told: they choose what they ask by the original's.
 pub const VERSION: &str = "0.9.56";

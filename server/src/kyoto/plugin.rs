@@ -4,8 +4,8 @@ use super::executor::{Executor, Next, Scope, records};
 use super::queues::PluginSession;
 use super::reach::Reach;
 use super::report::facts;
-use crate::connection::Pause;
 use crate::counters::{Own, WorkerCounters};
+use crate::flow::Pause;
 use crate::options::CompatiblePort;
 use crate::output::Output;
 use std::sync::atomic::Ordering;
@@ -103,7 +103,7 @@ impl Scope {
         request: &PluginRequest<'_>,
         output: &mut Output,
     ) {
-        let counters = &self.shared.workers[self.worker].plugin;
+        let counters = &self.shared.observation.workers[self.worker].plugin;
         let Ok(reach) = self.reach(Target::Index(0)) else { return };
         let records = records(reach);
         let (is_silent, is_change) = match *request {
@@ -208,18 +208,18 @@ impl Scope {
         };
         let of_database = facts(reach);
         put("pid", &std::process::id().to_string());
-        put("uptime", &shared.started.elapsed().as_secs().to_string());
+        put("uptime", &shared.observation.started.elapsed().as_secs().to_string());
         put("time", &self.now().to_string());
         put("version", version().trim_start_matches("VERSION "));
         put("pointer_size", &usize::BITS.to_string());
-        put("curr_connections", &shared.connections.current.load(Ordering::Relaxed).to_string());
+        put("curr_connections", &shared.observation.connections.current.load(Ordering::Relaxed).to_string());
         put("threads", &shared.options.threads.to_string());
         put("curr_items", &of_database[0].1);
         put("bytes", &of_database[1].1);
         for (name, value) in &of_database {
             put(&format!("db_{name}"), value);
         }
-        for (name, sum) in PluginCounters::sums(&shared.workers) {
+        for (name, sum) in PluginCounters::sums(&shared.observation.workers) {
             put(name, &sum.to_string());
         }
         output.put(b"END\r\n");

@@ -243,7 +243,7 @@ impl Executor {
     ) -> Option<Next> {
         let longest = port.queue_wait?;
         let scope = &self.scope;
-        let counters = &scope.shared.workers[scope.worker].plugin;
+        let counters = &scope.shared.observation.workers[scope.worker].plugin;
         match *request {
             PluginRequest::Store {
                 mode: mode @ PluginMode::Set,
@@ -253,7 +253,7 @@ impl Executor {
                 value,
                 is_silent,
             } => {
-                let key = &*scope.shared.message_keys.next(name);
+                let key = &*scope.shared.kyoto.message_keys.next(name);
                 let stored = PluginRequest::Store { mode, key, flags, exptime, value, is_silent };
                 scope.plugin_request(port, &stored, output);
                 scope.message_put(name, key);
@@ -270,7 +270,8 @@ impl Executor {
                         if consumer.wait.is_some() {
                             Found::Nothing
                         } else {
-                            let ticket = scope.shared.signals.wait(Purpose::Message, name, scope.worker);
+                            let ticket =
+                                scope.shared.kyoto.signals.wait(Purpose::Message, name, scope.worker);
                             consumer.wait = Some(Wait { name: name.to_vec(), ticket, is_parked: false });
                             // One may have come just before.
                             scope.take_message(name, room)
@@ -380,24 +381,24 @@ impl Scope {
 
     /// A message is there.
     fn message_put(&self, name: &[u8], key: &[u8]) {
-        self.shared.queue_heads.lower(name, key);
+        self.shared.kyoto.queue_heads.lower(name, key);
         self.call_consumer(name);
     }
 
     /// Whoever has waited longest for a message of a queue looks again.
     fn call_consumer(&self, name: &[u8]) {
-        self.shared.signals.signal(Purpose::Message, name, false);
+        self.shared.kyoto.signals.signal(Purpose::Message, name, false);
     }
 
     fn may_wait(&self, until: Instant) -> bool {
-        self.shared.stopping() == Stopping::No && Instant::now() < until
+        self.shared.lifecycle.stopping() == Stopping::No && Instant::now() < until
     }
 
     /// A key has been looked for, or nobody asks for it any more.
     fn end_waiting(&self, consumer: &mut Consumer) {
         consumer.is_counted = false;
         if let Some(Wait { name, ticket, .. }) = consumer.wait.take()
-            && !self.shared.signals.forget(Purpose::Message, &name, ticket)
+            && !self.shared.kyoto.signals.forget(Purpose::Message, &name, ticket)
         {
             // It was called, and does not come: somebody else may.
             self.call_consumer(&name);
@@ -407,7 +408,7 @@ impl Scope {
     /// Takes the first message of a queue out of the database.
     fn take_message(&self, name: &[u8], room: usize) -> Found {
         let Some(reach) = self.queues() else { return Found::Nothing };
-        take(&self.shared.queue_heads, reach, name, room).unwrap_or_else(|error| {
+        take(&self.shared.kyoto.queue_heads, reach, name, room).unwrap_or_else(|error| {
             tracing::warn!("a queue cannot be read: {error}");
             Found::Nothing
         })

@@ -24,7 +24,8 @@ fn newest(ended_ms: u64) -> u64 {
 /// Removes the files of the update logs that hold nothing newer than this, that no database needs and nobody reads.
 pub(super) fn remove_logs(shared: &Shared, until: u64) -> Result<(), Failure<'static>> {
     for (number, served) in shared.databases.iter().enumerate() {
-        let Some(directory) = shared.exports.directory(number).filter(|_| served.database.log().is_some())
+        let Some(directory) =
+            shared.persistence.exports.directory(number).filter(|_| served.database.log().is_some())
         else {
             continue;
         };
@@ -74,7 +75,7 @@ impl Scope {
         for (database, _) in
             self.shared.databases.iter().enumerate().filter(|(_, served)| served.database.log().is_some())
         {
-            let Some(directory) = self.shared.exports.directory(database) else { continue };
+            let Some(directory) = self.shared.persistence.exports.directory(database) else { continue };
             let found = segments(&todana::disk::SystemDisk, &directory.path().join("log"));
             let found = found.map_err(|_| UNREADABLE)?;
             let ends_ms = found.iter().skip(1).map(|next| next.made_ms).chain([self.now() * 1000]);

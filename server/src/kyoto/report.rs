@@ -25,16 +25,19 @@ impl Scope {
         }
         pairs.push_number(b"db_total_count", records);
         pairs.push_number(b"db_total_size", bytes);
-        let connections = shared.connections.current.load(Ordering::Relaxed);
+        let connections = shared.observation.connections.current.load(Ordering::Relaxed);
         pairs.push_number(b"serv_conn_count", connections);
-        pairs.push_number(b"serv_task_count", shared.errands.pending() + shared.script_errands.pending());
+        pairs.push_number(
+            b"serv_task_count",
+            shared.kyoto.errands.pending() + shared.kyoto.script_errands.pending(),
+        );
         pairs.push_number(b"serv_thread_count", shared.options.threads);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let seconds = |duration: std::time::Duration| format!("{:.6}", duration.as_secs_f64());
         pairs.push(b"serv_current_time", seconds(now).as_bytes());
-        pairs.push(b"serv_running_term", seconds(shared.started.elapsed()).as_bytes());
+        pairs.push(b"serv_running_term", seconds(shared.observation.started.elapsed()).as_bytes());
         pairs.push_number(b"serv_proc_id", std::process::id());
-        for (name, count) in Sums::of(&shared.workers).told() {
+        for (name, count) in Sums::of(&shared.observation.workers).told() {
             pairs.push_number(name.as_bytes(), count);
         }
         let version = format!("{} (2.19)", super::VERSION);
@@ -49,7 +52,7 @@ impl Scope {
         }
         self.report_replication(pairs);
         if shared.options.snapshots.is_some() {
-            let (made, failed, timestamp, trouble) = shared.snapshots.told();
+            let (made, failed, timestamp, trouble) = shared.persistence.snapshots.told();
             pairs.push_number(b"snap_made", made);
             pairs.push_number(b"snap_failed", failed);
             pairs.push_number(b"snap_timestamp", timestamp);

@@ -53,7 +53,7 @@ impl Scope {
                 if !stored.map_err(failure)? {
                     return Err(otherwise);
                 }
-                tell(&RestAnswer::Stored { port: self.shared.tcp_port });
+                tell(&RestAnswer::Stored { port: self.shared.listening.tcp_port });
                 Ok(())
             }
             RestAction::Delete => {

@@ -177,7 +177,7 @@ impl Scope {
         name: &[u8],
         input: impl Iterator<Item = (&'i [u8], &'i [u8])>,
     ) -> Result<Work, Failure<'static>> {
-        if !self.shared.scripts.are_there() {
+        if !self.shared.kyoto.scripts.are_there() {
             return Err(Failure::SCRIPTING_DISABLED);
         }
         let input = input.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
@@ -281,7 +281,7 @@ impl Work {
             Task::Similar { origin, range, symbols, limit } => {
                 // They are all kept until the nearest are known.
                 let _turn = (!is_small(served)).then(|| Collected::turn(shared));
-                let bound = SIMILAR_MAX.min(shared.held_max() as usize / SIMILAR_LEN);
+                let bound = SIMILAR_MAX.min(shared.memory.held_max() as usize / SIMILAR_LEN);
                 let most = (*limit).min(bound);
                 let found = keys.match_similar(origin, *range, *symbols, most).map_err(failure)?;
                 if found.len() == bound && *limit > bound {
@@ -293,7 +293,7 @@ impl Work {
                 super::replication::remove_logs(shared, *until).map(|()| Done::Nothing)
             }
             Task::Script { name, input } => {
-                shared.scripts.play(shared, name, input, called_off, changes).map(Done::Output)
+                shared.kyoto.scripts.play(shared, name, input, called_off, changes).map(Done::Output)
             }
             Task::Vacuum => {
                 served.database.refuse_if_read_only().map_err(failure)?;
@@ -317,7 +317,7 @@ impl Work {
                 served.database.sync().map_err(failure)?;
                 let Some(command) = command else { return Ok(Done::Nothing) };
                 let directory = shared.options.kyoto_commands.as_deref();
-                let (Some(directory), Some(_turn)) = (directory, shared.errands.may_command()) else {
+                let (Some(directory), Some(_turn)) = (directory, shared.kyoto.errands.may_command()) else {
                     return Err(Failure::POSTPROCESSING_FAILED);
                 };
                 let image = Image::write(shared, self.database, called_off).map_err(|error| {

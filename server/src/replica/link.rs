@@ -193,7 +193,7 @@ impl Follower {
     }
 
     fn goes_on(&self) -> bool {
-        self.shared.stopping() == Stopping::No
+        self.shared.lifecycle.stopping() == Stopping::No
     }
 
     /// Waits so long, or until it is called.
@@ -340,7 +340,7 @@ impl Follower {
 
     /// Waits where more waits for the disk than there should.
     fn relieve(&self) -> Result<()> {
-        for served in &self.shared.databases {
+        for served in self.shared.databases.iter() {
             if let Some(log) = served.database.log()
                 && log.is_crowded()
             {

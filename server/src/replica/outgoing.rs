@@ -88,7 +88,7 @@ impl Outgoing {
         let databases = shared.databases.len();
         let logged: Vec<_> = (0..databases)
             .filter(|&number| shared.databases[number].database.log().is_some())
-            .filter_map(|number| Some((number, shared.exports.directory(number)?)))
+            .filter_map(|number| Some((number, shared.persistence.exports.directory(number)?)))
             .collect();
         if logged.is_empty() {
             let message = "no database has an update log: there is one for each in memory with a data directory, for trees, and for a hash under ktserver's name (-ulog)";

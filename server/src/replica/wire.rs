@@ -72,7 +72,7 @@ impl Wire {
 
     /// Whether the server goes on.
     pub(super) fn goes_on(&self) -> bool {
-        self.shared.stopping() == Stopping::No
+        self.shared.lifecycle.stopping() == Stopping::No
     }
 
     /// Waits until there may be more to do. Fails when that has taken too long since then, or the server stops.

@@ -148,7 +148,7 @@ pub(crate) fn restore(
     let is_in_memory_alone = has_snapshots(served) && served.data.is_none();
     let begins_at = |timestamp| {
         if is_in_memory_alone {
-            shared.snapshots.begins_at(timestamp);
+            shared.persistence.snapshots.begins_at(timestamp);
         }
     };
     let mark = has_snapshots(served).then_some(served.data.as_ref()).flatten();
@@ -379,7 +379,7 @@ fn make_all(
     for (number, served) in shared.databases.iter().enumerate().filter(|(_, served)| has_snapshots(served)) {
         let path = options.directory.join(file_name(number as u32));
         let making = Making { shared, served, options, disk, is_called_off, rests };
-        shared.snapshots.note(number, served.name.label(), making.make(&path));
+        shared.persistence.snapshots.note(number, served.name.label(), making.make(&path));
     }
 }
 
@@ -443,7 +443,7 @@ impl Making<'_> {
                     };
                     writer.put(key, &stored);
                     count += 1;
-                    self.shared.snapshots.leaves_out(label, &record.attributes);
+                    self.shared.persistence.snapshots.leaves_out(label, &record.attributes);
                     if writer.is_due() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 })
                 .map_err(failed)?;

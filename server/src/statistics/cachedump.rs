@@ -1,6 +1,6 @@
 //! `stats cachedump CLASS LIMIT`: some keys of a class.
 
-use crate::listing::Walk;
+use crate::listing::{Room, Walk};
 use crate::shared::Shared;
 use todana_core::ClassSet;
 
@@ -8,13 +8,6 @@ use todana_core::ClassSet;
 const CLASSES: u32 = 64;
 /// The answer is no longer than this.
 const BYTES_MAX: usize = 2 << 20;
-
-/// How much more a list may hold.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
-    pub(crate) records: u64,
-    pub(crate) bytes: usize,
-}
 
 /// The walk that answers it, or what is wrong.
 pub(super) fn walk(

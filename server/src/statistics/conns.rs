@@ -7,13 +7,13 @@ use crate::shared::Shared;
 /// `asker` is the descriptor of the connection that asks.
 pub(super) fn put(shared: &Shared, asker: i32, w: &mut Writer<'_, '_>) {
     let now = todana::Clock::now(&*shared.clock).0;
-    let uptime = shared.started.elapsed().as_secs();
-    for (descriptor, address) in shared.roster.listeners() {
+    let uptime = shared.observation.started.elapsed().as_secs();
+    for (descriptor, address) in shared.observation.roster.listeners() {
         w.put_in("", descriptor, "addr", address);
         w.put_in("", descriptor, "state", "conn_listening");
         w.put_in("", descriptor, "secs_since_last_cmd", uptime);
     }
-    for seat in shared.roster.datagrams() {
+    for seat in shared.observation.roster.datagrams() {
         let (descriptor, is_asker) = (seat.descriptor, seat.descriptor == asker);
         let state = if is_asker { State::Executing } else { seat.state() };
         w.put_in("", descriptor, "UDP", "UDP");
@@ -21,7 +21,7 @@ pub(super) fn put(shared: &Shared, asker: i32, w: &mut Writer<'_, '_>) {
         w.put_in("", descriptor, "state", state.name());
         w.put_in("", descriptor, "secs_since_last_cmd", now.saturating_sub(seat.last_command_at()));
     }
-    for seat in shared.roster.seats() {
+    for seat in shared.observation.roster.seats() {
         let descriptor = seat.descriptor;
         let is_asker = descriptor == asker;
         let state = if is_asker { State::Executing } else { seat.state() };

@@ -7,7 +7,8 @@ use todana::update_log::Health;
 use todana_core::Checkpointed;
 
 pub(super) fn put(shared: &Shared, name: Option<&[u8]>, w: &mut Writer<'_, '_>) {
-    let wanted = name.map(|name| std::str::from_utf8(name).ok().and_then(|name| shared.catalog.number(name)));
+    let wanted = name
+        .map(|name| std::str::from_utf8(name).ok().and_then(|name| shared.databases.catalog.number(name)));
     for (number, served) in shared.databases.iter().enumerate() {
         if wanted.is_some_and(|wanted| wanted != Some(number)) {
             continue;
@@ -36,7 +37,7 @@ pub(super) fn put(shared: &Shared, name: Option<&[u8]>, w: &mut Writer<'_, '_>) 
                 w.put_in("", number, "trouble", trouble);
             }
         }
-        if let Some(directory) = shared.exports.directory(number) {
+        if let Some(directory) = shared.persistence.exports.directory(number) {
             let history = directory.history();
             w.put_in("", number, "log_bytes", directory.footprint().log_bytes);
             w.put_in("", number, "checkpoints_made", history.made);

@@ -9,15 +9,15 @@ pub(super) fn answer(shared: &Shared, word: Option<&[u8]>, out: &mut dyn FnMut(R
         // Prefixes are parts of keys.
         _ if !shared.options.dump_allowed => out(Reply::Faulty(refusal)),
         Some(b"on") => {
-            shared.observers.count_prefixes(true);
+            shared.observation.observers.count_prefixes(true);
             out(Reply::Done);
         }
         Some(b"off") => {
-            shared.observers.count_prefixes(false);
+            shared.observation.observers.count_prefixes(false);
             out(Reply::Done);
         }
         Some(b"dump") => {
-            shared.observers.prefixes.tell(out);
+            shared.observation.observers.prefixes.tell(out);
             out(Reply::End);
         }
         _ => out(Reply::Faulty("CLIENT_ERROR usage: stats detail on|off|dump")),

@@ -12,19 +12,19 @@ use todana_core::SizeClass;
 pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     let (user, system) = process::cpu_time();
     let options = &shared.options;
-    let connections = &shared.connections;
+    let connections = &shared.observation.connections;
     let current = connections.current.load(Ordering::Relaxed);
-    let c = shared.database.counters();
-    let status = shared.database.status();
-    let sweeps = shared.database.sweeps();
+    let c = shared.databases.primary().database.counters();
+    let status = shared.databases.primary().database.status();
+    let sweeps = shared.databases.primary().database.sweeps();
     let mut classes = SizeClass::default();
     status.classes.iter().for_each(|class| classes += *class);
     let sum = |of: fn(&WorkerCounters) -> &Own| {
-        shared.workers.iter().fold(0u64, |sum, worker| sum.wrapping_add(of(worker).get()))
+        shared.observation.workers.iter().fold(0u64, |sum, worker| sum.wrapping_add(of(worker).get()))
     };
-    let sums = shared.worker_sums();
+    let sums = shared.observation.worker_sums();
     w.put("pid", std::process::id());
-    w.put("uptime", shared.started.elapsed().as_secs());
+    w.put("uptime", shared.observation.started.elapsed().as_secs());
     w.put("time", todana::Clock::now(&*shared.clock).0);
     w.put("version", MEMCACHED_VERSION);
     w.put("todana_version", env!("CARGO_PKG_VERSION"));
@@ -75,9 +75,9 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     }
     w.put("bytes_read", sums.bytes_read);
     w.put("bytes_written", sums.bytes_written);
-    w.put("limit_maxbytes", shared.memory_limit_bytes().unwrap_or(0));
+    w.put("limit_maxbytes", shared.memory.limit_bytes().unwrap_or(0));
     let is_paused = connections.accepting_paused.load(Ordering::Relaxed);
-    w.put("accepting_conns", u8::from(shared.stopping() == Stopping::No && !is_paused));
+    w.put("accepting_conns", u8::from(shared.lifecycle.stopping() == Stopping::No && !is_paused));
     w.count("listen_disabled_num", connections.accept_pauses.load(Ordering::Relaxed));
     w.count("time_in_listen_disabled_us", connections.accept_paused_us.load(Ordering::Relaxed));
     w.put("threads", options.threads);
@@ -100,19 +100,19 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
         w.put(name, 0);
     }
     w.put("slabs_moved", status.pages_emptied);
-    let crawler = &shared.crawler;
+    let crawler = &shared.observation.crawler;
     let is_crawling = sweeps.is_running || crawler.running.load(Ordering::Relaxed) > 0;
     w.put("lru_crawler_running", u8::from(is_crawling));
     w.put("lru_crawler_starts", crawler.starts.load(Ordering::Relaxed) + sweeps.rounds);
-    w.count("lru_maintainer_juggles", shared.housekeepings.load(Ordering::Relaxed));
+    w.count("lru_maintainer_juggles", shared.observation.housekeepings.load(Ordering::Relaxed));
     w.put("malloc_fails", 0);
-    let log = shared.observers.watchers.counts();
+    let log = shared.observation.observers.watchers.counts();
     w.put("log_worker_dropped", 0);
     w.count("log_worker_written", log.written);
     w.count("log_watcher_skipped", log.skipped);
     w.count("log_watcher_sent", log.sent);
     w.put("log_watchers", log.watchers);
-    if let Some(tls) = &shared.tls {
+    if let Some(tls) = &shared.listening.tls {
         tls.put_counters(|name, value| w.put(name, value));
     }
     w.put("unexpected_napi_ids", 0);
@@ -138,5 +138,5 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("lru_bumps_dropped", status.uses_dropped);
     w.put("todana_committed_bytes", status.committed_bytes);
     w.put("todana_anonymous_bytes", process::anonymous_bytes().unwrap_or(0));
-    w.put("todana_started", shared.started_at);
+    w.put("todana_started", shared.observation.started_at);
 }

@@ -15,27 +15,27 @@ fn words(sync: Sync) -> String {
 }
 
 pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
-    if let Some(syncing) = &shared.first().syncing {
+    if let Some(syncing) = &shared.databases.primary().syncing {
         w.put("todana_sync", words(syncing.sync()));
-        w.put("todana_log_health", health(shared.first()).unwrap_or("well"));
-        w.put("todana_log_takes_writes", u8::from(takes_writes(shared.first())));
-        w.put("todana_log_refusals", shared.database.counters().log_refusals);
+        w.put("todana_log_health", health(shared.databases.primary()).unwrap_or("well"));
+        w.put("todana_log_takes_writes", u8::from(takes_writes(shared.databases.primary())));
+        w.put("todana_log_refusals", shared.databases.primary().database.counters().log_refusals);
         return;
     }
     let Some(place) = &shared.options.data else { return };
     w.put("todana_sync", words(place.sync));
-    w.put("todana_loading", u8::from(shared.is_loading()));
-    let Some(log) = shared.database.log() else { return };
+    w.put("todana_loading", u8::from(shared.lifecycle.is_loading()));
+    let Some(log) = shared.databases.primary().database.log() else { return };
     // In this order, so that no more is on disk than was appended.
     let synced = log.synced().0;
     let end = log.end().0;
-    w.put("todana_log_health", health(shared.first()).unwrap_or("well"));
-    w.put("todana_log_takes_writes", u8::from(takes_writes(shared.first())));
-    w.put("todana_log_refusals", shared.database.counters().log_refusals);
+    w.put("todana_log_health", health(shared.databases.primary()).unwrap_or("well"));
+    w.put("todana_log_takes_writes", u8::from(takes_writes(shared.databases.primary())));
+    w.put("todana_log_refusals", shared.databases.primary().database.counters().log_refusals);
     w.put("todana_log_end", end);
     w.put("todana_log_synced", synced);
     w.put("todana_log_unsynced_bytes", end.saturating_sub(synced));
-    let Some(directory) = shared.exports.directory(0) else { return };
+    let Some(directory) = shared.persistence.exports.directory(0) else { return };
     let (footprint, history) = (directory.footprint(), directory.history());
     w.put("todana_log_segments", footprint.log_segments);
     w.put("todana_log_bytes", footprint.log_bytes);

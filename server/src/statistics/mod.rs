@@ -15,7 +15,6 @@
 //! Names and order are memcached 1.6's (protocol.txt and its source tree's documentation). Where it has something that we
 //! have not, the value is that of what comes nearest, or 0; docs/protocol/memcached.md, "Statistics", says which.
 
-mod baseline;
 mod cachedump;
 mod conns;
 mod databases;
@@ -25,16 +24,14 @@ mod items;
 mod kept;
 mod replication;
 mod settings;
-mod sizes;
 mod slabs;
 
-pub(crate) use baseline::Baseline;
-pub(crate) use cachedump::Room;
 pub(crate) use databases::{pending_bytes, takes_writes};
-pub(crate) use sizes::Histogram;
 
-use crate::listing::Walk;
+use crate::listing::{Histogram, Walk};
+use crate::observation::Baseline;
 use crate::shared::Shared;
+use std::collections::HashMap;
 use std::fmt::{Display, Write};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -80,8 +77,12 @@ pub(crate) fn answer(shared: &Shared, group: &[u8], asker: i32, out: Out<'_>) ->
     let word = words.next().unwrap_or_default();
     // Any beginning of these names is enough, as in memcached.
     let is = |name: &str| !word.is_empty() && name.as_bytes().starts_with(word);
-    let mut writer =
-        Writer { out, baseline: Some(&shared.baseline), value: String::new(), name: String::new() };
+    let mut writer = Writer {
+        out,
+        baseline: Some(&shared.observation.baseline),
+        value: String::new(),
+        name: String::new(),
+    };
     match word {
         b"" => {
             general::put(shared, &mut writer);
@@ -124,13 +125,28 @@ pub(crate) fn answer(shared: &Shared, group: &[u8], asker: i32, out: Out<'_>) ->
 }
 
 fn reset(shared: &Shared) {
-    shared.each(Database::reset_counters);
-    shared.crawler.reset();
-    shared.baseline.set(shared);
-    shared.connections.total.store(0, Ordering::Relaxed);
-    shared.connections.rejected.store(0, Ordering::Relaxed);
-    shared.reset_worker_sums();
-    shared.observers.prefixes.clear();
+    shared.databases.each(Database::reset_counters);
+    shared.observation.crawler.reset();
+    shared.observation.baseline.set(counts(shared));
+    shared.observation.connections.total.store(0, Ordering::Relaxed);
+    shared.observation.connections.rejected.store(0, Ordering::Relaxed);
+    shared.observation.reset_worker_sums();
+    shared.observation.observers.prefixes.clear();
+}
+
+/// Returns the general statistics that are numbers. Those that are no counts are among them, and never asked for.
+fn counts(shared: &Shared) -> HashMap<String, u64> {
+    let mut counts = HashMap::new();
+    let mut take = |reply: Reply<'_>| {
+        if let Reply::Statistic { name, value } = reply
+            && let Ok(value) = value.parse()
+        {
+            counts.insert(name.to_string(), value);
+        }
+    };
+    let mut writer = Writer { out: &mut take, baseline: None, value: String::new(), name: String::new() };
+    general::put(shared, &mut writer);
+    counts
 }
 
 fn seconds(time: Duration) -> String {
@@ -159,13 +175,14 @@ struct Class {
 fn classes(shared: &Shared) -> Vec<Class> {
     let last = CHUNK_SIZES.len();
     let mut classes: Vec<Class> = (1..=last).map(|number| Class { number, ..Class::default() }).collect();
-    for (index, held) in shared.database.status().classes.iter().enumerate() {
+    for (index, held) in shared.databases.primary().database.status().classes.iter().enumerate() {
         classes[index.min(last - 1)].held += *held;
     }
-    for (index, surveyed) in shared.database.engine().survey().classes.iter().enumerate() {
+    for (index, surveyed) in shared.databases.primary().database.engine().survey().classes.iter().enumerate()
+    {
         classes[index.min(last - 1)].surveyed += *surveyed;
     }
-    for (index, happened) in shared.database.counters_by_class().iter().enumerate() {
+    for (index, happened) in shared.databases.primary().database.counters_by_class().iter().enumerate() {
         classes[index.min(last - 1)].happened += *happened;
     }
     let is_used =

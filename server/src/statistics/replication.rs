@@ -7,7 +7,7 @@ use todana::Clock;
 pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     let standing = shared.link.standing();
     if let Some(master) = standing.master {
-        let delay = shared.link.delay(shared.clock.now().0, shared.started.elapsed());
+        let delay = shared.link.delay(shared.clock.now().0, shared.observation.started.elapsed());
         w.put("todana_replica_connected", u8::from(shared.link.is_connected()));
         w.put("todana_replica_master", format_args!("{}:{}", master.host, master.port));
         w.put("todana_replica_delay_seconds", super::seconds(delay));

@@ -13,13 +13,18 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     let inter = if options.listen.is_empty() { "127.0.0.1".to_string() } else { options.listen.join(",") };
     let socket =
         options.unix_socket.as_ref().map_or_else(|| "NULL".into(), |path| path.display().to_string());
-    w.put("maxbytes", shared.memory_limit_bytes().unwrap_or(0));
+    w.put("maxbytes", shared.memory.limit_bytes().unwrap_or(0));
     w.put("maxconns", options.connections_max);
-    w.put("tcpport", shared.tcp_port);
-    w.put("udpport", shared.udp_port);
+    w.put("tcpport", shared.listening.tcp_port);
+    w.put("udpport", shared.listening.udp_port);
     w.put("inter", inter);
-    w.put("verbosity", shared.verbosity.load(Ordering::Relaxed));
-    let flushed_at = shared.database.flushed_at().map_or(0, |at| at.0.saturating_sub(shared.started_at));
+    w.put("verbosity", shared.observation.verbosity.load(Ordering::Relaxed));
+    let flushed_at = shared
+        .databases
+        .primary()
+        .database
+        .flushed_at()
+        .map_or(0, |at| at.0.saturating_sub(shared.observation.started_at));
     w.put("oldest", flushed_at);
     w.put("evictions", on_off(!options.refuse_when_full));
     w.put("domain_socket", socket);
@@ -28,8 +33,8 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("chunk_size", 48);
     w.put("num_threads", options.threads);
     w.put("num_threads_per_udp", 0);
-    w.put("stat_key_prefix", shared.observers.prefixes.delimiter());
-    w.put("detail_enabled", yes_no(shared.observers.counts_prefixes()));
+    w.put("stat_key_prefix", shared.observation.observers.prefixes.delimiter());
+    w.put("detail_enabled", yes_no(shared.observation.observers.counts_prefixes()));
     w.put("reqs_per_event", options.requests_per_event);
     w.put("cas_enabled", yes_no(options.cas_enabled));
     w.put("tcp_backlog", options.listen_backlog);
@@ -59,9 +64,9 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("slab_automove_window", 10);
     w.put("slab_automove_freeratio", "0.010");
     w.put("slab_chunk_max", 524_288);
-    w.put("lru_crawler", yes_no(shared.crawler.is_enabled()));
-    w.put("lru_crawler_sleep", shared.crawler.sleep_us.load(Ordering::Relaxed));
-    w.put("lru_crawler_tocrawl", shared.crawler.records_max.load(Ordering::Relaxed));
+    w.put("lru_crawler", yes_no(shared.observation.crawler.is_enabled()));
+    w.put("lru_crawler_sleep", shared.observation.crawler.sleep_us.load(Ordering::Relaxed));
+    w.put("lru_crawler_tocrawl", shared.observation.crawler.records_max.load(Ordering::Relaxed));
     w.put("tail_repair_time", 0);
     w.put("flush_enabled", yes_no(options.flush_allowed));
     w.put("dump_enabled", yes_no(options.dump_allowed));

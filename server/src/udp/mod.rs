@@ -7,13 +7,12 @@
 //! Departs from memcached in one point: a get of several keys is answered by one message, not by one a key with the
 //! same number, which no client could put together.
 
-mod message;
+pub(crate) mod message;
 mod socket;
 
-pub(crate) use message::MESSAGE_LEN_MAX;
 pub(crate) use socket::Socket;
 
-use crate::connection::{Execute, Flow, answer};
+use crate::flow::{Execute, Flow, answer};
 use crate::handle::Stopping;
 use crate::login::Login;
 use crate::output::Output;
@@ -66,13 +65,13 @@ impl Udp {
     pub(crate) fn run(mut self) {
         let mut events = Events::with_capacity(64);
         let mut ready = VecDeque::new();
-        while self.shared.stopping() == Stopping::No {
+        while self.shared.lifecycle.stopping() == Stopping::No {
             let timeout = (!ready.is_empty()).then_some(std::time::Duration::ZERO);
             if let Err(error) = self.poll.poll(&mut events, timeout)
                 && error.kind() != io::ErrorKind::Interrupted
             {
                 tracing::error!(%error, "cannot wait for datagrams");
-                self.shared.handle.stop();
+                self.shared.lifecycle.handle.stop();
                 return;
             }
             self.shared.clock.tick();
@@ -93,11 +92,11 @@ impl Udp {
 
     /// Serves what waits on a socket; false if there may be more.
     fn serve(&mut self, index: usize) -> bool {
-        let counters = &self.shared.workers[self.server.service.place.worker];
+        let counters = &self.shared.observation.workers[self.server.service.place.worker];
         let socket = &self.sockets[index];
-        let seat = &self.shared.roster.datagrams()[index];
+        let seat = &self.shared.observation.roster.datagrams()[index];
         self.server.service.place.descriptor = seat.descriptor;
-        self.server.service.is_aloud = self.shared.is_aloud();
+        self.server.service.is_aloud = self.shared.observation.is_aloud();
         self.server.limits.choice = self.shared.choice(socket.choice);
         for _ in 0..DATAGRAMS {
             match socket.receive(&mut self.buffer) {

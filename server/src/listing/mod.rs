@@ -1,9 +1,11 @@
 //! Answers that need a walk over all records. They go out in pieces, so that neither other connections nor memory suffer.
 
-use crate::connection::OUTPUT_MAX;
-use crate::output::Output;
-use crate::shared::Shared;
-use crate::statistics::{Histogram, Room};
+mod sizes;
+
+pub(crate) use sizes::Histogram;
+
+use crate::crawler::Crawler;
+use crate::output::{OUTPUT_MAX, Output};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,11 +18,18 @@ const PIECE_RECORDS: usize = 4096;
 
 /// A walk under way.
 pub(crate) struct Listing {
-    shared: Arc<Shared>,
+    crawler: Arc<Crawler>,
     database: Arc<Database>,
     form: Form<'static>,
     place: Option<Place>,
     walk: Walk,
+}
+
+/// How much more a list may hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) records: u64,
+    pub(crate) bytes: usize,
 }
 
 /// What is gathered on the way.
@@ -35,13 +44,13 @@ pub(crate) enum Walk {
 
 impl Listing {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        crawler: Arc<Crawler>,
         database: Arc<Database>,
         form: Form<'static>,
         walk: Walk,
     ) -> Listing {
-        shared.crawler.begin();
-        Listing { shared, database, form, place: None, walk }
+        crawler.begin();
+        Listing { crawler, database, form, place: None, walk }
     }
 
     /// Writes a piece; true when it was the last.
@@ -61,7 +70,7 @@ impl Listing {
                 ControlFlow::Break(())
             }
         });
-        self.shared.crawler.items_checked.fetch_add(seen as u64, Ordering::Relaxed);
+        self.crawler.items_checked.fetch_add(seen as u64, Ordering::Relaxed);
         if let (Ok(Some(place)), false) = (next, self.walk.is_full()) {
             self.place = Some(place);
             return false;
@@ -76,7 +85,7 @@ impl Listing {
 
 impl Drop for Listing {
     fn drop(&mut self) {
-        self.shared.crawler.end();
+        self.crawler.end();
     }
 }
 

@@ -1,0 +1,116 @@
+//! What is observed of a running server: counters, connections, watched events, the log of requests.
+
+mod baseline;
+
+pub(crate) use baseline::Baseline;
+
+use crate::conversation_log::{ConversationLog, Entry};
+use crate::counters::{ConnectionCounters, WorkerCounters, WorkerSums};
+use crate::crawler::Crawler;
+use crate::observers::Observers;
+use crate::options::Options;
+use crate::prefixes::Prefixes;
+use crate::roster::Roster;
+use crate::watchers::Watchers;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use todana::{CachedClock, Clock};
+
+/// Everything that statistics, metrics and watchers show besides databases. Workers write it, mostly each its own part.
+pub(crate) struct Observation {
+    pub(crate) started: Instant,
+    /// Unix seconds.
+    pub(crate) started_at: u64,
+    pub(crate) connections: ConnectionCounters,
+    pub(crate) workers: Vec<WorkerCounters>,
+    /// The sums of `workers` at the last `stats reset`.
+    at_reset: Mutex<WorkerSums>,
+    pub(crate) verbosity: AtomicU32,
+    /// The log of requests and replies, if there may be one.
+    pub(crate) conversation: Option<ConversationLog>,
+    pub(crate) roster: Roster,
+    pub(crate) crawler: Arc<Crawler>,
+    /// Rounds of the janitor.
+    pub(crate) housekeepings: AtomicU64,
+    /// Counts at the last reset of the statistics.
+    pub(crate) baseline: Baseline,
+    pub(crate) observers: Arc<Observers>,
+}
+
+impl Observation {
+    pub(crate) fn new(
+        options: &Options,
+        clock: &Arc<CachedClock>,
+        observers: Arc<Observers>,
+        roster: Roster,
+    ) -> Observation {
+        Observation {
+            started: Instant::now(),
+            started_at: clock.now().0,
+            connections: ConnectionCounters::default(),
+            // One more, for UDP.
+            workers: (0..=options.threads).map(|_| WorkerCounters::default()).collect(),
+            at_reset: Mutex::default(),
+            verbosity: AtomicU32::new(options.verbosity.into()),
+            conversation: options.tells_requests.then(ConversationLog::new),
+            roster,
+            crawler: Arc::new(Crawler::new(options.crawler_enabled)),
+            housekeepings: AtomicU64::new(0),
+            baseline: Baseline::default(),
+            observers,
+        }
+    }
+
+    /// Creates the observers of requests, who count and watch as the options say.
+    pub(crate) fn observers(options: &Options, clock: &Arc<CachedClock>) -> Arc<Observers> {
+        let observers = Observers::new(
+            Watchers::new(options.watcher_buffer_bytes),
+            Prefixes::new(options.prefix_delimiter.unwrap_or(b':')),
+            Arc::clone(clock),
+        );
+        observers.count_prefixes(options.prefix_delimiter.is_some());
+        Arc::new(observers)
+    }
+
+    /// Returns true if requests are logged.
+    #[inline]
+    pub(crate) fn is_aloud(&self) -> bool {
+        self.conversation.is_some() && self.verbosity.load(Ordering::Relaxed) > 1
+    }
+
+    /// Logs a part of the conversation.
+    #[cold]
+    pub(crate) fn tell(&self, write: impl FnOnce(&mut Entry<'_>)) {
+        if let Some(log) = &self.conversation {
+            log.tell(write);
+        }
+    }
+
+    /// Returns how much is logged: nothing twice, where requests and connections are logged in full.
+    pub(crate) fn log_verbosity(&self) -> u32 {
+        let verbosity = self.verbosity.load(Ordering::Relaxed);
+        if self.conversation.is_some() { verbosity.min(1) } else { verbosity }
+    }
+
+    /// Returns what the workers have counted since the last reset.
+    pub(crate) fn worker_sums(&self) -> WorkerSums {
+        // Read under the lock, so that no reset comes in between.
+        let at_reset = self.at_reset.lock().unwrap_or_else(PoisonError::into_inner);
+        WorkerSums::of(&self.workers).since(*at_reset)
+    }
+
+    pub(crate) fn reset_worker_sums(&self) {
+        let mut at_reset = self.at_reset.lock().unwrap_or_else(PoisonError::into_inner);
+        *at_reset = WorkerSums::of(&self.workers);
+    }
+
+    pub(crate) fn connection_closed(&self) {
+        self.connections.current.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns what all connections together keep of requests that are not complete, long values included.
+    pub(crate) fn unfinished_bytes(&self) -> u64 {
+        self.workers.iter().fold(0, |sum, worker| worker.partial_bytes.get().wrapping_add(sum))
+    }
+}
