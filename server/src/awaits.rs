@@ -2,6 +2,9 @@
 
 use todana::update_log::Position;
 
+/// How far the logs of databases, by number, have to come before a connection is told more.
+pub(crate) type Changes = Vec<(usize, Position)>;
+
 /// How far the logs of databases have to come, by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Awaits {

@@ -1,7 +1,7 @@
 //! The binary protocol's bulk requests: each record is applied as it comes, those before a failure stay.
 
 use super::answer_memory::put_found;
-use super::executor::{Next, Scope, records};
+use super::scope::{Next, Scope, records};
 use super::session::Progress;
 use crate::output::Output;
 use todana_core::Result as Outcome;

@@ -1,8 +1,9 @@
 //! Calls about a cursor. How it moves is the library's `KyotoCursor`; how many a connection has, `cursor_table`'s.
 
-use super::executor::{Answer, Scope, failure};
-use super::procedures::{Ended, NO_PERMISSION, NO_RECORD, with_time};
+use super::answers::{Answer, Ended, NO_PERMISSION, NO_RECORD, failure};
+use super::procedures::with_time;
 use super::reach::Reach;
+use super::scope::Scope;
 use super::session::Session;
 use todana::Records;
 use todana::kyoto::{Entry, KyotoCursor};

@@ -11,9 +11,10 @@
 //! one that nobody waits for any more ends soon. Threads live as long as there is something to do, and a second longer.
 //! Scripts have a queue and threads of their own: however long they take, everything else goes on.
 
-use super::executor::Answer;
+use super::answers::Answer;
 use super::signals::Ticket;
-use super::work::{Changes, Work, tell, tell_binary};
+use super::work::{Work, tell, tell_binary};
+use crate::awaits::Changes;
 use crate::handle::Stopping;
 use crate::output::Output;
 use crate::shared::Shared;

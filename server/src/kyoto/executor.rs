@@ -1,12 +1,10 @@
 //! Requests to whoever knows them.
 
-use super::answer_memory::Collected;
-use super::counters::Counters;
+use super::answers::Answer;
 use super::errands::{Errands, Manner};
-use super::procedures::NO_PERMISSION;
-use super::reach::Reach;
+use super::scope::{ANSWER_MAX, Next, Scope};
 use super::session::{Session, Wait};
-use super::signals::{Purpose, Signals, Ticket, Waiting};
+use super::signals::{Purpose, Ticket, Waiting};
 use super::work;
 use crate::flow::{BATCH, Pause};
 use crate::handle::Stopping;
@@ -15,21 +13,16 @@ use crate::output::Output;
 use crate::shared::Shared;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use todana::kyoto::Kyoto;
 use todana::{Clock, Lane};
-use todana_core::{Error, ErrorKind};
 use todana_protocol::kyoto::{
-    self, Banner, Bulk, BulkOperation, Call, Failure, Form, Limits, Request, Scratch, Script, Signal, Status,
-    Step, Target, Trouble, answer, answer_failure, answer_refusal, answer_stranger, binary,
+    self, Banner, Bulk, BulkOperation, Call, Failure, Limits, Request, Scratch, Script, Signal, Step,
+    answer_failure, answer_refusal, answer_stranger, binary,
 };
 
 /// What is kept of waiting: as good as for ever.
 const WAIT_MAX_S: f64 = 1e9;
 /// The longest name of a signal that somebody may wait for.
 const SIGNAL_LEN_MAX: usize = 64 << 10;
-/// What an answer may hold, in bytes, as a request of the original's.
-const ANSWER_MAX: usize = 1 << 28;
-
 /// What a worker executes requests with.
 pub(crate) struct Executor {
     pub(super) scope: Scope,
@@ -43,87 +36,6 @@ pub(crate) struct Executor {
     hosts: Vec<String>,
     scratch: Scratch,
     pairs: kyoto::Output,
-}
-
-/// What the requests of a worker get at.
-pub(super) struct Scope {
-    pub(super) shared: Arc<Shared>,
-    pub(super) worker: usize,
-    /// What the answer to the request at hand may hold, in bytes.
-    pub(super) answer_max: usize,
-    reaches: Vec<Reach>,
-}
-
-/// How it goes on after a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    Go,
-    /// The request is looked at again when a signal has come, or has not.
-    Waits,
-    Closes,
-}
-
-/// Whom an answer goes to, and what is to be done with it.
-pub(super) struct Answer<'a> {
-    pub(super) form: Form,
-    pub(super) banner: &'a Banner,
-    pub(super) signal: Option<Signal<'a>>,
-    pub(super) signals: &'a Signals,
-    pub(super) output: &'a mut Output,
-}
-
-impl Answer<'_> {
-    /// It is done: these are its few pairs, in the order of their names.
-    pub(super) fn done(&mut self, pairs: &[(&str, &[u8])]) {
-        match self.signal.take() {
-            None => answer(&self.form, self.banner, Status::Ok, pairs, self.output),
-            Some(signal) => {
-                let mut map = kyoto::Output::default();
-                pairs.iter().for_each(|(name, value)| map.push(name.as_bytes(), value));
-                self.finish(Some(signal), Status::Ok, &mut map);
-            }
-        }
-    }
-
-    /// It is done: these are its pairs.
-    pub(super) fn done_with(&mut self, pairs: &mut kyoto::Output) {
-        let signal = self.signal.take();
-        self.finish(signal, Status::Ok, pairs);
-    }
-
-    /// It is done: these are its pairs, which may be many.
-    pub(super) fn done_with_many(&mut self, mut collected: Collected) {
-        let waiting = self
-            .signal
-            .take()
-            .map(|Signal { name, is_broadcast }| self.signals.signal(Purpose::Signal, name, is_broadcast));
-        let signalled = waiting.map_or(Ok(()), |count| {
-            collected.push(b"", b"SIGNALED", itoa::Buffer::new().format(count).as_bytes(), None)
-        });
-        match signalled {
-            Ok(()) => collected.write(&self.form, self.banner, Status::Ok, self.output),
-            Err(lack) => self.failed(lack.into()),
-        }
-    }
-
-    /// It has failed.
-    pub(super) fn failed(&mut self, failure: Failure<'_>) {
-        match self.signal.take() {
-            None => answer_failure(&self.form, self.banner, &failure, self.output),
-            Some(signal) => {
-                let mut map = kyoto::Output::default();
-                map.push(b"ERROR", &failure.text());
-                self.finish(Some(signal), failure.status(), &mut map);
-            }
-        }
-    }
-
-    fn finish(&mut self, signal: Option<Signal<'_>>, status: Status, pairs: &mut kyoto::Output) {
-        if let Some(Signal { name, is_broadcast }) = signal {
-            pairs.push_number(b"SIGNALED", self.signals.signal(Purpose::Signal, name, is_broadcast));
-        }
-        pairs.write(&self.form, self.banner, status, self.output);
-    }
 }
 
 /// How far the records of a bulk request have been fetched into the cache before it is their turn.
@@ -146,28 +58,12 @@ impl Ahead {
         while self.count < BATCH.min(left as usize) {
             let rest = data.get(self.at..).unwrap_or_default();
             let Some((database, key, len)) = binary::peek_record(operation, rest) else { break };
-            if let Some(reach) = scope.reaches.get(usize::from(database)) {
+            if let Some(reach) = scope.reaches().get(usize::from(database)) {
                 reach.served().database.engine().prefetch(key);
             }
             (self.at, self.count) = (self.at + len, self.count + 1);
         }
     }
-}
-
-/// What clients are told of an error. Where something lies on the server is not their business.
-pub(super) fn failure(error: Error) -> Failure<'static> {
-    if error.is_read_only() {
-        return NO_PERMISSION;
-    }
-    let (trouble, detail) = match error.kind() {
-        ErrorKind::Invalid => (Trouble::InvalidOperation, "the engine does not take this"),
-        ErrorKind::Full => (Trouble::SystemError, "there is no room for the record"),
-        ErrorKind::Busy => (Trouble::SystemError, "the database is busy"),
-        ErrorKind::Corrupt => (Trouble::BrokenFile, "the record is damaged"),
-        ErrorKind::Unavailable => (Trouble::SystemError, "the files cannot be read or written"),
-        ErrorKind::Closed => (Trouble::InvalidOperation, "not opened"),
-    };
-    Failure::Detailed { status: Status::InternalError, trouble, detail }
 }
 
 impl Executor {
@@ -177,10 +73,8 @@ impl Executor {
         lanes: &[Arc<Lane>],
         decided: &Arc<Decided>,
     ) -> Executor {
-        let reach = |(number, lane)| Reach::new(shared, number, Arc::clone(lane));
-        let reaches = lanes.iter().enumerate().map(reach).collect();
         Executor {
-            scope: Scope { shared: Arc::clone(shared), worker, answer_max: ANSWER_MAX, reaches },
+            scope: Scope::new(shared, worker, lanes),
             waiting: Waiting::default(),
             decided: Arc::clone(decided),
             banner: Banner::new(super::VERSION, shared.clock.now().0),
@@ -528,52 +422,4 @@ impl Executor {
         }
         goes_on
     }
-}
-
-impl Scope {
-    #[inline]
-    pub(super) fn counters(&self) -> &Counters {
-        &self.shared.observation.workers[self.worker].kyoto
-    }
-
-    /// Clients may change nothing.
-    #[inline]
-    pub(super) fn is_read_only(&self) -> bool {
-        self.shared.options.read_only
-    }
-
-    pub(super) fn now(&self) -> u64 {
-        self.shared.clock.now().0
-    }
-
-    /// All databases, by number.
-    pub(super) fn reaches(&self) -> &[Reach] {
-        &self.reaches
-    }
-
-    /// The database that a request is for.
-    #[inline]
-    pub(super) fn reach(&self, target: Target<'_>) -> Result<&Reach, Failure<'static>> {
-        let number = match target {
-            Target::Index(number) => usize::try_from(number).ok(),
-            Target::Name(name) => self.number_of(name),
-        };
-        number.and_then(|number| self.reaches.get(number)).ok_or(Failure::NoSuchDatabase)
-    }
-
-    /// The database of a name: of equal ones the last.
-    fn number_of(&self, name: &[u8]) -> Option<usize> {
-        let is_it = |reach: &Reach| {
-            let served = &reach.served().name;
-            let base = served.path.as_deref().and_then(|path| path.file_name());
-            served.label().as_bytes() == name || base.is_some_and(|base| base.as_encoded_bytes() == name)
-        };
-        self.reaches.iter().rposition(is_it)
-    }
-}
-
-/// The records of a database as Kyoto's clients mean them.
-#[inline]
-pub(super) fn records(reach: &Reach) -> Kyoto<&Reach> {
-    Kyoto::new(reach, reach.served().name.tuning.persistent)
 }

@@ -3,7 +3,9 @@
 //! ```text
 //! reach       a database, as one worker gets at it
 //! session     what a connection keeps: cursors, a bulk request under way, what it waits for
-//! executor    requests to whoever knows them; answers
+//! executor    requests to whoever knows them
+//! scope       what the requests of a worker get at
+//! answers     what goes back, and failures that procedures share
 //! procedures  calls: those about records ...
 //! cursors     ... those about a cursor
 //! cursor_table the cursors of a connection, within a bound
@@ -28,6 +30,7 @@
 //! Not here: bytes, which `protocol::kyoto` knows, and what calls do to a record, which `todana::kyoto` knows.
 
 mod answer_memory;
+mod answers;
 mod bulk;
 mod command;
 mod counters;
@@ -43,6 +46,7 @@ mod reach;
 mod replication;
 mod report;
 mod resources;
+mod scope;
 mod scripts;
 mod session;
 mod signals;

@@ -1,9 +1,10 @@
 //! memcached's clients, served as Kyoto Tycoon's plug-in does: on the first database, with flags behind the value or none.
 
-use super::executor::{Executor, Next, Scope, records};
+use super::executor::Executor;
 use super::queues::PluginSession;
 use super::reach::Reach;
 use super::report::facts;
+use super::scope::{Next, Scope, records};
 use crate::counters::{Own, WorkerCounters};
 use crate::flow::Pause;
 use crate::options::CompatiblePort;

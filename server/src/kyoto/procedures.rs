@@ -1,23 +1,18 @@
 //! Calls about records, and the few that are about the server.
 
 use super::answer_memory::Collected;
-use super::executor::{Answer, Scope, failure, records};
+use super::answers::{Answer, DUPLICATION, Ended, NO_PERMISSION, NO_RECORD, failure};
 use super::reach::Reach;
+use super::scope::{Scope, records};
 use super::session::Session;
 use todana::Records;
 use todana::kyoto::{Kyoto, Origin};
 use todana_core::Result as Outcome;
 use todana_protocol::kyoto::{self, Call, Failure, Procedure, Trouble, expiry, number};
 
-/// How a procedure ends that has not answered yet.
-pub(super) type Ended = Result<(), Failure<'static>>;
-
 /// Where something is to be stored, its key, its value and its time.
 type ToStore<'r, 'c> = (Kyoto<&'r Reach>, &'c [u8], &'c [u8], u64);
 
-pub(super) const NO_RECORD: Failure<'static> = Failure::Database(Trouble::NoRecord);
-pub(super) const NO_PERMISSION: Failure<'static> = Failure::Database(Trouble::NoPermission);
-pub(super) const DUPLICATION: Failure<'static> = Failure::Database(Trouble::Duplication);
 const ILLOGICAL: Failure<'static> = Failure::Database(Trouble::LogicalInconsistency);
 
 /// Pairs of an answer that shows a record.

@@ -12,9 +12,10 @@
 //! each second, as in the original, so that also a message that has come in another way is found.
 //! Not here: what lasts beyond the process. The messages with connections are gone if it is killed, as in the original.
 
-use super::executor::{Executor, Next, Scope, records};
+use super::executor::Executor;
 use super::plugin::parts;
 use super::reach::Reach;
+use super::scope::{Next, Scope, records};
 use super::signals::{Purpose, Ticket};
 use crate::handle::Stopping;
 use crate::options::CompatiblePort;

@@ -1,7 +1,7 @@
 //! Calls about replication: the files of the update log, and whom the server follows.
 
-use super::executor::{Answer, Scope};
-use super::procedures::Ended;
+use super::answers::{Answer, Ended};
+use super::scope::Scope;
 use crate::replica::MasterAddress;
 use crate::shared::Shared;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! What the server and its databases tell of themselves, by the names that monitoring agents read.
 
+use super::answers::{Answer, Ended};
 use super::counters::Sums;
-use super::executor::{Answer, Scope};
-use super::procedures::Ended;
 use super::reach::Reach;
+use super::scope::Scope;
 use crate::databases::Served;
 use crate::process;
 use std::sync::atomic::Ordering;

@@ -1,7 +1,7 @@
 //! REST.
 
-use super::executor::{Scope, failure, records};
-use super::procedures::{DUPLICATION, NO_PERMISSION, NO_RECORD};
+use super::answers::{DUPLICATION, NO_PERMISSION, NO_RECORD, failure};
+use super::scope::{Scope, records};
 use crate::output::Output;
 use todana_protocol::kyoto::{Banner, Failure, Rest, RestAction, RestAnswer, RestMode, answer_rest, expiry};
 

@@ -1,7 +1,7 @@
 //! Procedures of the script: the program, and the machines that run it, in threads of their own (`errands`).
 
 use super::reach::Reach;
-use super::work::Changes;
+use crate::awaits::Changes;
 use crate::databases::Served;
 use crate::shared::Shared;
 use parking_lot::Mutex;

@@ -3,7 +3,7 @@
 use super::cursor_table::CursorTable;
 use super::errands::Errand;
 use super::signals::Ticket;
-use super::work::Changes;
+use crate::awaits::Changes;
 use crate::login::Basic;
 use std::sync::Arc;
 use todana_protocol::kyoto::Dialect;

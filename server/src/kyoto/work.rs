@@ -1,18 +1,18 @@
 //! What takes long where there are many records: looking through all keys, clearing what is dead, bringing everything to disk.
 
 use super::answer_memory::{Collected, Lack};
+use super::answers::{Answer, NO_PERMISSION, failure};
 use super::command;
-use super::executor::{Answer, Scope, failure};
 use super::image::Image;
-use super::procedures::NO_PERMISSION;
+use super::scope::Scope;
 use super::scripts::Pairs;
+use crate::awaits::Changes;
 use crate::databases::Served;
 use crate::shared::Shared;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana::kyoto::translate;
-use todana::update_log::Position;
 use todana::{Heading, Records, Symbols};
 use todana_core::{Command, Error, ErrorKind, Place, Record, Reply, Result as Outcome, SweepAim, Visitor};
 use todana_protocol::kyoto::{self, Call, Failure, Procedure, Script, Status, Trouble, binary};
@@ -94,9 +94,6 @@ enum Task {
         input: Pairs,
     },
 }
-
-/// How far the logs of databases, by number, have to come before what was done may be told.
-pub(super) type Changes = Vec<(usize, Position)>;
 
 /// What it has come to.
 pub(super) enum Done {
