@@ -47,7 +47,7 @@ impl Policy for Sieve {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::trace::policy::misses;
+    use crate::trace::policy::misses;
 
     #[test]
     fn the_hand_spares_what_was_used_and_goes_on_where_it_stopped() {

@@ -5,6 +5,7 @@
 //! less often meanwhile, so the percentiles are those of the requests that were made, not of a steady stream of users.
 
 use super::process;
+use super::progress::progress;
 use super::report::Round;
 use super::workload::{Operation, Workload};
 use hdrhistogram::Histogram;
@@ -21,16 +22,17 @@ use todana_protocol::memcached::client::{self, Response};
 
 /// A server that is driven.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub struct Target {
     /// The server's name in tables and charts.
-    pub(crate) name: String,
-    pub(crate) address: Address,
+    pub name: String,
+    /// Where it listens.
+    pub address: Address,
     /// How to speak TLS, if the address wants that.
-    pub(crate) tls: Option<Tls>,
+    pub tls: Option<Tls>,
     /// Who one is there.
-    pub(crate) login: Option<Login>,
+    pub login: Option<Login>,
     /// Its process.
-    pub(crate) pid: Option<u32>,
+    pub pid: Option<u32>,
 }
 
 impl Target {
@@ -278,7 +280,7 @@ pub(crate) fn run(
     } else {
         "{msg} {wide_bar} {pos}/{len} {per_sec} eta {eta}"
     };
-    let bar = crate::data::progress(Some(plan.requests), template).with_message(title.to_string());
+    let bar = progress(plan.requests, template).with_message(title.to_string());
     let cpu_before = pid.map(process::cpu_time).transpose()?;
     let start = Instant::now();
     let (found, mut samples, cpu_after) = std::thread::scope(|scope| {

@@ -18,18 +18,20 @@ mod requests;
 mod s3_fifo;
 mod sieve;
 
-use crate::Failure;
-use crate::bench::chart::PlotFile;
+use crate::BenchError;
+use crate::chart::PlotFile;
+use crate::progress::progress;
 use contest::{Outcome, REFERENCES, Shape};
 use indicatif::ProgressBar;
 use report::{Cell, Report, Trace};
-pub(super) use requests::Requests;
+pub use requests::Requests;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-pub(crate) const AFTER_HELP: &str = "\
+/// Examples and exit codes of `todana bench trace`.
+pub const TRACE_AFTER_HELP: &str = "\
 Examples:
   todana bench trace oltp.u32.zst
       miss ratios at 0.1, 1, 3 and 10 % of its keys
@@ -50,7 +52,7 @@ Exit codes: 0 done, 2 wrong usage, 3 a trace cannot be read.";
 
 /// Options of `todana bench trace`.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Arguments {
+pub struct TraceOptions {
     /// The traces
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -99,35 +101,10 @@ enum Job {
     Engine(usize, usize),
 }
 
-/// Replays all traces and shows what came of it. Fails when one cannot be read.
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let mut traces = Vec::new();
-    for path in &arguments.files {
-        let requests = Requests::read(path, arguments.requests)
-            .map_err(|error| Failure::trouble(format!("{}: {error}", path.display())))?;
-        traces.push(replay(arguments, path, &requests)?);
-    }
-    let report = Report { work: arguments.work(), traces };
-    let json = || report.json().map_err(|error| Failure::trouble(error.to_string()));
-    if arguments.json.as_deref() == Some(Path::new("-")) {
-        write!(std::io::stdout(), "{}", json()?)?;
-    } else {
-        write!(std::io::stdout(), "{}", report.table())?;
-    }
-    if let Some(path) = arguments.json.as_deref().filter(|path| *path != Path::new("-")) {
-        std::fs::write(path, json()?)
-            .map_err(|error| Failure::trouble(format!("{}: {error}", path.display())))?;
-    }
-    if let Some(plot) = &arguments.plot {
-        plot.write(&report.heading(), &report.charts(), &[&report.table()]).map_err(Failure::trouble)?;
-    }
-    Ok(())
-}
-
 /// Replays one trace at all capacities.
-fn replay(arguments: &Arguments, path: &Path, requests: &Requests) -> Result<Trace, Failure> {
-    let rounds = usize::from(arguments.rounds);
-    let mut cells: Vec<Cell> = arguments
+fn replay(options: &TraceOptions, path: &Path, requests: &Requests) -> Result<Trace, BenchError> {
+    let rounds = usize::from(options.rounds);
+    let mut cells: Vec<Cell> = options
         .capacity
         .iter()
         .map(|&percent| Cell {
@@ -145,14 +122,14 @@ fn replay(arguments: &Arguments, path: &Path, requests: &Requests) -> Result<Tra
     for cell in 0..cells.len() {
         jobs.extend((0..REFERENCES.len()).map(|index| Job::Reference(cell, index)));
     }
-    let bar = crate::data::progress(
-        Some(requests.ids.len() as u64 * jobs.len() as u64),
+    let bar = progress(
+        requests.ids.len() as u64 * jobs.len() as u64,
         "{prefix} {wide_bar} {human_pos}/{human_len} requests, {per_sec}, {eta} left",
     )
     .with_prefix(name_of(path));
-    let done = work_off(arguments, requests, &cells, &jobs, &bar);
+    let done = work_off(options, requests, &cells, &jobs, &bar);
     bar.finish_and_clear();
-    for (job, outcome) in done.map_err(Failure::trouble)? {
+    for (job, outcome) in done.map_err(BenchError::Failed)? {
         match job {
             Job::Reference(cell, index) => cells[cell].references[index] = outcome.miss_ratio,
             Job::Engine(cell, round) => cells[cell].rounds[round] = outcome,
@@ -163,7 +140,7 @@ fn replay(arguments: &Arguments, path: &Path, requests: &Requests) -> Result<Tra
 
 /// Does the jobs in several threads; the first failure ends it.
 fn work_off(
-    arguments: &Arguments,
+    options: &TraceOptions,
     requests: &Requests,
     cells: &[Cell],
     jobs: &[Job],
@@ -173,7 +150,7 @@ fn work_off(
     let done = Mutex::new(Ok(Vec::new()));
     let work = || {
         while let Some(&job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let outcome = arguments.carry_out(job, requests, cells, &|more| bar.inc(more));
+            let outcome = options.carry_out(job, requests, cells, &|more| bar.inc(more));
             let mut done = done.lock().expect("no thread panics with the lock");
             match outcome {
                 Ok(outcome) => {
@@ -187,12 +164,38 @@ fn work_off(
         }
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = arguments.threads.map_or(cores, usize::from).min(jobs.len());
+    let threads = options.threads.map_or(cores, usize::from).min(jobs.len());
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     done.into_inner().expect("no thread panics with the lock")
 }
 
-impl Arguments {
+impl TraceOptions {
+    /// Replays all traces and shows what came of it. Fails when one cannot be read.
+    pub fn run(&self) -> Result<(), BenchError> {
+        let mut traces = Vec::new();
+        for path in &self.files {
+            let requests = Requests::read(path, self.requests)
+                .map_err(|error| BenchError::Failed(format!("{}: {error}", path.display())))?;
+            traces.push(replay(self, path, &requests)?);
+        }
+        let report = Report { work: self.work(), traces };
+        let json = || report.json().map_err(|error| BenchError::Failed(error.to_string()));
+        if self.json.as_deref() == Some(Path::new("-")) {
+            write!(std::io::stdout(), "{}", json()?)?;
+        } else {
+            write!(std::io::stdout(), "{}", report.table())?;
+        }
+        if let Some(path) = self.json.as_deref().filter(|path| *path != Path::new("-")) {
+            std::fs::write(path, json()?)
+                .map_err(|error| BenchError::Failed(format!("{}: {error}", path.display())))?;
+        }
+        if let Some(plot) = &self.plot {
+            plot.write(&report.heading(), &report.charts(), &[&report.table()])
+                .map_err(BenchError::Failed)?;
+        }
+        Ok(())
+    }
+
     fn carry_out(
         &self,
         job: Job,

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::time::Duration;
-use todana_client::{Address, Destination};
 
 /// Linux tells user space of ticks of a hundredth of a second, whatever its own are.
 const TICK: Duration = Duration::from_millis(10);
@@ -35,16 +34,6 @@ pub(crate) fn one(text: &str) -> Result<u32, String> {
         Ok(pid) => Ok(pid),
         Err(_) if several => Err("there are several; one is measured".into()),
         Err(_) => Err("not the number of a process".into()),
-    }
-}
-
-/// Whether the server that was named is the second of several process ids, as `--pid $(pidof NAME)` gives them.
-pub(crate) fn misplaced(named: Option<&Destination>, pid: Option<u32>) -> Result<(), String> {
-    match (named.map(|named| &named.address), pid) {
-        (Some(Address::Tcp(host, _)), Some(_)) if host.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Err(format!("{host} is no server; if it is another process id: --pid takes one"))
-        }
-        _ => Ok(()),
     }
 }
 

@@ -1,84 +1,20 @@
-//! `todana bench`: load for one server, or the same load for two in turn.
-//!
-//! ```text
-//! workload   which keys, values and operations, from a seed
-//! embedded   the same work on a database on disk, without a server
-//! driver     threads with a readiness loop each, connections with a pipeline each
-//! process    what the server process costs: CPU time, resident memory
-//! report     numbers for people and programs
-//! chart      curves and bars as SVG
-//! plot       the picture of a run
-//! trace      recorded requests through the engine itself, beside reference caches
-//! replay     the same requests on a live server
-//! ```
+//! Load for one server, or the same load for two in turn: its options, and its rounds.
 
-mod chart;
-mod driver;
-mod embedded;
-mod plot;
-mod process;
-mod replay;
-mod report;
-#[cfg(test)]
-mod toy_server;
-mod trace;
-mod workload;
-
-use crate::Failure;
-use crate::amount::amount;
-use crate::place::Place;
-use crate::server_options::ServerOptions;
-use chart::PlotFile;
-use report::{Measured, Report};
+use crate::chart::PlotFile;
+use crate::report::{Measured, Report};
+use crate::workload::{self, Distribution, KeyShape, Ratio, ValueKind, ValueSize, Workload};
+use crate::{BenchError, driver, embedded, plot, process};
 use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use todana_client::{Address, Destination};
+use todana::Db;
+use todana_client::Destination;
 use todana_protocol::memcached::client;
-use workload::{Distribution, KeyShape, Ratio, ValueKind, ValueSize, Workload};
 
-pub(crate) const AFTER_HELP: &str = "\
-Examples:
-  todana bench
-      a million requests, 50 connections, 10 gets to 1 set
-  todana bench --pipeline 16 --duration 10s
-      sixteen requests at a time, for ten seconds
-  todana bench --distribution zipf:0.99 --value-size lognormal:300:1 --verify
-      few hot keys, sizes as in life, each value checked
-  todana bench --plot run.html --json run.json
-      a page with charts; all figures for programs
-  todana bench --load-only --keys 10000000 --value-size key --pid 1234
-      what do ten million records cost in memory?
-  todana bench --pid 1234 --name Todana --vs 127.0.0.1:11212 --vs-pid 1235
-      --vs-name memcached --plot both.svg
-      two servers in turn: CPU time per request, memory per record, charts
-  todana bench ./new.hash --threads 4 --value-size 400
-      no server: calls to a database on disk
-  todana bench trace oltp.u32.zst
-      no server: how many recorded requests would miss?
-  todana bench replay oltp.u32.zst
-      how many of them miss on a live server?
-
-A connection sends a batch (--pipeline), waits for all its replies, and sends
-the next; a request's latency counts from the moment its batch is sent. Keys,
-values and the order of requests come from --seed: two runs do the same work.
-
-Exit codes: 0 done, 2 wrong usage, 3 a server cannot be reached, refused a
-request, or sent what it should not have.";
-
-/// Options of `todana bench`.
+/// Options of `todana bench`, besides the server and how to reach it.
 #[derive(Debug, clap::Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct Arguments {
-    #[command(subcommand)]
-    command: Option<Command>,
-    /// The server: host:port, todana://host:port, todanas://host:port (TLS); or a database on disk, which is filled with the
-    /// keys; counts before -S
-    #[arg(value_name = "SERVER")]
-    named: Option<Place>,
-    #[command(flatten)]
-    server: ServerOptions,
+pub struct LoadOptions {
     /// Connections in all
     #[arg(long, default_value_t = 50)]
     connections: usize,
@@ -127,7 +63,7 @@ pub(crate) struct Arguments {
     load_only: bool,
     /// Store the keys even if the server, or the database, holds records already
     #[arg(long)]
-    force: bool,
+    pub force: bool,
     /// Check that each value read is the one stored under its key
     #[arg(long)]
     verify: bool,
@@ -136,38 +72,28 @@ pub(crate) struct Arguments {
     seed: u64,
     /// A second server for the same work, in turn with the first
     #[arg(long, value_name = "SERVER")]
-    vs: Option<Destination>,
+    pub vs: Option<Destination>,
     /// Rounds for each server; figures are medians over them [default: 1, with --vs 5]
     #[arg(long)]
     rounds: Option<usize>,
     /// What tables and charts call the server [default: its address]
     #[arg(long, value_name = "NAME")]
-    name: Option<String>,
+    pub name: Option<String>,
     /// What tables and charts call the second server
     #[arg(long, value_name = "NAME", requires = "vs")]
-    vs_name: Option<String>,
+    pub vs_name: Option<String>,
     /// Process id of the server: shows its CPU time per request and its memory per record
     #[arg(long, value_parser = process::one)]
-    pid: Option<u32>,
+    pub pid: Option<u32>,
     /// Process id of the second server
     #[arg(long, requires = "vs", value_parser = process::one)]
-    vs_pid: Option<u32>,
+    pub vs_pid: Option<u32>,
     /// Write the results as JSON; - is standard output
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Draw the results: an .html page, or an .svg picture
     #[arg(long, value_name = "FILE")]
     plot: Option<PlotFile>,
-}
-
-#[derive(Debug, clap::Subcommand)]
-enum Command {
-    /// Replay recorded requests through the engine, without a server: miss ratios beside LRU, S3-FIFO and SIEVE
-    #[command(after_help = trace::AFTER_HELP)]
-    Trace(trace::Arguments),
-    /// Replay recorded requests on a live server: a get each, and on a miss a set
-    #[command(after_help = replay::AFTER_HELP)]
-    Replay(Box<replay::Arguments>),
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -186,10 +112,20 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-impl Arguments {
-    fn first_place(&self) -> Result<Place, Failure> {
-        self.server.expect_no_database()?;
-        self.named.clone().map_or_else(|| self.server.place(None), Ok)
+impl LoadOptions {
+    /// Puts the load on the servers and prints what it has cost. Fails if one cannot be reached, or if replies were wrong.
+    pub fn run(&self, workload: &Workload, servers: &[driver::Target]) -> Result<(), BenchError> {
+        measure(self, workload, servers).map_err(|error| BenchError::Failed(error.to_string()))
+    }
+
+    /// Puts the load on a database without a server, and prints what it has cost.
+    pub fn run_embedded(&self, workload: &Workload, db: &Db) -> Result<(), BenchError> {
+        embedded::run(db, workload, &self.embedded_plans())
+    }
+
+    /// Returns true if an option is given that means nothing without a server.
+    pub fn need_server(&self) -> bool {
+        self.vs.is_some() || self.pid.is_some() || self.json.is_some() || self.plot.is_some()
     }
 
     /// What is done to a database without a server.
@@ -203,7 +139,12 @@ impl Arguments {
         (self.load_only || !self.cold).then_some(load).into_iter().chain(mixes).collect()
     }
 
-    fn workload(&self) -> Result<Workload, String> {
+    /// Returns what the options ask for. Fails if they contradict each other.
+    pub fn workload(&self) -> Result<Workload, BenchError> {
+        self.checked_workload().map_err(BenchError::Usage)
+    }
+
+    fn checked_workload(&self) -> Result<Workload, String> {
         if self.connections == 0
             || self.threads == 0
             || self.pipeline == 0
@@ -235,9 +176,7 @@ impl Arguments {
             verify: self.verify,
         })
     }
-}
 
-impl Arguments {
     /// What the figures depend on besides the servers.
     fn work(&self) -> serde_json::Value {
         serde_json::json!({
@@ -293,66 +232,8 @@ impl Arguments {
     }
 }
 
-/// Runs the benchmark. Fails when a server cannot be reached, or when replies were wrong.
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    match &arguments.command {
-        Some(Command::Trace(arguments)) => return trace::run(arguments),
-        Some(Command::Replay(arguments)) => return replay::run(arguments),
-        None => {}
-    }
-    let first = match &arguments.first_place()? {
-        Place::Server(destination) => &destination.clone(),
-        Place::Database(name) => {
-            if arguments.vs.is_some()
-                || arguments.pid.is_some()
-                || arguments.json.is_some()
-                || arguments.plot.is_some()
-            {
-                return Err(Failure::usage(format!(
-                    "{name} is a database on disk: --vs, --pid, --json and --plot are for servers"
-                )));
-            }
-            let workload = arguments.workload().map_err(Failure::usage)?;
-            if !arguments.force && name.path().exists() {
-                let records = crate::database::open(name, false)?.count();
-                expect_empty(Some(records), name)?;
-            }
-            return embedded::run(name, &workload, &arguments.embedded_plans());
-        }
-    };
-    process::misplaced(arguments.named.as_ref().map(|_| first), arguments.pid).map_err(Failure::usage)?;
-    let workload = arguments.workload().map_err(Failure::usage)?;
-    let mut named = vec![(first, &arguments.name, arguments.pid)];
-    named.extend(arguments.vs.as_ref().map(|server| (server, &arguments.vs_name, arguments.vs_pid)));
-    let addresses: Vec<&Address> = named.iter().map(|(server, ..)| &server.address).collect();
-    let tls = arguments.server.tls.load(&addresses)?;
-    let mut servers = Vec::new();
-    for (destination, name, pid) in named {
-        let login = arguments.server.login.at(destination)?;
-        let address = destination.address.clone();
-        if !arguments.force {
-            let connection = &mut arguments.server.connect(destination)?;
-            expect_empty(connection.statistic("curr_items")?.and_then(|count| count.parse().ok()), &address)?;
-        }
-        let name = name.clone().unwrap_or_else(|| address.to_string());
-        servers.push(driver::Target { name, address, tls: tls.clone(), login, pid });
-    }
-    measure(arguments, &workload, &servers).map_err(Failure::from)
-}
-
-/// Fails for a server or a database that holds records: somebody may need them.
-fn expect_empty(records: Option<u64>, place: &dyn std::fmt::Display) -> Result<(), Failure> {
-    match records {
-        None | Some(0) => Ok(()),
-        Some(count) => Err(Failure::usage(format!(
-            "{place}: holds {}, among which the benchmark would store its own; --force does it",
-            amount(count, "record")
-        ))),
-    }
-}
-
 fn measure(
-    arguments: &Arguments,
+    arguments: &LoadOptions,
     workload: &Workload,
     servers: &[driver::Target],
 ) -> Result<(), Box<dyn Error>> {

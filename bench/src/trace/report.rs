@@ -1,7 +1,7 @@
 //! The results of a contest, for people and for programs.
 
 use super::contest::{Outcome, REFERENCES};
-use crate::bench::chart::{self, Axis, Curve, Heading};
+use crate::chart::{self, Axis, Curve, Heading};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 

@@ -13,7 +13,7 @@ pub(crate) const REQUESTS_MAX: u64 = 1 << 26;
 
 /// The requests of a trace.
 #[derive(Debug)]
-pub(crate) struct Requests {
+pub struct Requests {
     /// The objects, renumbered from 0 on in the order of their first request.
     pub(crate) ids: Vec<u32>,
     /// How many objects there are.

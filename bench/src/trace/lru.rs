@@ -32,7 +32,7 @@ impl Policy for Lru {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::trace::policy::misses;
+    use crate::trace::policy::misses;
 
     #[test]
     fn what_was_used_longest_ago_goes() {

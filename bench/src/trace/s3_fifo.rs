@@ -108,7 +108,7 @@ impl Policy for S3Fifo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::trace::policy::misses;
+    use crate::trace::policy::misses;
 
     fn content(queue: &Queue) -> Vec<u32> {
         std::iter::successors(queue.oldest(), |id| queue.newer_than(*id)).collect()

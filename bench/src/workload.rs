@@ -295,7 +295,7 @@ pub(crate) enum Operation {
 
 /// The whole of it.
 #[derive(Clone, Debug)]
-pub(crate) struct Workload {
+pub struct Workload {
     pub(crate) keys: u64,
     pub(crate) shape: KeyShape,
     pub(crate) value_size: ValueSize,

@@ -2,9 +2,8 @@
 
 use super::process;
 use super::workload::{Operation, Workload};
-use crate::Failure;
-use crate::data::progress;
-use crate::place::Local;
+use crate::BenchError;
+use crate::progress::progress;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -28,10 +27,9 @@ pub(super) struct Cost {
 }
 
 /// Stores all keys, and then runs the mix, as the arguments of the benchmark say.
-pub(super) fn run(name: &Local, workload: &Workload, plans: &[Plan]) -> Result<(), Failure> {
-    let db = crate::database::open(name, true)?;
+pub(super) fn run(db: &Db, workload: &Workload, plans: &[Plan]) -> Result<(), BenchError> {
     for plan in plans {
-        let cost = measure(&db, workload, plan)?;
+        let cost = measure(db, workload, plan)?;
         let what = if plan.stores_all { "store all keys" } else { "mix" };
         let seconds = cost.took.as_secs_f64().max(1e-9);
         let each_us = cost.cpu.as_secs_f64() * 1e6 / cost.requests.max(1) as f64;
@@ -46,10 +44,10 @@ pub(super) fn run(name: &Local, workload: &Workload, plans: &[Plan]) -> Result<(
     Ok(())
 }
 
-fn measure(db: &Db, workload: &Workload, plan: &Plan) -> Result<Cost, Failure> {
-    let cpu = || process::cpu_time(std::process::id()).map(|time| time.total).map_err(Failure::trouble);
+fn measure(db: &Db, workload: &Workload, plan: &Plan) -> Result<Cost, BenchError> {
+    let cpu = || process::cpu_time(std::process::id()).map(|time| time.total).map_err(BenchError::Failed);
     let bar = progress(
-        Some(if plan.duration.is_some() { 0 } else { plan.requests }),
+        if plan.duration.is_some() { 0 } else { plan.requests },
         "{wide_bar} {pos}/{len} requests {per_sec} eta {eta}",
     );
     let (next, misses, stops) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));

@@ -8,47 +8,23 @@
 use super::process;
 use super::trace::Requests;
 use super::workload::{Distribution, Picker};
-use crate::Failure;
-use crate::server_options::ServerOptions;
+use crate::BenchError;
+use crate::progress::progress;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
-use todana_client::{Connection, Destination, Error, Outcome, Store, Verb};
-
-pub(crate) const AFTER_HELP: &str = "\
-Examples:
-  todana bench replay oltp.u32.zst localhost:11311       how many requests of a recorded trace miss?
-  todana bench replay oltp.u32.zst --copies 10 --pid 1234
-                                                         ten of them at a time, each with keys of its own
-  todana bench replay zipf:0.9 --keys 5000000 --requests 20000000
-                                                         drawn requests, few hot keys
-  todana bench replay oltp.u32.zst --dry-run             how many requests and keys are there?
-
-A trace is a file as for `todana bench trace`, or uniform or zipf:S (./zipf for a file of such a name). The server
-should be empty. Keys and values are letters, so that nothing is gained by packing them. To compare servers, give
-them the same memory, VmRSS of the process: -m does not mean the same everywhere.
-
-Exit codes: 0 done, 2 wrong usage, 3 a trace cannot be read, or the server cannot be reached or answers what it should
-not. A set that is refused for want of memory is counted.";
+use todana_client::{Connection, Error, Outcome, Store, Verb};
 
 /// Keys are told apart by their number, a colon and letters.
 const KEY_LEN_MIN: u16 = 21;
 /// How many requests are done between two looks at the progress.
 const STEP: u64 = 1 << 14;
 
-/// Options of `todana bench replay`.
+/// Options of `todana bench replay`, besides the trace, the server and how to reach it.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Arguments {
-    /// The trace: a file, or uniform, zipf, zipf:S for as many random requests as --requests says
-    #[arg(value_name = "TRACE")]
-    trace: String,
-    /// The server; counts before -S
-    #[arg(value_name = "SERVER")]
-    named: Option<Destination>,
-    #[command(flatten)]
-    server: ServerOptions,
+pub struct ReplayOptions {
     /// Replay only the first so many requests of a file, or draw so many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
@@ -72,13 +48,13 @@ pub(crate) struct Arguments {
     window: u16,
     /// Process id of the server: shows its memory
     #[arg(long, value_parser = process::one)]
-    pid: Option<u32>,
+    pub pid: Option<u32>,
     /// Replay even if the server holds records already
     #[arg(long)]
-    force: bool,
+    pub force: bool,
     /// Only tell how many requests and keys there are
     #[arg(long)]
-    dry_run: bool,
+    pub dry_run: bool,
     /// Print the results as JSON
     #[arg(long)]
     json: bool,
@@ -93,77 +69,75 @@ struct Counts {
     refused: u64,
 }
 
-/// Replays the trace. Fails when it cannot be read, when the server cannot be reached, and on a value that was not set.
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    process::misplaced(arguments.named.as_ref(), arguments.pid).map_err(Failure::usage)?;
-    let requests = arguments.read()?;
-    let copies = u64::from(arguments.copies);
-    let mut results = json!({
-        "trace": arguments.trace,
-        "requests": requests.ids.len() as u64 * copies,
-        "keys": requests.keys as u64 * copies,
-        "copies": copies,
-        "key_size": arguments.key_size,
-        "value_size": arguments.value_size,
-        "window": arguments.window,
-    });
-    if !arguments.dry_run {
-        let destination = match &arguments.named {
-            Some(named) => named.clone(),
-            None => arguments.server.place(None)?.server()?,
-        };
-        let mut connection = arguments.server.at(destination.clone()).connect()?;
-        if !arguments.force {
-            let count = connection.statistic("curr_items")?;
-            super::expect_empty(count.and_then(|count| count.parse().ok()), &destination)?;
-        }
-        let mut replay = Replay::new(connection, arguments.key_size.into(), arguments.value_size as usize);
-        let began = Instant::now();
-        let counts = replay.run(&requests, arguments.copies, arguments.window.into())?;
-        let seconds = began.elapsed().as_secs_f64();
-        let resident = arguments.pid.map(process::resident).transpose().map_err(Failure::trouble)?;
-        let statistics = replay.connection.stats("")?;
-        let statistic = |name: &str| {
-            let found = statistics.iter().find(|(known, _)| known == name);
-            found.and_then(|(_, value)| value.parse::<u64>().ok())
-        };
-        let more = json!({
-            "hits": counts.hits,
-            "misses": counts.misses,
-            "miss_ratio": counts.misses as f64 / (counts.hits + counts.misses) as f64,
-            "refused": counts.refused,
-            "curr_items": statistic("curr_items"),
-            "evictions": statistic("evictions"),
-            "server_resident_bytes": resident,
-            "seconds": seconds,
-        });
-        if let (Value::Object(results), Value::Object(more)) = (&mut results, more) {
-            results.extend(more);
-        }
-    }
-    let mut out = std::io::stdout();
-    if arguments.json {
-        writeln!(out, "{results:#}")?;
-    } else {
-        for (name, value) in results.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
-            writeln!(out, "{name:22} {value}")?;
-        }
-    }
-    Ok(())
-}
-
-impl Arguments {
-    fn read(&self) -> Result<Requests, Failure> {
-        let Ok(distribution) = self.trace.parse::<Distribution>() else {
-            return Requests::read(Path::new(&self.trace), self.requests)
-                .map_err(|error| Failure::trouble(format!("{}: {error}", self.trace)));
+impl ReplayOptions {
+    /// Reads a trace from its file, or draws its requests. Fails if the file cannot be read.
+    pub fn read(&self, trace: &str) -> Result<Requests, BenchError> {
+        let Ok(distribution) = trace.parse::<Distribution>() else {
+            return Requests::read(Path::new(trace), self.requests)
+                .map_err(|error| BenchError::Failed(format!("{trace}: {error}")));
         };
         let Some(count) = self.requests else {
-            return Err(Failure::usage(format!("{}: say how many requests (--requests)", self.trace)));
+            return Err(BenchError::Usage(format!("{trace}: say how many requests (--requests)")));
         };
         let picker = Picker::new(distribution, self.keys);
         let mut random = fastrand::Rng::with_seed(self.seed);
         Ok(Requests::numbered((0..count).map(|_| picker.pick(&mut random) as u32)))
+    }
+
+    /// Replays the requests of a trace and prints the results; without a connection only how many there are. Fails when the
+    /// server cannot be reached, and on a value that was not set.
+    pub fn run(
+        &self,
+        trace: &str,
+        requests: &Requests,
+        connection: Option<Connection>,
+    ) -> Result<(), BenchError> {
+        let copies = u64::from(self.copies);
+        let mut results = json!({
+            "trace": trace,
+            "requests": requests.ids.len() as u64 * copies,
+            "keys": requests.keys as u64 * copies,
+            "copies": copies,
+            "key_size": self.key_size,
+            "value_size": self.value_size,
+            "window": self.window,
+        });
+        if let Some(connection) = connection {
+            let mut replay = Replay::new(connection, self.key_size.into(), self.value_size as usize);
+            let began = Instant::now();
+            let counts = replay.run(requests, self.copies, self.window.into())?;
+            let seconds = began.elapsed().as_secs_f64();
+            let resident = self.pid.map(process::resident).transpose().map_err(BenchError::Failed)?;
+            let statistics = replay.connection.stats("")?;
+            let statistic = |name: &str| {
+                let found = statistics.iter().find(|(known, _)| known == name);
+                found.and_then(|(_, value)| value.parse::<u64>().ok())
+            };
+            let more = json!({
+                "hits": counts.hits,
+                "misses": counts.misses,
+                "miss_ratio": counts.misses as f64 / (counts.hits + counts.misses) as f64,
+                "refused": counts.refused,
+                "curr_items": statistic("curr_items"),
+                "evictions": statistic("evictions"),
+                "server_resident_bytes": resident,
+                "seconds": seconds,
+            });
+            if let (Value::Object(results), Value::Object(more)) = (&mut results, more) {
+                results.extend(more);
+            }
+        }
+        let mut out = std::io::stdout();
+        if self.json {
+            writeln!(out, "{results:#}")?;
+        } else {
+            for (name, value) in
+                results.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null())
+            {
+                writeln!(out, "{name:22} {value}")?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -181,8 +155,8 @@ impl Replay {
     }
 
     fn run(&mut self, requests: &Requests, copies: u32, window: usize) -> Result<Counts, Error> {
-        let bar = crate::data::progress(
-            Some(requests.ids.len() as u64 * u64::from(copies)),
+        let bar = progress(
+            requests.ids.len() as u64 * u64::from(copies),
             "{wide_bar} {human_pos}/{human_len} requests, {per_sec}, {eta} left",
         );
         let outcome = self.all(interleaved(requests, copies), window, &bar);

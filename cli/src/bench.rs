@@ -1,0 +1,207 @@
+//! `todana bench`: which server or database a benchmark is for, and how to reach it. The load itself is `todana_bench`'s.
+
+use crate::Failure;
+use crate::amount::amount;
+use crate::place::{Local, Place};
+use crate::server_options::ServerOptions;
+use todana_bench::{BenchError, LoadOptions, ReplayOptions, TRACE_AFTER_HELP, Target, TraceOptions};
+use todana_client::{Address, Connection, Destination};
+
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  todana bench
+      a million requests, 50 connections, 10 gets to 1 set
+  todana bench --pipeline 16 --duration 10s
+      sixteen requests at a time, for ten seconds
+  todana bench --distribution zipf:0.99 --value-size lognormal:300:1 --verify
+      few hot keys, sizes as in life, each value checked
+  todana bench --plot run.html --json run.json
+      a page with charts; all figures for programs
+  todana bench --load-only --keys 10000000 --value-size key --pid 1234
+      what do ten million records cost in memory?
+  todana bench --pid 1234 --name Todana --vs 127.0.0.1:11212 --vs-pid 1235
+      --vs-name memcached --plot both.svg
+      two servers in turn: CPU time per request, memory per record, charts
+  todana bench ./new.hash --threads 4 --value-size 400
+      no server: calls to a database on disk
+  todana bench trace oltp.u32.zst
+      no server: how many recorded requests would miss?
+  todana bench replay oltp.u32.zst
+      how many of them miss on a live server?
+
+A connection sends a batch (--pipeline), waits for all its replies, and sends
+the next; a request's latency counts from the moment its batch is sent. Keys,
+values and the order of requests come from --seed: two runs do the same work.
+
+Exit codes: 0 done, 2 wrong usage, 3 a server cannot be reached, refused a
+request, or sent what it should not have.";
+
+/// Options of `todana bench`.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// The server: host:port, todana://host:port, todanas://host:port (TLS); or a database on disk, which is filled with the
+    /// keys; counts before -S
+    #[arg(value_name = "SERVER")]
+    named: Option<Place>,
+    #[command(flatten)]
+    server: ServerOptions,
+    #[command(flatten)]
+    load: LoadOptions,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Replay recorded requests through the engine, without a server: miss ratios beside LRU, S3-FIFO and SIEVE
+    #[command(after_help = TRACE_AFTER_HELP)]
+    Trace(TraceOptions),
+    /// Replay recorded requests on a live server: a get each, and on a miss a set
+    #[command(after_help = REPLAY_AFTER_HELP)]
+    Replay(Box<ReplayArguments>),
+}
+
+const REPLAY_AFTER_HELP: &str = "\
+Examples:
+  todana bench replay oltp.u32.zst localhost:11311       how many requests of a recorded trace miss?
+  todana bench replay oltp.u32.zst --copies 10 --pid 1234
+                                                         ten of them at a time, each with keys of its own
+  todana bench replay zipf:0.9 --keys 5000000 --requests 20000000
+                                                         drawn requests, few hot keys
+  todana bench replay oltp.u32.zst --dry-run             how many requests and keys are there?
+
+A trace is a file as for `todana bench trace`, or uniform or zipf:S (./zipf for a file of such a name). The server
+should be empty. Keys and values are letters, so that nothing is gained by packing them. To compare servers, give
+them the same memory, VmRSS of the process: -m does not mean the same everywhere.
+
+Exit codes: 0 done, 2 wrong usage, 3 a trace cannot be read, or the server cannot be reached or answers what it should
+not. A set that is refused for want of memory is counted.";
+
+/// Options of `todana bench replay`.
+#[derive(Debug, clap::Args)]
+struct ReplayArguments {
+    /// The trace: a file, or uniform, zipf, zipf:S for as many random requests as --requests says
+    #[arg(value_name = "TRACE")]
+    trace: String,
+    /// The server; counts before -S
+    #[arg(value_name = "SERVER")]
+    named: Option<Destination>,
+    #[command(flatten)]
+    server: ServerOptions,
+    #[command(flatten)]
+    replay: ReplayOptions,
+}
+
+/// Runs the benchmark. Fails when a server cannot be reached, or when replies were wrong.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    match &arguments.command {
+        Some(Command::Trace(options)) => Ok(options.run()?),
+        Some(Command::Replay(arguments)) => arguments.run(),
+        None => match arguments.place()? {
+            Place::Server(destination) => arguments.on_servers(&destination),
+            Place::Database(name) => arguments.on_database(&name),
+        },
+    }
+}
+
+impl Arguments {
+    fn place(&self) -> Result<Place, Failure> {
+        self.server.expect_no_database()?;
+        self.named.clone().map_or_else(|| self.server.place(None), Ok)
+    }
+
+    fn on_database(&self, name: &Local) -> Result<(), Failure> {
+        if self.load.need_server() {
+            return Err(Failure::usage(format!(
+                "{name} is a database on disk: --vs, --pid, --json and --plot are for servers"
+            )));
+        }
+        let workload = self.load.workload()?;
+        if !self.load.force && name.path().exists() {
+            let records = crate::database::open(name, false)?.count();
+            expect_empty(Some(records), name)?;
+        }
+        Ok(self.load.run_embedded(&workload, &crate::database::open(name, true)?)?)
+    }
+
+    fn on_servers(&self, first: &Destination) -> Result<(), Failure> {
+        let load = &self.load;
+        expect_one_pid(self.named.as_ref().map(|_| first), load.pid)?;
+        let workload = load.workload()?;
+        let mut named = vec![(first, &load.name, load.pid)];
+        named.extend(load.vs.as_ref().map(|server| (server, &load.vs_name, load.vs_pid)));
+        let addresses: Vec<&Address> = named.iter().map(|(server, ..)| &server.address).collect();
+        let tls = self.server.tls.load(&addresses)?;
+        let mut servers = Vec::new();
+        for (destination, name, pid) in named {
+            let login = self.server.login.at(destination)?;
+            let address = destination.address.clone();
+            if !load.force {
+                expect_empty(records(&mut self.server.connect(destination)?)?, &address)?;
+            }
+            let name = name.clone().unwrap_or_else(|| address.to_string());
+            servers.push(Target { name, address, tls: tls.clone(), login, pid });
+        }
+        Ok(load.run(&workload, &servers)?)
+    }
+}
+
+impl ReplayArguments {
+    fn run(&self) -> Result<(), Failure> {
+        expect_one_pid(self.named.as_ref(), self.replay.pid)?;
+        let requests = self.replay.read(&self.trace)?;
+        let connection = if self.replay.dry_run { None } else { Some(self.connect()?) };
+        Ok(self.replay.run(&self.trace, &requests, connection)?)
+    }
+
+    fn connect(&self) -> Result<Connection, Failure> {
+        let destination = match &self.named {
+            Some(named) => named.clone(),
+            None => self.server.place(None)?.server()?,
+        };
+        let mut connection = self.server.at(destination.clone()).connect()?;
+        if !self.replay.force {
+            expect_empty(records(&mut connection)?, &destination)?;
+        }
+        Ok(connection)
+    }
+}
+
+/// Returns how many records a server holds; `None` if it does not say.
+fn records(connection: &mut Connection) -> Result<Option<u64>, Failure> {
+    Ok(connection.statistic("curr_items")?.and_then(|count| count.parse().ok()))
+}
+
+/// Fails for a server or a database that holds records: somebody may need them.
+fn expect_empty(records: Option<u64>, place: &dyn std::fmt::Display) -> Result<(), Failure> {
+    match records {
+        None | Some(0) => Ok(()),
+        Some(count) => Err(Failure::usage(format!(
+            "{place}: holds {}, among which the benchmark would store its own; --force does it",
+            amount(count, "record")
+        ))),
+    }
+}
+
+/// Fails if the server that was named is the second of several process ids, as `--pid $(pidof NAME)` gives them.
+fn expect_one_pid(named: Option<&Destination>, pid: Option<u32>) -> Result<(), Failure> {
+    match (named.map(|named| &named.address), pid) {
+        (Some(Address::Tcp(host, _)), Some(_)) if host.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Err(Failure::usage(format!("{host} is no server; if it is another process id: --pid takes one")))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Self {
+        match error {
+            BenchError::Usage(message) => Failure::usage(message),
+            BenchError::Failed(message) => Failure::trouble(message),
+            BenchError::Io(error) => error.into(),
+            BenchError::Client(error) => error.into(),
+            BenchError::Database(error) => error.into(),
+        }
+    }
+}
