@@ -27,6 +27,7 @@ mod restore;
 mod sasldb;
 mod serve;
 mod server_options;
+mod serving;
 mod source;
 mod statistics;
 mod suggestions;
@@ -36,7 +37,7 @@ mod verify;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use failure::Failure;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use todana::tsv;
@@ -142,31 +143,8 @@ enum Program {
     Ktserver,
 }
 
-/// Runs a program by its own options.
-type Run = fn(&OsStr, Vec<OsString>) -> ExitCode;
-
-/// Which program it is called as, by what to call it in messages, and its words.
-fn as_program() -> Option<(Run, OsString, Vec<OsString>)> {
-    let mut words = std::env::args_os();
-    let program = words.next()?;
-    let of_name = |name: &OsStr| -> Option<Run> {
-        if memcached::is_name(name) {
-            Some(memcached::run)
-        } else if kyoto::is_name(name) {
-            Some(kyoto::run)
-        } else {
-            None
-        }
-    };
-    if let Some(run) = of_name(&program) {
-        return Some((run, program, words.collect()));
-    }
-    // Before clap, which would take `-h` and `-V` for its own.
-    let named = words.next().filter(|word| word == "as").and_then(|_| words.next())?;
-    let known = ["memcached", "ktserver"].iter().any(|known| named == *known);
-    let run = of_name(&named).filter(|_| known)?;
-    Some((run, named, words.collect()))
-}
+/// The servers whose place it takes.
+const PERSONALITIES: [serving::Personality; 2] = [memcached::PERSONALITY, kyoto::PERSONALITY];
 
 /// Says where the server's options go, to whoever gives them to the program itself.
 fn with_hint(mut error: clap::Error) -> clap::Error {
@@ -234,8 +212,8 @@ fn run() -> Result<(), Failure> {
 }
 
 fn main() -> ExitCode {
-    if let Some((run, program, words)) = as_program() {
-        return run(&program, words);
+    if let Some(code) = serving::called_as(&PERSONALITIES) {
+        return code;
     }
     match run() {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,19 +6,18 @@
 mod banner;
 mod folders;
 mod options;
+mod program;
 mod replication;
 mod values;
 
 pub(crate) use values::{SYNC_DEFAULT, size, sync};
 
 use crate::layers::{self, Said};
-use crate::{Arguments as All, Failure, HELP_WIDTH_MAX, data, suggestions};
-use banner::Banner;
+use crate::{Arguments as All, Failure, HELP_WIDTH_MAX, serving, suggestions};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches};
-use indicatif::ProgressBar;
-use std::cell::RefCell;
+use program::Todana;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use todana_server::{
@@ -384,24 +383,7 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failu
     let effective = effective(words)?;
     init_logging_with_notices(effective.log_format, effective.options.verbosity);
     folders::expect_folders(&effective.options)?;
-    let banner = Banner::of(&effective.options);
-    // Made only when there is something to read back.
-    let bar = RefCell::new(None);
-    let mut progress = |step: todana_server::Progress| {
-        let mut bar = bar.borrow_mut();
-        let bar = bar.get_or_insert_with(|| {
-            data::progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}")
-        });
-        bar.set_length(step.done + step.remaining);
-        bar.set_position(step.done);
-    };
-    let clear = || bar.take().iter().for_each(ProgressBar::finish_and_clear);
-    let outcome = todana_server::serve(effective.options, &mut progress, |server, opened| {
-        clear();
-        banner.print(server.listening_on(), server.admin_addresses(), opened)
-    });
-    clear();
-    outcome.map_err(|error| Failure::trouble(error.to_string()))
+    serving::serve(&mut Todana::new(effective.options))
 }
 
 #[cfg(test)]

@@ -57,7 +57,6 @@ mod service;
 mod settling;
 mod shards;
 mod shared;
-mod signals;
 mod snapshots;
 mod statistics;
 mod syncing;
@@ -72,7 +71,7 @@ pub use handle::Handle;
 pub use kyoto::VERSION as KYOTO_VERSION;
 pub use listener::{ListenError, Transport};
 pub use log_file::{LogFile, LogKinds, LogWriter};
-pub use logging::{LogFormat, init_logging, init_logging_with_notices};
+pub use logging::{LogFormat, NOTICE, init_logging, init_logging_with_notices};
 pub use login::{LoginError, password_line};
 pub use options::{
     AdminOptions, Authentication, CompatiblePort, DataPlace, Further, Kyoto, Options, OptionsError,
@@ -80,7 +79,6 @@ pub use options::{
 pub use pid_file::PidFile;
 pub use replica::{MasterAddress, Replication};
 pub use server::Server;
-pub use signals::serve;
 pub use snapshots::{Packing, SnapshotError, SnapshotOptions, SnapshotWriter, decompressed, read_snapshot};
 pub use tls::{Tls, TlsError, TlsOptions};
 pub use todana::checkpoint::{CheckpointOptions, Compression};

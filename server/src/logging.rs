@@ -19,7 +19,7 @@ pub enum LogFormat {
 }
 
 /// The target of what an operator has asked for by a signal, and is told at any verbosity.
-pub(crate) const NOTICE: &str = "todana::notice";
+pub const NOTICE: &str = "todana::notice";
 
 /// Whether notices are logged at any verbosity.
 static NOTICES: AtomicBool = AtomicBool::new(false);

@@ -373,7 +373,7 @@ impl Server {
     }
 
     /// Returns what its [`Server::reloader`] reads.
-    pub(crate) fn reloadable(&self) -> Vec<&'static str> {
+    pub fn reloadable(&self) -> Vec<&'static str> {
         let all = [
             ("certificates", self.shared.listening.tls.is_some()),
             ("users", !matches!(self.shared.logins, Logins::Off)),

@@ -17,39 +17,34 @@ mod serving;
 mod settings;
 mod usage;
 
+use crate::serving::{Asked, Personality, Refusal};
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::path::Path;
-use std::process::ExitCode;
 
 /// The name under which the executable is Kyoto Tycoon's server.
 const NAME: &str = "ktserver";
 
 /// Whether a program called by this name is to be Kyoto Tycoon's server.
-pub(crate) fn is_name(program: &OsStr) -> bool {
+fn is_name(program: &OsStr) -> bool {
     Path::new(program).file_name().is_some_and(|name| name == NAME)
 }
 
-/// Runs as Kyoto Tycoon's server. `program` is what messages call it, `words` what follows on the command line.
-pub(crate) fn run(program: &OsStr, words: Vec<OsString>) -> ExitCode {
-    let program = program.to_string_lossy();
-    let outcome = settings::Asked::read(words).and_then(|asked| match asked {
-        settings::Asked::Print(text) => {
-            // Whoever closed it has enough.
-            let mut out = std::io::stdout();
-            let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-            Ok(())
+/// Kyoto Tycoon's server as one of those whose place this program takes.
+pub(crate) const PERSONALITY: Personality = Personality { name: NAME, is_name, read };
+
+fn read(program: &str, words: Vec<OsString>) -> Result<Asked, Refusal> {
+    match settings::Asked::read(words) {
+        Ok(settings::Asked::Print(text)) => Ok(Asked::Print(text)),
+        Ok(settings::Asked::Serve(settings)) => {
+            Ok(Asked::Serve(Box::new(serving::KyotoTycoon::new(program, *settings))))
         }
-        settings::Asked::Serve(settings) => serving::serve(&settings),
-    });
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(refusal) => {
-            // The original knows no other code for what has failed.
-            eprintln!("{program}: {refusal}");
-            ExitCode::FAILURE
-        }
+        Err(problem) => Err(refusal(program, &problem)),
     }
+}
+
+/// The original knows no other code for a failure.
+fn refusal(program: &str, problem: &str) -> Refusal {
+    Refusal::new(1, format!("{program}: {problem}"))
 }
 
 #[cfg(test)]

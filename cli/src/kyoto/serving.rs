@@ -1,15 +1,13 @@
-//! From the settings to a running server, and to its end.
+//! What Kyoto Tycoon's server does in words, files and signals of its own. The loop itself is `crate::serving`.
 
 use super::mapping;
 use super::settings::Settings;
+use crate::serving::{Background, Prepared, Refusal, ServerProgram, ServingProblem, SignalHandler};
 use nix::sys::resource::{Resource, getrlimit};
-use nix::unistd::daemon;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
-use std::io;
 use std::path::Path;
 use todana_protocol::kyoto::update_log::file_number;
-use todana_server::{LogFile, PidFile, Server};
+use todana_server::{LogFile, Opened, PidFile, Server};
 use tracing::{error, info};
 
 /// Connections at once, if so many descriptors may be open: the original has no other bound.
@@ -17,17 +15,122 @@ const CONNECTIONS_MAX: u64 = 65_536;
 /// Descriptors for all else.
 const DESCRIPTORS_BESIDES: u64 = 1024;
 
-/// Serves until a signal ends it.
-pub(super) fn serve(settings: &Settings) -> Result<(), String> {
-    let options = mapping::options(settings, connections_max())?;
-    let log = LogFile::open(settings.log.as_deref()).map_err(|error| {
-        let path = settings.log.as_deref().unwrap_or("-".as_ref());
-        format!("-log {}: cannot open it: {error}", path.display())
-    })?;
-    log.receive(settings.log_kinds);
-    // Before anything is told by a signal.
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2]).map_err(text)?;
-    info!("================ [START]: pid={}", std::process::id());
+/// The server under the name of Kyoto Tycoon's.
+pub(super) struct KyotoTycoon {
+    /// What messages call it.
+    program: String,
+    settings: Settings,
+    log: Option<LogFile>,
+    pid_file: Option<PidFile>,
+}
+
+impl KyotoTycoon {
+    pub(super) fn new(program: &str, settings: Settings) -> KyotoTycoon {
+        KyotoTycoon { program: program.into(), settings, log: None, pid_file: None }
+    }
+
+    /// Names a problem on standard error alone.
+    fn untold(&self, problem: &str) -> Refusal {
+        super::refusal(&self.program, problem)
+    }
+
+    /// Names a problem in the log, too.
+    fn told(&self, problem: &str) -> Refusal {
+        error!("{problem}");
+        self.untold(problem)
+    }
+}
+
+impl ServerProgram for KyotoTycoon {
+    type Refusal = Refusal;
+
+    fn signals(&self) -> &'static [i32] {
+        &[SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2]
+    }
+
+    fn prepare(&mut self) -> Result<Prepared, Refusal> {
+        let settings = &self.settings;
+        let options =
+            mapping::options(settings, connections_max()).map_err(|problem| self.untold(&problem))?;
+        let log = LogFile::open(settings.log.as_deref()).map_err(|error| {
+            let path = settings.log.as_deref().unwrap_or("-".as_ref());
+            self.untold(&format!("-log {}: cannot open it: {error}", path.display()))
+        })?;
+        log.receive(settings.log_kinds);
+        info!("================ [START]: pid={}", std::process::id());
+        describe(settings);
+        self.log = Some(log);
+        let background = Background { stays: false, keeps_streams: settings.log.is_none() };
+        Ok(Prepared { options, tls: None, background: settings.is_daemon.then_some(background) })
+    }
+
+    fn refusal(&self, problem: ServingProblem<'_>) -> Refusal {
+        let background = "-dmn: cannot go on in the background";
+        match problem {
+            ServingProblem::System(error) => self.untold(&error.to_string()),
+            ServingProblem::Bind(error) | ServingProblem::Load(error) | ServingProblem::Run(error) => {
+                self.told(&error.to_string())
+            }
+            ServingProblem::Threads(threads) => {
+                self.told(&format!("{background}: there are {threads} threads already"))
+            }
+            ServingProblem::Background(error) => self.told(&format!("{background}: {error}")),
+        }
+    }
+
+    fn bound(&mut self, server: &mut Server) -> Result<(), Refusal> {
+        server.claim_data().map_err(|error| self.refusal(ServingProblem::Load(&error)))
+    }
+
+    fn in_place(&mut self, server: &Server) -> Result<(), Refusal> {
+        if self.settings.is_daemon {
+            info!("switched to a daemon: pid={}", std::process::id());
+        }
+        for place in server.listening_on() {
+            info!("server socket opened: expr={place} timeout={:.1}", self.settings.timeout_s);
+        }
+        if let Some(path) = &self.settings.pid_file {
+            let file = PidFile::write(path);
+            self.pid_file =
+                Some(file.map_err(|error| {
+                    self.told(&format!("-pid {}: cannot write it: {error}", path.display()))
+                })?);
+        }
+        Ok(())
+    }
+
+    fn signal_handler(&mut self, _server: &Server) -> SignalHandler {
+        let (log, is_daemon) = (self.log.take(), self.settings.is_daemon);
+        Box::new(move |signal, controls| {
+            // Those by which the original starts again, mostly to have its log rotated.
+            if signal == SIGUSR1 || (signal == SIGHUP && is_daemon) {
+                match log.as_ref().map_or(Ok(()), LogFile::reopen) {
+                    Ok(()) => info!("the log file was opened again"),
+                    Err(error) => error!("the log file cannot be opened again: {error}"),
+                }
+                controls.reload();
+            } else {
+                info!("a signal stops the server: {signal}");
+                controls.stop();
+            }
+        })
+    }
+
+    fn started(&mut self, _server: &Server, _opened: Option<&Opened>) {
+        info!("the server has started");
+    }
+
+    fn closed(&mut self) {
+        self.pid_file = None;
+    }
+
+    fn ended(&mut self, _is_called_off: bool) {
+        info!("================ [FINISH]: pid={}", std::process::id());
+    }
+}
+
+/// Logs what the command line asks for, and what of it has no effect.
+fn describe(settings: &Settings) {
     let is_alone = settings.update_log.is_none() && settings.replication.position.is_none();
     if let Some(number) = settings.server_id.filter(|_| is_alone) {
         info!("-sid {number} has no meaning without -ulog or -rts");
@@ -44,68 +147,6 @@ pub(super) fn serve(settings: &Settings) -> Result<(), String> {
             "-ulog {directory}: the original's files there (*.ulog) are not read: what they tell beyond its snapshots is not here"
         );
     }
-    let told = |error: String| {
-        error!("{error}");
-        error
-    };
-    // Whoever starts a daemon learns of an address or a directory that cannot be had: both are there before it forks.
-    let mut server = Server::bind(options).map_err(|error| told(text(error)))?;
-    server.claim_data().map_err(|error| told(text(error)))?;
-    if settings.is_daemon {
-        // A fork takes only its own thread along: with others, locks would stay locked for ever.
-        let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
-        if threads > 1 {
-            return Err(told(format!(
-                "-dmn: cannot go on in the background: there are {threads} threads already"
-            )));
-        }
-        daemon(false, settings.log.is_none())
-            .map_err(|error| told(format!("-dmn: cannot go on in the background: {error}")))?;
-        info!("switched to a daemon: pid={}", std::process::id());
-    }
-    for place in server.listening_on() {
-        info!("server socket opened: expr={place} timeout={:.1}", settings.timeout_s);
-    }
-    let write = |path: &Path| {
-        PidFile::write(path)
-            .map_err(|error| told(format!("-pid {}: cannot write it: {error}", path.display())))
-    };
-    let pid_file = settings.pid_file.as_deref().map(write).transpose()?;
-    let (handle, closer, read_again) = (server.handle(), signals.handle(), server.reloader());
-    let is_daemon = settings.is_daemon;
-    let watcher = std::thread::Builder::new().name("signals".into());
-    let watcher = watcher
-        .spawn(move || {
-            for signal in &mut signals {
-                // Those by which the original starts again, mostly to have its log rotated.
-                if signal == SIGUSR1 || (signal == SIGHUP && is_daemon) {
-                    match log.reopen() {
-                        Ok(()) => info!("the log file was opened again"),
-                        Err(error) => error!("the log file cannot be opened again: {error}"),
-                    }
-                    read_again();
-                } else {
-                    info!("a signal stops the server: {signal}");
-                    handle.stop();
-                }
-            }
-        })
-        .map_err(text)?;
-    let outcome = match server.load(&mut |_| ()) {
-        Ok(_) => {
-            info!("the server has started");
-            server.run()
-        }
-        // A signal has called it off.
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-        Err(error) => Err(error),
-    };
-    closer.close();
-    let _ = watcher.join();
-    drop(pid_file);
-    outcome.map_err(|error| told(text(error)))?;
-    info!("================ [FINISH]: pid={}", std::process::id());
-    Ok(())
 }
 
 /// Whether the original has logged updates there. A start that looks as ever would otherwise leave them out in silence.
@@ -117,8 +158,4 @@ fn has_log_of_original(directory: &Path) -> bool {
 fn connections_max() -> usize {
     let allowed = getrlimit(Resource::RLIMIT_NOFILE).map_or(DESCRIPTORS_BESIDES * 2, |(_, hard)| hard);
     usize::try_from(allowed.saturating_sub(DESCRIPTORS_BESIDES).clamp(64, CONNECTIONS_MAX)).unwrap_or(64)
-}
-
-fn text(error: io::Error) -> String {
-    error.to_string()
 }

@@ -26,32 +26,26 @@ mod serving;
 mod settings;
 mod usage;
 
+use crate::serving::{Asked, Personality, Refusal};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use std::process::ExitCode;
 
 /// Names under which the executable is memcached. The second is that of memcached's own build for tests.
 const NAMES: [&str; 2] = ["memcached", "memcached-debug"];
 
 /// Whether a program called by this name is to be memcached.
-pub(crate) fn is_name(program: &OsStr) -> bool {
+fn is_name(program: &OsStr) -> bool {
     Path::new(program).file_name().is_some_and(|name| NAMES.iter().any(|known| name == *known))
 }
 
-/// Runs as memcached. `program` is what messages call it, `words` what follows on the command line.
-pub(crate) fn run(program: &OsStr, words: Vec<OsString>) -> ExitCode {
-    let asked = match settings::Settings::read(&program.to_string_lossy(), words) {
-        Ok(asked) => asked,
-        Err(refusal) => return refusal.report(),
-    };
-    let outcome = match asked {
-        settings::Asked::Print(text) => usage::print(&text),
-        settings::Asked::Serve(settings) => serving::serve(&settings),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(refusal) => refusal.report(),
-    }
+/// memcached as one of the servers whose place this program takes.
+pub(crate) const PERSONALITY: Personality = Personality { name: NAMES[0], is_name, read };
+
+fn read(program: &str, words: Vec<OsString>) -> Result<Asked, Refusal> {
+    Ok(match settings::Settings::read(program, words)? {
+        settings::Asked::Print(text) => Asked::Print(text),
+        settings::Asked::Serve(settings) => Asked::Serve(Box::new(serving::Memcached::new(*settings))),
+    })
 }
 
 #[cfg(test)]

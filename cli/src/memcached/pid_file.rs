@@ -16,11 +16,11 @@ pub(super) fn write(path: &Path, trouble: &mut impl Write) {
     }
     let unfinished = unfinished(path);
     if let Err(error) = std::fs::write(&unfinished, format!("{}\n", std::process::id())) {
-        let reason = super::process::reason(&error);
+        let reason = crate::serving::reason(&error);
         return tell(format!("Could not open the pid file {} for writing: {reason}", unfinished.display()));
     }
     if let Err(error) = std::fs::rename(&unfinished, path) {
-        let reason = super::process::reason(&error);
+        let reason = crate::serving::reason(&error);
         let (from, to) = (unfinished.display(), path.display());
         tell(format!("Could not rename the pid file from {from} to {to}: {reason}"));
     }

@@ -19,7 +19,7 @@ pub(super) fn write(tcp: &[SocketAddr], udp: &[SocketAddr], trouble: &mut impl i
     let outcome =
         std::fs::write(&unfinished, lines(tcp, udp)).and_then(|()| std::fs::rename(&unfinished, &path));
     if let Err(error) = outcome {
-        let reason = super::process::reason(&error);
+        let reason = crate::serving::reason(&error);
         // Nobody may be there to be told.
         let _ = writeln!(trouble, "Failed to open \"{}\": {reason}", Path::new(&unfinished).display());
     }

@@ -3,24 +3,16 @@
 //! All of it happens on the only thread there is: forking, and a change of user, are sound only then.
 
 use super::refusal::{Refusal, SYSTEM};
+use crate::serving::reason;
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
-use nix::unistd::{User, daemon, geteuid, getuid, setgid, setgroups, setuid};
+use nix::unistd::{User, geteuid, getuid, setgid, setgroups, setuid};
 use rustix::mm::{MlockAllFlags, mlockall};
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::io::Write;
 
 /// Descriptors besides those of connections: listeners, polls and wakers of the threads, standard streams, files.
 const DESCRIPTORS_BESIDES: u64 = 256;
-
-/// The system's words for an error, without the number that Rust adds.
-pub(super) fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    let number = error.raw_os_error().map(|number| format!(" (os error {number})"));
-    number.and_then(|number| text.strip_suffix(&number).map(String::from)).unwrap_or(text)
-}
 
 /// Lets the system keep a core file of any size.
 pub(super) fn allow_core_dumps() -> Result<(), Refusal> {
@@ -86,28 +78,6 @@ pub(super) fn stay_dumpable() {
     let _ = prctl::set_dumpable(true);
 }
 
-/// Goes on in the background: in a process and session of its own, in `/` unless `stay` (core files go there), and
-/// without the terminal's streams unless `keep_streams`. The process that was started ends here with exit code 0.
-pub(super) fn detach(stay: bool, keep_streams: bool) -> Result<(), Refusal> {
-    // A fork takes only its own thread along: with others, locks would stay locked for ever.
-    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
-    if threads > 1 {
-        return Err(Refusal::new(SYSTEM, format!("failed to daemon(): there are {threads} threads already")));
-    }
-    daemon(stay, keep_streams).map_err(|error| {
-        Refusal::bad_value(format!("failed to daemon() in order to daemonize: {}", reason(&error.into())))
-    })
-}
-
-/// Standard error as it is now, for what is to be told after the process has left its terminal.
-pub(super) fn error_stream() -> Box<dyn Write> {
-    match io::stderr().as_fd().try_clone_to_owned() {
-        Ok(stream) => Box::new(File::from(stream)),
-        // It is closed, or there are no descriptors left.
-        Err(_) => Box::new(io::stderr()),
-    }
-}
-
 /// Keeps all memory from being swapped out, now and later.
 pub(super) fn lock_memory(trouble: &mut impl Write) {
     let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE;
@@ -117,16 +87,5 @@ pub(super) fn lock_memory(trouble: &mut impl Write) {
     if let Err(error) = outcome {
         // Nobody may be there to be told.
         let _ = writeln!(trouble, "warning: -k invalid, mlockall() failed: {}", reason(&error.into()));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reasons_are_the_systems_words_alone() {
-        assert_eq!(reason(&Errno::EADDRINUSE.into()), "Address already in use");
-        assert_eq!(reason(&io::Error::other("lost (os error 5)")), "lost (os error 5)");
     }
 }

@@ -1,6 +1,6 @@
 //! Why the program does not start, in memcached's words and with its exit codes.
 
-use std::process::ExitCode;
+pub(super) use crate::serving::Refusal;
 
 /// A value that cannot be.
 pub(super) const BAD_VALUE: u8 = 1;
@@ -14,28 +14,12 @@ pub(super) const SYSTEM: u8 = 71;
 /// What a shell shows of a program that has aborted, as memcached does where it cannot have its memory file.
 pub(super) const ABORTED: u8 = 134;
 
-/// An exit code and the lines for standard error.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    pub(super) code: u8,
-    pub(super) message: String,
-}
-
 impl Refusal {
-    pub(super) fn new(code: u8, message: impl Into<String>) -> Refusal {
-        Refusal { code, message: message.into() }
-    }
-
     pub(super) fn bad_value(message: impl Into<String>) -> Refusal {
         Refusal::new(BAD_VALUE, message)
     }
 
     pub(super) fn usage(message: impl Into<String>) -> Refusal {
         Refusal::new(USAGE, message)
-    }
-
-    pub(super) fn report(self) -> ExitCode {
-        eprintln!("{}", self.message);
-        ExitCode::from(self.code)
     }
 }

@@ -1,110 +1,145 @@
-//! From the settings to a running server, in memcached's order, and to its end.
+//! What memcached does in words, files and signals of its own, in its order. The loop itself is `crate::serving`.
 
 use super::refusal::{Refusal, SYSTEM};
 use super::settings::{Port, Settings};
 use super::{admin, data_place, environment, mapping, pid_file, port_file, process};
+use crate::serving::{
+    Background, Prepared, ServerProgram, ServingProblem, SignalHandler, error_stream, reason,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::iterator::Signals;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use todana_protocol::memcached::CHUNK_SIZES;
-use todana_server::{AdminError, ListenError, LogFormat, LoginError, Server, Tls, Transport, init_logging};
+use todana_server::{
+    AdminError, DataPlace, ListenError, LogFormat, LoginError, Opened, Server, Tls, Transport, init_logging,
+};
 
 /// memcached's slab pages, which its classes divide.
 const SLAB_PAGE: u32 = 1 << 20;
 
-/// Serves until a signal or a client's `shutdown` ends it.
-pub(super) fn serve(settings: &Settings) -> Result<(), Refusal> {
-    let mut options = mapping::options(settings)?;
-    options.admin = admin::asked(|name| std::env::var(name).ok())?;
-    // While it is root, as private keys are often root's.
-    let tls = options.tls.as_ref().map(Tls::load).transpose();
-    let tls = tls.map_err(|error| Refusal::usage(error.to_string()))?;
-    let outdone = data_place::outdone(settings.memory_file.as_deref(), |name| std::env::var_os(name));
-    settings.warnings.iter().chain(&outdone).for_each(|warning| eprintln!("{warning}"));
-    mapping::warnings(settings).iter().for_each(|warning| eprintln!("{warning}"));
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1, SIGHUP]).map_err(|error| system(&error))?;
-    // Limits while it is root; then the user, so that sockets and files are the user's.
-    if settings.core_dumps {
-        process::allow_core_dumps()?;
+/// The server under memcached's name.
+pub(super) struct Memcached {
+    settings: Settings,
+    place: Option<DataPlace>,
+    /// Where trouble is told until clients are served: memcached's daemon has its streams closed by then and goes on in silence.
+    trouble: Option<Box<dyn Write>>,
+    is_graceful: Arc<AtomicBool>,
+}
+
+impl Memcached {
+    pub(super) fn new(settings: Settings) -> Memcached {
+        Memcached { settings, place: None, trouble: None, is_graceful: Arc::default() }
     }
-    process::raise_limits(settings.connections_max, settings.threads, settings.lock_memory);
-    process::assume_user(settings.user.as_deref())?;
-    if settings.core_dumps {
-        process::stay_dumpable();
+}
+
+impl ServerProgram for Memcached {
+    type Refusal = Refusal;
+
+    fn signals(&self) -> &'static [i32] {
+        &[SIGINT, SIGTERM, SIGUSR1, SIGHUP]
     }
-    // From `-vv` on requests and connections are told in memcached's words instead.
-    init_logging(LogFormat::Text, settings.verbosity.min(1));
-    describe(settings);
-    // memcached opens its sockets in the background, where nobody learns of a failure, and returns before they are
-    // open. Here the caller knows: exit code 0 says that it listens.
-    let place = options.data.clone();
-    let mut server = Server::bind_with(options, tls).map_err(|error| cannot_listen(settings, &error))?;
-    // So is the directory, as far as can be told without reading all of it.
-    let memory_file = settings.memory_file.as_deref();
-    server.claim_data().map_err(|error| data_place::refused(memory_file, &error))?;
-    // Files and locks are the daemon's, but trouble with them is told where it was started: memcached's daemon has its
-    // streams closed by then and goes on in silence.
-    let mut trouble = process::error_stream();
-    if settings.daemon {
-        process::detach(settings.core_dumps, settings.verbosity > 0)?;
+
+    fn prepare(&mut self) -> Result<Prepared, Refusal> {
+        let settings = &self.settings;
+        let mut options = mapping::options(settings)?;
+        options.admin = admin::asked(|name| std::env::var(name).ok())?;
+        // While it is root, as private keys are often root's.
+        let tls = options.tls.as_ref().map(Tls::load).transpose();
+        let tls = tls.map_err(|error| Refusal::usage(error.to_string()))?;
+        let outdone = data_place::outdone(settings.memory_file.as_deref(), |name| std::env::var_os(name));
+        settings.warnings.iter().chain(&outdone).for_each(|warning| eprintln!("{warning}"));
+        mapping::warnings(settings).iter().for_each(|warning| eprintln!("{warning}"));
+        // Limits while it is root; then the user, so that sockets and files are the user's.
+        if settings.core_dumps {
+            process::allow_core_dumps()?;
+        }
+        process::raise_limits(settings.connections_max, settings.threads, settings.lock_memory);
+        process::assume_user(settings.user.as_deref())?;
+        if settings.core_dumps {
+            process::stay_dumpable();
+        }
+        // From `-vv` on requests and connections are told in memcached's words instead.
+        init_logging(LogFormat::Text, settings.verbosity.min(1));
+        describe(settings);
+        self.place = options.data.clone();
+        // memcached opens its sockets in the background, where nobody learns of a failure, and returns before they are
+        // open. Here the caller knows.
+        let background = settings
+            .daemon
+            .then_some(Background { stays: settings.core_dumps, keeps_streams: settings.verbosity > 0 });
+        Ok(Prepared { options, tls, background })
     }
-    // A child inherits no locks on memory.
-    if settings.lock_memory {
-        process::lock_memory(&mut trouble);
+
+    fn refusal(&self, problem: ServingProblem<'_>) -> Refusal {
+        match problem {
+            ServingProblem::System(error) | ServingProblem::Run(error) => Refusal::new(SYSTEM, reason(error)),
+            ServingProblem::Bind(error) => cannot_listen(&self.settings, error),
+            ServingProblem::Threads(threads) => {
+                Refusal::new(SYSTEM, format!("failed to daemon(): there are {threads} threads already"))
+            }
+            ServingProblem::Background(error) => Refusal::bad_value(format!(
+                "failed to daemon() in order to daemonize: {}",
+                reason(&error.into())
+            )),
+            ServingProblem::Load(error) => data_place::refused(self.settings.memory_file.as_deref(), error),
+        }
     }
-    if settings.unix_socket.is_none() {
-        port_file::write(server.tcp_addresses(), server.udp_addresses(), &mut trouble);
+
+    fn bound(&mut self, server: &mut Server) -> Result<(), Refusal> {
+        // The directory is claimed here, as far as that goes without reading all of it.
+        server.claim_data().map_err(|error| self.refusal(ServingProblem::Load(&error)))?;
+        self.trouble = Some(error_stream());
+        Ok(())
     }
-    if let Some(path) = &settings.pid_file {
-        pid_file::write(path, &mut trouble);
+
+    fn in_place(&mut self, server: &Server) -> Result<(), Refusal> {
+        let Some(trouble) = &mut self.trouble else { return Ok(()) };
+        // A child inherits no locks on memory.
+        if self.settings.lock_memory {
+            process::lock_memory(trouble);
+        }
+        if self.settings.unix_socket.is_none() {
+            port_file::write(server.tcp_addresses(), server.udp_addresses(), trouble);
+        }
+        if let Some(path) = &self.settings.pid_file {
+            pid_file::write(path, trouble);
+        }
+        Ok(())
     }
-    let graceful = Arc::new(AtomicBool::new(false));
-    let (handle, closer, reload) = (server.handle(), signals.handle(), server.reloader());
-    let seen = Arc::clone(&graceful);
-    let watcher = std::thread::Builder::new().name("signals".into());
-    let watcher = watcher
-        .spawn(move || {
-            for signal in &mut signals {
-                match signal {
-                    SIGHUP => reload(),
-                    signal => {
-                        seen.store(signal == SIGUSR1, Ordering::Relaxed);
-                        handle.stop();
-                    }
-                }
+
+    fn signal_handler(&mut self, _server: &Server) -> SignalHandler {
+        let is_graceful = Arc::clone(&self.is_graceful);
+        Box::new(move |signal, controls| match signal {
+            SIGHUP => controls.reload(),
+            signal => {
+                is_graceful.store(signal == SIGUSR1, Ordering::Relaxed);
+                controls.stop();
             }
         })
-        .map_err(|error| system(&error))?;
-    // What is read back may take its time: clients wait meanwhile.
-    let outcome = match server.load(&mut |_| ()) {
-        Ok(opened) => {
-            if let (Some(place), Some(opened)) = (&place, &opened) {
-                // Nobody may be there to be told.
-                let _ = writeln!(trouble, "{}", data_place::found(place, opened));
-            }
-            drop(trouble);
-            server.run().map_err(|error| system(&error))
+    }
+
+    fn started(&mut self, _server: &Server, opened: Option<&Opened>) {
+        let trouble = self.trouble.take();
+        if let (Some(mut trouble), Some(place), Some(opened)) = (trouble, &self.place, opened) {
+            // Nobody may be there to be told.
+            let _ = writeln!(trouble, "{}", data_place::found(place, opened));
         }
-        // A signal has called it off.
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-        Err(error) => Err(data_place::refused(memory_file, &error)),
-    };
-    closer.close();
-    let _ = watcher.join();
-    if settings.daemon
-        && let Some(path) = &settings.pid_file
-    {
-        pid_file::remove(path);
     }
-    outcome?;
-    if graceful.load(Ordering::Relaxed) {
-        eprintln!("Gracefully stopping");
-    } else if settings.verbosity > 0 {
-        eprintln!("Exiting normally");
+
+    fn closed(&mut self) {
+        if let Some(path) = self.settings.pid_file.as_ref().filter(|_| self.settings.daemon) {
+            pid_file::remove(path);
+        }
     }
-    Ok(())
+
+    fn ended(&mut self, _is_called_off: bool) {
+        if self.is_graceful.load(Ordering::Relaxed) {
+            eprintln!("Gracefully stopping");
+        } else if self.settings.verbosity > 0 {
+            eprintln!("Exiting normally");
+        }
+    }
 }
 
 /// What `-v` and `-vv` tell before the start.
@@ -131,7 +166,7 @@ fn cannot_listen(settings: &Settings, error: &io::Error) -> Refusal {
     if let Some(login) = error.get_ref().and_then(|error| error.downcast_ref::<LoginError>()) {
         return Refusal::bad_value(login.to_string());
     }
-    let reason = cause(error).map_or_else(|| error.to_string(), process::reason);
+    let reason = cause(error).map_or_else(|| error.to_string(), reason);
     let listen = error.get_ref().and_then(|error| error.downcast_ref::<ListenError>());
     let (transport, port) = match listen.map(ListenError::transport) {
         Some(Transport::Udp) => ("UDP", settings.udp_port),
@@ -149,8 +184,4 @@ fn cannot_listen(settings: &Settings, error: &io::Error) -> Refusal {
 /// The system's error inside one that names the address.
 fn cause(error: &io::Error) -> Option<&io::Error> {
     error.get_ref()?.source()?.downcast_ref()
-}
-
-fn system(error: &io::Error) -> Refusal {
-    Refusal::new(SYSTEM, process::reason(error))
 }

@@ -1,8 +1,5 @@
 //! What `-h`, `-V` and `-i` print.
 
-use super::refusal::Refusal;
-use std::io::Write;
-
 /// The version that is reported: tools choose features by it.
 pub(super) const VERSION: &str = "1.6.45";
 
@@ -91,11 +88,4 @@ pub(super) fn help() -> String {
 
 pub(super) fn licence() -> String {
     version() + LICENCE
-}
-
-/// Prints to standard output. Whoever closed it has enough.
-pub(super) fn print(text: &str) -> Result<(), Refusal> {
-    let mut out = std::io::stdout();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    Ok(())
 }

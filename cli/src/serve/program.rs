@@ -1,0 +1,104 @@
+//! What the server does in words and signals of its own under its own name. The loop itself is `crate::serving`.
+
+use super::banner::Banner;
+use crate::serving::{Prepared, ServerProgram, ServingProblem, SignalHandler};
+use crate::{Failure, data};
+use indicatif::ProgressBar;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::low_level::emulate_default_handler;
+use todana_server::{NOTICE, Opened, Options, Progress, Server, Tls};
+
+/// The server under its own name.
+pub(super) struct Todana {
+    options: Options,
+    banner: Banner,
+    /// Made only when there is something to read back.
+    bar: Option<ProgressBar>,
+}
+
+impl Todana {
+    pub(super) fn new(options: Options) -> Todana {
+        Todana { banner: Banner::of(&options), options, bar: None }
+    }
+
+    fn clear(&mut self) {
+        self.bar.take().iter().for_each(ProgressBar::finish_and_clear);
+    }
+}
+
+impl ServerProgram for Todana {
+    type Refusal = Failure;
+
+    fn signals(&self) -> &'static [i32] {
+        &[SIGHUP, SIGINT, SIGTERM, SIGUSR1]
+    }
+
+    fn prepare(&mut self) -> Result<Prepared, Failure> {
+        let options = self.options.clone();
+        let tls = options.tls.as_ref().map(Tls::load).transpose();
+        let tls = tls.map_err(|error| Failure::trouble(error.to_string()))?;
+        Ok(Prepared { options, tls, background: None })
+    }
+
+    fn refusal(&self, problem: ServingProblem<'_>) -> Failure {
+        match problem {
+            ServingProblem::System(error)
+            | ServingProblem::Bind(error)
+            | ServingProblem::Load(error)
+            | ServingProblem::Run(error) => Failure::trouble(error.to_string()),
+            ServingProblem::Threads(_) | ServingProblem::Background(_) => {
+                Failure::trouble("serve: does not go on in the background")
+            }
+        }
+    }
+
+    fn signal_handler(&mut self, server: &Server) -> SignalHandler {
+        let (reloadable, mut is_stopped) = (server.reloadable().join(", "), false);
+        Box::new(move |signal, controls| {
+            if signal == SIGHUP {
+                // Closed terminals and log rotations send it too; a cache must not go with them.
+                controls.reload();
+                match &reloadable {
+                    all if all.is_empty() => tracing::info!(
+                        target: NOTICE,
+                        "SIGHUP: nothing to read again: there are no certificates, users or scripts, and options are read at the start"
+                    ),
+                    all => {
+                        tracing::info!(target: NOTICE, "SIGHUP: {all} read again; options are read at the start")
+                    }
+                }
+                return;
+            }
+            tracing::info!(signal, "stopping");
+            controls.stop();
+            if std::mem::replace(&mut is_stopped, true) && controls.is_loading() {
+                // The disk keeps it from hearing of it, and there is nothing to bring to an end.
+                let _ = emulate_default_handler(signal);
+            }
+        })
+    }
+
+    fn loading(&mut self, step: Progress) {
+        let bar = self.bar.get_or_insert_with(|| {
+            data::progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}")
+        });
+        bar.set_length(step.done + step.remaining);
+        bar.set_position(step.done);
+    }
+
+    fn started(&mut self, server: &Server, opened: Option<&Opened>) {
+        self.clear();
+        self.banner.print(server.listening_on(), server.admin_addresses(), opened);
+    }
+
+    fn closed(&mut self) {
+        self.clear();
+    }
+
+    fn ended(&mut self, is_called_off: bool) {
+        match is_called_off {
+            true => tracing::info!("stopped before all of the data was read back"),
+            false => tracing::info!(target: NOTICE, "stopped"),
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Why a server does not start, or how it fails: an exit code, and lines for people.
+
+use std::process::ExitCode;
+
+/// An exit code and the lines for standard error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) code: u8,
+    pub(crate) message: String,
+}
+
+impl Refusal {
+    pub(crate) fn new(code: u8, message: impl Into<String>) -> Refusal {
+        Refusal { code, message: message.into() }
+    }
+
+    /// Prints the lines and returns the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        eprintln!("{}", self.message);
+        ExitCode::from(self.code)
+    }
+}
