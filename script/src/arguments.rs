@@ -3,6 +3,16 @@
 
 use mlua::{FromLua, Lua, LuaString, Value};
 
+/// The bytes of a string or a number.
+pub(crate) fn text(lua: &Lua, value: Value) -> mlua::Result<Option<Vec<u8>>> {
+    Ok(match value {
+        Value::String(_) | Value::Integer(_) | Value::Number(_) => {
+            lua.coerce_string(value)?.map(|text| text.as_bytes().to_vec())
+        }
+        _ => None,
+    })
+}
+
 /// The text of a string or a number; `None` for anything else.
 pub(crate) struct Text(pub(crate) Option<LuaString>);
 
@@ -42,7 +52,7 @@ impl FromLua for Most {
 pub(crate) fn listed(lua: &Lua, value: Value) -> mlua::Result<Option<Vec<u8>>> {
     match value {
         Value::Number(number) if number.fract() != 0.0 => Ok(Some(format!("{number:.6}").into_bytes())),
-        value => crate::interpreter::text(lua, value),
+        value => text(lua, value),
     }
 }
 

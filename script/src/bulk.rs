@@ -2,11 +2,11 @@
 
 use crate::arguments::{Most, elements, listed};
 use crate::database::{DatabaseObject, no_visitor};
-use crate::interpreter::World;
 use crate::source::Reach;
 use crate::trouble::{Done, Trouble};
 use crate::visitor::Visitor;
 use crate::words::regex;
+use crate::world::World;
 use mlua::{Lua, LuaString, Table, UserDataMethods, Value};
 use todana::{Iter, Records, Symbols};
 

@@ -4,10 +4,10 @@
 
 use crate::arguments::Number;
 use crate::database::{DatabaseObject, no_visitor, pair};
-use crate::interpreter::World;
 use crate::source::Reach;
 use crate::trouble::{Done, Told, Trouble};
 use crate::visitor::{Seen, Visitor, time};
+use crate::world::World;
 use mlua::{
     AnyUserData, IntoLuaMulti, Lua, LuaString, MetaMethod, MultiValue, Table, UserData, UserDataMethods,
     Value,

@@ -4,10 +4,10 @@
 //! place of another only where that is a dump, too, and only once it is whole.
 
 use crate::database::DatabaseObject;
-use crate::interpreter::World;
 use crate::source::Reach;
 use crate::trouble::{Done, Trouble};
 use crate::whole;
+use crate::world::World;
 use mlua::{LuaString, UserDataMethods};
 use std::fs::{self, File};
 use std::io::{self, Read};

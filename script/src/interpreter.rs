@@ -1,19 +1,17 @@
 //! One worker's machine.
 
+use crate::arguments::text;
 use crate::database::DatabaseObject;
-use crate::limits::Deadline;
-use crate::source::{Base, Reach, Source};
-use crate::turn::Turns;
-use crate::{LoadError, Program, cursor, sandbox, trouble, visitor, words};
+use crate::source::{Reach, Source};
+use crate::trouble::{self, message};
+use crate::world::{Options, World};
+use crate::{LoadError, Program, cursor, database_words, sandbox, visitor, words};
 use mlua::{Function, Lua, Table, Value};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// What procedures return.
 pub mod codes {
@@ -38,26 +36,6 @@ pub const STACK_SIZE: usize = 8 << 20;
 /// What scripts are told of the version: the original's.
 const VERSION: &str = "0.9.56";
 
-/// What procedures may do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// How long a call may take, and loading the program. What `copy` and `dump_snapshot` take does not count.
-    pub time_max: Duration,
-    /// How many bytes a machine may take; what is put together for it outside, too.
-    pub memory_max: usize,
-    /// Scripts get at files and programs: all of `os`, `io`, `package`, `dofile`, `loadfile`, and databases and snapshots by any path.
-    pub is_unsafe: bool,
-    /// The folder in which `copy`, `dump_snapshot` and `load_snapshot` write and read; without it, and without `is_unsafe`, they are
-    /// refused. There, too, a file is replaced only if it is a snapshot.
-    pub files: Option<PathBuf>,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options { time_max: Duration::from_secs(5), memory_max: 64 << 20, is_unsafe: false, files: None }
-    }
-}
-
 /// How a call has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
@@ -67,72 +45,6 @@ pub struct Outcome {
     pub output: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Why it has failed, with file and line. It has been logged.
     pub error: Option<String>,
-}
-
-/// What all words of a machine know of it.
-pub(crate) struct World {
-    pub(crate) deadline: Deadline,
-    pub(crate) options: Options,
-    pub(crate) turns: Turns,
-    /// Bytes of the texts that are put together outside of the machine at the moment.
-    outside: AtomicUsize,
-    bases: Mutex<Vec<Weak<Base>>>,
-    /// The call has had an error that was overlooked.
-    has_overlooked: AtomicBool,
-}
-
-impl World {
-    /// What is left open there is aborted when a call is over.
-    pub(crate) fn watch(&self, base: &Arc<Base>) {
-        let mut bases = self.bases.lock();
-        bases.retain(|base| base.strong_count() > 0);
-        bases.push(Arc::downgrade(base));
-    }
-
-    /// Counts bytes that are put together outside of the machine, until they are given back. Fails if they do not fit into the limit
-    /// beside those that the machine and others outside of it take.
-    pub(crate) fn take_outside(&self, lua: &Lua, bytes: usize) -> mlua::Result<()> {
-        let fits = || {
-            let taken = lua.used_memory() + self.outside.load(Ordering::Relaxed);
-            taken + bytes <= self.options.memory_max
-        };
-        if !fits() {
-            // The machine has not looked yet which of its memory is free.
-            lua.gc_collect()?;
-            self.deadline.check()?;
-            if !fits() {
-                return Err(mlua::Error::MemoryError("not enough memory".into()));
-            }
-        }
-        self.outside.fetch_add(bytes, Ordering::Relaxed);
-        Ok(())
-    }
-
-    pub(crate) fn give_back(&self, bytes: usize) {
-        self.outside.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    /// What a function of the script's has come to that the database calls. Where it has failed, `instead` counts, as in the original; but
-    /// time and memory are never overlooked.
-    pub(crate) fn overlook<T>(&self, outcome: mlua::Result<T>, instead: T) -> mlua::Result<T> {
-        match outcome {
-            Err(error) if self.deadline.check().is_ok() && !is_of_memory(&error) => {
-                // Of a call only the first: there may be one for each record.
-                if !self.has_overlooked.swap(true, Ordering::Relaxed) {
-                    tracing::warn!("a function that a database has called failed: {}", message(&error));
-                }
-                Ok(instead)
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// Aborts what is open; true if something was.
-    fn abort_all(&self) -> bool {
-        let bases: Vec<_> = self.bases.lock().iter().filter_map(Weak::upgrade).collect();
-        // All of them, not up to the first.
-        bases.iter().filter(|base| base.abort()).count() > 0
-    }
 }
 
 /// A program loaded, with databases in its reach: one for each worker.
@@ -161,14 +73,7 @@ impl Interpreter {
     ) -> Result<Interpreter, LoadError> {
         let load = || -> mlua::Result<Interpreter> {
             let lua = sandbox::machine(options)?;
-            let world = Arc::new(World {
-                deadline: Deadline::default(),
-                options: options.clone(),
-                turns: Turns::default(),
-                outside: AtomicUsize::new(0),
-                bases: Mutex::default(),
-                has_overlooked: AtomicBool::new(false),
-            });
+            let world = Arc::new(World::new(options));
             let reaches: Vec<_> = databases.into_iter().map(|source| Reach::new(source, &world)).collect();
             let kyoto = vocabulary(&lua, &world, &reaches, thread)?;
             lua.globals().set("__kyototycoon__", kyoto)?;
@@ -193,7 +98,7 @@ impl Interpreter {
         run: impl FnOnce(&Lua) -> mlua::Result<T>,
     ) -> mlua::Result<T> {
         self.world.deadline.begin(self.world.options.time_max, called_off.cloned());
-        self.world.has_overlooked.store(false, Ordering::Relaxed);
+        self.world.forget_overlooked();
         self.lua.set_memory_limit(self.world.options.memory_max)?;
         let outcome = run(&self.lua);
         self.world.deadline.end();
@@ -272,43 +177,10 @@ impl Interpreter {
     }
 }
 
-/// The bytes of a string or a number.
-pub(crate) fn text(lua: &Lua, value: Value) -> mlua::Result<Option<Vec<u8>>> {
-    Ok(match value {
-        Value::String(_) | Value::Integer(_) | Value::Number(_) => {
-            lua.coerce_string(value)?.map(|text| text.as_bytes().to_vec())
-        }
-        _ => None,
-    })
-}
-
 /// What is no number at all is success, as it is for the original.
 fn code_of(lua: &Lua, value: Value) -> mlua::Result<u32> {
     let Some(number) = lua.coerce_number(value).unwrap_or_default() else { return Ok(codes::SUCCESS) };
     Ok(if (0.0..1e9).contains(&number) { number as u32 } else { codes::INTERNAL })
-}
-
-/// Whether there was too little memory.
-fn is_of_memory(error: &mlua::Error) -> bool {
-    match error {
-        mlua::Error::MemoryError(_) => true,
-        mlua::Error::CallbackError { cause, .. } | mlua::Error::WithContext { cause, .. } => {
-            is_of_memory(cause)
-        }
-        _ => false,
-    }
-}
-
-/// What to say of an error of Lua's: its own words, without where they came by.
-pub(crate) fn message(error: &mlua::Error) -> String {
-    match error {
-        mlua::Error::CallbackError { cause, .. } => message(cause),
-        mlua::Error::WithContext { cause, .. } => message(cause),
-        mlua::Error::RuntimeError(text) => text.split("\nstack traceback:").next().unwrap_or_default().into(),
-        mlua::Error::SyntaxError { message, .. } => message.clone(),
-        mlua::Error::MemoryError(text) => text.clone(),
-        other => other.to_string(),
-    }
 }
 
 fn vocabulary(lua: &Lua, world: &Arc<World>, reaches: &[Reach], thread: usize) -> mlua::Result<Table> {
@@ -328,7 +200,7 @@ fn vocabulary(lua: &Lua, world: &Arc<World>, reaches: &[Reach], thread: usize) -
     kyoto.set("Error", trouble::class(lua)?)?;
     visitor::define(lua, &kyoto)?;
     kyoto.set("Cursor", cursor::class(lua, world)?)?;
-    kyoto.set("DB", crate::database::class(lua, world)?)?;
+    kyoto.set("DB", database_words::class(lua, world)?)?;
     let all = lua.create_table()?;
     for reach in reaches {
         let object = lua.create_userdata(DatabaseObject::given(world, reach.clone()))?;

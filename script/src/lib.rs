@@ -33,6 +33,7 @@ mod arguments;
 mod bulk;
 mod cursor;
 mod database;
+mod database_words;
 mod files;
 mod interpreter;
 mod limits;
@@ -47,7 +48,9 @@ mod turn;
 mod visitor;
 mod whole;
 mod words;
+mod world;
 
-pub use interpreter::{Interpreter, Options, Outcome, STACK_SIZE, codes};
+pub use interpreter::{Interpreter, Outcome, STACK_SIZE, codes};
 pub use program::{LoadError, Program};
 pub use source::Source;
+pub use world::Options;

@@ -2,9 +2,9 @@
 
 use crate::arguments::Text;
 use crate::database::DatabaseObject;
-use crate::interpreter::World;
 use crate::source::Reach;
 use crate::trouble::{Done, Trouble};
+use crate::world::World;
 use mlua::{Function, Lua, MultiValue, UserDataMethods, Value};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

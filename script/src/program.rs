@@ -1,7 +1,8 @@
 //! The text of procedures.
 
-use crate::interpreter::{Options, message};
 use crate::sandbox;
+use crate::trouble::message;
+use crate::world::Options;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! What is there of Lua's own words.
 
-use crate::interpreter::{Options, World, message};
 use crate::strings;
+use crate::trouble::message;
+use crate::world::{Options, World};
 use mlua::{Function, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value};
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
 //! A database in the reach of scripts.
 
-use crate::interpreter::World;
 use crate::trouble::{Done, Trouble};
 use crate::turn::Turn;
+use crate::world::{Abort, World};
 use parking_lot::Mutex;
 use std::ops::{Bound, ControlFlow};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use todana::kyoto::Kyoto;
 use todana::{Database, Db, Heading, Name, Records, Transaction};
@@ -74,14 +74,13 @@ struct Open {
 }
 
 /// A database with the transaction that the script has open there, in which all is done as long as it is open.
-pub(crate) struct Base {
+struct Base {
     source: Arc<dyn Source>,
     open: Mutex<Option<Open>>,
 }
 
-impl Base {
-    /// Ends what is open, and leaves everything as it was before.
-    pub(crate) fn abort(&self) -> bool {
+impl Abort for Base {
+    fn abort(&self) -> bool {
         self.open.lock().take().is_some()
     }
 }
@@ -94,7 +93,8 @@ impl Reach {
     /// The world keeps an eye on it, for what is left open.
     pub(crate) fn new(source: Arc<dyn Source>, world: &World) -> Reach {
         let base = Arc::new(Base { source, open: Mutex::default() });
-        world.watch(&base);
+        let weak: Weak<Base> = Arc::downgrade(&base);
+        world.watch(weak);
         Reach(base)
     }
 

@@ -1,7 +1,7 @@
 //! `string.find`, `match`, `gmatch` and `gsub` with patterns whose time is bounded (`pattern`), in the place of Lua's own.
 
-use crate::interpreter::World;
 use crate::pattern::{Capture, Matcher, Stop, until_nul};
+use crate::world::World;
 use memchr::memmem;
 use mlua::{Function, IntoLuaMulti, Lua, LuaString, MultiValue, Table, Value};
 use std::sync::Arc;

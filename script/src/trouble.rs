@@ -67,6 +67,18 @@ impl Trouble {
 /// What a call has come to: a value, or trouble.
 pub(crate) type Done<T> = Result<T, Trouble>;
 
+/// What to say of an error of Lua's: its own words, without where they came by.
+pub(crate) fn message(error: &mlua::Error) -> String {
+    match error {
+        mlua::Error::CallbackError { cause, .. } => message(cause),
+        mlua::Error::WithContext { cause, .. } => message(cause),
+        mlua::Error::RuntimeError(text) => text.split("\nstack traceback:").next().unwrap_or_default().into(),
+        mlua::Error::SyntaxError { message, .. } => message.clone(),
+        mlua::Error::MemoryError(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
 /// As scripts have it: `Error`.
 pub(crate) struct Told(Mutex<Trouble>);
 

@@ -2,9 +2,10 @@
 //!
 //! They run outside of the engine: what one has decided is stored if the record is still as it was shown; else it decides again.
 
-use crate::interpreter::{World, text};
+use crate::arguments::text;
 use crate::source::Reach;
 use crate::trouble::{Done, Trouble};
+use crate::world::World;
 use mlua::{Function, LightUserData, Lua, MultiValue, Table, Value};
 use todana::kyoto::{NEVER, time_of};
 use todana::{Action, Expiry, Record, Records, UnixSeconds};

@@ -2,9 +2,9 @@
 
 use crate::arguments::elements;
 use crate::database::DatabaseObject;
-use crate::interpreter::World;
 use crate::source::Reach;
 use crate::trouble::{Done, Trouble};
+use crate::world::World;
 use mlua::{Function, Lua, Table, UserDataMethods, Value};
 use std::ops::ControlFlow;
 use todana::{Iter, OwnedRecord, Records, Update};

@@ -1,6 +1,6 @@
 //! Text as other text, and compressed.
 
-use crate::interpreter::World;
+use crate::world::World;
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};

@@ -19,7 +19,7 @@ mod text;
 pub(crate) use text::regex;
 
 use crate::arguments::{Number, Text};
-use crate::interpreter::World;
+use crate::world::World;
 use mlua::{Lua, LuaString, Table, Value};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -67,5 +67,5 @@ fn log(_: &Lua, (kind, message): (LuaString, Text)) -> mlua::Result<()> {
 
 /// The bytes of an argument: of a string or a number; none of what is neither.
 fn bytes(lua: &Lua, value: Value) -> mlua::Result<Vec<u8>> {
-    Ok(crate::interpreter::text(lua, value)?.unwrap_or_default())
+    Ok(crate::arguments::text(lua, value)?.unwrap_or_default())
 }

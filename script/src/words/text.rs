@@ -1,7 +1,7 @@
 //! Pieces of text, patterns, distances.
 
 use crate::arguments::Text;
-use crate::interpreter::World;
+use crate::world::World;
 use mlua::{Lua, LuaString, Table, Value};
 use regex::bytes::{Regex, RegexBuilder};
 use std::sync::Arc;

@@ -1,0 +1,244 @@
+//! `DB`: its methods and its class, as scripts have them. What a database object is stands in `database`.
+
+use crate::arguments::{Number, Text, text};
+use crate::cursor::CursorObject;
+use crate::database::{DatabaseObject, Pointer, no_visitor, pair};
+use crate::trouble::{Done, Told, Trouble};
+use crate::visitor::{Seen, Visitor};
+use crate::world::World;
+use crate::{bulk, files, map_reduce, whole};
+use mlua::{AnyUserData, IntoLua, Lua, LuaString, MetaMethod, Table, UserData, UserDataMethods, Value};
+use std::sync::Arc;
+use todana::Records;
+use todana::kyoto::{NEVER, Origin};
+
+const CONSTANTS: [(&str, u32); 15] = [
+    ("OREADER", 1),
+    ("OWRITER", 2),
+    ("OCREATE", 4),
+    ("OTRUNCATE", 8),
+    ("OAUTOTRAN", 16),
+    ("OAUTOSYNC", 32),
+    ("ONOLOCK", 64),
+    ("OTRYLOCK", 128),
+    ("ONOREPAIR", 256),
+    ("MSET", whole::MERGE_SET),
+    ("MADD", whole::MERGE_ADD),
+    ("MREPLACE", whole::MERGE_REPLACE),
+    ("MAPPEND", whole::MERGE_APPEND),
+    ("XNOLOCK", 1),
+    ("XNOCOMP", 256),
+];
+
+fn yes(is_it: bool, trouble: Trouble) -> Done<()> {
+    if is_it { Ok(()) } else { Err(trouble) }
+}
+
+impl UserData for DatabaseObject {
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        type Pair = (LuaString, LuaString, Number);
+        methods.add_method("error", |_, this, ()| Ok(Told::from(this.trouble.lock().clone())));
+        methods.add_method("open", |_, this, (path, mode): (Text, Number)| {
+            Ok(this.told(this.open(path, mode)).is_some())
+        });
+        methods.add_method("close", |_, this, ()| Ok(this.told(this.close()).is_some()));
+        methods.add_method("get", |lua, this, key: LuaString| pair(lua, this.get(&key)));
+        methods.add_method("set", |_, this, (key, value, said): Pair| {
+            let set = this.attempt(|reach| {
+                let time = this.time(reach, said.0);
+                Ok(Ok(reach.kyoto().set(&key.as_bytes(), &value.as_bytes(), time)?))
+            });
+            Ok(set.is_some())
+        });
+        methods.add_method("add", |_, this, (key, value, said): Pair| {
+            let added = this.attempt(|reach| {
+                let time = this.time(reach, said.0);
+                let is_new = reach.kyoto().add(&key.as_bytes(), &value.as_bytes(), time)?;
+                Ok(yes(is_new, Trouble::DUPLICATION))
+            });
+            Ok(added.is_some())
+        });
+        methods.add_method("replace", |_, this, (key, value, said): Pair| {
+            let replaced = this.attempt(|reach| {
+                let time = this.time(reach, said.0);
+                let was_there = reach.kyoto().replace(&key.as_bytes(), &value.as_bytes(), time)?;
+                Ok(yes(was_there, Trouble::NO_RECORD))
+            });
+            Ok(replaced.is_some())
+        });
+        methods.add_method("append", |_, this, (key, value, said): Pair| {
+            let appended = this.attempt(|reach| {
+                let time = this.time(reach, said.0);
+                Ok(Ok(reach.kyoto().append(&key.as_bytes(), &value.as_bytes(), time)?))
+            });
+            Ok(appended.is_some())
+        });
+        type Sum = (LuaString, Number, Number, Number);
+        methods.add_method("increment", |_, this, (key, delta, from, said): Sum| {
+            let sum = this.attempt(|reach| {
+                // The infinities become the borders, which stand for the words as well.
+                let origin = Origin::from(from.0.unwrap_or_default() as i64);
+                let delta = delta.0.unwrap_or_default() as i64;
+                let sum =
+                    reach.kyoto().increment(&key.as_bytes(), delta, origin, this.time(reach, said.0))?;
+                Ok(sum.ok_or(Trouble::ILLOGICAL))
+            });
+            Ok(sum.map(|sum| sum as f64))
+        });
+        methods.add_method("increment_double", |_, this, (key, delta, from, said): Sum| {
+            Ok(this.attempt(|reach| {
+                let (delta, time) = (delta.0.unwrap_or_default(), this.time(reach, said.0));
+                let origin = Origin::from(from.0.unwrap_or_default());
+                let sum = reach.kyoto().increment_double(&key.as_bytes(), delta, origin, time)?;
+                Ok(sum.ok_or(Trouble::ILLOGICAL))
+            }))
+        });
+        type Swap = (LuaString, Text, Text, Number);
+        methods.add_method("cas", |_, this, (key, old, new, said): Swap| {
+            let swapped = this.attempt(|reach| {
+                let (old, new) =
+                    (old.0.as_ref().map(LuaString::as_bytes), new.0.as_ref().map(LuaString::as_bytes));
+                let time = this.time(reach, said.0);
+                let is_equal =
+                    reach.kyoto().compare_and_swap(&key.as_bytes(), old.as_deref(), new.as_deref(), time)?;
+                Ok(yes(is_equal, Trouble::CONFLICT))
+            });
+            Ok(swapped.is_some())
+        });
+        methods.add_method("remove", |_, this, key: LuaString| {
+            let removed =
+                this.attempt(|reach| Ok(yes(reach.kyoto().remove(&key.as_bytes())?, Trouble::NO_RECORD)));
+            Ok(removed.is_some())
+        });
+        methods.add_method("check", |_, this, key: LuaString| {
+            let len = this.attempt(|reach| {
+                let mut len = None;
+                reach.view(&key.as_bytes(), &mut |record| len = Some(record.value.len()))?;
+                Ok(len.ok_or(Trouble::NO_RECORD))
+            });
+            Ok(len.map_or(-1.0, |len| len as f64))
+        });
+        methods.add_method("seize", |lua, this, key: LuaString| {
+            let found = this.attempt(|reach| {
+                let mut found = None;
+                let mut see = |value: &[u8], time: Option<u64>| {
+                    found = Some((value.to_vec(), time.unwrap_or(NEVER)));
+                };
+                let was_there = reach.kyoto().seize(&key.as_bytes(), &mut see)?;
+                Ok(found.filter(|_| was_there).ok_or(Trouble::NO_RECORD))
+            });
+            pair(lua, found)
+        });
+        methods.add_method(
+            "accept",
+            |lua, this, (key, visitor, writable): (LuaString, Value, Option<bool>)| {
+                let visitor = Visitor::of(visitor)?.ok_or_else(|| no_visitor("accept"))?;
+                let done = this.attempt_calling(|reach| {
+                    let key = key.as_bytes();
+                    visitor.visit(lua, &this.world, reach, &key, None, writable.unwrap_or(true))
+                });
+                Ok(done?.is_some())
+            },
+        );
+        methods.add_method("iterate", |lua, this, (visitor, writable): (Value, Option<bool>)| {
+            let visitor = Visitor::of(visitor)?.ok_or_else(|| no_visitor("iterate"))?;
+            visitor.tell(&this.world, "visit_before")?;
+            let done = this.attempt_calling(|reach| {
+                for record in todana::Iter::new(reach.clone()).records() {
+                    let (key, record) = match record {
+                        Ok(record) => record,
+                        Err(error) => return Ok(Err(Trouble::of(&error))),
+                    };
+                    let seen = Some(Seen { value: record.value, expiry: record.expiry });
+                    let writes = writable.unwrap_or(true);
+                    if let Err(trouble) = visitor.visit(lua, &this.world, reach, &key, seen, writes)? {
+                        return Ok(Err(trouble));
+                    }
+                }
+                Ok(Ok(()))
+            })?;
+            visitor.tell(&this.world, "visit_after")?;
+            Ok(done.is_some())
+        });
+        // Its methods have been looked up before.
+        methods.add_meta_method(MetaMethod::Index, |lua, this, key: Value| match text(lua, key)? {
+            Some(key) => Ok(pair(lua, this.get(&lua.create_string(key)?))?.into_iter().next()),
+            None => Ok(None),
+        });
+        methods.add_meta_method(MetaMethod::NewIndex, |lua, this, (key, value): (LuaString, Value)| {
+            let value = text(lua, value)?;
+            this.attempt(|reach| match &value {
+                Some(value) => Ok(Ok(reach.kyoto().set(&key.as_bytes(), value, NEVER)?)),
+                None => Ok(yes(reach.kyoto().remove(&key.as_bytes())?, Trouble::NO_RECORD)),
+            });
+            Ok(())
+        });
+        methods.add_meta_method(MetaMethod::ToString, |_, this, ()| {
+            Ok(match this.reach() {
+                Ok(reach) => {
+                    let status = reach.source().database().status();
+                    format!("{}: {}: {}", reach.path(), status.records, status.committed_bytes)
+                }
+                Err(_) => "(nil): -1: -1".to_owned(),
+            })
+        });
+        methods.add_function("cursor", |lua, this: AnyUserData| CursorObject::open(lua, &this));
+        methods.add_function("pairs", |lua, this: AnyUserData| {
+            let cursor = CursorObject::open(lua, &this)?;
+            cursor.borrow::<CursorObject>()?.jump_first();
+            Ok((cursor, this))
+        });
+        methods.add_function("cursor_process", |lua, (this, process): (AnyUserData, mlua::Function)| {
+            let cursor = CursorObject::open(lua, &this)?;
+            let done = process.call::<()>(&cursor);
+            cursor.borrow::<CursorObject>()?.disable();
+            done
+        });
+        bulk::add_methods(methods);
+        files::add_methods(methods);
+        whole::add_methods(methods);
+        map_reduce::add_methods(methods);
+    }
+}
+
+/// The class.
+pub(crate) fn class(lua: &Lua, world: &Arc<World>) -> mlua::Result<Table> {
+    let class = lua.create_table()?;
+    for (name, number) in CONSTANTS {
+        class.set(name, number)?;
+    }
+    let of = Arc::clone(world);
+    let new = move |_: &Lua, (_, pointer): (Value, Value)| {
+        let pointer = pointer.as_userdata().and_then(|pointer| pointer.borrow::<Pointer>().ok());
+        let home = pointer.map_or_else(Arc::default, |pointer| Arc::clone(&pointer.0));
+        Ok(DatabaseObject::at(home, &of))
+    };
+    class.set("new", lua.create_function(new)?)?;
+    class.set("new_ptr", lua.create_function(|_, _: Value| Ok(Pointer(Arc::default())))?)?;
+    // What is open there is closed once nobody has it any more.
+    let delete = |_: &Lua, (_, pointer): (Value, Value)| {
+        if let Some(pointer) = pointer.as_userdata().filter(|pointer| pointer.is::<Pointer>()) {
+            pointer.borrow::<Pointer>()?.0.reach.lock().take();
+        }
+        Ok(Value::Nil)
+    };
+    class.set("delete_ptr", lua.create_function(delete)?)?;
+    let of = Arc::clone(world);
+    type Work = (Value, mlua::Function, Text, Number);
+    let process = move |lua: &Lua, (_, work, path, mode): Work| {
+        let object = DatabaseObject::at(Arc::default(), &of);
+        if let Err(trouble) = object.open(path, mode) {
+            return Told::from(trouble).into_lua(lua);
+        }
+        let object = lua.create_userdata(object)?;
+        let done = work.call::<()>(&object);
+        let closed = object.borrow::<DatabaseObject>()?.close();
+        done?;
+        match closed {
+            Err(trouble) => Told::from(trouble).into_lua(lua),
+            Ok(()) => Ok(Value::Nil),
+        }
+    };
+    class.set("process", lua.create_function(process)?)?;
+    Ok(class)
+}
