@@ -1,9 +1,9 @@
 //! Cursors: a place among the records that is remembered between calls.
 
 use crate::conversion::octets;
-use crate::error::raised;
+use crate::error::{outcome, raised};
 use crate::interruption;
-use crate::records::Whole;
+use crate::record::Whole;
 use crate::source::Source;
 use parking_lot::ReentrantMutex;
 use pyo3::prelude::*;
@@ -31,7 +31,7 @@ impl Cursor {
         run: impl FnOnce(&mut Place<Source>) -> Result<T> + Send,
     ) -> PyResult<T> {
         self.source.must_be_of_this_process().map_err(raised)?;
-        interruption::outcome(py.detach(|| {
+        outcome(py.detach(|| {
             loop {
                 if let Some(place) = self.place.try_lock_for(interruption::EVERY) {
                     let message = "the cursor is in use by the call that a signal has interrupted";

@@ -1,8 +1,8 @@
 //! The library's errors as exceptions.
 
 use crate::interruption;
-use pyo3::PyErr;
-use todana_core::{Error, ErrorKind};
+use pyo3::{PyErr, PyResult};
+use todana_core::{Error, ErrorKind, Result};
 
 // Defined in Python, as some derive from two classes.
 pyo3::import_exception!(todana._errors, InvalidError);
@@ -26,5 +26,13 @@ pub(crate) fn raised(error: Error) -> PyErr {
         ErrorKind::Corrupt => CorruptError::new_err(message),
         ErrorKind::Unavailable => UnavailableError::new_err(message),
         ErrorKind::Closed => ClosedError::new_err(message),
+    }
+}
+
+/// How a call has ended that may have waited.
+pub(crate) fn outcome<T>(outcome: Result<T>) -> PyResult<T> {
+    match interruption::taken() {
+        Some(error) => Err(error),
+        None => outcome.map_err(raised),
     }
 }

@@ -3,8 +3,7 @@
 //! Python's handlers run when it is asked to run them, in its main thread alone. So whoever waits there asks now and then; what a handler
 //! raises is kept until the call is over, which is soon, as the wait ends with an error then.
 
-use crate::error::raised;
-use crate::source::forks;
+use crate::fork::forks;
 use pyo3::PyErr;
 use pyo3::prelude::*;
 use std::cell::{Cell, RefCell};
@@ -52,12 +51,4 @@ fn is_main(py: Python<'_>) -> PyResult<bool> {
 /// What a handler has raised since it was last taken.
 pub(crate) fn taken() -> Option<PyErr> {
     RAISED.take()
-}
-
-/// How a call has ended that may have waited.
-pub(crate) fn outcome<T>(outcome: Result<T>) -> PyResult<T> {
-    match taken() {
-        Some(error) => Err(error),
-        None => outcome.map_err(raised),
-    }
 }

@@ -18,10 +18,12 @@ mod conversion;
 mod cursor;
 mod db;
 mod error;
+mod fork;
 mod interruption;
 mod key_order;
 mod map_reduce;
 mod pace;
+mod record;
 mod records;
 mod source;
 mod transaction;
@@ -42,11 +44,15 @@ mod _todana {
     #[pymodule_export]
     use crate::db::Database;
     #[pymodule_export]
+    use crate::fork::_after_fork;
+    #[pymodule_export]
     use crate::key_order::{original_key, stored_key};
     #[pymodule_export]
-    use crate::records::{Records, Whole};
+    use crate::record::Whole;
     #[pymodule_export]
-    use crate::source::{_after_fork, _close_all};
+    use crate::records::Records;
+    #[pymodule_export]
+    use crate::source::_close_all;
     #[pymodule_export]
     use crate::transaction::{Snapshot, Transaction};
     #[pymodule_export]

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::ops::{Bound, ControlFlow, Deref};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
@@ -14,27 +14,13 @@ use todana::{Db, Error, ErrorKind, Heading, Records, Result, Snapshot, Transacti
 use todana_core::{Command, Place, Record, Reply, Visitor};
 
 use crate::conversion::Form;
-use crate::error::raised;
-use crate::interruption;
+use crate::error::{outcome, raised};
+use crate::fork::forks;
 use crate::pace::{Pace, Turn};
-
-/// How often this process has come out of a fork. What was opened before has lost its threads, and its locks may be held by nobody.
-static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// All databases that are open, so that they can be closed when the interpreter ends. Locked by whoever has the interpreter, as who forks
 /// has: in the child of a fork it is free.
 static OPEN: Mutex<Vec<Weak<Home>>> = Mutex::new(Vec::new());
-
-/// Called in the child of a fork.
-#[pyfunction]
-pub(crate) fn _after_fork() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
-
-/// How often this process has come out of a fork.
-pub(crate) fn forks() -> u32 {
-    FORKS.load(Ordering::Relaxed)
-}
 
 /// Closes all databases: called when the interpreter ends, which does not drop what modules hold.
 #[pyfunction]
@@ -98,7 +84,7 @@ pub(crate) struct Slot<T> {
 
 impl<T: Clone> Slot<T> {
     fn new(value: T, what: &'static str) -> Slot<T> {
-        Slot { value: RwLock::new(Some(value)), forks: FORKS.load(Ordering::Relaxed), what }
+        Slot { value: RwLock::new(Some(value)), forks: forks(), what }
     }
 
     /// The lock is held for a clone, so nobody waits for it for long.
@@ -146,7 +132,7 @@ impl<T: Clone> Slot<T> {
 
     #[inline]
     fn is_of_parent(&self) -> bool {
-        self.forks != FORKS.load(Ordering::Relaxed)
+        self.forks != forks()
     }
 
     #[cold]
@@ -164,7 +150,7 @@ impl<T: Clone> Slot<T> {
 
 impl<T> Drop for Slot<T> {
     fn drop(&mut self) {
-        if self.forks != FORKS.load(Ordering::Relaxed) {
+        if self.forks != forks() {
             // To close it would be to write to the parent's files, and to wait for threads that are not here.
             std::mem::forget(self.value.get_mut().take());
         }
@@ -500,7 +486,7 @@ impl Source {
         if self.waits_for_none() {
             pace.run(py, || run(self)).map_err(raised)
         } else {
-            interruption::outcome(py.detach(|| run(self)))
+            outcome(py.detach(|| run(self)))
         }
     }
 
@@ -510,7 +496,7 @@ impl Source {
         py: Python<'_>,
         run: impl FnOnce(&Source) -> Result<T> + Send,
     ) -> PyResult<T> {
-        interruption::outcome(py.detach(|| run(self)))
+        outcome(py.detach(|| run(self)))
     }
 
     /// Whether no look ever waits.
