@@ -1,6 +1,6 @@
 //! A stream and the places to cut it, from a fuzzer's bytes.
 
-use crate::exchange::{Outcome, send_in_pieces};
+use super::exchange::{Outcome, send_in_pieces};
 use todana_protocol::memcached::Limits;
 
 /// Sends the stream, which begins with `start`, whole, in the pieces that the input asks for, and byte by byte; the same

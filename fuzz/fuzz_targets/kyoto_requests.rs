@@ -1,7 +1,7 @@
 //! Streams of requests, from a fuzzer's bytes.
 
-use crate::exchange::send_in_pieces;
-use crate::kyoto_cuts::{assert_cuts_do_not_matter, stream_and_cuts};
+use super::exchange::send_in_pieces;
+use super::kyoto_cuts::{assert_cuts_do_not_matter, stream_and_cuts};
 use todana_protocol::kyoto::Limits;
 
 /// However the stream, which begins with `start`, is cut, the same comes of it.

@@ -1,7 +1,7 @@
 //! A stream of lines, from a fuzzer's bytes.
 
-use crate::cuts::assert_cuts_do_not_matter;
-use crate::exchange::Outcome;
+use super::cuts::assert_cuts_do_not_matter;
+use super::exchange::Outcome;
 use todana_protocol::memcached::{Choice, Limits};
 
 /// However the stream is cut, the same comes of it, and that is lines.
