@@ -1,7 +1,7 @@
 //! The binding for Python: its wheel, built by maturin as pip would, installed into the project's own environment, and its tests.
 
 use crate::clients::{PYTHON, pip};
-use crate::step::{Outcome, Report, program, target_directory};
+use crate::step::{Outcome, PROFILE, Report, program, target_directory};
 use std::path::{Path, PathBuf};
 
 const FOLDER: &str = "bindings/python";
@@ -35,7 +35,7 @@ fn build() -> Result<PathBuf, Outcome> {
     // Of an earlier version there may be one.
     let _ = std::fs::remove_dir_all(&folder);
     let (manifest, out) = (format!("{FOLDER}/Cargo.toml"), folder.display().to_string());
-    let words = ["-m", "maturin", "build", "--quiet", "--locked", "--profile", "fast"];
+    let words = ["-m", "maturin", "build", "--quiet", "--locked", "--profile", PROFILE];
     let place = ["--manifest-path", &manifest, "--interpreter", PYTHON, "--out", &out];
     match program(PYTHON, &[&words[..], &place].concat()).run() {
         Outcome::Passed => wheel_in(&folder).ok_or_else(|| Outcome::Failed("maturin built no wheel".into())),

@@ -1,7 +1,7 @@
 //! The blocks of README.md, run as they stand: what a newcomer pastes must work.
 
 use crate::clients::{PYTHON, Server};
-use crate::step::{Outcome, Report, program, target_directory};
+use crate::step::{Outcome, PROFILE, Report, SHARED_BUILD, built, program};
 
 /// The address that the README's examples name.
 const ADDRESS: &str = "127.0.0.1:11311";
@@ -66,7 +66,6 @@ fn shell() -> Outcome {
     if blocks.is_empty() {
         return Outcome::Failed("README.md has no block marked sh".into());
     }
-    let built = target_directory().join("fast");
     let socket = std::env::temp_dir().join(format!("todana-readme-{}.socket", std::process::id()));
     let server = format!("unix:{}", socket.display());
     let outcome = blocks
@@ -74,12 +73,12 @@ fn shell() -> Outcome {
         .map(|(line, block)| {
             let block = block
                 .replace(ADDRESS, &server)
-                .replace("build --release", "build --profile fast")
-                .replace("target/release", "target/fast");
+                .replace("build --release", &SHARED_BUILD.join(" "))
+                .replace("target/release", &format!("target/{PROFILE}"));
             program("bash", &["-c", &script(*line, &block)])
                 .env("TODANA_UNIX_SOCKET", &socket.display().to_string())
                 .env("TODANA_SERVER", &server)
-                .path_first(&built)
+                .path_first(&built(""))
                 .run()
         })
         .find(|outcome| !matches!(outcome, Outcome::Passed));

@@ -1,31 +1,31 @@
 //! The engine under AddressSanitizer (nightly toolchain) and valgrind.
 
-use crate::step::{Outcome, Report, nightly, program};
+use crate::step::{Outcome, PROFILE, Report, nightly, program};
 
-/// `cases`: how many cases each property runs; `None` for the full number.
-pub(crate) fn run(report: &mut Report, cases: Option<u32>) {
-    report.step("sanitizer", || {
-        if !nightly(&["--version"]).succeeds() {
-            return Outcome::Skipped(
-                "AddressSanitizer needs the nightly toolchain, which is not there".into(),
-            );
-        }
-        let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-        let mut words = vec!["test", "--package", "todana-engine", "--target", &target, "--profile", "fast"];
-        // Doc tests are not built with the sanitizer.
-        words.extend(["--lib", "--tests"]);
-        let run = nightly(&words)
-            .env("RUSTFLAGS", "-Zsanitizer=address")
-            .env("CARGO_TARGET_DIR", "target/sanitizer");
-        match cases {
-            Some(cases) => run.env("TODANA_CASES", &cases.to_string()).run(),
-            None => run.env("TODANA_CASES", "200").run(),
-        }
-    });
-    if cases.is_none() {
-        valgrind(report, "valgrind", IN_MEMORY);
-        valgrind(report, "valgrind:disk", ON_DISK);
+/// The engine's own tests, which reach all of its unsafe part, with few cases of each property.
+pub(crate) fn short(report: &mut Report) {
+    report.step("sanitizer", || address_sanitizer(&["--lib"], 6));
+}
+
+/// All of the engine's tests, and valgrind.
+pub(crate) fn full(report: &mut Report) {
+    report.step("sanitizer", || address_sanitizer(&["--lib", "--tests"], 200));
+    valgrind(report, "valgrind", IN_MEMORY);
+    valgrind(report, "valgrind:disk", ON_DISK);
+}
+
+/// Doc tests are not built with the sanitizer.
+fn address_sanitizer(tests: &[&str], cases: u32) -> Outcome {
+    if !nightly(&["--version"]).succeeds() {
+        return Outcome::Skipped("AddressSanitizer needs the nightly toolchain, which is not there".into());
     }
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let words = ["test", "--package", "todana-engine", "--target", &target, "--profile", PROFILE];
+    nightly(&[&words[..], tests].concat())
+        .env("RUSTFLAGS", "-Zsanitizer=address")
+        .env("CARGO_TARGET_DIR", "target/sanitizer")
+        .env("TODANA_CASES", &cases.to_string())
+        .run()
 }
 
 /// Patterns of test programs, and of their tests those that valgrind runs: it takes fifty times as long.

@@ -137,10 +137,38 @@ impl Run {
         }
     }
 
+    /// Runs it in a folder.
+    pub(crate) fn folder(mut self, folder: &Path) -> Run {
+        self.0.current_dir(folder);
+        self
+    }
+
+    /// Runs it; what it printed.
+    pub(crate) fn output(mut self) -> std::io::Result<std::process::Output> {
+        self.0.output()
+    }
+
+    /// Runs it; what it printed but for errors, which are shown.
+    pub(crate) fn output_with_errors_shown(mut self) -> std::io::Result<std::process::Output> {
+        self.0.stderr(Stdio::inherit()).output()
+    }
+
     /// Runs it without output; whether it succeeded.
     pub(crate) fn succeeds(mut self) -> bool {
         self.0.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     }
+}
+
+/// The profile by which all steps build: optimised as the server is, so that the property tests get through many cases.
+pub(crate) const PROFILE: &str = "fast";
+
+/// Builds the server and the C library as the tests do, of the same features, so that after them there is nothing to do.
+pub(crate) const SHARED_BUILD: [&str; 8] =
+    ["build", "--workspace", "--profile", PROFILE, "--bin", "todana", "--test", "symbols"];
+
+/// Where cargo puts what it builds by that profile.
+pub(crate) fn built(name: &str) -> PathBuf {
+    target_directory().join(PROFILE).join(name)
 }
 
 /// Where cargo builds.

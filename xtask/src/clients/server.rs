@@ -1,10 +1,8 @@
 //! The server that clients are tried against.
 
-use crate::step::target_directory;
+use crate::step::built;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-
-const SERVER: &str = "fast/todana";
 
 /// A server on a port of the system's choice; stopped when it goes out of scope.
 pub(crate) struct Server {
@@ -14,7 +12,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(options: &[&str]) -> Result<Server, String> {
-        let mut child = Command::new(target_directory().join(SERVER))
+        let mut child = Command::new(built("todana"))
             .args(["serve", "--port", "-1"])
             .args(options)
             .stdin(Stdio::null())

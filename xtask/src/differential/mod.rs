@@ -9,7 +9,7 @@ mod exceptions;
 mod pair;
 mod request;
 
-use crate::step::{Outcome, target_directory};
+use crate::step::{Outcome, built};
 use fastrand::Rng;
 use pair::{Difference, Pair};
 use request::{Part, Request};
@@ -22,15 +22,15 @@ const FINDINGS_MAX: usize = 20;
 /// The version whose answers are ours.
 const VERSION: &str = "memcached 1.6.45";
 
-/// A short run against the memcached of this machine, if it is the right one.
-pub(crate) fn run_installed() -> Outcome {
+/// Sends so many requests to the memcached of this machine, if it is the right one, and to this server.
+pub(crate) fn run_installed(requests: u64) -> Outcome {
     let output = std::process::Command::new("memcached").arg("-V").output();
     let Ok(output) = output else { return Outcome::Skipped("memcached is not installed".into()) };
     let version = String::from_utf8_lossy(&output.stdout);
     if version.trim() != VERSION {
         return Outcome::Skipped(format!("{} is installed, and {VERSION} is compared with", version.trim()));
     }
-    run(Path::new("memcached"), &target_directory().join("fast/todana"), 50_000, Some(1))
+    run(Path::new("memcached"), &built("todana"), requests, Some(1))
 }
 
 /// Sends so many requests to both servers.

@@ -1,7 +1,7 @@
 //! A server under soak: its process, its clock, and what is known of its connections.
 
 use super::wire::{Place, Wire};
-use crate::step::target_directory;
+use crate::step::built;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -12,7 +12,6 @@ use std::sync::{Mutex, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const EXECUTABLE: &str = "fast/todana";
 /// In which a server must come up, go, and settle; far above what it takes.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -96,7 +95,7 @@ impl Node {
         let text = |error: io::Error| format!("{}: {error}", plan.name);
         let port_file = plan.folder.join(format!("{}.ports", plan.name));
         let log = File::create(plan.folder.join(format!("{}.log", plan.name))).map_err(text)?;
-        let mut command = Command::new(target_directory().join(EXECUTABLE));
+        let mut command = Command::new(built("todana"));
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("TODANA_") {
                 command.env_remove(name);
