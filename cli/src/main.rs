@@ -22,8 +22,8 @@ mod log;
 mod memcached;
 mod password;
 mod place;
-mod repair;
 mod restore;
+mod salvage;
 mod sasldb;
 mod serve;
 mod server_options;
@@ -95,12 +95,21 @@ enum Command {
     /// Print an update log as text, or follow it
     #[command(after_help = log::AFTER_HELP)]
     Log(log::Arguments),
-    /// Read all of a data directory or a backup and check every checksum
+    /// Read all of a database, data directory or backup and check every checksum
     #[command(after_help = verify::AFTER_HELP)]
     Verify(verify::Arguments),
-    /// Show what can be saved of a damaged data directory, and save it
-    #[command(after_help = repair::AFTER_HELP)]
-    Repair(repair::Arguments),
+    /// Make a new database of what is complete in a damaged one
+    #[command(after_help = salvage::AFTER_HELP)]
+    Salvage(restore::Wanted),
+    /// Check as `verify` does (until the next version)
+    #[command(hide = true)]
+    Repair {
+        #[command(flatten)]
+        of: verify::Arguments,
+        /// Refused: nothing is repaired in place
+        #[arg(long)]
+        yes: bool,
+    },
     /// Hash a password for a user of a server with SASL (serve -S)
     #[command(after_help = password::AFTER_HELP)]
     Password(password::Arguments),
@@ -197,7 +206,11 @@ fn run() -> Result<(), Failure> {
         Some(Command::Restore(arguments)) => restore::run(arguments),
         Some(Command::Log(arguments)) => log::run(&arguments),
         Some(Command::Verify(arguments)) => verify::run(&arguments),
-        Some(Command::Repair(arguments)) => repair::run(&arguments),
+        Some(Command::Salvage(wanted)) => salvage::run(wanted),
+        Some(Command::Repair { of, yes: true }) => {
+            Err(Failure::usage(format!("nothing is repaired in place; {}", salvage::advice(of.directory()))))
+        }
+        Some(Command::Repair { of, yes: false }) => verify::run(&of),
         Some(Command::Password(arguments)) => password::run(&arguments),
         Some(Command::Bench(arguments)) => bench::run(&arguments),
         // All whose name is known are dispatched in `main`.

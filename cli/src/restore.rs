@@ -3,7 +3,7 @@
 use crate::amount::amount;
 use crate::data::progress;
 use crate::source::expect_directory;
-use crate::{Failure, repair};
+use crate::{Failure, salvage};
 use clap::Args;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,10 +14,7 @@ use todana::backup::Receiver;
 use todana::disk::SystemDisk;
 use todana::moment;
 use todana::update_log::Tail;
-use todana::{
-    Clock, Database, Name, Progress, Repair, RestoreOptions, Restored, SystemClock, restore_damaged,
-    restore_damaged_database, restore_database, seed_of, verify,
-};
+use todana::{Clock, Database, Name, Progress, RestoreInto, RestoreOptions, Restored, SystemClock, seed_of};
 use todana_core::{Error, ErrorKind};
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -32,10 +29,8 @@ TIME is RFC 3339 (2026-11-21T14:30:00Z, 2026-11-21T15:30:00+01:00) or Unix
 seconds. Changes of that second are in, later ones are not; `todana log` shows
 the times of all.
 
-What is damaged is refused, and nothing is made of it. With --damaged what is
-whole is restored all the same, and what is lost is told; --until and --log work
-as ever. The backup stays as it is; beside TARGET as much room is needed again,
-but for a hash on disk.
+What is damaged is refused, and nothing is made of it: `todana salvage` makes a
+database of what is complete.
 
 The records go through memory, as much as a server takes for them, unless TARGET is
 a database on disk. What is made is a new database; its server is started by
@@ -47,15 +42,14 @@ was begun; all others become whatever TARGET says.
 Examples:
   todana restore /backup/monday /var/lib/todana
   todana restore /backup/users ./users.tree
-  todana restore /backup/monday saved --log /var/lib/todana --until 2026-11-21T14:30:00Z
-  todana restore --damaged /backup/monday saved
-  todana restore --damaged /backup/users ./users.hash";
+  todana restore /backup/monday saved --log /var/lib/todana --until 2026-11-21T14:30:00Z";
 
-/// What `restore` is told.
+/// A database to make, and of what.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
-    /// The backup: a directory, or the file that `synchronize` hands to a command; or a data directory that no server has open
-    backup: PathBuf,
+pub(crate) struct Wanted {
+    /// A backup (a directory, or the file that `synchronize` hands to a command), or a data directory that no server has open
+    #[arg(value_name = "SOURCE")]
+    from: PathBuf,
     /// Where the data directory is to be, or the database on disk (NAME.hash, NAME.tree); made, with those above it. What is
     /// there already is not replaced
     target: PathBuf,
@@ -65,43 +59,64 @@ pub(crate) struct Arguments {
     /// Go on in this log of the same database: a data directory, or a directory of log segments
     #[arg(long, value_name = "DIR")]
     log: Option<PathBuf>,
-    /// Restore what is whole where the backup is damaged
-    #[arg(long)]
+}
+
+/// What `restore` is told.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    wanted: Wanted,
+    /// As `salvage` does (until the next version)
+    #[arg(long, hide = true)]
     damaged: bool,
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
-    let Arguments { backup, target, until, log, damaged } = arguments;
+    if arguments.damaged {
+        return salvage::run(arguments.wanted);
+    }
+    make(arguments.wanted, "restore", &mut |options, into, clock, progress| {
+        let restored = todana::restore(Arc::new(SystemDisk), options, into, clock, progress);
+        restored.map_err(|error| refused(error, &options.from))
+    })
+}
+
+/// Makes the new database of a source.
+type Make<'m> = dyn FnMut(
+        &RestoreOptions,
+        RestoreInto<'_>,
+        Arc<dyn Clock>,
+        &mut dyn FnMut(Progress),
+    ) -> Result<Restored, Failure>
+    + 'm;
+
+/// Makes the database that is wanted, for the command of this name.
+pub(crate) fn make(wanted: Wanted, command: &str, make: &mut Make<'_>) -> Result<(), Failure> {
+    let Wanted { from, target, until, log } = wanted;
     // As long as it is read.
-    let unpacked = if backup.is_file() { Some(unpack(&backup, &target)?) } else { None };
-    let backup = unpacked.as_ref().map_or(backup, |unpacked| unpacked.path().join(UNPACKED));
-    expect_directory(&backup, "restore")?;
+    let unpacked = if from.is_file() { Some(unpack(&from, &target)?) } else { None };
+    let from = unpacked.as_ref().map_or(from, |unpacked| unpacked.path().join(UNPACKED));
+    expect_directory(&from, command)?;
     if let Some(log) = &log {
         expect_directory(log, "--log")?;
     }
-    let to = target.to_str().and_then(|text| Name::parse(text).ok()).filter(|name| name.path.is_some());
-    if let Some(name) = to {
-        let options = RestoreOptions { from: backup, log, until_ms: until, target };
-        return to_database(&options, &name, damaged);
-    }
-    let disk = Arc::new(SystemDisk);
-    let seed = seed_of(disk.clone(), &backup);
-    let engine = MemHash::new(MemHashOptions { seed, ..MemHashOptions::default() })?;
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let database = Database::new(Box::new(engine), Arc::clone(&clock));
+    let name = target.to_str().and_then(|text| Name::parse(text).ok()).filter(|name| name.path.is_some());
+    let options = RestoreOptions { from, log, until_ms: until, target };
     let bar = progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}");
-    let options = RestoreOptions { from: backup, log, until_ms: until, target };
     let mut progress = |step: Progress| {
         bar.set_length(step.done + step.remaining);
         bar.set_position(step.done);
     };
-    let restored = if damaged {
-        let damages = damages_of(&options.from);
-        let (repaired, restored) = restore_damaged(disk, &options, &database, clock, &mut progress)?;
-        tell_damages(&repaired, &damages);
-        restored
-    } else {
-        todana::restore(disk, &options, &database, clock, &mut progress).map_err(refused)?
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let restored = match &name {
+        // Its records do not go through memory.
+        Some(name) => make(&options, name.into(), clock, &mut progress)?,
+        None => {
+            let seed = seed_of(Arc::new(SystemDisk), &options.from);
+            let engine = MemHash::new(MemHashOptions { seed, ..MemHashOptions::default() })?;
+            let database = Database::new(Box::new(engine), Arc::clone(&clock));
+            make(&options, (&database).into(), clock, &mut progress)?
+        }
     };
     bar.finish_and_clear();
     tell(&options, &restored)
@@ -138,49 +153,14 @@ fn unpack(file: &Path, target: &Path) -> Result<TempDir, Failure> {
     Ok(folder)
 }
 
-fn refused(error: Error) -> Failure {
+fn refused(error: Error, from: &Path) -> Failure {
+    let advice = salvage::advice(from);
     match error.kind() {
-        ErrorKind::Corrupt => Failure::trouble(format!("{error}; --damaged restores what is whole")),
+        ErrorKind::Corrupt if !error.to_string().contains(&advice) => {
+            Failure::trouble(format!("{error}; {advice}"))
+        }
         _ => error.into(),
     }
-}
-
-/// What is damaged by the list of a backup, which may know of more than can be seen in what is there.
-fn damages_of(from: &Path) -> Vec<String> {
-    verify(Arc::new(SystemDisk), from, &mut |_| ()).map_or(Vec::new(), |seen| seen.damages)
-}
-
-fn tell_damages(repaired: &Repair, damages: &[String]) {
-    for remedy in &repaired.remedies {
-        eprintln!("todana: {}: {}", repair::finding(&remedy.finding), remedy.remedy);
-    }
-    let is_told = |damage: &&String| {
-        let mut paths = repaired.remedies.iter().map(|remedy| remedy.finding.path.display().to_string());
-        paths.any(|path| damage.starts_with(&path))
-    };
-    for damage in damages.iter().filter(|damage| !is_told(damage)) {
-        eprintln!("todana: {damage}");
-    }
-}
-
-/// A database on disk: its records do not go through memory.
-fn to_database(options: &RestoreOptions, name: &Name, damaged: bool) -> Result<(), Failure> {
-    let bar = progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}");
-    let mut progress = |step: Progress| {
-        bar.set_length(step.done + step.remaining);
-        bar.set_position(step.done);
-    };
-    let clock = Arc::new(SystemClock);
-    let restored = if damaged {
-        let damages = damages_of(&options.from);
-        let (repaired, restored) = restore_damaged_database(options, name, clock, &mut progress)?;
-        tell_damages(&repaired, &damages);
-        restored
-    } else {
-        restore_database(options, name, clock, &mut progress).map_err(refused)?
-    };
-    bar.finish_and_clear();
-    tell(options, &restored)
 }
 
 fn tell(options: &RestoreOptions, restored: &Restored) -> Result<(), Failure> {

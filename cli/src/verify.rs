@@ -1,29 +1,31 @@
-//! `todana verify`: reads all of a data directory or a backup and checks every checksum.
+//! `todana verify`: reads all of a database, data directory or backup and checks every checksum.
 
 use crate::Failure;
 use crate::amount::amount;
 use crate::data::progress;
+use crate::database::check;
+use crate::salvage::advice;
 use crate::source::{database, expect_directory};
 use clap::Args;
 use std::cmp::Ordering;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana::backup::BACKUP;
 use todana::disk::SystemDisk;
 use todana::update_log::Tail;
 use todana::{Newest, Verified, moment, verify};
 use todana_core::{Error, ErrorKind};
 
 pub(crate) const AFTER_HELP: &str = "\
-Nothing is changed and nothing is locked: a server may be at work on the
-directory meanwhile.
+Nothing is changed. A server may be at work on a data directory meanwhile; a
+database on disk must not be open.
 
 Exit codes: 0 all is whole, 1 something is damaged, 3 it cannot be read.
 
 Examples:
   todana verify /var/lib/todana
-  todana verify /backup/monday";
+  todana verify /backup/monday
+  todana verify ./carts.hash";
 
 /// However busy the server is, one look of these comes between two checkpoints.
 const LOOKS_MAX: u32 = 10;
@@ -31,7 +33,7 @@ const LOOKS_MAX: u32 = 10;
 /// What `verify` is told.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The data directory or backup
+    /// The data directory, backup, or database on disk (./x.hash, ./x.tree)
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
@@ -40,12 +42,16 @@ impl Arguments {
     pub(crate) fn of(directory: &Path) -> Arguments {
         Arguments { directory: directory.into() }
     }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     expect_directory(&arguments.directory, "verify")?;
     if let Some(name) = database(&arguments.directory) {
-        return Err(Failure::usage(format!("{name} is a database on disk: `todana check {name}` reads it")));
+        return check(&name);
     }
     let verified = match look_until_sure(arguments) {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
@@ -78,7 +84,7 @@ fn tell(verified: &Verified, directory: &Path) -> io::Result<()> {
                 true => "it was damaged before it was backed up; ",
                 false => "",
             };
-            let what = "`todana restore --damaged` makes a hash of what is whole";
+            let what = "`todana salvage` makes a hash of what is complete";
             writeln!(out, "{of_before}{what}; another backup of it may be whole")?;
         }
         return Ok(());
@@ -121,14 +127,7 @@ fn tell(verified: &Verified, directory: &Path) -> io::Result<()> {
     }
     writeln!(out, "{} bytes of checkpoints and log are whole", checkpoint_bytes + log_bytes - torn)?;
     if !verified.damages.is_empty() {
-        let shown = directory.display();
-        match directory.join(BACKUP).exists() {
-            true => writeln!(
-                out,
-                "`todana restore --damaged {shown} TARGET` makes a data directory of what is whole"
-            )?,
-            false => writeln!(out, "`todana repair {shown}` shows what can be saved")?,
-        }
+        writeln!(out, "{}", advice(directory))?;
     }
     Ok(())
 }

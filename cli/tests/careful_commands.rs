@@ -100,10 +100,10 @@ fn nothing_is_written_or_removed_where_a_link_leads() {
 }
 
 #[test]
-fn a_repair_that_is_not_told_to_changes_nothing() {
+fn verify_and_salvage_change_nothing_of_what_they_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
-    let (data, backup) = (path("data"), path("backup"));
+    let (data, backup, target) = (path("data"), path("backup"), path("target"));
     directory_with(data.as_ref(), &[("key", b"value")]);
     expect(&["backup", &data, &backup], 0);
     for place in ["data/log/x.partial", "data/checkpoints/x.partial", "data/identity.partial"] {
@@ -111,21 +111,21 @@ fn a_repair_that_is_not_told_to_changes_nothing() {
     }
     fs::remove_file(path("data/lock")).unwrap();
     let before = tree(folder.path());
-    assert!(expect(&["repair", &data], 0).contains("nothing is damaged"));
+    expect(&["verify", &data], 0);
     assert!(tree(folder.path()) == before);
     for identity in ["data/identity", "backup/identity"] {
         fs::write(path(identity), "damaged").unwrap();
     }
     let before = tree(folder.path());
-    assert!(expect(&["repair", &data], 1).contains("identity"));
-    for words in [&["repair", &backup][..], &["repair", &backup, "--yes"]] {
-        let why = refused(words, 2);
-        assert!(why.contains("is a backup"), "{why}");
+    for source in [&data, &backup] {
+        assert!(expect(&["verify", source], 1).contains("identity"));
+        assert!(tree(folder.path()) == before);
+        expect(&["salvage", source, &target], 0);
+        expect(&["verify", &target], 0);
+        assert!(expect(&["list", &target], 0).ends_with("key\n"));
+        fs::remove_dir_all(&target).unwrap();
+        assert!(tree(folder.path()) == before);
     }
-    assert!(tree(folder.path()) == before);
-    expect(&["repair", &data, "--yes"], 0);
-    expect(&["verify", &data], 0);
-    assert!(expect(&["log", &data], 0).ends_with("\tput\tkey\tsize=5\tvalue\n"));
 }
 
 #[test]

@@ -27,7 +27,7 @@ const COMMANDS: [&str; 22] = [
     "restore",
     "log",
     "verify",
-    "repair",
+    "salvage",
     "bench",
     "completions",
     "man",

@@ -108,8 +108,8 @@ fn a_hash_that_is_damaged_is_backed_up_and_every_command_says_how_it_stands() {
     let said = folder.expect(&["verify", "saved"], 1);
     assert!(said.contains("damaged: saved/hash/"), "{said}");
     let said = folder.complaint(&["restore", "saved", "y.hash"], 3);
-    assert!(said.contains("--damaged restores what is whole"), "{said}");
-    let said = folder.complaint(&["restore", "--damaged", "saved", "data"], 2);
+    assert!(said.contains("`todana salvage saved TARGET` makes a new database"), "{said}");
+    let said = folder.complaint(&["salvage", "saved", "data"], 2);
     assert!(said.contains("name it NAME.hash"), "{said}");
     assert_eq!(folder.expect(&["get", "old", "-S", "x.hash"], 0), "new");
 }

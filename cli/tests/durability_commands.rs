@@ -68,14 +68,14 @@ fn a_stopped_servers_directory_is_backed_up_and_restored_and_served_again() {
 }
 
 #[test]
-fn a_directory_in_use_is_read_but_neither_backed_up_nor_restored_nor_repaired_behind_its_servers_back() {
+fn directory_in_use_is_read_but_neither_backed_up_nor_restored_nor_salvaged() {
     let folder = Folder::new();
     let data = folder.path("data");
     let server = start(&data, &[]);
     server.expect(&["set", "a", "1"], 0);
     assert!(refused(&["backup", &data, &folder.path("b")], 3).contains("give the server's address instead"));
     assert!(refused(&["restore", &data, &folder.path("r")], 3).contains("make a backup of it first"));
-    assert!(refused(&["repair", &data], 3).contains("stop it first"));
+    assert!(refused(&["salvage", &data, &folder.path("s")], 3).contains("stop it first"));
     assert!(expect(&["verify", &data], 0).contains("; 1 change among 2 entries ("));
     let line = expect(&["log", &data], 0);
     let columns: Vec<&str> = line.trim_end_matches('\n').split('\t').collect();
@@ -148,7 +148,7 @@ fn every_byte_of_a_backup_counts() {
 }
 
 #[test]
-fn a_damaged_directory_is_refused_with_a_hint_and_repaired_when_told() {
+fn damaged_directory_is_refused_with_a_hint_and_salvaged() {
     let folder = Folder::new();
     let data = folder.path("data");
     stopped(&data);
@@ -159,20 +159,21 @@ fn a_damaged_directory_is_refused_with_a_hint_and_repaired_when_told() {
     fs::write(&path, &bytes).unwrap();
     let why = refused(&["serve", "-p", "-1", "--admin-port", "0", "--data-dir", &data], 3);
     assert!(why.contains(path.to_str().unwrap()), "{why}");
-    assert!(why.contains(&format!("`todana repair {data}`")), "{why}");
+    assert!(why.contains(&format!("`todana salvage {data} TARGET`")), "{why}");
     assert!(expect(&["verify", &data], 1).contains("damaged: "));
-    let said = expect(&["repair", &data], 1);
-    let place =
-        format!("{} at offset 89: entries are damaged or missing\n  to be marked as lost", path.display());
-    assert!(said.starts_with(&place), "{said}");
-    assert!(said.ends_with("nothing has been changed; --yes does it\n"), "{said}");
+    let target = folder.path("target");
+    let output = run(&["salvage", &data, &target]);
+    let said = text(&output.stderr);
+    let place = format!("todana: {} at offset 89: entries are damaged or missing: ", path.display());
+    assert!(output.status.success() && said.starts_with(&place), "{said}");
+    assert!(said.contains("bytes of the log are lost"), "{said}");
+    assert!(text(&output.stdout).starts_with(&format!("{target}: ")));
     assert_eq!(fs::read(&path).unwrap(), bytes);
-    let said = expect(&["repair", &data, "--yes"], 0);
-    assert!(said.ends_with(" is repaired\n"), "{said}");
-    assert_eq!(fs::read(format!("{}.damaged", path.display())).unwrap(), bytes);
-    assert!(expect(&["repair", &data], 0).ends_with("nothing is damaged\n"));
-    assert!(expect(&["log", &data], 0).contains("\tlost\t"));
-    let server = start(&data, &[]);
+    expect(&["verify", &target], 0);
+    // The old names, for one version.
+    assert!(expect(&["repair", &data], 1).contains("damaged: "));
+    assert!(refused(&["repair", &data, "--yes"], 2).contains(&format!("`todana salvage {data} TARGET`")));
+    let server = start(&target, &[]);
     server.expect(&["get", "a"], 1);
     assert_eq!(server.expect(&["get", "b"], 0), "2");
 }

@@ -300,7 +300,7 @@ fn damage_is_told_with_what_to_do() {
     let mut bytes = std::fs::read(&segment).unwrap();
     bytes[20] ^= 1;
     std::fs::write(&segment, bytes).unwrap();
-    let hint = "; `todana repair x.hash` shows what can be saved\n";
+    let hint = "; `todana salvage x.hash TARGET` makes a new database of what is complete\n";
     assert!(folder.complaint(&["count", "x.hash"], 3).ends_with(hint));
     let serve = ["serve", "-p", "-1", "--admin-port", "0", "x.hash"];
     assert!(folder.complaint(&serve, 3).ends_with(hint));

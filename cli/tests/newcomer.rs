@@ -35,9 +35,8 @@ fn what_is_no_directory_is_told_by_what_it_is() {
     fs::write(&file, "x").unwrap();
     let (data, target) = (folder.path("data"), folder.path("target"));
     stopped(&data);
-    let commands: [(&str, &[&str], &[&str]); 6] = [
+    let commands: [(&str, &[&str], &[&str]); 5] = [
         ("verify", &["verify"], &[]),
-        ("repair", &["repair"], &[]),
         ("restore", &["restore"], &[&target]),
         ("--log", &["restore", &data, &target, "--log"], &[]),
         ("log", &["log"], &[]),
@@ -333,7 +332,12 @@ fn a_damaged_checkpoint_that_nothing_needs_is_told_as_such() {
     let said = expect(&["verify", &data], 1);
     let note = format!("\n  an older one: the server starts with {} and does not need it\n", name(&newer));
     assert!(said.contains(&note), "{said}");
-    assert!(said.ends_with(&format!("\n`todana repair {data}` shows what can be saved\n")), "{said}");
+    assert!(
+        said.ends_with(&format!(
+            "\n`todana salvage {data} TARGET` makes a new database of what is complete\n"
+        )),
+        "{said}"
+    );
     let [older, newer] = files(&other, "checkpoints").try_into().unwrap();
     damage(&newer, 100);
     let said = expect(&["verify", &other], 1);
@@ -357,20 +361,21 @@ fn a_lost_identity_is_damage_to_every_command_and_the_rest_is_looked_at() {
     let said = expect(&["verify", &data], 1);
     assert!(said.starts_with("checkpoints: 1 whole, "), "{said}");
     assert!(said.contains(&format!("\ndamaged: {what}\n")), "{said}");
-    assert!(expect(&["repair", &data], 1).starts_with(&what));
     let target = folder.path("target");
     let serve = ["serve", "-p", "-1", "--admin-port", "0", "--data-dir", &data];
     for words in [&["backup", &data, &target][..], &["restore", &data, &target], &serve] {
-        let expected = format!("todana: {what}; `todana repair {data}` shows what can be saved");
+        let expected = format!(
+            "todana: {what}; `todana salvage {data} TARGET` makes a new database of what is complete"
+        );
         assert!(refused(words, 3).starts_with(&expected), "{words:?}");
     }
-    expect(&["repair", &data, "--yes"], 0);
-    expect(&["verify", &data], 0);
+    expect(&["salvage", &data, &target], 0);
+    expect(&["verify", &target], 0);
     // What never was one is none.
     let other = folder.path("other");
     fs::create_dir(&other).unwrap();
-    for command in ["verify", "repair"] {
-        assert_eq!(refused(&[command, &other], 3), format!("todana: {other} is no data directory\n"));
+    for words in [&["verify", &other][..], &["salvage", &other, &folder.path("more")]] {
+        assert_eq!(refused(words, 3), format!("todana: {other} is no data directory\n"));
     }
 }
 
@@ -401,21 +406,20 @@ fn a_checkpoint_that_needs_no_log_is_saved_when_the_log_is_gone() {
     }
     let [checkpoint] = files(&data, "checkpoints").try_into().unwrap();
     let start: u64 = name(&checkpoint).split('.').next().unwrap().parse().unwrap();
-    let said = expect(&["repair", &data], 1);
-    let found = format!("{checkpoint} at offset 0: the log from its position {start} on is missing\n");
-    assert!(said.starts_with(&format!("{found}  to be saved, with 1 records as of 2")), "{said}");
+    let target = folder.path("target");
+    let output = run(&["salvage", &data, &target]);
+    let said = text(&output.stderr);
+    let found =
+        format!("todana: {checkpoint} at offset 0: the log from its position {start} on is missing: ");
+    assert!(output.status.success(), "{said}");
+    assert!(said.starts_with(&format!("{found}saved, with 1 records as of 2")), "{said}");
     assert!(
         said.contains(
             ", alone: nothing that it has is lost, what was changed after that is, if anything was\n"
         )
     );
-    assert!(
-        said.ends_with(" 0 bytes of entries are lost\nnothing has been changed; --yes does it\n"),
-        "{said}"
-    );
-    assert!(expect(&["repair", &data, "--yes"], 0).ends_with(&format!("{data} is repaired\n")));
-    expect(&["verify", &data], 0);
-    let server = keep(&data, &[]);
+    expect(&["verify", &target], 0);
+    let server = keep(&target, &[]);
     assert_eq!(server.expect(&["get", "a"], 0), "1");
 }
 
@@ -444,14 +448,10 @@ fn what_is_whole_in_a_damaged_backup_is_restored_when_told() {
         let whole = fs::read(path).unwrap();
         damage(path, at);
         let target = folder.path("target");
-        let advice =
-            format!("`todana restore --damaged {backup} TARGET` makes a data directory of what is whole\n");
+        let advice = format!("`todana salvage {backup} TARGET` makes a new database of what is complete\n");
         assert!(expect(&["verify", &backup], 1).ends_with(&format!("\n{advice}")), "{path}");
-        let advises =
-            format!("`todana restore --damaged {backup} TARGET` makes a database of what is whole\n");
-        assert!(refused(&["repair", &backup], 2).ends_with(&advises), "{path}");
-        assert!(refused(&["restore", &backup, &target], 3).ends_with("; --damaged restores what is whole\n"));
-        let output = run(&["restore", "--damaged", &backup, &target]);
+        assert!(refused(&["restore", &backup, &target], 3).ends_with(&format!("; {advice}")), "{path}");
+        let output = run(&["salvage", &backup, &target]);
         let why = text(&output.stderr);
         assert!(
             output.status.success() && why.contains(path.as_str()) && !why.contains(".salvage"),
@@ -464,7 +464,7 @@ fn what_is_whole_in_a_damaged_backup_is_restored_when_told() {
         fs::write(path, whole).unwrap();
         expect(&["verify", &backup], 0);
     }
-    // Of a whole one it is the same as ever.
+    // Of a whole one it is the same as ever, also by the old name.
     let output = run(&["restore", "--damaged", &backup, &folder.path("again")]);
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
 }

@@ -1,5 +1,4 @@
-//! Repairing a data directory of any files: looking changes nothing, what is told is done, what is repaired opens, and no file is lost;
-//! what is whole becomes a directory elsewhere, or nothing does.
+//! Salvaging a data directory of any files: what is whole becomes a directory elsewhere, or nothing does; the files stay as they are.
 #![no_main]
 
 #[path = "../../tests/crash_disk/mod.rs"]
@@ -11,4 +10,4 @@ mod opener;
 #[path = "../../todana/tests/spoiled/mod.rs"]
 mod spoiled;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| spoiled::repair_any(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| spoiled::salvage_any(bytes));

@@ -1,12 +1,10 @@
 //! The data directory: opening it brings a database back and keeps it from then on (docs/format/data-directory.md).
 
 mod allowance;
-mod identity;
-mod repair;
+pub(crate) mod identity;
 mod replay;
 mod replica_log;
 mod target;
-mod tree_repair;
 mod verification;
 
 use crate::backup::Manifest;
@@ -15,8 +13,7 @@ use crate::clock::Clock;
 use crate::contents::expect_kind;
 use crate::disk::{Disk, File, busy};
 use crate::update_log::{
-    Identity, LogBytes, LogOptions, LogPlace, Position, Reader, Salvage, Tail, UpdateLog, append_recent,
-    begin_anew, salvage,
+    Identity, LogBytes, LogOptions, LogPlace, Position, Reader, Tail, UpdateLog, append_recent, begin_anew,
 };
 use crate::{Database, Kind};
 use allowance::Allowance;
@@ -31,10 +28,7 @@ use std::time::{Duration, Instant};
 use todana_core::{Error, ErrorKind, Result};
 use todana_engine::reserve::{Reserve, ReserveDisk};
 
-pub use repair::{Remedy, Repair, repair};
-pub(crate) use repair::{is_there, repair_locked};
 pub(crate) use target::Target;
-pub use tree_repair::repair_tree;
 pub use verification::{Newest, Verified, verify};
 
 pub(crate) const LOG: &str = "log";
@@ -390,12 +384,6 @@ impl DataDirectory {
         LogBytes::open(Arc::clone(&self.disk), &self.path.join(LOG), self.identity, from, hold)
     }
 
-    /// Lists what is damaged in the update log from a position on, and what is lost with it; changes nothing, unless it `repairs`
-    /// ([`salvage`]).
-    pub fn salvage_log(&self, from: Position, repairs: bool) -> Result<Salvage> {
-        salvage(&*self.disk, &self.path.join(LOG), self.identity, from, repairs)
-    }
-
     fn refuse_if_read_only(&self) -> Result<()> {
         if !self.disk.is_read_only() {
             return Ok(());
@@ -538,9 +526,7 @@ fn refuse_backup(disk: &dyn Disk, path: &Path) -> Result<()> {
 /// A tree on disk has an update log too, but its records lie in its own file: whoever takes it for the data of a database in memory finds
 /// an empty one. Fails with `Invalid` for one, whatever the directory is called.
 pub(crate) fn refuse_tree(disk: &dyn Disk, path: &Path) -> Result<()> {
-    // What cannot be listed shows further on.
-    let is_tree = |names: Vec<String>| names.iter().any(|name| name == "data.mdb");
-    if disk.list(&path.join(crate::db::TREE)).is_ok_and(is_tree) {
+    if is_tree(disk, path) {
         let message = format!(
             "{} is a tree on disk, no data directory: `todana check` looks through it, `todana copy` makes a copy of it",
             path.display()
@@ -550,11 +536,37 @@ pub(crate) fn refuse_tree(disk: &dyn Disk, path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Returns true if a directory holds a tree on disk.
+pub(crate) fn is_tree(disk: &dyn Disk, path: &Path) -> bool {
+    // What cannot be listed shows further on.
+    disk.list(&path.join(crate::db::TREE)).is_ok_and(|names| names.iter().any(|name| name == "data.mdb"))
+}
+
+/// The names in a directory; none if it is missing, which is not made by looking.
+pub(crate) fn names(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>> {
+    match disk.list(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        names => names.map_err(|error| cannot("read", directory, &error)),
+    }
+}
+
+/// Returns true if there is a file.
+pub(crate) fn is_there(disk: &dyn Disk, file: &Path) -> Result<bool> {
+    match disk.open(file, false) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(cannot("read", file, &error)),
+    }
+}
+
 /// Says what to do about damage.
 pub(crate) fn hinted(error: Error, path: &Path) -> Error {
     match error.kind() {
         ErrorKind::Corrupt => {
-            let message = format!("{error}; `todana repair {}` shows what can be saved", path.display());
+            let message = format!(
+                "{error}; `todana salvage {} TARGET` makes a new database of what is complete",
+                path.display()
+            );
             Error::new(ErrorKind::Corrupt, message)
         }
         _ => error,

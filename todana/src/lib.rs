@@ -57,8 +57,8 @@ mod map_reduce;
 pub mod moment;
 mod records;
 pub mod replication;
-mod rescue;
 mod restoration;
+mod salvage;
 mod store;
 mod sweep;
 mod touch;
@@ -73,10 +73,7 @@ pub use catalog::{Catalog, CatalogEntry};
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
 pub use contents::begins_at;
 pub use counters::{ClassCounters, Counters, Lane};
-pub use data_directory::{
-    DataDirectory, DataOptions, Newest, Opened, Progress, Remedy, Repair, Verified, repair, repair_tree,
-    seed_of, verify,
-};
+pub use data_directory::{DataDirectory, DataOptions, Newest, Opened, Progress, Verified, seed_of, verify};
 pub use database::Database;
 pub use db::{
     Cursor, Db, DbOptions, DumpedValues, Iter, IterKeys, IterRecords, Kind, Limiter, Loaded, Merge, Name,
@@ -86,8 +83,8 @@ pub use key_order::KeyOrder;
 pub use kyoto::Origin;
 pub use map_reduce::{Emitter, MapReduce, Values};
 pub use records::{Compared, Heading, OwnedRecord, Records, Update};
-pub use rescue::{repair_hash, restore_damaged, restore_damaged_database};
-pub use restoration::{RestoreOptions, Restored, restore, restore_database};
+pub use restoration::{RestoreInto, RestoreOptions, Restored, restore};
+pub use salvage::{Damage, Salvaged, salvage};
 pub use sweep::{Round, Sweeps};
 pub use todana_core::{
     Action, Error, ErrorKind, Expiry, Record, Result, Ttl, UnixSeconds, Visitor, WhenFull,

@@ -24,14 +24,13 @@ use crate::update_log::{
     Change, Entry, Identity, Position, Reader, Tail, openings_of, segment_start, segments, with_recent,
 };
 use crate::versions::openings_of_restored;
-use crate::{DataDirectory, DataOptions, Database, Progress, moment};
+use crate::{DataDirectory, DataOptions, Database, Name, Progress, moment};
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result, UnixSeconds};
 
-pub use database::restore_database;
 pub(crate) use database::{expect_hash, number_anew, path_of, records_into};
 
 /// What to restore.
@@ -43,8 +42,43 @@ pub struct RestoreOptions {
     pub log: Option<PathBuf>,
     /// The time, Unix time in milliseconds; `None`: to the end.
     pub until_ms: Option<u64>,
-    /// Where the data directory is to be.
+    /// Where the data directory is to be; a database on disk has its place in its name.
     pub target: PathBuf,
+}
+
+/// The new database that is made of others' files.
+#[derive(Clone, Copy)]
+pub enum RestoreInto<'a> {
+    /// A data directory, through this database in memory: it is empty, has room for all records, and is to be dropped afterwards.
+    Directory(&'a Database),
+    /// The database on disk of this name; its records need not fit into memory.
+    Disk(&'a Name),
+}
+
+impl<'a> From<&'a Database> for RestoreInto<'a> {
+    fn from(database: &'a Database) -> Self {
+        RestoreInto::Directory(database)
+    }
+}
+
+impl<'a> From<&'a Name> for RestoreInto<'a> {
+    fn from(name: &'a Name) -> Self {
+        RestoreInto::Disk(name)
+    }
+}
+
+/// Records that a new database is made of.
+pub(crate) trait RecordSource {
+    /// Stores them in an empty database, as of a time.
+    fn bring_back(
+        &self,
+        database: &Database,
+        until_ms: Option<u64>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Restored>;
+
+    /// Returns the number of openings that the new database starts from, so that no version is made again that was shown by then or later.
+    fn openings_of_restored(&self, database: &Database, now: UnixSeconds) -> u32;
 }
 
 /// What has been restored.
@@ -73,32 +107,41 @@ pub struct Restored {
     pub called_off: Option<UnixSeconds>,
 }
 
-/// Makes a data directory. `database` is empty, has room for all of it, and is to be dropped afterwards. `progress` is told now and
+/// Makes a new database of a backup, or of a data directory that no server has open. `progress` is told now and
 /// then. Fails with `Invalid` if there is something at the target already, if what there is does not go back to the time, or if the log is
 /// not of the same database; with
 /// `Corrupt` if anything is damaged that is needed, the message naming file and offset; with `Busy` if a server has the
 /// directory open. Nothing stays then.
-pub fn restore(
+///
+/// A backup of a hash on disk holds the hash's files: it becomes a hash on disk again, with its database id (docs/format/backup.md), and fails
+/// with `Invalid` for anything else, with `Corrupt` if one entry of it is damaged. [`salvage`](crate::salvage) takes what is complete.
+pub fn restore<'a>(
     disk: Arc<dyn Disk>,
     options: &RestoreOptions,
-    database: &Database,
+    into: impl Into<RestoreInto<'a>>,
     clock: Arc<dyn Clock>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Restored> {
-    restore_from(disk, options, None, database, clock, progress)
+    let open = |progress: &mut dyn FnMut(Progress)| Source::open(Arc::clone(&disk), options, None, progress);
+    match into.into() {
+        RestoreInto::Directory(database) => {
+            directory_from(Arc::clone(&disk), options, open, database, clock, progress)
+        }
+        RestoreInto::Disk(name) => database::restore_database(&*disk, options, open, name, clock, progress),
+    }
 }
 
-/// The same of a directory whose lock may be held already.
-pub(crate) fn restore_from(
+/// Makes a data directory of the records of a source, which is opened once the target has its place.
+pub(crate) fn directory_from<S: RecordSource>(
     disk: Arc<dyn Disk>,
     options: &RestoreOptions,
-    held: Option<Lock>,
+    open: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<S>,
     database: &Database,
     clock: Arc<dyn Clock>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Restored> {
     let target = Target::create(Arc::clone(&disk), &options.target)?;
-    let source = Source::open(Arc::clone(&disk), options, held, progress)?;
+    let source = open(progress)?;
     let mut restored = source.bring_back(database, options.until_ms, progress)?;
     let openings = source.openings_of_restored(database, clock.now());
     let planned = database.planned_clear();
@@ -134,8 +177,8 @@ fn settle_clear(
     Ok(Some(at))
 }
 
-/// Where it comes from.
-struct Source {
+/// A backup or data directory, and more of its log.
+pub(crate) struct Source {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     identity: Identity,
@@ -175,7 +218,7 @@ struct Beginning {
 }
 
 impl Source {
-    fn open(
+    pub(crate) fn open(
         disk: Arc<dyn Disk>,
         options: &RestoreOptions,
         held: Option<Lock>,
@@ -222,8 +265,9 @@ impl Source {
         let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), path.join(LOG), identity);
         Ok(Source { disk, path, identity, shelf, logs, _lock: lock })
     }
+}
 
-    /// From where what has been brought back goes on: no version is made again that was shown by then or later.
+impl RecordSource for Source {
     fn openings_of_restored(&self, database: &Database, now: UnixSeconds) -> u32 {
         let by_logs = self.logs.iter().map(|log| openings_of(&*self.disk, log)).max().unwrap_or_default();
         openings_of_restored(by_logs.max(database.openings_known()), now)
@@ -285,7 +329,9 @@ impl Source {
         let why = refused.iter().map(|why| format!("; {why}")).collect::<String>();
         Err(Error::new(ErrorKind::Corrupt, format!("{name} has no checkpoint that could be read{why}")))
     }
+}
 
+impl Source {
     fn bring_back_from(
         &self,
         database: &Database,

@@ -195,7 +195,15 @@ fn a_backup_with_a_pipe_a_device_or_a_sparse_file_is_refused_at_once() {
             let name = todana::Name::parse(to.to_str().unwrap()).unwrap();
             let options = todana::RestoreOptions { from, ..Default::default() };
             let clock = std::sync::Arc::new(todana::SystemClock);
-            let error = todana::restore_database(&options, &name, clock, &mut |_| ()).err().unwrap();
+            let error = todana::restore(
+                std::sync::Arc::new(todana::disk::SystemDisk),
+                &options,
+                &name,
+                clock,
+                &mut |_| (),
+            )
+            .err()
+            .unwrap();
             assert!(error.to_string().contains(wanted), "{kind}, {}: {error}", spoiled.display());
             assert!(!to.exists());
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use todana::disk::SystemDisk;
-use todana::{Db, ErrorKind, Name, Records, RestoreOptions, SystemClock, restore_database, verify};
+use todana::{Db, ErrorKind, Name, Records, RestoreOptions, SystemClock, verify};
 
 /// The database that a backup becomes.
 fn restored(from: &Path, to: &Path) -> todana::Result<Db> {
@@ -176,7 +176,7 @@ fn a_database_in_memory_alone_is_not_backed_up() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
     let options = RestoreOptions::default();
     let name = Name::parse("mem:tree").unwrap();
-    let restored = restore_database(&options, &name, Arc::new(SystemClock), &mut |_| ());
+    let restored = todana::restore(Arc::new(SystemDisk), &options, &name, Arc::new(SystemClock), &mut |_| ());
     assert_eq!(restored.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
@@ -217,7 +217,7 @@ fn a_hash_with_a_damaged_entry_is_backed_up_and_the_damage_is_told() {
     let clock: Arc<dyn todana::Clock> = Arc::new(SystemClock);
     let engine = todana_engine::MemHash::new(todana_engine::MemHashOptions::default()).unwrap();
     let into = todana::Database::new(Box::new(engine), Arc::clone(&clock));
-    let error = todana::restore_damaged(Arc::new(SystemDisk), &options, &into, clock, &mut |_| ());
+    let error = todana::salvage(Arc::new(SystemDisk), &options, &into, clock, &mut |_| ());
     let error = error.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("NAME.hash"), "{error}");

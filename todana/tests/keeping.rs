@@ -1,15 +1,15 @@
-//! Looking after a data directory: what is kept of its log, reading that beside the writer, and mending what is damaged.
+//! Looking after a data directory: what is kept of its log, reading that beside the writer, and salvaging what is damaged.
 
 mod folder;
 
-use folder::{Kept, NOW, disk, files, folder, open, open_with};
+use folder::{Kept, NOW, disk, files, folder, open, open_with, salvage};
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
 use todana::update_log::{Change, Follower, LogOptions, Position, Sync, segments};
-use todana::{DataDirectory, DataOptions, repair, verify};
+use todana::{DataDirectory, DataOptions, Salvaged, verify};
 use todana_core::ErrorKind;
 
 fn kept_with(path: &Path, len: u64, age: Duration) -> Kept {
@@ -214,8 +214,18 @@ fn opens(data: &Path) -> Result<usize, String> {
     }
 }
 
+/// What is salvaged, which opens with as many records, and how many.
+fn saved(data: &Path) -> (Salvaged, usize) {
+    let target = data.with_extension("salvaged");
+    let salvaged = salvage(data, &target).unwrap();
+    assert_eq!(verify(disk(), &target, &mut |_| ()).unwrap().damages, Vec::<String>::new());
+    let records = opens(&target).unwrap();
+    assert_eq!(records as u64, salvaged.restored.records);
+    (salvaged, records)
+}
+
 #[test]
-fn whatever_single_file_is_damaged_a_repair_makes_the_directory_open_again_and_keeps_the_old_file() {
+fn directory_with_a_damaged_file_is_salvaged() {
     let folder = folder();
     let pristine = folder.path().join("pristine");
     let had = closed(&pristine);
@@ -235,21 +245,12 @@ fn whatever_single_file_is_damaged_a_repair_makes_the_directory_open_again_and_k
         let middle = bytes.len() / 2;
         bytes[middle..middle + 4].iter_mut().for_each(|byte| *byte ^= 0xff);
         fs::write(&path, &bytes).unwrap();
-        let found = repair(disk(), &data, false).unwrap();
-        assert!(found.remedies.iter().any(|remedy| remedy.finding.path == path), "{name:?}: {found:?}");
-        assert_eq!(fs::read(&path).unwrap(), bytes, "nothing is changed before it is told to");
+        let (salvaged, left) = saved(&data);
+        assert!(salvaged.damages.iter().any(|damage| damage.finding.path == path), "{name:?}: {salvaged:?}");
+        assert_eq!(fs::read(&path).unwrap(), bytes, "damaged files are not changed");
         if let Err(error) = opens(&data) {
-            assert!(error.contains("todana repair"), "{name:?}: {error}");
+            assert!(error.contains("todana salvage"), "{name:?}: {error}");
         }
-        let done = repair(disk(), &data, true).unwrap();
-        assert_eq!(done.remedies.len(), found.remedies.len(), "{name:?}");
-        let damaged: Vec<PathBuf> =
-            files(&data).into_iter().filter(|path| path.to_str().unwrap().contains(".damaged")).collect();
-        assert_eq!(damaged.len(), 1, "{name:?}: {damaged:?}");
-        assert_eq!(fs::read(&damaged[0]).unwrap(), bytes);
-        assert_eq!(repair(disk(), &data, false).unwrap().remedies, vec![], "{name:?}");
-        assert_eq!(verify(disk(), &data, &mut |_| ()).unwrap().damages, Vec::<String>::new(), "{name:?}");
-        let left = opens(&data).unwrap();
         let is_log = name.starts_with("log");
         assert!(left == had || (is_log && left + 3 >= had), "{name:?}: {left} of {had}");
     }
@@ -263,13 +264,10 @@ fn without_any_checkpoint_what_the_log_tells_is_saved() {
     for path in named(&data, ".checkpoint") {
         fs::write(path, "damaged").unwrap();
     }
-    assert!(opens(&data).unwrap_err().contains("todana repair"));
-    let done = repair(disk(), &data, true).unwrap();
-    assert_eq!(done.remedies.len(), 3, "{done:?}");
-    assert_eq!(named(&data, ".checkpoint.damaged").len(), 2);
-    let left = opens(&data).unwrap();
+    assert!(opens(&data).unwrap_err().contains("todana salvage"));
+    let (salvaged, left) = saved(&data);
+    assert_eq!(salvaged.damages.len(), 3, "{salvaged:?}");
     assert!((8..12).contains(&left), "{left}");
-    assert_eq!(verify(disk(), &data, &mut |_| ()).unwrap().damages, Vec::<String>::new());
 }
 
 #[test]
@@ -282,22 +280,13 @@ fn a_checkpoint_whose_log_is_gone_is_saved_alone() {
     for path in named(&data, ".log") {
         fs::remove_file(path).unwrap();
     }
-    let found = repair(disk(), &data, false).unwrap();
-    assert_eq!((found.checkpoints, found.whole, found.unmended), (1, 2, 0), "{found:?}");
-    assert_eq!((&found.remedies[0].finding.path, found.remedies[0].finding.lost), (&before[1], 0));
-    let remedy = &found.remedies[0].remedy;
-    assert!(remedy.starts_with("saved, with 8 records as of 2") && remedy.contains("alone"), "{remedy}");
-    assert_eq!(repair(disk(), &data, true).unwrap(), found);
-    assert_eq!(named(&data, ".checkpoint"), before[1..]);
-    assert_eq!(repair(disk(), &data, false).unwrap().remedies, vec![]);
-    assert_eq!(verify(disk(), &data, &mut |_| ()).unwrap().damages, Vec::<String>::new());
+    let (salvaged, left) = saved(&data);
+    let first = &salvaged.damages[0];
+    assert_eq!((&first.finding.path, first.finding.lost), (&before[1], 0));
+    let outcome = &first.outcome;
+    assert!(outcome.starts_with("saved, with 8 records as of 2") && outcome.contains("alone"), "{outcome}");
     // All but what the last four changes have made.
-    assert_eq!(opens(&data), Ok(had - 4));
-    let kept = open(&data, 150);
-    kept.set("later", "1");
-    kept.settle();
-    drop(kept);
-    assert_eq!(opens(&data), Ok(had - 3));
+    assert_eq!(left, had - 4);
 }
 
 #[test]
@@ -314,11 +303,7 @@ fn a_checkpoint_behind_the_end_of_its_log_is_saved_rather_than_an_older_one() {
         fs::remove_file(path).unwrap();
     }
     assert!(!logs.is_empty());
-    let found = repair(disk(), &data, false).unwrap();
-    assert_eq!(repair(disk(), &data, true).unwrap(), found);
-    assert_eq!(repair(disk(), &data, false).unwrap().remedies, vec![]);
-    assert_eq!(verify(disk(), &data, &mut |_| ()).unwrap().damages, Vec::<String>::new());
-    assert_eq!(opens(&data), Ok(had - 12));
+    assert_eq!(saved(&data).1, had - 12);
 }
 
 #[test]
@@ -334,24 +319,22 @@ fn a_gap_between_a_checkpoint_and_its_log_is_marked_as_lost() {
     for path in logs.iter().filter(|path| start(path) < next) {
         fs::remove_file(path).unwrap();
     }
-    let found = repair(disk(), &data, true).unwrap();
-    assert_eq!((found.remedies[0].finding.lost, found.unmended), (next - newest, 0), "{found:?}");
-    assert_eq!(repair(disk(), &data, false).unwrap().remedies, vec![]);
-    let verified = verify(disk(), &data, &mut |_| ()).unwrap();
-    assert_eq!((verified.damages, verified.lost > 0), (vec![], true));
-    let left = opens(&data).unwrap();
+    let (salvaged, left) = saved(&data);
+    assert_eq!(salvaged.damages[0].finding.lost, next - newest, "{salvaged:?}");
+    assert!(salvaged.restored.lost > 0);
     assert!((had - 11..had).contains(&left), "{left} of {had}");
 }
 
 #[test]
-fn a_directory_in_use_is_not_repaired_and_nothing_is_made_of_none() {
+fn directory_in_use_is_not_salvaged_and_nothing_is_made_of_none() {
     let folder = folder();
-    let data = folder.path().join("data");
+    let (data, target) = (folder.path().join("data"), folder.path().join("target"));
     let kept = open(&data, 150);
-    assert_eq!(repair(disk(), &data, false).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(salvage(&data, &target).unwrap_err().kind(), ErrorKind::Busy);
     drop(kept);
-    assert_eq!(repair(disk(), &data, false).unwrap().remedies, vec![]);
+    assert_eq!(salvage(&data, &target).unwrap().damages, vec![]);
     let nothing = folder.path().join("nothing");
-    assert_eq!(repair(disk(), &nothing, true).unwrap_err().kind(), ErrorKind::Unavailable);
+    let error = salvage(&nothing, &folder.path().join("other")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(!nothing.exists());
 }

@@ -1,4 +1,4 @@
-//! `restore`, `verify` and `repair` of what a killed process has left, and nobody has opened since, see every acknowledged write, and
+//! `restore`, `verify` and `salvage` of what a killed process has left, and nobody has opened since, see every acknowledged write, and
 //! change nothing.
 //!
 //! They read the segments alone, and not `recent` beside them: what the process had not handed to the system was missing in what they
@@ -20,9 +20,8 @@ use std::time::Duration;
 use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, Sync, Tail};
 use todana::{
-    Clock, DataOptions, Database, Db, DbOptions, ManualClock, Name, Records as _, RestoreOptions,
-    SystemClock, UnixSeconds, repair, repair_hash, repair_tree, restore, restore_damaged,
-    restore_damaged_database, verify,
+    Clock, DataOptions, Database, Db, DbOptions, ManualClock, Name, Records as _, RestoreOptions, Salvaged,
+    SystemClock, UnixSeconds, restore, salvage, verify,
 };
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -90,10 +89,9 @@ fn restored_directory_has_the_writes_of_a_killed_process() {
             let told = match is_damaged_allowed {
                 false => restore(shared, &from_data(), &database, clock, &mut |_| ()).unwrap(),
                 true => {
-                    let (repaired, told) =
-                        restore_damaged(shared, &from_data(), &database, clock, &mut |_| ()).unwrap();
-                    assert_eq!(repaired.remedies, []);
-                    told
+                    let salvaged = salvage(shared, &from_data(), &database, clock, &mut |_| ()).unwrap();
+                    assert_eq!(salvaged.damages, []);
+                    salvaged.restored
                 }
             };
             assert_eq!((told.position, told.tail), (kept.log().end(), Tail::Clean), "write {number}");
@@ -104,7 +102,7 @@ fn restored_directory_has_the_writes_of_a_killed_process() {
 }
 
 #[test]
-fn verify_and_repair_read_the_writes_of_a_killed_process() {
+fn verify_reads_the_writes_of_a_killed_process() {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, unsynced()).unwrap();
     for number in 0..60u64 {
@@ -115,10 +113,7 @@ fn verify_and_repair_read_the_writes_of_a_killed_process() {
         let found = verify(Arc::new(killed.clone()), Path::new(DATA), &mut |_| ()).unwrap();
         assert_eq!((found.log.1, found.changes), (kept.log().end(), number + 1));
         assert_eq!((found.tail, found.damages), (Tail::Clean, Vec::new()));
-        let would = repair(Arc::new(killed.clone()), Path::new(DATA), false).unwrap();
-        assert_eq!((would.entries, would.remedies.len()), (found.entries, 0));
         assert_eq!(source(&killed.state()), before);
-        assert_eq!(repair(Arc::new(killed), Path::new(DATA), true).unwrap(), would);
     }
 }
 
@@ -149,7 +144,7 @@ fn restore_goes_on_in_the_log_of_a_killed_process() {
 
 /// Damage before the last segment's end does not take with it what lies beside the segment.
 #[test]
-fn repaired_log_goes_on_with_the_writes_beside_it() {
+fn salvaged_log_goes_on_with_the_writes_beside_it() {
     let disk = CrashDisk::new();
     let kept = open(&disk, NOW, LogOptions { segment_len: 1 << 20, ..unsynced() }).unwrap();
     // More than is kept beside it, and marks that tell that all of it is on disk.
@@ -173,15 +168,12 @@ fn repaired_log_goes_on_with_the_writes_beside_it() {
     assert!(bytes.len() > 2 * 4096);
     let (database, clock) = empty();
     let killed = CrashDisk::with(state);
-    let (repaired, told) =
-        restore_damaged(Arc::new(killed.clone()), &from_data(), &database, clock, &mut |_| ()).unwrap();
-    assert_eq!(repaired.remedies.len(), 1);
-    assert_eq!(told.position, kept.log().end());
+    let salvaged = salvage(Arc::new(killed.clone()), &from_data(), &database, clock, &mut |_| ()).unwrap();
+    assert_eq!(salvaged.damages.len(), 1);
+    assert_eq!(salvaged.restored.position, kept.log().end());
     let found = restored(&killed);
     assert!((808..810).contains(&found.len()), "{}", found.len());
     (90..810).for_each(|number| assert!(found.contains_key(format!("key {number}").as_bytes()), "{number}"));
-    repair(Arc::new(killed.clone()), Path::new(DATA), true).unwrap();
-    assert_eq!(open(&killed, NOW, unsynced()).unwrap().records(), found);
 }
 
 /// A database on disk as a killed process leaves it, which nobody has synced.
@@ -202,11 +194,12 @@ fn contents(place: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files(place).into_iter().filter(is_content).map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }
 
-fn hash_of(from: &Path, to: &Path) -> Db {
+fn salvaged(from: &Path, to: &Path) -> (Salvaged, Db) {
     let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
     let name = Name::parse(to.to_str().unwrap()).unwrap();
-    restore_damaged_database(&options, &name, Arc::new(SystemClock), &mut |_| ()).unwrap();
-    Db::open(to.to_str().unwrap()).unwrap()
+    let salvaged =
+        salvage(Arc::new(SystemDisk), &options, &name, Arc::new(SystemClock), &mut |_| ()).unwrap();
+    (salvaged, Db::open(to.to_str().unwrap()).unwrap())
 }
 
 #[test]
@@ -216,10 +209,8 @@ fn hash_made_of_a_killed_one_has_every_write() {
     for count in [1, 100, 5000, 20_000] {
         let left = killed(folder.path(), &format!("{count}.hash"), count);
         let before = contents(&left);
-        let would = repair_hash(&left, false, &SystemClock, &mut |_| ()).unwrap();
-        assert!(would.remedies.is_empty(), "{would:?}");
-        assert!(would.entries >= count as u64);
-        let db = hash_of(&left, &folder.path().join(format!("new-{count}.hash")));
+        let (found, db) = salvaged(&left, &folder.path().join(format!("new-{count}.hash")));
+        assert!(found.damages.is_empty() && found.restored.entries >= count as u64, "{found:?}");
         assert_eq!(db.count(), count as u64);
         for number in 0..count {
             let value = db.get(format!("key {number}").as_bytes()).unwrap();
@@ -230,7 +221,7 @@ fn hash_made_of_a_killed_one_has_every_write() {
 }
 
 #[test]
-fn repaired_hash_loses_the_damaged_record_alone() {
+fn salvaged_hash_loses_the_damaged_record_alone() {
     // More than is kept beside its segments, where what is damaged is found intact.
     const COUNT: usize = 100_000;
     let folder = folder::folder();
@@ -240,9 +231,8 @@ fn repaired_hash_loses_the_damaged_record_alone() {
     let at = bytes.windows(9).position(|found| found == b"value 77\0").unwrap();
     (bytes[at + 2], bytes[at + 4]) = (b'?', b'?');
     fs::write(&segment, bytes).unwrap();
-    let repaired = repair_hash(&left, true, &SystemClock, &mut |_| ()).unwrap();
-    assert!(!repaired.remedies.is_empty());
-    let db = Db::open(left.to_str().unwrap()).unwrap();
+    let (found, db) = salvaged(&left, &folder.path().join("new.hash"));
+    assert!(!found.damages.is_empty());
     for number in 0..COUNT {
         let value = db.get(format!("key {number}").as_bytes()).unwrap();
         assert_eq!(value, (number != 77).then(|| format!("value {number}").into_bytes()), "{number}");
@@ -255,9 +245,7 @@ fn log_of_a_killed_tree_is_read_to_its_end() {
     let left = killed(folder.path(), "x.tree", 300);
     let log = |left: &Path| -> Vec<(PathBuf, Vec<u8>)> { contents(&left.join("log")) };
     let before = log(&left);
-    let would = repair_tree(Arc::new(SystemDisk), &left, false).unwrap();
-    assert!(would.remedies.is_empty() && would.entries >= 300, "{would:?}");
-    assert_eq!(log(&left), before);
-    assert_eq!(repair_tree(Arc::new(SystemDisk), &left, true).unwrap(), would);
-    assert_eq!(Db::open(left.to_str().unwrap()).unwrap().count(), 300);
+    let (found, db) = salvaged(&left, &folder.path().join("new.tree"));
+    assert!(found.damages.is_empty(), "{found:?}");
+    assert_eq!((log(&left), db.count()), (before, 300));
 }

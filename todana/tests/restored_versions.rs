@@ -6,9 +6,7 @@ use saved::back_up;
 use std::path::Path;
 use std::sync::Arc;
 use todana::disk::SystemDisk;
-use todana::{
-    Clock, Compared, Database, Db, ManualClock, Name, Records, RestoreOptions, UnixSeconds, restore_database,
-};
+use todana::{Clock, Compared, Database, Db, ManualClock, Name, Records, RestoreOptions, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
 
 fn open(path: &Path) -> Db {
@@ -22,7 +20,8 @@ fn restore(from: &Path, to: &Path, now: u64) {
     let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(UnixSeconds(now)));
     let options = RestoreOptions { from: from.into(), target: to.into(), ..RestoreOptions::default() };
     if to.extension().is_some() {
-        restore_database(&options, &Name::parse(to.to_str().unwrap()).unwrap(), clock, &mut |_| ()).unwrap();
+        let name = Name::parse(to.to_str().unwrap()).unwrap();
+        todana::restore(Arc::new(SystemDisk), &options, &name, clock, &mut |_| ()).unwrap();
         return;
     }
     let engine = MemHash::new(MemHashOptions::default()).unwrap();

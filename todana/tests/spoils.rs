@@ -9,10 +9,10 @@ mod spoiled;
 use proptest::prelude::*;
 
 #[test]
-fn seeds_are_repaired() {
+fn seeds_are_salvaged() {
     let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds/repair");
     for seed in std::fs::read_dir(seeds).unwrap() {
-        spoiled::repair_any(&std::fs::read(seed.unwrap().path()).unwrap());
+        spoiled::salvage_any(&std::fs::read(seed.unwrap().path()).unwrap());
     }
 }
 
@@ -47,10 +47,10 @@ fn file() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
     #[test]
-    fn any_directory_is_repaired_or_refused(
+    fn any_directory_is_salvaged_or_refused(
         head in prop_oneof![Just(0u8), 0u8..16],
         files in proptest::collection::vec(file(), 0..4),
     ) {
-        spoiled::repair_any(&[vec![head], files.concat()].concat());
+        spoiled::salvage_any(&[vec![head], files.concat()].concat());
     }
 }

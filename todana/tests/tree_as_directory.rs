@@ -7,10 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::backup::Backup;
-use todana::{
-    DataDirectory, Database, Db, DbOptions, Records, RestoreOptions, SystemClock, repair, restore,
-    restore_damaged, verify,
-};
+use todana::{DataDirectory, Database, Db, DbOptions, Records, RestoreOptions, SystemClock, restore, verify};
 use todana_core::{Error, ErrorKind};
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -43,13 +40,13 @@ fn database() -> Database {
     Database::new(Box::new(MemHash::new(MemHashOptions::default()).unwrap()), Arc::new(SystemClock))
 }
 
+/// Salvage knows a tree by its files.
 #[test]
-fn a_tree_is_not_repaired_as_a_data_directory() {
+fn renamed_tree_is_salvaged_as_a_tree() {
     let folder = folder();
     let tree = renamed_tree(folder.path());
-    for repairs in [false, true] {
-        expect_refused(repair(disk(), &tree, repairs));
-    }
+    let salvaged = folder::salvage(&tree, &folder.path().join("target")).unwrap();
+    assert_eq!((salvaged.damages, salvaged.restored.records), (vec![], 1));
     expect_whole(&tree);
 }
 
@@ -78,7 +75,6 @@ fn nothing_is_restored_from_a_tree() {
     let target = folder.path().join("target");
     let options = RestoreOptions { from: tree.clone(), target: target.clone(), ..RestoreOptions::default() };
     expect_refused(restore(disk(), &options, &database(), Arc::new(SystemClock), &mut |_| ()));
-    expect_refused(restore_damaged(disk(), &options, &database(), Arc::new(SystemClock), &mut |_| ()));
     assert!(!target.exists());
     expect_whole(&tree);
 }

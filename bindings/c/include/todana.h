@@ -33,7 +33,7 @@
 // Another one has it: try again. Or this thread calls from within a visitor, or past its own transaction.
 #define TODANA_BUSY -3
 
-// What is stored is damaged: repair it.
+// What is stored is damaged: salvage it.
 #define TODANA_CORRUPT -4
 
 // The disk cannot be reached or written now.

@@ -21,7 +21,7 @@ pub const TODANA_INVALID: c_int = -1;
 pub const TODANA_FULL: c_int = -2;
 /// Another one has it: try again. Or this thread calls from within a visitor, or past its own transaction.
 pub const TODANA_BUSY: c_int = -3;
-/// What is stored is damaged: repair it.
+/// What is stored is damaged: salvage it.
 pub const TODANA_CORRUPT: c_int = -4;
 /// The disk cannot be reached or written now.
 pub const TODANA_UNAVAILABLE: c_int = -5;

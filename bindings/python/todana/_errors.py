@@ -18,7 +18,7 @@ class BusyError(Error):
 
 
 class CorruptError(Error):
-    """Stored bytes are damaged: repair them."""
+    """Stored bytes are damaged: salvage them."""
 
 
 class UnavailableError(Error, OSError):

@@ -9,7 +9,7 @@ mod walk;
 mod whole;
 
 pub(crate) use records::run;
-pub(crate) use whole::{Command, examine, run as run_whole};
+pub(crate) use whole::{Command, check, run as run_whole};
 
 use crate::Failure;
 use crate::data::progress;

@@ -11,7 +11,7 @@ use crate::interruption::Interruption;
 use crate::load::load;
 use crate::place::{Local, Place};
 use crate::server_options::{Server, ServerOptions};
-use crate::{Failure, repair, statistics, tsv, verify};
+use crate::{Failure, statistics, tsv, verify};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use std::ffi::{OsStr, OsString};
@@ -19,9 +19,7 @@ use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use todana::disk::SystemDisk;
-use todana::{Action, Db, Kind, Name, Record, Records, SystemClock, Visitor};
+use todana::{Action, Db, DbOptions, Kind, Name, Record, Records, Visitor};
 use todana_core::Attributes;
 use todana_engine::DiskTree;
 
@@ -186,8 +184,9 @@ pub(crate) enum Command {
         #[arg(value_name = "DB")]
         place: Place,
     },
-    /// Read all of a database and check what can be: in a hash every checksum, in a tree its pages
+    /// Check as `verify` does (until the next version)
     #[command(
+        hide = true,
         after_help = "A tree of version 1 of the format has records without checksums, where a changed byte of a value is not found: how many there are is reported, and `todana copy` makes a tree without them.\n\nExit codes: 0 all is whole, 1 something is damaged, 3 it cannot be read."
     )]
     Check {
@@ -241,10 +240,13 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
             merge(to, &from, keep)
         }
         Command::Compact { place } => compact(database(&place, "a server compacts by itself")?),
-        Command::Check { place } => check(database(
-            &place,
-            "`todana backup` makes a copy of a server's at work, which `todana verify` checks",
-        )?),
+        Command::Check { place } => {
+            let hint = "`todana backup` makes a copy of a server's at work, which `todana verify` checks";
+            match database(&place, hint)? {
+                Local::Named(name) => check(name),
+                Local::Kept(path) => verify::run(&verify::Arguments::of(path)),
+            }
+        }
     }
 }
 
@@ -468,47 +470,17 @@ fn compact(local: &Local) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `repair`: opening mends what can be, but for a tree's update log, and for what is damaged of a hash.
-pub(crate) fn examine(name: &Name, mends: bool) -> Result<(), Failure> {
-    if let (Kind::DiskHash, Some(path)) = (name.kind, &name.path) {
-        let bar = progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}");
-        let repaired = todana::repair_hash(path, mends, &SystemClock, &mut |step| {
-            bar.set_length(step.done + step.remaining);
-            bar.set_position(step.done);
-        });
-        bar.finish_and_clear();
-        let repaired = repaired.map_err(|error| super::trouble(error, path))?;
-        return repair::report(&repaired, path, mends, "");
-    }
-    if let (Kind::DiskTree, Some(path)) = (name.kind, &name.path) {
-        let repaired = todana::repair_tree(Arc::new(SystemDisk), path, mends);
-        let repaired = repaired.map_err(|error| super::trouble(error, path))?;
-        if !repaired.remedies.is_empty() {
-            repair::report(&repaired, path, mends, "checkpoint")?;
-        }
-    }
-    if !mends {
-        return Err(Failure::usage(format!(
-            "{name} is a database on disk: `todana check {name}` tells of damage; with --yes what opening it can mend is mended"
-        )));
-    }
-    check(&Local::Named(name.clone()))
-}
-
-fn check(local: &Local) -> Result<(), Failure> {
+/// Reads a database on disk, which no server has open, and checks every checksum.
+pub(crate) fn check(name: &Name) -> Result<(), Failure> {
     let damaged = |error: &dyn std::fmt::Display| {
         // Whoever reads no further is told by the exit code all the same.
         let _ = writeln!(io::stdout(), "damaged: {error}");
         Failure::miss()
     };
-    let name = match local {
-        Local::Named(name) => name,
-        Local::Kept(path) => return verify::run(&verify::Arguments::of(path)),
-    };
-    let path = local.path();
+    let path = name.path.as_deref().unwrap_or(Path::new(""));
     expect_kept(name)?;
     expect(path)?;
-    let db = match todana::Db::open(&name.to_string()) {
+    let db = match DbOptions::default().read_only().open(&name.to_string()) {
         Ok(db) => super::noted(db),
         Err(error) if error.kind() == todana_core::ErrorKind::Corrupt => return Err(damaged(&error)),
         Err(error) => return Err(super::trouble(error, path)),

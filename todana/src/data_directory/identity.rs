@@ -22,7 +22,7 @@ pub(super) fn read_or_make(disk: &dyn Disk, directory: &Path) -> Result<Identity
 }
 
 /// Reads it; `None` if there is none.
-pub(super) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Identity>> {
+pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Identity>> {
     let path = directory.join("identity");
     let file = match disk.open(&path, false) {
         Ok(file) => file,
@@ -37,14 +37,14 @@ pub(super) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Identity>
 }
 
 /// Who the database is by what its segments say; `None` if they say nothing, or not all the same.
-pub(super) fn by_segments(disk: &dyn Disk, directory: &Path) -> Option<Identity> {
+pub(crate) fn by_segments(disk: &dyn Disk, directory: &Path) -> Option<Identity> {
     let found = segments(disk, &directory.join(LOG)).ok()?;
     let first = found.first()?.identity;
     found.iter().all(|segment| segment.identity == first).then_some(first)
 }
 
 /// Why there is no identity: the directory holds no database, or it has lost the file.
-pub(super) fn missing(disk: &dyn Disk, directory: &Path) -> Error {
+pub(crate) fn missing(disk: &dyn Disk, directory: &Path) -> Error {
     let has_files = |part| disk.list(&directory.join(part)).is_ok_and(|names| !names.is_empty());
     if [LOG, CHECKPOINTS].into_iter().any(has_files) {
         let path = directory.join("identity");
@@ -74,7 +74,7 @@ fn make(disk: &dyn Disk, directory: &Path) -> Result<Identity> {
 }
 
 /// Writes it, in one step.
-pub(super) fn write(disk: &dyn Disk, directory: &Path, identity: Identity) -> Result<()> {
+pub(crate) fn write(disk: &dyn Disk, directory: &Path, identity: Identity) -> Result<()> {
     write_whole(disk, directory, "identity", &encode(identity))
         .map_err(|error| cannot("write", &directory.join("identity"), &error))
 }

@@ -68,7 +68,7 @@ impl Target {
         for part in [LOG, CHECKPOINTS, HASH] {
             self.remove_files(&self.partial.join(part), &|_| true)?;
         }
-        let ours = ["identity", "identity.partial", "identity.damaged", BACKUP, RESERVE];
+        let ours = ["identity", "identity.partial", BACKUP, RESERVE];
         let is_ours = |name: &str| ours.contains(&name);
         self.remove_files(&self.partial, &is_ours)
     }

@@ -229,7 +229,7 @@ fn examine(disk: &dyn Disk, path: &Path, listed: &Listed, manifest: &Manifest) -
 
 /// Where the segments begin, in order.
 fn segment_starts(disk: &dyn Disk, log: &Path) -> Result<Vec<Position>> {
-    let names = super::repair::names(disk, log)?;
+    let names = super::names(disk, log)?;
     let mut starts: Vec<Position> = names.iter().filter_map(|name| segment_start(name)).collect();
     starts.sort_unstable();
     Ok(starts)

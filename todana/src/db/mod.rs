@@ -197,14 +197,14 @@ impl Db {
 
     /// Begins a backup of a database that is kept on disk, as a server makes it: a stream for a [`Receiver`](crate::backup::Receiver). Others
     /// read and write meanwhile. Of a hash on disk it is as of this moment, of others as of its end; it is restored by
-    /// [`restore_database`](crate::restore_database) or [`restore`](crate::restore). Fails with `Invalid` for a database that is in memory alone, with
+    /// [`restore`](crate::restore). Fails with `Invalid` for a database that is in memory alone, with
     /// `Unavailable` if the disk cannot be read or written.
     ///
     /// ```
     /// use std::sync::Arc;
     /// use todana::backup::Receiver;
     /// use todana::disk::SystemDisk;
-    /// use todana::{Db, Name, Records, RestoreOptions, SystemClock, restore_database};
+    /// use todana::{Db, Name, Records, RestoreOptions, SystemClock, restore};
     ///
     /// let folder = tempfile::tempdir().unwrap();
     /// let db = Db::open(folder.path().join("carts.hash").to_str().unwrap())?;
@@ -221,7 +221,7 @@ impl Db {
     /// let again = folder.path().join("again.hash");
     /// let again = again.to_str().unwrap();
     /// let options = RestoreOptions { from: place, ..RestoreOptions::default() };
-    /// restore_database(&options, &Name::parse(again)?, Arc::new(SystemClock), &mut |_| ())?;
+    /// restore(Arc::new(SystemDisk), &options, &Name::parse(again)?, Arc::new(SystemClock), &mut |_| ())?;
     /// assert_eq!(Db::open(again)?.get(b"hello")?, Some(b"world".to_vec()));
     /// # Ok::<(), todana::Error>(())
     /// ```

@@ -5,10 +5,10 @@
 //! backup of a hash on disk (its files) --> the same files, checked as they are copied
 //! ```
 
-use super::{Restored, Source, settle_clear};
+use super::{RecordSource, Restored, settle_clear};
 use crate::backup::Manifest;
 use crate::clock::Clock;
-use crate::data_directory::{DataDirectory, Lock, cannot};
+use crate::data_directory::{DataDirectory, cannot};
 use crate::db::{Draft, TREE};
 use crate::disk::{Disk, SystemDisk};
 use crate::update_log::{Change, Position, Tail};
@@ -23,28 +23,24 @@ use todana_engine::{DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, ValueC
 /// Read at once.
 const PIECE: usize = 256 << 10;
 
-/// Makes a database on disk, of the kind that its name says, of a backup or of a data directory that no server has open. `options.target`
-/// has no meaning: the name says where. It is a new one, as with [`restore`](crate::restore), with which it shares what it refuses, but that a hash made of the backup of one keeps its
-/// database id (docs/format/backup.md); nothing stays of one that fails.
-/// Fails with `Invalid` for a name in memory, and for a backup of a hash on disk where the name is not one: such a backup
-/// holds the hash's files. Such a backup is restored as a whole or not at all: fails with `Corrupt` if one entry of it is damaged;
-/// [`restore_damaged_database`](crate::restore_damaged_database) takes what is whole.
-pub fn restore_database(
+/// Makes a database on disk, of the kind that its name says.
+pub(super) fn restore_database<S: RecordSource>(
+    disk: &dyn Disk,
     options: &RestoreOptions,
+    open: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<S>,
     name: &Name,
     clock: Arc<dyn Clock>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Restored> {
     let path = path_of(name)?;
-    let disk = Arc::new(SystemDisk);
-    let manifest = Manifest::read(&*disk, &options.from)?.filter(Manifest::is_hash);
+    let manifest = Manifest::read(disk, &options.from)?.filter(Manifest::is_hash);
     if manifest.is_some() {
         expect_hash(options, name)?;
     }
     let draft = Draft::create(path)?;
     let restored = match manifest {
-        Some(manifest) => files(&*disk, &manifest, &options.from, draft.place(), clock.now(), progress)?,
-        None => records_into(options, None, name, draft.place(), clock, progress)?,
+        Some(manifest) => files(disk, &manifest, &options.from, draft.place(), clock.now(), progress)?,
+        None => records_into(open, options.until_ms, name, draft.place(), clock, progress)?,
     };
     draft.finish()?;
     Ok(restored)
@@ -74,10 +70,10 @@ pub(crate) fn expect_hash(options: &RestoreOptions, name: &Name) -> Result<()> {
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-/// Makes a database of records; the lock of what they come from may be held already.
-pub(crate) fn records_into(
-    options: &RestoreOptions,
-    held: Option<Lock>,
+/// Makes a database of the records of a source.
+pub(crate) fn records_into<S: RecordSource>(
+    open: impl FnOnce(&mut dyn FnMut(Progress)) -> Result<S>,
+    until_ms: Option<u64>,
     name: &Name,
     place: &Path,
     clock: Arc<dyn Clock>,
@@ -93,15 +89,15 @@ pub(crate) fn records_into(
     };
     let now = clock.now();
     let database = Database::new(engine, clock);
-    let source = Source::open(Arc::new(SystemDisk), options, held, progress)?;
+    let source = open(progress)?;
     // Where values are compressed, what comes first is learnt from for what comes later.
     let mut told = |now: Progress| {
         database.maintain();
         progress(now);
     };
-    let mut restored = source.bring_back(&database, options.until_ms, &mut told)?;
+    let mut restored = source.bring_back(&database, until_ms, &mut told)?;
     let planned = database.planned_clear();
-    restored.called_off = settle_clear(&database, planned, options.until_ms)?;
+    restored.called_off = settle_clear(&database, planned, until_ms)?;
     if let Some(at) = database.planned_clear() {
         // There is no log yet that could keep the plan.
         database.replay(&Change::PlanClear { at: None })?;

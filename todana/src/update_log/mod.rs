@@ -36,8 +36,8 @@ pub use entry::{Change, Changes, Entry, Position};
 pub(crate) use entry::{Gathered, Rest, decode, put_varint};
 pub(crate) use follower::last_told_ms;
 pub use follower::{Follower, See, SegmentInfo, segments};
-pub use reader::{Finding, Reader, Salvage, Tail, salvage};
-pub(crate) use reader::{begin_anew, can_be_marked, salvage_for};
+pub use reader::{Finding, Reader, Tail};
+pub(crate) use reader::{MendedSegments, begin_anew, can_be_marked, mend_segments};
 pub(crate) use recent::{append_recent, with_recent};
 pub use segment::Identity;
 pub(crate) use segment::{

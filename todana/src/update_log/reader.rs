@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
 
-pub use salvage::{Finding, Salvage, salvage};
-pub(crate) use salvage::{begin_anew, can_be_marked, salvage_for};
+pub use salvage::Finding;
+pub(crate) use salvage::{MendedSegments, begin_anew, can_be_marked, mend_segments};
 
 /// Read at once, unless an entry is longer.
 const WINDOW: usize = 256 << 10;

@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 use swayed_disk::{Sway, Swayed};
 use todana::backup::{BackedUp, Backup, Receiver};
 use todana::update_log::{LogOptions, Sync};
-use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock};
+use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, RestoreOptions, Salvaged};
 use todana_core::{Command, Delete, Result, Store, Ttl, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
 
@@ -115,6 +115,14 @@ impl Kept {
     pub(crate) fn start_backup(&self) -> Backup {
         Backup::start(&self.directory, &self.database, &AtomicBool::new(false)).unwrap()
     }
+}
+
+/// Salvages into a new data directory.
+pub(crate) fn salvage(from: &Path, target: &Path) -> Result<Salvaged> {
+    let clock = Arc::new(ManualClock::new(UnixSeconds(NOW)));
+    let database = empty(&clock);
+    let options = RestoreOptions { from: from.into(), target: target.into(), ..RestoreOptions::default() };
+    todana::salvage(disk(), &options, &database, clock as Arc<dyn Clock>, &mut |_| ())
 }
 
 pub(crate) fn drain(mut backup: Backup) -> Vec<u8> {

@@ -7,11 +7,15 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use todana::update_log::{LogOptions, Sync, UpdateLog};
-use todana::{Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, Opened};
+use todana::{
+    Clock, DataDirectory, DataOptions, Database, Lane, ManualClock, Opened, RestoreOptions, Salvaged,
+};
 use todana_core::{Attributes, Command, Get, Reply, Result, Store, UnixSeconds};
 use todana_engine::{MemHash, MemHashOptions};
 
 pub(crate) const DATA: &str = "/data";
+
+pub(crate) const SALVAGED: &str = "/salvaged";
 
 /// Keys, values and what else is kept.
 pub(crate) type Records = BTreeMap<Vec<u8>, (Vec<u8>, Attributes)>;
@@ -47,6 +51,35 @@ pub(crate) fn open_with(disk: &CrashDisk, now: u64, options: DataOptions) -> Res
     let opened = directory.restore(&database, clock_too, &options, &mut |_| ())?;
     let lane = database.lane();
     Ok(Kept { database, lane, clock, opened, disk: disk.clone(), directory })
+}
+
+/// Salvages `/data` into a new data directory on the same disk, and checks that the damaged files stay as they are.
+pub(crate) fn salvage(disk: &CrashDisk, now: u64) -> Result<Salvaged> {
+    let files = |disk: &CrashDisk| {
+        let mut files = disk.state().files();
+        files.retain(|path, _| path.starts_with(DATA));
+        files
+    };
+    let before = files(disk);
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new(UnixSeconds(now)));
+    let engine =
+        MemHash::new(MemHashOptions { shards: Some(1), seed: Some(1), ..MemHashOptions::default() })?;
+    let database = Database::new(Box::new(engine), Arc::clone(&clock));
+    let options = RestoreOptions { from: DATA.into(), target: SALVAGED.into(), ..RestoreOptions::default() };
+    let salvaged = todana::salvage(Arc::new(disk.clone()), &options, &database, clock, &mut |_| ());
+    assert!(files(disk) == before, "damaged files are never changed");
+    salvaged
+}
+
+/// A disk with what was salvaged as `/data`.
+pub(crate) fn salvaged(disk: &CrashDisk) -> CrashDisk {
+    let mut state = CrashDisk::new().state();
+    for (path, bytes) in disk.state().files() {
+        if let Ok(rest) = path.strip_prefix(SALVAGED) {
+            state.put(&Path::new(DATA).join(rest), bytes);
+        }
+    }
+    CrashDisk::with(state)
 }
 
 impl Kept {

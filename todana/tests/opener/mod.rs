@@ -15,8 +15,8 @@ use crate::crash_disk::{CrashDisk, Op, State};
 use crate::kept::{DATA, Kept, open, options};
 use std::path::Path;
 use std::sync::Arc;
-use todana::update_log::{Position, Sync, Tail};
-use todana::{DataDirectory, verify};
+use todana::update_log::{Sync, Tail};
+use todana::verify;
 use todana_core::{ErrorKind, Result};
 
 pub(crate) const NOW: u64 = 1_700_000_000;
@@ -73,17 +73,12 @@ pub(crate) fn open_any(bytes: &[u8]) {
     second.kill();
 }
 
-/// What is damaged in the log can be saved, or is not known, which is said too.
+/// What is damaged is salvaged, or is not known, which is said too.
 fn salvage(state: State) {
     let disk = CrashDisk::with(state);
-    let Ok(directory) = DataDirectory::open(Arc::new(disk.clone()), Path::new(DATA)) else { return };
-    match directory.salvage_log(Position(0), true) {
+    match crate::kept::salvage(&disk, NOW) {
         Ok(_) => {
-            let again = directory.salvage_log(Position(0), false).expect("it was looked through before");
-            assert_eq!(again.findings, []);
-            drop(directory);
-            // A checkpoint may ask for more of the log than there is.
-            judge(open(&disk, NOW, options(Sync::Never))).into_iter().for_each(Kept::kill);
+            judge(open(&crate::kept::salvaged(&disk), NOW, options(Sync::Never))).expect("it was made").kill()
         }
         Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use todana::backup::{BackedUp, Receiver};
 use todana::disk::SystemDisk;
-use todana::{Db, Name, RestoreOptions, Restored, Result, SystemClock, restore_database};
+use todana::{Db, Name, RestoreOptions, Restored, Result, SystemClock};
 
 pub(crate) fn open(path: &Path) -> Db {
     Db::open(path.to_str().unwrap()).unwrap()
@@ -32,10 +32,6 @@ pub(crate) fn back_up(db: &Db, to: &Path) {
 /// Makes a backup a database of this name again.
 pub(crate) fn restore(from: &Path, to: &Path) -> Result<Restored> {
     let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
-    restore_database(
-        &options,
-        &Name::parse(to.to_str().unwrap()).unwrap(),
-        Arc::new(SystemClock),
-        &mut |_| (),
-    )
+    let name = Name::parse(to.to_str().unwrap()).unwrap();
+    todana::restore(Arc::new(SystemDisk), &options, &name, Arc::new(SystemClock), &mut |_| ())
 }

@@ -1,7 +1,7 @@
-//! What can be saved from a damaged log, and saving it when told.
+//! Mends the log in a copy of a damaged database.
 //!
 //! Every position stays what it is: where entries are lost, an entry that says so takes their place, byte for byte. So
-//! checkpoints and replicas find what they look for. A changed bit is mended. The damaged segment stays, as `<name>.damaged`.
+//! checkpoints find what they look for. An entry of which one bit has changed is complete again.
 
 use super::{
     Change, Disk, Entry, Error, ErrorKind, FRAME_LEN, File, Found, HEADER_LEN, Header, Identity, Path,
@@ -18,7 +18,7 @@ const PIECE: u64 = 1 << 20;
 /// files are not parts of one log.
 const LOST_MAX: u64 = 64 << 30;
 
-/// Something damaged, and what becomes of it.
+/// Something damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The file.
@@ -31,16 +31,14 @@ pub struct Finding {
     pub lost: u64,
 }
 
-/// What looking through a log has found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Salvage {
-    /// What is damaged, in order.
-    pub findings: Vec<Finding>,
-    /// Entries that are whole.
-    pub entries: u64,
-    /// Where the log ends once it is repaired.
-    pub end: Position,
-    /// Those of the places asked for that are between two entries then.
+/// The segments of a log once they are mended.
+#[derive(Default)]
+pub(crate) struct MendedSegments {
+    /// What was damaged, in order.
+    pub(crate) findings: Vec<Finding>,
+    /// Where the log ends.
+    pub(crate) end: Position,
+    /// Those of the places asked for that are between two entries.
     pub(crate) between: Vec<Position>,
 }
 
@@ -63,46 +61,29 @@ impl Piece {
     }
 }
 
-/// Looks through the segments that reach beyond `from`, a position between two entries, and lists what is damaged. Where it `repairs`,
-/// it writes them anew, each in one step, so that the log can be read again; what is lost stays lost, and later changes of
-/// the same records stay. A torn tail is no damage: opening cuts it off. Nobody else may use the log meanwhile. Fails with
-/// `Corrupt` if the log does not go back so far.
-pub fn salvage(
-    disk: &dyn Disk,
-    directory: &Path,
-    identity: Identity,
-    from: Position,
-    repairs: bool,
-) -> Result<Salvage> {
-    salvage_for(disk, directory, identity, from, &[], repairs)
-}
-
-/// The same. Where a stretch is lost in which one of these places lies, an entry ends there all the same, so that a checkpoint can go on
-/// from it.
-pub(crate) fn salvage_for(
+/// Looks through the segments that reach beyond `from`, a position between two entries, in a copy that nobody has open, and writes
+/// those that are damaged anew, so that the log can be read again; what is lost stays lost, and later changes of the same records
+/// stay. A torn tail is no damage: opening cuts it off. Where a stretch is lost in which one of `places` lies, an entry ends there all
+/// the same, so that a checkpoint can go on from it. Fails with `Corrupt` if the log does not go back so far.
+pub(crate) fn mend_segments(
     disk: &dyn Disk,
     directory: &Path,
     identity: Identity,
     from: Position,
     places: &[Position],
-    repairs: bool,
-) -> Result<Salvage> {
+) -> Result<MendedSegments> {
     let names = disk.list(directory).map_err(|error| unreadable(directory, &error))?;
     let mut starts: Vec<Position> = names.iter().filter_map(|name| start_of(name)).collect();
     starts.sort_unstable();
     let Some(first) = starts.partition_point(|&start| start <= from).checked_sub(1) else {
         if starts.is_empty() && from == Position(0) {
-            return Ok(Salvage::default());
+            return Ok(MendedSegments::default());
         }
         let message =
             format!("the update log in {} does not go back to position {}", directory.display(), from.0);
         return Err(Error::new(ErrorKind::Corrupt, message));
     };
-    if repairs {
-        // Nothing is changed of what cannot be repaired in the end.
-        salvage_for(disk, directory, identity, from, places, false)?;
-    }
-    let mut salvage = Salvage::default();
+    let mut salvage = MendedSegments::default();
     let mut openings = 0;
     for (n, &start) in starts.iter().enumerate().skip(first) {
         let path = directory.join(name_of(start));
@@ -110,10 +91,10 @@ pub(crate) fn salvage_for(
         let (mut segment, header) = enter(disk, path, identity, start, &mut openings, &mut salvage)?;
         let pieces = segment.pieces(starts.get(n + 1).copied(), places, &mut salvage)?;
         salvage.end = Position(start.0 + pieces.iter().map(Piece::len).sum::<u64>());
-        if repairs && salvage.findings.len() > found_before {
+        if salvage.findings.len() > found_before {
             segment.write_anew(disk, directory, header, &pieces).map_err(|error| {
                 let path = segment.path.display();
-                Error::new(ErrorKind::Unavailable, format!("cannot repair {path}: {error}"))
+                Error::new(ErrorKind::Unavailable, format!("cannot mend the copy of {path}: {error}"))
             })?;
         }
     }
@@ -128,7 +109,7 @@ fn enter(
     identity: Identity,
     start: Position,
     openings: &mut u32,
-    salvage: &mut Salvage,
+    salvage: &mut MendedSegments,
 ) -> Result<(Segment, Header)> {
     let file = disk.open(&path, false).map_err(|error| unreadable(&path, &error))?;
     let file_len = file.len().map_err(|error| unreadable(&path, &error))?;
@@ -158,7 +139,7 @@ impl Segment {
         &mut self,
         next: Option<Position>,
         places: &[Position],
-        salvage: &mut Salvage,
+        salvage: &mut MendedSegments,
     ) -> Result<Vec<Piece>> {
         let mut pieces = Vec::new();
         let mut offset = HEADER_LEN as u64;
@@ -168,7 +149,6 @@ impl Segment {
             let position = Position(self.start.0 + offset - HEADER_LEN as u64);
             salvage.between.extend(places.iter().filter(|&&place| place == position));
             if let Some(len) = self.whole(offset, limit)? {
-                salvage.entries += 1;
                 match pieces.last_mut() {
                     Some(Piece::Kept { offset: from, len: kept }) if *from + *kept == offset => *kept += len,
                     _ => pieces.push(Piece::Kept { offset, len }),
@@ -183,7 +163,6 @@ impl Segment {
             {
                 let what = format!("one bit of the byte at offset {at} has changed");
                 salvage.findings.push(Finding { path, offset, what, lost: 0 });
-                salvage.entries += 1;
                 offset += bytes.len() as u64;
                 pieces.push(Piece::Mended(bytes));
                 continue;
@@ -287,7 +266,7 @@ impl Segment {
         Ok(found.filter(|&at| at < limit))
     }
 
-    /// Writes the segment as it is to be, and keeps the old one under another name.
+    /// Writes the segment as it is to be.
     fn write_anew(
         &self,
         disk: &dyn Disk,
@@ -296,10 +275,6 @@ impl Segment {
         pieces: &[Piece],
     ) -> io::Result<()> {
         let name = name_of(self.start);
-        let kept = create_unused(disk, &directory.join(format!("{name}.damaged")))?;
-        copy(&*self.file, 0, self.file_len, &*kept, &mut 0)?;
-        kept.sync()?;
-        disk.sync_directory(directory)?;
         let partial = directory.join(format!("{name}.partial"));
         if let Err(error) = disk.remove(&partial)
             && error.kind() != io::ErrorKind::NotFound
@@ -373,19 +348,6 @@ fn write_lost(seed: u32, start: Position, mut lost: u64, to: &dyn File, end: &mu
         lost -= len;
     }
     Ok(())
-}
-
-/// A file of this name, with a number behind it if there is one already.
-fn create_unused(disk: &dyn Disk, path: &Path) -> io::Result<Box<dyn File>> {
-    let mut number = 1u32;
-    loop {
-        let name =
-            if number == 1 { path.to_path_buf() } else { path.with_extension(format!("damaged-{number}")) };
-        match disk.create(&name) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
-            outcome => return outcome,
-        }
-    }
 }
 
 fn copy(from: &dyn File, offset: u64, len: u64, to: &dyn File, end: &mut u64) -> io::Result<()> {

@@ -6,10 +6,8 @@ use saved::{back_up, open, restore};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana::{
-    Db, ErrorKind, ManualClock, Name, Records, Repair, RestoreOptions, Restored, SystemClock, UnixSeconds,
-    repair_hash, restore_damaged_database,
-};
+use todana::disk::SystemDisk;
+use todana::{Damage, Db, ErrorKind, Name, Records, RestoreOptions, Restored, SystemClock, salvage};
 
 const COUNT: usize = 2000;
 
@@ -28,10 +26,11 @@ fn fill(path: &Path) -> Db {
     db
 }
 
-fn rescue(from: &Path, to: &Path) -> todana::Result<(Repair, Restored)> {
+fn rescue(from: &Path, to: &Path) -> todana::Result<(Vec<Damage>, Restored)> {
     let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
     let name = Name::parse(to.to_str().unwrap()).unwrap();
-    restore_damaged_database(&options, &name, Arc::new(SystemClock), &mut |_| ())
+    let salvaged = salvage(Arc::new(SystemDisk), &options, &name, Arc::new(SystemClock), &mut |_| ())?;
+    Ok((salvaged.damages, salvaged.restored))
 }
 
 /// Changes two bytes where this stands in one of the files below; returns that file.
@@ -68,13 +67,13 @@ fn a_damaged_backup_of_a_hash_comes_back_but_for_what_is_damaged() {
     spoil(&saved.join("hash"), &value(1234));
     let before = fs::read(&segment).unwrap();
     assert_eq!(restore(&saved, &path("y.hash")).unwrap_err().kind(), ErrorKind::Corrupt);
-    let (repair, restored) = rescue(&saved, &path("y.hash")).unwrap();
+    let (damages, restored) = rescue(&saved, &path("y.hash")).unwrap();
     is_without(&open(&path("y.hash")), &[7, 1234]);
     assert_eq!((restored.records, restored.has_log), (COUNT as u64 - 2, false));
     let told: Vec<String> =
-        repair.remedies.iter().map(|one| format!("{}: {}", one.finding.what, one.remedy)).collect();
-    assert_eq!(repair.remedies[0].finding.path, segment);
-    assert!(repair.remedies[0].finding.offset > 64 && repair.remedies[0].finding.lost > 0);
+        damages.iter().map(|one| format!("{}: {}", one.finding.what, one.outcome)).collect();
+    assert_eq!(damages[0].finding.path, segment);
+    assert!(damages[0].finding.offset > 64 && damages[0].finding.lost > 0);
     assert!(told[0].contains("its key seems to be \"key 7\": left out"), "{told:?}");
     assert!(told[2].contains("2 records are lost"), "{told:?}");
     assert!(told[3].contains("there were 2000 records") && told[3].contains("2 are lost"), "{told:?}");
@@ -93,12 +92,12 @@ fn the_backup_of_a_hash_without_its_list_comes_back() {
     back_up(&fill(&path("x.hash")), &saved);
     let list = fs::read(saved.join("backup")).unwrap();
     fs::write(saved.join("backup"), &list[..list.len() - 1]).unwrap();
-    let (repair, restored) = rescue(&saved, &path("a.hash")).unwrap();
-    assert_eq!((repair.remedies.len(), restored.records), (1, COUNT as u64));
-    assert_eq!(repair.remedies[0].finding.path, saved.join("backup"));
+    let (damages, restored) = rescue(&saved, &path("a.hash")).unwrap();
+    assert_eq!((damages.len(), restored.records), (1, COUNT as u64));
+    assert_eq!(damages[0].finding.path, saved.join("backup"));
     fs::remove_file(saved.join("backup")).unwrap();
-    let (repair, _) = rescue(&saved, &path("b.hash")).unwrap();
-    assert!(repair.remedies.is_empty(), "{repair:?}");
+    let (damages, _) = rescue(&saved, &path("b.hash")).unwrap();
+    assert!(damages.is_empty(), "{damages:?}");
     is_without(&open(&path("b.hash")), &[]);
     // A file of the list is missing, the last one, which no other one tells of.
     fs::write(saved.join("backup"), &list).unwrap();
@@ -107,9 +106,9 @@ fn the_backup_of_a_hash_without_its_list_comes_back() {
     segments.sort();
     fs::remove_file(segments.last().unwrap()).unwrap();
     if segments.len() > 1 {
-        let (repair, _) = rescue(&saved, &path("c.hash")).unwrap();
-        let is_told = |one: &todana::Remedy| &one.finding.path == segments.last().unwrap();
-        assert!(repair.remedies.iter().any(is_told), "{repair:?}");
+        let (damages, _) = rescue(&saved, &path("c.hash")).unwrap();
+        let is_told = |one: &Damage| &one.finding.path == segments.last().unwrap();
+        assert!(damages.iter().any(is_told), "{damages:?}");
     }
 }
 
@@ -124,17 +123,17 @@ fn the_damaged_backup_of_a_tree_becomes_a_database_on_disk() {
         let count = 20_000;
         (0..count).for_each(|n| db.set(&key(n), &value(n)).unwrap());
         back_up(&db, &saved);
-        let (repair, restored) = rescue(&saved, &path(&format!("whole{target}"))).unwrap();
-        assert_eq!((repair.remedies.len(), restored.records), (0, count as u64));
+        let (damages, restored) = rescue(&saved, &path(&format!("whole{target}"))).unwrap();
+        assert_eq!((damages.len(), restored.records), (0, count as u64));
         let file = fs::read_dir(saved.join("checkpoints")).unwrap().next().unwrap().unwrap().path();
         let mut bytes = fs::read(&file).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle..][..3].iter_mut().for_each(|byte| *byte ^= 0x5a);
         fs::write(&file, bytes).unwrap();
         assert_eq!(restore(&saved, &path(target)).unwrap_err().kind(), ErrorKind::Corrupt);
-        let (repair, restored) = rescue(&saved, &path(target)).unwrap();
-        assert_eq!(repair.remedies[0].finding.path, file);
-        assert!(repair.remedies[0].remedy.contains("are lost"), "{repair:?}");
+        let (damages, restored) = rescue(&saved, &path(target)).unwrap();
+        assert_eq!(damages[0].finding.path, file);
+        assert!(damages[0].outcome.contains("are lost"), "{damages:?}");
         assert!(restored.records > 0 && restored.records < count as u64);
         let again = open(&path(target));
         assert_eq!(again.count(), restored.records);
@@ -147,41 +146,22 @@ fn the_damaged_backup_of_a_tree_becomes_a_database_on_disk() {
 }
 
 #[test]
-fn a_damaged_hash_is_repaired_in_its_place_and_kept_beside_it() {
+fn damaged_hash_is_salvaged_unless_it_is_open() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x.hash");
+    let (path, target) = (folder.path().join("x.hash"), folder.path().join("y.hash"));
     drop(fill(&path));
-    let clock = ManualClock::new(UnixSeconds(1_800_000_000));
-    let whole = repair_hash(&path, true, &clock, &mut |_| ()).unwrap();
-    assert!(whole.remedies.is_empty() && whole.entries >= 2 * COUNT as u64, "{whole:?}");
+    let (damages, restored) = rescue(&path, &folder.path().join("whole.hash")).unwrap();
+    assert!(damages.is_empty() && restored.entries >= 2 * COUNT as u64, "{damages:?}");
     spoil(&path, &value(99));
-    let found = repair_hash(&path, false, &clock, &mut |_| ()).unwrap();
-    assert_eq!((found.remedies.len(), found.unmended), (2, 0), "{found:?}");
     let held = open(&path);
     assert_eq!(held.get(&key(99)).unwrap_err().kind(), ErrorKind::Corrupt);
-    assert_eq!(repair_hash(&path, true, &clock, &mut |_| ()).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(rescue(&path, &target).unwrap_err().kind(), ErrorKind::Busy);
     drop(held);
-    let done = repair_hash(&path, true, &clock, &mut |_| ()).unwrap();
-    assert!(done.remedies.last().unwrap().remedy.contains("x.hash.damaged"), "{done:?}");
-    is_without(&open(&path), &[99]);
-    assert!(repair_hash(&path, false, &clock, &mut |_| ()).unwrap().remedies.is_empty());
-    let aside = folder.path().join("x.hash.damaged");
-    assert_eq!(repair_hash(&aside, false, &clock, &mut |_| ()).unwrap().remedies, found_in(&found, &aside));
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
-    let nothing = repair_hash(folder.path(), false, &clock, &mut |_| ());
-    assert_eq!(nothing.unwrap_err().kind(), ErrorKind::Invalid);
-}
-
-/// The same, at another path.
-fn found_in(repair: &Repair, path: &Path) -> Vec<todana::Remedy> {
-    let mut remedies = repair.remedies.clone();
-    for remedy in &mut remedies {
-        remedy.finding.path = match remedy.finding.path.extension() {
-            Some(end) if end == "segment" => path.join(remedy.finding.path.file_name().unwrap()),
-            _ => path.into(),
-        };
-    }
-    remedies
+    let (damages, restored) = rescue(&path, &target).unwrap();
+    assert_eq!((damages.len(), restored.records), (2, COUNT as u64 - 1), "{damages:?}");
+    is_without(&open(&target), &[99]);
+    assert_eq!(open(&path).get(&key(99)).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
 }
 
 /// Bytes of the segments in a directory.
@@ -192,7 +172,7 @@ fn segment_bytes(path: &Path) -> u64 {
 }
 
 #[test]
-fn what_was_compressed_is_compressed_again_and_what_shall_be_is() {
+fn values_are_compressed_where_the_name_asks_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let long = |n: usize| value(n).repeat(20);
@@ -204,12 +184,12 @@ fn what_was_compressed_is_compressed_again_and_what_shall_be_is() {
     drop(fill("packed.hash#zcomp=zstd"));
     let len = segment_bytes(&path("packed.hash"));
     spoil(&path("packed.hash"), b"key 77");
-    let clock = SystemClock;
-    let repair = repair_hash(&path("packed.hash"), true, &clock, &mut |_| ()).unwrap();
-    assert!(!repair.remedies.is_empty());
-    let repaired = segment_bytes(&path("packed.hash"));
-    assert!(repaired < len * 3 / 2, "{repaired} bytes of {len}");
-    assert_eq!(open(&path("packed.hash")).get(&key(78)).unwrap(), Some(long(78)));
+    let name = path("again.hash").display().to_string() + "#zcomp=zstd";
+    let (damages, _) = rescue(&path("packed.hash"), Path::new(&name)).unwrap();
+    assert!(!damages.is_empty());
+    let again = segment_bytes(&path("again.hash"));
+    assert!(again < len * 3 / 2, "{again} bytes of {len}");
+    assert_eq!(open(&path("again.hash")).get(&key(78)).unwrap(), Some(long(78)));
 
     let saved = path("saved");
     back_up(&fill("plain.hash"), &saved);

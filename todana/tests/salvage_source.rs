@@ -1,12 +1,12 @@
-//! Looking at what a repair would do changes nothing; a backup is not repaired.
+//! Salvaging changes nothing of what it reads, whatever is wrong with that.
 
 mod folder;
 
-use folder::{disk, drain, folder, open, receive};
+use folder::{disk, drain, folder, open, receive, salvage};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use todana::{DataDirectory, repair};
+use todana::DataDirectory;
 use todana_core::ErrorKind;
 
 /// All that is below a directory: files with their bytes, directories with none.
@@ -35,7 +35,7 @@ fn first_file(directory: &Path) -> PathBuf {
     fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).min().unwrap()
 }
 
-/// What is wrong with a directory, and how many remedies there are.
+/// What is wrong with a directory, and how many damages there are.
 type Story = (&'static str, fn(&Path), usize);
 
 const STORIES: [Story; 9] = [
@@ -61,8 +61,8 @@ const STORIES: [Story; 9] = [
 ];
 
 #[test]
-fn nothing_is_changed_without_being_told_to() {
-    for (story, spoil, remedies) in STORIES {
+fn damaged_directory_stays_as_it_is() {
+    for (story, spoil, damages) in STORIES {
         let folder = folder();
         let data = folder.path().join("data");
         let kept = open(&data, 150);
@@ -76,19 +76,16 @@ fn nothing_is_changed_without_being_told_to() {
         drop(kept);
         spoil(&data);
         let before = tree(folder.path());
-        let found = repair(disk(), &data, false).unwrap();
-        assert_eq!(found.remedies.len(), remedies, "{story}: {found:?}");
+        let target = folder.path().join("target");
+        let salvaged = salvage(&data, &target).unwrap();
+        assert_eq!(salvaged.damages.len(), damages, "{story}: {salvaged:?}");
+        fs::remove_dir_all(&target).unwrap();
         assert!(tree(folder.path()) == before, "{story}");
-        // Told to, it does what it has told.
-        let done = repair(disk(), &data, true).unwrap();
-        assert_eq!(done.remedies, found.remedies, "{story}");
-        assert_eq!(tree(folder.path()) == before, story == "nothing", "{story}");
-        assert!(repair(disk(), &data, false).unwrap().remedies.len() as u64 == found.unmended, "{story}");
     }
 }
 
 #[test]
-fn a_directory_that_somebody_has_open_is_not_looked_at_although_its_identity_is_lost() {
+fn open_directory_without_identity_is_not_salvaged() {
     let folder = folder();
     let data = folder.path().join("data");
     let kept = open(&data, 150);
@@ -102,15 +99,14 @@ fn a_directory_that_somebody_has_open_is_not_looked_at_although_its_identity_is_
     ] {
         spoil(&data);
         let before = tree(folder.path());
-        for repairs in [false, true] {
-            assert_eq!(repair(disk(), &data, repairs).unwrap_err().kind(), ErrorKind::Busy);
-            assert!(tree(folder.path()) == before);
-        }
+        let error = salvage(&data, &folder.path().join("target")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert!(tree(folder.path()) == before);
     }
 }
 
 #[test]
-fn a_backup_is_left_as_it_is() {
+fn damaged_backup_is_salvaged_and_stays_as_it_is() {
     let folder = folder();
     let kept = open(&folder.path().join("data"), 150);
     kept.set("key", "value");
@@ -125,12 +121,10 @@ fn a_backup_is_left_as_it_is() {
     for spoil in spoils {
         spoil(&backup);
         let before = tree(&backup);
-        for repairs in [false, true] {
-            let error = repair(disk(), &backup, repairs).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-            assert!(error.to_string().contains("is a backup"), "{error}");
-            assert!(tree(&backup) == before);
-        }
+        let target = folder.path().join("target");
+        assert_eq!(salvage(&backup, &target).unwrap().restored.records, 1);
+        fs::remove_dir_all(target).unwrap();
+        assert!(tree(&backup) == before);
     }
     assert_eq!(
         DataDirectory::open(disk(), &backup).err().map(|error| error.kind()),
@@ -150,13 +144,13 @@ fn a_segment_from_elsewhere_is_not_reached_by_filling_the_disk() {
         drop(kept);
         fs::write(data.join("log").join(far), "somebody's").unwrap();
         let before = tree(folder.path());
-        for repairs in [false, true] {
-            let error = repair(disk(), &data, repairs).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Corrupt);
-            assert!(error.to_string().contains("one of both does not belong here"), "{error}");
-            assert!(tree(folder.path()) == before);
-        }
+        let target = folder.path().join("target");
+        let error = salvage(&data, &target).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains("one of both does not belong here"), "{error}");
+        assert!(error.to_string().contains(data.to_str().unwrap()), "{error}");
+        assert!(tree(folder.path()) == before);
         fs::remove_file(data.join("log").join(far)).unwrap();
-        assert_eq!(repair(disk(), &data, false).unwrap().remedies, vec![]);
+        assert_eq!(salvage(&data, &target).unwrap().damages, vec![]);
     }
 }

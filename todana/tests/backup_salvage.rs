@@ -2,27 +2,22 @@
 
 mod folder;
 
-use folder::{disk, drain, empty, folder, open, receive};
+use folder::{disk, drain, folder, open, receive, salvage};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use todana::{Clock, ManualClock, Repair, RestoreOptions, repair, restore_damaged, verify};
-use todana_core::{ErrorKind, Result, UnixSeconds};
+use todana::{Damage, verify};
+use todana_core::{ErrorKind, Result};
 
 /// A block has this much content, or a little more.
 const BLOCK: usize = 256 << 10;
 
-fn rescued(from: &Path, target: &Path) -> Result<(Repair, BTreeMap<String, String>)> {
-    let clock = Arc::new(ManualClock::new(UnixSeconds(folder::NOW)));
-    let database = empty(&clock);
-    let options = RestoreOptions { from: from.into(), target: target.into(), ..RestoreOptions::default() };
-    let (repaired, _) = restore_damaged(disk(), &options, &database, clock as Arc<dyn Clock>, &mut |_| ())?;
-    drop(database);
+fn salvaged(from: &Path, target: &Path) -> Result<(Vec<Damage>, BTreeMap<String, String>)> {
+    let damages = salvage(from, target)?.damages;
     assert_eq!(verify(disk(), target, &mut |_| ()).unwrap().damages, Vec::<String>::new());
     let records = open(target, 1 << 20).records();
     fs::remove_dir_all(target).unwrap();
-    Ok((repaired, records))
+    Ok((damages, records))
 }
 
 /// A backup with a checkpoint of some blocks, two of them of long records with their pieces, and log behind it.
@@ -52,8 +47,8 @@ fn a_damaged_place_of_a_checkpoint_costs_the_records_of_its_block() {
     let (backup, checkpoint, had) = backup(folder.path());
     let target = folder.path().join("target");
     let whole = fs::read(&checkpoint).unwrap();
-    let (nothing, records) = rescued(&backup, &target).unwrap();
-    assert!(nothing.remedies.is_empty() && records == had);
+    let (nothing, records) = salvaged(&backup, &target).unwrap();
+    assert!(nothing.is_empty() && records == had);
     let before = fs::read_dir(folder.path()).unwrap().count();
     // A record takes 30 bytes at least.
     let most = BLOCK * 5 / 4 / 30;
@@ -65,17 +60,17 @@ fn a_damaged_place_of_a_checkpoint_costs_the_records_of_its_block() {
         damaged[at] ^= 0xff;
         fs::write(&checkpoint, &damaged).unwrap();
         let story = format!("byte {at} of {}", whole.len());
-        let (repaired, records) = rescued(&backup, &target).unwrap();
+        let (damages, records) = salvaged(&backup, &target).unwrap();
         assert_part(&records, &had, &story);
         let lost = had.len() - records.len();
         assert!(lost <= most, "{story}: {lost}");
         costs += usize::from(lost > 0);
-        let [mended] = repaired.remedies.try_into().unwrap();
+        let [mended] = damages.try_into().unwrap();
         assert_eq!(mended.finding.path, checkpoint);
         assert!(!mended.finding.what.contains("salvage"), "{}", mended.finding.what);
         // Where the footer is lost it is not known.
         let told = if at < whole.len() - 56 { format!("{lost} are lost") } else { "not known".into() };
-        assert!(mended.remedy.contains(&told), "{story}: {lost}, {}", mended.remedy);
+        assert!(mended.outcome.contains(&told), "{story}: {lost}, {}", mended.outcome);
         // Nothing stays beside it.
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), before);
         assert_eq!(fs::read(&checkpoint).unwrap(), damaged);
@@ -84,7 +79,7 @@ fn a_damaged_place_of_a_checkpoint_costs_the_records_of_its_block() {
     // Cut off, what stands before is left.
     for len in [whole.len() - 1, whole.len() / 2, whole.len() / 5] {
         fs::write(&checkpoint, &whole[..len]).unwrap();
-        let (_, records) = rescued(&backup, &target).unwrap();
+        let (_, records) = salvaged(&backup, &target).unwrap();
         assert_part(&records, &had, &format!("{len}"));
         let expected = had.len() * len / whole.len() / 2;
         assert!(records.len() + most >= expected, "{len}: {}", records.len());
@@ -103,7 +98,7 @@ fn bytes_that_are_missing_or_too_many_cost_no_more_than_where_they_are() {
         [[&whole[..half], &whole[half + 7..]].concat(), [&whole[..half], b"more", &whole[half..]].concat()]
     {
         fs::write(&checkpoint, &damaged).unwrap();
-        let (_, records) = rescued(&backup, &target).unwrap();
+        let (_, records) = salvaged(&backup, &target).unwrap();
         assert_part(&records, &had, "moved");
         assert!(records.len() > had.len() / 5, "{} of {}", records.len(), had.len());
     }
@@ -111,17 +106,17 @@ fn bytes_that_are_missing_or_too_many_cost_no_more_than_where_they_are() {
     let mut damaged = whole.clone();
     damaged[50] ^= 1;
     fs::write(&checkpoint, &damaged).unwrap();
-    let (repaired, records) = rescued(&backup, &target).unwrap();
-    assert!(records == had && repaired.remedies[0].remedy.ends_with(", 0 are lost"), "{repaired:?}");
+    let (damages, records) = salvaged(&backup, &target).unwrap();
+    assert!(records == had && damages[0].outcome.ends_with(", 0 are lost"), "{damages:?}");
     damaged[60] ^= 0xff;
     fs::write(&checkpoint, &damaged).unwrap();
-    let (repaired, records) = rescued(&backup, &target).unwrap();
+    let (damages, records) = salvaged(&backup, &target).unwrap();
     assert_part(&records, &had, "header");
-    assert!(repaired.remedies.iter().any(|remedy| remedy.remedy == "set aside"), "{repaired:?}");
+    assert!(damages.iter().any(|damage| damage.outcome == "left out"), "{damages:?}");
 }
 
 #[test]
-fn the_only_checkpoint_of_a_directory_is_mended_in_its_place() {
+fn the_only_checkpoint_of_a_directory_is_salvaged() {
     let folder = folder();
     let (backup, _, had) = backup(folder.path());
     // A backup without its list is a data directory.
@@ -131,23 +126,18 @@ fn the_only_checkpoint_of_a_directory_is_mended_in_its_place() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 0xff;
     fs::write(&path, &bytes).unwrap();
-    let found = repair(disk(), &backup, false).unwrap();
-    assert_eq!((found.remedies.len(), found.checkpoints, found.whole), (1, 1, 1), "{found:?}");
+    let (damages, records) = salvaged(&backup, &folder.path().join("target")).unwrap();
+    assert_eq!(damages.len(), 1, "{damages:?}");
     assert_eq!(fs::read(&path).unwrap(), bytes);
-    assert_eq!(repair(disk(), &backup, true).unwrap(), found);
-    assert_eq!(fs::read(path.with_extension("checkpoint.damaged")).unwrap(), bytes);
-    assert_eq!(repair(disk(), &backup, false).unwrap().remedies, vec![]);
-    assert_eq!(verify(disk(), &backup, &mut |_| ()).unwrap().damages, Vec::<String>::new());
-    let records = open(&backup, 1 << 20).records();
     assert_part(&records, &had, "mended");
     assert!(records.len() > had.len() / 2 && records.len() < had.len());
 }
 
 #[test]
-fn what_is_no_database_is_not_rescued() {
+fn what_is_no_database_is_not_salvaged() {
     let folder = folder();
     let target = folder.path().join("target");
-    let error = rescued(&folder.path().join("nothing"), &target).unwrap_err();
+    let error = salvaged(&folder.path().join("nothing"), &target).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

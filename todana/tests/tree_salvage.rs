@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::disk::SystemDisk;
 use todana::update_log::{LogOptions, Sync};
-use todana::{DataOptions, Db, DbOptions, ErrorKind, Records, Repair, Result, repair_tree};
+use todana::{
+    DataOptions, Db, DbOptions, ErrorKind, Name, Records, RestoreOptions, Result, Salvaged, SystemClock,
+};
 
 fn open(path: &Path) -> Result<Db> {
     let log = LogOptions { sync: Sync::Always, segment_len: 1_000, ..LogOptions::default() };
@@ -49,24 +51,45 @@ fn segments(tree: &Path) -> Vec<PathBuf> {
     names.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "log")).collect()
 }
 
-fn texts(repair: &Repair) -> String {
-    let remedies = repair.remedies.iter().map(|remedy| format!("{}: {}", remedy.finding.what, remedy.remedy));
-    remedies.collect::<Vec<_>>().join("\n")
+fn salvage(from: &Path, to: &Path) -> Result<Salvaged> {
+    let options = RestoreOptions { from: from.into(), ..RestoreOptions::default() };
+    let name = Name::parse(to.to_str().unwrap())?;
+    todana::salvage(Arc::new(SystemDisk), &options, &name, Arc::new(SystemClock), &mut |_| ())
 }
 
-/// Repairs it, having looked what that would do, and opens it.
-fn repaired(tree: &Path, says: &str) -> Db {
+fn texts(salvaged: &Salvaged) -> String {
+    let texts = salvaged.damages.iter().map(|damage| format!("{}: {}", damage.finding.what, damage.outcome));
+    texts.collect::<Vec<_>>().join("\n")
+}
+
+/// Files with their bytes, but for the lock's.
+fn contents(tree: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let files = folder::files(tree).into_iter().filter(|path| path.is_file());
+    let files = files.filter(|path| !path.ends_with("lock") && !path.ends_with("lock.mdb"));
+    files.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+}
+
+/// The tree that is salvaged of one that does not open; the new tree has its path, and the old one stays beside it as it is.
+fn salvaged(tree: &Path, says: &str) -> Db {
     let error = open(tree).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    let before = folder::files(tree);
-    let would = repair_tree(Arc::new(SystemDisk), tree, false).unwrap();
-    assert!(texts(&would).contains(says), "{}", texts(&would));
-    let mut after = folder::files(tree);
-    after.retain(|path| !path.ends_with("lock.mdb"));
-    assert!(after.iter().all(|path| before.contains(path)), "looking makes nothing");
-    assert_eq!(repair_tree(Arc::new(SystemDisk), tree, true).unwrap(), would);
-    assert_eq!(repair_tree(Arc::new(SystemDisk), tree, true).unwrap().remedies, []);
-    open(tree).unwrap()
+    let before = contents(tree);
+    let made = tree.with_extension("made.tree");
+    let salvaged = salvage(tree, &made).unwrap();
+    assert!(texts(&salvaged).contains(says), "{}", texts(&salvaged));
+    let is_original = |damage: &todana::Damage| damage.finding.path.starts_with(tree);
+    assert!(salvaged.damages.iter().all(is_original), "{salvaged:?}");
+    assert_eq!(contents(tree), before, "salvaging changes nothing");
+    assert!(
+        fs::read_dir(tree.parent().unwrap())
+            .unwrap()
+            .all(|entry| { !entry.unwrap().file_name().to_str().unwrap().contains(".salvage") })
+    );
+    fs::rename(tree, tree.with_extension("damaged.tree")).unwrap();
+    fs::rename(&made, tree).unwrap();
+    let db = open(tree).unwrap();
+    assert_eq!(db.count(), salvaged.restored.records);
+    db
 }
 
 /// It goes on, and keeps what it is told from then on.
@@ -87,22 +110,20 @@ fn tree_whose_log_is_lost_has_its_records_as_of_the_last_checkpoint() {
     let folder = folder::folder();
     let tree = killed_tree(folder.path());
     fs::remove_dir_all(tree.join("log")).unwrap();
-    let db = repaired(&tree, "acknowledged behind the last checkpoint is lost");
+    let db = salvaged(&tree, "acknowledged behind the last checkpoint is lost");
     assert_eq!(keys(&db), NINE);
     assert_goes_on(db, &tree);
 }
 
 #[test]
-fn tree_of_which_only_the_pages_are_left_is_the_same_database() {
+fn tree_of_which_only_the_pages_are_left_has_its_records() {
     let folder = folder::folder();
     let tree = killed_tree(folder.path());
-    let identity = fs::read(tree.join("identity")).unwrap();
     fs::remove_dir_all(tree.join("log")).unwrap();
     fs::remove_file(tree.join("identity")).unwrap();
-    // Whoever opens it makes another identity, which is not to stay.
-    let db = repaired(&tree, "written anew, as the other files tell it");
+    // Opening it makes another identity, which is not the tree's.
+    let db = salvaged(&tree, "told by the other files");
     assert_eq!(keys(&db), NINE);
-    assert_eq!(fs::read(tree.join("identity")).unwrap()[16..32], identity[16..32], "the database id");
     assert_goes_on(db, &tree);
 }
 
@@ -113,7 +134,7 @@ fn tree_whose_log_goes_on_behind_a_gap_has_what_stands_there() {
     let segments = segments(&tree);
     assert!(segments.len() >= 3, "{segments:?}");
     fs::remove_file(&segments[0]).unwrap();
-    let db = repaired(&tree, "bytes between are marked as lost");
+    let db = salvaged(&tree, "bytes between are lost");
     let found = keys(&db);
     assert_eq!(found[..9], NINE);
     assert!(found.len() > 9 && found.len() < 18 && found.contains(&"b8".into()), "{found:?}");
@@ -133,11 +154,9 @@ fn tree_beside_an_older_copy_of_its_log_has_its_records() {
     copy(&tree, &killed);
     fs::remove_dir_all(killed.join("log")).unwrap();
     copy(&older.join("log"), &killed.join("log"));
-    let db = repaired(&killed, "the log begins anew");
+    let db = salvaged(&killed, "acknowledged behind the last checkpoint is lost");
     assert_eq!(keys(&db).len(), 18);
     assert_goes_on(db, &killed);
-    let kept = folder::files(&killed.join("log"));
-    assert!(kept.iter().any(|path| path.extension().is_some_and(|ending| ending == "damaged")), "{kept:?}");
 }
 
 #[test]
@@ -149,7 +168,7 @@ fn versions_that_were_shown_are_not_made_again_where_the_log_is_lost() {
     assert!(before > 0);
     drop(db);
     fs::remove_dir_all(tree.join("log")).unwrap();
-    let db = repaired(&tree, "acknowledged behind the last checkpoint is lost");
+    let db = salvaged(&tree, "acknowledged behind the last checkpoint is lost");
     assert_eq!(db.get_record(b"a1").unwrap().unwrap().version, before);
     let after = db.get_record(b"a2").unwrap().unwrap().version;
     assert!(after >> 32 > (before >> 32) + 60_000, "{after:x} behind {before:x}");
@@ -164,7 +183,7 @@ fn damage_in_the_log_of_a_tree_is_marked_as_lost_and_the_rest_kept() {
     let middle = bytes.len() / 2;
     bytes[middle..middle + 20].fill(7);
     fs::write(segment, bytes).unwrap();
-    let db = repaired(&tree, "what stands behind it is kept");
+    let db = salvaged(&tree, "what stands behind it is kept");
     let found = keys(&db);
     assert_eq!(found[..9], NINE);
     assert!((10..18).contains(&found.len()) && found.contains(&"b8".into()), "{found:?}");
@@ -172,7 +191,7 @@ fn damage_in_the_log_of_a_tree_is_marked_as_lost_and_the_rest_kept() {
 }
 
 #[test]
-fn tree_beside_the_log_of_another_database_is_not_repaired() {
+fn tree_beside_the_log_of_another_database_is_not_salvaged() {
     let folder = folder::folder();
     let (tree, other) = (killed_tree(folder.path()), folder.path().join("other.tree"));
     let db = open(&other).unwrap();
@@ -181,25 +200,42 @@ fn tree_beside_the_log_of_another_database_is_not_repaired() {
     copy(&other.join("log"), &tree.join("log"));
     fs::copy(other.join("identity"), tree.join("identity")).unwrap();
     let before = fs::read(tree.join("identity")).unwrap();
-    for repairs in [false, true] {
-        let error = repair_tree(Arc::new(SystemDisk), &tree, repairs).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert!(error.to_string().contains("not this tree's"), "{error}");
-    }
+    let error = salvage(&tree, &folder.path().join("y.tree")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("not this tree's"), "{error}");
+    assert!(!folder.path().join("y.tree").exists());
     assert_eq!(fs::read(tree.join("identity")).unwrap(), before);
 }
 
 #[test]
-fn whole_trees_need_no_repair_and_an_open_one_gets_none() {
+fn killed_tree_becomes_any_kind_of_database() {
     let folder = folder::folder();
     let tree = killed_tree(folder.path());
-    assert_eq!(repair_tree(Arc::new(SystemDisk), &tree, true).unwrap().remedies, []);
+    for name in ["y.tree", "y.hash"] {
+        let target = folder.path().join(name);
+        let salvaged = salvage(&tree, &target).unwrap();
+        assert_eq!((salvaged.damages, salvaged.restored.records), (vec![], 18));
+        assert_eq!(Db::open(target.to_str().unwrap()).unwrap().count(), 18);
+    }
+    let data = folder.path().join("data");
+    assert_eq!(folder::salvage(&tree, &data).unwrap().restored.records, 18);
+    assert_eq!(folder::open(&data, 1 << 20).records().len(), 18);
+}
+
+#[test]
+fn open_tree_is_not_salvaged_and_one_without_pages_by_its_log() {
+    let folder = folder::folder();
+    let (tree, target) = (killed_tree(folder.path()), folder.path().join("y.tree"));
     let db = open(&tree).unwrap();
     assert_eq!(keys(&db).len(), 18);
-    assert_eq!(repair_tree(Arc::new(SystemDisk), &tree, true).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(salvage(&tree, &target).unwrap_err().kind(), ErrorKind::Busy);
     drop(db);
+    // Of a tree without its pages there is what the log tells.
+    let other = folder::folder();
+    let tree = killed_tree(other.path());
     fs::remove_file(tree.join("tree/data.mdb")).unwrap();
-    let error = repair_tree(Arc::new(SystemDisk), &tree, true).unwrap_err();
-    assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("data.mdb"), "{error}");
+    let salvaged = salvage(&tree, &target).unwrap();
+    assert!(salvaged.restored.records >= 9, "{salvaged:?}");
     assert!(!tree.join("tree/data.mdb").exists());
+    assert!(open(&target).unwrap().contains(b"b8").unwrap());
 }

@@ -29,39 +29,22 @@ fn a_damaged_backup_of_a_hash_becomes_a_hash_and_what_is_lost_is_told() {
     fill(&folder, "x.hash");
     folder.expect(&["backup", "x.hash", "saved"], 0);
     let file = spoil(&folder.path("saved/hash"), b"the value of 77");
-    assert!(
-        folder.complaint(&["restore", "saved", "y.hash"], 3).contains("--damaged restores what is whole")
-    );
-    let told = folder.complaint(&["restore", "--damaged", "saved", "y.hash"], 0);
+    assert!(folder.complaint(&["restore", "saved", "y.hash"], 3).contains("`todana salvage saved TARGET`"));
+    let told = folder.complaint(&["salvage", "saved", "y.hash"], 0);
     let name = file.file_name().unwrap().to_str().unwrap();
     assert!(told.contains(&format!("saved/hash/{name} at offset ")), "{told}");
     assert!(told.contains("its key seems to be \"k077\": left out"), "{told}");
     assert!(told.contains("there were 500 records") && told.contains("1 are lost"), "{told}");
-    assert!(folder.expect(&["check", "y.hash"], 0).starts_with("whole: 499 records"));
+    assert!(folder.expect(&["verify", "y.hash"], 0).starts_with("whole: 499 records"));
     assert_eq!(folder.expect(&["get", "k078", "-S", "y.hash"], 0), "the value of 78");
     folder.expect(&["get", "k077", "-S", "y.hash"], 1);
     // One that is no backup, too; and nothing of it is changed.
     let file = spoil(&folder.path("x.hash"), b"the value of 9\0");
     let before = fs::read(&file).unwrap();
-    let told = folder.complaint(&["restore", "--damaged", "x.hash", "z.hash"], 0);
+    let told = folder.complaint(&["salvage", "x.hash", "z.hash"], 0);
     assert!(told.contains("\"k009\""), "{told}");
-    assert!(folder.expect(&["check", "z.hash"], 0).starts_with("whole: 499 records"));
+    assert!(folder.expect(&["verify", "z.hash"], 0).starts_with("whole: 499 records"));
     assert_eq!(fs::read(&file).unwrap(), before);
-}
-
-#[test]
-fn a_damaged_hash_is_repaired_when_told() {
-    let folder = Folder::new();
-    fill(&folder, "x.hash");
-    assert!(folder.expect(&["repair", "./x.hash"], 0).contains("nothing is damaged"));
-    spoil(&folder.path("x.hash"), b"the value of 123");
-    let said = folder.expect(&["repair", "./x.hash"], 1);
-    assert!(said.contains("\"k123\"") && said.contains("nothing has been changed; --yes does it"), "{said}");
-    folder.expect(&["check", "x.hash"], 1);
-    let said = folder.expect(&["repair", "./x.hash", "--yes"], 0);
-    assert!(said.contains("x.hash is repaired") && said.contains("x.hash.damaged"), "{said}");
-    assert!(folder.expect(&["check", "x.hash"], 0).starts_with("whole: 499 records"));
-    assert!(Path::new(&folder.path("x.hash.damaged")).is_dir());
 }
 
 /// A database that a kill has left: its torn end is cut off when it is opened, and is no damage.
@@ -77,7 +60,8 @@ fn a_torn_end_is_no_damage_and_is_told_when_it_is_cut_off() {
     let last = segments.pop().unwrap();
     let bytes = fs::read(&last).unwrap();
     fs::write(&last, &bytes[..bytes.len() - 5]).unwrap();
-    assert!(folder.expect(&["repair", "./x.hash"], 0).contains("nothing is damaged"));
+    assert!(folder.expect(&["verify", "./x.hash"], 0).starts_with("whole: 499 records"));
+    assert_eq!(fs::read(&last).unwrap().len(), bytes.len() - 5, "verifying cuts nothing off");
     let told = folder.complaint(&["count", "x.hash"], 0);
     assert!(told.contains("a torn tail") && told.contains("has no index"), "{told}");
     assert_eq!(folder.expect(&["count", "x.hash"], 0), "499\n");

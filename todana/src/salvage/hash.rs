@@ -1,0 +1,185 @@
+//! What is complete of a damaged hash on disk, or of the backup of one: its entries are done again in a new hash.
+//!
+//! ```text
+//! backup, or x.hash --complete entries--> TARGET.partial --> TARGET
+//! ```
+
+use super::Damage;
+use crate::backup::{BACKUP, HASH, Manifest};
+use crate::clock::Clock;
+use crate::data_directory::{is_there, lock};
+use crate::db::Draft;
+use crate::disk::Disk;
+use crate::restoration::{RestoreInto, expect_hash, number_anew, path_of};
+use crate::update_log::{Finding, Position, Tail};
+use crate::versions::openings_of_restored;
+use crate::{Name, Progress, RestoreOptions, Restored, Salvaged};
+use std::path::{Path, PathBuf};
+use todana_core::{Durable, Engine, Error, ErrorKind, Result, UnixSeconds};
+use todana_engine::{DiskHash, DiskHashOptions, HashSalvage, ValueCompression};
+
+/// The files of a hash, damaged or not.
+pub(super) struct Ruins {
+    from: PathBuf,
+    /// Where the segments are.
+    segments: PathBuf,
+    /// What the list of a backup says, or what is wrong with it; `None` of a database.
+    list: Option<Result<Manifest>>,
+}
+
+impl Ruins {
+    /// `None` if it is no hash's. What cannot be read shows further on.
+    pub(super) fn find(disk: &dyn Disk, from: &Path) -> Option<Ruins> {
+        let list = Manifest::read(disk, from).transpose();
+        let has_segments = |directory: &Path| {
+            let names = disk.list(directory).unwrap_or_default();
+            names.iter().any(|name| name.ends_with(".segment"))
+        };
+        let within = from.join(HASH);
+        let is_backup = match &list {
+            Some(Ok(manifest)) => manifest.is_hash(),
+            // The list may be what is damaged, or missing.
+            _ => has_segments(&within),
+        };
+        let segments = if is_backup { within } else { from.to_path_buf() };
+        let is_hash = is_backup || (list.is_none() && has_segments(from));
+        is_hash.then(|| Ruins { from: from.into(), segments, list })
+    }
+
+    /// Makes a new hash of the complete entries.
+    pub(super) fn salvage(
+        &self,
+        disk: &dyn Disk,
+        options: &RestoreOptions,
+        into: RestoreInto<'_>,
+        clock: &dyn Clock,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Salvaged> {
+        let RestoreInto::Disk(name) = into else {
+            let from = self.from.display();
+            let message = format!("{from} is of a hash on disk and becomes one again: name it NAME.hash");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        };
+        expect_hash(options, name)?;
+        let draft = Draft::create(path_of(name)?)?;
+        let salvaged = self.salvage_to(disk, draft.place(), name, clock.now(), progress)?;
+        draft.finish()?;
+        Ok(salvaged)
+    }
+
+    fn salvage_to(
+        &self,
+        disk: &dyn Disk,
+        to: &Path,
+        name: &Name,
+        now: UnixSeconds,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Salvaged> {
+        let is_locked = self.list.is_none() && is_there(disk, &self.from.join("lock"))?;
+        let _held = if is_locked { Some(lock(disk, &self.from)?) } else { None };
+        let compression = name.tuning.compress.then(ValueCompression::default);
+        let hash = DiskHash::open(to, DiskHashOptions { compression, ..DiskHashOptions::default() })?;
+        let found = self.read_into(disk, &hash, progress)?;
+        hash.sync()?;
+        hash.close()?;
+        drop(hash);
+        let records = number_anew(to, openings_of_restored(found.openings, now))?;
+        let mut damages = self.damages_of(&found);
+        let mut time_ms = 0;
+        match &self.list {
+            Some(Ok(manifest)) => {
+                time_ms = manifest.made_ms;
+                self.check_list(disk, manifest, records, &mut damages);
+            }
+            Some(Err(error)) => {
+                let outcome = "left out: the files are taken as they lie there".into();
+                damages.insert(0, Damage::new(self.from.join(BACKUP), 0, error.to_string(), outcome));
+            }
+            None => {}
+        }
+        let restored = Restored {
+            records,
+            has_log: false,
+            position: Position(0),
+            time_ms,
+            entries: found.entries,
+            lost: 0,
+            refused: Vec::new(),
+            ends_before: false,
+            tail: found.torn.map_or(Tail::Clean, |torn| Tail::Torn {
+                path: torn.path,
+                offset: torn.offset,
+                len: torn.len,
+            }),
+            called_off: None,
+        };
+        Ok(Salvaged { damages, restored })
+    }
+
+    /// What the list tells besides: files that are not as it says, and how many records there were.
+    fn check_list(&self, disk: &dyn Disk, manifest: &Manifest, records: u64, damages: &mut Vec<Damage>) {
+        for (path, what) in manifest.check(disk, &self.from, &mut |_| ()) {
+            if !damages.iter().any(|damage| damage.finding.path == path) {
+                let outcome = "left out: what can be told of it is kept".into();
+                let what = format!("{} {what}", path.display());
+                damages.push(Damage::new(path, 0, what, outcome));
+            }
+        }
+        let missing = manifest.records.saturating_sub(records);
+        if missing > 0 {
+            let what = format!("there were {} records, by the list of the backup", manifest.records);
+            let outcome = format!("{records} of them are saved, {missing} are lost");
+            damages.push(Damage::new(self.from.clone(), 0, what, outcome));
+        }
+    }
+
+    fn read_into(
+        &self,
+        disk: &dyn Disk,
+        into: &dyn Engine,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<HashSalvage> {
+        let len = |name: &String| disk.open(&self.segments.join(name), false).and_then(|file| file.len());
+        let names = disk.list(&self.segments).unwrap_or_default();
+        let total: u64 = names.iter().filter(|name| name.ends_with(".segment")).flat_map(len).sum();
+        // A backup is as its list says, or damaged.
+        let may_be_torn = self.list.is_none();
+        DiskHash::salvage(disk, &self.segments, may_be_torn, Some(into), &mut |done| {
+            progress(Progress { done, remaining: total.saturating_sub(done) });
+        })
+    }
+
+    fn damages_of(&self, found: &HashSalvage) -> Vec<Damage> {
+        let of_each = found.damages.iter().map(|damage| {
+            let (lost, outcome) = match damage.is_mended {
+                true => (0, "mended".into()),
+                false => (damage.len, format!("left out, {} bytes", damage.len)),
+            };
+            let (path, offset, what) = (damage.path.clone(), damage.offset, damage.what.clone());
+            Damage { finding: Finding { path, offset, what, lost }, outcome }
+        });
+        let mut damages: Vec<Damage> = of_each.collect();
+        let mut add = |what| damages.push(Damage::new(self.segments.clone(), 0, what, "left out".into()));
+        let listed = found.damages.len() as u64;
+        if found.damaged > listed {
+            add(format!("there are {} more damages", found.damaged - listed));
+        }
+        if found.damaged > found.mended {
+            let records = match found.lost_records {
+                1 => "1 record is lost".into(),
+                count => format!("{count} records are lost"),
+            };
+            let unclear = match found.unclear {
+                0 => String::new(),
+                places => format!(
+                    "; of {places} of these places it cannot be told what was in them: more may be lost, and what was replaced or removed there may be back"
+                ),
+            };
+            add(format!(
+                "{} bytes cannot be used; by what can be told of them {records}{unclear}",
+                found.lost_bytes
+            ));
+        }
+        damages
+    }
+}

@@ -1,0 +1,202 @@
+//! A new database of what is complete in damaged files: those of a data directory, of a backup, or of a database on disk.
+//!
+//! ```text
+//! data directory, backup  --copied--> TARGET.salvage.partial, mended --records--> TARGET
+//! tree on disk            --copied--> TARGET.salvage.partial, mended --records--> TARGET
+//! hash on disk            --complete entries----------------------------------> TARGET
+//! ```
+//!
+//! Invariants: damaged files are never changed; a copy takes as much of the disk as they do and is removed at the end, also after a failure.
+
+mod directory;
+mod hash;
+mod tree;
+
+use crate::backup::BACKUP;
+use crate::clock::Clock;
+use crate::data_directory::{CHECKPOINTS, LOG, Lock, Target, cannot, is_there, is_tree, lock};
+use crate::db::Draft;
+use crate::disk::Disk;
+use crate::restoration::{RestoreInto, Source, directory_from, path_of, records_into};
+use crate::update_log::{Finding, Tail, position_of, segment_start};
+use crate::{Progress, RestoreOptions, Restored};
+use std::io::{self, IoSlice};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use todana_core::{Error, Result};
+use todana_engine::recent::RECENT;
+
+/// Bytes read at once.
+const PIECE: usize = 256 << 10;
+
+/// A damaged place, and the outcome for what was there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The place: file, offset, what is wrong, bytes of changes that are lost.
+    pub finding: Finding,
+    /// What was kept of it, and what was not.
+    pub outcome: String,
+}
+
+impl Damage {
+    fn new(path: PathBuf, offset: u64, what: String, outcome: String) -> Damage {
+        Damage { finding: Finding { path, offset, what, lost: 0 }, outcome }
+    }
+}
+
+/// What was salvaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Salvaged {
+    /// What was damaged. What only the list of a backup tells is not among it, such as the absence of the newest file of its log:
+    /// [`verify`](crate::verify) finds that.
+    pub damages: Vec<Damage>,
+    /// The new database.
+    pub restored: Restored,
+}
+
+/// Makes a new database of what is complete in a damaged data directory, backup, hash or tree on disk that nobody has open, as
+/// [`restore`](crate::restore) does of what is undamaged; reports what is lost. Nothing is changed of what is damaged. Fails as `restore` does, and with `Corrupt` where
+/// nothing can be saved; with `Invalid` for a hash on disk that is to become anything else.
+pub fn salvage<'a>(
+    disk: Arc<dyn Disk>,
+    options: &RestoreOptions,
+    into: impl Into<RestoreInto<'a>>,
+    clock: Arc<dyn Clock>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Salvaged> {
+    let into = into.into();
+    if let Some(ruins) = hash::Ruins::find(&*disk, &options.from) {
+        return ruins.salvage(&*disk, options, into, &*clock, progress);
+    }
+    if is_tree(&*disk, &options.from) {
+        return tree::salvage(disk, options, into, clock, progress);
+    }
+    let mended = MendedCopy::create(Arc::clone(&disk), &options.from, place_of(options, into)?)?;
+    let copied = RestoreOptions { from: mended.copy.partial().into(), ..options.clone() };
+    let lock = mended.copy.lock();
+    let open =
+        |progress: &mut dyn FnMut(Progress)| Source::open(Arc::clone(&disk), &copied, Some(lock), progress);
+    let restored = match into {
+        RestoreInto::Directory(database) => {
+            directory_from(Arc::clone(&disk), options, open, database, clock, progress)
+        }
+        RestoreInto::Disk(name) => Draft::create(path_of(name)?).and_then(|draft| {
+            let restored = records_into(open, options.until_ms, name, draft.place(), clock, progress)?;
+            draft.finish()?;
+            Ok(restored)
+        }),
+    };
+    let original = Renamed { copy: mended.copy.partial(), original: &options.from };
+    let mut restored = restored.map_err(|error| original.error(&error))?;
+    if let Tail::Torn { path, .. } = &mut restored.tail {
+        *path = original.path(path);
+    }
+    restored.refused.iter_mut().for_each(|why| *why = original.text(why));
+    Ok(Salvaged { damages: mended.damages, restored })
+}
+
+/// Where the new database is to be.
+fn place_of<'a>(options: &'a RestoreOptions, into: RestoreInto<'a>) -> Result<&'a Path> {
+    match into {
+        RestoreInto::Directory(_) => Ok(&options.target),
+        RestoreInto::Disk(name) => path_of(name),
+    }
+}
+
+/// The path of the copy beside a new database, without what says that it is incomplete.
+fn copy_path(target: &Path) -> PathBuf {
+    let mut name = target.file_name().unwrap_or_default().to_os_string();
+    name.push(".salvage");
+    target.with_file_name(name)
+}
+
+/// Locks damaged files while they are copied. Nobody writes to a backup, which may lie where nothing can be locked.
+fn lock_source(disk: &dyn Disk, from: &Path) -> Result<Option<Lock>> {
+    let is_locked = !is_there(disk, &from.join(BACKUP))? && is_there(disk, &from.join("lock"))?;
+    if is_locked { lock(disk, from).map(Some) } else { Ok(None) }
+}
+
+/// Puts the paths of the damaged files in place of those of their copy, which is gone when a user reads of them.
+struct Renamed<'a> {
+    copy: &'a Path,
+    original: &'a Path,
+}
+
+impl Renamed<'_> {
+    fn text(&self, of: &str) -> String {
+        of.replace(&self.copy.display().to_string(), &self.original.display().to_string())
+    }
+
+    fn path(&self, path: &Path) -> PathBuf {
+        path.strip_prefix(self.copy).map_or_else(|_| path.into(), |rest| self.original.join(rest))
+    }
+
+    fn error(&self, error: &Error) -> Error {
+        Error::new(error.kind(), self.text(&error.to_string()))
+    }
+
+    fn damages(&self, mut damages: Vec<Damage>) -> Vec<Damage> {
+        for Damage { finding, .. } in &mut damages {
+            finding.path = self.path(&finding.path);
+            finding.what = self.text(&finding.what);
+        }
+        damages
+    }
+}
+
+/// A copy of a data directory or backup, mended so far that a database can be restored from it.
+struct MendedCopy {
+    copy: Target,
+    damages: Vec<Damage>,
+}
+
+impl MendedCopy {
+    fn create(disk: Arc<dyn Disk>, from: &Path, target: &Path) -> Result<MendedCopy> {
+        let held = lock_source(&*disk, from)?;
+        let copy = Target::create(Arc::clone(&disk), &copy_path(target))?;
+        copy_database(&*disk, from, copy.partial())?;
+        drop(held);
+        let original = Renamed { copy: copy.partial(), original: from };
+        let damages = directory::mend_copy(disk, copy.partial(), copy.lock());
+        let damages = original.damages(damages.map_err(|error| original.error(&error))?);
+        Ok(MendedCopy { copy, damages })
+    }
+}
+
+/// Copies the identity, log and checkpoints of a database, and nothing else.
+fn copy_database(disk: &dyn Disk, from: &Path, to: &Path) -> Result<()> {
+    let mut files = Vec::new();
+    if is_there(disk, &from.join("identity"))? {
+        files.push(PathBuf::from("identity"));
+    }
+    for part in [LOG, CHECKPOINTS] {
+        let (source, target) = (from.join(part), to.join(part));
+        disk.make_directory(&target).map_err(|error| cannot("make", &target, &error))?;
+        let names = match disk.list(&source) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            names => names.map_err(|error| cannot("read", &source, &error))?,
+        };
+        let is_ours = |name: &&String| {
+            // Writes that a killed process has left beside its log belong to it.
+            segment_start(name).or(position_of(name, ".checkpoint")).is_some() || *name == RECENT
+        };
+        files.extend(names.iter().filter(is_ours).map(|name| Path::new(part).join(name)));
+    }
+    files.iter().try_for_each(|file| copy_file(disk, &from.join(file), &to.join(file)))
+}
+
+fn copy_file(disk: &dyn Disk, source: &Path, target: &Path) -> Result<()> {
+    let mut bytes = vec![0; PIECE];
+    let read = disk.open(source, false).map_err(|error| cannot("read", source, &error))?;
+    let written = disk.create(target).map_err(|error| cannot("write", target, &error))?;
+    let mut offset = 0;
+    loop {
+        let len = read.read_at(offset, &mut bytes).map_err(|error| cannot("read", source, &error))?;
+        if len == 0 {
+            return Ok(());
+        }
+        let wrote = written.write_at(offset, &mut [IoSlice::new(&bytes[..len])]);
+        wrote.map_err(|error| cannot("write", target, &error))?;
+        offset += len as u64;
+    }
+}

@@ -1,0 +1,264 @@
+//! A tree on disk whose update log is damaged or lost: the tree itself is whole up to its mark, so the log of a copy is mended from
+//! there on, or begins anew there; the copy is opened, and its records go into the new database.
+
+use super::directory::{MendedLog, OPENINGS_UNKNOWN, first_segment, of_log};
+use super::{Damage, Renamed, copy_database, copy_file, copy_path, lock_source, place_of};
+use crate::clock::Clock;
+use crate::data_directory::{DataDirectory, LOG, cannot, identity, is_there, names};
+use crate::db::{Draft, TREE};
+use crate::disk::Disk;
+use crate::restoration::{RecordSource, RestoreInto, directory_from, path_of, records_into};
+use crate::update_log::{
+    Change, Finding, Identity, MendedSegments, Position, append_recent, begin_anew, mend_segments,
+    openings_of, segment_start,
+};
+use crate::versions::openings_of_restored;
+use crate::{DataOptions, Database, Opened, Progress, RestoreOptions, Restored, Salvaged};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use todana_core::{Checkpointed, Engine, Error, ErrorKind, Result, UnixSeconds};
+use todana_engine::{DiskTree, DiskTreeOptions};
+
+/// Makes a new database of a tree. What was acknowledged behind the last checkpoint and stood in what is lost of the log stays lost,
+/// which the damages say. Fails with `Busy` if the tree is open, with `Corrupt` where the tree itself is damaged or the log is another
+/// database's, with `Invalid` if the records of an earlier time are asked for.
+pub(super) fn salvage(
+    disk: Arc<dyn Disk>,
+    options: &RestoreOptions,
+    into: RestoreInto<'_>,
+    clock: Arc<dyn Clock>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Salvaged> {
+    let from = &options.from;
+    if options.until_ms.is_some() || options.log.is_some() {
+        let message =
+            format!("{} is a tree on disk: it is salvaged as it is, with its own log", from.display());
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    let held = lock_source(&*disk, from)?;
+    let copy = Draft::create(&copy_path(place_of(options, into)?))?;
+    let (original, tree) = (Renamed { copy: copy.place(), original: from }, copy.place().join(TREE));
+    disk.make_directory(&tree).map_err(|error| cannot("make", &tree, &error))?;
+    copy_file(&*disk, &from.join(TREE).join(PAGES), &tree.join(PAGES))?;
+    if is_there(&*disk, &from.join(TREE).join(UNCLEAN))? {
+        copy_file(&*disk, &from.join(TREE).join(UNCLEAN), &tree.join(UNCLEAN))?;
+    }
+    copy_database(&*disk, from, copy.place())?;
+    drop(held);
+    let damages = mend_copy(&disk, copy.place()).map_err(|error| original.error(&error))?;
+    let open = |progress: &mut dyn FnMut(Progress)| {
+        TreeSource::open(Arc::clone(&disk), copy.place(), Arc::clone(&clock), progress)
+    };
+    let restored = match into {
+        RestoreInto::Directory(database) => {
+            directory_from(Arc::clone(&disk), options, open, database, Arc::clone(&clock), progress)
+        }
+        RestoreInto::Disk(name) => Draft::create(path_of(name)?).and_then(|draft| {
+            let restored = records_into(open, None, name, draft.place(), Arc::clone(&clock), progress)?;
+            draft.finish()?;
+            Ok(restored)
+        }),
+    };
+    let restored = restored.map_err(|error| original.error(&error))?;
+    Ok(Salvaged { damages: original.damages(damages), restored })
+}
+
+/// LMDB's file.
+const PAGES: &str = "data.mdb";
+/// A tree with this file was not closed: its structure is checked as it is opened.
+const UNCLEAN: &str = "unclean";
+
+/// The copy of a tree, opened with what its log tells beyond it.
+struct TreeSource {
+    database: Database,
+    // Its lock.
+    _directory: DataDirectory,
+    log: PathBuf,
+    disk: Arc<dyn Disk>,
+    opened: Opened,
+}
+
+impl TreeSource {
+    fn open(
+        disk: Arc<dyn Disk>,
+        path: &Path,
+        clock: Arc<dyn Clock>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<TreeSource> {
+        let directory = DataDirectory::open(Arc::clone(&disk), path)?;
+        let options = DiskTreeOptions { spills: false, ..DiskTreeOptions::default() };
+        let tree = DiskTree::open(&path.join(TREE), options)?;
+        let database = Database::new(Box::new(tree), Arc::clone(&clock));
+        let opened = directory.restore(&database, clock, &DataOptions::default(), progress)?;
+        Ok(TreeSource { database, _directory: directory, log: path.join(LOG), disk, opened })
+    }
+}
+
+impl RecordSource for TreeSource {
+    fn bring_back(
+        &self,
+        into: &Database,
+        _: Option<u64>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Restored> {
+        const TELL_EVERY: u64 = 1 << 12;
+        let (mut place, mut records) = (None, 0u64);
+        let total = self.database.engine().status().records;
+        loop {
+            let mut outcome = Ok(());
+            place = self.database.engine().scan(place.take(), &mut |key, record| {
+                outcome = into.replay(&Change::Put { key, record });
+                records += 1;
+                if records.is_multiple_of(TELL_EVERY) {
+                    progress(Progress { done: records, remaining: total.saturating_sub(records) });
+                }
+                if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            outcome?;
+            if place.is_none() {
+                break;
+            }
+        }
+        if let Some(at) = self.database.planned_clear() {
+            into.replay(&Change::PlanClear { at: Some(at) })?;
+        }
+        if let Some(log) = self.database.log() {
+            log.close()?;
+        }
+        let Opened { entries, lost, end, tail, .. } = &self.opened;
+        Ok(Restored {
+            records,
+            has_log: true,
+            position: *end,
+            time_ms: 0,
+            entries: *entries,
+            lost: *lost,
+            refused: Vec::new(),
+            ends_before: false,
+            tail: tail.clone(),
+            called_off: None,
+        })
+    }
+
+    fn openings_of_restored(&self, database: &Database, now: UnixSeconds) -> u32 {
+        let known = openings_of(&*self.disk, &self.log).max(self.database.openings_known());
+        openings_of_restored(known.max(database.openings_known()), now)
+    }
+}
+
+/// Mends the log of a copied tree; returns what was damaged.
+fn mend_copy(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Damage>> {
+    let tree = DiskTree::open(&path.join(TREE), DiskTreeOptions { spills: false, ..Default::default() })?;
+    let mut damages = Vec::new();
+    let identity = find_identity(&**disk, path, tree.database_id(), &mut damages)?;
+    let (log, mark) = (path.join(LOG), Position(tree.mark()));
+    append_recent(disk, &log, identity)?;
+    let disk = &**disk;
+    let first = first_segment(disk, &log)?;
+    let segments = match first {
+        // Nobody needs what stands before.
+        Some(first) => mend_segments(disk, &log, identity, first.max(mark), &[mark])?,
+        None => MendedSegments::default(),
+    };
+    damages.extend(segments.findings.into_iter().map(of_log));
+    let is_needed = first.is_some() || mark > Position(0);
+    if is_needed && !segments.between.contains(&mark) {
+        let log = MendedLog { path: log, identity, first, end: segments.end, between: segments.between };
+        damages.push(begin_at_mark(disk, &log, &tree, mark)?);
+    }
+    Ok(damages)
+}
+
+/// Who the database is: the tree knows that, too.
+fn find_identity(
+    disk: &dyn Disk,
+    path: &Path,
+    tied: Option<[u8; 16]>,
+    damages: &mut Vec<Damage>,
+) -> Result<Identity> {
+    let found = match identity::read(disk, path) {
+        Err(error) if error.kind() != ErrorKind::Corrupt => return Err(error),
+        found => found,
+    };
+    let is_ours = |identity: &Identity| tied.is_none_or(|tied| tied == identity.database_id);
+    if let Ok(Some(identity)) = &found
+        && is_ours(identity)
+    {
+        return Ok(*identity);
+    }
+    let told = identity::by_segments(disk, path);
+    if let Some(other) = told.filter(|told| !is_ours(told)) {
+        let message = format!(
+            "{} at offset 0: the log is the database {:032x}'s, and not this tree's: put its own in its place, or take this one away",
+            path.join(LOG).display(),
+            u128::from_be_bytes(other.database_id)
+        );
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    let server_id = || (RandomState::new().build_hasher().finish() as u32).max(1);
+    let by_tree = || tied.map(|database_id| Identity { server_id: server_id(), database_id });
+    let Some(identity) = told.or_else(by_tree) else {
+        return Err(found.err().unwrap_or_else(|| identity::missing(disk, path)));
+    };
+    let what = match &found {
+        Ok(None) => "it is missing".into(),
+        Ok(Some(_)) => "it is not the tree's".into(),
+        Err(error) => error.to_string(),
+    };
+    damages.push(Damage::new(path.join("identity"), 0, what, "told by the other files".into()));
+    identity::write(disk, path, identity)?;
+    Ok(identity)
+}
+
+/// Has the log begin where the tree needs it to. Fails with `Corrupt` where what there is of the log does not fit the tree.
+fn begin_at_mark(disk: &dyn Disk, log: &MendedLog, tree: &DiskTree, mark: Position) -> Result<Damage> {
+    let next = log.first.filter(|&first| first > mark).unwrap_or(mark);
+    let lost = next.0 - mark.0;
+    let reaches = log.first.is_some_and(|first| first <= mark) && log.end > mark;
+    if reaches || !log.can_begin(mark, next) {
+        let message = format!(
+            "{} at offset 0: the tree needs the log from position {} on, where no entry begins; the log has to come from another copy of the directory",
+            log.path.display(),
+            mark.0
+        );
+        return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    let what = format!("the log from position {} on, where the tree's records end, is missing", mark.0);
+    let records = tree.status().records;
+    let rest = match next > mark {
+        true => {
+            format!("and with what the log tells from position {} on: {lost} bytes between are lost", next.0)
+        }
+        false => "what was acknowledged behind the last checkpoint is lost, if anything was".into(),
+    };
+    let finding = Finding { path: log.path.clone(), offset: 0, what, lost };
+    let outcome = format!("saved, with {records} records as of the last checkpoint; {rest}");
+    // How often it was opened since is not known, and versions that were shown then are not to be made again.
+    let known = openings_of(disk, &log.path).max((version_max(tree)? >> 32) as u32);
+    // What ends before the mark is in the tree, and would leave a gap.
+    for name in names(disk, &log.path)? {
+        if segment_start(&name).is_some_and(|start| start <= mark) {
+            let path = log.path.join(name);
+            disk.remove(&path).map_err(|error| cannot("remove", &path, &error))?;
+        }
+    }
+    begin_anew(disk, &log.path, log.identity, known.saturating_add(OPENINGS_UNKNOWN), (mark, next))
+        .map_err(|error| cannot("write", &log.path, &error))?;
+    Ok(Damage { finding, outcome })
+}
+
+/// The highest version of any record.
+fn version_max(tree: &DiskTree) -> Result<u64> {
+    let (mut highest, mut place) = (0, None);
+    loop {
+        place = tree.scan(place.take(), &mut |_, record| {
+            highest = highest.max(record.attributes.version);
+            ControlFlow::Continue(())
+        })?;
+        if place.is_none() {
+            return Ok(highest);
+        }
+    }
+}
