@@ -19,7 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use todana_client::{Item, Outcome, Store, Verb};
 
 /// The format of `load` and `dump`, for those who have the executable alone.
-pub(crate) const TSV_HELP: &str = "\
+const TSV_HELP: &str = "\
 tsv is one record a line: KEY, tab, VALUE; perhaps tab, FLAGS; perhaps tab, EXPIRY as a Unix time, 0 for never.
 Backslash, tab, LF and CR are written as \\\\ \\t \\n \\r in key and value, any byte as \\xHH.";
 
@@ -163,7 +163,10 @@ pub(crate) enum Command {
         #[command(flatten)]
         server: ServerOptions,
     },
-    /// Print statistics
+    /// Print statistics of a server; of a database on disk what it is: its kind, records, bytes
+    #[command(
+        after_help = "Examples:\n  todana stats\n  todana stats databases\n  todana stats --db ./carts.hash"
+    )]
     Stats {
         /// The group: items, slabs, sizes, settings, conns, databases, detail on|off|dump, cachedump CLASS LIMIT, reset
         group: Vec<String>,
@@ -192,7 +195,7 @@ pub(crate) enum Command {
     },
     /// Store the records of a file: tab-separated text, or one of Kyoto Tycoon's or Kyoto Cabinet's
     #[command(
-        after_help = format!("Examples:\n  todana load records.tsv\n  todana dump - -S old:11211 | todana load - -S new:11311\n  todana load 00000000.ktss --db ./casket.kch\n  todana load ulog --since 2026-11-21T14:00:00Z --db ./casket.kch\n\n{TSV_HELP}\n\nExit code 3 also if a record was refused.")
+        after_help = format!("Examples:\n  todana load records.tsv\n  todana dump - -S old:11211 | todana load - -S new:11311\n  todana load records.tsv --db ./carts.hash\n  todana load 00000000.ktss --db ./casket.kch\n  todana load ulog --since 2026-11-21T14:00:00Z --db ./casket.kch\n\n{TSV_HELP}\n\nExit code 3 also if a record was refused.")
     )]
     Load {
         /// The file; - is standard input. Or the directory of an update log of Kyoto Tycoon's

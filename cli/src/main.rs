@@ -45,27 +45,46 @@ use todana::tsv;
 /// Columns of a help text at most: wider lines are hard to read.
 pub(crate) const HELP_WIDTH_MAX: usize = 110;
 
-const AFTER_HELP: &str = "\
+/// What `todana --help` prints: it fits one screen.
+const HELP: &str = "\
+A key-value store for very many small records, in memcached's place
+
+Usage: todana [COMMAND]
+
+Server     serve config as password          run it, also in place of memcached
+           ping stats log checkpoint bench   ask, watch and measure one
+Records    get set delete incr decr touch    some, by their keys
+           list count load dump flush        all: keys, number, files, removal
+Databases  copy merge compact                on disk, while no server has them
+Copies     backup restore                    copy a database, make one of a copy
+           verify salvage                    find damage, save what is complete
+Program    version completions man help
+
 Examples:
-  todana serve -p 11311 &                      start a server, beside a memcached if there is one
-  export TODANA_SERVER=127.0.0.1:11311         all commands from here on go to it
+  todana serve -p 11311 &                start a server, beside a memcached
+  export TODANA_SERVER=127.0.0.1:11311   all commands from here on go to it
   todana set hello world --ttl 1h
   todana get hello
-  todana stats
 
--S HOST:PORT, or TODANA_SERVER in the environment, names the server [default: 127.0.0.1:11211];
--S ./x.hash or ./x.tree (also --db) names a database on disk that no server has open. Where a
-server requires a login: --user NAME --password-file FILE, or TODANA_USER and TODANA_PASSWORD in
+-S HOST:PORT, or TODANA_SERVER, names the server [default: 127.0.0.1:11211];
+-S ./x.hash or ./x.tree (also --db) names a database that no server has open.
+`todana COMMAND --help` shows its options, `todana man DIR` writes all pages.
+Exit codes: 0 done, 1 no such record, 2 wrong usage, 3 unreachable or refused.
+";
+
+/// What the manual page says besides.
+const AFTER_HELP: &str = "\
+Where a server requires a login: --user NAME --password-file FILE, or TODANA_USER and TODANA_PASSWORD in
 the environment, or todana://USER:PASSWORD@HOST:PORT.
 
-`todana` without a command serves on 127.0.0.1:11211, except at a terminal, where it prints this.
+`todana` without a command serves on 127.0.0.1:11211, except at a terminal, where it prints its help.
 
 Exit codes: 0 done, 1 no such record or not stored, 2 wrong usage,
 3 the server cannot be reached or refuses.";
 
 /// A key-value store for very many small records, in memcached's place
 #[derive(Debug, Parser)]
-#[command(name = "todana", version, after_help = AFTER_HELP, max_term_width = HELP_WIDTH_MAX, args_override_self = true)]
+#[command(name = "todana", version, override_help = HELP, after_help = AFTER_HELP, max_term_width = HELP_WIDTH_MAX, args_override_self = true)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
@@ -231,5 +250,23 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_fits_one_screen_and_names_each_command_once() {
+        assert_eq!(Arguments::command().render_help().to_string().trim_end(), HELP.trim_end());
+        assert!(HELP.lines().count() <= 24);
+        assert!(HELP.lines().all(|line| line.chars().count() <= 80));
+        let groups = HELP.split("\n\n").nth(2).unwrap_or_default();
+        for command in Arguments::command().get_subcommands() {
+            let lines = groups.lines().map(|line| line.get(11..44).unwrap_or(line));
+            let named = lines.flat_map(str::split_whitespace).filter(|word| *word == command.get_name());
+            assert_eq!(named.count(), usize::from(!command.is_hide_set()), "{}", command.get_name());
+        }
     }
 }

@@ -96,7 +96,8 @@ fn instead_of(typed: &str, command: &Command) -> Option<String> {
     if let Some((_, instead)) = ELSEWHERE.iter().find(|(elsewhere, _)| *elsewhere == typed) {
         return Some(format!("try `todana {instead}`"));
     }
-    let names: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
+    let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+    let names: Vec<&str> = shown.map(Command::get_name).collect();
     let begins = names.iter().find(|name| typed.len() > 2 && name.starts_with(typed)).copied();
     let nearest = begins.or_else(|| nearest(typed, &names));
     nearest.map(|name| format!("try `todana {name}`"))

@@ -20,6 +20,10 @@ pub(crate) const AFTER_HELP: &str = "\
 Nothing is changed. A server may be at work on a data directory meanwhile; a
 database on disk must not be open.
 
+A tree of version 1 of the format has records without checksums, where a changed
+byte of a value is not found: how many there are is reported, and `todana copy`
+makes a tree without them.
+
 Exit codes: 0 all is whole, 1 something is damaged, 3 it cannot be read.
 
 Examples:

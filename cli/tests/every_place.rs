@@ -98,10 +98,10 @@ fn copies_and_merges_come_from_everywhere_but_a_server_which_says_what_does_it()
 
     let server = &places[3];
     let copy = folder.path("from-server.tree");
-    assert!(refused(&["copy", server, &copy], 2).contains("todana export"));
-    assert!(refused(&["merge", &copy, server], 2).contains("todana export"));
-    assert!(refused(&["copy", &all, server], 2).contains("todana import"));
-    assert!(refused(&["merge", server, &all], 2).contains("todana import"));
+    assert!(refused(&["copy", server, &copy], 2).contains("todana dump"));
+    assert!(refused(&["merge", &copy, server], 2).contains("todana dump"));
+    assert!(refused(&["copy", &all, server], 2).contains("todana load"));
+    assert!(refused(&["merge", server, &all], 2).contains("todana load"));
     assert!(refused(&["copy", &all, &folder.path("elsewhere")], 2).contains("x.tree"));
     assert!(refused(&["compact", server], 2).contains("by itself"));
     assert!(refused(&["check", server], 2).contains("todana verify"));

@@ -209,7 +209,7 @@ fn the_long_way_to_the_name_does_the_same() {
     for words in [&["as"][..], &["as", "no-such-program"]] {
         assert_eq!(run(words).status.code(), Some(2), "{words:?}");
     }
-    assert!(text(&run(&["--help"]).stdout).contains("Run in place of memcached"));
+    assert!(text(&run(&["--help"]).stdout).contains("in place of memcached"));
 }
 
 /// Command lines that are refused: exit code and standard error.

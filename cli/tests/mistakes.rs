@@ -273,7 +273,7 @@ fn config_show_takes_options_as_serve_does() {
 
 #[test]
 fn help_names_nothing_that_only_the_source_has() {
-    for command in ["load", "dump", "import", "export", "list", "stats", "get"] {
+    for command in ["load", "dump", "list", "stats", "get"] {
         let help = expect(&[command, "--help"], 0);
         assert!(!help.contains("docs/"), "{command}: {help}");
     }

@@ -528,7 +528,7 @@ fn refuse_backup(disk: &dyn Disk, path: &Path) -> Result<()> {
 pub(crate) fn refuse_tree(disk: &dyn Disk, path: &Path) -> Result<()> {
     if is_tree(disk, path) {
         let message = format!(
-            "{} is a tree on disk, no data directory: `todana check` looks through it, `todana copy` makes a copy of it",
+            "{} is a tree on disk, no data directory: `todana verify` reads it, `todana copy` makes a copy of it",
             path.display()
         );
         return Err(Error::new(ErrorKind::Invalid, message));

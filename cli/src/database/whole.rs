@@ -4,7 +4,7 @@ use super::transfer::{export, import};
 use super::walk::{Range, walk};
 use super::{expect, expect_kept, open, patiently};
 use crate::amount::amount;
-use crate::data::{TSV_HELP, progress};
+use crate::data::progress;
 use crate::dump::{Wanted, dump, walk_server};
 use crate::formats::{DumpOptions, LoadOptions};
 use crate::interruption::Interruption;
@@ -93,11 +93,8 @@ fn found(options: &ServerOptions, place: Place) -> Result<Found<'_>, Failure> {
 /// Commands on whole databases.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show what a database is: its kind, records, bytes
-    #[command(
-        visible_alias = "info",
-        after_help = "Examples:\n  todana inform ./carts.hash\n  todana inform -S 127.0.0.1:11311 --database users"
-    )]
+    /// Show what a database is: its kind, records, bytes; `stats` does (until the next version)
+    #[command(hide = true, alias = "info")]
     Inform {
         #[command(flatten)]
         of: Where,
@@ -137,16 +134,16 @@ pub(crate) enum Command {
         #[arg(long)]
         values: bool,
     },
-    /// Store the records of a file, as `load`: tab-separated text, or one of Kyoto Tycoon's or Kyoto Cabinet's
-    #[command(after_help = format!("Examples:\n  todana import ./carts.hash records.tsv\n  todana import -S 127.0.0.1:11311 records.tsv\n\nFILE may be the directory of an update log of Kyoto Tycoon's.\n{TSV_HELP}"))]
+    /// Store the records of a file, as `load` (until the next version)
+    #[command(hide = true)]
     Import {
         #[command(flatten)]
         to: WhereAndFile,
         #[command(flatten)]
         options: LoadOptions,
     },
-    /// Write all records to a file, as `dump`: tab-separated text, or as Kyoto Tycoon reads them
-    #[command(after_help = format!("Examples:\n  todana export ./carts.hash records.tsv\n  todana export -S 127.0.0.1:11311 records.tsv\n\n{TSV_HELP}"))]
+    /// Write all records to a file, as `dump` (until the next version)
+    #[command(hide = true)]
     Export {
         #[command(flatten)]
         of: WhereAndFile,
@@ -185,10 +182,7 @@ pub(crate) enum Command {
         place: Place,
     },
     /// Check as `verify` does (until the next version)
-    #[command(
-        hide = true,
-        after_help = "A tree of version 1 of the format has records without checksums, where a changed byte of a value is not found: how many there are is reported, and `todana copy` makes a tree without them.\n\nExit codes: 0 all is whole, 1 something is damaged, 3 it cannot be read."
-    )]
+    #[command(hide = true)]
     Check {
         /// The database
         #[arg(value_name = "DB")]
@@ -231,10 +225,10 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
             (Found::Server(server), file) => dump(&server, &file, options),
         },
         Command::Copy { from, to } => {
-            copy(database(&from, COPIES)?, database(&to, "`todana import` fills a server")?)
+            copy(database(&from, COPIES)?, database(&to, "`todana load` fills a server")?)
         }
         Command::Merge { to, from, keep } => {
-            let to = database(&to, "`todana import` fills a server")?;
+            let to = database(&to, "`todana load` fills a server")?;
             let from =
                 from.iter().map(|from| database(from, COPIES)).collect::<Result<Vec<&Local>, Failure>>()?;
             merge(to, &from, keep)
@@ -261,7 +255,7 @@ fn database<'p>(place: &'p Place, hint: &str) -> Result<&'p Local, Failure> {
 }
 
 /// What there is for a server instead.
-const COPIES: &str = "`todana backup` and `todana export` copy a server's";
+const COPIES: &str = "`todana backup` and `todana dump` copy a server's";
 
 /// A bar over so many records; none unless somebody looks.
 pub(super) fn records_bar(total: u64) -> ProgressBar {
