@@ -3,10 +3,11 @@
 use crate::Failure;
 use crate::amount::amount;
 use crate::data::progress;
+use crate::failure::kept_nothing;
 use crate::interruption::Interruption;
+use crate::place::{Source, database, expect_source};
 use crate::serve::size;
 use crate::server_options::ServerOptions;
-use crate::source::{Source, database, expect_source, refusal};
 use clap::Args;
 use std::ffi::OsString;
 use std::io::Write;
@@ -66,7 +67,8 @@ fn rate(text: &str) -> Result<NonZeroU64, String> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    match Source::of(arguments.source.as_deref(), &arguments.server, "SERVER|DIR")? {
+    let named = arguments.server.named(arguments.source.is_some())?;
+    match Source::of(arguments.source.as_deref(), named, "SERVER|DIR")? {
         Source::Directory(_) if arguments.rate.is_some() => {
             Err(Failure::usage("--rate is for a backup of a server at work"))
         }
@@ -101,7 +103,7 @@ fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure>
             Frame::End => false,
         });
         interruption.check()?;
-        goes_on.map_err(refusal)
+        goes_on.map_err(kept_nothing)
     })
 }
 

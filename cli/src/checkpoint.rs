@@ -3,10 +3,10 @@
 use crate::Failure;
 use crate::amount::amount;
 use crate::data::progress;
+use crate::failure::kept_nothing;
 use crate::interruption::Interruption;
 use crate::place::Place;
 use crate::server_options::ServerOptions;
-use crate::source::refusal;
 use clap::Args;
 use std::io::Write;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let made = connection.checkpoint(database);
     bar.finish_and_clear();
     interruption.check()?;
-    let Made { position, records, len, took_ms } = made.map_err(refusal)?;
+    let Made { position, records, len, took_ms } = made.map_err(kept_nothing)?;
     let took_s = took_ms as f64 / 1000.0;
     writeln!(
         std::io::stdout(),

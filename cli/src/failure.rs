@@ -115,3 +115,18 @@ impl From<Box<dyn std::error::Error>> for Failure {
         Failure::trouble(error.to_string())
     }
 }
+
+/// Why a server makes no checkpoint, and sends neither backup nor log.
+pub(crate) fn kept_nothing(error: todana_client::Error) -> Failure {
+    match error {
+        todana_client::Error::Refused(refusal) if refusal.line == "ERROR" => Failure::trouble(
+            "the server says: ERROR: it does not know this command; memcached keeps nothing to make a checkpoint, a backup or a log of",
+        ),
+        todana_client::Error::Refused(refusal)
+            if refusal.line.starts_with("SERVER_ERROR no data directory") =>
+        {
+            Failure::trouble(format!("the server says: {}; `todana dump` copies its records", refusal.line))
+        }
+        error => error.into(),
+    }
+}

@@ -2,9 +2,10 @@
 
 mod kyoto_log;
 
+use crate::failure::kept_nothing;
 use crate::formats::ulog;
+use crate::place::{Source, expect_source};
 use crate::server_options::ServerOptions;
-use crate::source::{Source, expect_source, refusal};
 use crate::{Failure, tsv};
 use clap::{Args, ValueEnum};
 use std::cmp::Ordering;
@@ -114,7 +115,8 @@ enum Values {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    match Source::of(arguments.source.as_deref(), &arguments.server, "DIR|SERVER")? {
+    let named = arguments.server.named(arguments.source.is_some())?;
+    match Source::of(arguments.source.as_deref(), named, "DIR|SERVER")? {
         Source::Directory(directory) => {
             arguments.server.expect_no_database()?;
             of_directory(&directory, arguments)
@@ -135,7 +137,7 @@ fn of_server(server: &Destination, arguments: &Arguments) -> Result<(), Failure>
         Some(From::End) => LogFrom::End,
     };
     let database = arguments.server.database_number(&mut connection)?;
-    let head = connection.begin_log(database, from, arguments.follow).map_err(refusal)?;
+    let head = connection.begin_log(database, from, arguments.follow).map_err(kept_nothing)?;
     let mut entries = Entries::new(head.database_id, Position(head.position));
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut time_ms = 0;

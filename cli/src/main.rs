@@ -28,7 +28,6 @@ mod sasldb;
 mod serve;
 mod server_options;
 mod serving;
-mod source;
 mod statistics;
 mod suggestions;
 mod time_to_live;

@@ -2,7 +2,7 @@
 
 use crate::amount::amount;
 use crate::data::progress;
-use crate::source::expect_directory;
+use crate::place::expect_directory;
 use crate::{Failure, salvage};
 use clap::Args;
 use std::fs::File;

@@ -9,12 +9,12 @@ use crate::dump::{Wanted, dump, walk_server};
 use crate::formats::{DumpOptions, LoadOptions};
 use crate::interruption::Interruption;
 use crate::load::load;
-use crate::place::{Local, Place};
+use crate::place::{Local, Place, names_database};
 use crate::server_options::{Server, ServerOptions};
 use crate::{Failure, statistics, tsv, verify};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
@@ -62,15 +62,6 @@ impl WhereAndFile {
         let place = place.map(|word| word.to_string_lossy().parse().map_err(Failure::usage)).transpose()?;
         let file = file.map_or_else(|| "-".into(), PathBuf::from);
         Ok((found(&self.server, self.server.place(place.as_ref())?)?, file))
-    }
-}
-
-/// Returns true if a word stands for a database or a server rather than for a file: what is a file is none, nor is a bare word.
-fn names_database(word: &OsStr) -> bool {
-    let Some(text) = word.to_str().filter(|_| !Path::new(word).is_file()) else { return false };
-    match text.parse() {
-        Ok(Place::Database(_)) | Err(_) => true,
-        Ok(Place::Server(_)) => text.contains(':'),
     }
 }
 
