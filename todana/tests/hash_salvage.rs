@@ -152,7 +152,13 @@ fn damaged_hash_is_salvaged_unless_it_is_open() {
     drop(fill(&path));
     let (damages, restored) = rescue(&path, &folder.path().join("whole.hash")).unwrap();
     assert!(damages.is_empty() && restored.entries >= 2 * COUNT as u64, "{damages:?}");
+    assert_eq!(
+        todana::verify(Arc::new(SystemDisk), &path, &mut |_| ()).unwrap().damages,
+        Vec::<String>::new()
+    );
     spoil(&path, &value(99));
+    let verified = todana::verify(Arc::new(SystemDisk), &path, &mut |_| ()).unwrap();
+    assert!(verified.damages.len() == 1 && verified.damages[0].contains("key 99"), "{verified:?}");
     let held = open(&path);
     assert_eq!(held.get(&key(99)).unwrap_err().kind(), ErrorKind::Corrupt);
     assert_eq!(rescue(&path, &target).unwrap_err().kind(), ErrorKind::Busy);

@@ -11,7 +11,7 @@ use crate::interruption::Interruption;
 use crate::load::load;
 use crate::place::{Local, Place, names_database};
 use crate::server_options::{Server, ServerOptions};
-use crate::{Failure, statistics, tsv, verify};
+use crate::{Failure, salvage, statistics, tsv, verify};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use std::ffi::OsString;
@@ -19,6 +19,8 @@ use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use todana::disk::SystemDisk;
 use todana::{Action, Db, DbOptions, Kind, Name, Record, Records, Visitor};
 use todana_core::Attributes;
 use todana_engine::DiskTree;
@@ -465,6 +467,20 @@ pub(crate) fn check(name: &Name) -> Result<(), Failure> {
     let path = name.path.as_deref().unwrap_or(Path::new(""));
     expect_kept(name)?;
     expect(path)?;
+    if name.kind == Kind::DiskHash {
+        let bar = progress(None, "reading {spinner} {bytes} {bytes_per_sec}");
+        let verified = todana::verify(Arc::new(SystemDisk), path, &mut |done| bar.set_position(done));
+        bar.finish_and_clear();
+        let damages = match verified {
+            Err(error) if error.kind() == todana_core::ErrorKind::Corrupt => return Err(damaged(&error)),
+            verified => verified.map_err(|error| super::trouble(error, path))?.damages,
+        };
+        if !damages.is_empty() {
+            damages.iter().for_each(|damage| drop(damaged(damage)));
+            let _ = writeln!(io::stdout(), "{}", salvage::advice(path));
+            return Err(Failure::miss());
+        }
+    }
     let db = match DbOptions::default().read_only().open(&name.to_string()) {
         Ok(db) => super::noted(db),
         Err(error) if error.kind() == todana_core::ErrorKind::Corrupt => return Err(damaged(&error)),

@@ -66,8 +66,6 @@ pub struct HashSalvage {
     pub entries: u64,
     /// The highest count of openings that a header tells.
     pub openings: u32,
-    /// Values of some are compressed.
-    pub is_compressed: bool,
 }
 
 /// A place that is damaged, or a file that is.
@@ -528,7 +526,6 @@ impl Salvager<'_> {
             PUT => {
                 let key = head.key(bytes);
                 self.doubtful.remove(key);
-                self.found.is_compressed |= head.packing.is_some();
                 if self.into.is_none() && head.packing.is_none() {
                     return Ok(());
                 }

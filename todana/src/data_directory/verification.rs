@@ -8,7 +8,7 @@ use crate::update_log::{Change, Position, Reader, SEGMENT_HEADER_LEN, Tail, segm
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
-use todana_engine::DiskHash;
+use todana_engine::{DiskHash, HashDamage};
 
 /// What was found in a data directory.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +33,7 @@ pub struct Verified {
     pub log: (Position, Position),
     /// What stands behind that.
     pub tail: Tail,
-    /// Segments of a hash on disk, where the directory is a backup of one; it has neither checkpoints nor a log then.
+    /// Segments of a hash on disk, or of the backup of one; it has neither checkpoints nor a log then.
     pub hash_segments: u64,
     /// Their bytes, and those of dictionaries.
     pub hash_bytes: u64,
@@ -56,9 +56,9 @@ pub struct Newest {
     pub made_ms: u64,
 }
 
-/// Reads a whole data directory and checks every checksum; `progress` is told the bytes read so far, now and then. What is
+/// Reads a whole data directory, a backup, or a hash on disk that nobody has open, and checks every checksum; `progress` is told the bytes read so far, now and then. What is
 /// damaged is listed, not an error; behind damage to the log nothing more of it is read. Fails with `Unavailable` if there is no
-/// data directory or its files cannot be listed, with `Invalid` if it is a tree on disk. The directory is not locked: while a server works on it, the end of the
+/// data directory or its files cannot be listed, with `Invalid` if it is a tree on disk. A data directory is not locked: while a server works on it, the end of the
 /// log may look torn.
 pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Verified> {
     super::refuse_tree(&*disk, path)?;
@@ -75,6 +75,9 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
         check_files(&*disk, path, manifest, &mut verified, progress);
         check_hash(&*disk, path, manifest, &mut verified, progress)?;
         return Ok(verified);
+    }
+    if manifest.is_none() && names_of_segments(&*disk, path).next().is_some() {
+        return verify_hash(&*disk, path, progress);
     }
     let found = identity::read(&*disk, path);
     let identity = match found.and_then(|found| found.ok_or_else(|| identity::missing(&*disk, path))) {
@@ -148,6 +151,31 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
     }
     if let Some(manifest) = &manifest {
         check_backup(&*disk, path, manifest, &mut verified, &mut |read| progress(done + read));
+    }
+    Ok(verified)
+}
+
+fn names_of_segments(disk: &dyn Disk, path: &Path) -> impl Iterator<Item = String> {
+    disk.list(path).unwrap_or_default().into_iter().filter(|name| name.ends_with(".segment"))
+}
+
+/// A hash on disk, of which all entries are read, also those that have been replaced or removed since.
+fn verify_hash(disk: &dyn Disk, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Verified> {
+    let _lock =
+        if super::is_there(disk, &path.join("lock"))? { Some(super::lock(disk, path)?) } else { None };
+    let found = DiskHash::salvage(disk, path, true, None, progress)?;
+    let mut verified = Verified { entries: found.entries, ..Verified::default() };
+    for name in names_of_segments(disk, path) {
+        verified.hash_segments += 1;
+        verified.hash_bytes += disk.open(&path.join(name), false).and_then(|file| file.len()).unwrap_or(0);
+    }
+    let texts = found.damages.iter().map(|damage| {
+        let HashDamage { path, offset, what, .. } = damage;
+        format!("{} at offset {offset}: {what}", path.display())
+    });
+    verified.damages = texts.collect();
+    if let Some(torn) = found.torn {
+        verified.tail = Tail::Torn { path: torn.path, offset: torn.offset, len: torn.len };
     }
     Ok(verified)
 }
