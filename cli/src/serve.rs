@@ -299,7 +299,7 @@ pub(crate) fn effective(words: impl IntoIterator<Item = OsString>) -> Result<Eff
         }
     })?;
     let is_kept = |one: &Further| one.data.is_some() || one.name.kind == Kind::DiskHash;
-    if !options.databases().iter().any(is_kept) {
+    if !options.databases.all().iter().any(is_kept) {
         nothing_is_kept(&origins, &said)?;
     }
     Ok(Effective { options, log_format, origins })
@@ -381,7 +381,7 @@ fn origins(
 /// Runs the server.
 pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     let effective = effective(words)?;
-    init_logging_with_notices(effective.log_format, effective.options.verbosity);
+    init_logging_with_notices(effective.log_format, effective.options.observation.verbosity);
     folders::expect_folders(&effective.options)?;
     serving::serve(&mut Todana::new(effective.options))
 }
@@ -396,7 +396,7 @@ mod tests {
         let kept = |line: &str| {
             let words = ["todana".to_string(), "serve".into(), "--data-dir".into(), "/d".into()].into_iter();
             let words = words.chain(line.split_whitespace().map(String::from)).map(OsString::from);
-            let place = effective(words).map_err(|_| line).unwrap().options.data.unwrap();
+            let place = effective(words).map_err(|_| line).unwrap().options.databases.data.unwrap();
             (place.checkpoints.log_kept_len, place.checkpoints.log_kept_age)
         };
         assert_eq!(kept(""), (0, Duration::MAX));
@@ -411,7 +411,7 @@ mod tests {
         let admin = |line: &str| {
             let words = ["todana".to_string(), "serve".into()].into_iter();
             let words = words.chain(line.split_whitespace().map(String::from)).map(OsString::from);
-            let found = effective(words).map_err(|_| line).unwrap().options.admin;
+            let found = effective(words).map_err(|_| line).unwrap().options.observation.admin;
             found.map(|admin| (admin.port, admin.listen.join(","), admin.is_required))
         };
         let local = || "127.0.0.1".to_string();

@@ -14,7 +14,7 @@ use std::time::Duration;
 use todana_protocol::kyoto::client::{put_bulk, put_key, put_record};
 use todana_protocol::kyoto::{BulkOperation, BulkRecord, Output, put_path};
 use todana_protocol::memcached::client::Meta;
-use todana_server::{Kyoto, Options, Server};
+use todana_server::{Kyoto, Options, Server, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions, ProtocolOptions};
 
 /// Lengths at which dialects, or their buffers, come to an end.
 const LENS: [usize; 16] = [0, 1, 2, 7, 186, 187, 188, 249, 250, 251, 253, 255, 256, 4096, 65535, 65536];
@@ -121,7 +121,7 @@ fn address() -> SocketAddr {
     static SERVER: OnceLock<SocketAddr> = OnceLock::new();
     *SERVER.get_or_init(|| {
         let options =
-            Options { port: 0, threads: 1, memory_limit_mib: 0, kyoto: Kyoto::Beside, ..Options::default() };
+            Options { listen: ListenOptions { port: 0, ..ListenOptions::default() }, memory: MemoryOptions { limit_mib: 0, ..MemoryOptions::default() }, protocols: ProtocolOptions { kyoto: KyotoOptions { spoken: Kyoto::Beside, ..KyotoOptions::default() }, ..ProtocolOptions::default() }, limits: LimitOptions { threads: 1, ..LimitOptions::default() }, ..Options::default() };
         let server = Server::bind(options).expect("a port is free");
         let address = server.tcp_addresses()[0];
         std::thread::spawn(move || server.run());

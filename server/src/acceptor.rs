@@ -77,8 +77,8 @@ impl Acceptor {
     /// Accepts all that wait on a listener; false if it has to be tried again later.
     fn accept_all(&mut self, index: usize) -> bool {
         loop {
-            if self.is_full() && !self.shared.options.connections_refused {
-                let max = self.shared.options.connections_max;
+            if self.is_full() && !self.shared.options.limits.connections_refused {
+                let max = self.shared.options.limits.connections_max;
                 self.pause(|| tracing::info!("there are {max} connections (-c): others wait to be accepted"));
                 return false;
             }
@@ -113,7 +113,7 @@ impl Acceptor {
 
     fn is_full(&self) -> bool {
         let connections = self.shared.observation.connections.current.load(Ordering::Relaxed);
-        connections >= self.shared.options.connections_max as u64
+        connections >= self.shared.options.limits.connections_max as u64
     }
 
     /// Accepting pauses from here on, if it does not already; then `tell` is called.
@@ -146,7 +146,7 @@ impl Acceptor {
             let _ = arrival.stream.write(b"ERROR Too many open connections\r\n");
             tracing::info!(
                 "connection refused: there are {} already (-c)",
-                self.shared.options.connections_max
+                self.shared.options.limits.connections_max
             );
             return;
         }

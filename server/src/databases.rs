@@ -161,7 +161,7 @@ impl Making<'_> {
         let limit = MemoryLimit { bytes: name.tuning.bytes_max, when_full: when_full(self.options) };
         let engine: Box<dyn Engine> = match name.open_on_disk(&disk)? {
             Some(engine) => engine,
-            None if self.options.stores_nothing => Box::new(Void::new(self.class_bounds.len() + 1)),
+            None if self.options.databases.stores_nothing => Box::new(Void::new(self.class_bounds.len() + 1)),
             None if name.kind == Kind::MemTree => {
                 let class_bounds = self.class_bounds.to_vec();
                 let compression = name.tuning.compress.then(Compression::default);
@@ -189,7 +189,7 @@ impl Making<'_> {
         // A buffer takes no memory before it is filled.
         let has_buffers =
             !engine.buffer(LONG_VALUE_LEN).is_err_and(|error| error.kind() == ErrorKind::Invalid);
-        let sync = self.options.sync;
+        let sync = self.options.databases.sync;
         let read_only = name.tuning.read_only;
         let syncing =
             engine.durable().filter(|_| !read_only).map(|_| Arc::new(Syncing::new(name.label(), sync)));
@@ -199,7 +199,7 @@ impl Making<'_> {
         if read_only {
             database = database.read_only();
         }
-        if self.options.emulate_full {
+        if self.options.memory.emulate_full {
             database = database.emulate_full();
         }
         let database = Arc::new(database);
@@ -232,7 +232,7 @@ impl Making<'_> {
 
 /// What happens at a memory limit.
 pub(crate) fn when_full(options: &Options) -> WhenFull {
-    if options.refuse_when_full { WhenFull::Refuse } else { WhenFull::Evict }
+    if options.memory.refuse_when_full { WhenFull::Refuse } else { WhenFull::Evict }
 }
 
 fn on_disk(name: &Name) -> Option<&Path> {

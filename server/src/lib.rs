@@ -74,7 +74,8 @@ pub use log_file::{LogFile, LogKinds, LogWriter};
 pub use logging::{LogFormat, NOTICE, init_logging, init_logging_with_notices};
 pub use login::{LoginError, password_line};
 pub use options::{
-    AdminOptions, Authentication, CompatiblePort, DataPlace, Further, Kyoto, Options, OptionsError,
+    AdminOptions, Authentication, CompatiblePort, DataPlace, DatabaseOptions, Further, Kyoto, KyotoOptions,
+    LimitOptions, ListenOptions, MemoryOptions, ObservationOptions, Options, OptionsError, ProtocolOptions,
 };
 pub use pid_file::PidFile;
 pub use replica::{MasterAddress, Replication};

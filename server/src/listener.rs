@@ -180,17 +180,21 @@ fn is_unavailable(address: SocketAddr, error: &io::Error) -> bool {
 impl Listener {
     /// Opens all listeners that the options ask for. A Unix socket never speaks TLS: nobody can listen in on it.
     pub(crate) fn open(options: &Options, tls: Option<&Arc<Tls>>) -> io::Result<Vec<Listener>> {
-        if let Some(path) = &options.unix_socket {
+        if let Some(path) = &options.listen.unix_socket {
             return Ok(vec![Listener::open_unix(path, options)?]);
         }
-        if !options.tcp {
+        if !options.listen.tcp {
             return Ok(Vec::new());
         }
-        open_each(places(&options.listen, options.port)?, Transport::Tcp, |address, speech| {
-            let secure = tls.and_then(|tls| Secure::at(tls, speech.tls));
-            let listener = Listener::open_tcp(address, options)?;
-            Ok(Listener::Tcp(listener, secure, speech.choice))
-        })
+        open_each(
+            places(&options.listen.addresses, options.listen.port)?,
+            Transport::Tcp,
+            |address, speech| {
+                let secure = tls.and_then(|tls| Secure::at(tls, speech.tls));
+                let listener = Listener::open_tcp(address, options)?;
+                Ok(Listener::Tcp(listener, secure, speech.choice))
+            },
+        )
     }
 
     fn open_tcp(address: SocketAddr, options: &Options) -> io::Result<TcpListener> {
@@ -202,7 +206,7 @@ impl Listener {
         }
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
-        socket.listen(i32::try_from(options.listen_backlog).unwrap_or(i32::MAX))?;
+        socket.listen(i32::try_from(options.listen.backlog).unwrap_or(i32::MAX))?;
         Ok(TcpListener::from_std(socket.into()))
     }
 
@@ -234,8 +238,8 @@ impl Listener {
             socket.set_nonblocking(true)?;
             socket.bind(&socket2::SockAddr::unix(path)?)?;
             let file = SocketFile { path: path.to_path_buf(), identity: identity(path) };
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(options.unix_mask))?;
-            socket.listen(i32::try_from(options.listen_backlog).unwrap_or(i32::MAX))?;
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(options.listen.unix_mask))?;
+            socket.listen(i32::try_from(options.listen.backlog).unwrap_or(i32::MAX))?;
             Ok(Listener::Unix(file, UnixListener::from_std(socket.into())))
         };
         open().map_err(|error: io::Error| named(error, &what, Transport::Unix))

@@ -98,7 +98,7 @@ impl Server {
     /// or the file cannot be had; the message names it.
     pub fn bind(options: Options) -> io::Result<Server> {
         options.validate().map_err(invalid)?;
-        let tls = options.tls.as_ref().map(Tls::load).transpose().map_err(invalid)?;
+        let tls = options.listen.tls.as_ref().map(Tls::load).transpose().map_err(invalid)?;
         Server::bind_with(options, tls)
     }
 
@@ -113,28 +113,31 @@ impl Server {
         let pulse = Arc::default();
         let disk = Watched::over(disk, &pulse);
         let tls = tls.map(Arc::new);
-        let logins = Logins::open(&options.authentication)?;
-        let scripts = Scripts::open(options.kyoto_script.as_deref()).map_err(invalid)?;
+        let logins = Logins::open(&options.protocols.authentication)?;
+        let scripts = Scripts::open(options.protocols.kyoto.script.as_deref()).map_err(invalid)?;
         let listeners = Listener::open(&options, tls.as_ref())?;
         let datagrams = udp::Socket::open(&options)?;
         let udp_addresses: Vec<SocketAddr> = datagrams.iter().filter_map(udp::Socket::address).collect();
         let tcp_addresses: Vec<SocketAddr> = listeners.iter().filter_map(Listener::tcp_address).collect();
-        let admin = Admin::bind(options.admin.as_ref())?;
+        let admin = Admin::bind(options.observation.admin.as_ref())?;
         // Descriptors besides those of connections: listeners, polls, wakers, standard streams, files.
-        let wanted =
-            options.connections_max as u64 + 2 * options.threads as u64 + listeners.len() as u64 + 32;
+        let wanted = options.limits.connections_max as u64
+            + 2 * options.limits.threads as u64
+            + listeners.len() as u64
+            + 32;
         let wanted = wanted + if admin.is_some() { admin::CONNECTIONS_MAX as u64 + 8 } else { 0 };
         // A hash on disk has a file open for each 128 MiB.
-        let hashes = options.databases().iter().filter(|one| one.name.kind == Kind::DiskHash).count() as u64;
+        let hashes =
+            options.databases.all().iter().filter(|one| one.name.kind == Kind::DiskHash).count() as u64;
         let allowed = process::allow_files(wanted + hashes * HASH_FILES);
-        let descriptors = Descriptors::new(allowed, options.databases().len());
+        let descriptors = Descriptors::new(allowed, options.databases.all().len());
         // Whatever is opened from here on may be one too many.
         let named =
             |error: io::Error| if is_out_of_descriptors(&error) { descriptors.too_few() } else { error };
         if allowed < wanted {
             tracing::warn!(
                 "only {allowed} files may be open, so fewer than {} connections can be; raise `ulimit -n`",
-                options.connections_max
+                options.limits.connections_max
             );
         }
         let clock = Arc::new(CachedClock::new());
@@ -144,7 +147,7 @@ impl Server {
         let shards = shards::count(&options, process::machine_bytes());
         let mut observer = Some(Arc::clone(&observers) as Arc<dyn EvictionObserver>);
         let (mut databases, mut kept) = (Vec::new(), Vec::new());
-        for further in options.databases() {
+        for further in options.databases.all() {
             let (class_bounds, clock) = (class_bounds.as_slice(), &clock);
             let (observer, disk) = (observer.take(), &disk);
             let making = Making { options: &options, shards, class_bounds, observer, clock, disk };
@@ -163,10 +166,10 @@ impl Server {
             databases,
             clock,
             lifecycle: Lifecycle::new(handle.clone()),
-            persistence: Persistence::new(options.threads, pulse),
-            memory: MemoryBudget::new(options.memory_limit_mib, reach_mib, when_full(&options)),
+            persistence: Persistence::new(options.limits.threads, pulse),
+            memory: MemoryBudget::new(options.memory.limit_mib, reach_mib, when_full(&options)),
             logins,
-            kyoto: KyotoState::new(scripts, options.threads),
+            kyoto: KyotoState::new(scripts, options.limits.threads),
             replicas: Replicas::default(),
             link: Link::default(),
             listening: Listening {
@@ -183,7 +186,7 @@ impl Server {
             Acceptor::new(Arc::clone(&shared), listeners, descriptors).map_err(named)?;
         handle.add(waker);
         let (mut workers, mut wakers) = (Vec::new(), Vec::new());
-        for number in 0..shared.options.threads {
+        for number in 0..shared.options.limits.threads {
             let (sender, receiver) = channel();
             let (worker, waker) = Worker::new(Arc::clone(&shared), number, receiver).map_err(named)?;
             handle.add(Arc::clone(&waker));
@@ -196,7 +199,7 @@ impl Server {
         acceptor.can_accept()?;
         let mut udp = None;
         if !datagrams.is_empty() {
-            let (server, waker) = Udp::new(Arc::clone(&shared), datagrams, shared.options.threads)?;
+            let (server, waker) = Udp::new(Arc::clone(&shared), datagrams, shared.options.limits.threads)?;
             handle.add(waker);
             udp = Some(server);
         }
@@ -206,7 +209,7 @@ impl Server {
                 io::Error::new(error.kind(), format!("cannot write the pid file {}: {error}", path.display()))
             })
         };
-        let pid_file = shared.options.pid_file.as_deref().map(write).transpose()?;
+        let pid_file = shared.options.observation.pid_file.as_deref().map(write).transpose()?;
         let admin = admin.map(Pages::Bound);
         Ok(Server {
             shared,
@@ -230,7 +233,7 @@ impl Server {
     }
 
     fn claim_data_on(&mut self, disk: Arc<dyn Disk>) -> io::Result<()> {
-        if let Some(options) = &self.shared.options.snapshots {
+        if let Some(options) = &self.shared.options.databases.snapshots {
             snapshots::prepare(&*disk, options, &self.shared.persistence.snapshots)?;
         }
         for (served, kept) in self.shared.databases.iter().zip(&mut self.kept) {
@@ -257,7 +260,7 @@ impl Server {
         progress: &mut dyn FnMut(Progress),
     ) -> io::Result<Option<Opened>> {
         let loads = self.shared.databases.iter().any(|served| served.data.is_some())
-            || self.shared.options.snapshots.is_some();
+            || self.shared.options.databases.snapshots.is_some();
         self.shared.lifecycle.set_loading(loads);
         let pages = if loads { self.start_pages() } else { Ok(()) };
         let outcome = pages.and_then(|()| self.open(disk, progress));
@@ -377,7 +380,7 @@ impl Server {
         let all = [
             ("certificates", self.shared.listening.tls.is_some()),
             ("users", !matches!(self.shared.logins, Logins::Off)),
-            ("scripts", self.shared.options.kyoto_script.is_some()),
+            ("scripts", self.shared.options.protocols.kyoto.script.is_some()),
         ];
         all.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect()
     }
@@ -510,7 +513,7 @@ fn invalid(error: impl std::error::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Further;
+    use crate::options::{DatabaseOptions, Further, LimitOptions, ListenOptions, MemoryOptions};
     use todana::Name;
     use todana_core::{Command, Store};
 
@@ -520,7 +523,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let name = Name::parse(folder.path().join("x.hash").to_str().unwrap()).unwrap();
         let further = vec![Further { name, data: None }];
-        let options = Options { port: 0, threads: 1, memory_limit_mib: 256, further, ..Options::default() };
+        let options = Options {
+            listen: ListenOptions { port: 0, ..ListenOptions::default() },
+            memory: MemoryOptions { limit_mib: 256, ..MemoryOptions::default() },
+            databases: DatabaseOptions { further, ..DatabaseOptions::default() },
+            limits: LimitOptions { threads: 1, ..LimitOptions::default() },
+            ..Options::default()
+        };
         let mut server = Server::bind(options).unwrap();
         server.load(&mut |_| ()).unwrap();
         let shared = Arc::clone(&server.shared);

@@ -197,7 +197,7 @@ impl Execute for Service {
                 reply(Reply::Done);
             }
             Command::Shutdown { graceful } => {
-                if !self.shared.options.shutdown_allowed {
+                if !self.shared.options.limits.shutdown_allowed {
                     reply(Reply::Refused(Refusal::NotEnabled));
                     return Flow::Continue;
                 }
@@ -356,7 +356,7 @@ impl Service {
     }
 
     fn watch(&mut self, request: &Request<'_>, streams: Streams, output: &mut Output) -> Flow {
-        let refusal = if !self.shared.options.watch_allowed {
+        let refusal = if !self.shared.options.limits.watch_allowed {
             "CLIENT_ERROR watch commands not allowed"
         } else if !output.is_empty() {
             "ERROR cannot pipeline other commands before watch"
@@ -373,8 +373,8 @@ impl Service {
     #[cold]
     fn export(&mut self, request: &Request<'_>, export: Export, output: &mut Output) -> Flow {
         let refusal = match export.what {
-            Exported::Backup { .. } if !self.shared.options.dump_allowed => "ERROR backup not allowed",
-            Exported::Log { .. } if !self.shared.options.dump_allowed => "ERROR log not allowed",
+            Exported::Backup { .. } if !self.shared.options.limits.dump_allowed => "ERROR backup not allowed",
+            Exported::Log { .. } if !self.shared.options.limits.dump_allowed => "ERROR log not allowed",
             _ => match self.shared.persistence.exports.start(
                 export,
                 self.place.clone(),
@@ -395,7 +395,7 @@ impl Service {
     fn refuses(&self, list: &List, output: &Output) -> Option<&'static str> {
         if !self.shared.observation.crawler.is_enabled() {
             Some(DISABLED)
-        } else if !self.shared.options.dump_allowed {
+        } else if !self.shared.options.limits.dump_allowed {
             let refusal =
                 if list.keys_only { "ERROR key dump not allowed" } else { "ERROR metadump not allowed" };
             Some(refusal)

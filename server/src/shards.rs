@@ -13,8 +13,8 @@ const SHARDS_MAX: u64 = 4096;
 /// Few shards where memory is scarce, as each keeps part-filled pages of its own; more where many threads write, or where
 /// fewer could not address all the memory. Without a limit that is the machine's.
 pub(crate) fn count(options: &Options, machine_bytes: u64) -> usize {
-    let by_threads = (options.threads * 2).next_power_of_two().min(SHARDS_FOR_THREADS_MAX);
-    let (by_memory, bytes) = match options.memory_limit_mib {
+    let by_threads = (options.limits.threads * 2).next_power_of_two().min(SHARDS_FOR_THREADS_MAX);
+    let (by_memory, bytes) = match options.memory.limit_mib {
         0 => (by_threads, machine_bytes),
         mib => ((mib / 8).clamp(1, SHARDS_FOR_THREADS_MAX as u64) as usize, mib << 20),
     };
@@ -25,11 +25,19 @@ pub(crate) fn count(options: &Options, machine_bytes: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::{LimitOptions, MemoryOptions};
 
     const GIB: u64 = 1 << 30;
 
     fn shards_of(threads: usize, memory_limit_mib: u64, machine_bytes: u64) -> usize {
-        count(&Options { threads, memory_limit_mib, ..Options::default() }, machine_bytes)
+        count(
+            &Options {
+                memory: MemoryOptions { limit_mib: memory_limit_mib, ..MemoryOptions::default() },
+                limits: LimitOptions { threads, ..LimitOptions::default() },
+                ..Options::default()
+            },
+            machine_bytes,
+        )
     }
 
     #[test]

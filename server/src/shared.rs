@@ -44,24 +44,24 @@ impl Shared {
     /// Returns the dialect of connections that have come where this one is spoken. Where clients have to log in, the kind of
     /// login decides instead: no listener lets them in by another dialect without.
     pub(crate) fn choice(&self, of_listener: Option<Choice>) -> Choice {
-        self.logins.limits(of_listener.unwrap_or(self.options.protocol)).choice
+        self.logins.limits(of_listener.unwrap_or(self.options.protocols.protocol)).choice
     }
 
     /// Returns true if Kyoto Tycoon's protocols are spoken beside memcached's: not where one of these alone is asked for. Clients
     /// that have to log in may do so by HTTP, whatever the login leaves of memcached's dialects.
     pub(crate) fn speaks_kyoto(&self, of_listener: Option<Choice>) -> bool {
-        let asked = of_listener.unwrap_or(self.options.protocol);
-        self.options.kyoto == Kyoto::Beside && asked == Choice::Auto
+        let asked = of_listener.unwrap_or(self.options.protocols.protocol);
+        self.options.protocols.kyoto.spoken == Kyoto::Beside && asked == Choice::Auto
     }
 
     /// Returns the limits of requests; no long value is received apart.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
-            item_size_max: self.options.item_size_max,
-            flush_allowed: self.options.flush_allowed,
-            negative_is_sliding: self.options.negative_is_sliding,
-            debug_commands: self.options.debug_commands,
-            ..self.logins.limits(self.options.protocol)
+            item_size_max: self.options.limits.item_size_max,
+            flush_allowed: self.options.limits.flush_allowed,
+            negative_is_sliding: self.options.protocols.negative_is_sliding,
+            debug_commands: self.options.protocols.debug_commands,
+            ..self.logins.limits(self.options.protocols.protocol)
         }
     }
 

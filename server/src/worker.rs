@@ -74,7 +74,7 @@ impl Worker {
         let limits = shared.limits();
         let service = Service::new(&shared, number, &waker);
         let decided = Arc::clone(&service.decided);
-        let idle = IdleWatch::new(shared.options.idle_timeout_s);
+        let idle = IdleWatch::new(shared.options.limits.idle_timeout_s);
         let worker = Worker {
             shared,
             number,
@@ -170,7 +170,7 @@ impl Worker {
             let is_memcacheds = choice.is_some();
             let mut connection = Connection::new(stream, seat, self.shared.choice(choice));
             connection.may_speak_kyoto = self.shared.speaks_kyoto(choice);
-            match self.shared.options.kyoto {
+            match self.shared.options.protocols.kyoto.spoken {
                 Kyoto::Only if is_memcacheds => connection.speak_as_plugin(),
                 Kyoto::Only => connection.speak_kyoto(),
                 Kyoto::Beside | Kyoto::Off => {}
@@ -234,7 +234,7 @@ impl Worker {
 
     /// Closes, without a word, what has not been used for too long, if it is time to look.
     fn close_idle(&mut self) {
-        let only_stalled = self.shared.options.idle_between_requests;
+        let only_stalled = self.shared.options.limits.idle_between_requests;
         let Some(idle) = &mut self.idle else { return };
         let now = self.shared.observation.started.elapsed();
         if !idle.is_due(now) {
@@ -601,7 +601,7 @@ impl Worker {
         self.service.use_database(connection.database);
         self.limits.long_block_len = self.shared.databases[connection.database].long_block_len();
         self.service.is_aloud = self.shared.observation.is_aloud();
-        let mut budget = self.shared.options.requests_per_event;
+        let mut budget = self.shared.options.limits.requests_per_event;
         let mut pause = Pause::NeedsInput;
         self.limits.choice = connection.choice;
         connection.begin_turn();

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use todana_server::{
-    AdminOptions, DataPlace, Further, Kyoto, MasterAddress, Name, Options, Replication, Sync,
+    AdminOptions, DataPlace, DatabaseOptions, Further, Kyoto, KyotoOptions, ListenOptions, MasterAddress,
+    MemoryOptions, Name, ObservationOptions, Options, ProtocolOptions, Replication, Sync,
 };
 
 fn pages() -> Option<AdminOptions> {
@@ -17,7 +18,10 @@ fn pages() -> Option<AdminOptions> {
 }
 
 fn start() -> Running {
-    Running::start(Options { admin: pages(), ..options() })
+    Running::start(Options {
+        observation: ObservationOptions { admin: pages(), ..options().observation },
+        ..options()
+    })
 }
 
 fn connect(server: &Running) -> TcpStream {
@@ -81,10 +85,17 @@ fn pages_nobody_asked_for_do_not_keep_a_server_from_starting() {
     let taken = start();
     let port = taken.admin_addresses[0].port();
     let admin = |is_required| Some(AdminOptions { listen: Vec::new(), port, is_required });
-    let server = Running::start(Options { admin: admin(false), ..options() });
+    let server = Running::start(Options {
+        observation: ObservationOptions { admin: admin(false), ..options().observation },
+        ..options()
+    });
     assert_eq!(server.admin_addresses, []);
     server.connect().expect_version();
-    let refused = todana_server::Server::bind(Options { port: 0, admin: admin(true), ..options() });
+    let refused = todana_server::Server::bind(Options {
+        listen: ListenOptions { port: 0, ..options().listen },
+        observation: ObservationOptions { admin: admin(true), ..options().observation },
+        ..options()
+    });
     let message = refused.err().expect("an error").to_string();
     let expected =
         format!("no admin pages (--admin-port, TODANA_ADMIN_PORT): cannot listen on 127.0.0.1:{port}: ");
@@ -226,7 +237,11 @@ fn names_that_dashboards_read_are_there_with_true_values() {
 
 #[test]
 fn flushes_and_evictions_are_counted() {
-    let server = Running::start(Options { memory_limit_mib: 64, admin: pages(), ..options() });
+    let server = Running::start(Options {
+        memory: MemoryOptions { limit_mib: 64, ..options().memory },
+        observation: ObservationOptions { admin: pages(), ..options().observation },
+        ..options()
+    });
     let mut client = server.connect();
     client.send(b"flush_all\r\n");
     client.expect(b"OK\r\n");
@@ -262,8 +277,19 @@ fn docs_list_exactly_the_names_that_there_are() {
     let position_file = Some(folder.path().join("position"));
     let replication = Replication { master, position_file, ..Replication::default() };
     let kyoto = Kyoto::Beside;
-    let more = Options { data, further, replication, kyoto, ..options() };
-    let server = Running::start(Options { memory_limit_mib: 64, admin: pages(), ..more });
+    let more = Options {
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { spoken: kyoto, ..options().protocols.kyoto },
+            ..options().protocols
+        },
+        databases: DatabaseOptions { data, further, replication, ..options().databases },
+        ..options()
+    };
+    let server = Running::start(Options {
+        memory: MemoryOptions { limit_mib: 64, ..more.memory },
+        observation: ObservationOptions { admin: pages(), ..more.observation },
+        ..more
+    });
     let mut replica = server.connect();
     replica.send(b"\xB1\0\0\0\0\0\0\0\0\0\0\0\0\0\x02");
     replica.expect(b"\xB1");

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
-use todana_server::{Authentication, Options, Server};
+use todana_server::{Authentication, ListenOptions, MemoryOptions, Options, Server};
 use transcript::{bytes, transcripts};
 
 const REQUEST: u8 = 0x80;
@@ -189,7 +189,8 @@ impl Packet {
 }
 
 fn parse(name: &str, text: &str) -> (Options, Vec<Step>) {
-    let mut options = Options { port: 0, ..Options::default() };
+    let mut options =
+        Options { listen: ListenOptions { port: 0, ..ListenOptions::default() }, ..Options::default() };
     let mut steps: Vec<Step> = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let place = format!("{name}:{}", index + 1);
@@ -212,8 +213,8 @@ fn parse(name: &str, text: &str) -> (Options, Vec<Step>) {
             }
             "! " => steps.last_mut().unwrap_or_else(|| panic!("{place}: nothing was sent")).closes = true,
             "= " => match rest {
-                "-F" => options.flush_allowed = false,
-                "-S" => options.authentication = Authentication::Sasl(PASSWORDS.into()),
+                "-F" => options.limits.flush_allowed = false,
+                "-S" => options.protocols.authentication = Authentication::Sasl(PASSWORDS.into()),
                 other => panic!("{place}: unknown option {other}"),
             },
             _ => panic!("{place}: what is {line:?}?"),
@@ -355,7 +356,11 @@ fn every_binary_transcript_holds() {
 /// Both dialects speak of the same records, and of the same versions.
 #[test]
 fn what_one_dialect_stores_the_other_reads() {
-    let server = Server::bind(Options { port: 0, ..Options::default() }).unwrap();
+    let server = Server::bind(Options {
+        listen: ListenOptions { port: 0, ..ListenOptions::default() },
+        ..Options::default()
+    })
+    .unwrap();
     let (address, handle) = (server.tcp_addresses()[0], server.handle());
     let serving = std::thread::spawn(move || server.run());
     let mut text = Client::connect(address);
@@ -391,7 +396,11 @@ fn what_one_dialect_stores_the_other_reads() {
 /// With `-M`: what the client of a set believes replaced must not be read again.
 #[test]
 fn a_set_without_memory_is_refused_and_the_old_value_gone() {
-    let options = Options { port: 0, memory_limit_mib: 8, refuse_when_full: true, ..Options::default() };
+    let options = Options {
+        listen: ListenOptions { port: 0, ..ListenOptions::default() },
+        memory: MemoryOptions { limit_mib: 8, refuse_when_full: true, ..MemoryOptions::default() },
+        ..Options::default()
+    };
     let server = Server::bind(options).unwrap();
     let (address, handle) = (server.tcp_addresses()[0], server.handle());
     let serving = std::thread::spawn(move || server.run());

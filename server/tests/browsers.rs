@@ -12,7 +12,7 @@ use kyoto_client::{kyoto, watched};
 use running::Running;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use todana_server::Options;
+use todana_server::{KyotoOptions, Options, ProtocolOptions};
 
 const FIREFOX: &str = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0\r\n\
                        Accept: image/avif,image/webp,*/*\r\nAccept-Language: en-US,en;q=0.5\r\nAccept-Encoding: gzip, deflate\r\n";
@@ -113,7 +113,10 @@ fn other_clients_ask_by_any_name_and_change_by_get() {
 
 #[test]
 fn configured_names_are_the_only_ones() {
-    let server = Running::start(Options { http_hosts: vec!["cache.example".into()], ..watched() });
+    let server = Running::start(Options {
+        protocols: ProtocolOptions { http_hosts: vec!["cache.example".into()], ..watched().protocols },
+        ..watched()
+    });
     server.connect().set(b"k", b"v");
     for (host, expected) in [
         ("Host: Cache.Example:1978\r\n", 200),
@@ -137,7 +140,13 @@ fn configured_names_are_the_only_ones() {
 
 #[test]
 fn pages_may_ask_where_they_are_allowed() {
-    let server = Running::start(Options { kyoto_pages_allowed: true, ..kyoto() });
+    let server = Running::start(Options {
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { pages_allowed: true, ..kyoto().protocols.kyoto },
+            ..kyoto().protocols
+        },
+        ..kyoto()
+    });
     let headers = ["Host: evil.example\r\n", FIREFOX, "Referer: http://evil.example/\r\n"];
     assert_eq!(status(server.addresses[0], "GET /rpc/set?key=k&value=v", &headers), 200);
 }

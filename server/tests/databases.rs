@@ -10,7 +10,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use swayed_disk::{Sway, Swayed};
-use todana_server::{AdminOptions, DataPlace, Further, Kind, Name, Options, Server, Sync};
+use todana_server::{
+    AdminOptions, DataPlace, DatabaseOptions, Further, Kind, LimitOptions, ListenOptions, MemoryOptions,
+    Name, ObservationOptions, Options, ProtocolOptions, Server, Sync,
+};
 
 /// What becomes of syncs and, on a full disk, of writes; all else goes well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,7 +97,17 @@ fn further(text: &str, sync: Sync) -> Further {
 fn serving(names: &[&str], sync: Sync) -> Options {
     let mut all: Vec<Further> = names.iter().map(|name| further(name, sync)).collect();
     let first = all.remove(0);
-    Options { database: Some(first.name), data: first.data, sync, further: all, threads: 2, ..options() }
+    Options {
+        databases: DatabaseOptions {
+            database: Some(first.name),
+            data: first.data,
+            sync,
+            further: all,
+            ..options().databases
+        },
+        limits: LimitOptions { threads: 2, ..options().limits },
+        ..options()
+    }
 }
 
 /// The name of each kind, in a folder.
@@ -206,7 +219,11 @@ fn values_of_a_mebibyte_come_and_go_on_every_kind_of_database() {
 fn a_long_value_that_has_no_room_on_its_way_to_a_disk_is_refused_and_the_rest_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let name = folder.path().join("x.hash").display().to_string();
-    let options = Options { memory_limit_mib: 64, item_size_max: 32 << 20, ..serving(&[&name], Sync::Never) };
+    let options = Options {
+        memory: MemoryOptions { limit_mib: 64, ..serving(&[&name], Sync::Never).memory },
+        limits: LimitOptions { item_size_max: 32 << 20, ..serving(&[&name], Sync::Never).limits },
+        ..serving(&[&name], Sync::Never)
+    };
     let server = Running::start(options);
     let mut client = server.connect();
     client.send(b"set long 0 0 30000000\r\n");
@@ -274,7 +291,12 @@ fn moody_of(name: &str, sync: Sync) -> Moody {
     let disk = MoodyDisk::default();
     let name = folder.path().join(name).display().to_string();
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
-    let options = Options { threads: 1, port: 0, admin, ..serving(&[&name], sync) };
+    let options = Options {
+        listen: ListenOptions { port: 0, ..serving(&[&name], sync).listen },
+        observation: ObservationOptions { admin, ..serving(&[&name], sync).observation },
+        limits: LimitOptions { threads: 1, ..serving(&[&name], sync).limits },
+        ..serving(&[&name], sync)
+    };
     let server = Server::bind_on(options, None, Arc::new(Swayed(disk.clone()))).unwrap();
     Moody { server: Running::of(server), disk, _folder: folder }
 }
@@ -386,11 +408,13 @@ fn a_stop_ends_although_a_request_waits_for_the_disk_of_a_hash() {
         let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
         let udp_port = over_udp.then_some(0);
         let options = Options {
-            threads: 1,
-            port: 0,
-            admin,
-            udp_port,
-            item_size_max: 8 << 20,
+            listen: ListenOptions { port: 0, udp_port, ..serving(&[&name], Sync::Never).listen },
+            observation: ObservationOptions { admin, ..serving(&[&name], Sync::Never).observation },
+            limits: LimitOptions {
+                threads: 1,
+                item_size_max: 8 << 20,
+                ..serving(&[&name], Sync::Never).limits
+            },
             ..serving(&[&name], Sync::Never)
         };
         let server = Server::bind_on(options, None, Arc::new(Swayed(disk.clone()))).unwrap();
@@ -478,7 +502,10 @@ fn several_databases_are_kept_and_told_and_memcacheds_commands_use_the_first() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     for _ in 0..2 {
         let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
-        let mut server = Running::start(Options { admin, ..serving(&names, Sync::Never) });
+        let mut server = Running::start(Options {
+            observation: ObservationOptions { admin, ..serving(&names, Sync::Never).observation },
+            ..serving(&names, Sync::Never)
+        });
         let mut client = server.connect();
         client.set(b"a", b"1");
         let told: Vec<(String, String)> = client.stats(" databases");
@@ -520,7 +547,10 @@ fn the_background_cares_for_every_database_and_not_the_first_alone() {
     };
     for one in all() {
         let Further { name, data } = one;
-        let mut server = Running::start(Options { database: Some(name), data, sync, ..options() });
+        let mut server = Running::start(Options {
+            databases: DatabaseOptions { database: Some(name), data, sync, ..options().databases },
+            ..options()
+        });
         let mut client = server.connect();
         for number in 0..10 {
             client.send(format!("set mortal{number} 0 1000 1\r\nx\r\n").as_bytes());
@@ -532,7 +562,12 @@ fn the_background_cares_for_every_database_and_not_the_first_alone() {
         server.join();
     }
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
-    let options = Options { further: all(), debug_commands: true, sync, admin, ..options() };
+    let options = Options {
+        protocols: ProtocolOptions { debug_commands: true, ..options().protocols },
+        databases: DatabaseOptions { further: all(), sync, ..options().databases },
+        observation: ObservationOptions { admin, ..options().observation },
+        ..options()
+    };
     let server = Running::start(options);
     let mut client = server.connect();
     let told = |client: &mut Client, what: &str| -> Vec<String> {
@@ -580,7 +615,10 @@ fn a_database_that_another_server_has_is_refused_by_name() {
     for file in ["x.hash", "x.tree"] {
         let name = folder.path().join(file).display().to_string();
         let _server = Running::start(serving(&[&name], Sync::Never));
-        let again = Server::bind(Options { port: 0, ..serving(&["mem:hash", &name], Sync::Never) });
+        let again = Server::bind(Options {
+            listen: ListenOptions { port: 0, ..serving(&["mem:hash", &name], Sync::Never).listen },
+            ..serving(&["mem:hash", &name], Sync::Never)
+        });
         let error = again.err().expect("it is in use").to_string();
         assert!(error.contains(&name), "{error}");
     }
@@ -606,7 +644,10 @@ fn the_number_of_records_is_limited_on_every_kind_of_database() {
         let records: u64 = client.stat("curr_items").parse().unwrap();
         assert!((1000..=2000).contains(&records), "{name}: {records}");
     }
-    let options = Options { refuse_when_full: true, ..serving(&["x.hash#capcnt=5"], Sync::Never) };
+    let options = Options {
+        memory: MemoryOptions { refuse_when_full: true, ..serving(&["x.hash#capcnt=5"], Sync::Never).memory },
+        ..serving(&["x.hash#capcnt=5"], Sync::Never)
+    };
     assert!(options.validate().unwrap_err().to_string().contains("-M"));
 }
 
@@ -651,8 +692,13 @@ fn the_bytes_of_records_are_limited_on_disk_too_and_what_is_too_much_at_the_star
 /// After `use 1` the walks of statistics showed database 1 beside the classes of database 0.
 #[test]
 fn statistics_that_walk_stay_with_the_first_database() {
-    let server =
-        Running::start(Options { track_sizes: true, ..serving(&["mem:hash", "mem:hash"], Sync::Never) });
+    let server = Running::start(Options {
+        observation: ObservationOptions {
+            track_sizes: true,
+            ..serving(&["mem:hash", "mem:hash"], Sync::Never).observation
+        },
+        ..serving(&["mem:hash", "mem:hash"], Sync::Never)
+    });
     let mut client = server.connect();
     client.set(b"in-the-first", b"value");
     let shown = |client: &mut Client, class: &str| {

@@ -11,7 +11,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use swayed_disk::{Sway, Swayed};
-use todana_server::{AdminOptions, DataPlace, Options, Server, Sync};
+use todana_server::{
+    AdminOptions, DataPlace, DatabaseOptions, LimitOptions, ListenOptions, MemoryOptions, ObservationOptions,
+    Options, ProtocolOptions, Server, Sync,
+};
 
 /// What becomes of the files of the update log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,7 +102,14 @@ fn start_with(sync: Sync, options: Options) -> Kept {
     let folder = tempfile::tempdir().unwrap();
     let disk = MoodyDisk::default();
     let data = Some(DataPlace::new(folder.path().into(), sync));
-    let server = Running::start_from(Options { threads: 1, data, ..options }, Arc::new(Swayed(disk.clone())));
+    let server = Running::start_from(
+        Options {
+            databases: DatabaseOptions { data, ..options.databases },
+            limits: LimitOptions { threads: 1, ..options.limits },
+            ..options
+        },
+        Arc::new(Swayed(disk.clone())),
+    );
     Kept { server, disk, folder }
 }
 
@@ -192,7 +202,13 @@ fn a_client_without_answers_is_held_up_before_what_waits_for_the_disk_takes_too_
 
 #[test]
 fn what_only_reads_waits_for_no_disk() {
-    let kept = start_with(Sync::Always, Options { negative_is_sliding: true, ..options() });
+    let kept = start_with(
+        Sync::Always,
+        Options {
+            protocols: ProtocolOptions { negative_is_sliding: true, ..options().protocols },
+            ..options()
+        },
+    );
     let (mut client, mut other) = (kept.server.connect(), kept.server.connect());
     for key in ["gets", "me", "mg", "plain"] {
         client.set(key.as_bytes(), b"v");
@@ -257,7 +273,10 @@ fn no_refusal_is_written_into_a_list_that_has_begun() {
 
 #[test]
 fn a_stop_ends_although_the_disk_hangs_and_says_what_may_be_lost() {
-    let mut kept = start_with(Sync::Always, Options { udp_port: Some(0), ..options() });
+    let mut kept = start_with(
+        Sync::Always,
+        Options { listen: ListenOptions { udp_port: Some(0), ..options().listen }, ..options() },
+    );
     let (mut client, mut other) = (kept.server.connect(), kept.server.connect());
     kept.disk.set(Mood::Hangs);
     // One whose worker goes on meanwhile, and one whose thread waits for the disk itself.
@@ -286,7 +305,12 @@ fn a_stop_ends_although_the_disk_hangs_and_says_what_may_be_lost() {
 fn a_stop_calls_off_what_reads_the_data_back_and_leaves_it_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let data = Some(DataPlace::new(folder.path().into(), Sync::Never));
-    let options = || Options { data: data.clone(), port: 0, threads: 1, ..options() };
+    let options = || Options {
+        listen: ListenOptions { port: 0, ..options().listen },
+        databases: DatabaseOptions { data: data.clone(), ..options().databases },
+        limits: LimitOptions { threads: 1, ..options().limits },
+        ..options()
+    };
     {
         let mut server = Running::start(options());
         let mut client = server.connect();
@@ -297,7 +321,11 @@ fn a_stop_calls_off_what_reads_the_data_back_and_leaves_it_as_it_was() {
         server.join();
     }
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
-    let mut server = Server::bind(Options { admin, ..options() }).unwrap();
+    let mut server = Server::bind(Options {
+        observation: ObservationOptions { admin, ..options().observation },
+        ..options()
+    })
+    .unwrap();
     let (handle, pages) = (server.handle(), server.admin_addresses()[0]);
     let mut told = 0;
     let outcome = server.load(&mut |_| {
@@ -336,7 +364,10 @@ fn metric(pages: SocketAddr, name: &str) -> String {
 #[test]
 fn a_full_disk_is_told_everywhere_and_forgotten_when_it_has_room_again() {
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
-    let kept = start_with(Sync::Always, Options { admin, ..options() });
+    let kept = start_with(
+        Sync::Always,
+        Options { observation: ObservationOptions { admin, ..options().observation }, ..options() },
+    );
     let pages = kept.server.admin_addresses[0];
     let mut client = kept.server.connect();
     client.set(b"before", b"v");
@@ -375,7 +406,13 @@ fn a_server_whose_data_cannot_be_read_is_not_ready_and_says_so() {
     std::fs::write(folder.path().join("identity"), b"not one").unwrap();
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
     let data = Some(DataPlace::new(folder.path().into(), Sync::Never));
-    let mut server = Server::bind(Options { port: 0, admin, data, ..options() }).unwrap();
+    let mut server = Server::bind(Options {
+        listen: ListenOptions { port: 0, ..options().listen },
+        databases: DatabaseOptions { data, ..options().databases },
+        observation: ObservationOptions { admin, ..options().observation },
+        ..options()
+    })
+    .unwrap();
     let pages = server.admin_addresses()[0];
     let error = server.load(&mut |_| ()).expect_err("it is damaged").to_string();
     assert!(error.contains("identity"), "{error}");
@@ -387,8 +424,14 @@ fn a_server_whose_data_cannot_be_read_is_not_ready_and_says_so() {
 #[test]
 fn what_waits_for_the_disk_is_a_small_part_of_the_memory_limit() {
     const MIB: u64 = 1 << 20;
-    let kept = start_with(Sync::Never, Options { memory_limit_mib: 1024, ..options() });
-    let small = start_with(Sync::Never, Options { memory_limit_mib: 64, ..options() });
+    let kept = start_with(
+        Sync::Never,
+        Options { memory: MemoryOptions { limit_mib: 1024, ..options().memory }, ..options() },
+    );
+    let small = start_with(
+        Sync::Never,
+        Options { memory: MemoryOptions { limit_mib: 64, ..options().memory }, ..options() },
+    );
     for (kept, least, most) in [(kept, 32 * MIB, 34 * MIB), (small, 4 * MIB, 6 * MIB)] {
         let (client, mut other) = (kept.server.connect(), kept.server.connect());
         kept.disk.set(Mood::Hangs);
@@ -403,7 +446,10 @@ fn what_waits_for_the_disk_is_a_small_part_of_the_memory_limit() {
 #[test]
 fn checkpoints_and_files_are_told_as_they_are() {
     let admin = Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true });
-    let kept = start_with(Sync::Always, Options { admin, ..options() });
+    let kept = start_with(
+        Sync::Always,
+        Options { observation: ObservationOptions { admin, ..options().observation }, ..options() },
+    );
     let pages = kept.server.admin_addresses[0];
     let mut client = kept.server.connect();
     for key in ["a", "b", "c"] {

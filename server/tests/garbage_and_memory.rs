@@ -8,7 +8,7 @@ use running::{Client, PATIENCE, Running, eventually, options};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Mutex;
-use todana_server::Options;
+use todana_server::{LimitOptions, MemoryOptions, Options};
 
 /// The resident memory of this process, the server within it.
 fn resident_bytes() -> u64 {
@@ -113,7 +113,8 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 fn survives(sessions: u32, seed: u64) {
     let _alone = ALONE.lock();
-    let server = Running::start(Options { threads: 2, ..options() });
+    let server =
+        Running::start(Options { limits: LimitOptions { threads: 2, ..options().limits }, ..options() });
     let mut random = Rng::with_seed(seed);
     // Buffers and pages that any use brings along.
     for _ in 0..300 {
@@ -144,7 +145,10 @@ fn a_hundred_thousand_sessions_of_garbage_do_no_harm() {
 #[test]
 fn readers_share_a_large_value_and_keep_it_though_it_is_replaced() {
     let _alone = ALONE.lock();
-    let server = Running::start(Options { item_size_max: 8 << 20, ..options() });
+    let server = Running::start(Options {
+        limits: LimitOptions { item_size_max: 8 << 20, ..options().limits },
+        ..options()
+    });
     let mut writer = server.connect();
     let old: Vec<u8> = (0..8_000_000usize).map(|n| (n % 253) as u8).collect();
     writer.set(b"k", &old);
@@ -169,7 +173,8 @@ fn readers_share_a_large_value_and_keep_it_though_it_is_replaced() {
 #[test]
 fn requests_that_stall_together_stay_within_their_share() {
     let _alone = ALONE.lock();
-    let server = Running::start(Options { memory_limit_mib: 64, ..options() });
+    let server =
+        Running::start(Options { memory: MemoryOptions { limit_mib: 64, ..options().memory }, ..options() });
     let mut other = server.connect();
     other.set(b"k", b"value");
     let mut head = b"set big 0 0 1048000\r\n".to_vec();
@@ -209,7 +214,8 @@ fn requests_that_stall_together_stay_within_their_share() {
 #[test]
 fn readers_that_take_nothing_stay_within_their_share() {
     let _alone = ALONE.lock();
-    let server = Running::start(Options { memory_limit_mib: 64, ..options() });
+    let server =
+        Running::start(Options { memory: MemoryOptions { limit_mib: 64, ..options().memory }, ..options() });
     let mut other = server.connect();
     // Below what is shared with the engine.
     other.set(b"k", &[b'v'; 60_000]);

@@ -10,7 +10,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use todana_server::{Further, Name, Options};
+use todana_server::{DatabaseOptions, Further, KyotoOptions, Name, Options, ProtocolOptions};
 
 #[test]
 fn a_signal_wakes_the_first_who_waits_and_a_broadcast_all() {
@@ -102,7 +102,10 @@ fn who_goes_while_waiting_waits_no_longer() {
 #[test]
 fn others_are_served_while_all_keys_are_looked_through() {
     // One worker alone serves both.
-    let server = Running::start(Options { database: named(":"), ..watched() });
+    let server = Running::start(Options {
+        databases: DatabaseOptions { database: named(":"), ..watched().databases },
+        ..watched()
+    });
     let (mut slow, mut other) = (server.connect(), server.connect());
     for start in (0..100_000).step_by(20_000) {
         store_many(&mut slow, start..start + 20_000, b"v");
@@ -133,7 +136,10 @@ fn others_are_served_while_all_keys_are_looked_through() {
 
 #[test]
 fn what_nobody_waits_for_any_more_is_left() {
-    let mut server = Running::start(Options { database: named(":"), ..watched() });
+    let mut server = Running::start(Options {
+        databases: DatabaseOptions { database: named(":"), ..watched().databases },
+        ..watched()
+    });
     let mut slow = server.connect();
     for start in (0..100_000).step_by(20_000) {
         store_many(&mut slow, start..start + 20_000, b"v");
@@ -150,7 +156,10 @@ fn what_nobody_waits_for_any_more_is_left() {
 
 #[test]
 fn a_search_ends_when_its_client_goes() {
-    let server = Running::start(Options { database: named(":"), ..watched() });
+    let server = Running::start(Options {
+        databases: DatabaseOptions { database: named(":"), ..watched().databases },
+        ..watched()
+    });
     let mut other = server.connect();
     for start in (0..100_000).step_by(20_000) {
         store_many(&mut other, start..start + 20_000, b"v");
@@ -175,7 +184,10 @@ fn a_search_ends_when_its_client_goes() {
 #[test]
 fn vacuum_removes_all_that_is_dead() {
     for name in [":", "%"] {
-        let server = Running::start(Options { database: named(name), ..kyoto() });
+        let server = Running::start(Options {
+            databases: DatabaseOptions { database: named(name), ..kyoto().databases },
+            ..kyoto()
+        });
         let mut client = server.connect();
         let records: String = (0..20_000).map(|key| format!("_{key}\tv\n")).collect();
         assert_eq!(ask(&mut client, "set_bulk", &format!("xt\t-1000\n{records}")).0, 200);
@@ -202,7 +214,14 @@ fn synchronize_runs_commands_of_its_directory_alone() {
     write("fails", "#!/bin/sh\nexit 3\n");
     std::fs::write(folder.path().join("outside"), "#!/bin/sh\nexit 0\n").unwrap();
     std::fs::write(commands.join("no_program"), "").unwrap();
-    let server = Running::start(Options { kyoto_commands: Some(commands), database: named(":"), ..kyoto() });
+    let server = Running::start(Options {
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { commands: Some(commands), ..kyoto().protocols.kyoto },
+            ..kyoto().protocols
+        },
+        databases: DatabaseOptions { database: named(":"), ..kyoto().databases },
+        ..kyoto()
+    });
     let mut client = server.connect();
     assert_eq!(ask(&mut client, "synchronize", "command\tbackup\n"), (200, String::new()));
     let told = std::fs::read_to_string(told).unwrap();
@@ -239,7 +258,14 @@ fn synchronize_removes_no_backup_that_it_has_not_made() {
     let folder = tempfile::tempdir().unwrap();
     let kyoto_commands = commands(folder.path(), &[("looks", "test -s \"$1\"".into())]);
     let database = Some(on_disk(folder.path(), "casket.kch"));
-    let server = Running::start(Options { kyoto_commands, database, ..kyoto() });
+    let server = Running::start(Options {
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { commands: kyoto_commands, ..kyoto().protocols.kyoto },
+            ..kyoto().protocols
+        },
+        databases: DatabaseOptions { database, ..kyoto().databases },
+        ..kyoto()
+    });
     let mut client = server.connect();
     let own = folder.path().join("casket.kch.backup");
     std::fs::write(&own, "an operator's own").unwrap();
@@ -265,9 +291,15 @@ fn synchronize_waits_for_commands_of_its_own_database_alone() {
     );
     let kyoto_commands = commands(folder.path(), &[("holds", holds), ("looks", "test -s \"$1\"".into())]);
     let server = Running::start(Options {
-        kyoto_commands,
-        database: Some(on_disk(folder.path(), "a.kch")),
-        further: vec![Further { name: on_disk(folder.path(), "b.kch"), data: None }],
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { commands: kyoto_commands, ..watched().protocols.kyoto },
+            ..watched().protocols
+        },
+        databases: DatabaseOptions {
+            database: Some(on_disk(folder.path(), "a.kch")),
+            further: vec![Further { name: on_disk(folder.path(), "b.kch"), data: None }],
+            ..watched().databases
+        },
         ..watched()
     });
     let (mut first, mut second, mut other) = (server.connect(), server.connect(), server.connect());
@@ -285,7 +317,10 @@ fn synchronize_waits_for_commands_of_its_own_database_alone() {
 
 #[test]
 fn a_slow_reader_of_many_records_gets_them_all() {
-    let server = Running::start(Options { database: named("%"), ..kyoto() });
+    let server = Running::start(Options {
+        databases: DatabaseOptions { database: named("%"), ..kyoto().databases },
+        ..kyoto()
+    });
     let (mut client, mut other) = (server.connect(), server.connect());
     let value = vec![b'v'; 1000];
     store_many(&mut client, 0..20_000, &value);
@@ -314,7 +349,10 @@ fn a_slow_reader_of_many_records_gets_them_all() {
 
 #[test]
 fn requests_cut_anywhere_are_the_same_requests() {
-    let server = Running::start(Options { database: named("%"), ..kyoto() });
+    let server = Running::start(Options {
+        databases: DatabaseOptions { database: named("%"), ..kyoto().databases },
+        ..kyoto()
+    });
     let binary = [
         &[0xB8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1][..],
         &[0x7F, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, b'b', b'1'],
@@ -356,7 +394,10 @@ fn requests_cut_anywhere_are_the_same_requests() {
 
 #[test]
 fn garbage_does_no_harm() {
-    let server = Running::start(Options { database: named("%"), ..kyoto() });
+    let server = Running::start(Options {
+        databases: DatabaseOptions { database: named("%"), ..kyoto().databases },
+        ..kyoto()
+    });
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
     let whole = [
@@ -397,7 +438,10 @@ fn garbage_does_no_harm() {
 /// A client that takes a new number for each scan, as ukt and Cache::KyotoTycoon do, was refused from the 1,025th on, for good.
 #[test]
 fn cursors_without_end_are_recycled() {
-    let server = Running::start(Options { database: named("%"), ..kyoto() });
+    let server = Running::start(Options {
+        databases: DatabaseOptions { database: named("%"), ..kyoto().databases },
+        ..kyoto()
+    });
     let mut client = server.connect();
     store_many(&mut client, 0..10, b"v");
     // One that is at work all the time stays where it is, and so does an exhausted one that was used last.
@@ -483,8 +527,14 @@ fn command_copies_a_backup_of_a_database_on_disk() {
         let sync = todana_server::Sync::Every(Duration::from_secs(1));
         let data = (kind == "kct").then(|| todana_server::DataPlace::new(path.clone(), sync));
         let database = named(path.to_str().unwrap());
-        let server =
-            Running::start(Options { kyoto_commands: Some(commands.clone()), database, data, ..kyoto() });
+        let server = Running::start(Options {
+            protocols: ProtocolOptions {
+                kyoto: KyotoOptions { commands: Some(commands.clone()), ..kyoto().protocols.kyoto },
+                ..kyoto().protocols
+            },
+            databases: DatabaseOptions { database, data, ..kyoto().databases },
+            ..kyoto()
+        });
         let mut client = server.connect();
         store_many(&mut client, 0..1000, b"value");
         assert_eq!(ask(&mut client, "synchronize", "command\tdbbackup\n"), (200, String::new()));
@@ -511,8 +561,15 @@ fn database_that_stores_nothing_logs_everything() {
     let folder = tempfile::tempdir().unwrap();
     let sync = todana_server::Sync::Every(Duration::from_millis(10));
     let data = Some(todana_server::DataPlace::new(folder.path().join("log"), sync));
-    let options =
-        |stores_nothing| Options { stores_nothing, data: data.clone(), database: named(":"), ..kyoto() };
+    let options = |stores_nothing| Options {
+        databases: DatabaseOptions {
+            stores_nothing,
+            data: data.clone(),
+            database: named(":"),
+            ..kyoto().databases
+        },
+        ..kyoto()
+    };
     let server = Running::start(options(true));
     let mut client = server.connect();
     assert_eq!(ask(&mut client, "set", "key\tk\nvalue\tv\n").0, 200);

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use swayed_disk::{Sway, Swayed};
 use todana::Name;
-use todana_server::{DataPlace, Further, Options, Sync};
+use todana_server::{DataPlace, DatabaseOptions, Further, Options, Sync};
 
 /// A disk that can be held up.
 #[derive(Clone, Default)]
@@ -39,7 +39,7 @@ fn logged(folder: &Path) -> Options {
         data: directory.map(|directory| DataPlace::new(folder.join(directory), Sync::Always)),
     };
     let further = vec![further("%", Some("one")), further(":", Some("two")), further(":#ktopts=p", None)];
-    Options { database: named(":"), further, ..kyoto() }
+    Options { databases: DatabaseOptions { database: named(":"), further, ..kyoto().databases }, ..kyoto() }
 }
 
 /// Whether nothing has come, though the one worker has had turns enough.

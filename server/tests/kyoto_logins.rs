@@ -8,7 +8,9 @@ use running::{Client, Running, eventually};
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use todana_server::Authentication::{self, Passwords, Sasl, Text};
-use todana_server::{Kyoto, Options, password_line};
+use todana_server::{
+    Kyoto, KyotoOptions, LimitOptions, ListenOptions, Options, ProtocolOptions, password_line,
+};
 
 /// Of another password than `wrong`: dear enough to take about half a second.
 const DEAR: &str = "$argon2id$v=19$m=65536,t=8,p=1$c2FsdHNhbHQ$vk+JgWgZGbXHtEqPQPhzXbD+QxxkJR5Fq2AXLhDyYaY";
@@ -36,7 +38,10 @@ fn users(text: &str) -> Users {
 }
 
 fn start(users: &Users) -> Running {
-    Running::start(Options { authentication: Passwords(users.path.clone()), ..watched() })
+    Running::start(Options {
+        protocols: ProtocolOptions { authentication: Passwords(users.path.clone()), ..watched().protocols },
+        ..watched()
+    })
 }
 
 /// A request with an `Authorization` in its head.
@@ -84,7 +89,14 @@ fn each_request_needs_a_login_whatever_the_file_of_users_is_for() {
         Text(plain.path.clone()),
     ] {
         for kyoto_place in [Kyoto::Beside, Kyoto::Only] {
-            let options = Options { kyoto: kyoto_place, authentication: authentication.clone(), ..kyoto() };
+            let options = Options {
+                protocols: ProtocolOptions {
+                    authentication: authentication.clone(),
+                    kyoto: KyotoOptions { spoken: kyoto_place, ..kyoto().protocols.kyoto },
+                    ..kyoto().protocols
+                },
+                ..kyoto()
+            };
             let server = Running::start(options);
             let mut client = server.connect();
             // On one connection: the stranger's requests do nothing, the user's do.
@@ -194,8 +206,13 @@ fn what_waits_for_a_check_is_answered_when_the_server_stops() {
 fn who_is_taken_out_of_the_file_is_out_with_the_next_request() {
     for authentication in [Passwords as fn(PathBuf) -> Authentication, Text] {
         let users = users("alice:secret\nbob:plain\n");
-        let server =
-            Running::start(Options { authentication: authentication(users.path.clone()), ..kyoto() });
+        let server = Running::start(Options {
+            protocols: ProtocolOptions {
+                authentication: authentication(users.path.clone()),
+                ..kyoto().protocols
+            },
+            ..kyoto()
+        });
         let mut client = server.connect();
         assert_eq!(ask(&mut client, &with(RIGHT, &get("k"))), 404);
         std::fs::write(&users.path, "bob:plain\n").unwrap();
@@ -308,7 +325,11 @@ fn what_strangers_send_is_not_kept() {
 #[test]
 fn a_crowd_with_right_and_wrong_passwords_is_told_apart() {
     let users = users(&password_line("alice", b"secret").unwrap());
-    let options = Options { threads: 3, authentication: Passwords(users.path.clone()), ..watched() };
+    let options = Options {
+        protocols: ProtocolOptions { authentication: Passwords(users.path.clone()), ..watched().protocols },
+        limits: LimitOptions { threads: 3, ..watched().limits },
+        ..watched()
+    };
     let server = Running::start(options);
     let mut clients: Vec<Client> = (0..30).map(|_| server.connect()).collect();
     let is_wrong = |number: usize| number.is_multiple_of(3);
@@ -330,8 +351,8 @@ fn where_one_protocol_of_memcacheds_is_asked_for_there_is_no_other_way_in() {
     let users = users("alice:secret\n");
     for protocol in ["proto[ascii]:127.0.0.1:0", "proto[binary]:127.0.0.1:0"] {
         let server = Running::start(Options {
-            authentication: Passwords(users.path.clone()),
-            listen: vec![protocol.to_owned()],
+            listen: ListenOptions { addresses: vec![protocol.to_owned()], ..kyoto().listen },
+            protocols: ProtocolOptions { authentication: Passwords(users.path.clone()), ..kyoto().protocols },
             ..kyoto()
         });
         let mut client = server.connect();
@@ -344,9 +365,15 @@ fn where_one_protocol_of_memcacheds_is_asked_for_there_is_no_other_way_in() {
 #[test]
 fn memcached_as_the_plug_in_speaks_it_has_no_logins_and_is_refused_beside_them() {
     let options = Options {
-        kyoto: Kyoto::Only,
-        kyoto_plugin: Some(todana_server::CompatiblePort::default()),
-        authentication: Text("users".into()),
+        protocols: ProtocolOptions {
+            authentication: Text("users".into()),
+            kyoto: KyotoOptions {
+                spoken: Kyoto::Only,
+                plugin: Some(todana_server::CompatiblePort::default()),
+                ..KyotoOptions::default()
+            },
+            ..ProtocolOptions::default()
+        },
         ..Options::default()
     };
     let Err(error) = todana_server::Server::bind(options) else { panic!("it starts") };

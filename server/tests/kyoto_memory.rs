@@ -7,7 +7,10 @@ use kyoto_client::{answer, ask, call, kyoto, named, reported, store_many, until_
 use running::{Client, Running};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use todana_server::{CompatiblePort, Kyoto, Options};
+use todana_server::{
+    CompatiblePort, DatabaseOptions, Kyoto, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions,
+    Options, ProtocolOptions,
+};
 
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -15,7 +18,10 @@ static ALONE: Mutex<()> = Mutex::new(());
 #[test]
 fn a_thousand_wait_while_others_are_served() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let server = Running::start(Options { connections_max: 1100, threads: 2, ..watched() });
+    let server = Running::start(Options {
+        limits: LimitOptions { connections_max: 1100, threads: 2, ..watched().limits },
+        ..watched()
+    });
     let mut other = server.connect();
     let resident = |other: &mut Client| reported(other, "sys_mem_rss");
     // Once, so that what is needed but once is there.
@@ -54,12 +60,20 @@ fn a_thousand_wait_for_messages_while_others_are_served() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let wait = Some(Duration::from_secs(1_000_000));
     let server = Running::start(Options {
-        kyoto: Kyoto::Only,
-        kyoto_plugin: Some(CompatiblePort { queue_wait: wait, ..CompatiblePort::default() }),
-        listen: vec!["127.0.0.1:0".into(), "proto[ascii]:127.0.0.1:0".into()],
-        database: named("%"),
-        connections_max: 1100,
-        threads: 2,
+        listen: ListenOptions {
+            addresses: vec!["127.0.0.1:0".into(), "proto[ascii]:127.0.0.1:0".into()],
+            ..watched().listen
+        },
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions {
+                spoken: Kyoto::Only,
+                plugin: Some(CompatiblePort { queue_wait: wait, ..CompatiblePort::default() }),
+                ..watched().protocols.kyoto
+            },
+            ..watched().protocols
+        },
+        databases: DatabaseOptions { database: named("%"), ..watched().databases },
+        limits: LimitOptions { connections_max: 1100, threads: 2, ..watched().limits },
         ..watched()
     });
     let (mut other, mut producer) = (server.connect(), server.connect_to(server.addresses[1]));
@@ -95,7 +109,8 @@ fn a_thousand_wait_for_messages_while_others_are_served() {
 fn an_answer_that_is_too_large_is_an_error() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     // A quarter of the limit is what connections may keep.
-    let server = Running::start(Options { memory_limit_mib: 128, ..kyoto() });
+    let server =
+        Running::start(Options { memory: MemoryOptions { limit_mib: 128, ..kyoto().memory }, ..kyoto() });
     let mut client = server.connect();
     store_many(&mut client, 0..80, &vec![b'v'; 500_000]);
     let keys: String = (0..80).map(|key| format!("_{key:08}\t\n")).collect();

@@ -12,7 +12,10 @@ use std::net::Shutdown;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use todana_server::{CompatiblePort, DataPlace, Kyoto, Options, Sync};
+use todana_server::{
+    CompatiblePort, DataPlace, DatabaseOptions, Kyoto, KyotoOptions, LimitOptions, ListenOptions,
+    MemoryOptions, Options, ProtocolOptions, Sync,
+};
 
 /// Longer than any test takes: whoever waits so long has not been called.
 const FOR_EVER: Duration = Duration::from_secs(1_000_000);
@@ -20,10 +23,19 @@ const FOR_EVER: Duration = Duration::from_secs(1_000_000);
 /// Kyoto Tycoon's port, and the plug-in's.
 fn queues(wait: Duration) -> Options {
     Options {
-        kyoto: Kyoto::Only,
-        kyoto_plugin: Some(CompatiblePort { queue_wait: Some(wait), ..CompatiblePort::default() }),
-        listen: vec!["127.0.0.1:0".into(), "proto[ascii]:127.0.0.1:0".into()],
-        database: named("%"),
+        listen: ListenOptions {
+            addresses: vec!["127.0.0.1:0".into(), "proto[ascii]:127.0.0.1:0".into()],
+            ..watched().listen
+        },
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions {
+                spoken: Kyoto::Only,
+                plugin: Some(CompatiblePort { queue_wait: Some(wait), ..CompatiblePort::default() }),
+                ..watched().protocols.kyoto
+            },
+            ..watched().protocols
+        },
+        databases: DatabaseOptions { database: named("%"), ..watched().databases },
         ..watched()
     }
 }
@@ -256,7 +268,10 @@ fn a_wait_ends_when_its_time_is_over() {
 fn a_stop_ends_waits_and_puts_back_what_was_taken() {
     let folder = tempfile::tempdir().unwrap();
     let kept = |folder: &Path| Options {
-        data: Some(DataPlace::new(folder.join("data"), Sync::Always)),
+        databases: DatabaseOptions {
+            data: Some(DataPlace::new(folder.join("data"), Sync::Always)),
+            ..queues(FOR_EVER).databases
+        },
         ..queues(FOR_EVER)
     };
     let mut server = Running::start(kept(folder.path()));
@@ -285,7 +300,10 @@ fn a_stop_ends_waits_and_puts_back_what_was_taken() {
 #[test]
 fn who_keeps_more_than_there_is_memory_for_is_cut_off_and_loses_nothing() {
     // A quarter of the limit is what connections may keep.
-    let server = Running::start(Options { memory_limit_mib: 128, ..queues(FOR_EVER) });
+    let server = Running::start(Options {
+        memory: MemoryOptions { limit_mib: 128, ..queues(FOR_EVER).memory },
+        ..queues(FOR_EVER)
+    });
     let mut one = consumer(&server);
     let value = "v".repeat(1_000_000);
     for _ in 0..50 {
@@ -310,7 +328,10 @@ fn who_keeps_more_than_there_is_memory_for_is_cut_off_and_loses_nothing() {
 #[test]
 fn each_message_goes_to_one_of_many_consumers() {
     const EACH: usize = 500;
-    let server = Running::start(Options { threads: 4, ..queues(FOR_EVER) });
+    let server = Running::start(Options {
+        limits: LimitOptions { threads: 4, ..queues(FOR_EVER).limits },
+        ..queues(FOR_EVER)
+    });
     let seen = Mutex::new(BTreeSet::new());
     std::thread::scope(|scope| {
         for number in 0..4 {

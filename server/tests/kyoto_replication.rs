@@ -10,7 +10,9 @@ use std::net::TcpListener;
 use todana::update_log::Sync;
 use todana_protocol::kyoto::message::{Change, Message};
 use todana_protocol::kyoto::{Hello, Stored};
-use todana_server::{DataPlace, Further, Kyoto, Name, Options};
+use todana_server::{
+    DataPlace, DatabaseOptions, Further, Kyoto, KyotoOptions, LimitOptions, Name, Options, ProtocolOptions,
+};
 
 const FOR_EVER: &[u8] = b"\xff\xff\xff\xff\xff";
 
@@ -88,7 +90,10 @@ fn several_databases_come_in_one_stream_by_their_numbers() {
         // One that keeps no log is not among them.
         Further { name: Name::parse("mem:hash").unwrap(), data: None },
     ];
-    let server = Running::start(Options { further, ..kept(&folder.path().join("a"), 17) });
+    let server = Running::start(Options {
+        databases: DatabaseOptions { further, ..kept(&folder.path().join("a"), 17).databases },
+        ..kept(&folder.path().join("a"), 17)
+    });
     let mut client = server.connect();
     for number in 0..30 {
         done(&mut client, "set", &format!("DB\t{}\nkey\t{number}\nvalue\tv\n", number % 3));
@@ -143,7 +148,14 @@ fn who_comes_too_late_for_the_log_gets_all_records_first() {
 
 #[test]
 fn who_has_no_update_log_refuses_replicas() {
-    let server = Running::start(Options { kyoto: Kyoto::Beside, threads: 1, ..options() });
+    let server = Running::start(Options {
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { spoken: Kyoto::Beside, ..options().protocols.kyoto },
+            ..options().protocols
+        },
+        limits: LimitOptions { threads: 1, ..options().limits },
+        ..options()
+    });
     let mut replica = server.connect();
     replica.send(b"\xB1\0\0\0\0\0\0\0\0\0\0\0\0\0\x02");
     assert_eq!(replica.rest(), b"\xBF");
@@ -241,8 +253,13 @@ fn a_chain_and_a_pair_converge_though_one_is_away_for_a_while() {
     assert_eq!(records(&third).len(), 1);
     // A pair: the first follows the second from now on, and what comes back is not taken for news.
     drop((first, client));
-    let first =
-        Running::start(Options { data: kept(&at("first"), 1).data, ..following(&at("back"), 1, address) });
+    let first = Running::start(Options {
+        databases: DatabaseOptions {
+            data: kept(&at("first"), 1).databases.data,
+            ..following(&at("back"), 1, address).databases
+        },
+        ..following(&at("back"), 1, address)
+    });
     let mut other = second.connect();
     let (port, host) = (first.addresses[0].port(), "127.0.0.1");
     done(&mut other, "tune_replication", &format!("host\t{host}\nport\t{port}\n"));
@@ -265,7 +282,14 @@ fn a_chain_and_a_pair_converge_though_one_is_away_for_a_while() {
 
 #[test]
 fn without_a_file_for_the_position_no_client_chooses_a_master() {
-    let server = Running::start(Options { kyoto: Kyoto::Beside, threads: 1, ..options() });
+    let server = Running::start(Options {
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { spoken: Kyoto::Beside, ..options().protocols.kyoto },
+            ..options().protocols
+        },
+        limits: LimitOptions { threads: 1, ..options().limits },
+        ..options()
+    });
     let (status, body) = call(&mut server.connect(), "tune_replication", "host\t127.0.0.1\n");
     assert_eq!((status.as_str(), body.as_str()), ("501", "ERROR\tthe RTS file is not set\n"));
 }

@@ -13,7 +13,10 @@ use todana::checkpoint::CheckpointOptions;
 use todana::update_log::Sync;
 use todana_protocol::kyoto::message::{Change, Message};
 use todana_protocol::kyoto::{Hello, Stored};
-use todana_server::{DataPlace, Further, Kyoto, Name, Options, Replication};
+use todana_server::{
+    DataPlace, DatabaseOptions, Further, Kyoto, KyotoOptions, LimitOptions, Name, Options, ProtocolOptions,
+    Replication,
+};
 
 const NEVER: u64 = (1 << 40) - 1;
 
@@ -38,7 +41,7 @@ fn hello(listener: &TcpListener) -> (TcpStream, u64) {
 /// A master that syncs its log once in an hour, or where a replica needs it.
 fn lazy(directory: &Path) -> Options {
     let data = Some(DataPlace::new(directory.into(), Sync::Every(Duration::from_secs(3600))));
-    Options { data, ..kept(directory, 17) }
+    Options { databases: DatabaseOptions { data, ..kept(directory, 17).databases }, ..kept(directory, 17) }
 }
 
 /// More than the sockets between the two hold.
@@ -172,7 +175,10 @@ fn a_length_that_nothing_could_have_is_no_message() {
 #[test]
 fn a_long_value_goes_through_a_chain() {
     let folder = tempfile::tempdir().unwrap();
-    let big = |options: Options| Options { item_size_max: 64 << 20, ..options };
+    let big = |options: Options| Options {
+        limits: LimitOptions { item_size_max: 64 << 20, ..options.limits },
+        ..options
+    };
     let first = Running::start(big(kept(&folder.path().join("first"), 1)));
     let second = Running::start(big(following(&folder.path().join("second"), 2, first.addresses[0])));
     let third = Running::start(big(following(&folder.path().join("third"), 3, second.addresses[0])));
@@ -279,7 +285,15 @@ fn kept_long(directory: &Path) -> Options {
     };
     let data = DataPlace { segment_len: 4096, checkpoints, ..DataPlace::new(directory.into(), Sync::Always) };
     let replication = Replication { server_id: 17, ..Replication::default() };
-    Options { data: Some(data), replication, threads: 1, kyoto: Kyoto::Beside, ..options() }
+    Options {
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { spoken: Kyoto::Beside, ..options().protocols.kyoto },
+            ..options().protocols
+        },
+        databases: DatabaseOptions { data: Some(data), replication, ..options().databases },
+        limits: LimitOptions { threads: 1, ..options().limits },
+        ..options()
+    }
 }
 
 #[test]
@@ -314,8 +328,14 @@ fn ulog_remove_lets_go_of_what_nobody_needs_and_who_is_too_late_then_gets_everyt
 fn where_it_follows_somebody_itself_a_master_tells_nobody_to_clear() {
     let folder = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let place = kept_long(&folder.path().join("data")).data;
-    let options = Options { data: place, ..following(folder.path(), 17, listener.local_addr().unwrap()) };
+    let place = kept_long(&folder.path().join("data")).databases.data;
+    let options = Options {
+        databases: DatabaseOptions {
+            data: place,
+            ..following(folder.path(), 17, listener.local_addr().unwrap()).databases
+        },
+        ..following(folder.path(), 17, listener.local_addr().unwrap())
+    };
     let server = Running::start(options);
     let mut client = server.connect();
     let files = |client: &mut running::Client| call(client, "ulog_list", "").1.lines().count();
@@ -338,16 +358,25 @@ fn a_hash_on_disk_alone_is_no_master_and_beside_others_is_left_out() {
     let hash = || Further { name: name("a.hash"), data: None };
     {
         let server = Running::start(Options {
-            database: Some(hash().name),
-            kyoto: Kyoto::Beside,
-            threads: 1,
+            protocols: ProtocolOptions {
+                kyoto: KyotoOptions { spoken: Kyoto::Beside, ..options().protocols.kyoto },
+                ..options().protocols
+            },
+            databases: DatabaseOptions { database: Some(hash().name), ..options().databases },
+            limits: LimitOptions { threads: 1, ..options().limits },
             ..options()
         });
         let mut replica = server.connect();
         replica.send(b"\xB1\0\0\0\0\0\0\0\0\0\0\0\0\0\x02");
         assert_eq!(replica.rest(), b"\xBF");
     }
-    let server = Running::start(Options { further: vec![hash()], ..kept(&folder.path().join("data"), 17) });
+    let server = Running::start(Options {
+        databases: DatabaseOptions {
+            further: vec![hash()],
+            ..kept(&folder.path().join("data"), 17).databases
+        },
+        ..kept(&folder.path().join("data"), 17)
+    });
     let mut client = server.connect();
     done(&mut client, "set", "DB\t1\nkey\thash\nvalue\t1\n");
     done(&mut client, "set", "DB\t0\nkey\tmemory\nvalue\t1\n");
@@ -355,8 +384,11 @@ fn a_hash_on_disk_alone_is_no_master_and_beside_others_is_left_out() {
     assert_eq!(told(&Follower::connect(server.addresses[0], hello).so_many(1)), ["memory=1 ffffffffff"]);
     // It can follow, all the same.
     let second = Running::start(Options {
-        database: Some(name("b.hash")),
-        data: None,
+        databases: DatabaseOptions {
+            database: Some(name("b.hash")),
+            data: None,
+            ..following(&folder.path().join("second"), 2, server.addresses[0]).databases
+        },
         ..following(&folder.path().join("second"), 2, server.addresses[0])
     });
     eventually("it has come", || value(&mut second.connect(), "memory").is_some());
@@ -367,7 +399,13 @@ fn a_server_that_clients_may_not_change_follows_its_master() {
     let folder = tempfile::tempdir().unwrap();
     let first = Running::start(kept(&folder.path().join("first"), 1));
     let second = following(&folder.path().join("second"), 2, first.addresses[0]);
-    let second = Running::start(Options { read_only: true, ..second });
+    let second = Running::start(Options {
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { read_only: true, ..second.protocols.kyoto },
+            ..second.protocols
+        },
+        ..second
+    });
     first.connect().set(b"k", b"v");
     let mut client = second.connect();
     eventually("it has come", || value(&mut client, "k").is_some());

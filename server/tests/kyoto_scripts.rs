@@ -5,14 +5,21 @@ mod running;
 
 use kyoto_client::{answer, ask, call, kyoto, named};
 use running::Running;
-use todana_server::Options;
+use todana_server::{DatabaseOptions, KyotoOptions, Options, ProtocolOptions};
 
 /// A server with a script, and the folder where that lies.
 fn scripted(text: &str, database: &str) -> (Running, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("script.lua");
     std::fs::write(&path, text).unwrap();
-    let options = Options { kyoto_script: Some(path), database: named(database), ..kyoto() };
+    let options = Options {
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { script: Some(path), ..kyoto().protocols.kyoto },
+            ..kyoto().protocols
+        },
+        databases: DatabaseOptions { database: named(database), ..kyoto().databases },
+        ..kyoto()
+    };
     (Running::start(options), folder)
 }
 
@@ -122,9 +129,15 @@ fn limits_of_a_script_are_the_servers() {
     )
     .unwrap();
     let bounded = |memory_mib: usize| Options {
-        kyoto_script: Some(path.clone()),
-        script_time_max: std::time::Duration::from_millis(50),
-        script_memory_max: memory_mib << 20,
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions {
+                script: Some(path.clone()),
+                script_time_max: std::time::Duration::from_millis(50),
+                script_memory_max: memory_mib << 20,
+                ..kyoto().protocols.kyoto
+            },
+            ..kyoto().protocols
+        },
         ..kyoto()
     };
     for (memory_mib, status) in [(2, 500), (16, 200)] {
@@ -186,7 +199,13 @@ fn a_script_knows_its_databases_by_name_and_kind() {
     drop((server, client));
     let path = Some(folder.path().join("script.lua"));
     let files = Some(folder.path().to_owned());
-    let server = Running::start(Options { kyoto_script: path, kyoto_files: files, ..kyoto() });
+    let server = Running::start(Options {
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { script: path, files: files, ..kyoto().protocols.kyoto },
+            ..kyoto().protocols
+        },
+        ..kyoto()
+    });
     let mut client = server.connect();
     assert_eq!(ask(&mut client, "play_script", "name\ttell\n").0, 500, "there is no such database");
     std::fs::write(folder.path().join("script.lua"), text.replace("'%'", "1")).unwrap();

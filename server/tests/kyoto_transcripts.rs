@@ -48,8 +48,8 @@ fn hex(text: &str, place: &str) -> Vec<u8> {
 
 fn parse(name: &str, text: &str) -> Transcript {
     let mut transcript = Transcript { databases: Vec::new(), options: options(), steps: Vec::new() };
-    transcript.options.kyoto = todana_server::Kyoto::Beside;
-    transcript.options.threads = 2;
+    transcript.options.protocols.kyoto.spoken = todana_server::Kyoto::Beside;
+    transcript.options.limits.threads = 2;
     let mut step: Option<Step> = None;
     for (index, line) in text.lines().enumerate() {
         let place = format!("{name}:{}", index + 1);
@@ -65,11 +65,11 @@ fn parse(name: &str, text: &str) -> Transcript {
                 ("db", names) => transcript.databases.extend(names.split(' ').map(str::to_string)),
                 ("further", name) => {
                     let name = Name::parse(name).unwrap();
-                    transcript.options.further.push(Further { name, data: None });
+                    transcript.options.databases.further.push(Further { name, data: None });
                 }
-                ("-F", _) => transcript.options.flush_allowed = false,
-                ("-X", _) => transcript.options.dump_allowed = false,
-                ("pages", _) => transcript.options.kyoto_pages_allowed = true,
+                ("-F", _) => transcript.options.limits.flush_allowed = false,
+                ("-X", _) => transcript.options.limits.dump_allowed = false,
+                ("pages", _) => transcript.options.protocols.kyoto.pages_allowed = true,
                 (other, _) => panic!("{place}: unknown option {other}"),
             },
             _ => {
@@ -213,7 +213,7 @@ fn every_transcript_holds() {
             parse(name, text).databases.iter().flat_map(|database| [(database, false), (database, true)])
         {
             let Transcript { mut options, steps: all, .. } = parse(name, text);
-            options.database = Some(Name::parse(database).unwrap());
+            options.databases.database = Some(Name::parse(database).unwrap());
             let server = Running::start(options);
             let port = server.addresses[0].port();
             let mut client = server.connect();

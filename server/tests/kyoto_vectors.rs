@@ -4,15 +4,17 @@ mod running;
 
 use running::{Client, Running, options};
 use todana::Name;
-use todana_server::{Further, Options};
+use todana_server::{DatabaseOptions, Further, KyotoOptions, Options, ProtocolOptions};
 
 fn start(first: &str, further: &[&str]) -> Running {
     let further = further.iter().map(|name| Further { name: Name::parse(name).unwrap(), data: None });
     let database = Some(Name::parse(first).unwrap());
     Running::start(Options {
-        kyoto: todana_server::Kyoto::Beside,
-        database,
-        further: further.collect(),
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { spoken: todana_server::Kyoto::Beside, ..options().protocols.kyoto },
+            ..options().protocols
+        },
+        databases: DatabaseOptions { database, further: further.collect(), ..options().databases },
         ..options()
     })
 }

@@ -3,11 +3,16 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use todana_server::{Options, Server};
+use todana_server::{LimitOptions, ListenOptions, MemoryOptions, Options, Server};
 
 #[test]
 fn a_value_that_comes_in_many_pieces_is_stored_whole() {
-    let options = Options { port: 0, item_size_max: 8 << 20, memory_limit_mib: 256, ..Options::default() };
+    let options = Options {
+        listen: ListenOptions { port: 0, ..ListenOptions::default() },
+        memory: MemoryOptions { limit_mib: 256, ..MemoryOptions::default() },
+        limits: LimitOptions { item_size_max: 8 << 20, ..LimitOptions::default() },
+        ..Options::default()
+    };
     let server = Server::bind(options).unwrap();
     let (address, handle) = (server.tcp_addresses()[0], server.handle());
     let serving = std::thread::spawn(move || server.run());
@@ -32,7 +37,11 @@ fn a_value_that_comes_in_many_pieces_is_stored_whole() {
 /// once hung for ever.
 #[test]
 fn whoever_sends_no_more_is_answered_and_closed() {
-    let server = Server::bind(Options { port: 0, ..Options::default() }).unwrap();
+    let server = Server::bind(Options {
+        listen: ListenOptions { port: 0, ..ListenOptions::default() },
+        ..Options::default()
+    })
+    .unwrap();
     let (address, handle) = (server.tcp_addresses()[0], server.handle());
     let serving = std::thread::spawn(move || server.run());
     for request in [&b"version\r\n"[..], b"set k 0 0 100000\r\nonly a part", b"", b"get k"] {

@@ -5,7 +5,7 @@ mod running;
 use running::{Client, Running, options};
 use std::io::Read;
 use std::path::Path;
-use todana_server::{Authentication, Options, password_line};
+use todana_server::{Authentication, LimitOptions, Options, ProtocolOptions, password_line};
 
 /// Of the password `secret`: cheap, and dear enough to take about half a second.
 const CHEAP: &str = "$argon2id$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$vk+JgWgZGbXHtEqPQPhzXbD+QxxkJR5Fq2AXLhDyYaY";
@@ -41,7 +41,11 @@ fn refused() -> Vec<u8> {
 
 fn start(users: &Path, threads: usize) -> Running {
     let authentication = Authentication::Sasl(users.to_path_buf());
-    Running::start(Options { authentication, threads, ..options() })
+    Running::start(Options {
+        protocols: ProtocolOptions { authentication, ..options().protocols },
+        limits: LimitOptions { threads, ..options().limits },
+        ..options()
+    })
 }
 
 /// A file of users, gone with the folder.
@@ -176,7 +180,10 @@ fn users_are_read_again_and_a_faulty_file_changes_nothing() {
 fn text_users_are_read_again() {
     let (_folder, path) = users("alice:secret\n");
     let authentication = Authentication::Text(path.clone());
-    let server = Running::start(Options { authentication, ..options() });
+    let server = Running::start(Options {
+        protocols: ProtocolOptions { authentication, ..options().protocols },
+        ..options()
+    });
     let expect = |token: &str, answer: &str| {
         let mut client = server.connect();
         client.send(format!("set x 0 0 {}\r\n{token}\r\n", token.len()).as_bytes());
@@ -197,7 +204,10 @@ fn text_users_are_read_again() {
 fn a_token_and_what_follows_it_may_come_in_one_piece() {
     let (_folder, path) = users("alice:secret\n");
     let authentication = Authentication::Text(path);
-    let server = Running::start(Options { authentication, ..options() });
+    let server = Running::start(Options {
+        protocols: ProtocolOptions { authentication, ..options().protocols },
+        ..options()
+    });
     let mut client = server.connect();
     let login = "set x 0 0 12\r\nalice secret\r\n";
     client.send(format!("get x\r\n{login}set k 0 0 1\r\nv\r\nget k\r\n").repeat(2).as_bytes());
@@ -210,7 +220,11 @@ fn a_token_and_what_follows_it_may_come_in_one_piece() {
 fn one_file_lets_both_dialects_in() {
     let (_folder, path) = users(&format!("alice:{CHEAP}\nbob:plain\n"));
     let authentication = Authentication::Passwords(path);
-    let server = Running::start(Options { authentication, threads: 2, ..options() });
+    let server = Running::start(Options {
+        protocols: ProtocolOptions { authentication, ..options().protocols },
+        limits: LimitOptions { threads: 2, ..options().limits },
+        ..options()
+    });
     let token = |user: &str, password: &str| {
         let token = format!("{user} {password}");
         format!("set x 0 0 {}\r\n{token}\r\n", token.len()).into_bytes()

@@ -13,7 +13,9 @@ use running::{Client, Running};
 use std::collections::BTreeSet;
 use todana_protocol::kyoto::BulkOperation;
 use todana_protocol::kyoto::client::{put_bulk, put_key};
-use todana_server::{CompatiblePort, Kyoto, Options};
+use todana_server::{
+    CompatiblePort, DatabaseOptions, Kyoto, KyotoOptions, ListenOptions, Options, ProtocolOptions,
+};
 
 type Keys = BTreeSet<Vec<u8>>;
 
@@ -39,7 +41,10 @@ fn long_key_that_is_no_text_ends_no_listing() {
 fn every_dialect_lists_and_reads_what_each_has_stored() {
     for database in [":", "%"] {
         for writer in Dialect::OF_ONE_PORT {
-            let server = Running::start(Options { database: named(database), ..kyoto() });
+            let server = Running::start(Options {
+                databases: DatabaseOptions { database: named(database), ..kyoto().databases },
+                ..kyoto()
+            });
             let stored = store(&mut server.connect(), writer);
             for reader in Dialect::OF_ONE_PORT {
                 reads(&mut server.connect(), reader, &stored, writer);
@@ -53,9 +58,18 @@ fn every_dialect_lists_and_reads_what_each_has_stored() {
 #[test]
 fn plug_in_reads_what_others_have_stored_and_they_what_it_has() {
     let server = Running::start(Options {
-        kyoto: Kyoto::Only,
-        kyoto_plugin: Some(CompatiblePort::default()),
-        listen: vec!["127.0.0.1:0".into(), "proto[ascii]:127.0.0.1:0".into()],
+        listen: ListenOptions {
+            addresses: vec!["127.0.0.1:0".into(), "proto[ascii]:127.0.0.1:0".into()],
+            ..kyoto().listen
+        },
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions {
+                spoken: Kyoto::Only,
+                plugin: Some(CompatiblePort::default()),
+                ..kyoto().protocols.kyoto
+            },
+            ..kyoto().protocols
+        },
         ..kyoto()
     });
     let kyotos = [Dialect::KyotoCall, Dialect::KyotoRest, Dialect::KyotoBinary];

@@ -3,7 +3,7 @@
 mod running;
 
 use running::{Running, options};
-use todana_server::{Authentication, Choice, Options};
+use todana_server::{Authentication, Choice, ListenOptions, Options, ProtocolOptions};
 
 /// A binary noop, its reply, and a text command.
 const NOOP: [u8; 24] = [0x80, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -23,14 +23,20 @@ fn each_connection_chooses_unless_the_server_has() {
     client.expect(&DONE);
     assert_eq!(setting(&auto), "auto-negotiate");
 
-    let text = Running::start(Options { protocol: Choice::Text, ..options() });
+    let text = Running::start(Options {
+        protocols: ProtocolOptions { protocol: Choice::Text, ..options().protocols },
+        ..options()
+    });
     let mut client = text.connect();
     client.send(&[&NOOP[..], b"\r\nversion\r\n"].concat());
     // A noop has a line feed in it.
     client.expect(b"CLIENT_ERROR bad command line format\r\nERROR\r\nVERSION 1.6.45\r\n");
     assert_eq!(setting(&text), "ascii");
 
-    let binary = Running::start(Options { protocol: Choice::Binary, ..options() });
+    let binary = Running::start(Options {
+        protocols: ProtocolOptions { protocol: Choice::Binary, ..options().protocols },
+        ..options()
+    });
     let mut client = binary.connect();
     client.send(b"version\r\n");
     assert_eq!(client.rest(), b"", "closed without a word");
@@ -45,7 +51,11 @@ fn a_listener_may_be_held_to_another_dialect_than_the_server() {
     let listen = ["proto[ascii]:127.0.0.1:0", "proto[binary]:127.0.0.2:0", "127.0.0.3:0"];
     for protocol in [Choice::Auto, Choice::Text, Choice::Binary] {
         let listen = listen.map(String::from).to_vec();
-        let server = Running::start(Options { listen, protocol, ..options() });
+        let server = Running::start(Options {
+            listen: ListenOptions { addresses: listen, ..options().listen },
+            protocols: ProtocolOptions { protocol, ..options().protocols },
+            ..options()
+        });
         let [ascii, binary, as_everywhere] = server.addresses[..] else { panic!("three") };
         let mut client = server.connect_to(ascii);
         client.send(&[&NOOP[..], b"\r\nversion\r\n"].concat());
@@ -79,7 +89,11 @@ fn a_listeners_dialect_does_not_stand_in_for_a_login() {
     std::fs::write(&users, "user:password\n").unwrap();
     let authentication = Authentication::Sasl(users);
     let listen = vec!["proto[ascii]:127.0.0.1:0".into()];
-    let server = Running::start(Options { listen, authentication, ..options() });
+    let server = Running::start(Options {
+        listen: ListenOptions { addresses: listen, ..options().listen },
+        protocols: ProtocolOptions { authentication, ..options().protocols },
+        ..options()
+    });
     let mut client = server.connect();
     client.send(b"version\r\nversion\r\nversion\r\n");
     assert_eq!(client.rest(), b"");

@@ -8,7 +8,9 @@ use running::{Client, Running};
 use std::fs;
 use std::path::Path;
 use todana::{Db, DbOptions, Name, Records};
-use todana_server::{DataPlace, Options, Server, Sync};
+use todana_server::{
+    DataPlace, DatabaseOptions, KyotoOptions, ListenOptions, Options, ProtocolOptions, Server, Sync,
+};
 
 const KINDS: [&str; 3] = ["mem:tree", "carts.hash", "carts.tree"];
 
@@ -36,9 +38,15 @@ fn serving(kind: &str, folder: &Path, words: &str) -> Options {
     )
     .unwrap();
     Options {
-        database: Some(Name::parse(&format!("{}{words}", name(kind, folder))).unwrap()),
-        data: data_dir(kind, folder).map(|directory| DataPlace::new(directory, Sync::Never)),
-        kyoto_script: Some(script),
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { script: Some(script), ..kyoto().protocols.kyoto },
+            ..kyoto().protocols
+        },
+        databases: DatabaseOptions {
+            database: Some(Name::parse(&format!("{}{words}", name(kind, folder))).unwrap()),
+            data: data_dir(kind, folder).map(|directory| DataPlace::new(directory, Sync::Never)),
+            ..kyoto().databases
+        },
         ..kyoto()
     }
 }
@@ -53,7 +61,8 @@ fn fill(kind: &str, folder: &Path) {
 }
 
 fn start(options: Options) -> Running {
-    let mut server = Server::bind(Options { port: 0, ..options }).unwrap();
+    let mut server =
+        Server::bind(Options { listen: ListenOptions { port: 0, ..options.listen }, ..options }).unwrap();
     server.load(&mut |_| ()).unwrap();
     Running::of(server)
 }
@@ -73,7 +82,10 @@ fn every_dialect_reads_and_refuses_changes_in_its_words() {
             rest(&mut server.connect());
             bulk(server);
         }
-        let writer = Server::bind(Options { port: 0, ..serving(kind, folder.path(), "") });
+        let writer = Server::bind(Options {
+            listen: ListenOptions { port: 0, ..serving(kind, folder.path(), "").listen },
+            ..serving(kind, folder.path(), "")
+        });
         let refused = match writer {
             Ok(mut server) => server.load(&mut |_| ()).expect_err("it is open for reading").to_string(),
             Err(error) => error.to_string(),
@@ -194,11 +206,17 @@ fn bulk(server: &Running) {
 fn what_goes_with_no_reading_is_refused_before_anything_is_made() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |options: Options| options.validate().unwrap_err().to_string();
-    let memory = Options { data: None, ..serving("mem:tree", folder.path(), "#mode=r") };
+    let memory = Options {
+        databases: DatabaseOptions { data: None, ..serving("mem:tree", folder.path(), "#mode=r").databases },
+        ..serving("mem:tree", folder.path(), "#mode=r")
+    };
     assert!(refused(memory).contains("nothing is there to be read in memory"));
     for kind in KINDS {
         assert!(refused(serving(kind, folder.path(), "#mode=rt")).contains("cannot be emptied"), "{kind}");
-        let missing = Server::bind(Options { port: 0, ..serving(kind, folder.path(), "#mode=r") });
+        let missing = Server::bind(Options {
+            listen: ListenOptions { port: 0, ..serving(kind, folder.path(), "#mode=r").listen },
+            ..serving(kind, folder.path(), "#mode=r")
+        });
         let missing = missing.and_then(|mut server| server.load(&mut |_| ()));
         assert!(missing.is_err(), "{kind}");
         assert!(!folder.path().join(kind).exists() && !folder.path().join("data").exists(), "{kind}");

@@ -17,14 +17,23 @@ use std::time::Duration;
 use todana::disk::{Disk, SystemDisk};
 use todana::update_log::Sync;
 use todana::{Db, Records};
-use todana_server::{DataPlace, Name, Options, Server};
+use todana_server::{DataPlace, DatabaseOptions, ListenOptions, Name, Options, Server};
 
 fn options(folder: &Path) -> Options {
     let database = Some(Name::parse(folder.join("casket.kch").to_str().unwrap()).unwrap());
     // Nothing is synced but what replicas need.
     let data = DataPlace::new(folder.join("ulog"), Sync::Every(Duration::from_secs(3600)));
     let data = Some(DataPlace { is_for_replicas: true, ..data });
-    Options { port: 0, database, data, sync: Sync::Every(Duration::from_secs(3600)), ..kept(folder, 17) }
+    Options {
+        listen: ListenOptions { port: 0, ..kept(folder, 17).listen },
+        databases: DatabaseOptions {
+            database,
+            data,
+            sync: Sync::Every(Duration::from_secs(3600)),
+            ..kept(folder, 17).databases
+        },
+        ..kept(folder, 17)
+    }
 }
 
 fn start(folder: &Path, disk: &Arc<dyn Disk>) -> Running {
@@ -138,7 +147,10 @@ fn change_without_the_log_has_replicas_read_all_anew() {
 fn directory_of_another_kind_is_refused_and_stays_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
-    let in_memory = || Options { port: 0, ..kept(&folder.path().join("ulog"), 17) };
+    let in_memory = || Options {
+        listen: ListenOptions { port: 0, ..kept(&folder.path().join("ulog"), 17).listen },
+        ..kept(&folder.path().join("ulog"), 17)
+    };
     {
         let server = Running::start(in_memory());
         server.connect().set(b"kept", b"1");

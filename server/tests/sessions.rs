@@ -8,7 +8,7 @@ use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::time::Duration;
-use todana_server::{Options, Server};
+use todana_server::{LimitOptions, ListenOptions, MemoryOptions, ObservationOptions, Options, Server};
 
 fn repeated(byte: u8, len: usize) -> Vec<u8> {
     vec![byte; len]
@@ -61,7 +61,8 @@ fn a_peer_that_sends_no_more_is_still_answered() {
 /// whoever was served next by the same thread got it before his own.
 #[test]
 fn what_a_reset_connection_has_asked_for_is_told_to_nobody_else() {
-    let server = Running::start(Options { threads: 1, ..options() });
+    let server =
+        Running::start(Options { limits: LimitOptions { threads: 1, ..options().limits }, ..options() });
     let mut other = server.connect();
     other.send(b"set k 0 0 5\r\nother\r\n");
     other.expect(b"STORED\r\n");
@@ -103,7 +104,10 @@ fn quit_sends_what_is_pending_and_then_closes() {
 
 #[test]
 fn beyond_the_connection_limit_there_is_a_refusal_until_a_slot_is_free() {
-    let server = Running::start(Options { connections_max: 3, ..options() });
+    let server = Running::start(Options {
+        limits: LimitOptions { connections_max: 3, ..options().limits },
+        ..options()
+    });
     let mut clients: Vec<Client> = (0..3).map(|_| server.connect()).collect();
     clients.iter_mut().for_each(Client::expect_version);
     let mut refused = server.connect();
@@ -119,7 +123,8 @@ fn beyond_the_connection_limit_there_is_a_refusal_until_a_slot_is_free() {
 
 #[test]
 fn a_client_that_stalls_within_an_upload_holds_up_nobody() {
-    let server = Running::start(Options { threads: 1, ..options() });
+    let server =
+        Running::start(Options { limits: LimitOptions { threads: 1, ..options().limits }, ..options() });
     let mut stalled = server.connect();
     stalled.send(b"set stalled 0 0 500000\r\n");
     stalled.send(&repeated(b'x', 250_000));
@@ -136,7 +141,8 @@ fn a_client_that_stalls_within_an_upload_holds_up_nobody() {
 
 /// Asks for far more than anybody reads; the server's memory for it has a bound.
 fn slow_reader(value_len: usize, bound: u64) {
-    let server = Running::start(Options { threads: 1, ..options() });
+    let server =
+        Running::start(Options { limits: LimitOptions { threads: 1, ..options().limits }, ..options() });
     let mut other = server.connect();
     let value = repeated(b's', value_len);
     other.set(b"big", &value);
@@ -193,7 +199,10 @@ fn the_largest_values_that_fit_are_kept_and_larger_ones_refused() {
 
 #[test]
 fn items_of_eight_mebibytes_go_there_and_back() {
-    let server = Running::start(Options { item_size_max: 8 << 20, ..options() });
+    let server = Running::start(Options {
+        limits: LimitOptions { item_size_max: 8 << 20, ..options().limits },
+        ..options()
+    });
     let mut client = server.connect();
     for len in [300_000, 1_048_576, 5_000_001, (8 << 20) - 60] {
         let value: Vec<u8> = (0..len).map(|n: usize| (n % 251) as u8).collect();
@@ -245,7 +254,8 @@ fn a_stop_delivers_the_replies_that_are_pending() {
 /// "What has been received is answered" (`Handle::stop`): a pipeline longer than one turn too.
 #[test]
 fn a_stop_answers_all_that_was_received() {
-    let mut server = Running::start(Options { threads: 1, ..options() });
+    let mut server =
+        Running::start(Options { limits: LimitOptions { threads: 1, ..options().limits }, ..options() });
     let mut client = server.connect();
     let value = repeated(b'p', 1_000_000);
     client.set(b"big", &value);
@@ -279,7 +289,10 @@ fn a_stop_ends_idle_connections_and_the_server() {
 }
 
 fn unix_options(path: &std::path::Path) -> Options {
-    Options { unix_socket: Some(path.to_path_buf()), ..options() }
+    Options {
+        listen: ListenOptions { unix_socket: Some(path.to_path_buf()), ..options().listen },
+        ..options()
+    }
 }
 
 fn unix_version(path: &std::path::Path) -> Vec<u8> {
@@ -294,7 +307,10 @@ fn unix_version(path: &std::path::Path) -> Vec<u8> {
 fn a_unix_socket_serves_with_its_permissions() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
-    let server = Running::start(Options { unix_mask: 0o750, ..unix_options(&path) });
+    let server = Running::start(Options {
+        listen: ListenOptions { unix_mask: 0o750, ..unix_options(&path).listen },
+        ..unix_options(&path)
+    });
     assert!(server.addresses.is_empty(), "a Unix socket takes the place of TCP");
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o750);
     let mut stream = UnixStream::connect(&path).unwrap();
@@ -362,12 +378,21 @@ fn a_socket_that_cannot_be_tried_is_left_alone() {
 fn a_pid_file_is_there_once_the_server_is_bound_and_goes_with_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pid");
-    let server = Server::bind(Options { port: 0, pid_file: Some(path.clone()), ..options() }).unwrap();
+    let server = Server::bind(Options {
+        listen: ListenOptions { port: 0, ..options().listen },
+        observation: ObservationOptions { pid_file: Some(path.clone()), ..options().observation },
+        ..options()
+    })
+    .unwrap();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
     drop(server);
     assert!(!path.exists());
     let nowhere = directory.path().join("missing").join("pid");
-    let error = Server::bind(Options { port: 0, pid_file: Some(nowhere.clone()), ..options() });
+    let error = Server::bind(Options {
+        listen: ListenOptions { port: 0, ..options().listen },
+        observation: ObservationOptions { pid_file: Some(nowhere.clone()), ..options().observation },
+        ..options()
+    });
     let error = error.err().expect("the directory is missing").to_string();
     assert!(error.contains(nowhere.to_str().unwrap()), "{error}");
 }
@@ -396,7 +421,11 @@ fn the_memory_limit_can_be_changed_within_bounds() {
 /// been full, nothing would have been evicted and every write refused.
 #[test]
 fn a_memory_limit_that_the_shards_cannot_fill_is_refused_and_changes_nothing() {
-    let server = Running::start(Options { threads: 1, memory_limit_mib: 64, ..Options::default() });
+    let server = Running::start(Options {
+        memory: MemoryOptions { limit_mib: 64, ..MemoryOptions::default() },
+        limits: LimitOptions { threads: 1, ..LimitOptions::default() },
+        ..Options::default()
+    });
     let mut client = server.connect();
     let refusal = "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust";
     for (mebibytes, reply) in [(1_000_000, refusal), (32_769, refusal), (32_768, "OK"), (32_769, refusal)] {
@@ -404,7 +433,11 @@ fn a_memory_limit_that_the_shards_cannot_fill_is_refused_and_changes_nothing() {
         client.expect(format!("{reply}\r\n").as_bytes());
     }
     assert_eq!(client.stat("limit_maxbytes"), (32_768u64 << 20).to_string());
-    let large = Running::start(Options { threads: 1, memory_limit_mib: 1_000_000, ..Options::default() });
+    let large = Running::start(Options {
+        memory: MemoryOptions { limit_mib: 1_000_000, ..MemoryOptions::default() },
+        limits: LimitOptions { threads: 1, ..LimitOptions::default() },
+        ..Options::default()
+    });
     let mut client = large.connect();
     client.send(b"cache_memlimit 1000000\r\n");
     client.expect(b"OK\r\n");
@@ -432,8 +465,11 @@ fn stats_has_the_names_of_memcached_in_its_order() {
 
 #[test]
 fn stats_of_other_groups_are_answered() {
-    let server =
-        Running::start(Options { threads: 3, item_size_max: 2 << 20, memory_limit_mib: 64, ..options() });
+    let server = Running::start(Options {
+        memory: MemoryOptions { limit_mib: 64, ..options().memory },
+        limits: LimitOptions { threads: 3, item_size_max: 2 << 20, ..options().limits },
+        ..options()
+    });
     let mut client = server.connect();
     let settings = client.stats(" settings");
     let setting =

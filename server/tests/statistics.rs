@@ -6,10 +6,13 @@ mod running;
 use running::{Client, Running, eventually, options};
 use std::collections::BTreeMap;
 use todana::Name;
-use todana_server::Options;
+use todana_server::{DatabaseOptions, MemoryOptions, Options, ProtocolOptions};
 
 fn start(options: Options) -> (Running, Client) {
-    let server = Running::start(Options { debug_commands: true, ..options });
+    let server = Running::start(Options {
+        protocols: ProtocolOptions { debug_commands: true, ..options.protocols },
+        ..options
+    });
     let mut client = server.connect();
     client.send(b"debugtime p\r\n");
     client.expect(b"OK\r\n");
@@ -18,7 +21,10 @@ fn start(options: Options) -> (Running, Client) {
 
 /// The first database, which these statistics are of.
 fn of(database: &str) -> Options {
-    Options { database: Some(Name::parse(database).unwrap()), ..options() }
+    Options {
+        databases: DatabaseOptions { database: Some(Name::parse(database).unwrap()), ..options().databases },
+        ..options()
+    }
 }
 
 fn ask(client: &mut Client, request: &str, answer: &str) {
@@ -88,7 +94,8 @@ fn expired_records_are_counted_by_who_removed_them_and_whether_they_were_read() 
 /// As memcached 1.6.18 counts them: no storage command at all, but a refusal, and where there is no memory, by class too.
 #[test]
 fn refused_stores_are_counted_as_refused_whatever_the_command_and_the_length() {
-    let (_server, mut client) = start(Options { emulate_full: true, ..options() });
+    let (_server, mut client) =
+        start(Options { memory: MemoryOptions { emulate_full: true, ..options().memory }, ..options() });
     let (mut too_large, mut no_memory) = (0, 0);
     // 62 bytes, 300,057 and 1,500,057 by memcached's rule: the first two of classes 1 and 37.
     for (len, class) in [(5, Some(1)), (300_000, Some(37)), (1_500_000, None)] {
@@ -169,7 +176,8 @@ fn an_order_to_crawl_begins_a_round_over_records_that_have_hours_to_live() {
 #[test]
 fn evictions_are_counted_with_what_went() {
     // The limit is on the whole process, which other tests share.
-    let (_server, mut client) = start(Options { memory_limit_mib: 256, ..options() });
+    let (_server, mut client) =
+        start(Options { memory: MemoryOptions { limit_mib: 256, ..options().memory }, ..options() });
     let large = 100_000;
     for n in 0..20 {
         set(&mut client, &format!("first:{n}"), 9000, large);

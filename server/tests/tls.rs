@@ -17,7 +17,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
-use todana_server::{Options, Server, TlsOptions};
+use todana_server::{LimitOptions, ListenOptions, Options, Server, TlsOptions};
 
 /// A folder with an authority, and what it has signed.
 struct Authority {
@@ -70,7 +70,7 @@ impl Authority {
 }
 
 fn serving(tls: TlsOptions) -> Options {
-    Options { tls: Some(tls), ..options() }
+    Options { listen: ListenOptions { tls: Some(tls), ..options().listen }, ..options() }
 }
 
 /// How a client speaks TLS.
@@ -336,7 +336,10 @@ fn a_client_that_says_goodbye_is_answered_and_closed() {
 #[test]
 fn plain_text_and_garbage_are_closed_without_harm() {
     let authority = Authority::new();
-    let server = Running::start(Options { threads: 1, ..serving(authority.tls()) });
+    let server = Running::start(Options {
+        limits: LimitOptions { threads: 1, ..serving(authority.tls()).limits },
+        ..serving(authority.tls())
+    });
     let mut session = authority.client().connect(server.addresses[0]);
     session.expect_version();
     let mut random = fastrand::Rng::with_seed(7);
@@ -368,7 +371,10 @@ fn plain_text_and_garbage_are_closed_without_harm() {
 #[test]
 fn a_half_handshake_keeps_nobody_waiting_and_ends_with_its_peer() {
     let authority = Authority::new();
-    let server = Running::start(Options { threads: 1, ..serving(authority.tls()) });
+    let server = Running::start(Options {
+        limits: LimitOptions { threads: 1, ..serving(authority.tls()).limits },
+        ..serving(authority.tls())
+    });
     let mut hello = Vec::new();
     handshake(&authority.client().config()).write_tls(&mut hello).unwrap();
     for len in [1, 5, 6, hello.len() / 2, hello.len() - 1] {
@@ -462,7 +468,11 @@ fn client_certificates_are_required_or_optional() {
 /// Three listeners, of which each speaks in its own manner.
 fn in_three_manners(tls: TlsOptions) -> Running {
     let names = ["notls:127.0.0.1:0", "btls:127.0.0.2:0", "mtls:127.0.0.3:0"];
-    Running::start(Options { listen: names.map(String::from).to_vec(), ..serving(tls) })
+    let options = serving(tls);
+    Running::start(Options {
+        listen: ListenOptions { addresses: names.map(String::from).to_vec(), ..options.listen },
+        ..options
+    })
 }
 
 #[test]
@@ -483,9 +493,13 @@ fn without_authority_every_client_certificate_is_refused() {
     let authority = Authority::new();
     authority.sign("client");
     let listen = vec!["mtls:127.0.0.1:0".to_string(), "127.0.0.2:0".to_string()];
-    let options = Options { listen, ..serving(authority.tls()) };
+    let options = Options {
+        listen: ListenOptions { addresses: listen, ..serving(authority.tls()).listen },
+        ..serving(authority.tls())
+    };
     assert!(options.validate().is_err());
-    let server = Running::start(Options { lenient_tls: true, ..options });
+    let server =
+        Running::start(Options { listen: ListenOptions { lenient_tls: true, ..options.listen }, ..options });
     for version in VERSIONS {
         for certificate in [None, Some((&authority, "client"))] {
             let client = Client { version: Some(version), certificate, authority: &authority };
@@ -616,7 +630,10 @@ fn certificates_that_do_not_fit_are_refused_at_the_start() {
     std::fs::write(path("garbage.pem"), "-----BEGIN CERTIFICATE-----\n%%%\n-----END CERTIFICATE-----\n")
         .unwrap();
     let bind = |tls: TlsOptions| {
-        Server::bind(Options { port: 0, ..serving(tls) }).map(drop).map_err(|error| error.to_string())
+        let options = serving(tls);
+        Server::bind(Options { listen: ListenOptions { port: 0, ..options.listen }, ..options })
+            .map(drop)
+            .map_err(|error| error.to_string())
     };
     assert_eq!(bind(TlsOptions { chain: path("both.pem"), key: None, ..authority.tls() }), Ok(()));
     let other_key = bind(TlsOptions { key: Some(path("other.key")), ..authority.tls() }).unwrap_err();

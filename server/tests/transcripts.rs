@@ -78,7 +78,7 @@ fn pieces(text: &str, place: &str) -> Vec<Piece> {
 
 fn parse(name: &str, text: &str) -> Transcript {
     let mut transcript = Transcript::default();
-    transcript.options.port = 0;
+    transcript.options.listen.port = 0;
     let mut block: Option<Block> = None;
     for (index, line) in text.lines().enumerate() {
         let place = format!("{name}:{}", index + 1);
@@ -127,18 +127,18 @@ fn parse(name: &str, text: &str) -> Transcript {
                 transcript.blocks.push(Block { advance_s, ..fresh() });
             }
             "= " => match rest {
-                "-F" => transcript.options.flush_allowed = false,
-                "-A" => transcript.options.shutdown_allowed = true,
-                "-M" => transcript.options.refuse_when_full = true,
-                "-o negative_exptime=sliding" => transcript.options.negative_is_sliding = true,
-                "-o debug_commands" => transcript.options.debug_commands = true,
-                "-o emulate_full" => transcript.options.emulate_full = true,
-                "-X" => transcript.options.dump_allowed = false,
-                "-W" => transcript.options.watch_allowed = false,
-                "-D" => transcript.options.prefix_delimiter = Some(b':'),
-                "-o track_sizes" => transcript.options.track_sizes = true,
-                "-o no_lru_crawler" => transcript.options.crawler_enabled = false,
-                "-Y" => transcript.options.authentication = Authentication::Text(USERS.into()),
+                "-F" => transcript.options.limits.flush_allowed = false,
+                "-A" => transcript.options.limits.shutdown_allowed = true,
+                "-M" => transcript.options.memory.refuse_when_full = true,
+                "-o negative_exptime=sliding" => transcript.options.protocols.negative_is_sliding = true,
+                "-o debug_commands" => transcript.options.protocols.debug_commands = true,
+                "-o emulate_full" => transcript.options.memory.emulate_full = true,
+                "-X" => transcript.options.limits.dump_allowed = false,
+                "-W" => transcript.options.limits.watch_allowed = false,
+                "-D" => transcript.options.observation.prefix_delimiter = Some(b':'),
+                "-o track_sizes" => transcript.options.observation.track_sizes = true,
+                "-o no_lru_crawler" => transcript.options.observation.crawler_enabled = false,
+                "-Y" => transcript.options.protocols.authentication = Authentication::Text(USERS.into()),
                 other => panic!("{place}: unknown option {other}"),
             },
             _ => panic!("{place}: what is {line:?}?"),
@@ -271,8 +271,11 @@ struct InProcess {
 
 impl InProcess {
     fn new(options: &Options) -> InProcess {
-        let Options { shutdown_allowed, refuse_when_full, debug_commands, emulate_full, .. } = *options;
-        let needs_server = shutdown_allowed || refuse_when_full || debug_commands || emulate_full;
+        let Options { memory, protocols, limits, .. } = options;
+        let needs_server = limits.shutdown_allowed
+            || memory.refuse_when_full
+            || protocols.debug_commands
+            || memory.emulate_full;
         assert!(!needs_server, "only -F and sliding expiry go with a clock");
         let engine = MemHash::new(MemHashOptions::default()).unwrap();
         let clock = Arc::new(ManualClock::new(UnixSeconds(START)));
@@ -280,8 +283,8 @@ impl InProcess {
         InProcess {
             dialect: Dialect::default(),
             limits: Limits {
-                flush_allowed: options.flush_allowed,
-                negative_is_sliding: options.negative_is_sliding,
+                flush_allowed: options.limits.flush_allowed,
+                negative_is_sliding: options.protocols.negative_is_sliding,
                 ..Limits::default()
             },
             lane: database.lane(),

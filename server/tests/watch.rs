@@ -6,7 +6,9 @@ use running::{Client, Running, eventually, options};
 use std::collections::BTreeSet;
 use std::io::Write;
 use todana::Name;
-use todana_server::Options;
+use todana_server::{
+    DatabaseOptions, LimitOptions, MemoryOptions, ObservationOptions, Options, ProtocolOptions,
+};
 
 /// A line of an event without its time and number, and without the descriptor of its connection.
 fn event(watcher: &mut Client) -> String {
@@ -144,7 +146,12 @@ fn a_watcher_is_told_of_each_eviction_from_a_tree() {
 
 fn told_of_each_eviction(database: &str) {
     let database = Some(Name::parse(database).unwrap());
-    let options = Options { memory_limit_mib: 8, watcher_buffer_bytes: 64 << 20, database, ..options() };
+    let options = Options {
+        memory: MemoryOptions { limit_mib: 8, ..options().memory },
+        databases: DatabaseOptions { database, ..options().databases },
+        observation: ObservationOptions { watcher_buffer_bytes: 64 << 20, ..options().observation },
+        ..options()
+    };
     let server = Running::start(options);
     let mut watcher = watch(&server, "evictions");
     let mut client = server.connect();
@@ -182,7 +189,8 @@ fn told_of_each_eviction(database: &str) {
 
 #[test]
 fn evictions_are_not_told_where_nobody_watches_them() {
-    let server = Running::start(Options { memory_limit_mib: 8, ..options() });
+    let server =
+        Running::start(Options { memory: MemoryOptions { limit_mib: 8, ..options().memory }, ..options() });
     let _watcher = watch(&server, "deletions");
     let mut client = server.connect();
     for number in 0.. {
@@ -196,7 +204,10 @@ fn evictions_are_not_told_where_nobody_watches_them() {
 
 #[test]
 fn a_watcher_is_told_of_sweeps() {
-    let server = Running::start(Options { debug_commands: true, ..options() });
+    let server = Running::start(Options {
+        protocols: ProtocolOptions { debug_commands: true, ..options().protocols },
+        ..options()
+    });
     let mut watcher = watch(&server, "sysevents");
     let mut client = server.connect();
     client
@@ -211,7 +222,10 @@ fn a_watcher_is_told_of_sweeps() {
 
 #[test]
 fn a_watcher_is_told_why_connections_close() {
-    let server = Running::start(Options { idle_timeout_s: 1, shutdown_allowed: true, ..options() });
+    let server = Running::start(Options {
+        limits: LimitOptions { idle_timeout_s: 1, shutdown_allowed: true, ..options().limits },
+        ..options()
+    });
     let mut watcher = watch(&server, "connevents");
     let idle = server.connect();
     let name = format!("rip=127.0.0.1 rport={} transport=tcp", idle.stream.local_addr().unwrap().port());
@@ -252,7 +266,10 @@ fn streams_of_a_proxy_are_silent_and_unknown_ones_refused() {
 
 #[test]
 fn a_watcher_that_does_not_read_misses_lines_and_is_told_how_many() {
-    let server = Running::start(Options { watcher_buffer_bytes: 1, ..options() });
+    let server = Running::start(Options {
+        observation: ObservationOptions { watcher_buffer_bytes: 1, ..options().observation },
+        ..options()
+    });
     let mut watcher = watch(&server, "fetchers");
     let mut client = server.connect();
     let gets = format!("mg {} q\r\n", "k".repeat(250)).repeat(1000) + "mn\r\n";
@@ -354,7 +371,11 @@ fn the_roster_tells_what_each_connection_does() {
 
 #[test]
 fn a_list_of_many_records_comes_in_pieces_and_other_requests_go_on() {
-    let server = Running::start(Options { threads: 1, track_sizes: true, ..options() });
+    let server = Running::start(Options {
+        observation: ObservationOptions { track_sizes: true, ..options().observation },
+        limits: LimitOptions { threads: 1, ..options().limits },
+        ..options()
+    });
     let mut client = server.connect();
     for start in (0..40_000).step_by(1000) {
         let sets: String =

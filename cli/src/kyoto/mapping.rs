@@ -4,8 +4,9 @@ use super::settings::{Settings, Synchronization};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use todana_server::{
-    CheckpointOptions, CompatiblePort, DataPlace, Further, Kind, Kyoto, MasterAddress, Name, Options,
-    Packing, Replication, SnapshotOptions, Sync,
+    CheckpointOptions, CompatiblePort, DataPlace, DatabaseOptions, Further, Kind, Kyoto, KyotoOptions,
+    LimitOptions, ListenOptions, MasterAddress, MemoryOptions, Name, Options, Packing, ProtocolOptions,
+    Replication, SnapshotOptions, Sync,
 };
 
 /// Threads where nothing is said. The original's sixteen wait for each other's locks; these do not wait at all.
@@ -47,36 +48,53 @@ pub(super) fn options(settings: &Settings, connections_max: usize) -> Result<Opt
     });
     let none = Options::default();
     let options = Options {
-        listen,
-        kyoto: Kyoto::Only,
-        kyoto_commands: Some(settings.commands.clone()),
-        stores_nothing: settings.stores_nothing,
-        kyoto_script: settings.script.clone(),
-        script_time_max: settings
-            .script_time_s
-            .map_or(none.script_time_max, |seconds| Duration::from_secs_f64(seconds.clamp(0.001, 1e9))),
-        script_memory_max: settings
-            .script_memory
-            .map_or(none.script_memory_max, |len| usize::try_from(len).unwrap_or(usize::MAX)),
-        // As the original's scripts, in the folder where it is started; but nowhere else. A daemon leaves that.
-        kyoto_files: std::env::current_dir().ok(),
-        kyoto_pages_allowed: true,
-        kyoto_plugin: compatible,
-        read_only: settings.is_read_only,
-        idle_timeout_s: settings.timeout_s.ceil() as u32,
-        idle_between_requests: true,
-        // As much as there is: what bounds a database stands in its name.
-        memory_limit_mib: 0,
-        item_size_max: ITEM_SIZE_MAX,
-        connections_max,
-        connections_refused: false,
-        threads: settings.threads.unwrap_or(THREADS),
-        database: first.as_ref().map(|first| first.name.clone()),
-        data: first.and_then(|first| first.data),
-        further: databases.collect(),
-        sync,
-        replication: replication(settings),
-        snapshots: snapshots(settings)?,
+        listen: ListenOptions { addresses: listen, ..none.listen },
+        memory: MemoryOptions {
+            // As much as there is: what bounds a database stands in its name.
+            limit_mib: 0,
+            ..none.memory
+        },
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions {
+                spoken: Kyoto::Only,
+                commands: Some(settings.commands.clone()),
+                script: settings.script.clone(),
+                script_time_max: settings
+                    .script_time_s
+                    .map_or(none.protocols.kyoto.script_time_max, |seconds| {
+                        Duration::from_secs_f64(seconds.clamp(0.001, 1e9))
+                    }),
+                script_memory_max: settings
+                    .script_memory
+                    .map_or(none.protocols.kyoto.script_memory_max, |len| {
+                        usize::try_from(len).unwrap_or(usize::MAX)
+                    }),
+                // As the original's scripts, in the folder where it is started; but nowhere else. A daemon leaves that.
+                files: std::env::current_dir().ok(),
+                pages_allowed: true,
+                plugin: compatible,
+                read_only: settings.is_read_only,
+            },
+            ..none.protocols
+        },
+        databases: DatabaseOptions {
+            stores_nothing: settings.stores_nothing,
+            database: first.as_ref().map(|first| first.name.clone()),
+            data: first.and_then(|first| first.data),
+            further: databases.collect(),
+            sync,
+            replication: replication(settings),
+            snapshots: snapshots(settings)?,
+        },
+        limits: LimitOptions {
+            idle_timeout_s: settings.timeout_s.ceil() as u32,
+            idle_between_requests: true,
+            item_size_max: ITEM_SIZE_MAX,
+            connections_max,
+            connections_refused: false,
+            threads: settings.threads.unwrap_or(THREADS),
+            ..none.limits
+        },
         ..none
     };
     options.validate().map_err(|error| error.to_string())?;
@@ -113,7 +131,7 @@ fn further(settings: &Settings, number: usize, name: Name, sync: Sync) -> Furthe
     };
     let is_for_replicas = name.kind == Kind::DiskHash;
     // Its own files vouch for its changes.
-    let sync = if is_for_replicas { Options::default().sync } else { sync };
+    let sync = if is_for_replicas { DatabaseOptions::default().sync } else { sync };
     let data = directory.map(|directory| {
         let mut place = DataPlace { is_for_replicas, ..DataPlace::new(directory, sync) };
         if let Some(log) = log {
@@ -163,7 +181,7 @@ fn sync(asked: Synchronization) -> Sync {
     match asked {
         Synchronization { is_immediate: true, .. } => Sync::Always,
         Synchronization { is_hard: true, interval_s: Some(interval), .. } => every(interval),
-        _ => Options::default().sync,
+        _ => DatabaseOptions::default().sync,
     }
 }
 

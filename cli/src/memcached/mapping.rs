@@ -6,7 +6,10 @@ use super::listen::{Listen, ListenerTls};
 use super::refusal::{Refusal, SYSTEM};
 use super::settings::{Port, Protocol, Settings};
 use std::path::PathBuf;
-use todana_server::{Authentication, Choice, Kyoto, Options, Replication, TlsOptions};
+use todana_server::{
+    Authentication, Choice, DatabaseOptions, Kyoto, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions,
+    ObservationOptions, Options, ProtocolOptions, Replication, TlsOptions,
+};
 
 /// The variable that names the file of users for SASL, in memcached built for that.
 const PASSWORDS_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
@@ -24,75 +27,92 @@ const PROCESS_MIB: u64 = 3;
 /// The server's options. Refuses what it cannot do: nothing is promised and then left out.
 pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
     let options = Options {
-        listen: if settings.unix_socket.is_some() { Vec::new() } else { listen(settings)? },
-        port: match settings.tcp_port {
-            Port::Number(port) => port,
-            Port::Off | Port::Any => 0,
+        listen: ListenOptions {
+            addresses: if settings.unix_socket.is_some() { Vec::new() } else { listen(settings)? },
+            port: match settings.tcp_port {
+                Port::Number(port) => port,
+                Port::Off | Port::Any => 0,
+            },
+            tcp: settings.tcp_port != Port::Off,
+            udp_port: match settings.udp_port {
+                _ if settings.unix_socket.is_some() => None,
+                Port::Off => None,
+                Port::Any => Some(0),
+                Port::Number(port) => Some(port),
+            },
+            udp_reply_max: UDP_REPLY_MAX,
+            lenient_tls: true,
+            unix_socket: settings.unix_socket.clone(),
+            unix_mask: settings.unix_mask,
+            backlog: settings.listen_backlog,
+            tls: tls(settings)?,
         },
-        tcp: settings.tcp_port != Port::Off,
-        udp_port: match settings.udp_port {
-            _ if settings.unix_socket.is_some() => None,
-            Port::Off => None,
-            Port::Any => Some(0),
-            Port::Number(port) => Some(port),
+        memory: MemoryOptions {
+            limit_mib: settings.memory_limit_mib.max(MEMORY_LIMIT_MIN_MIB),
+            refuse_when_full: settings.refuse_when_full,
+            emulate_full: settings.extended.emulate_full,
         },
-        udp_reply_max: UDP_REPLY_MAX,
-        lenient_tls: true,
-        unix_socket: settings.unix_socket.clone(),
-        unix_mask: settings.unix_mask,
-        memory_limit_mib: settings.memory_limit_mib.max(MEMORY_LIMIT_MIN_MIB),
-        refuse_when_full: settings.refuse_when_full,
-        connections_max: settings.connections_max,
-        connections_refused: settings.extended.maxconns_fast,
-        idle_timeout_s: settings.extended.idle_timeout_s,
-        threads: settings.threads,
-        item_size_max: settings.item_size_max,
-        verbosity: settings.verbosity,
-        tells_requests: true,
-        cas_enabled: settings.cas_enabled,
-        // memcached's rules for it differ: see `pid_file`.
-        pid_file: None,
-        listen_backlog: settings.listen_backlog,
-        requests_per_event: settings.requests_per_event,
-        flush_allowed: settings.flush_allowed,
-        shutdown_allowed: settings.shutdown_allowed,
-        tls: tls(settings)?,
-        negative_is_sliding: settings.extended.negative_expiry == NegativeExpiry::Sliding,
-        kyoto: Kyoto::Off,
-        kyoto_commands: None,
-        kyoto_script: None,
-        kyoto_files: None,
-        script_time_max: Options::default().script_time_max,
-        stores_nothing: false,
-        script_memory_max: Options::default().script_memory_max,
-        kyoto_pages_allowed: false,
-        http_hosts: Vec::new(),
-        kyoto_plugin: None,
-        read_only: false,
-        idle_between_requests: false,
-        replication: Replication::default(),
-        snapshots: None,
-        debug_commands: settings.extended.debug_commands,
-        emulate_full: settings.extended.emulate_full,
-        dump_allowed: settings.dump_allowed,
-        watch_allowed: settings.watch_allowed,
-        watcher_buffer_bytes: settings.extended.watcher_buffer_kib as usize * 1024,
-        prefix_delimiter: settings.prefix_delimiter,
-        track_sizes: settings.extended.track_sizes,
-        crawler_enabled: settings.extended.lru_crawler,
-        // memcached has none: see `admin`.
-        admin: None,
-        protocol: match settings.protocol {
-            Protocol::Auto => Choice::Auto,
-            Protocol::Ascii => Choice::Text,
-            Protocol::Binary => Choice::Binary,
+        protocols: ProtocolOptions {
+            cas_enabled: settings.cas_enabled,
+            negative_is_sliding: settings.extended.negative_expiry == NegativeExpiry::Sliding,
+            http_hosts: Vec::new(),
+            debug_commands: settings.extended.debug_commands,
+            protocol: match settings.protocol {
+                Protocol::Auto => Choice::Auto,
+                Protocol::Ascii => Choice::Text,
+                Protocol::Binary => Choice::Binary,
+            },
+            authentication: authentication(
+                settings,
+                std::env::var_os(PASSWORDS_VARIABLE).map(PathBuf::from),
+            )?,
+            kyoto: KyotoOptions {
+                spoken: Kyoto::Off,
+                commands: None,
+                script: None,
+                files: None,
+                script_time_max: KyotoOptions::default().script_time_max,
+                script_memory_max: KyotoOptions::default().script_memory_max,
+                pages_allowed: false,
+                plugin: None,
+                read_only: false,
+            },
         },
-        data: data_place::asked(settings.memory_file.as_deref(), |name| std::env::var_os(name))?,
-        authentication: authentication(settings, std::env::var_os(PASSWORDS_VARIABLE).map(PathBuf::from))?,
-        // Its only one.
-        database: None,
-        sync: Options::default().sync,
-        further: Vec::new(),
+        databases: DatabaseOptions {
+            stores_nothing: false,
+            replication: Replication::default(),
+            snapshots: None,
+            data: data_place::asked(settings.memory_file.as_deref(), |name| std::env::var_os(name))?,
+            // Its only one.
+            database: None,
+            sync: DatabaseOptions::default().sync,
+            further: Vec::new(),
+        },
+        observation: ObservationOptions {
+            verbosity: settings.verbosity,
+            tells_requests: true,
+            // memcached's rules for it differ: see `pid_file`.
+            pid_file: None,
+            watcher_buffer_bytes: settings.extended.watcher_buffer_kib as usize * 1024,
+            prefix_delimiter: settings.prefix_delimiter,
+            track_sizes: settings.extended.track_sizes,
+            crawler_enabled: settings.extended.lru_crawler,
+            // memcached has none: see `admin`.
+            admin: None,
+        },
+        limits: LimitOptions {
+            connections_max: settings.connections_max,
+            connections_refused: settings.extended.maxconns_fast,
+            idle_timeout_s: settings.extended.idle_timeout_s,
+            threads: settings.threads,
+            item_size_max: settings.item_size_max,
+            requests_per_event: settings.requests_per_event,
+            flush_allowed: settings.flush_allowed,
+            shutdown_allowed: settings.shutdown_allowed,
+            idle_between_requests: false,
+            dump_allowed: settings.dump_allowed,
+            watch_allowed: settings.watch_allowed,
+        },
     };
     options.validate().map_err(|error| Refusal::usage(error.to_string()))?;
     Ok(options)
@@ -275,15 +295,21 @@ mod tests {
     #[test]
     fn the_defaults_are_memcacheds() {
         let expected = Options {
-            listen: vec!["*".into()],
-            tells_requests: true,
-            udp_reply_max: 1 << 20,
-            lenient_tls: true,
+            listen: ListenOptions {
+                addresses: vec!["*".into()],
+                udp_reply_max: 1 << 20,
+                lenient_tls: true,
+                ..ListenOptions::default()
+            },
+            observation: ObservationOptions { tells_requests: true, ..ObservationOptions::default() },
             ..Options::default()
         };
         assert_eq!(options(&settings(&[])).unwrap(), expected);
-        assert_eq!((expected.port, expected.memory_limit_mib, expected.item_size_max), (11211, 64, 1 << 20));
-        assert_eq!((expected.connections_max, expected.threads), (1024, 4));
+        assert_eq!(
+            (expected.listen.port, expected.memory.limit_mib, expected.limits.item_size_max),
+            (11211, 64, 1 << 20)
+        );
+        assert_eq!((expected.limits.connections_max, expected.limits.threads), (1024, 4));
     }
 
     #[test]
@@ -295,75 +321,89 @@ mod tests {
         assert_eq!(
             mapped,
             Options {
-                listen: vec!["127.0.0.1".into(), "[::1]:2".into()],
-                port: 1,
-                tcp: true,
-                udp_port: Some(3),
-                udp_reply_max: 1 << 20,
-                lenient_tls: true,
-                unix_socket: None,
-                unix_mask: 0o700,
-                memory_limit_mib: 128,
-                refuse_when_full: true,
-                connections_max: 9,
-                connections_refused: false,
-                idle_timeout_s: 30,
-                threads: 2,
-                item_size_max: 2 << 20,
-                verbosity: 2,
-                tells_requests: true,
-                cas_enabled: false,
-                pid_file: None,
-                listen_backlog: 7,
-                requests_per_event: 5,
-                flush_allowed: false,
-                shutdown_allowed: true,
-                tls: None,
-                negative_is_sliding: true,
-                replication: Replication::default(),
-                snapshots: None,
-                kyoto: Kyoto::Off,
-                kyoto_commands: None,
-                kyoto_script: None,
-                kyoto_files: None,
-                script_time_max: Options::default().script_time_max,
-                stores_nothing: false,
-                script_memory_max: Options::default().script_memory_max,
-                kyoto_pages_allowed: false,
-                http_hosts: Vec::new(),
-                kyoto_plugin: None,
-                read_only: false,
-                idle_between_requests: false,
-                debug_commands: true,
-                emulate_full: true,
-                dump_allowed: false,
-                watch_allowed: false,
-                watcher_buffer_bytes: 7 << 10,
-                prefix_delimiter: Some(b'/'),
-                track_sizes: true,
-                crawler_enabled: false,
-                admin: None,
-                protocol: Choice::Binary,
-                data: None,
-                database: None,
-                sync: Options::default().sync,
-                further: Vec::new(),
-                authentication: Authentication::None,
+                listen: ListenOptions {
+                    addresses: vec!["127.0.0.1".into(), "[::1]:2".into()],
+                    port: 1,
+                    tcp: true,
+                    udp_port: Some(3),
+                    udp_reply_max: 1 << 20,
+                    lenient_tls: true,
+                    unix_socket: None,
+                    unix_mask: 0o700,
+                    backlog: 7,
+                    tls: None
+                },
+                memory: MemoryOptions { limit_mib: 128, refuse_when_full: true, emulate_full: true },
+                protocols: ProtocolOptions {
+                    cas_enabled: false,
+                    negative_is_sliding: true,
+                    http_hosts: Vec::new(),
+                    debug_commands: true,
+                    protocol: Choice::Binary,
+                    authentication: Authentication::None,
+                    kyoto: KyotoOptions {
+                        spoken: Kyoto::Off,
+                        commands: None,
+                        script: None,
+                        files: None,
+                        script_time_max: KyotoOptions::default().script_time_max,
+                        script_memory_max: KyotoOptions::default().script_memory_max,
+                        pages_allowed: false,
+                        plugin: None,
+                        read_only: false
+                    }
+                },
+                databases: DatabaseOptions {
+                    replication: Replication::default(),
+                    snapshots: None,
+                    stores_nothing: false,
+                    data: None,
+                    database: None,
+                    sync: DatabaseOptions::default().sync,
+                    further: Vec::new()
+                },
+                observation: ObservationOptions {
+                    verbosity: 2,
+                    tells_requests: true,
+                    pid_file: None,
+                    watcher_buffer_bytes: 7 << 10,
+                    prefix_delimiter: Some(b'/'),
+                    track_sizes: true,
+                    crawler_enabled: false,
+                    admin: None
+                },
+                limits: LimitOptions {
+                    connections_max: 9,
+                    connections_refused: false,
+                    idle_timeout_s: 30,
+                    threads: 2,
+                    item_size_max: 2 << 20,
+                    requests_per_event: 5,
+                    flush_allowed: false,
+                    shutdown_allowed: true,
+                    idle_between_requests: false,
+                    dump_allowed: false,
+                    watch_allowed: false
+                }
             }
         );
         let unix =
             options(&settings(&["-s", "/run/s", "-a", "0777", "-p", "1", "-l", "::1", "-U", "5"])).unwrap();
-        assert_eq!((unix.unix_socket, unix.unix_mask, unix.listen), (Some("/run/s".into()), 0o777, vec![]));
-        assert_eq!(unix.udp_port, None);
+        let listen = unix.listen;
+        assert_eq!(
+            (listen.unix_socket, listen.unix_mask, listen.addresses),
+            (Some("/run/s".into()), 0o777, vec![])
+        );
+        assert_eq!(listen.udp_port, None);
         let mapped = options(&settings(&["-p", "0", "-U", "5"])).unwrap();
-        assert_eq!((mapped.tcp, mapped.udp_port), (false, Some(5)));
+        assert_eq!((mapped.listen.tcp, mapped.listen.udp_port), (false, Some(5)));
         let words = ["-l", "proto[binary]:::1,proto[ascii]:127.0.0.1", "-l", "proto[negotiating]:127.0.0.2"];
         assert_eq!(
-            options(&settings(&words)).unwrap().listen,
+            options(&settings(&words)).unwrap().listen.addresses,
             ["proto[binary]:::1", "proto[ascii]:127.0.0.1", "proto[auto]:127.0.0.2"]
         );
         for (words, port) in [(&["-U", "-1"][..], Some(0)), (&["-U", "0"], None), (&["-U", "5"], Some(5))] {
-            assert_eq!(options(&settings(words)).unwrap().udp_port, port);
+            assert_eq!(options(&settings(words)).unwrap().listen.udp_port, port);
         }
     }
 
@@ -383,8 +423,8 @@ mod tests {
             session_cache: false,
             write_buffer_bytes: None,
         };
-        assert_eq!(mapped.tls, Some(tls));
-        assert_eq!(mapped.listen, ["127.0.0.1", "notls:127.0.0.1:2", "mtls:[::1]:3", "btls:*:4"]);
+        assert_eq!(mapped.listen.tls, Some(tls));
+        assert_eq!(mapped.listen.addresses, ["127.0.0.1", "notls:127.0.0.1:2", "mtls:[::1]:3", "btls:*:4"]);
         assert_eq!(without_effect(&read), Vec::<String>::new());
     }
 
@@ -397,7 +437,7 @@ mod tests {
         assert_eq!(refused(&["-l", "notls:127.0.0.1"]).code, 71);
         let words = "ssl_chain_cert=/c,ssl_min_version=0,ssl_kernel_tls,ssl_wbuf_size=64,ssl_session_cache";
         let read = settings(&["-Z", "-o", words]);
-        let mapped = options(&read).unwrap().tls.unwrap();
+        let mapped = options(&read).unwrap().listen.tls.unwrap();
         assert!(!mapped.only_1_3);
         assert_eq!((mapped.session_cache, mapped.write_buffer_bytes), (true, Some(64 << 10)));
         let named: Vec<_> =
@@ -409,7 +449,7 @@ mod tests {
     fn lenient_tls_is_served_with_a_warning() {
         let both = ["-Z", "-U", "5", "-o", "ssl_chain_cert=/c"];
         let read = settings(&both);
-        assert_eq!(options(&read).unwrap().udp_port, Some(5));
+        assert_eq!(options(&read).unwrap().listen.udp_port, Some(5));
         let told = "-U: there is no TLS over UDP; requests by UDP are served in clear (-U 0 to disable)";
         assert_eq!(warnings(&read), [told]);
         assert_eq!(warnings(&settings(&["-U", "5"])), [""; 0]);
@@ -445,7 +485,7 @@ mod tests {
     #[test]
     fn a_small_memory_limit_is_raised_and_said_so() {
         let small = settings(&["-m", "3"]);
-        assert_eq!(options(&small).unwrap().memory_limit_mib, 4);
+        assert_eq!(options(&small).unwrap().memory.limit_mib, 4);
         assert_eq!(
             without_effect(&small),
             ["-m 3 is too little: it is 4 MB, for records, index and connections"]

@@ -43,9 +43,9 @@ impl ServerProgram for Memcached {
     fn prepare(&mut self) -> Result<Prepared, Refusal> {
         let settings = &self.settings;
         let mut options = mapping::options(settings)?;
-        options.admin = admin::asked(|name| std::env::var(name).ok())?;
+        options.observation.admin = admin::asked(|name| std::env::var(name).ok())?;
         // While it is root, as private keys are often root's.
-        let tls = options.tls.as_ref().map(Tls::load).transpose();
+        let tls = options.listen.tls.as_ref().map(Tls::load).transpose();
         let tls = tls.map_err(|error| Refusal::usage(error.to_string()))?;
         let outdone = data_place::outdone(settings.memory_file.as_deref(), |name| std::env::var_os(name));
         settings.warnings.iter().chain(&outdone).for_each(|warning| eprintln!("{warning}"));
@@ -62,7 +62,7 @@ impl ServerProgram for Memcached {
         // From `-vv` on requests and connections are told in memcached's words instead.
         init_logging(LogFormat::Text, settings.verbosity.min(1));
         describe(settings);
-        self.place = options.data.clone();
+        self.place = options.databases.data.clone();
         // memcached opens its sockets in the background, where nobody learns of a failure, and returns before they are
         // open. Here the caller knows.
         let background = settings

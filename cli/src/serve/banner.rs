@@ -64,28 +64,32 @@ pub(super) struct Banner {
 
 impl Banner {
     pub(super) fn of(options: &Options) -> Banner {
-        let memory = match (options.memory_limit_mib, options.refuse_when_full) {
+        let memory = match (options.memory.limit_mib, options.memory.refuse_when_full) {
             (0, _) => "no memory limit".to_string(),
             (mib, false) => format!("{mib} MiB, evicting beyond"),
             (mib, true) => format!("{mib} MiB, refusing beyond"),
         };
-        let has_memory = options.databases().iter().any(|one| is_in_memory(one.name.kind));
-        let has_prefix = |prefix: &str| options.listen.iter().any(|entry| entry.contains(prefix));
-        let requires_certificates = options.tls.as_ref().is_some_and(|tls| tls.verify_mode >= 2);
-        let certificate = options.tls.as_ref().map(|tls| tls.chain.clone());
+        let has_memory = options.databases.all().iter().any(|one| is_in_memory(one.name.kind));
+        let has_prefix = |prefix: &str| options.listen.addresses.iter().any(|entry| entry.contains(prefix));
+        let requires_certificates = options.listen.tls.as_ref().is_some_and(|tls| tls.verify_mode >= 2);
+        let certificate = options.listen.tls.as_ref().map(|tls| tls.chain.clone());
         Banner {
-            is_unix: options.unix_socket.is_some(),
+            is_unix: options.listen.unix_socket.is_some(),
             certificate,
             wants_certificate: requires_certificates,
-            wants_login: options.authentication != Authentication::None,
-            is_binary: options.protocol == Choice::Binary,
+            wants_login: options.protocols.authentication != Authentication::None,
+            is_binary: options.protocols.protocol == Choice::Binary,
             memory: has_memory.then_some(memory),
-            threads: options.threads,
-            data: options.data.clone(),
-            databases: if options.database.is_some() { options.databases() } else { Vec::new() },
-            new: options.databases().iter().map(begins).collect(),
-            sync: options.sync,
-            excess_mib: has_memory.then(|| excess_mib(options.memory_limit_mib)).flatten(),
+            threads: options.limits.threads,
+            data: options.databases.data.clone(),
+            databases: if options.databases.database.is_some() {
+                options.databases.all()
+            } else {
+                Vec::new()
+            },
+            new: options.databases.all().iter().map(begins).collect(),
+            sync: options.databases.sync,
+            excess_mib: has_memory.then(|| excess_mib(options.memory.limit_mib)).flatten(),
             guards_tls: (requires_certificates || has_prefix("mtls:")) && !has_prefix("btls:"),
         }
     }

@@ -6,7 +6,7 @@ use todana_server::Options;
 
 /// Fails if the folder of a new database does not exist: a volume that is not mounted must not look like an empty database.
 pub(super) fn expect_folders(options: &Options) -> Result<(), Failure> {
-    let databases = options.databases();
+    let databases = options.databases.all();
     let place = |one: &todana_server::Further| match &one.data {
         Some(data) => Some(data.directory.clone()),
         None => one.name.path.clone().filter(|_| !super::banner::is_in_memory(one.name.kind)),

@@ -5,8 +5,9 @@ use super::values::{Extended, Format, Protocol, SnapshotPacking, TlsVersion};
 use std::path::PathBuf;
 use std::time::Duration;
 use todana_server::{
-    AdminOptions, Authentication, CheckpointOptions, Choice, DataPlace, Further, Kind, Kyoto, LogFormat,
-    Name, Options, Packing, SnapshotOptions, TlsOptions,
+    AdminOptions, Authentication, CheckpointOptions, Choice, DataPlace, DatabaseOptions, Further, Kind,
+    Kyoto, KyotoOptions, LimitOptions, ListenOptions, LogFormat, MemoryOptions, Name, ObservationOptions,
+    Options, Packing, ProtocolOptions, SnapshotOptions, TlsOptions,
 };
 
 impl Arguments {
@@ -29,57 +30,76 @@ impl Arguments {
         let negative = [Extended::NegativeIsSliding, Extended::NegativeIsExpired];
         let mut negative = self.extended.iter().copied().filter(|word| negative.contains(word));
         let options = Options {
-            listen,
-            port: u16::try_from(self.port).unwrap_or(0),
-            udp_port: match self.udp_port {
-                0 => None,
-                port => Some(u16::try_from(port).unwrap_or(0)),
+            listen: ListenOptions {
+                addresses: listen,
+                port: u16::try_from(self.port).unwrap_or(0),
+                udp_port: match self.udp_port {
+                    0 => None,
+                    port => Some(u16::try_from(port).unwrap_or(0)),
+                },
+                udp_reply_max: usize::try_from(self.udp_reply_max).unwrap_or(usize::MAX),
+                unix_socket: self.unix_socket,
+                unix_mask: self.unix_mask,
+                backlog: self.listen_backlog,
+                tls,
+                ..ListenOptions::default()
             },
-            udp_reply_max: usize::try_from(self.udp_reply_max).unwrap_or(usize::MAX),
-            unix_socket: self.unix_socket,
-            unix_mask: self.unix_mask,
-            memory_limit_mib: self.memory_limit,
-            refuse_when_full: self.disable_evictions,
-            connections_max: self.conn_limit,
-            connections_refused: !self.conn_limit_waits,
-            idle_timeout_s: self.idle_timeout,
-            threads: self.threads,
-            item_size_max: self.max_item_size,
-            verbosity: self.verbose,
-            pid_file: self.pidfile,
-            listen_backlog: self.listen_backlog,
-            requests_per_event: self.max_reqs_per_event,
-            flush_allowed: !self.disable_flush_all,
-            shutdown_allowed: self.enable_shutdown,
-            protocol: match self.protocol {
-                Protocol::Auto => Choice::Auto,
-                Protocol::Ascii => Choice::Text,
-                Protocol::Binary => Choice::Binary,
+            memory: MemoryOptions {
+                limit_mib: self.memory_limit,
+                refuse_when_full: self.disable_evictions,
+                emulate_full: self.extended.contains(&Extended::EmulateFull),
             },
-            tls,
-            admin,
-            negative_is_sliding: negative.next_back() == Some(Extended::NegativeIsSliding),
-            kyoto: Kyoto::Beside,
-            kyoto_script: self.script,
-            script_time_max: Duration::from_secs(self.script_time_limit),
-            script_memory_max: usize::try_from(self.script_memory_limit).unwrap_or(usize::MAX),
-            kyoto_commands: self.commands,
-            kyoto_pages_allowed: self.allow_pages,
-            http_hosts: self.http_host,
-            snapshots,
-            replication,
-            debug_commands: self.extended.contains(&Extended::DebugCommands),
-            emulate_full: self.extended.contains(&Extended::EmulateFull),
-            dump_allowed: !self.disable_dumping,
-            watch_allowed: !self.disable_watch,
-            prefix_delimiter: self.prefix_delimiter,
-            track_sizes: self.track_sizes,
-            data,
-            database,
-            sync,
-            further,
-            authentication: authentication(self.enable_sasl, self.password_file, self.auth_file)?,
-            ..Options::default()
+            protocols: ProtocolOptions {
+                protocol: match self.protocol {
+                    Protocol::Auto => Choice::Auto,
+                    Protocol::Ascii => Choice::Text,
+                    Protocol::Binary => Choice::Binary,
+                },
+                negative_is_sliding: negative.next_back() == Some(Extended::NegativeIsSliding),
+                http_hosts: self.http_host,
+                debug_commands: self.extended.contains(&Extended::DebugCommands),
+                authentication: authentication(self.enable_sasl, self.password_file, self.auth_file)?,
+                kyoto: KyotoOptions {
+                    spoken: Kyoto::Beside,
+                    script: self.script,
+                    script_time_max: Duration::from_secs(self.script_time_limit),
+                    script_memory_max: usize::try_from(self.script_memory_limit).unwrap_or(usize::MAX),
+                    commands: self.commands,
+                    pages_allowed: self.allow_pages,
+                    ..KyotoOptions::default()
+                },
+                ..ProtocolOptions::default()
+            },
+            databases: DatabaseOptions {
+                snapshots,
+                replication,
+                data,
+                database,
+                sync,
+                further,
+                ..DatabaseOptions::default()
+            },
+            observation: ObservationOptions {
+                verbosity: self.verbose,
+                pid_file: self.pidfile,
+                admin,
+                prefix_delimiter: self.prefix_delimiter,
+                track_sizes: self.track_sizes,
+                ..ObservationOptions::default()
+            },
+            limits: LimitOptions {
+                connections_max: self.conn_limit,
+                connections_refused: !self.conn_limit_waits,
+                idle_timeout_s: self.idle_timeout,
+                threads: self.threads,
+                item_size_max: self.max_item_size,
+                requests_per_event: self.max_reqs_per_event,
+                flush_allowed: !self.disable_flush_all,
+                shutdown_allowed: self.enable_shutdown,
+                dump_allowed: !self.disable_dumping,
+                watch_allowed: !self.disable_watch,
+                ..LimitOptions::default()
+            },
         };
         options.validate().map_err(|error| error.to_string())?;
         let log_format = match self.log_format {

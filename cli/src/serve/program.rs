@@ -35,7 +35,7 @@ impl ServerProgram for Todana {
 
     fn prepare(&mut self) -> Result<Prepared, Failure> {
         let options = self.options.clone();
-        let tls = options.tls.as_ref().map(Tls::load).transpose();
+        let tls = options.listen.tls.as_ref().map(Tls::load).transpose();
         let tls = tls.map_err(|error| Failure::trouble(error.to_string()))?;
         Ok(Prepared { options, tls, background: None })
     }

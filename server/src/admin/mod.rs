@@ -21,7 +21,7 @@ mod pages;
 mod readings;
 
 use crate::listener::{Listener, Stream};
-use crate::options::{AdminOptions, Options};
+use crate::options::{AdminOptions, ListenOptions, Options};
 use crate::shared::Shared;
 use conversation::{Conversation, Fate};
 use mio::net::TcpStream;
@@ -111,9 +111,12 @@ impl Admin {
 
     fn listen(options: &AdminOptions) -> io::Result<Admin> {
         let options = Options {
-            listen: options.listen.clone(),
-            port: options.port,
-            listen_backlog: BACKLOG,
+            listen: ListenOptions {
+                addresses: options.listen.clone(),
+                port: options.port,
+                backlog: BACKLOG,
+                ..ListenOptions::default()
+            },
             ..Options::default()
         };
         // Refuses addresses that ask for TLS.

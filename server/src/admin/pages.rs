@@ -24,7 +24,7 @@ impl Pages {
     }
 
     pub(super) fn answer(&mut self, request: &Request) -> Response {
-        let hosts = &self.shared.options.http_hosts;
+        let hosts = &self.shared.options.protocols.http_hosts;
         let is_own = request.host.as_ref().is_none_or(|host| is_own_host(host.as_bytes(), hosts));
         if !is_own && (request.is_of_browser || !hosts.is_empty()) {
             let text = "this host name is not the server's; --http-host allows it\n";

@@ -28,7 +28,7 @@ impl Scope {
             answer.done(&[]);
             return Ok(());
         }
-        if !self.shared.options.dump_allowed {
+        if !self.shared.options.limits.dump_allowed {
             return Err(NO_PERMISSION);
         }
         if !session.cursors.contains(number) {

@@ -79,11 +79,11 @@ impl Executor {
             decided: Arc::clone(decided),
             banner: Banner::new(super::VERSION, shared.clock.now().0),
             limits: Limits {
-                pages_allowed: shared.options.kyoto_pages_allowed,
+                pages_allowed: shared.options.protocols.kyoto.pages_allowed,
                 login_wanted: shared.logins.are_wanted(),
                 ..Limits::default()
             },
-            hosts: shared.options.http_hosts.clone(),
+            hosts: shared.options.protocols.http_hosts.clone(),
             scratch: Scratch::default(),
             pairs: kyoto::Output::default(),
         }

@@ -60,7 +60,7 @@ impl Executor {
         budget: &mut u32,
         output: &mut Output,
     ) -> (usize, usize, Pause) {
-        let port = self.scope.shared.options.kyoto_plugin.unwrap_or_default();
+        let port = self.scope.shared.options.protocols.kyoto.plugin.unwrap_or_default();
         let mut at = 0;
         let (wanted, pause) = loop {
             if *budget == 0 {
@@ -214,7 +214,7 @@ impl Scope {
         put("version", version().trim_start_matches("VERSION "));
         put("pointer_size", &usize::BITS.to_string());
         put("curr_connections", &shared.observation.connections.current.load(Ordering::Relaxed).to_string());
-        put("threads", &shared.options.threads.to_string());
+        put("threads", &shared.options.limits.threads.to_string());
         put("curr_items", &of_database[0].1);
         put("bytes", &of_database[1].1);
         for (name, value) in &of_database {

@@ -352,7 +352,7 @@ impl Scope {
     fn clear(&self, call: &Call<'_>, answer: &mut Answer<'_>) -> Ended {
         let reach = self.reach(call.target())?;
         self.counters().misc.add(1);
-        if !self.shared.options.flush_allowed {
+        if !self.shared.options.limits.flush_allowed {
             return Err(NO_PERMISSION);
         }
         reach.served().database.clear(reach.lane()).map_err(failure)?;

@@ -34,7 +34,7 @@ impl Reach {
 
     /// Whether clients may remove all records at once.
     pub(crate) fn flush_allowed(&self) -> bool {
-        self.shared.options.flush_allowed
+        self.shared.options.limits.flush_allowed
     }
 
     pub(crate) fn lane(&self) -> &Lane {

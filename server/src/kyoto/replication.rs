@@ -41,7 +41,7 @@ pub(super) fn remove_logs(shared: &Shared, until: u64) -> Result<(), Failure<'st
 impl Scope {
     /// Chooses the master, the position in its log, and how often it is asked.
     pub(super) fn tune_replication(&self, call: &Call<'_>, answer: &mut Answer<'_>) -> Ended {
-        if self.shared.options.replication.position_file.is_none() {
+        if self.shared.options.databases.replication.position_file.is_none() {
             return Err(Failure::NO_RTS_FILE);
         }
         let host = call.optional(b"host").filter(|host| !host.is_empty());

@@ -31,7 +31,7 @@ impl Scope {
             b"serv_task_count",
             shared.kyoto.errands.pending() + shared.kyoto.script_errands.pending(),
         );
-        pairs.push_number(b"serv_thread_count", shared.options.threads);
+        pairs.push_number(b"serv_thread_count", shared.options.limits.threads);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let seconds = |duration: std::time::Duration| format!("{:.6}", duration.as_secs_f64());
         pairs.push(b"serv_current_time", seconds(now).as_bytes());
@@ -51,7 +51,7 @@ impl Scope {
             pairs.push(name.as_bytes(), text.as_bytes());
         }
         self.report_replication(pairs);
-        if shared.options.snapshots.is_some() {
+        if shared.options.databases.snapshots.is_some() {
             let (made, failed, timestamp, trouble) = shared.persistence.snapshots.told();
             pairs.push_number(b"snap_made", made);
             pairs.push_number(b"snap_failed", failed);

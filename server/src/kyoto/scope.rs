@@ -44,7 +44,7 @@ impl Scope {
     /// Clients may change nothing.
     #[inline]
     pub(super) fn is_read_only(&self) -> bool {
-        self.shared.options.read_only
+        self.shared.options.protocols.kyoto.read_only
     }
 
     pub(super) fn now(&self) -> u64 {

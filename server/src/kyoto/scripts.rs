@@ -141,9 +141,9 @@ impl Scripts {
         let program = self.program.lock().clone().ok_or(Failure::SCRIPTING_DISABLED)?;
         let databases = reaches.iter().map(|reach| Arc::new(reach.clone()) as Arc<dyn Source>).collect();
         let options = Options {
-            files: shared.options.kyoto_files.clone(),
-            time_max: shared.options.script_time_max,
-            memory_max: shared.options.script_memory_max,
+            files: shared.options.protocols.kyoto.files.clone(),
+            time_max: shared.options.protocols.kyoto.script_time_max,
+            memory_max: shared.options.protocols.kyoto.script_memory_max,
             ..Options::default()
         };
         let loaded = Interpreter::new(&program, databases, number, &options);
@@ -161,7 +161,7 @@ impl Scripts {
         changes: &mut Changes,
     ) -> Result<Pairs, Failure<'static>> {
         // A script writes as it likes, and cannot be told beforehand to do it not.
-        if shared.options.read_only {
+        if shared.options.protocols.kyoto.read_only {
             let text = "scripts need a server that may be written to";
             return Err(Failure::Other { status: Status::InternalError, text });
         }

@@ -138,7 +138,7 @@ impl Scope {
         let sought = |name: &[u8]| {
             let sought = call.required(name).and_then(short)?;
             self.counters().misc.add(1);
-            if self.shared.options.dump_allowed { Ok(sought) } else { Err(NO_PERMISSION) }
+            if self.shared.options.limits.dump_allowed { Ok(sought) } else { Err(NO_PERMISSION) }
         };
         let task = match call.procedure {
             Some(Procedure::MatchPrefix) => Task::Prefix { prefix: sought(b"prefix")?, limit },
@@ -313,7 +313,7 @@ impl Work {
             Task::Synchronize { command } => {
                 served.database.sync().map_err(failure)?;
                 let Some(command) = command else { return Ok(Done::Nothing) };
-                let directory = shared.options.kyoto_commands.as_deref();
+                let directory = shared.options.protocols.kyoto.commands.as_deref();
                 let (Some(directory), Some(_turn)) = (directory, shared.kyoto.errands.may_command()) else {
                     return Err(Failure::POSTPROCESSING_FAILED);
                 };

@@ -50,12 +50,12 @@ impl Observation {
             started_at: clock.now().0,
             connections: ConnectionCounters::default(),
             // One more, for UDP.
-            workers: (0..=options.threads).map(|_| WorkerCounters::default()).collect(),
+            workers: (0..=options.limits.threads).map(|_| WorkerCounters::default()).collect(),
             at_reset: Mutex::default(),
-            verbosity: AtomicU32::new(options.verbosity.into()),
-            conversation: options.tells_requests.then(ConversationLog::new),
+            verbosity: AtomicU32::new(options.observation.verbosity.into()),
+            conversation: options.observation.tells_requests.then(ConversationLog::new),
             roster,
-            crawler: Arc::new(Crawler::new(options.crawler_enabled)),
+            crawler: Arc::new(Crawler::new(options.observation.crawler_enabled)),
             housekeepings: AtomicU64::new(0),
             baseline: Baseline::default(),
             observers,
@@ -65,11 +65,11 @@ impl Observation {
     /// Creates the observers of requests, who count and watch as the options say.
     pub(crate) fn observers(options: &Options, clock: &Arc<CachedClock>) -> Arc<Observers> {
         let observers = Observers::new(
-            Watchers::new(options.watcher_buffer_bytes),
-            Prefixes::new(options.prefix_delimiter.unwrap_or(b':')),
+            Watchers::new(options.observation.watcher_buffer_bytes),
+            Prefixes::new(options.observation.prefix_delimiter.unwrap_or(b':')),
             Arc::clone(clock),
         );
-        observers.count_prefixes(options.prefix_delimiter.is_some());
+        observers.count_prefixes(options.observation.prefix_delimiter.is_some());
         Arc::new(observers)
     }
 

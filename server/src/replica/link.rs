@@ -119,7 +119,7 @@ impl Link {
 
     /// Starts the thread, where there may be a master. A position that cannot be read is told, and all that the master has is taken again.
     pub(crate) fn start(&self, shared: &Arc<Shared>) -> io::Result<()> {
-        let options = &shared.options.replication;
+        let options = &shared.options.databases.replication;
         if options.master.is_none() && options.position_file.is_none() {
             return Ok(());
         }
@@ -161,7 +161,7 @@ impl Follower {
     fn new(shared: &Arc<Shared>) -> Follower {
         Follower {
             lanes: shared.databases.iter().map(|served| served.database.lane()).collect(),
-            position_file: shared.options.replication.position_file.clone(),
+            position_file: shared.options.databases.replication.position_file.clone(),
             kept: shared.link.standing().timestamp,
             kept_at: Instant::now(),
             told: String::new(),
@@ -210,7 +210,7 @@ impl Follower {
     }
 
     fn follow(&mut self, master: &MasterAddress, standing: &Standing) -> std::result::Result<(), Left> {
-        let server_id = self.shared.options.replication.server_id;
+        let server_id = self.shared.options.databases.replication.server_id;
         let mut stream = connect(master)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ASK_EVERY))?;

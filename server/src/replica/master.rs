@@ -107,7 +107,7 @@ fn run(
             return wire.send(&out);
         }
     };
-    let own = shared.options.replication.server_id;
+    let own = shared.options.databases.replication.server_id;
     tracing::info!(server_id = hello.server_id, from = hello.timestamp, "a replica follows");
     if hello.server_id == own && !hello.wants_only {
         tracing::warn!(

@@ -234,7 +234,7 @@ impl Outgoing {
             return Ok(());
         };
         line.has_read_memory = true;
-        let own = self.shared.options.replication.server_id;
+        let own = self.shared.options.databases.replication.server_id;
         let served = &self.shared.databases[line.number];
         let (number, persistent) = (line.number as u16, served.name.tuning.persistent);
         let (last, flags_lost) = (&mut self.last, &mut self.flags_lost);
@@ -306,7 +306,8 @@ impl Line {
             self.bytes.clear();
             self.at = 0;
             let served = &shared.databases[self.number];
-            let (own, is_persistent) = (shared.options.replication.server_id, served.name.tuning.persistent);
+            let (own, is_persistent) =
+                (shared.options.databases.replication.server_id, served.name.tuning.persistent);
             let (queue, bytes, number) = (&mut self.queue, &mut self.bytes, self.number as u16);
             let flags_lost = &mut self.flags_lost;
             self.feed.read_on(self.until, PIECE, &mut |stamp, origin, change| {

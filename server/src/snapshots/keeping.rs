@@ -189,7 +189,7 @@ pub(crate) fn restore(
 
 /// The snapshot of a database, where there is one.
 fn find(shared: &Shared, number: usize, disk: &dyn Disk) -> io::Result<Option<(PathBuf, Box<dyn File>)>> {
-    let Some(options) = &shared.options.snapshots else { return Ok(None) };
+    let Some(options) = &shared.options.databases.snapshots else { return Ok(None) };
     let served = &shared.databases[number];
     if !has_snapshots(served) {
         tracing::info!(
@@ -333,7 +333,7 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// Starts it, where there are to be snapshots.
     pub(crate) fn start(shared: &Arc<Shared>, disk: Arc<dyn Disk>) -> io::Result<Option<Keeper>> {
-        let Some(options) = shared.options.snapshots.clone() else { return Ok(None) };
+        let Some(options) = shared.options.databases.snapshots.clone() else { return Ok(None) };
         let ends = Arc::new(AtomicBool::new(false));
         let (shared, its_own) = (Arc::clone(shared), Arc::clone(&ends));
         let work = move || {
@@ -466,7 +466,7 @@ impl Making<'_> {
 
     /// All that has a time stamp up to this is in the snapshot that begins now.
     fn timestamp(&self) -> u64 {
-        let replication = &self.shared.options.replication;
+        let replication = &self.shared.options.databases.replication;
         match self.served.database.log() {
             // Below the second, time stamps of the log are no times.
             Some(_) => as_of_second(self.shared.clock.now().0.saturating_sub(2)),

@@ -15,7 +15,7 @@ pub(super) fn walk(
     class: Option<&[u8]>,
     limit: Option<&[u8]>,
 ) -> Result<Walk, &'static str> {
-    if !shared.options.dump_allowed {
+    if !shared.options.limits.dump_allowed {
         return Err("CLIENT_ERROR stats cachedump not allowed");
     }
     let (Some(class), Some(limit)) = (class, limit) else { return Err("CLIENT_ERROR bad command line") };

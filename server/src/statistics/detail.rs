@@ -7,7 +7,7 @@ pub(super) fn answer(shared: &Shared, word: Option<&[u8]>, out: &mut dyn FnMut(R
     let refusal = "CLIENT_ERROR stats detail not allowed";
     match word {
         // Prefixes are parts of keys.
-        _ if !shared.options.dump_allowed => out(Reply::Faulty(refusal)),
+        _ if !shared.options.limits.dump_allowed => out(Reply::Faulty(refusal)),
         Some(b"on") => {
             shared.observation.observers.count_prefixes(true);
             out(Reply::Done);

@@ -32,7 +32,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("pointer_size", usize::BITS);
     w.put("rusage_user", seconds(user));
     w.put("rusage_system", seconds(system));
-    w.put("max_connections", options.connections_max);
+    w.put("max_connections", options.limits.connections_max);
     w.put("curr_connections", current);
     w.put("total_connections", connections.total.load(Ordering::Relaxed));
     w.put("rejected_connections", connections.rejected.load(Ordering::Relaxed));
@@ -40,11 +40,11 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("response_obj_oom", sums.readers_cut_off);
     w.put("response_obj_count", sum(|worker| &worker.pending_outputs));
     w.put("response_obj_bytes", sum(|worker| &worker.pending_bytes));
-    w.put("read_buf_count", options.threads);
+    w.put("read_buf_count", options.limits.threads);
     w.put("read_buf_bytes", sum(|worker| &worker.partial_bytes));
     w.put("read_buf_bytes_free", 0);
     w.put("read_buf_oom", 0);
-    w.put("reserved_fds", 2 * options.threads + 32);
+    w.put("reserved_fds", 2 * options.limits.threads + 32);
     w.put("cmd_get", c.cmd_get);
     w.put("cmd_set", c.cmd_set);
     w.put("cmd_flush", c.cmd_flush);
@@ -70,7 +70,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("store_no_memory", c.store_no_memory);
     w.put("auth_cmds", sums.logins);
     w.put("auth_errors", sums.logins_refused);
-    if options.idle_timeout_s > 0 {
+    if options.limits.idle_timeout_s > 0 {
         w.put("idle_kicks", sums.idle_kicks);
     }
     w.put("bytes_read", sums.bytes_read);
@@ -80,7 +80,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("accepting_conns", u8::from(shared.lifecycle.stopping() == Stopping::No && !is_paused));
     w.count("listen_disabled_num", connections.accept_pauses.load(Ordering::Relaxed));
     w.count("time_in_listen_disabled_us", connections.accept_paused_us.load(Ordering::Relaxed));
-    w.put("threads", options.threads);
+    w.put("threads", options.limits.threads);
     w.put("conn_yields", sums.connection_yields);
     // The hash grows by a bucket at a time, so this is the next lower power.
     w.put("hash_power_level", status.index.buckets.max(1).ilog2());

@@ -22,7 +22,7 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
         w.put("todana_log_refusals", shared.databases.primary().database.counters().log_refusals);
         return;
     }
-    let Some(place) = &shared.options.data else { return };
+    let Some(place) = &shared.options.databases.data else { return };
     w.put("todana_sync", words(place.sync));
     w.put("todana_loading", u8::from(shared.lifecycle.is_loading()));
     let Some(log) = shared.databases.primary().database.log() else { return };

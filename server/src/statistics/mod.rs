@@ -91,7 +91,7 @@ pub(crate) fn answer(shared: &Shared, group: &[u8], asker: i32, out: Out<'_>) ->
         }
         b"items" => items::put(shared, &mut writer),
         b"slabs" => slabs::put(shared, &mut writer),
-        b"sizes" if shared.options.track_sizes => return Some(Walk::Sizes(Histogram::default())),
+        b"sizes" if shared.options.observation.track_sizes => return Some(Walk::Sizes(Histogram::default())),
         b"sizes" => writer.put("sizes_status", "disabled"),
         _ if is("reset") => {
             reset(shared);

@@ -10,11 +10,15 @@ use todana_protocol::memcached::Choice;
 
 pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     let options = &shared.options;
-    let inter = if options.listen.is_empty() { "127.0.0.1".to_string() } else { options.listen.join(",") };
+    let inter = if options.listen.addresses.is_empty() {
+        "127.0.0.1".to_string()
+    } else {
+        options.listen.addresses.join(",")
+    };
     let socket =
-        options.unix_socket.as_ref().map_or_else(|| "NULL".into(), |path| path.display().to_string());
+        options.listen.unix_socket.as_ref().map_or_else(|| "NULL".into(), |path| path.display().to_string());
     w.put("maxbytes", shared.memory.limit_bytes().unwrap_or(0));
-    w.put("maxconns", options.connections_max);
+    w.put("maxconns", options.limits.connections_max);
     w.put("tcpport", shared.listening.tcp_port);
     w.put("udpport", shared.listening.udp_port);
     w.put("inter", inter);
@@ -26,37 +30,38 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
         .flushed_at()
         .map_or(0, |at| at.0.saturating_sub(shared.observation.started_at));
     w.put("oldest", flushed_at);
-    w.put("evictions", on_off(!options.refuse_when_full));
+    w.put("evictions", on_off(!options.memory.refuse_when_full));
     w.put("domain_socket", socket);
-    w.put("umask", format_args!("{:o}", options.unix_mask));
+    w.put("umask", format_args!("{:o}", options.listen.unix_mask));
     w.put("growth_factor", "1.25");
     w.put("chunk_size", 48);
-    w.put("num_threads", options.threads);
+    w.put("num_threads", options.limits.threads);
     w.put("num_threads_per_udp", 0);
     w.put("stat_key_prefix", shared.observation.observers.prefixes.delimiter());
     w.put("detail_enabled", yes_no(shared.observation.observers.counts_prefixes()));
-    w.put("reqs_per_event", options.requests_per_event);
-    w.put("cas_enabled", yes_no(options.cas_enabled));
-    w.put("tcp_backlog", options.listen_backlog);
+    w.put("reqs_per_event", options.limits.requests_per_event);
+    w.put("cas_enabled", yes_no(options.protocols.cas_enabled));
+    w.put("tcp_backlog", options.listen.backlog);
     w.put(
         "binding_protocol",
-        match shared.logins.limits(shared.options.protocol).choice {
+        match shared.logins.limits(shared.options.protocols.protocol).choice {
             Choice::Auto => "auto-negotiate",
             Choice::Text => "ascii",
             Choice::Binary => "binary",
         },
     );
-    let has_sasl = matches!(options.authentication, Authentication::Sasl(_) | Authentication::Passwords(_));
+    let has_sasl =
+        matches!(options.protocols.authentication, Authentication::Sasl(_) | Authentication::Passwords(_));
     w.put("auth_enabled_sasl", yes_no(has_sasl));
-    match &options.authentication {
+    match &options.protocols.authentication {
         // Each statistic is one line of three words.
         Authentication::Text(path) | Authentication::Passwords(path) => {
             w.put("auth_enabled_ascii", path.display().to_string().replace(char::is_whitespace, "?"));
         }
         _ => w.put("auth_enabled_ascii", "no"),
     }
-    w.put("item_size_max", options.item_size_max);
-    w.put("maxconns_fast", yes_no(options.connections_refused));
+    w.put("item_size_max", options.limits.item_size_max);
+    w.put("maxconns_fast", yes_no(options.limits.connections_refused));
     w.put("hashpower_init", 0);
     w.put("slab_reassign", "no");
     w.put("slab_automove", 0);
@@ -68,8 +73,8 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("lru_crawler_sleep", shared.observation.crawler.sleep_us.load(Ordering::Relaxed));
     w.put("lru_crawler_tocrawl", shared.observation.crawler.records_max.load(Ordering::Relaxed));
     w.put("tail_repair_time", 0);
-    w.put("flush_enabled", yes_no(options.flush_allowed));
-    w.put("dump_enabled", yes_no(options.dump_allowed));
+    w.put("flush_enabled", yes_no(options.limits.flush_allowed));
+    w.put("dump_enabled", yes_no(options.limits.dump_allowed));
     w.put("hash_algorithm", "rapidhash");
     w.put("lru_maintainer_thread", "no");
     w.put("lru_segmented", "no");
@@ -79,11 +84,11 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("warm_max_factor", "2.00");
     w.put("temp_lru", "no");
     w.put("temporary_ttl", 61);
-    w.put("idle_timeout", options.idle_timeout_s);
-    w.put("watcher_logbuf_size", options.watcher_buffer_bytes);
+    w.put("idle_timeout", options.limits.idle_timeout_s);
+    w.put("watcher_logbuf_size", options.observation.watcher_buffer_bytes);
     w.put("worker_logbuf_size", 0);
     w.put("read_buf_mem_limit", 0);
-    w.put("track_sizes", yes_no(options.track_sizes));
+    w.put("track_sizes", yes_no(options.observation.track_sizes));
     w.put("inline_ascii_response", "no");
     w.put("ext_item_size", 0);
     w.put("ext_item_age", 0);
@@ -95,11 +100,11 @@ pub(super) fn put(shared: &Shared, w: &mut Writer<'_, '_>) {
     w.put("ext_max_sleep", 0);
     w.put("ext_max_frag", 0);
     w.put("ext_drop_unread", "no");
-    tls_settings(options.tls.as_ref(), w);
-    let kept = options.data.as_ref().map(|place| place.directory.display().to_string());
+    tls_settings(options.listen.tls.as_ref(), w);
+    let kept = options.databases.data.as_ref().map(|place| place.directory.display().to_string());
     w.put("memory_file", kept.as_deref().unwrap_or("NULL"));
     w.put("client_flags_size", 4);
-    w.put("shutdown_command", yes_no(options.shutdown_allowed));
+    w.put("shutdown_command", yes_no(options.limits.shutdown_allowed));
 }
 
 fn tls_settings(tls: Option<&TlsOptions>, w: &mut Writer<'_, '_>) {

@@ -1,7 +1,7 @@
 //! UDP, where it is asked for: one thread, requests of one datagram, each command with a reply message of its own.
 //!
 //! The sender of a datagram can be forged, and then the reply goes to a victim. So this is off unless asked for, and all
-//! replies to one datagram together are bounded ([`Options::udp_reply_max`](crate::Options)): what is longer is answered by
+//! replies to one datagram together are bounded ([`ListenOptions::udp_reply_max`](crate::ListenOptions)): what is longer is answered by
 //! an error. Nor is anything answered that looks like a reply: two servers shall not talk to each other for ever.
 //!
 //! Departs from memcached in one point: a get of several keys is answered by one message, not by one a key with the
@@ -56,7 +56,7 @@ impl Udp {
             socket.register(poll.registry(), Token(index))?;
         }
         let service = Service::new(&shared, number, &waker);
-        let reply_max = shared.options.udp_reply_max;
+        let reply_max = shared.options.listen.udp_reply_max;
         let server = DatagramServer::new(service, shared.limits(), reply_max);
         Ok((Udp { shared, poll, sockets, server, buffer: vec![0; BUFFER] }, waker))
     }

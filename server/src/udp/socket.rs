@@ -22,9 +22,9 @@ impl Socket {
     /// Opens all that the options ask for: one for each address that TCP listens on. A port that stands with an address
     /// counts for both.
     pub(crate) fn open(options: &Options) -> io::Result<Vec<Socket>> {
-        match options.udp_port {
-            Some(port) if options.unix_socket.is_none() => {
-                open_each(places(&options.listen, port)?, Transport::Udp, |address, speech| {
+        match options.listen.udp_port {
+            Some(port) if options.listen.unix_socket.is_none() => {
+                open_each(places(&options.listen.addresses, port)?, Transport::Udp, |address, speech| {
                     Ok(Socket { socket: Socket::open_one(address)?, choice: speech.choice })
                 })
             }

@@ -7,10 +7,19 @@ use crate::running::{Client, Running, eventually, options};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use todana::Name;
-use todana_server::{AdminOptions, Kyoto, Options};
+use todana_server::{
+    AdminOptions, Kyoto, KyotoOptions, LimitOptions, ObservationOptions, Options, ProtocolOptions,
+};
 
 pub(crate) fn kyoto() -> Options {
-    Options { kyoto: Kyoto::Beside, threads: 1, ..options() }
+    Options {
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { spoken: Kyoto::Beside, ..options().protocols.kyoto },
+            ..options().protocols
+        },
+        limits: LimitOptions { threads: 1, ..options().limits },
+        ..options()
+    }
 }
 
 pub(crate) fn named(name: &str) -> Option<Name> {
@@ -69,7 +78,13 @@ pub(crate) fn page(server: &Running, name: &str) -> u64 {
 }
 
 pub(crate) fn watched() -> Options {
-    Options { admin: Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true }), ..kyoto() }
+    Options {
+        observation: ObservationOptions {
+            admin: Some(AdminOptions { listen: Vec::new(), port: 0, is_required: true }),
+            ..kyoto().observation
+        },
+        ..kyoto()
+    }
 }
 
 /// Records by the binary protocol: so many with these keys, for ever.

@@ -17,12 +17,23 @@ use todana_engine::{MemHash, MemHashOptions};
 use todana_protocol::kyoto::Hello;
 use todana_protocol::kyoto::message::{Change, Message};
 use todana_protocol::kyoto::replication::{News, Replica, ReplicaStep};
-use todana_server::{DataPlace, Kyoto, MasterAddress, Options, Replication};
+use todana_server::{
+    DataPlace, DatabaseOptions, Kyoto, KyotoOptions, LimitOptions, MasterAddress, Options, ProtocolOptions,
+    Replication,
+};
 
 pub(crate) fn kept(directory: &Path, server_id: u16) -> Options {
     let data = Some(DataPlace::new(directory.into(), Sync::Always));
     let replication = Replication { server_id, ..Replication::default() };
-    Options { data, replication, threads: 1, kyoto: Kyoto::Beside, ..options() }
+    Options {
+        protocols: ProtocolOptions {
+            kyoto: KyotoOptions { spoken: Kyoto::Beside, ..options().protocols.kyoto },
+            ..options().protocols
+        },
+        databases: DatabaseOptions { data, replication, ..options().databases },
+        limits: LimitOptions { threads: 1, ..options().limits },
+        ..options()
+    }
 }
 
 pub(crate) fn following(directory: &Path, server_id: u16, master: SocketAddr) -> Options {
@@ -32,7 +43,10 @@ pub(crate) fn following(directory: &Path, server_id: u16, master: SocketAddr) ->
         position_file: Some(directory.join("position")),
         ..Replication::default()
     };
-    Options { replication, ..kept(&directory.join("data"), server_id) }
+    Options {
+        databases: DatabaseOptions { replication, ..kept(&directory.join("data"), server_id).databases },
+        ..kept(&directory.join("data"), server_id)
+    }
 }
 
 /// Makes checkpoints of a data directory that no server has open, so that its log begins later than its records. Stores `k0` once more.

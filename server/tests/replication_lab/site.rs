@@ -11,7 +11,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use todana::update_log::Sync;
-use todana_server::{DataPlace, Kyoto, MasterAddress, Name, Options, Replication, Server};
+use todana_server::{
+    DataPlace, DatabaseOptions, Kyoto, KyotoOptions, LimitOptions, ListenOptions, MasterAddress, Name,
+    Options, ProtocolOptions, Replication, Server,
+};
 
 /// Values, and the seconds when they expire, by key.
 pub(crate) type Records = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
@@ -52,7 +55,16 @@ impl Site {
             Replication { server_id: self.number, master, position_file, interval: Duration::from_millis(1) };
         let database = Name::parse(self.engine).ok();
         let data = Some(data);
-        Options { port: 0, database, data, replication, threads: 1, kyoto: Kyoto::Beside, ..options() }
+        Options {
+            listen: ListenOptions { port: 0, ..options().listen },
+            protocols: ProtocolOptions {
+                kyoto: KyotoOptions { spoken: Kyoto::Beside, ..options().protocols.kyoto },
+                ..options().protocols
+            },
+            databases: DatabaseOptions { database, data, replication, ..options().databases },
+            limits: LimitOptions { threads: 1, ..options().limits },
+            ..options()
+        }
     }
 
     pub(crate) fn start(&mut self) {

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use todana::disk::Disk;
-use todana_server::{Handle, Options, Server};
+use todana_server::{Handle, ListenOptions, MemoryOptions, Options, Server};
 
 /// Long enough for any machine: it only ends what would hang.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The default options without a memory limit: the limit is on the whole process, and other tests run in it.
 pub(crate) fn options() -> Options {
-    Options { memory_limit_mib: 0, ..Options::default() }
+    Options { memory: MemoryOptions { limit_mib: 0, ..MemoryOptions::default() }, ..Options::default() }
 }
 
 pub(crate) struct Running {
@@ -32,12 +32,15 @@ pub(crate) struct Running {
 impl Running {
     /// Starts a server on a port that the system chooses.
     pub(crate) fn start(options: Options) -> Running {
-        Running::of(Server::bind(Options { port: 0, ..options }).unwrap())
+        Running::of(
+            Server::bind(Options { listen: ListenOptions { port: 0, ..options.listen }, ..options }).unwrap(),
+        )
     }
 
     /// The same with its data on this disk.
     pub(crate) fn start_from(options: Options, disk: Arc<dyn Disk>) -> Running {
-        let mut server = Server::bind(Options { port: 0, ..options }).unwrap();
+        let mut server =
+            Server::bind(Options { listen: ListenOptions { port: 0, ..options.listen }, ..options }).unwrap();
         server.load_from(disk, &mut |_| ()).unwrap();
         Running::of(server)
     }

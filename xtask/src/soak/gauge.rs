@@ -161,7 +161,10 @@ mod tests {
         assert_eq!(gauge.drifts(), [("full", 0.0)]);
         assert_eq!(gauge.excess(), None);
         gauge.samples.push((101.0, vec![150.6]));
-        assert_eq!(gauge.excess().unwrap(), "RssAnon of \"full\" has been 150.6 MiB, by a limit of 146.5 MiB");
+        assert_eq!(
+            gauge.excess().unwrap(),
+            "RssAnon of \"full\" has been 150.6 MiB, by a limit of 146.5 MiB"
+        );
     }
 
     #[test]

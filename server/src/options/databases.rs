@@ -1,0 +1,163 @@
+//! Which databases there are, where their data is kept, and which changes are born here.
+
+use super::OptionsError;
+use crate::replica::Replication;
+use crate::snapshots::SnapshotOptions;
+use std::path::PathBuf;
+use std::time::Duration;
+use todana::checkpoint::CheckpointOptions;
+use todana::update_log::{LogOptions, Sync};
+use todana::{Catalog, Kind, Name};
+
+/// Which databases there are, and where their data is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatabaseOptions {
+    /// What keeps the records of the first database, the one that memcached's protocols use; `None` is `mem:hash`.
+    pub database: Option<Name>,
+    /// Where the data of the first database is kept; `None`: it is gone with the process, or lies in files of its engine's own.
+    pub data: Option<DataPlace>,
+    /// More databases.
+    pub further: Vec<Further>,
+    /// When a write counts as made where an engine keeps it in files of its own.
+    pub sync: Sync,
+    /// Snapshots of databases in memory, as Kyoto Tycoon makes them; `None`: none.
+    pub snapshots: Option<SnapshotOptions>,
+    /// Which changes are born here, and which master is followed.
+    pub replication: Replication,
+    /// Databases in memory store nothing: what is written is logged for replicas, and gone.
+    pub stores_nothing: bool,
+}
+
+impl Default for DatabaseOptions {
+    fn default() -> Self {
+        DatabaseOptions {
+            database: None,
+            data: None,
+            further: Vec::new(),
+            sync: LogOptions::default().sync,
+            snapshots: None,
+            replication: Replication::default(),
+            stores_nothing: false,
+        }
+    }
+}
+
+/// A database besides the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Further {
+    /// What keeps its records.
+    pub name: Name,
+    /// Where its data is kept, as in [`DatabaseOptions::data`].
+    pub data: Option<DataPlace>,
+}
+
+/// Where and how data is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataPlace {
+    /// The data directory; it is made if it is not there.
+    pub directory: PathBuf,
+    /// When a write counts as made.
+    pub sync: Sync,
+    /// A segment of the update log that has grown to so many bytes is followed by a new one.
+    pub segment_len: u64,
+    /// So is one that is so old and not empty.
+    pub segment_age: Duration,
+    /// How checkpoints are made, when, and what is kept of the log behind them.
+    pub checkpoints: CheckpointOptions,
+    /// It holds an update log for replicas, of a hash on disk, and no records.
+    pub is_for_replicas: bool,
+}
+
+impl DataPlace {
+    /// A directory that is kept as usual.
+    pub fn new(directory: PathBuf, sync: Sync) -> DataPlace {
+        let LogOptions { segment_len, segment_age, .. } = LogOptions::default();
+        let checkpoints = CheckpointOptions::default();
+        DataPlace { directory, sync, segment_len, segment_age, checkpoints, is_for_replicas: false }
+    }
+}
+
+impl DatabaseOptions {
+    /// The databases in their order, and where the data of each is kept.
+    pub fn all(&self) -> Vec<Further> {
+        let default = || Name::parse("mem:hash").expect("it is the plain name of a kind");
+        let first = Further { name: self.database.clone().unwrap_or_else(default), data: self.data.clone() };
+        std::iter::once(first).chain(self.further.iter().cloned()).collect()
+    }
+
+    /// Checks the databases: each has its place, and is not asked for what it cannot do. `refuses`: nothing is evicted; `has_queues`:
+    /// there are queues of messages.
+    pub(super) fn validate(&self, refuses: bool, has_queues: bool) -> Result<(), OptionsError> {
+        let databases = self.all();
+        let wrong = |text: String| Err(OptionsError(text));
+        if let Err(error) = Catalog::check(databases.iter().map(|database| &database.name)) {
+            return wrong(error.to_string());
+        }
+        for Further { name, data } in &databases {
+            let tuning = &name.tuning;
+            self.validate_reading(name, data.as_ref(), has_queues)?;
+            if tuning.compress && !matches!(name.kind, Kind::MemTree | Kind::DiskHash) {
+                return wrong(format!(
+                    "database \"{name}\": only mem:tree and PATH.hash are compressed (opts=c, zcomp=)"
+                ));
+            }
+            if tuning.records_max.is_some() && refuses {
+                return wrong(format!(
+                    "database \"{name}\": at a number of records others go for new ones, which -M does not allow"
+                ));
+            }
+            match (name.kind, data) {
+                (Kind::DiskHash, Some(place)) if !place.is_for_replicas => {
+                    return wrong(format!(
+                        "database \"{name}\" keeps its data at its own path, and takes no data directory"
+                    ));
+                }
+                (Kind::DiskTree, None) => {
+                    return wrong(format!("database \"{name}\" needs its own path as its data directory"));
+                }
+                _ => {}
+            }
+        }
+        let places: Vec<_> = databases.iter().filter_map(|database| database.data.as_ref()).collect();
+        let is_twice = |at: usize| places[..at].iter().any(|place| place.directory == places[at].directory);
+        if let Some(at) = (1..places.len()).find(|&at| is_twice(at)) {
+            return wrong(format!(
+                "two databases would keep their data in {}",
+                places[at].directory.display()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Checks what a database is asked for that is opened for reading (`mode=r`).
+    fn validate_reading(
+        &self,
+        name: &Name,
+        data: Option<&DataPlace>,
+        has_queues: bool,
+    ) -> Result<(), OptionsError> {
+        let wrong = |text: &str| Err(OptionsError(format!("database \"{name}\": {text}")));
+        let tuning = &name.tuning;
+        if !tuning.read_only {
+            return Ok(());
+        }
+        if tuning.truncate {
+            return wrong("what may only be read cannot be emptied; leave out the t of mode=");
+        }
+        if name.path.is_none() && data.is_none() {
+            return wrong(
+                "nothing is there to be read in memory; give it the data directory that has its records",
+            );
+        }
+        if data.is_some_and(|place| place.is_for_replicas) {
+            return wrong("what is only read has no changes for an update log; leave out the log, or mode=r");
+        }
+        if self.replication.master.is_some() {
+            return wrong("a replica changes its databases; leave out mode=r, or the master");
+        }
+        if has_queues {
+            return wrong("queues cannot be for reading only (-plex opts=q)");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! Limits of clients and their requests.
+
+use super::OptionsError;
+
+/// Limits of clients and their requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitOptions {
+    /// Worker threads.
+    pub threads: usize,
+    /// Connections served at once.
+    pub connections_max: usize,
+    /// True refuses connections over that number; false leaves them waiting to be accepted.
+    pub connections_refused: bool,
+    /// Seconds after which an unused TCP connection is closed; 0 for never.
+    pub idle_timeout_s: u32,
+    /// Connections may be unused for as long as they like between requests, so that only the rest of a request has to come in time.
+    pub idle_between_requests: bool,
+    /// The largest item in bytes, by memcached's size rule.
+    pub item_size_max: u64,
+    /// Requests of one connection in a row before others get a turn. The keys of one `get` line are one request; replies
+    /// that fill the output buffer end a turn sooner.
+    pub requests_per_event: u32,
+    /// False refuses `flush_all`.
+    pub flush_allowed: bool,
+    /// True allows the `shutdown` command.
+    pub shutdown_allowed: bool,
+    /// False refuses lists of keys: `lru_crawler metadump` and `mgdump`, `stats cachedump`, `stats detail`.
+    pub dump_allowed: bool,
+    /// False refuses `watch`.
+    pub watch_allowed: bool,
+}
+
+impl Default for LimitOptions {
+    fn default() -> Self {
+        LimitOptions {
+            threads: 4,
+            connections_max: 1024,
+            connections_refused: true,
+            idle_timeout_s: 0,
+            idle_between_requests: false,
+            item_size_max: 1 << 20,
+            requests_per_event: 20,
+            flush_allowed: true,
+            shutdown_allowed: false,
+            dump_allowed: true,
+            watch_allowed: true,
+        }
+    }
+}
+
+impl LimitOptions {
+    pub(super) fn validate(&self) -> Result<(), OptionsError> {
+        let wrong = |text: &str| Err(OptionsError(text.to_string()));
+        if self.threads == 0 || self.threads > 512 {
+            return wrong("threads must be 1 to 512 (-t)");
+        }
+        if self.connections_max == 0 {
+            return wrong("connections must be at least 1 (-c)");
+        }
+        if self.item_size_max < 1024 || self.item_size_max > 1 << 30 {
+            return wrong("the item size must be 1k to 1g (-I)");
+        }
+        if self.requests_per_event == 0 {
+            return wrong("requests per event must be at least 1 (-R)");
+        }
+        Ok(())
+    }
+}

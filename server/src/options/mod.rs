@@ -1,0 +1,174 @@
+//! What a server can be told, by concern. The names are memcached's where it has them.
+
+mod databases;
+mod kyoto;
+mod limits;
+mod listen;
+mod memory;
+mod observation;
+mod protocols;
+
+pub use databases::{DataPlace, DatabaseOptions, Further};
+pub use kyoto::{CompatiblePort, Kyoto, KyotoOptions};
+pub use limits::LimitOptions;
+pub use listen::ListenOptions;
+pub use memory::MemoryOptions;
+pub use observation::{AdminOptions, ObservationOptions};
+pub use protocols::{Authentication, ProtocolOptions};
+
+use std::fmt;
+
+/// What a server can be told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Where clients connect.
+    pub listen: ListenOptions,
+    /// How much memory is used.
+    pub memory: MemoryOptions,
+    /// Which protocols are spoken, and by whom.
+    pub protocols: ProtocolOptions,
+    /// Which databases there are, and where their data is kept.
+    pub databases: DatabaseOptions,
+    /// What is logged, counted and shown of the server.
+    pub observation: ObservationOptions,
+    /// Limits of clients and their requests.
+    pub limits: LimitOptions,
+}
+
+/// An option whose value cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OptionsError(String);
+
+impl fmt::Display for OptionsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for OptionsError {}
+
+impl Options {
+    /// Checks each part, and then what cannot be seen from one part alone.
+    pub fn validate(&self) -> Result<(), OptionsError> {
+        let wrong = |text: &str| Err(OptionsError(text.to_string()));
+        let Options { listen, memory, protocols, databases, limits, .. } = self;
+        let kyoto = &protocols.kyoto;
+        databases.validate(memory.refuse_when_full, kyoto.has_queues())?;
+        kyoto.validate(databases.all()[0].name.kind)?;
+        limits.validate()?;
+        memory.validate()?;
+        if memory.limit_mib != 0 && limits.item_size_max > (memory.limit_mib << 20) / 2 {
+            return wrong("the item size may be at most half of the memory limit (-I, -m)");
+        }
+        listen.validate()?;
+        let authentication = &protocols.authentication;
+        if listen.udp_port.is_some()
+            && matches!(authentication, Authentication::Text(_) | Authentication::Passwords(_))
+        {
+            return wrong("nobody can log in over UDP: give either -U or -Y or -S");
+        }
+        if kyoto.plugin.is_some() && *authentication != Authentication::None {
+            return wrong(
+                "nobody can log in at the port of Kyoto Tycoon's plug-in: give either it or logins",
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use todana::Name;
+
+    #[test]
+    fn the_defaults_are_valid() {
+        assert_eq!(Options::default().validate(), Ok(()));
+    }
+
+    #[test]
+    fn impossible_values_are_refused_with_their_option() {
+        let logins = Authentication::Text("users".into());
+        let cases: [(&str, Options); 8] = [
+            (
+                "-U",
+                Options {
+                    listen: ListenOptions { udp_port: Some(1), ..ListenOptions::default() },
+                    protocols: ProtocolOptions { authentication: logins, ..ProtocolOptions::default() },
+                    ..Options::default()
+                },
+            ),
+            (
+                "--udp-reply-max",
+                Options {
+                    listen: ListenOptions { udp_reply_max: 1 << 27, ..ListenOptions::default() },
+                    ..Options::default()
+                },
+            ),
+            (
+                "-t",
+                Options {
+                    limits: LimitOptions { threads: 0, ..LimitOptions::default() },
+                    ..Options::default()
+                },
+            ),
+            (
+                "-c",
+                Options {
+                    limits: LimitOptions { connections_max: 0, ..LimitOptions::default() },
+                    ..Options::default()
+                },
+            ),
+            (
+                "-I",
+                Options {
+                    limits: LimitOptions { item_size_max: 1000, ..LimitOptions::default() },
+                    ..Options::default()
+                },
+            ),
+            (
+                "-I",
+                Options {
+                    limits: LimitOptions { item_size_max: 40 << 20, ..LimitOptions::default() },
+                    ..Options::default()
+                },
+            ),
+            (
+                "-m",
+                Options {
+                    memory: MemoryOptions { limit_mib: 3, ..MemoryOptions::default() },
+                    ..Options::default()
+                },
+            ),
+            (
+                "-R",
+                Options {
+                    limits: LimitOptions { requests_per_event: 0, ..LimitOptions::default() },
+                    ..Options::default()
+                },
+            ),
+        ];
+        for (option, options) in cases {
+            let error = options.validate().expect_err(option).to_string();
+            assert!(error.contains(option), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_a_tree_in_memory_and_a_hash_on_disk_are_asked_to_compress() {
+        let names = [
+            ("%#opts=c", true),
+            ("mem:tree#zcomp=zstd", true),
+            ("x.hash#zcomp=zstd", true),
+            ("*#opts=c", false),
+        ];
+        for (name, is_done) in names {
+            let name = Name::parse(name).unwrap();
+            let options = Options {
+                databases: DatabaseOptions { database: Some(name), ..DatabaseOptions::default() },
+                ..Options::default()
+            };
+            assert_eq!(options.validate().is_ok(), is_done, "{:?}", options.database);
+        }
+    }
+}
