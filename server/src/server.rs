@@ -1,29 +1,29 @@
 //! The server as a whole: opened, run, stopped.
 
-use crate::acceptor::Acceptor;
-use crate::admin::{self, Admin, Ending};
+use crate::databases::janitor;
+use crate::databases::memory::MemoryBudget;
+use crate::databases::patience::{self, Patience, Watched};
+use crate::databases::shards;
+use crate::databases::snapshots;
 use crate::databases::{self, Databases, Kept, Making, Persistence, failed, when_full};
-use crate::descriptors::Descriptors;
 use crate::handle::{Handle, Stopping};
-use crate::janitor;
-use crate::kyoto::{KyotoState, Scripts};
 use crate::lifecycle::Lifecycle;
-use crate::listener::Listener;
-use crate::login::Logins;
-use crate::memory::MemoryBudget;
 use crate::observation::Observation;
+use crate::observation::admin::{self, Admin, Ending};
+use crate::observation::roster::Roster;
 use crate::options::{DataPlace, Options};
-use crate::patience::{self, Patience, Watched};
 use crate::pid_file::PidFile;
 use crate::process;
 use crate::replica::{Link, Replicas};
-use crate::roster::Roster;
-use crate::shards;
+use crate::session::kyoto::{KyotoState, Scripts};
+use crate::session::login::Logins;
 use crate::shared::{Listening, Shared};
-use crate::snapshots;
-use crate::tls::Tls;
-use crate::udp::{self, Udp};
-use crate::worker::Worker;
+use crate::transport::acceptor::Acceptor;
+use crate::transport::descriptors::Descriptors;
+use crate::transport::listener::Listener;
+use crate::transport::tls::Tls;
+use crate::transport::udp::{self, Udp};
+use crate::transport::worker::Worker;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -556,6 +556,6 @@ mod tests {
         let outside = shared.memory.outside_bytes();
         assert!(outside + held <= most + (8 << 20), "{outside} + {held}, {most}");
         let limit = shared.databases.primary().database.engine().bounded().unwrap().limit().bytes.unwrap();
-        assert_eq!(limit, crate::memory::engine_limit(256 << 20, outside));
+        assert_eq!(limit, crate::databases::memory::engine_limit(256 << 20, outside));
     }
 }

@@ -1,14 +1,14 @@
 //! What all threads of a server share: parts by concern, so that each function gets only what it needs.
 
+use crate::databases::memory::MemoryBudget;
 use crate::databases::{Databases, Persistence};
-use crate::kyoto::KyotoState;
 use crate::lifecycle::Lifecycle;
-use crate::login::Logins;
-use crate::memory::MemoryBudget;
 use crate::observation::Observation;
 use crate::options::{Kyoto, Options};
 use crate::replica::{Link, Replicas};
-use crate::tls::Tls;
+use crate::session::kyoto::KyotoState;
+use crate::session::login::Logins;
+use crate::transport::tls::Tls;
 use std::sync::Arc;
 use todana::CachedClock;
 use todana_protocol::memcached::{Choice, Limits};

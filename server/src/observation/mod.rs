@@ -1,17 +1,27 @@
 //! What is observed of a running server: counters, connections, watched events, the log of requests.
 
+pub(crate) mod admin;
 mod baseline;
+pub(crate) mod conversation_log;
+pub(crate) mod counters;
+pub(crate) mod log_file;
+pub(crate) mod logging;
+pub(crate) mod observers;
+pub(crate) mod prefixes;
+pub(crate) mod roster;
+pub(crate) mod statistics;
+pub(crate) mod watchers;
 
 pub(crate) use baseline::Baseline;
 
-use crate::conversation_log::{ConversationLog, Entry};
-use crate::counters::{ConnectionCounters, WorkerCounters, WorkerSums};
-use crate::crawler::Crawler;
-use crate::observers::Observers;
+use crate::observation::conversation_log::{ConversationLog, Entry};
+use crate::observation::counters::{ConnectionCounters, WorkerCounters, WorkerSums};
+use crate::observation::observers::Observers;
+use crate::observation::prefixes::Prefixes;
+use crate::observation::roster::Roster;
+use crate::observation::watchers::Watchers;
 use crate::options::Options;
-use crate::prefixes::Prefixes;
-use crate::roster::Roster;
-use crate::watchers::Watchers;
+use crate::session::memcached::crawler::Crawler;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;

@@ -1,8 +1,8 @@
 //! Which databases there are, where their data is kept, and which changes are born here.
 
 use super::OptionsError;
+use crate::databases::snapshots::SnapshotOptions;
 use crate::replica::Replication;
-use crate::snapshots::SnapshotOptions;
 use std::path::PathBuf;
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;

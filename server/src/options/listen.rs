@@ -1,9 +1,9 @@
 //! Where clients connect: addresses, ports, sockets, TLS.
 
 use super::OptionsError;
-use crate::addresses::{PlaceTls, Speech};
-use crate::tls::TlsOptions;
-use crate::udp::message::MESSAGE_LEN_MAX;
+use crate::transport::addresses::{PlaceTls, Speech};
+use crate::transport::tls::TlsOptions;
+use crate::transport::udp::message::MESSAGE_LEN_MAX;
 use std::path::PathBuf;
 
 /// Where clients connect.

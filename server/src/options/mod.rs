@@ -168,7 +168,7 @@ mod tests {
                 databases: DatabaseOptions { database: Some(name), ..DatabaseOptions::default() },
                 ..Options::default()
             };
-            assert_eq!(options.validate().is_ok(), is_done, "{:?}", options.database);
+            assert_eq!(options.validate().is_ok(), is_done, "{:?}", options.databases.database);
         }
     }
 }

@@ -3,8 +3,8 @@
 use super::connected::ConnectedReplica;
 use super::outgoing::Outgoing;
 use super::wire::Wire;
-use crate::listener::Stream;
 use crate::shared::Shared;
+use crate::transport::listener::Stream;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -2,8 +2,8 @@
 //! the server stops.
 
 use crate::handle::Stopping;
-use crate::listener::Stream;
 use crate::shared::Shared;
+use crate::transport::listener::Stream;
 use mio::{Events, Poll, Token};
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;

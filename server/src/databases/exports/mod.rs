@@ -1,0 +1,372 @@
+//! Exports: checkpoints that a client asks for, and backups and the update log sent to it (docs/protocol/exports.md).
+//!
+//! ```text
+//! a thread for each: reads files, keeps to the pace --frames--> pipe (bounded) --> worker --> the connection's output
+//! ```
+//!
+//! Always true: no worker waits for an export; a receiver that is slow slows its own thread alone, and when it is gone, or takes
+//! nothing for minutes, or is so slow that far too much of the log or of removed files is kept for it, the thread ends and what it held is let go;
+//! there are only so many at once.
+
+mod pace;
+mod pipe;
+mod producer;
+
+use crate::observation::watchers::Place;
+use crate::transport::output::Output;
+use pipe::{Pipe, Taken};
+use producer::Source;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use todana::{Catalog, DataDirectory, Database};
+use todana_core::{Export, Exported};
+
+/// Checkpoints and backups at once.
+const BACKUPS_MAX: usize = 2;
+/// Readers of the log at once: those that follow it stay.
+const LOGS_MAX: usize = 8;
+/// Looks of the janitor's, ten a second, between two that care for exports: whoever receives one hears something every three seconds.
+const LOOK_EVERY: u64 = 30;
+/// So many of those without anything taken, five minutes, and a receiver is cut off: the log must not grow for its sake.
+const QUIET_LOOKS_MAX: u32 = 100;
+
+/// Bytes of the log, or of a hash's files that compaction has removed, that may be on disk for the sake of one receiver alone; more,
+/// where the checkpoints take more, or the hash's records.
+const HELD_MAX: u64 = 1 << 30;
+
+/// How often it is asked whether an end has been waited for long enough.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+
+const NO_LOG: &str = "SERVER_ERROR a hash on disk has neither checkpoints nor an update log: its files are its log; a backup can be made of it";
+pub(crate) const NO_DATABASE: &str = "SERVER_ERROR there is no database of this number";
+const NO_DIRECTORY: &str = "SERVER_ERROR no data directory: the server was started without --data-dir";
+const BUSY: &str = "SERVER_ERROR busy";
+const TOO_SLOW: &str = "SERVER_ERROR too slow: too much is kept on disk for this alone\r\n";
+const NO_THREAD: &str = "SERVER_ERROR no thread can be started";
+
+/// All exports of a server.
+#[derive(Default)]
+pub(crate) struct Exports {
+    /// What there is to export by the number of its database, once it has been read back.
+    directories: OnceLock<Vec<Option<Weak<DataDirectory>>>>,
+    jobs: Mutex<Vec<Job>>,
+    /// How many there are, for a look without the lock.
+    count: AtomicUsize,
+    /// What was kept for them at the last look.
+    held_bytes: AtomicU64,
+}
+
+struct Job {
+    export: Export,
+    database: Weak<Database>,
+    pipe: Arc<Pipe>,
+    thread: JoinHandle<()>,
+}
+
+/// The end of an export that a connection has. The export ends when this is dropped.
+pub(crate) struct Receiving(Arc<Pipe>);
+
+impl Receiving {
+    /// Moves what has come to an output, as long as that holds less than `len_max`; true when that was all.
+    pub(crate) fn take(&self, output: &mut Output, len_max: usize) -> bool {
+        self.0.take(output, len_max) == Taken::All
+    }
+
+    /// It has been given up: nothing more will come.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.0.is_left()
+    }
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+impl Exports {
+    /// The data directories of all databases, in their order. Said once.
+    pub(crate) fn set_directories<'d>(&self, all: impl Iterator<Item = Option<&'d Arc<DataDirectory>>>) {
+        let _ = self.directories.set(all.map(|directory| directory.map(Arc::downgrade)).collect());
+    }
+
+    /// That of a database, while it is open.
+    pub(crate) fn directory(&self, database: usize) -> Option<Arc<DataDirectory>> {
+        self.directories.get()?.get(database)?.as_ref()?.upgrade()
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, Vec<Job>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins one for a connection, or says why not.
+    pub(crate) fn start(
+        &self,
+        export: Export,
+        place: Place,
+        databases: &Catalog,
+    ) -> Result<Receiving, &'static str> {
+        let number = export.database as usize;
+        let database = &databases.get(number).ok_or(NO_DATABASE)?.database;
+        let source = match (self.directory(number), database.engine().durable()) {
+            (_, Some(_)) if !matches!(export.what, Exported::Backup { .. }) => return Err(NO_LOG),
+            (_, Some(_)) => Source::Files,
+            (Some(directory), None) => Source::Directory(directory),
+            (None, None) => return Err(NO_DIRECTORY),
+        };
+        let mut jobs = self.jobs();
+        self.clear_away(&mut jobs);
+        let reads_log = |export: &Export| matches!(export.what, Exported::Log { .. });
+        let is_like = |job: &&Job| reads_log(&job.export) == reads_log(&export) && !job.pipe.is_done();
+        let most = if reads_log(&export) { LOGS_MAX } else { BACKUPS_MAX };
+        if jobs.iter().filter(is_like).count() >= most {
+            return Err(BUSY);
+        }
+        let pipe = Arc::new(Pipe::new(place));
+        // Before it can miss anything.
+        self.count.store(jobs.len() + 1, Ordering::Relaxed);
+        let of = Arc::downgrade(database);
+        let (database, its_own) = (Arc::clone(database), Arc::clone(&pipe));
+        let thread = std::thread::Builder::new().name("export".into());
+        let thread = thread.spawn(move || producer::run(export.what, source, &database, &its_own));
+        let thread = thread.map_err(|_| NO_THREAD)?;
+        jobs.push(Job { export, database: of, pipe: Arc::clone(&pipe), thread });
+        Ok(Receiving(pipe))
+    }
+
+    /// The connections of a worker for which something has come.
+    pub(crate) fn waiting(&self, worker: usize) -> Vec<usize> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        self.jobs().iter().filter_map(|job| job.pipe.waits_for(worker)).collect()
+    }
+
+    /// The update log has come on.
+    pub(crate) fn came_on(&self) {
+        if self.count.load(Ordering::Relaxed) > 0 {
+            self.jobs().iter().for_each(|job| job.pipe.nudge());
+        }
+    }
+
+    /// To be called ten times a second.
+    pub(crate) fn look(&self, tick: u64) {
+        if self.count.load(Ordering::Relaxed) == 0 || !tick.is_multiple_of(LOOK_EVERY) {
+            return;
+        }
+        // Known without the disk.
+        let of_directory = |number| self.directory(number).map_or(0, |own| own.footprint().checkpoint_bytes);
+        let on_disk = |number, database: &Database| {
+            let files = database.engine().durable().map(|files| files.usage().live_bytes);
+            files.unwrap_or_else(|| of_directory(number))
+        };
+        self.end_slow(&|number, database| on_disk(number, database).max(HELD_MAX));
+        let mut jobs = self.jobs();
+        let mut cut_off = 0;
+        for job in jobs.iter() {
+            if job.pipe.look(QUIET_LOOKS_MAX) && !job.pipe.is_left() {
+                cut_off += 1;
+                job.pipe.leave();
+            }
+        }
+        self.clear_away(&mut jobs);
+        // The log waits for nobody who waits for whoever reads what is told.
+        drop(jobs);
+        for _ in 0..cut_off {
+            tracing::warn!("a receiver of an export is cut off: it takes nothing");
+        }
+    }
+
+    /// What is on disk for the sake of exports alone, as of the last look.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.held_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Ends those that keep more of a database, which is told by its number, too, than this from being removed.
+    fn end_slow(&self, held_max: &dyn Fn(usize, &Database) -> u64) {
+        let of = |job: &Job| (job.export.database, job.database.upgrade(), Arc::clone(&job.pipe));
+        // They are told of outside the lock.
+        let all: Vec<_> = self.jobs().iter().map(of).collect();
+        let mut sum = 0;
+        for (number, database, pipe) in all {
+            let Some(database) = database else { continue };
+            let held = pipe.held_len();
+            sum += held;
+            if held > 0 && !pipe.is_stopped() && held > held_max(number as usize, &database) {
+                pipe.cut_short(TOO_SLOW.into());
+                tracing::warn!("an export is ended: too many bytes are kept on disk for it alone");
+            }
+        }
+        self.held_bytes.store(sum, Ordering::Relaxed);
+    }
+
+    fn clear_away(&self, jobs: &mut Vec<Job>) {
+        jobs.retain(|job| !(job.pipe.is_done() && job.thread.is_finished()));
+        self.count.store(jobs.len(), Ordering::Relaxed);
+        if jobs.is_empty() {
+            self.held_bytes.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends all of them. `gives_up` is asked now and then; once it says so, those whom the disk keeps waiting are left to
+    /// themselves.
+    pub(crate) fn close_unless(&self, gives_up: &dyn Fn() -> bool) {
+        let jobs = std::mem::take(&mut *self.jobs());
+        jobs.iter().for_each(|job| job.pipe.leave());
+        for job in jobs {
+            while !job.thread.is_finished() && !gives_up() {
+                // Unparked by nobody: there is no hurry at the end of a server.
+                std::thread::park_timeout(ASK_EVERY);
+            }
+            if job.thread.is_finished() && job.thread.join().is_err() {
+                tracing::error!("the thread of an export ended by a panic");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::num::NonZeroU64;
+    use std::sync::atomic::AtomicBool;
+    use todana::update_log::{LogOptions, Sync};
+    use todana::{CatalogEntry, DataOptions, Name, SystemClock};
+    use todana_core::{Command, LogStart, Reply, Store};
+    use todana_engine::{DiskHash, DiskHashOptions, MemHash, MemHashOptions};
+
+    const TOO_MUCH: u64 = 10_000;
+
+    fn place() -> Place {
+        let poll = mio::Poll::new().unwrap();
+        let waker = Arc::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
+        Place { worker: 0, index: 0, descriptor: -1, waker }
+    }
+
+    /// Writes what exceeds that, and has checkpoints made that need nothing of it.
+    fn write(directory: &DataDirectory, database: &Database) {
+        let log = database.log().unwrap();
+        for _ in 0..3 {
+            let store = Store { key: b"key", value: &[7; TOO_MUCH as usize], ..Store::default() };
+            database.execute(&database.lane(), &Command::Store(store), &mut |_| ());
+            log.wait(log.end()).unwrap();
+            directory.checkpoint_unless(database, &AtomicBool::new(false)).unwrap();
+        }
+    }
+
+    #[test]
+    fn who_is_so_slow_that_too_much_of_the_log_is_kept_for_it_is_ended_and_told_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let database =
+            Database::new(Box::new(MemHash::new(MemHashOptions::default()).unwrap()), Arc::new(SystemClock));
+        let directory =
+            Arc::new(DataDirectory::open(Arc::new(todana::disk::SystemDisk), folder.path()).unwrap());
+        let log = LogOptions { sync: Sync::Always, ..LogOptions::default() };
+        let options = DataOptions { log, ..DataOptions::default() };
+        directory.restore(&database, Arc::new(SystemClock), &options, &mut |_| ()).unwrap();
+        let database = Arc::new(database);
+        let exports = Exports::default();
+        exports.set_directories([Some(&directory)].into_iter());
+        let name = Name::parse("mem:hash").unwrap();
+        let entry = CatalogEntry { name, database: Arc::clone(&database) };
+        let catalog = Catalog::new(vec![entry]).unwrap();
+        write(&directory, &database);
+        let slow = [
+            Exported::Backup { rate: NonZeroU64::new(1) },
+            // Nobody takes what it sends, once that is more than the pipe holds.
+            Exported::Log { from: LogStart::End, follows: true },
+        ];
+        assert_eq!(
+            exports.start(Export { database: 1, what: Exported::Checkpoint }, place(), &catalog).err(),
+            Some(NO_DATABASE)
+        );
+        for what in slow {
+            let export = Export { database: 0, what };
+            let receiving = exports.start(export, place(), &catalog).unwrap();
+            let mut output = Output::default();
+            while output.is_empty() {
+                receiving.take(&mut output, 1);
+                std::thread::yield_now();
+            }
+            while !receiving.0.is_stopped() {
+                write(&directory, &database);
+                exports.came_on();
+                // What it may keep it keeps.
+                exports.end_slow(&|_, _| u64::MAX);
+                assert!(!receiving.0.is_stopped());
+                exports.end_slow(&|_, _| TOO_MUCH);
+            }
+            let mut sent = Vec::new();
+            while !receiving.take(&mut output, usize::MAX) {}
+            output.write_to(&mut sent).unwrap();
+            assert!(sent.ends_with(TOO_SLOW.as_bytes()), "{}", sent.escape_ascii());
+            // Its thread lets go of it, although its receiver is still there.
+            while receiving.0.held_len() > 0 {
+                std::thread::yield_now();
+            }
+            write(&directory, &database);
+            let end = database.log().unwrap().end().0;
+            assert!(end - directory.log_bytes(None).unwrap().position().0 < 3 * TOO_MUCH);
+        }
+        exports.close_unless(&|| false);
+    }
+
+    /// What compaction removes stays on disk as long as a backup is to read it: counted, told, and bounded.
+    #[test]
+    fn who_is_so_slow_that_too_many_removed_files_of_a_hash_are_kept_for_it_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.hash");
+        let name = Name::parse(path.to_str().unwrap()).unwrap();
+        let options = DiskHashOptions {
+            segment_bytes_min: 16 << 10,
+            segment_bytes_max: 16 << 10,
+            ..DiskHashOptions::default()
+        };
+        let engine = DiskHash::open(&path, options).unwrap();
+        let database = Arc::new(Database::new(Box::new(engine), Arc::new(SystemClock)));
+        let lane = database.lane();
+        let write = || {
+            for number in 0..100u32 {
+                let key = number.to_string();
+                let store = Store { key: key.as_bytes(), value: &[7; 1000], ..Store::default() };
+                database.execute(&lane, &Command::Store(store), &mut |reply| {
+                    assert!(matches!(reply, Reply::Stored(_)), "{reply:?}");
+                });
+            }
+            // As the janitor does, not without end.
+            let _ = (0..1000).find(|_| !database.maintain());
+        };
+        write();
+        let catalog = Catalog::new(vec![CatalogEntry { name, database: Arc::clone(&database) }]).unwrap();
+        let exports = Exports::default();
+        let export = Export { database: 0, what: Exported::Backup { rate: NonZeroU64::new(1) } };
+        let receiving = exports.start(export, place(), &catalog).unwrap();
+        let mut output = Output::default();
+        while output.is_empty() {
+            receiving.take(&mut output, 1);
+            std::thread::yield_now();
+        }
+        exports.end_slow(&|_, _| TOO_MUCH);
+        assert!(exports.held_bytes() == 0 && !receiving.0.is_stopped());
+        let mut begun = Vec::new();
+        output.write_to(&mut begun).unwrap();
+        assert!(begun.starts_with(b"DATA "), "{}", begun.escape_ascii());
+        while exports.held_bytes() <= TOO_MUCH {
+            write();
+            exports.end_slow(&|_, _| u64::MAX);
+            assert!(!receiving.0.is_stopped());
+        }
+        exports.end_slow(&|_, _| TOO_MUCH);
+        assert!(receiving.0.is_stopped());
+        let mut sent = Vec::new();
+        while !receiving.take(&mut output, usize::MAX) {}
+        output.write_to(&mut sent).unwrap();
+        assert!(sent.ends_with(TOO_SLOW.as_bytes()), "{}", sent.escape_ascii());
+        while receiving.0.held_len() > 0 {
+            std::thread::yield_now();
+        }
+        exports.close_unless(&|| false);
+    }
+}

@@ -1,0 +1,215 @@
+//! A file to records.
+
+use super::decompression::decompressed;
+use std::fmt;
+use std::io::{self, Read};
+use todana::kyoto::UnreadBytes;
+use todana_protocol::kyoto::Stored;
+use todana_protocol::kyoto::compression::Compression;
+use todana_protocol::kyoto::snapshot::{SnapshotHead, SnapshotReader, SnapshotStep};
+
+/// Why a snapshot cannot be read to its end.
+#[derive(Debug)]
+pub enum SnapshotError {
+    /// The file cannot be read.
+    Unreadable(io::Error),
+    /// It is damaged, so many bytes behind its beginning.
+    Damaged {
+        /// Where; in a packed file, where the chunk begins.
+        offset: u64,
+        /// How.
+        what: String,
+    },
+    /// It is packed in a way that cannot be unpacked.
+    Foreign,
+    /// Whoever was shown a record has called it off.
+    Ended(String),
+}
+
+impl fmt::Display for SnapshotError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SnapshotError::Unreadable(error) => write!(f, "it cannot be read: {error}"),
+            SnapshotError::Damaged { offset, what } => write!(f, "it is damaged at offset {offset}: {what}"),
+            SnapshotError::Foreign => {
+                f.write_str("it is compressed in a way that is not known; plain files and those of zlib, lzo and lzma are read")
+            }
+            SnapshotError::Ended(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for SnapshotError {}
+
+/// What is shown records: their keys, and their values as they were stored.
+pub(super) type See<'s> = dyn FnMut(&[u8], &Stored<'_>) -> Result<(), String> + 's;
+
+/// Shows the head, and then each record with its value as it was stored: behind its time, unless the database is persistent. Takes
+/// memory for the longest record, and for a packed chunk, of a megabyte in most. `see` calls it off by an error.
+pub fn read_snapshot(
+    input: impl Read,
+    begin: &mut dyn FnMut(SnapshotHead) -> Result<(), String>,
+    see: &mut See<'_>,
+) -> Result<(), SnapshotError> {
+    let mut reader = SnapshotReader::default();
+    let mut source = UnreadBytes::new(input);
+    let mut compression = None;
+    loop {
+        let at = reader.offset();
+        match reader.decode(source.unread()) {
+            SnapshotStep::Head { consumed, head } => {
+                compression = Compression::of_snapshot(head.check);
+                if head.check != 0 && compression.is_none() {
+                    return Err(SnapshotError::Foreign);
+                }
+                begin(head).map_err(SnapshotError::Ended)?;
+                source.consume(consumed);
+            }
+            SnapshotStep::Record { consumed, key, stored } => {
+                see(key, &stored).map_err(SnapshotError::Ended)?;
+                source.consume(consumed);
+            }
+            SnapshotStep::Chunk { consumed, packed } => {
+                let compression = compression.expect("only a compressed file has chunks");
+                read_chunk(compression, packed, at, see)?;
+                source.consume(consumed);
+            }
+            SnapshotStep::NeedMore { at_least } => {
+                if source.read_more(at_least).map_err(SnapshotError::Unreadable)? > 0 {
+                    continue;
+                }
+                if reader.may_end(source.unread()) {
+                    return Ok(());
+                }
+                return Err(SnapshotError::Damaged { offset: at, what: "it is cut".into() });
+            }
+            SnapshotStep::Damaged { offset, what } => {
+                return Err(SnapshotError::Damaged { offset, what: what.into() });
+            }
+        }
+    }
+}
+
+/// The records of a packed chunk, unpacked piece by piece: what it says of itself reserves no memory.
+fn read_chunk(
+    compression: Compression,
+    packed: &[u8],
+    offset: u64,
+    see: &mut See<'_>,
+) -> Result<(), SnapshotError> {
+    let damaged = |what: String| SnapshotError::Damaged { offset, what };
+    let mut reader = SnapshotReader::of_chunk();
+    let mut source = UnreadBytes::new(decompressed(compression, packed));
+    loop {
+        match reader.decode(source.unread()) {
+            SnapshotStep::Record { consumed, key, stored } => {
+                see(key, &stored).map_err(SnapshotError::Ended)?;
+                source.consume(consumed);
+            }
+            SnapshotStep::NeedMore { at_least } => {
+                let more = source.read_more(at_least);
+                if more.map_err(|error| damaged(format!("a chunk cannot be unpacked: {error}")))? > 0 {
+                    continue;
+                }
+                if reader.may_end(source.unread()) {
+                    return Ok(());
+                }
+                return Err(damaged("a chunk is cut".into()));
+            }
+            SnapshotStep::Damaged { what, .. } => return Err(damaged(format!("in a chunk, {what}"))),
+            // Chunks hold records alone.
+            SnapshotStep::Head { .. } | SnapshotStep::Chunk { .. } => {
+                return Err(damaged("a chunk holds no records".into()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::databases::snapshots::{Packing, SnapshotWriter};
+
+    fn written(packing: Packing, records: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+        let head = SnapshotHead { timestamp: 7, count: records.len() as u64, ..SnapshotHead::default() };
+        let mut writer = SnapshotWriter::begin(Vec::new(), head, packing).unwrap();
+        for (key, value) in records {
+            writer.put(key, &Stored::mortal(2_000_000_000, value));
+            if writer.is_due() {
+                writer.write().unwrap();
+            }
+        }
+        writer.finish().unwrap()
+    }
+
+    /// A key, its time and its value.
+    type Timed = (Vec<u8>, u64, Vec<u8>);
+
+    /// What is read, by pieces of one byte, too: time stamp, and records with their times.
+    fn found(bytes: &[u8]) -> Result<(u64, Vec<Timed>), String> {
+        let (mut timestamp, mut records) = (0, Vec::new());
+        let mut begin = |head: SnapshotHead| {
+            timestamp = head.timestamp;
+            Ok(())
+        };
+        let mut see = |key: &[u8], stored: &Stored<'_>| {
+            let (time, value) = stored.split().ok_or("short")?;
+            records.push((key.to_vec(), time, value.to_vec()));
+            Ok(())
+        };
+        read_snapshot(bytes, &mut begin, &mut see).map_err(|error| error.to_string())?;
+        Ok((timestamp, records))
+    }
+
+    #[test]
+    fn records_come_back_plain_and_packed_over_several_chunks() {
+        let mut records: Vec<_> =
+            (0..3000u32).map(|n| (n.to_string().into_bytes(), vec![n as u8; n as usize % 1500])).collect();
+        records.push((Vec::new(), vec![9; 3 << 20]));
+        let expected: Vec<_> =
+            records.iter().map(|(key, value)| (key.clone(), 2_000_000_000, value.clone())).collect();
+        for packing in [Packing::None, Packing::Zlib] {
+            let bytes = written(packing, &records);
+            assert_eq!(found(&bytes), Ok((7, expected.clone())), "{packing:?}");
+            assert_eq!(bytes.len() > 4 << 20, packing == Packing::None);
+        }
+    }
+
+    #[test]
+    fn what_the_original_packed_is_read() {
+        // Captured: japan=tokyo for ever, k2=v until 2000000000.
+        let hex = "4b5453530a008745451018e9d47f1596e90000000000000000020000000000002ff80000001e\
+            3bc3ca9595589098f71f044af2b32bf3cf30b1651b31949b4e6128030000";
+        let bytes: Vec<u8> =
+            (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect();
+        let never = todana::kyoto::NEVER;
+        let expected = vec![
+            (b"japan".to_vec(), never, b"tokyo".to_vec()),
+            (b"k2".to_vec(), 2_000_000_000, b"v".to_vec()),
+        ];
+        assert_eq!(found(&bytes), Ok((0x18e9_d47f_1596_e900, expected)));
+    }
+
+    #[test]
+    fn what_is_cut_or_damaged_or_packed_otherwise_is_told_with_its_place() {
+        let record = [(b"key".to_vec(), b"value".to_vec())];
+        let plain = written(Packing::None, &record);
+        for len in 0..plain.len() {
+            // Behind the head alone there may be an end.
+            assert_eq!(found(&plain[..len]).is_ok(), len == 34, "{len}");
+        }
+        let mut wrong = plain.clone();
+        wrong[34] = 0;
+        assert!(found(&wrong).unwrap_err().contains("offset 34: no record begins here"));
+        wrong[6..10].copy_from_slice(&[1, 2, 3, 4]);
+        assert!(found(&wrong).unwrap_err().contains("a way that is not known"));
+        let packed = written(Packing::Zlib, &record);
+        for len in 35..packed.len() {
+            assert!(found(&packed[..len]).unwrap_err().contains("damaged at offset 34"), "{len}");
+        }
+        let mut wrong = packed;
+        let end = wrong.len();
+        wrong[38..end].fill(0xff);
+        assert!(found(&wrong).unwrap_err().contains("offset 34"));
+    }
+}

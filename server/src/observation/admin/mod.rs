@@ -1,0 +1,233 @@
+//! The admin listener: pages for monitoring, on a port of their own.
+//!
+//! ```text
+//! http          bytes -> request, response -> bytes
+//! conversation  one connection: requests in turn
+//! pages         /  /healthz  /readyz  /metrics  /metrics/totals
+//! metrics       readings -> exposition, Prometheus' text format
+//! readings      the numbers, from `stats` and the engine
+//! ```
+//!
+//! Always true: one thread serves it and no worker hears of it; a request is bounded in size and time, connections are
+//! bounded in number; a newcomer is always let in, in place of whoever has kept the thread waiting longest.
+//! Not here: keys. The paths of the common port belong to them.
+
+mod catalogue;
+mod conversation;
+mod exposition;
+mod http;
+mod metrics;
+mod pages;
+mod readings;
+
+use crate::options::{AdminOptions, ListenOptions, Options};
+use crate::shared::Shared;
+use crate::transport::listener::{Listener, Stream};
+use conversation::{Conversation, Fate};
+use mio::net::TcpStream;
+use mio::{Events, Interest, Poll, Token, Waker};
+use pages::Pages;
+use slab::Slab;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Connections at once.
+pub(crate) const CONNECTIONS_MAX: usize = 32;
+const BACKLOG: u32 = 128;
+/// How long accepting pauses when there are no descriptors left.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Connections accepted between two looks at those that are there.
+const ACCEPTED_AT_ONCE: usize = 8;
+
+const WAKE: Token = Token(usize::MAX);
+/// Tokens from here on are connections, below it listeners.
+const FIRST_CONNECTION: usize = 1 << 16;
+
+/// The admin pages, listening.
+pub(crate) struct Admin {
+    poll: Poll,
+    ending: Ending,
+    listeners: Vec<Listener>,
+    addresses: Vec<SocketAddr>,
+    connections: Slab<Conversation<TcpStream>>,
+}
+
+/// Why there are no admin pages, inside the error of a server that was to have them.
+#[derive(Debug)]
+pub struct AdminError(io::Error);
+
+impl fmt::Display for AdminError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no admin pages (--admin-port, TODANA_ADMIN_PORT): {}", self.0)
+    }
+}
+
+impl std::error::Error for AdminError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+/// Ends the thread of the admin pages.
+#[derive(Clone)]
+pub(crate) struct Ending {
+    waker: Arc<Waker>,
+    ends: Arc<AtomicBool>,
+}
+
+impl Ending {
+    pub(crate) fn end(&self) {
+        self.ends.store(true, Ordering::SeqCst);
+        // A loop that is gone needs no waking.
+        let _ = self.waker.wake();
+    }
+}
+
+impl Admin {
+    /// Listens where the options say; `None` where that is nowhere, or where the pages may be missing and are.
+    pub(crate) fn bind(options: Option<&AdminOptions>) -> io::Result<Option<Admin>> {
+        let Some(options) = options else { return Ok(None) };
+        match Admin::listen(options) {
+            Ok(admin) => {
+                for address in &admin.addresses {
+                    tracing::info!("admin pages on http://{address}/");
+                }
+                Ok(Some(admin))
+            }
+            Err(error) => {
+                let error = AdminError(error);
+                if options.is_required {
+                    return Err(io::Error::new(error.0.kind(), error));
+                }
+                tracing::warn!("{error}");
+                Ok(None)
+            }
+        }
+    }
+
+    fn listen(options: &AdminOptions) -> io::Result<Admin> {
+        let options = Options {
+            listen: ListenOptions {
+                addresses: options.listen.clone(),
+                port: options.port,
+                backlog: BACKLOG,
+                ..ListenOptions::default()
+            },
+            ..Options::default()
+        };
+        // Refuses addresses that ask for TLS.
+        options.validate().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error.to_string()))?;
+        let mut listeners = Listener::open(&options, None)?;
+        let addresses = listeners.iter().filter_map(Listener::tcp_address).collect();
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        for (index, listener) in listeners.iter_mut().enumerate() {
+            listener.register(poll.registry(), Token(index))?;
+        }
+        let ending = Ending { waker, ends: Arc::new(AtomicBool::new(false)) };
+        Ok(Admin { poll, ending, listeners, addresses, connections: Slab::new() })
+    }
+
+    /// Where it listens, with the ports that the system chose.
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    pub(crate) fn ending(&self) -> Ending {
+        self.ending.clone()
+    }
+
+    /// Serves until its ending.
+    pub(crate) fn run(mut self, shared: Arc<Shared>) {
+        let mut pages = Pages::new(shared);
+        let mut events = Events::with_capacity(64);
+        // Listeners that may have more.
+        let mut pending: Vec<usize> = Vec::new();
+        let mut pause = Duration::ZERO;
+        while !self.ending.ends.load(Ordering::SeqCst) {
+            let next_deadline = self.connections.iter().map(|(_, one)| one.deadline).min();
+            let timeout = next_deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let timeout =
+                if pending.is_empty() { timeout } else { Some(timeout.map_or(pause, |t| t.min(pause))) };
+            if let Err(error) = self.poll.poll(&mut events, timeout)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!(%error, "the admin pages end: cannot wait for requests");
+                return;
+            }
+            let mut listening = std::mem::take(&mut pending);
+            for event in &events {
+                match event.token() {
+                    WAKE => {}
+                    Token(index) if index < FIRST_CONNECTION => listening.push(index),
+                    Token(token) => self.proceed(token - FIRST_CONNECTION, &mut pages),
+                }
+            }
+            listening.sort_unstable();
+            listening.dedup();
+            pause = Duration::ZERO;
+            for index in listening {
+                match self.accept(index, &mut pages) {
+                    Ok(true) => pending.push(index),
+                    Ok(false) => {}
+                    Err(error) => {
+                        tracing::debug!(%error, "the admin pages cannot accept a connection; trying again");
+                        pending.push(index);
+                        pause = PAUSE;
+                    }
+                }
+            }
+            self.end_late();
+        }
+    }
+
+    /// Takes some of the connections that wait in; true if there may be more.
+    fn accept(&mut self, index: usize, pages: &mut Pages) -> io::Result<bool> {
+        for _ in 0..ACCEPTED_AT_ONCE {
+            match self.listeners[index].accept_stream() {
+                Ok(Stream::Tcp(stream)) => self.admit(stream, pages),
+                Ok(Stream::Tls(_) | Stream::Unix(_)) => {}
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return Ok(false),
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(true)
+    }
+
+    fn admit(&mut self, stream: TcpStream, pages: &mut Pages) {
+        if self.connections.len() >= CONNECTIONS_MAX {
+            let oldest = self.connections.iter().min_by_key(|(_, one)| one.since).map(|(index, _)| index);
+            oldest.map(|index| self.connections.remove(index));
+        }
+        let entry = self.connections.vacant_entry();
+        let index = entry.key();
+        let conversation = entry.insert(Conversation::new(stream, Instant::now()));
+        let (token, interest) = (Token(FIRST_CONNECTION + index), Interest::READABLE | Interest::WRITABLE);
+        if self.poll.registry().register(&mut conversation.socket, token, interest).is_err() {
+            self.connections.remove(index);
+            return;
+        }
+        // Most requests are here already.
+        self.proceed(index, pages);
+    }
+
+    fn proceed(&mut self, index: usize, pages: &mut Pages) {
+        let Some(conversation) = self.connections.get_mut(index) else { return };
+        let fate = conversation.proceed(Instant::now(), &mut |request| pages.answer(request));
+        if fate == Fate::Ends {
+            self.connections.remove(index);
+        }
+    }
+
+    fn end_late(&mut self) {
+        let now = Instant::now();
+        self.connections.retain(|_, conversation| conversation.deadline > now);
+    }
+}

@@ -1,0 +1,82 @@
+//! The pages: which there are, and what each answers.
+
+use super::exposition;
+use super::http::{Request, Response, Status};
+use super::metrics::Metrics;
+use super::readings::Readings;
+use crate::handle::Stopping;
+use crate::observation::statistics::takes_writes;
+use crate::shared::Shared;
+use std::fmt::Write;
+use std::sync::Arc;
+use todana_protocol::kyoto::is_own_host;
+
+const INDEX: &str = "todana: /metrics /metrics/totals /healthz /readyz\n";
+
+pub(super) struct Pages {
+    shared: Arc<Shared>,
+    metrics: Metrics,
+}
+
+impl Pages {
+    pub(super) fn new(shared: Arc<Shared>) -> Pages {
+        Pages { shared, metrics: Metrics::default() }
+    }
+
+    pub(super) fn answer(&mut self, request: &Request) -> Response {
+        let hosts = &self.shared.options.protocols.http_hosts;
+        let is_own = request.host.as_ref().is_none_or(|host| is_own_host(host.as_bytes(), hosts));
+        if !is_own && (request.is_of_browser || !hosts.is_empty()) {
+            let text = "this host name is not the server's; --http-host allows it\n";
+            return Response::text(Status::Forbidden, text);
+        }
+        match request.path.as_str() {
+            "/" => Response::text(Status::Ok, self.index()),
+            "/healthz" if self.shared.lifecycle.is_loading() => Response::text(Status::Ok, "loading\n"),
+            // That it answers is the answer: whoever stops it should not be restarted for that.
+            "/healthz" => Response::text(Status::Ok, "ok\n"),
+            "/readyz" => self.readiness(),
+            "/metrics" => self.metrics(true),
+            "/metrics/totals" => self.metrics(false),
+            _ => Response::text(Status::NotFound, format!("no such page\n{INDEX}")),
+        }
+    }
+
+    /// The pages, and what whoever looks after the server should know.
+    fn index(&self) -> String {
+        let mut text = INDEX.to_string();
+        let flags_lost = self.shared.replicas.flags_lost();
+        if flags_lost > 0 {
+            let _ = writeln!(
+                text,
+                "warning: {flags_lost} records were sent to replicas without their client flags: clients that keep the types of \
+                 values in flags read other types there (docs/replication.md)"
+            );
+        }
+        text
+    }
+
+    fn metrics(&mut self, with_classes: bool) -> Response {
+        let body = self.metrics.text(&Readings::take(&self.shared), with_classes);
+        Response { status: Status::Ok, content_type: exposition::CONTENT_TYPE, body }
+    }
+
+    fn log_is_stuck(&self) -> bool {
+        !self.shared.databases.iter().all(takes_writes)
+    }
+
+    /// Whether new clients should come here.
+    fn readiness(&self) -> Response {
+        match self.shared.lifecycle.stopping() {
+            Stopping::No if self.shared.lifecycle.is_loading() => {
+                Response::text(Status::Unavailable, "loading\n")
+            }
+            Stopping::No if self.shared.lifecycle.has_not_loaded() => {
+                Response::text(Status::Unavailable, "no data\n")
+            }
+            Stopping::No if self.log_is_stuck() => Response::text(Status::Unavailable, "no writes\n"),
+            Stopping::No => Response::text(Status::Ok, "ready\n"),
+            Stopping::Drain | Stopping::AtOnce => Response::text(Status::Unavailable, "stopping\n"),
+        }
+    }
+}

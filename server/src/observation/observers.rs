@@ -1,0 +1,376 @@
+//! Who looks on while requests are executed: statistics by prefix, and connections that watch.
+//!
+//! A request costs them one relaxed load as long as nobody does.
+
+use crate::observation::prefixes::Prefixes;
+use crate::observation::roster::{Address, Seat};
+use crate::observation::watchers::{Place, Watchers};
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use todana::{CachedClock, Clock, Database, Round};
+use todana_core::{Command, Delete, Family, Number, Record, Refusal, Reply, StoreMode, Stored, Streams, Ttl};
+use todana_engine::EvictionObserver;
+use todana_protocol::memcached::{item_size, put_uri_encoded, size_class};
+
+/// Prefixes are counted; the lower bits are streams that are watched.
+const PREFIXES: u32 = 1 << 16;
+const STREAMS: u32 = PREFIXES - 1;
+
+/// All who look on.
+#[derive(Debug)]
+pub(crate) struct Observers {
+    flags: AtomicU32,
+    pub(crate) watchers: Watchers,
+    pub(crate) prefixes: Prefixes,
+    clock: Arc<CachedClock>,
+}
+
+/// A record as it was before a command.
+#[derive(Clone, Copy, Default)]
+struct Before {
+    is_there: bool,
+    is_expired: bool,
+    class: usize,
+    value_len: usize,
+}
+
+impl Observers {
+    pub(crate) fn new(watchers: Watchers, prefixes: Prefixes, clock: Arc<CachedClock>) -> Observers {
+        Observers { flags: AtomicU32::new(0), watchers, prefixes, clock }
+    }
+
+    /// Whether anybody looks on.
+    #[inline]
+    pub(crate) fn are_there(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn count_prefixes(&self, on: bool) {
+        if on {
+            self.flags.fetch_or(PREFIXES, Ordering::Relaxed);
+        } else {
+            self.flags.fetch_and(!PREFIXES, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn counts_prefixes(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & PREFIXES != 0
+    }
+
+    /// A connection begins to watch; false if too many do.
+    pub(crate) fn watch(&self, place: Place, streams: Streams) -> bool {
+        self.watchers.add(place, streams, |all| self.set_streams(all))
+    }
+
+    /// A connection that watched is gone.
+    pub(crate) fn unwatch(&self, descriptor: i32) {
+        self.watchers.remove(descriptor, |all| self.set_streams(all));
+    }
+
+    fn set_streams(&self, streams: Streams) {
+        let set = |flags: u32| Some((flags & !STREAMS) | u32::from(streams.bits()));
+        let _ = self.flags.fetch_update(Ordering::Relaxed, Ordering::Relaxed, set);
+    }
+
+    /// Whether one of these streams is watched.
+    #[inline]
+    pub(crate) fn watch_any(&self, streams: Streams) -> bool {
+        self.flags.load(Ordering::Relaxed) & u32::from(streams.bits()) != 0
+    }
+
+    /// Tells an event, if its stream is watched. `write` writes its line from the type on.
+    #[inline]
+    pub(crate) fn tell(&self, stream: Streams, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.watch_any(stream) {
+            self.watchers.tell(stream, write);
+        }
+    }
+
+    pub(crate) fn tell_opened(&self, seat: &Seat) {
+        self.tell(Streams::CONNECTIONS, |line| {
+            line.put_text(format_args!("conn_new {} cfd={}", Remote(&seat.peer), seat.descriptor));
+        });
+    }
+
+    pub(crate) fn tell_closed(&self, seat: &Seat, reason: &str) {
+        self.tell(Streams::CONNECTIONS, |line| {
+            let remote = Remote(&seat.peer);
+            line.put_text(format_args!("conn_close {remote} reason={reason} cfd={}", seat.descriptor));
+        });
+    }
+
+    /// A round of the sweep for expired records has ended. The words are those of memcached's crawler, which goes over one
+    /// queue of one slab class at a time; here there is one round for all, planned at most a second ahead.
+    pub(crate) fn tell_swept(&self, round: &Round) {
+        self.tell(Streams::SYSTEM, |line| {
+            let Round { since_last, elapsed, seen, removed } = round;
+            let (since, elapsed) = (since_last.as_secs(), elapsed.as_secs());
+            line.put_text(format_args!(
+                "lru_crawler crawler=0 lru=all low_mark=0 next_reclaims=0 since_run={since} next_run=1 \
+                 elapsed={elapsed} examined={seen} reclaimed={removed}"
+            ));
+        });
+    }
+
+    /// Has the database execute a command of a connection and looks on.
+    #[cold]
+    pub(crate) fn look_on(
+        &self,
+        database: &Database,
+        descriptor: i32,
+        command: &Command<'_>,
+        reply: &mut dyn FnMut(Reply<'_>),
+        execute: impl FnOnce(&mut dyn FnMut(Reply<'_>)),
+    ) {
+        let key = key_of(command);
+        self.tell(Streams::REQUESTS, |line| {
+            line.put_text(format_args!("rawcmd cfd={descriptor} cmd={}", name_of(command)));
+            if let Some(key) = key {
+                line.put_key(key);
+            }
+        });
+        let told = Streams::FETCHERS.and(Streams::MUTATIONS).and(Streams::DELETIONS);
+        let is_told = self.watch_any(told);
+        // Another thread may change the record in between; a log may say so, the reply does not.
+        let before = match key {
+            Some(key) if is_told => look(database, key),
+            _ => Before::default(),
+        };
+        let mut outcome = Outcome::default();
+        execute(&mut |answer| {
+            outcome.take(&answer);
+            reply(answer);
+        });
+        if self.counts_prefixes() {
+            self.prefixes.count(command, outcome.is_hit);
+        }
+        if let (Some(key), true) = (key, is_told) {
+            self.tell_about(descriptor, command, key, before, &outcome);
+        }
+    }
+
+    fn tell_about(
+        &self,
+        descriptor: i32,
+        command: &Command<'_>,
+        key: &[u8],
+        before: Before,
+        outcome: &Outcome,
+    ) {
+        self.tell(Streams::FETCHERS, |line| {
+            let is_found = before.is_there || outcome.is_hit;
+            let status = match (is_found, before.is_expired) {
+                (true, _) => "found",
+                (false, true) => "expired",
+                (false, false) => "not_found",
+            };
+            let (class, size) = if is_found { (before.class, before.value_len) } else { (0, 0) };
+            line.put_text(format_args!("item_get"));
+            line.put_key(key);
+            line.put_text(format_args!(" status={status} clsid={class} cfd={descriptor} size={size}"));
+        });
+        let stored = |status: &str, command: &str, ttl: i64, flags: u32, value_len: usize| {
+            self.tell(Streams::MUTATIONS, |line| {
+                let class = size_class(item_size(key.len() as u64, value_len as u64, flags));
+                line.put_text(format_args!("item_store"));
+                line.put_key(key);
+                line.put_text(format_args!(
+                    " status={status} cmd={command} ttl={ttl} clsid={class} cfd={descriptor} size={value_len}"
+                ));
+            });
+        };
+        match command {
+            Command::Store(store) => {
+                let name = mode_name(store.mode, store.compare.is_some());
+                let value_len = outcome.stored_len.unwrap_or(store.value.len());
+                stored(outcome.status, name, self.seconds(store.ttl), store.flags, value_len);
+            }
+            Command::RefusedStore(refused) => {
+                stored(outcome.status, mode_name(refused.mode, refused.compares), 0, 0, 0)
+            }
+            Command::Arithmetic(arithmetic) if outcome.is_created => {
+                let ttl = arithmetic.vivify.map_or(0, |ttl| self.seconds(ttl));
+                stored("stored", "add", ttl, 0, arithmetic.initial.to_string().len());
+            }
+            Command::Delete(Delete { mark_stale: false, drop_value: false, family, .. })
+                if outcome.is_deleted =>
+            {
+                self.tell(Streams::DELETIONS, |line| {
+                    let command = if *family == Family::Meta { "md" } else { "delete" };
+                    let Before { class, value_len, .. } = before;
+                    line.put_text(format_args!("deleted"));
+                    line.put_key(key);
+                    line.put_text(format_args!(" cmd={command} clsid={class} size={value_len}"));
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// Seconds to live, as a client says it; a time that has come is negative.
+    fn seconds(&self, ttl: Ttl) -> i64 {
+        match ttl {
+            Ttl::Never => 0,
+            Ttl::Expired => -1,
+            Ttl::Seconds(seconds) | Ttl::Sliding(seconds) => seconds.into(),
+            Ttl::At(at) => at as i64 - self.clock.now().0 as i64,
+        }
+    }
+}
+
+impl EvictionObserver for Observers {
+    fn is_listening(&self) -> bool {
+        self.watch_any(Streams::EVICTIONS)
+    }
+
+    /// As in memcached, `ttl` is what is left, and -1 for a record that does not expire; `fetch` is whether it has been read
+    /// since it was stored, as far as that is known: where nobody has asked for access times, since memory became scarce.
+    /// `la` is 0 then.
+    fn evicted(&self, key: &[u8], record: Record<'_>, is_read: bool) {
+        self.tell(Streams::EVICTIONS, |line| {
+            let Record { attributes, value, .. } = record;
+            let now = self.clock.now();
+            let is_fetched = is_read || attributes.access.is_some_and(|access| access.fetched);
+            let fetch = if is_fetched { "yes" } else { "no" };
+            let ttl = attributes.expiry.seconds_left(now).unwrap_or(-1);
+            let idle = attributes.access.map_or(0, |access| now.0.saturating_sub(access.at.0));
+            let class = size_class(item_size(key.len() as u64, value.len() as u64, attributes.flags));
+            line.put_text(format_args!("eviction"));
+            line.put_key(key);
+            line.put_text(format_args!(
+                " fetch={fetch} ttl={ttl} la={idle} clsid={class} size={}",
+                value.len()
+            ));
+        });
+    }
+}
+
+/// Lines of events.
+trait Line {
+    fn put_text(&mut self, text: std::fmt::Arguments<'_>);
+    /// ` key=...`
+    fn put_key(&mut self, key: &[u8]);
+}
+
+impl Line for Vec<u8> {
+    fn put_text(&mut self, text: std::fmt::Arguments<'_>) {
+        // A Vec takes whatever is written.
+        let _ = self.write_fmt(text);
+    }
+
+    fn put_key(&mut self, key: &[u8]) {
+        self.extend_from_slice(b" key=");
+        put_uri_encoded(key, self);
+    }
+}
+
+/// Where a connection comes from, as its events tell it.
+struct Remote<'a>(&'a Address);
+
+impl std::fmt::Display for Remote<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Address::Tcp(address) => {
+                write!(f, "rip={} rport={} transport=tcp", address.ip(), address.port())
+            }
+            Address::Udp(address) => {
+                write!(f, "rip={} rport={} transport=udp", address.ip(), address.port())
+            }
+            Address::Unix(path) => write!(f, "rip={path} rport=0 transport=local"),
+            Address::Unknown => f.write_str("rip=unknown rport=0 transport=unknown"),
+        }
+    }
+}
+
+/// What came of a command, as far as it is told.
+#[derive(Default)]
+struct Outcome {
+    is_hit: bool,
+    is_deleted: bool,
+    is_created: bool,
+    stored_len: Option<usize>,
+    /// Of a store, in memcached's words.
+    status: &'static str,
+}
+
+impl Outcome {
+    fn take(&mut self, reply: &Reply<'_>) {
+        match reply {
+            Reply::Hit(_) => self.is_hit = true,
+            Reply::Deleted => self.is_deleted = true,
+            Reply::Number(Number { created, .. }) => self.is_created = *created,
+            Reply::Stored(Stored { value_len, .. }) => self.stored_len = Some(*value_len as usize),
+            _ => {}
+        }
+        self.status = match reply {
+            Reply::Stored(_) => "stored",
+            Reply::Exists => "exists",
+            Reply::NotFound => "not_found",
+            Reply::Refused(Refusal::TooLarge) => "too_large",
+            Reply::Refused(Refusal::OutOfMemory) => "no_memory",
+            // memcached has no words for these: it keeps nothing on disk.
+            Reply::Refused(Refusal::Damaged) => "damaged",
+            Reply::Refused(Refusal::Busy) => "busy",
+            Reply::Refused(Refusal::ReadOnly) => "read_only",
+            Reply::Refused(Refusal::LogUnwritable | Refusal::FilesUnwritable | Refusal::Unavailable) => {
+                "unwritable"
+            }
+            _ => "not_stored",
+        };
+    }
+}
+
+fn look(database: &Database, key: &[u8]) -> Before {
+    let mut before = Before::default();
+    let now = database.now();
+    // A local engine's reads do not fail.
+    let _ = database.engine().peek(key, &mut |record| {
+        let is_there = record.attributes.expiry.is_live(now);
+        let (key_len, value_len) = (key.len() as u64, record.value.len());
+        let class = size_class(item_size(key_len, value_len as u64, record.attributes.flags));
+        before = Before { is_there, is_expired: !is_there, class, value_len };
+    });
+    before
+}
+
+fn key_of<'a>(command: &Command<'a>) -> Option<&'a [u8]> {
+    match command {
+        Command::Get(get) => Some(get.key),
+        Command::Store(store) => Some(store.key),
+        Command::RefusedStore(refused) => Some(refused.key),
+        Command::Delete(delete) => Some(delete.key),
+        Command::Arithmetic(arithmetic) => Some(arithmetic.key),
+        Command::Touch(touch) => Some(touch.key),
+        Command::Inspect(inspect) => Some(inspect.key),
+        _ => None,
+    }
+}
+
+fn mode_name(mode: StoreMode, compares: bool) -> &'static str {
+    match mode {
+        StoreMode::Set if compares => "cas",
+        StoreMode::Set => "set",
+        StoreMode::Add => "add",
+        StoreMode::Replace => "replace",
+        StoreMode::Append => "append",
+        StoreMode::Prepend => "prepend",
+    }
+}
+
+fn name_of(command: &Command<'_>) -> &'static str {
+    match command {
+        Command::Get(get) if get.counts_as_touch => "gat",
+        Command::Get(_) => "get",
+        Command::Store(store) => mode_name(store.mode, store.compare.is_some()),
+        Command::RefusedStore(refused) => mode_name(refused.mode, refused.compares),
+        Command::Delete(_) => "delete",
+        Command::Arithmetic(_) => "arithmetic",
+        Command::Touch(_) => "touch",
+        Command::Inspect(_) => "me",
+        Command::Flush { .. } => "flush_all",
+        Command::Noop => "mn",
+        Command::Faulty { .. } => "faulty",
+        _ => "other",
+    }
+}

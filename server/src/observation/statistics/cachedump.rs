@@ -1,0 +1,42 @@
+//! `stats cachedump CLASS LIMIT`: some keys of a class.
+
+use crate::session::memcached::listing::{Room, Walk};
+use crate::shared::Shared;
+use todana_core::ClassSet;
+
+/// Class numbers are below this.
+const CLASSES: u32 = 64;
+/// The answer is no longer than this.
+const BYTES_MAX: usize = 2 << 20;
+
+/// The walk that answers it, or what is wrong.
+pub(super) fn walk(
+    shared: &Shared,
+    class: Option<&[u8]>,
+    limit: Option<&[u8]>,
+) -> Result<Walk, &'static str> {
+    if !shared.options.limits.dump_allowed {
+        return Err("CLIENT_ERROR stats cachedump not allowed");
+    }
+    let (Some(class), Some(limit)) = (class, limit) else { return Err("CLIENT_ERROR bad command line") };
+    let (Some(class), Some(limit)) = (number(class), number(limit)) else {
+        return Err("CLIENT_ERROR bad command line format");
+    };
+    if class >= CLASSES {
+        return Err("CLIENT_ERROR Illegal slab id");
+    }
+    // Tools ask for every class that could be; a walk for nothing would be long for them all.
+    let is_empty =
+        !super::classes(shared).iter().any(|held| held.number == class as usize && held.held.records > 0);
+    let records = match limit {
+        _ if is_empty => 0,
+        0 => u64::MAX,
+        limit => limit.into(),
+    };
+    let classes = ClassSet::NONE.with(class as usize);
+    Ok(Walk::Items { classes, room: Room { records, bytes: BYTES_MAX } })
+}
+
+fn number(word: &[u8]) -> Option<u32> {
+    std::str::from_utf8(word).ok().filter(|word| !word.starts_with('+'))?.parse().ok()
+}

@@ -1,0 +1,211 @@
+//! Connections that watch events (`watch`): what is told goes into a bounded buffer for each, and out as it is read.
+//!
+//! Always true: a watcher that does not read costs its buffer and nothing else; what it misses is counted and told in its
+//! place as `skipped=N`; the lines of all threads have one order, that of their `gid`.
+
+use crate::transport::output::Output;
+use mio::Waker;
+use std::io::Write;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+use todana_core::Streams;
+use todana_protocol::memcached::Sink;
+
+/// Watchers at once.
+const WATCHERS_MAX: usize = 20;
+/// A buffer holds a few lines, whatever it is told to hold.
+const BUFFER_MIN: usize = 4 << 10;
+
+/// All watchers.
+#[derive(Debug, Default)]
+pub(crate) struct Watchers {
+    buffer_max: usize,
+    log: Mutex<Log>,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    /// The number of the last event.
+    gid: u64,
+    watchers: Vec<Watcher>,
+    /// The line being written.
+    line: Vec<u8>,
+    counts: LogCounts,
+}
+
+/// What `stats` says of events.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LogCounts {
+    pub(crate) watchers: u64,
+    pub(crate) written: u64,
+    pub(crate) sent: u64,
+    pub(crate) skipped: u64,
+}
+
+/// Where a watcher's connection is.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) worker: usize,
+    /// Its number with that worker.
+    pub(crate) index: usize,
+    pub(crate) descriptor: i32,
+    pub(crate) waker: Arc<Waker>,
+}
+
+#[derive(Debug)]
+struct Watcher {
+    place: Place,
+    streams: Streams,
+    buffer: Vec<u8>,
+    /// Lines that found no room since the last one that did.
+    skipped: u64,
+}
+
+impl Watchers {
+    pub(crate) fn new(buffer_max: usize) -> Watchers {
+        Watchers { buffer_max: buffer_max.max(BUFFER_MIN), log: Mutex::default() }
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds one, unless there are too many. `set` gets what is watched now, in the order in which that changes.
+    pub(crate) fn add(&self, place: Place, streams: Streams, set: impl FnOnce(Streams)) -> bool {
+        let mut log = self.log();
+        let has_room = log.watchers.len() < WATCHERS_MAX;
+        if has_room {
+            log.watchers.push(Watcher { place, streams, buffer: Vec::new(), skipped: 0 });
+            set(log.streams());
+        }
+        has_room
+    }
+
+    /// Takes one out.
+    pub(crate) fn remove(&self, descriptor: i32, set: impl FnOnce(Streams)) {
+        let mut log = self.log();
+        log.watchers.retain(|watcher| watcher.place.descriptor != descriptor);
+        set(log.streams());
+    }
+
+    /// Tells an event to those who watch its stream. `write` writes its line from the type on.
+    pub(crate) fn tell(&self, stream: Streams, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut log = self.log();
+        let Log { gid, watchers, line, counts } = &mut *log;
+        *gid += 1;
+        counts.written += 1;
+        line.clear();
+        // After the lock, so that times rise as numbers do, unless the clock is set back.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // A Vec takes whatever is written.
+        let _ = write!(line, "ts={}.{:06} gid={gid} type=", now.as_secs(), now.subsec_micros());
+        write(line);
+        line.push(b'\n');
+        for watcher in watchers.iter_mut().filter(|watcher| watcher.streams.intersects(stream)) {
+            if watcher.takes(line, self.buffer_max) {
+                counts.sent += 1;
+            } else {
+                counts.skipped += 1;
+            }
+        }
+    }
+
+    /// The connections of a worker for which something waits.
+    pub(crate) fn waiting(&self, worker: usize) -> Vec<usize> {
+        let log = self.log();
+        let waits = |watcher: &&Watcher| watcher.place.worker == worker && !watcher.buffer.is_empty();
+        log.watchers.iter().filter(waits).map(|watcher| watcher.place.index).collect()
+    }
+
+    /// Moves what waits for a connection to its output.
+    pub(crate) fn take(&self, descriptor: i32, output: &mut Output) {
+        let mut log = self.log();
+        let found = log.watchers.iter_mut().find(|watcher| watcher.place.descriptor == descriptor);
+        if let Some(watcher) = found {
+            output.put(&std::mem::take(&mut watcher.buffer));
+        }
+    }
+
+    pub(crate) fn counts(&self) -> LogCounts {
+        let log = self.log();
+        LogCounts { watchers: log.watchers.len() as u64, ..log.counts }
+    }
+}
+
+impl Log {
+    fn streams(&self) -> Streams {
+        self.watchers.iter().fold(Streams::NONE, |all, watcher| all.and(watcher.streams))
+    }
+}
+
+impl Watcher {
+    /// Puts a line into the buffer; false if it has no room.
+    fn takes(&mut self, line: &[u8], buffer_max: usize) -> bool {
+        let note = if self.skipped > 0 { format!("skipped={}\n", self.skipped) } else { String::new() };
+        if self.buffer.len() + note.len() + line.len() > buffer_max {
+            self.skipped += 1;
+            return false;
+        }
+        self.skipped = 0;
+        let was_empty = self.buffer.is_empty();
+        self.buffer.extend_from_slice(note.as_bytes());
+        self.buffer.extend_from_slice(line);
+        if was_empty {
+            // A loop that is gone needs no waking.
+            let _ = self.place.waker.wake();
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(descriptor: i32) -> Place {
+        let poll = mio::Poll::new().unwrap();
+        let waker = Arc::new(Waker::new(poll.registry(), mio::Token(0)).unwrap());
+        Place { worker: 0, index: 0, descriptor, waker }
+    }
+
+    fn taken(watchers: &Watchers, descriptor: i32) -> Vec<String> {
+        let (mut output, mut bytes) = (Output::default(), Vec::new());
+        watchers.take(descriptor, &mut output);
+        output.write_to(&mut bytes).unwrap();
+        // Without the time, which is another one each time.
+        let text = String::from_utf8(bytes).unwrap();
+        text.lines().map(|line| line.split_once(" gid=").map_or(line, |(_, rest)| rest).to_string()).collect()
+    }
+
+    #[test]
+    fn each_watcher_gets_its_streams_and_misses_are_told_in_their_place() {
+        let watchers = Watchers::new(BUFFER_MIN);
+        watchers.add(place(1), Streams::FETCHERS, |all| assert_eq!(all, Streams::FETCHERS));
+        watchers.add(place(2), Streams::DELETIONS, |all| {
+            assert_eq!(all, Streams::FETCHERS.and(Streams::DELETIONS));
+        });
+        let tell = |text: &[u8]| watchers.tell(Streams::FETCHERS, |line| line.extend_from_slice(text));
+        tell(b"a");
+        tell(&[b'x'; BUFFER_MIN]);
+        tell(&[b'x'; BUFFER_MIN]);
+        tell(b"b");
+        assert_eq!(watchers.waiting(0), [0]);
+        assert_eq!(taken(&watchers, 1), ["1 type=a", "skipped=2", "4 type=b"]);
+        assert_eq!((taken(&watchers, 1), taken(&watchers, 2)), (vec![], vec![]));
+        let LogCounts { watchers: there, written, sent, skipped } = watchers.counts();
+        assert_eq!((there, written, sent, skipped), (2, 4, 2, 2));
+        watchers.remove(1, |all| assert_eq!(all, Streams::DELETIONS));
+        watchers.remove(2, |all| assert_eq!(all, Streams::NONE));
+    }
+
+    #[test]
+    fn there_are_twenty_at_most() {
+        let watchers = Watchers::new(0);
+        for descriptor in 0..20 {
+            assert!(watchers.add(place(descriptor), Streams::FETCHERS, drop));
+        }
+        assert!(!watchers.add(place(20), Streams::FETCHERS, drop));
+        watchers.remove(3, drop);
+        assert!(watchers.add(place(20), Streams::FETCHERS, drop));
+    }
+}

@@ -1,0 +1,536 @@
+//! Queues of messages, for memcached's clients of the plug-in that has them (`opts=q`).
+//!
+//! ```text
+//! set NAME     stores the record `NAME MILLISECONDS SEQUENCE`, and calls the first who waits for NAME
+//! get NAME     the first record that begins with `NAME ` goes out of the database and into the connection, and to its client; as
+//!              long as there is none the connection is parked, with a ticket of `signals`
+//! delete NAME  the first of those that the connection keeps is done with
+//! its end      the others go back under their keys, and those who wait are called
+//! ```
+//!
+//! Always true: a message is in the database or with one connection, until it is deleted or its time is over; who waits looks again
+//! each second, as in the original, so that also a message that has come in another way is found.
+//! Not here: what lasts beyond the process. The messages with connections are gone if it is killed, as in the original.
+
+use super::executor::Executor;
+use super::plugin::parts;
+use super::reach::Reach;
+use super::scope::{Next, Scope, records};
+use super::signals::{Purpose, Ticket};
+use crate::handle::Stopping;
+use crate::options::CompatiblePort;
+use crate::transport::output::Output;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::{Bound, ControlFlow};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use todana::kyoto::NEVER;
+use todana::{Heading, Records};
+use todana_core::Result as Outcome;
+use todana_protocol::Sink;
+use todana_protocol::kyoto::Target;
+use todana_protocol::memcached::plugin::{PluginDialect, PluginMode, PluginRequest, put_plugin_value};
+
+/// How long somebody waits before looking again without having been called.
+const LOOK: Duration = Duration::from_secs(1);
+/// What a message takes besides its key and its value.
+const MESSAGE_LEN: usize = 128;
+/// So many queues are known by where they begin ...
+const HEADS_MAX: usize = 1024;
+/// ... if their names are no longer than this: a name may be as long as a line, and what is known of queues belongs to no connection that
+/// it could be counted for.
+const HEAD_NAME_MAX: usize = 256;
+/// One more than the last number of messages with the same time.
+const SEQUENCE_END: u32 = 10_000;
+
+/// What a connection of the plug-in's keeps besides its bytes.
+#[derive(Default)]
+pub(crate) struct PluginSession {
+    pub(super) dialect: PluginDialect,
+    /// Once it has asked for a message.
+    consumer: Option<Box<Consumer>>,
+}
+
+#[derive(Default)]
+struct Consumer {
+    /// What it has taken and not deleted, by key.
+    taken: BTreeMap<Vec<u8>, Taken>,
+    /// Memory that this needs.
+    taken_len: usize,
+    /// Of the `get` line at hand, once its first key has been looked for.
+    until: Option<Instant>,
+    /// The key at hand has been looked for before.
+    is_counted: bool,
+    wait: Option<Wait>,
+}
+
+struct Taken {
+    /// So long is the name of the queue in its key.
+    name_len: usize,
+    value: Vec<u8>,
+}
+
+struct Wait {
+    name: Vec<u8>,
+    ticket: Ticket,
+    /// It is parked: no further request is looked at.
+    is_parked: bool,
+}
+
+impl PluginSession {
+    /// It waits for a message.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.wait().is_some_and(|wait| wait.is_parked)
+    }
+
+    fn wait(&self) -> Option<&Wait> {
+        self.consumer.as_ref()?.wait.as_ref()
+    }
+
+    /// It looks again, if it waits with this ticket; false if it does not. `was_called`: the ticket is used up.
+    pub(crate) fn end_wait(&mut self, ticket: Ticket, was_called: bool) -> bool {
+        let Some(consumer) = self.consumer.as_mut() else { return false };
+        let Some(wait) = consumer.wait.as_mut().filter(|wait| wait.is_parked && wait.ticket == ticket) else {
+            return false;
+        };
+        wait.is_parked = false;
+        if was_called {
+            consumer.wait = None;
+        }
+        true
+    }
+
+    /// Memory that it keeps.
+    pub(crate) fn kept_len(&self) -> usize {
+        let name = self.wait().map_or(0, |wait| wait.name.len());
+        self.taken_len() + name
+    }
+
+    pub(super) fn taken_len(&self) -> usize {
+        self.consumer.as_ref().map_or(0, |consumer| consumer.taken_len)
+    }
+}
+
+/// Gives messages their keys: each one's is behind that of the one before, whatever the machine's clock does.
+pub(crate) struct MessageKeys {
+    /// Milliseconds and number of the last.
+    last: Mutex<(u64, u32)>,
+}
+
+impl Default for MessageKeys {
+    fn default() -> Self {
+        // The first number is 0.
+        MessageKeys { last: Mutex::new((0, SEQUENCE_END - 1)) }
+    }
+}
+
+impl MessageKeys {
+    fn next(&self, name: &[u8]) -> Vec<u8> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (milliseconds, number) = self.place(u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+        [name, format!(" {milliseconds:014} {number:04}").as_bytes()].concat()
+    }
+
+    fn place(&self, now: u64) -> (u64, u32) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        // As in the original the numbers do not begin anew with each millisecond.
+        let number = (last.1 + 1) % SEQUENCE_END;
+        *last = if now > last.0 { (now, number) } else { (last.0 + u64::from(number == 0), number) };
+        *last
+    }
+}
+
+/// Where queues begin: all that is before has been taken. In a database on disk what has been removed is passed over one by one
+/// until the next checkpoint, and each message would cost more than the one before (50,000 of them took half a minute of a
+/// processor, and 0.1 seconds so).
+#[derive(Default)]
+pub(crate) struct Heads {
+    state: Mutex<HeadsState>,
+}
+
+#[derive(Default)]
+struct HeadsState {
+    version: u64,
+    heads: HashMap<Vec<u8>, Head>,
+}
+
+struct Head {
+    /// No message's key is before this, but for those of other clients ...
+    from: Vec<u8>,
+    /// ... since it was looked for them.
+    looked_at: Instant,
+    /// Of when a message was last put here.
+    version: u64,
+}
+
+impl HeadsState {
+    fn version(&mut self) -> u64 {
+        self.version += 1;
+        self.version
+    }
+}
+
+impl Heads {
+    fn state(&self) -> MutexGuard<'_, HeadsState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where to look for the first message of a queue, and the version by which to say what was found. Once a second, all of it.
+    fn start(&self, name: &[u8], now: Instant) -> (Vec<u8>, u64) {
+        if name.len() > HEAD_NAME_MAX {
+            return (prefix(name), 0);
+        }
+        let mut state = self.state();
+        if let Some(head) = state.heads.get_mut(name) {
+            if now.saturating_duration_since(head.looked_at) < LOOK {
+                return (head.from.clone(), head.version);
+            }
+            head.looked_at = now;
+            return (prefix(name), head.version);
+        }
+        if state.heads.len() == HEADS_MAX {
+            state.heads.clear();
+        }
+        let version = state.version();
+        state.heads.insert(name.to_vec(), Head { from: prefix(name), looked_at: now, version });
+        (prefix(name), version)
+    }
+
+    /// There is nothing before this key; not so if a message has been put there since `version`.
+    fn advance(&self, name: &[u8], version: u64, key: &[u8]) {
+        if let Some(head) = self.state().heads.get_mut(name)
+            && head.version == version
+        {
+            head.from.clear();
+            head.from.extend_from_slice(key);
+        }
+    }
+
+    /// A message has been put there.
+    fn lower(&self, name: &[u8], key: &[u8]) {
+        let mut state = self.state();
+        let version = state.version();
+        if let Some(head) = state.heads.get_mut(name) {
+            head.version = version;
+            if key < head.from.as_slice() {
+                head.from.clear();
+                head.from.extend_from_slice(key);
+            }
+        }
+    }
+}
+
+/// What has come of looking for a message.
+enum Found {
+    Nothing,
+    Message {
+        key: Vec<u8>,
+        value: Vec<u8>,
+    },
+    /// There is one, and no memory to keep it in until it is deleted.
+    NoRoom,
+}
+
+impl Executor {
+    /// Executes a request, if it is about a queue. `room`: how much a connection may keep.
+    pub(super) fn queue_request(
+        &mut self,
+        session: &mut PluginSession,
+        connection: usize,
+        port: CompatiblePort,
+        request: &PluginRequest<'_>,
+        room: usize,
+        output: &mut Output,
+    ) -> Option<Next> {
+        let longest = port.queue_wait?;
+        let scope = &self.scope;
+        let counters = &scope.shared.observation.workers[scope.worker].plugin;
+        match *request {
+            PluginRequest::Store {
+                mode: mode @ PluginMode::Set,
+                key: name,
+                flags,
+                exptime,
+                value,
+                is_silent,
+            } => {
+                let key = &*scope.shared.kyoto.message_keys.next(name);
+                let stored = PluginRequest::Store { mode, key, flags, exptime, value, is_silent };
+                scope.plugin_request(port, &stored, output);
+                scope.message_put(name, key);
+            }
+            PluginRequest::Get(name) => {
+                let consumer = session.consumer.get_or_insert_default();
+                let until = *consumer.until.get_or_insert_with(|| Instant::now() + longest);
+                if !std::mem::replace(&mut consumer.is_counted, true) {
+                    counters.cmd_get.add(1);
+                }
+                let room = room.saturating_sub(consumer.taken_len);
+                let found = match scope.take_message(name, room) {
+                    Found::Nothing if scope.may_wait(until) => {
+                        if consumer.wait.is_some() {
+                            Found::Nothing
+                        } else {
+                            let ticket =
+                                scope.shared.kyoto.signals.wait(Purpose::Message, name, scope.worker);
+                            consumer.wait = Some(Wait { name: name.to_vec(), ticket, is_parked: false });
+                            // One may have come just before.
+                            scope.take_message(name, room)
+                        }
+                    }
+                    Found::Nothing => {
+                        scope.end_waiting(consumer);
+                        counters.get_misses.add(1);
+                        return Some(Next::Go);
+                    }
+                    found => found,
+                };
+                match found {
+                    Found::Nothing => {
+                        let wait =
+                            consumer.wait.as_mut().expect("it was there before, or has just been put there");
+                        wait.is_parked = true;
+                        let ticket = wait.ticket;
+                        self.waiting.enter(ticket, connection, Some(until.min(Instant::now() + LOOK)));
+                        return Some(Next::Waits);
+                    }
+                    Found::Message { key, value } => {
+                        scope.end_waiting(consumer);
+                        counters.get_hits.add(1);
+                        let (of_client, flags) = parts(port, &value);
+                        put_plugin_value(name, flags, of_client, output);
+                        consumer.keep(key, Taken { name_len: name.len(), value });
+                    }
+                    Found::NoRoom => {
+                        tracing::warn!(
+                            "a client is cut off: it keeps more messages than there is memory for"
+                        );
+                        return Some(Next::Closes);
+                    }
+                }
+            }
+            PluginRequest::GetsEnd => {
+                let consumer = session.consumer.get_or_insert_default();
+                let has_keys = consumer.until.take().is_some();
+                output.put(if has_keys { b"END\r\n" } else { &b"CLIENT_ERROR invalid parameters\r\n"[..] });
+            }
+            PluginRequest::Delete { key: name, is_silent } => {
+                counters.cmd_delete.add(1);
+                let consumer = session.consumer.as_deref_mut();
+                let is_done = consumer.is_some_and(|consumer| consumer.forget(name));
+                let (counter, text) = match is_done {
+                    true => (&counters.delete_hits, &b"DELETED\r\n"[..]),
+                    false => (&counters.delete_misses, &b"NOT_FOUND\r\n"[..]),
+                };
+                counter.add(1);
+                if !is_silent {
+                    output.put(text);
+                }
+            }
+            _ => return None,
+        }
+        Some(Next::Go)
+    }
+
+    /// A connection of the plug-in's goes: what it has taken and not deleted is there for others again.
+    pub(crate) fn leave_plugin(&mut self, session: PluginSession) {
+        let Some(mut consumer) = session.consumer else { return };
+        if let Some(wait) = &consumer.wait {
+            self.waiting.leave(wait.ticket);
+        }
+        self.scope.end_waiting(&mut consumer);
+        for (key, Taken { name_len, value }) in consumer.taken {
+            let Some(reach) = self.scope.queues() else { return };
+            if let Err(error) = records(reach).set(&key, &value, NEVER) {
+                tracing::error!("a message that was not acknowledged is lost: {error}");
+            }
+            self.scope.message_put(&key[..name_len], &key);
+        }
+    }
+}
+
+impl Consumer {
+    fn keep(&mut self, key: Vec<u8>, taken: Taken) {
+        let len = |key: &[u8], taken: &Taken| MESSAGE_LEN + key.len() + taken.value.len();
+        self.taken_len += len(&key, &taken);
+        let old = self.taken.get(&key).map_or(0, |old| len(&key, old));
+        // Somebody has stored a record under the key of one that was taken.
+        self.taken_len -= old;
+        self.taken.insert(key, taken);
+    }
+
+    /// The first of a queue's is done with; false if there is none.
+    fn forget(&mut self, name: &[u8]) -> bool {
+        let prefix = prefix(name);
+        let from = (Bound::Included(prefix.as_slice()), Bound::Unbounded);
+        let first = self.taken.range::<[u8], _>(from).next();
+        let Some(key) = first.map(|(key, _)| key).filter(|key| key.starts_with(&prefix)).cloned() else {
+            return false;
+        };
+        if let Some(taken) = self.taken.remove(&key) {
+            self.taken_len -= MESSAGE_LEN + key.len() + taken.value.len();
+        }
+        true
+    }
+}
+
+impl Scope {
+    /// The database of the queues.
+    fn queues(&self) -> Option<&Reach> {
+        self.reach(Target::Index(0)).ok()
+    }
+
+    /// A message is there.
+    fn message_put(&self, name: &[u8], key: &[u8]) {
+        self.shared.kyoto.queue_heads.lower(name, key);
+        self.call_consumer(name);
+    }
+
+    /// Whoever has waited longest for a message of a queue looks again.
+    fn call_consumer(&self, name: &[u8]) {
+        self.shared.kyoto.signals.signal(Purpose::Message, name, false);
+    }
+
+    fn may_wait(&self, until: Instant) -> bool {
+        self.shared.lifecycle.stopping() == Stopping::No && Instant::now() < until
+    }
+
+    /// A key has been looked for, or nobody asks for it any more.
+    fn end_waiting(&self, consumer: &mut Consumer) {
+        consumer.is_counted = false;
+        if let Some(Wait { name, ticket, .. }) = consumer.wait.take()
+            && !self.shared.kyoto.signals.forget(Purpose::Message, &name, ticket)
+        {
+            // It was called, and does not come: somebody else may.
+            self.call_consumer(&name);
+        }
+    }
+
+    /// Takes the first message of a queue out of the database.
+    fn take_message(&self, name: &[u8], room: usize) -> Found {
+        let Some(reach) = self.queues() else { return Found::Nothing };
+        take(&self.shared.kyoto.queue_heads, reach, name, room).unwrap_or_else(|error| {
+            tracing::warn!("a queue cannot be read: {error}");
+            Found::Nothing
+        })
+    }
+}
+
+fn take(heads: &Heads, reach: &Reach, name: &[u8], room: usize) -> Outcome<Found> {
+    let prefix = prefix(name);
+    let (mut from, version) = heads.start(name, Instant::now());
+    loop {
+        let mut first = None;
+        reach.walk(Heading::Up, Bound::Included(&from), &mut |key, record| {
+            if key.starts_with(&prefix) {
+                first = Some((key.to_vec(), record.value.len()));
+            }
+            ControlFlow::Break(())
+        })?;
+        let Some((key, value_len)) = first else {
+            // Behind all that begin with a blank after the name.
+            heads.advance(name, version, &[name, b"!"].concat());
+            return Ok(Found::Nothing);
+        };
+        if MESSAGE_LEN + key.len() + value_len > room {
+            return Ok(Found::NoRoom);
+        }
+        let mut value = Vec::new();
+        let is_taken = records(reach).seize(&key, &mut |found, _| {
+            value.clear();
+            value.extend_from_slice(found);
+        })?;
+        if is_taken {
+            heads.advance(name, version, &key);
+            return Ok(Found::Message { key, value });
+        }
+        // Somebody else was faster.
+        from = key;
+    }
+}
+
+/// What the keys of a queue's messages begin with.
+fn prefix(name: &[u8]) -> Vec<u8> {
+    [name, b" "].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_key_is_behind_the_one_before() {
+        let keys = MessageKeys::default();
+        let (mut last, mut seen) = ((0, 0), Vec::new());
+        // The clock stands still for more than there are numbers, goes back, and goes on.
+        for now in std::iter::repeat_n(5, 25_000).chain([3, 4]).chain([9, 9, 10]) {
+            let place = keys.place(now);
+            assert!(place > last, "{place:?} behind {last:?}");
+            last = place;
+            seen.push(place);
+        }
+        assert_eq!(seen[0], (5, 0));
+        assert_eq!((seen[9_999], seen[10_000]), ((5, 9_999), (6, 0)));
+        assert_eq!(last.0, 10);
+        let key = keys.next(b"jobs");
+        let words: Vec<&[u8]> = key.split(|&byte| byte == b' ').collect();
+        assert_eq!(words.iter().map(|word| word.len()).collect::<Vec<_>>(), [4, 14, 4]);
+    }
+
+    #[test]
+    fn a_queue_is_looked_through_from_where_it_begins_and_each_second_from_the_start() {
+        let (heads, now) = (Heads::default(), Instant::now());
+        let from = |now| heads.start(b"q", now).0;
+        let (start, version) = heads.start(b"q", now);
+        assert_eq!(start, b"q ");
+        heads.advance(b"q", version, b"q 5");
+        assert_eq!((from(now), from(now + LOOK / 2)), (b"q 5".to_vec(), b"q 5".to_vec()));
+        assert_eq!((from(now + LOOK), from(now + LOOK)), (b"q ".to_vec(), b"q 5".to_vec()));
+        // What is put before it is not passed over, nor by who has looked before that was there.
+        heads.lower(b"q", b"q 3");
+        heads.advance(b"q", version, b"q 7");
+        assert_eq!(from(now + LOOK), b"q 3");
+        heads.lower(b"q", b"q 9");
+        assert_eq!(from(now + LOOK), b"q 3");
+        // They are no more than so many, and what is said of one that was forgotten counts no more.
+        let (_, version) = heads.start(b"q", now + LOOK);
+        for number in 0..HEADS_MAX {
+            heads.start(number.to_string().as_bytes(), now);
+        }
+        assert!(heads.state().heads.len() <= HEADS_MAX);
+        assert_eq!(from(now), b"q ");
+        heads.advance(b"q", version, b"q 9");
+        assert_eq!(from(now), b"q ");
+    }
+
+    #[test]
+    fn of_a_queue_with_a_long_name_nothing_is_kept() {
+        let (heads, now) = (Heads::default(), Instant::now());
+        for (len, is_kept) in [(HEAD_NAME_MAX, true), (HEAD_NAME_MAX + 1, false)] {
+            let name = vec![b'q'; len];
+            let further = [&name[..], b" 5"].concat();
+            let (from, version) = heads.start(&name, now);
+            assert_eq!(from, prefix(&name));
+            heads.advance(&name, version, &further);
+            heads.lower(&name, &further);
+            let expected = if is_kept { further } else { prefix(&name) };
+            assert_eq!(heads.start(&name, now).0, expected);
+        }
+        assert_eq!(heads.state().heads.len(), 1);
+    }
+
+    #[test]
+    fn what_is_kept_is_counted_until_it_is_forgotten() {
+        let mut consumer = Consumer::default();
+        let taken = |len| Taken { name_len: 1, value: vec![0; len] };
+        consumer.keep(b"q 2".to_vec(), taken(10));
+        consumer.keep(b"q 1".to_vec(), taken(100));
+        consumer.keep(b"q 2".to_vec(), taken(20));
+        assert_eq!(consumer.taken_len, 2 * MESSAGE_LEN + 6 + 120);
+        assert!(!consumer.forget(b"") && !consumer.forget(b"p") && !consumer.forget(b"q 2"));
+        assert!(consumer.forget(b"q"));
+        assert_eq!(consumer.taken.keys().collect::<Vec<_>>(), [b"q 2"]);
+        assert!(consumer.forget(b"q") && !consumer.forget(b"q"));
+        assert_eq!(consumer.taken_len, 0);
+    }
+}

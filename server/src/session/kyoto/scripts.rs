@@ -1,0 +1,199 @@
+//! Procedures of the script: the program, and the machines that run it, in threads of their own (`errands`).
+
+use super::reach::Reach;
+use crate::databases::Served;
+use crate::databases::awaits::Changes;
+use crate::shared::Shared;
+use parking_lot::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use todana::{Database, Holder, Lane, Name, Transaction};
+use todana_core::{Error, ErrorKind, Result as Outcome};
+use todana_protocol::kyoto::{Failure, Status};
+use todana_script::{Interpreter, LoadError, Options, Program, Source, codes};
+
+/// The program, as it was last read.
+#[derive(Default)]
+pub(crate) struct Scripts {
+    path: Option<PathBuf>,
+    program: Mutex<Option<Program>>,
+    /// Goes up with each reading.
+    readings: AtomicU64,
+    machines: Mutex<Machines>,
+}
+
+/// Names and values.
+pub(super) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+impl Scripts {
+    /// Reads the program; without a path there are no procedures. Fails if it is no Lua.
+    pub(crate) fn open(path: Option<&Path>) -> Result<Scripts, LoadError> {
+        let program = path.map(Program::load).transpose()?;
+        Ok(Scripts { path: path.map(Path::to_owned), program: Mutex::new(program), ..Scripts::default() })
+    }
+
+    /// Reads it again: machines load it before the next call. One that cannot be read changes nothing.
+    pub(crate) fn reload(&self) {
+        match self.path.as_deref().map(Program::load) {
+            None => {}
+            Some(Ok(program)) => {
+                *self.program.lock() = Some(program);
+                self.readings.fetch_add(1, Ordering::Release);
+                tracing::info!("the script was read again");
+            }
+            Some(Err(error)) => tracing::error!("the script in use stays: {error}"),
+        }
+    }
+}
+
+/// A machine with the program loaded, which one call has at a time.
+struct Machine {
+    /// What scripts are told of the thread that they run in.
+    number: usize,
+    /// Which reading of the program it has.
+    reading: u64,
+    /// `None` if that did not load.
+    interpreter: Option<Interpreter>,
+    reaches: Vec<Reach>,
+}
+
+/// Those that no call has.
+#[derive(Default)]
+struct Machines {
+    idle: Vec<Machine>,
+    made: usize,
+    is_closed: bool,
+}
+
+impl Holder for Reach {
+    fn database(&self) -> &Database {
+        &self.served().database
+    }
+
+    fn lane(&self) -> &Lane {
+        Reach::lane(self)
+    }
+}
+
+impl Source for Reach {
+    fn database(&self) -> &Database {
+        &self.served().database
+    }
+
+    fn name(&self) -> &Name {
+        &self.served().name
+    }
+
+    fn try_begin(&self) -> Outcome<Option<Transaction<'static>>> {
+        self.served().database.refuse_if_read_only()?;
+        Ok(Transaction::try_begin_held(Arc::new(self.clone())))
+    }
+
+    fn clear(&self) -> Outcome<()> {
+        if !self.flush_allowed() {
+            return Err(Error::new(ErrorKind::Invalid, "this server does not remove everything at once"));
+        }
+        self.served().database.clear(Reach::lane(self))
+    }
+
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        super::report::facts(self).into()
+    }
+}
+
+const FAILED: &str = "the scripting procedure failed";
+
+impl Scripts {
+    /// Whether there are any.
+    pub(super) fn are_there(&self) -> bool {
+        self.program.lock().is_some()
+    }
+
+    /// No more calls: the machines are given up, and with them what they hold of the server.
+    pub(crate) fn close(&self) {
+        let mut machines = self.machines.lock();
+        machines.is_closed = true;
+        let idle = std::mem::take(&mut machines.idle);
+        drop(machines);
+        drop(idle);
+    }
+
+    /// A machine with the program as it was last read.
+    fn machine(&self, shared: &Arc<Shared>) -> Result<Machine, Failure<'static>> {
+        let reading = self.readings.load(Ordering::Acquire);
+        let (number, reaches) = {
+            let mut machines = self.machines.lock();
+            match machines.idle.pop() {
+                Some(machine) if machine.reading == reading => return Ok(machine),
+                Some(machine) => (machine.number, machine.reaches),
+                None => {
+                    machines.made += 1;
+                    (machines.made - 1, Vec::new())
+                }
+            }
+        };
+        let reach = |(number, served): (usize, &Served)| Reach::new(shared, number, served.database.lane());
+        let reaches = match reaches {
+            none if none.is_empty() => shared.databases.iter().enumerate().map(reach).collect(),
+            reaches => reaches,
+        };
+        let program = self.program.lock().clone().ok_or(Failure::SCRIPTING_DISABLED)?;
+        let databases = reaches.iter().map(|reach| Arc::new(reach.clone()) as Arc<dyn Source>).collect();
+        let options = Options {
+            files: shared.options.protocols.kyoto.files.clone(),
+            time_max: shared.options.protocols.kyoto.script_time_max,
+            memory_max: shared.options.protocols.kyoto.script_memory_max,
+            ..Options::default()
+        };
+        let loaded = Interpreter::new(&program, databases, number, &options);
+        let loaded = loaded.inspect_err(|error| tracing::error!("the script cannot be run: {error}"));
+        Ok(Machine { number, reading, interpreter: loaded.ok(), reaches })
+    }
+
+    /// Calls a procedure: its output, or why there is none. `changes`: what has to be settled before either may be told.
+    pub(super) fn play(
+        &self,
+        shared: &Arc<Shared>,
+        name: &[u8],
+        input: &Pairs,
+        called_off: &Arc<AtomicBool>,
+        changes: &mut Changes,
+    ) -> Result<Pairs, Failure<'static>> {
+        // A script writes as it likes, and cannot be told beforehand to do it not.
+        if shared.options.protocols.kyoto.read_only {
+            let text = "scripts need a server that may be written to";
+            return Err(Failure::Other { status: Status::InternalError, text });
+        }
+        let mut machine = self.machine(shared)?;
+        let before: Vec<_> = machine.reaches.iter().map(|reach| reach.lane().logged()).collect();
+        let outcome = machine.interpreter.as_mut().map(|interpreter| {
+            let input = input.iter().map(|(name, value)| (&name[..], &value[..]));
+            interpreter.call_unless(name, input, called_off)
+        });
+        for (number, (reach, before)) in machine.reaches.iter().zip(before).enumerate() {
+            let end = reach.lane().logged();
+            if let Some(ledger) = reach.served().ledger().filter(|_| end != before) {
+                changes.push((number, ledger.position(end)));
+            }
+        }
+        let mut machines = self.machines.lock();
+        if !machines.is_closed {
+            machines.idle.push(machine);
+        }
+        drop(machines);
+        let Some(outcome) = outcome else {
+            return Err(Failure::Other { status: Status::InternalError, text: FAILED });
+        };
+        let outcome = outcome.ok_or(Failure::NO_SUCH_SCRIPT)?;
+        let status = match outcome.code {
+            codes::SUCCESS => return Ok(outcome.output.into_iter().collect()),
+            codes::NOT_IMPLEMENTED => return Err(Failure::NO_SUCH_SCRIPT),
+            codes::INVALID => Status::BadRequest,
+            codes::LOGIC => Status::LogicalInconsistency,
+            codes::TIMED_OUT => Status::TimedOut,
+            _ => Status::InternalError,
+        };
+        Err(Failure::Other { status, text: FAILED })
+    }
+}

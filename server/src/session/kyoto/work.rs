@@ -1,0 +1,437 @@
+//! What takes long where there are many records: looking through all keys, clearing what is dead, bringing everything to disk.
+
+use super::answer_memory::{Collected, Lack};
+use super::answers::{Answer, NO_PERMISSION, failure};
+use super::command;
+use super::image::Image;
+use super::scope::Scope;
+use super::scripts::Pairs;
+use crate::databases::Served;
+use crate::databases::awaits::Changes;
+use crate::shared::Shared;
+use std::ops::{Bound, ControlFlow};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use todana::kyoto::translate;
+use todana::{Heading, Records, Symbols};
+use todana_core::{Command, Error, ErrorKind, Place, Record, Reply, Result as Outcome, SweepAim, Visitor};
+use todana_protocol::kyoto::{self, Call, Failure, Procedure, Script, Status, Trouble, binary};
+
+/// So many records are looked through, or written, between two others' requests ...
+const BRIEF_RECORDS: u64 = 4096;
+/// ... of so many bytes ...
+const BRIEF_BYTES: u64 = 1 << 20;
+/// ... of which each is compared with so many others where likeness is measured.
+const BRIEF_PAIRS: u64 = 1 << 22;
+/// A regular expression up to this length is made fast.
+const BRIEF_PATTERN: usize = 256;
+/// One that is longer than this, or a word to compare with, is refused.
+const PATTERN_LEN_MAX: usize = 64 << 10;
+/// Records that are passed between two looks at whether anybody still waits.
+const STEP_RECORDS: usize = 2048;
+/// What a name or a value takes besides its bytes, at least.
+const KEY_OVERHEAD: usize = size_of::<Vec<u8>>();
+/// What a key that is alike takes until the nearest are known, if it is short.
+const SIMILAR_LEN: usize = 96;
+/// How many keys may be alike, at most.
+const SIMILAR_MAX: usize = 1 << 20;
+
+/// Others have the memory that it takes.
+const NO_MEMORY: Failure<'static> = Failure::Detailed {
+    status: Status::InternalError,
+    trouble: Trouble::SystemError,
+    detail: "too many large answers wait for their readers",
+};
+
+impl From<Lack> for Failure<'static> {
+    fn from(lack: Lack) -> Self {
+        match lack {
+            Lack::TooLarge => TOO_LARGE,
+            Lack::Busy => NO_MEMORY,
+            Lack::CalledOff => failure(Error::new(ErrorKind::Closed, "nobody waits for it any more")),
+        }
+    }
+}
+
+/// There would be no end to the memory that it takes.
+pub(super) const TOO_LARGE: Failure<'static> = Failure::Detailed {
+    status: Status::InternalError,
+    trouble: Trouble::SystemError,
+    detail: "the answer is larger than it may be",
+};
+
+/// A procedure that may take long, with what it is given.
+pub(super) struct Work {
+    database: usize,
+    task: Task,
+}
+
+enum Task {
+    Prefix {
+        prefix: Vec<u8>,
+        limit: usize,
+    },
+    Regex {
+        pattern: Vec<u8>,
+        limit: usize,
+    },
+    Similar {
+        origin: Vec<u8>,
+        range: usize,
+        symbols: Symbols,
+        limit: usize,
+    },
+    Vacuum,
+    Synchronize {
+        command: Option<Vec<u8>>,
+    },
+    /// Of all databases.
+    RemoveLogs {
+        until: u64,
+    },
+    Script {
+        name: Vec<u8>,
+        input: Pairs,
+    },
+}
+
+/// What it has come to.
+pub(super) enum Done {
+    Nothing,
+    /// Keys, each with its place among those that were found.
+    Keys(Collected),
+    /// What a script has put out.
+    Output(Pairs),
+}
+
+/// Whether it may take long.
+pub(super) fn may_take_long(procedure: Option<Procedure>) -> bool {
+    use Procedure::{MatchPrefix, MatchRegex, MatchSimilar, PlayScript, Synchronize, UlogRemove, Vacuum};
+    matches!(
+        procedure,
+        Some(MatchPrefix | MatchRegex | MatchSimilar | Vacuum | Synchronize | UlogRemove | PlayScript)
+    )
+}
+
+impl Scope {
+    /// The work of a call that may take long.
+    pub(super) fn work(&self, call: &Call<'_>) -> Result<Work, Failure<'static>> {
+        if call.procedure == Some(Procedure::UlogRemove) {
+            let task = Task::RemoveLogs { until: self.logs_to_remove(call)? };
+            return Ok(Work { database: 0, task });
+        }
+        if call.procedure == Some(Procedure::PlayScript) {
+            self.counters().script.add(1);
+            let name = call.required(b"name")?;
+            if name.is_empty() || !name.iter().all(u8::is_ascii_alphanumeric) {
+                return Err(Failure::InvalidParameters);
+            }
+            return self.script(name, call.records());
+        }
+        let reach = self.reach(call.target())?;
+        let short = |text: &[u8]| match text.len() {
+            0..=PATTERN_LEN_MAX => Ok(text.to_vec()),
+            _ => Err(Failure::InvalidParameters),
+        };
+        let limit = call.max().map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX));
+        // Of all keys: what is to be looked for, if it may be.
+        let sought = |name: &[u8]| {
+            let sought = call.required(name).and_then(short)?;
+            self.counters().misc.add(1);
+            if self.shared.options.limits.dump_allowed { Ok(sought) } else { Err(NO_PERMISSION) }
+        };
+        let task = match call.procedure {
+            Some(Procedure::MatchPrefix) => Task::Prefix { prefix: sought(b"prefix")?, limit },
+            Some(Procedure::MatchRegex) => Task::Regex { pattern: sought(b"regex")?, limit },
+            Some(Procedure::MatchSimilar) => {
+                let range = call.integer(b"range").filter(|&range| range >= 0).unwrap_or(1);
+                let range = usize::try_from(range).unwrap_or(usize::MAX);
+                let symbols = if call.flag(b"utf") { Symbols::Characters } else { Symbols::Bytes };
+                Task::Similar { origin: sought(b"origin")?, range, symbols, limit }
+            }
+            Some(Procedure::Synchronize) => {
+                self.counters().misc.add(1);
+                // An empty one is none: the Java client always sends it.
+                let command = call.optional(b"command").filter(|command| !command.is_empty());
+                Task::Synchronize { command: command.map(short).transpose()? }
+            }
+            _ => {
+                self.counters().misc.add(1);
+                Task::Vacuum
+            }
+        };
+        Ok(Work { database: reach.number(), task })
+    }
+
+    /// The work of a script of the binary protocol.
+    pub(super) fn binary_script(&self, script: &Script<'_>) -> Result<Work, Failure<'static>> {
+        self.counters().script.add(1);
+        self.script(script.name, script.input.iter())
+    }
+
+    fn script<'i>(
+        &self,
+        name: &[u8],
+        input: impl Iterator<Item = (&'i [u8], &'i [u8])>,
+    ) -> Result<Work, Failure<'static>> {
+        if !self.shared.kyoto.scripts.are_there() {
+            return Err(Failure::SCRIPTING_DISABLED);
+        }
+        let input = input.map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+        let task = Task::Script { name: name.to_vec(), input };
+        Ok(Work { database: 0, task })
+    }
+}
+
+/// Answers with what the work of a call has come to.
+pub(super) fn tell(done: Result<Done, Failure<'static>>, pairs: &mut kyoto::Output, answer: &mut Answer<'_>) {
+    match done {
+        Err(failure) => answer.failed(failure),
+        Ok(Done::Nothing) => answer.done(&[]),
+        Ok(Done::Keys(keys)) => answer.done_with_many(keys),
+        Ok(Done::Output(output)) => {
+            pairs.clear();
+            output.iter().for_each(|(name, value)| pairs.push_record(name, value));
+            answer.done_with(pairs);
+        }
+    }
+}
+
+/// The same of a script in the binary protocol.
+pub(super) fn tell_binary(
+    done: Result<Done, Failure<'static>>,
+    output: &mut crate::transport::output::Output,
+) {
+    match done {
+        Ok(Done::Output(pairs)) => {
+            let pairs = pairs.iter().map(|(name, value)| (name.as_slice(), value.as_slice()));
+            binary::put_script_answer(pairs, output);
+        }
+        _ => binary::put_error(output),
+    }
+}
+
+impl Work {
+    /// Bytes that it holds.
+    pub(super) fn len(&self) -> usize {
+        let given = match &self.task {
+            Task::Prefix { prefix: given, .. }
+            | Task::Regex { pattern: given, .. }
+            | Task::Similar { origin: given, .. } => given.len(),
+            Task::Synchronize { command } => command.as_ref().map_or(0, Vec::len),
+            Task::Script { name, input } => {
+                let of = |(name, value): &(Vec<u8>, Vec<u8>)| 2 * KEY_OVERHEAD + name.len() + value.len();
+                name.len() + input.iter().map(of).sum::<usize>()
+            }
+            Task::Vacuum | Task::RemoveLogs { .. } => 0,
+        };
+        size_of::<Work>() + given
+    }
+
+    /// Whether it leaves nothing behind but its answer.
+    pub(super) fn only_looks(&self) -> bool {
+        match &self.task {
+            Task::Prefix { .. } | Task::Regex { .. } | Task::Similar { .. } => true,
+            Task::Vacuum | Task::Synchronize { .. } | Task::RemoveLogs { .. } | Task::Script { .. } => false,
+        }
+    }
+
+    pub(super) fn is_script(&self) -> bool {
+        matches!(self.task, Task::Script { .. })
+    }
+
+    /// Whether it is soon done, so that others need not notice.
+    pub(super) fn is_brief(&self, shared: &Shared) -> bool {
+        let served = &shared.databases[self.database];
+        let status = served.database.status();
+        let is_small = is_small(served);
+        let is_ordered = || served.database.engine().ordered().is_some();
+        match &self.task {
+            Task::Prefix { limit, .. } => is_small || is_ordered() && *limit as u64 <= BRIEF_RECORDS,
+            Task::Regex { pattern, .. } => is_small && pattern.len() <= BRIEF_PATTERN,
+            Task::Similar { origin, .. } => {
+                is_small && status.live_bytes.saturating_mul(origin.len() as u64) <= BRIEF_PAIRS
+            }
+            Task::Vacuum => is_small,
+            // Nobody knows how long one takes.
+            Task::RemoveLogs { .. } | Task::Script { .. } => false,
+            Task::Synchronize { command } => command.is_none() && served.ledger().is_none(),
+        }
+    }
+
+    /// Does it. `waits` says whether it is called off; without it, the thread may wait for nothing.
+    pub(super) fn perform(
+        &self,
+        shared: &Arc<Shared>,
+        called_off: &Arc<AtomicBool>,
+        may_wait: bool,
+        changes: &mut Changes,
+    ) -> Result<Done, Failure<'static>> {
+        let is_called_off: &dyn Fn() -> bool = &|| called_off.load(Ordering::Relaxed);
+        let served = &shared.databases[self.database];
+        let keys = Keys { served, waits: may_wait.then_some(is_called_off) };
+        match &self.task {
+            Task::Prefix { prefix, limit } => self.gather(shared, &keys, keys.prefix(prefix).keys(), *limit),
+            Task::Regex { pattern, limit } => {
+                let regex = regex::bytes::Regex::new(&translate(pattern));
+                let regex = regex.map_err(|_| Failure::COMPILATION_FAILED)?;
+                let matches = |key: &Outcome<Vec<u8>>| key.as_ref().map_or(true, |key| regex.is_match(key));
+                self.gather(shared, &keys, keys.iter().keys().filter(matches), *limit)
+            }
+            Task::Similar { origin, range, symbols, limit } => {
+                // They are all kept until the nearest are known.
+                let _turn = (!is_small(served)).then(|| Collected::turn(shared));
+                let bound = SIMILAR_MAX.min(shared.memory.held_max() as usize / SIMILAR_LEN);
+                let most = (*limit).min(bound);
+                let found = keys.match_similar(origin, *range, *symbols, most).map_err(failure)?;
+                if found.len() == bound && *limit > bound {
+                    return Err(TOO_LARGE);
+                }
+                keys.collect(shared, found.into_iter().map(|(key, _)| Ok(key)), most)
+            }
+            Task::RemoveLogs { until } => {
+                super::replication::remove_logs(shared, *until).map(|()| Done::Nothing)
+            }
+            Task::Script { name, input } => {
+                shared.kyoto.scripts.play(shared, name, input, called_off, changes).map(Done::Output)
+            }
+            Task::Vacuum => {
+                served.database.refuse_if_read_only().map_err(failure)?;
+                let now = served.database.now();
+                let mut place = None;
+                if let Some(perishable) = served.database.engine().perishable() {
+                    loop {
+                        let mut is_over = |expiry: todana::Expiry| !expiry.is_live(now);
+                        let swept = perishable
+                            .sweep(place, STEP_RECORDS, SweepAim::Tidiness, &mut is_over)
+                            .map_err(failure)?;
+                        place = swept.next;
+                        if place.is_none() || is_called_off() {
+                            break;
+                        }
+                    }
+                }
+                Ok(Done::Nothing)
+            }
+            Task::Synchronize { command } => {
+                served.database.sync().map_err(failure)?;
+                let Some(command) = command else { return Ok(Done::Nothing) };
+                let directory = shared.options.protocols.kyoto.commands.as_deref();
+                let (Some(directory), Some(_turn)) = (directory, shared.kyoto.errands.may_command()) else {
+                    return Err(Failure::POSTPROCESSING_FAILED);
+                };
+                let image = Image::write(shared, self.database, called_off).map_err(|error| {
+                    tracing::warn!("synchronize: there is no backup for the command: {error}");
+                    Failure::POSTPROCESSING_FAILED
+                })?;
+                let data = served.data.as_ref().filter(|place| !place.is_for_replicas);
+                let path = match (&image, data) {
+                    (Some(image), _) => image.path().display().to_string(),
+                    (None, Some(place)) => place.directory.display().to_string(),
+                    (None, None) => super::report::path(served),
+                };
+                match command::run(directory, command, &path, is_called_off) {
+                    true => Ok(Done::Nothing),
+                    false => Err(Failure::POSTPROCESSING_FAILED),
+                }
+            }
+        }
+    }
+
+    /// The first of the keys that are found. Where there is no order, of few records those that are first by their bytes: the
+    /// original's clients have tests that count on that for a key and those that it begins.
+    fn gather(
+        &self,
+        shared: &Arc<Shared>,
+        all: &Keys<'_>,
+        keys: impl Iterator<Item = Outcome<Vec<u8>>>,
+        limit: usize,
+    ) -> Result<Done, Failure<'static>> {
+        if all.is_ordered() || !is_small(all.served) {
+            let _turn = (limit as u64 > BRIEF_RECORDS).then(|| Collected::turn(shared));
+            return all.collect(shared, keys, limit);
+        }
+        let mut found = keys.collect::<Outcome<Vec<_>>>().map_err(failure)?;
+        found.sort_unstable();
+        all.collect(shared, found.into_iter().map(Ok), limit)
+    }
+}
+
+fn is_small(served: &Served) -> bool {
+    let status = served.database.status();
+    status.records <= BRIEF_RECORDS && status.live_bytes <= BRIEF_BYTES
+}
+
+/// The keys of a database, as long as somebody waits for them.
+struct Keys<'k> {
+    served: &'k Served,
+    waits: Option<&'k dyn Fn() -> bool>,
+}
+
+impl Keys<'_> {
+    /// Collects the first keys, each with its place, and how many there are.
+    fn collect(
+        &self,
+        shared: &Arc<Shared>,
+        keys: impl Iterator<Item = Outcome<Vec<u8>>>,
+        limit: usize,
+    ) -> Result<Done, Failure<'static>> {
+        let mut found = Collected::new(shared);
+        for key in keys.take(limit) {
+            let (key, place) = (key.map_err(failure)?, found.len());
+            let place = itoa::Buffer::new().format(place).to_owned();
+            found.push(b"_", &key, place.as_bytes(), self.waits)?;
+        }
+        let count = itoa::Buffer::new().format(found.len()).to_owned();
+        found.push(b"", b"num", count.as_bytes(), self.waits)?;
+        Ok(Done::Keys(found))
+    }
+
+    fn is_wanted(&self) -> Outcome<()> {
+        if self.waits.is_some_and(|is_called_off| is_called_off()) {
+            return Err(Error::new(ErrorKind::Closed, "nobody waits for it any more"));
+        }
+        Ok(())
+    }
+}
+
+impl Records for Keys<'_> {
+    fn execute(&self, _: &Command<'_>, _: &mut dyn FnMut(Reply<'_>)) -> Outcome<()> {
+        Err(Error::new(ErrorKind::Invalid, "only keys are looked at here"))
+    }
+
+    fn visit(&self, _: &[u8], _: &mut dyn Visitor) -> Outcome<()> {
+        Err(Error::new(ErrorKind::Invalid, "only keys are looked at here"))
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.served.database.engine().ordered().is_some()
+    }
+
+    fn scan(
+        &self,
+        from: Option<Place>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Outcome<Option<Place>> {
+        self.is_wanted()?;
+        let mut left = STEP_RECORDS;
+        // Not on through all that does not fit: in between it is asked again whether to go on.
+        self.served.database.scan(from, &mut |key, record| {
+            left = left.saturating_sub(1);
+            match see(key, record) {
+                ControlFlow::Continue(()) if left > 0 => ControlFlow::Continue(()),
+                _ => ControlFlow::Break(()),
+            }
+        })
+    }
+
+    fn walk(
+        &self,
+        heading: Heading,
+        from: Bound<&[u8]>,
+        see: &mut dyn FnMut(&[u8], Record<'_>) -> ControlFlow<()>,
+    ) -> Outcome<()> {
+        self.is_wanted()?;
+        self.served.database.walk(heading, from, see)
+    }
+}

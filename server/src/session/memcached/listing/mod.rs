@@ -1,0 +1,121 @@
+//! Answers that need a walk over all records. They go out in pieces, so that neither other connections nor memory suffer.
+
+mod sizes;
+
+pub(crate) use sizes::Histogram;
+
+use crate::session::memcached::crawler::Crawler;
+use crate::transport::output::{OUTPUT_MAX, Output};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use todana::Database;
+use todana_core::{ClassSet, Inspection, Place, Reply};
+use todana_protocol::memcached::{Form, encode, item_size, size_class};
+
+/// A piece ends behind so many records, even if none of them is shown.
+const PIECE_RECORDS: usize = 4096;
+
+/// A walk under way.
+pub(crate) struct Listing {
+    crawler: Arc<Crawler>,
+    database: Arc<Database>,
+    form: Form<'static>,
+    place: Option<Place>,
+    walk: Walk,
+}
+
+/// How much more a list may hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) records: u64,
+    pub(crate) bytes: usize,
+}
+
+/// What is gathered on the way.
+pub(crate) enum Walk {
+    /// Each record of these classes is shown.
+    Records(ClassSet),
+    /// So are these, as long as there is room.
+    Items { classes: ClassSet, room: Room },
+    /// Sizes are counted, and told at the end.
+    Sizes(Histogram),
+}
+
+impl Listing {
+    pub(crate) fn new(
+        crawler: Arc<Crawler>,
+        database: Arc<Database>,
+        form: Form<'static>,
+        walk: Walk,
+    ) -> Listing {
+        crawler.begin();
+        Listing { crawler, database, form, place: None, walk }
+    }
+
+    /// Writes a piece; true when it was the last.
+    pub(crate) fn step(&mut self, output: &mut Output) -> bool {
+        if self.walk.is_full() {
+            encode(&self.form, &Reply::End, output);
+            return true;
+        }
+        let (form, walk) = (self.form, &mut self.walk);
+        let mut seen = 0;
+        let next = self.database.list(self.place.take(), &mut |key, inspection| {
+            seen += 1;
+            let goes_on = walk.meet(key, inspection, &form, output);
+            if goes_on && seen < PIECE_RECORDS && output.len() < OUTPUT_MAX {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        self.crawler.items_checked.fetch_add(seen as u64, Ordering::Relaxed);
+        if let (Ok(Some(place)), false) = (next, self.walk.is_full()) {
+            self.place = Some(place);
+            return false;
+        }
+        if let Walk::Sizes(histogram) = &self.walk {
+            histogram.tell(&mut |reply| encode(&form, &reply, output));
+        }
+        encode(&form, &Reply::End, output);
+        true
+    }
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        self.crawler.end();
+    }
+}
+
+impl Walk {
+    /// Takes in a record; false when it wants no more.
+    fn meet(&mut self, key: &[u8], inspection: Inspection, form: &Form<'_>, output: &mut Output) -> bool {
+        let class = || size_class(item_size(inspection.key_len, inspection.value_len, inspection.flags));
+        match self {
+            Walk::Records(classes) => {
+                if classes.contains(class()) {
+                    encode(form, &Reply::Listed { key, inspection }, output);
+                }
+            }
+            Walk::Items { classes, room } => {
+                if classes.contains(class()) && room.records > 0 {
+                    let before = output.len();
+                    encode(form, &Reply::Listed { key, inspection }, output);
+                    let written = output.len() - before;
+                    // Keys that text cannot carry are left out.
+                    room.records -= u64::from(written > 0);
+                    room.bytes = room.bytes.saturating_sub(written);
+                }
+                return !self.is_full();
+            }
+            Walk::Sizes(histogram) => histogram.add(&inspection),
+        }
+        true
+    }
+
+    fn is_full(&self) -> bool {
+        matches!(self, Walk::Items { room, .. } if room.records == 0 || room.bytes == 0)
+    }
+}

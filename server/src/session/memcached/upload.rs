@@ -1,0 +1,136 @@
+//! A long value on its way in: read from the socket straight into the memory that it will live in.
+//!
+//! That memory is the engine's and counts as such, by what has come; the connection keeps the request's head beside it.
+
+use crate::session::flow::{Announced, Execute, Flow};
+use crate::session::login::Login;
+use crate::transport::output::Output;
+use todana_core::{Buffer, SharedBytes};
+use todana_protocol::memcached::{Dialect, Limits, LongBlock, Step};
+
+/// What is read at once: little at first, so that a sender who dribbles pushes nothing out for what does not come; then
+/// more, up to what does not keep the others waiting.
+const STEP_MIN: usize = 16 << 10;
+const STEP_MAX: usize = 256 << 10;
+
+/// A value that is being received.
+pub(crate) struct Upload {
+    head: Box<[u8]>,
+    /// `None` once there is no memory for it.
+    buffer: Option<Box<dyn Buffer>>,
+    /// How much of the value had come when its memory was given up.
+    given_up_at: usize,
+    end_len: usize,
+    step: usize,
+}
+
+/// How it has ended.
+pub(crate) enum Received {
+    Whole {
+        value: SharedBytes,
+        /// What has come behind the value.
+        end: [u8; 2],
+        end_len: usize,
+    },
+    Refused {
+        received: usize,
+    },
+}
+
+impl Upload {
+    pub(crate) fn new(head: &[u8], announced: Announced, service: &impl Execute) -> Upload {
+        let Announced { value_len, end_len, .. } = announced;
+        let buffer = service.buffer(value_len);
+        Upload { head: head.into(), buffer, given_up_at: 0, end_len, step: STEP_MIN }
+    }
+
+    /// Bytes that it keeps itself, and of the engine's memory.
+    pub(crate) fn held(&self) -> (usize, usize) {
+        (self.head.len(), self.buffer.as_ref().map_or(0, |buffer| buffer.filled()))
+    }
+
+    /// Nothing more goes into its memory: it is whole, or has been given up.
+    pub(crate) fn is_full(&self) -> bool {
+        self.buffer.as_ref().is_none_or(|buffer| buffer.filled() == buffer.len())
+    }
+
+    /// How many more bytes are needed.
+    pub(crate) fn missing(&self) -> usize {
+        self.buffer.as_ref().map_or(0, |buffer| buffer.len() - buffer.filled()) + self.end_len
+    }
+
+    /// Memory for the next bytes; `None` if there is none, and what has come has been given up.
+    pub(crate) fn room(&mut self, service: &impl Execute) -> Option<&mut [u8]> {
+        let filled = self.buffer.as_ref()?.filled();
+        // Taken out, as it goes where there is no room; and put back where there is.
+        let mut buffer = self.buffer.take()?;
+        if service.room(&mut *buffer, self.step).is_none() {
+            self.given_up_at = filled;
+            return None;
+        }
+        service.room(&mut **self.buffer.insert(buffer), self.step)
+    }
+
+    /// So many bytes have been written to that memory; `all`: as many as there was room for.
+    pub(crate) fn advance(&mut self, len: usize, all: bool) {
+        if let Some(buffer) = &mut self.buffer {
+            buffer.advance(len);
+        }
+        self.step = if all { (self.step * 2).min(STEP_MAX) } else { STEP_MIN };
+    }
+
+    /// Takes what belongs to it from `data`; returns how much that was, and how the block has ended once it has.
+    pub(crate) fn receive(&mut self, data: &[u8], service: &impl Execute) -> (usize, Option<Received>) {
+        let mut taken = 0;
+        while taken < data.len() && !self.is_full() {
+            let rest = &data[taken..];
+            let Some(room) = self.room(service) else { break };
+            let len = room.len().min(rest.len());
+            room[..len].copy_from_slice(&rest[..len]);
+            let all = len == room.len();
+            self.advance(len, all);
+            taken += len;
+        }
+        if self.buffer.is_none() {
+            return (taken, Some(Received::Refused { received: self.given_up_at }));
+        }
+        let Some(rest) = data[taken..].get(..self.end_len).filter(|_| self.is_full()) else {
+            return (taken, None);
+        };
+        let mut end = [0; 2];
+        end[..rest.len()].copy_from_slice(rest);
+        let value = self.buffer.take().map(Buffer::into_shared);
+        let whole = value.map(|value| Received::Whole { value, end, end_len: self.end_len });
+        (taken + self.end_len, whole)
+    }
+
+    /// Executes the request that it was part of.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the fields of a connection and of its worker, borrowed apart"
+    )]
+    pub(crate) fn execute(
+        self,
+        received: Received,
+        dialect: &mut Dialect,
+        login: &mut Login,
+        limits: &Limits,
+        scratch: &mut Vec<u8>,
+        service: &mut impl Execute,
+        output: &mut Output,
+    ) -> Flow {
+        let block = match &received {
+            Received::Whole { value, end, end_len } => LongBlock::Whole { value, end: &end[..*end_len] },
+            Received::Refused { received } => LongBlock::Refused { received: *received },
+        };
+        let head = dialect.head(limits, &self.head);
+        match dialect.decode_block(limits, &self.head, block, scratch) {
+            Step::Request { request, .. } if service.is_aloud() => {
+                service.execute_aloud(head, &request, login, output)
+            }
+            Step::Request { request, .. } => service.execute(&request, login, output),
+            // The head has been decoded before, so it is no less than a request.
+            Step::NeedMore { .. } | Step::Block { .. } | Step::Close => Flow::Close,
+        }
+    }
+}

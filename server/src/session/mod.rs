@@ -1,0 +1,13 @@
+//! Sessions: requests decoded, executed and answered, by dialect.
+//!
+//! ```text
+//! flow       how a request is executed, and how its connection goes on after it
+//! memcached  memcached's dialects
+//! kyoto      Kyoto Tycoon's protocols
+//! login      who may log in, for all of them
+//! ```
+
+pub(crate) mod flow;
+pub(crate) mod kyoto;
+pub(crate) mod login;
+pub(crate) mod memcached;

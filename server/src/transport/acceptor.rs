@@ -1,0 +1,161 @@
+//! The acceptor: takes connections in and hands them to the workers in turn.
+
+use crate::handle::Stopping;
+use crate::shared::Shared;
+use crate::transport::descriptors::Descriptors;
+use crate::transport::listener::{Arrival, Listener};
+use mio::{Events, Poll, Token, Waker};
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+const WAKE: Token = Token(usize::MAX);
+/// How long accepting pauses when there are no descriptors left, or connections enough.
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub(crate) struct Acceptor {
+    shared: Arc<Shared>,
+    poll: Poll,
+    listeners: Vec<Listener>,
+    workers: Vec<(Sender<Arrival>, Arc<Waker>)>,
+    next: usize,
+    descriptors: Descriptors,
+    /// Since when nobody is accepted.
+    paused_since: Option<Instant>,
+}
+
+impl Acceptor {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        mut listeners: Vec<Listener>,
+        descriptors: Descriptors,
+    ) -> io::Result<(Acceptor, Arc<Waker>)> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        for (index, listener) in listeners.iter_mut().enumerate() {
+            listener.register(poll.registry(), Token(index))?;
+        }
+        let workers = Vec::new();
+        Ok((Acceptor { shared, poll, listeners, workers, next: 0, descriptors, paused_since: None }, waker))
+    }
+
+    pub(crate) fn add_worker(&mut self, arrivals: Sender<Arrival>, waker: Arc<Waker>) {
+        self.workers.push((arrivals, waker));
+    }
+
+    /// Fails if there are too few descriptors for a connection.
+    pub(crate) fn can_accept(&self) -> io::Result<()> {
+        self.descriptors.suffice()
+    }
+
+    /// Runs until the server stops.
+    pub(crate) fn run(mut self) {
+        let mut events = Events::with_capacity(64);
+        let mut paused = Vec::new();
+        while self.shared.lifecycle.stopping() == Stopping::No {
+            let timeout = (!paused.is_empty()).then_some(PAUSE);
+            match self.poll.poll(&mut events, timeout) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                    tracing::error!(%error, "cannot wait for connections");
+                    self.shared.lifecycle.handle.stop();
+                    return;
+                }
+                _ => {}
+            }
+            let mut ready: Vec<usize> = std::mem::take(&mut paused);
+            ready.extend(events.iter().map(|event| event.token().0).filter(|&index| index != WAKE.0));
+            for index in ready {
+                if !self.accept_all(index) {
+                    paused.push(index);
+                }
+            }
+        }
+    }
+
+    /// Accepts all that wait on a listener; false if it has to be tried again later.
+    fn accept_all(&mut self, index: usize) -> bool {
+        loop {
+            if self.is_full() && !self.shared.options.limits.connections_refused {
+                let max = self.shared.options.limits.connections_max;
+                self.pause(|| tracing::info!("there are {max} connections (-c): others wait to be accepted"));
+                return false;
+            }
+            if self.descriptors.are_scarce() {
+                self.pause(|| {
+                    tracing::warn!(
+                        "new connections wait: the descriptors that are left are for files; raise `ulimit -n`, or lower -c"
+                    );
+                });
+                return false;
+            }
+            match self.listeners[index].accept() {
+                Ok(arrival) => {
+                    self.resume();
+                    self.hand_over(arrival);
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => {
+                        self.resume();
+                        return true;
+                    }
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                    _ => {
+                        // Out of descriptors or memory: those who wait keep waiting.
+                        self.pause(|| tracing::warn!(%error, "cannot accept a connection; trying again"));
+                        return false;
+                    }
+                },
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        let connections = self.shared.observation.connections.current.load(Ordering::Relaxed);
+        connections >= self.shared.options.limits.connections_max as u64
+    }
+
+    /// Accepting pauses from here on, if it does not already; then `tell` is called.
+    fn pause(&mut self, tell: impl FnOnce()) {
+        if self.paused_since.is_none() {
+            self.paused_since = Some(Instant::now());
+            let connections = &self.shared.observation.connections;
+            connections.accepting_paused.store(true, Ordering::Relaxed);
+            let pauses = connections.accept_pauses.fetch_add(1, Ordering::Relaxed) + 1;
+            // A flood of connections shall not become one of lines.
+            if pauses.is_power_of_two() {
+                tell();
+            }
+        }
+    }
+
+    fn resume(&mut self) {
+        if let Some(since) = self.paused_since.take() {
+            let connections = &self.shared.observation.connections;
+            let paused_us = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
+            connections.accept_paused_us.fetch_add(paused_us, Ordering::Relaxed);
+            connections.accepting_paused.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn hand_over(&mut self, mut arrival: Arrival) {
+        let connections = &self.shared.observation.connections;
+        if self.is_full() {
+            connections.rejected.fetch_add(1, Ordering::Relaxed);
+            let _ = arrival.stream.write(b"ERROR Too many open connections\r\n");
+            tracing::info!(
+                "connection refused: there are {} already (-c)",
+                self.shared.options.limits.connections_max
+            );
+            return;
+        }
+        connections.current.fetch_add(1, Ordering::Relaxed);
+        connections.total.fetch_add(1, Ordering::Relaxed);
+        let (arrivals, waker) = &self.workers[self.next];
+        self.next = (self.next + 1) % self.workers.len();
+        if arrivals.send(arrival).is_err() || waker.wake().is_err() {
+            self.shared.observation.connection_closed();
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! Listening sockets and the streams that come out of them.
+
+use crate::options::Options;
+use crate::transport::addresses::{Place, PlaceTls, Speech, places};
+use crate::transport::tls::{Ask, Tls, TlsStream};
+use mio::event::Source;
+use mio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use mio::{Interest, Registry, Token};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use todana_protocol::memcached::Choice;
+
+/// A socket that connections come from.
+pub(crate) enum Listener {
+    Tcp(TcpListener, Option<Secure>, Option<Choice>),
+    /// The file goes first: as long as the socket is open, no other file can have the same inode.
+    Unix(SocketFile, UnixListener),
+}
+
+/// The file of a Unix socket, removed with its listener.
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// `None` where the system could not tell, right after the socket was bound.
+    identity: Option<Identity>,
+}
+
+impl SocketFile {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Device and inode: a socket of the same path that somebody else has bound since is another file.
+type Identity = (u64, u64);
+
+fn identity(path: &Path) -> Option<Identity> {
+    std::fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // What is there now may be a successor's, which nobody could reach without it.
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// How a listener speaks TLS.
+#[derive(Clone)]
+pub(crate) struct Secure {
+    tls: Arc<Tls>,
+    ask: Ask,
+}
+
+/// A connection's socket.
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
+}
+
+/// A new connection.
+pub(crate) struct Arrival {
+    pub(crate) stream: Stream,
+    /// What is spoken at the listener that it has come by; `None`: as everywhere.
+    pub(crate) choice: Option<Choice>,
+}
+
+/// An address that cannot be had; the system's own error is its source.
+#[derive(Debug)]
+pub struct ListenError {
+    what: String,
+    transport: Transport,
+    cause: io::Error,
+}
+
+impl ListenError {
+    /// By which transport it was to be served.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+}
+
+/// How bytes come to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// As a stream.
+    Tcp,
+    /// As datagrams.
+    Udp,
+    /// As a stream, from this host.
+    Unix,
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.cause)
+    }
+}
+
+impl std::error::Error for ListenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.cause)
+    }
+}
+
+fn named(cause: io::Error, what: &str, transport: Transport) -> io::Error {
+    io::Error::new(cause.kind(), ListenError { what: what.to_string(), transport, cause })
+}
+
+/// Opens every address once, and fails with the first that cannot be had. Where a name has several addresses, those that
+/// the system knows nothing of may be missing: `*` and `localhost` mean both families also where there is no IPv6.
+pub(crate) fn open_each<T>(
+    places: Vec<Place>,
+    transport: Transport,
+    mut open: impl FnMut(SocketAddr, Speech) -> io::Result<T>,
+) -> io::Result<Vec<T>> {
+    let (mut opened, mut served) = (Vec::new(), Vec::new());
+    for Place { addresses: group, speech } in places {
+        let mut missing = Vec::new();
+        for &address in &group {
+            let before = |wanted: &dyn Fn(Speech) -> bool| {
+                served.iter().any(|&(served, speech)| served == address && wanted(speech))
+            };
+            if before(&|served| served == speech) {
+                continue;
+            }
+            // Where the system chooses the port, the other one is another address.
+            if address.port() != 0 && before(&|served| served != speech) {
+                let what = format!("{address} is to be served in one way and in another");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+            }
+            match open(address, speech) {
+                Ok(listener) => {
+                    opened.push(listener);
+                    served.push((address, speech));
+                }
+                Err(error) => {
+                    let is_unavailable = is_unavailable(address, &error);
+                    let over = if transport == Transport::Udp { "UDP " } else { "" };
+                    let described = named(error, &format!("cannot listen on {over}{address}"), transport);
+                    if !is_unavailable {
+                        return Err(described);
+                    }
+                    missing.push((address, described));
+                }
+            }
+        }
+        if missing.len() == group.len()
+            && let Some((_, error)) = missing.drain(..).next()
+        {
+            return Err(error);
+        }
+        for (address, error) in missing {
+            if address.ip().is_unspecified() {
+                // All addresses (`*`) are those that there are: many containers have no IPv6.
+                tracing::info!("{error}; going on without");
+            } else {
+                tracing::warn!("{error}; other addresses of the same name are served");
+            }
+        }
+    }
+    Ok(opened)
+}
+
+/// Whether the system has no such address, as opposed to one that is taken or forbidden. Of IPv4 only the whole family
+/// may be missing: an address of it that is not this host's is a mistake in the name.
+fn is_unavailable(address: SocketAddr, error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
+        || address.is_ipv6() && error.kind() == io::ErrorKind::AddrNotAvailable
+}
+
+impl Listener {
+    /// Opens all listeners that the options ask for. A Unix socket never speaks TLS: nobody can listen in on it.
+    pub(crate) fn open(options: &Options, tls: Option<&Arc<Tls>>) -> io::Result<Vec<Listener>> {
+        if let Some(path) = &options.listen.unix_socket {
+            return Ok(vec![Listener::open_unix(path, options)?]);
+        }
+        if !options.listen.tcp {
+            return Ok(Vec::new());
+        }
+        open_each(
+            places(&options.listen.addresses, options.listen.port)?,
+            Transport::Tcp,
+            |address, speech| {
+                let secure = tls.and_then(|tls| Secure::at(tls, speech.tls));
+                let listener = Listener::open_tcp(address, options)?;
+                Ok(Listener::Tcp(listener, secure, speech.choice))
+            },
+        )
+    }
+
+    fn open_tcp(address: SocketAddr, options: &Options) -> io::Result<TcpListener> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        if address.is_ipv6() {
+            // `*` listens on v4 by itself.
+            socket.set_only_v6(true)?;
+        }
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(i32::try_from(options.listen.backlog).unwrap_or(i32::MAX))?;
+        Ok(TcpListener::from_std(socket.into()))
+    }
+
+    fn open_unix(path: &Path, options: &Options) -> io::Result<Listener> {
+        let what = format!("cannot listen on {}", path.display());
+        match std::fs::symlink_metadata(path) {
+            Ok(metadata) if metadata.file_type().is_socket() => {
+                if let Some(error) = in_use(path) {
+                    return Err(named(error, &what, Transport::Unix));
+                }
+                // Left behind by a server that is gone; perhaps somebody else has removed it by now.
+                match std::fs::remove_file(path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(named(error, &what, Transport::Unix));
+                    }
+                    _ => {}
+                }
+            }
+            Ok(_) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::AlreadyExists,
+                    format!("{what}: it is not a socket"),
+                ));
+            }
+            Err(_) => {}
+        }
+        let open = || {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+            socket.set_nonblocking(true)?;
+            socket.bind(&socket2::SockAddr::unix(path)?)?;
+            let file = SocketFile { path: path.to_path_buf(), identity: identity(path) };
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(options.listen.unix_mask))?;
+            socket.listen(i32::try_from(options.listen.backlog).unwrap_or(i32::MAX))?;
+            Ok(Listener::Unix(file, UnixListener::from_std(socket.into())))
+        };
+        open().map_err(|error: io::Error| named(error, &what, Transport::Unix))
+    }
+
+    /// The next waiting connection, set up.
+    pub(crate) fn accept(&self) -> io::Result<Arrival> {
+        let choice = if let Listener::Tcp(_, _, choice) = self { *choice } else { None };
+        Ok(Arrival { stream: self.accept_stream()?, choice })
+    }
+
+    pub(crate) fn accept_stream(&self) -> io::Result<Stream> {
+        match self {
+            Listener::Tcp(listener, secure, _) => {
+                let (stream, _) = listener.accept()?;
+                // Neither is worth losing the connection over.
+                let _ = stream.set_nodelay(true);
+                let _ = socket2::SockRef::from(&stream).set_keepalive(true);
+                let Some(Secure { tls, ask }) = secure else { return Ok(Stream::Tcp(stream)) };
+                // Others may have more luck.
+                let stream =
+                    TlsStream::new(stream, tls, *ask).map_err(|_| io::ErrorKind::ConnectionAborted)?;
+                Ok(Stream::Tls(Box::new(stream)))
+            }
+            Listener::Unix(_, listener) => Ok(Stream::Unix(listener.accept()?.0)),
+        }
+    }
+
+    /// Where it listens, as people write it, and as our clients take it: they speak TLS by that scheme only.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Listener::Tcp(listener, Some(_), _) => {
+                listener.local_addr().map_or_else(|_| "?".into(), |address| format!("todanas://{address}"))
+            }
+            Listener::Tcp(listener, ..) => {
+                listener.local_addr().map_or_else(|_| "?".into(), |a| a.to_string())
+            }
+            Listener::Unix(file, _) => file.path.display().to_string(),
+        }
+    }
+
+    /// Its descriptor, and what is spoken there if that is not what is spoken everywhere.
+    pub(crate) fn speaks(&self) -> (i32, Option<Choice>) {
+        match self {
+            Listener::Tcp(listener, _, choice) => (listener.as_raw_fd(), *choice),
+            Listener::Unix(_, listener) => (listener.as_raw_fd(), None),
+        }
+    }
+
+    pub(crate) fn tcp_address(&self) -> Option<SocketAddr> {
+        match self {
+            Listener::Tcp(listener, ..) => listener.local_addr().ok(),
+            Listener::Unix(..) => None,
+        }
+    }
+
+    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        match self {
+            Listener::Tcp(listener, ..) => listener.register(registry, token, Interest::READABLE),
+            Listener::Unix(_, listener) => listener.register(registry, token, Interest::READABLE),
+        }
+    }
+}
+
+/// Why the socket at `path` must stay; `None` if nobody listens there. What cannot be reached for another reason (it is
+/// another user's, say) may well be a server's.
+fn in_use(path: &Path) -> Option<io::Error> {
+    let connect = || {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        // A server with a full backlog is there, too; this does not wait for it.
+        socket.set_nonblocking(true)?;
+        socket.connect(&socket2::SockAddr::unix(path)?)
+    };
+    match connect() {
+        Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {
+            None
+        }
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Some(error),
+        _ => Some(io::ErrorKind::AddrInUse.into()),
+    }
+}
+
+impl Secure {
+    fn at(tls: &Arc<Tls>, place: PlaceTls) -> Option<Secure> {
+        let ask = match place {
+            PlaceTls::Off => return None,
+            PlaceTls::Default => tls.options().ask(),
+            PlaceTls::Basic => Ask::Never,
+            PlaceTls::Mutual => Ask::Always,
+        };
+        Some(Secure { tls: Arc::clone(tls), ask })
+    }
+}
+
+impl Stream {
+    /// Reads what has come; returns how much, and whether there is no more for now. None, without an error, is the end.
+    pub(crate) fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
+        let len = match self {
+            Stream::Tcp(stream) => stream.read(buffer),
+            Stream::Unix(stream) => stream.read(buffer),
+            Stream::Tls(stream) => return stream.read_some(buffer),
+        }?;
+        // Less than there was room for means that the socket is drained.
+        Ok((len, len < buffer.len()))
+    }
+
+    /// Whether it can be read into a buffer of any length. TLS decrypts whole records, which may be longer.
+    pub(crate) fn reads_any_len(&self) -> bool {
+        !matches!(self, Stream::Tls(_))
+    }
+
+    /// What it keeps of input that is not whole, and of output that the socket has not taken, besides its connection.
+    pub(crate) fn kept_lens(&self) -> (usize, usize) {
+        match self {
+            Stream::Tcp(_) | Stream::Unix(_) => (0, 0),
+            Stream::Tls(stream) => (stream.partial_len(), stream.unsent_len()),
+        }
+    }
+
+    pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        // Edge-triggered, so asking for both once costs no further call.
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        match self {
+            Stream::Tcp(stream) => stream.register(registry, token, interest),
+            Stream::Unix(stream) => stream.register(registry, token, interest),
+            Stream::Tls(stream) => stream.socket().register(registry, token, interest),
+        }
+    }
+}
+
+impl Stream {
+    /// Its poll tells nothing of it any more.
+    pub(crate) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.deregister(registry),
+            Stream::Unix(stream) => stream.deregister(registry),
+            Stream::Tls(stream) => stream.socket().deregister(registry),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(bytes),
+            Stream::Unix(stream) => stream.write(bytes),
+            Stream::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn write_vectored(&mut self, pieces: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write_vectored(pieces),
+            Stream::Unix(stream) => stream.write_vectored(pieces),
+            Stream::Tls(stream) => stream.write_vectored(pieces),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Stream::Tcp(_) | Stream::Unix(_) => Ok(()),
+            Stream::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+
+    fn no_family() -> io::Error {
+        rustix::io::Errno::AFNOSUPPORT.into()
+    }
+
+    /// Opens the groups on a system that answers `refuse` for some addresses.
+    fn opened(
+        groups: &[&[&str]],
+        refuse: impl Fn(SocketAddr) -> Option<io::Error>,
+    ) -> Result<Vec<String>, String> {
+        let place = |group: &&[&str]| Place {
+            addresses: group.iter().map(|a| a.parse().unwrap()).collect(),
+            speech: Speech::default(),
+        };
+        open_each(groups.iter().map(place).collect(), Transport::Tcp, |address, _| {
+            refuse(address).map_or(Ok(address.to_string()), Err)
+        })
+        .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn all_addresses_are_served_on_a_host_without_ipv6() {
+        let v4_only = |address: SocketAddr| address.is_ipv6().then(no_family);
+        let both: &[&str] = &["0.0.0.0:1", "[::]:1"];
+        assert_eq!(opened(&[both], v4_only), Ok(vec!["0.0.0.0:1".into()]));
+        assert_eq!(opened(&[&["[::]:1", "0.0.0.0:1"]], v4_only), Ok(vec!["0.0.0.0:1".into()]));
+        let v6_only = |address: SocketAddr| address.is_ipv4().then(no_family);
+        assert_eq!(opened(&[both], v6_only), Ok(vec!["[::]:1".into()]));
+        let unassigned = |address: SocketAddr| address.is_ipv6().then(|| ErrorKind::AddrNotAvailable.into());
+        assert_eq!(opened(&[&["127.0.0.1:1", "[::1]:1"]], unassigned), Ok(vec!["127.0.0.1:1".into()]));
+    }
+
+    #[test]
+    fn an_address_that_was_asked_for_by_itself_must_work() {
+        let v4_only = |address: SocketAddr| address.is_ipv6().then(no_family);
+        let error = opened(&[&["127.0.0.1:1"], &["[::1]:1"]], v4_only).unwrap_err();
+        assert!(error.starts_with("cannot listen on [::1]:1: "), "{error}");
+        let error = opened(&[&["127.0.0.1:1"], &["[::1]:1", "[::2]:1"]], v4_only).unwrap_err();
+        assert!(error.starts_with("cannot listen on [::1]:1: "), "{error}");
+    }
+
+    #[test]
+    fn an_address_that_is_named_twice_is_opened_once() {
+        let groups: &[&[&str]] = &[&["127.0.0.1:1"], &["[::1]:1"], &["127.0.0.1:1"]];
+        assert_eq!(opened(groups, |_| None), Ok(vec!["127.0.0.1:1".into(), "[::1]:1".into()]));
+        // The second name has one address that works, if not by itself.
+        let v4_only = |address: SocketAddr| address.is_ipv6().then(no_family);
+        let groups: &[&[&str]] = &[&["127.0.0.1:1"], &["[::1]:1", "127.0.0.1:1"]];
+        assert_eq!(opened(groups, v4_only), Ok(vec!["127.0.0.1:1".into()]));
+    }
+
+    #[test]
+    fn an_address_is_not_served_in_two_ways() {
+        let at = |address: &str, speech| Place { addresses: vec![address.parse().unwrap()], speech };
+        let place = |speech| at("127.0.0.1:1", speech);
+        for one in [
+            Speech { tls: PlaceTls::Mutual, ..Speech::default() },
+            Speech { choice: Some(Choice::Text), ..Speech::default() },
+        ] {
+            let places = vec![place(one), place(Speech::default())];
+            let error = open_each(places, Transport::Tcp, |_, speech| Ok(speech)).unwrap_err().to_string();
+            assert_eq!(error, "127.0.0.1:1 is to be served in one way and in another");
+            // The system chooses two ports.
+            let places = vec![at("127.0.0.1:0", one), at("127.0.0.1:0", Speech::default())];
+            assert_eq!(
+                open_each(places, Transport::Tcp, |_, speech| Ok(speech)).unwrap(),
+                [one, Speech::default()]
+            );
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_taken_or_forbidden_is_never_passed_over() {
+        for kind in [ErrorKind::AddrInUse, ErrorKind::PermissionDenied] {
+            for refused in ["0.0.0.0:1", "[::]:1"] {
+                let refuse = |address: SocketAddr| (address.to_string() == refused).then(|| kind.into());
+                let error = opened(&[&["0.0.0.0:1", "[::]:1"]], refuse).unwrap_err();
+                assert!(error.starts_with(&format!("cannot listen on {refused}: ")), "{error}");
+            }
+        }
+        let foreign = |address: SocketAddr| address.is_ipv4().then(|| ErrorKind::AddrNotAvailable.into());
+        assert!(opened(&[&["10.9.8.7:1", "[::1]:1"]], foreign).is_err());
+    }
+}

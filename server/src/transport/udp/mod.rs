@@ -1,0 +1,234 @@
+//! UDP, where it is asked for: one thread, requests of one datagram, each command with a reply message of its own.
+//!
+//! The sender of a datagram can be forged, and then the reply goes to a victim. So this is off unless asked for, and all
+//! replies to one datagram together are bounded ([`ListenOptions::udp_reply_max`](crate::ListenOptions)): what is longer is answered by
+//! an error. Nor is anything answered that looks like a reply: two servers shall not talk to each other for ever.
+//!
+//! Departs from memcached in one point: a get of several keys is answered by one message, not by one a key with the
+//! same number, which no client could put together.
+
+pub(crate) mod message;
+mod socket;
+
+pub(crate) use socket::Socket;
+
+use crate::handle::Stopping;
+use crate::session::flow::{Execute, Flow, answer};
+use crate::session::login::Login;
+use crate::session::memcached::service::Service;
+use crate::shared::Shared;
+use crate::transport::output::Output;
+use message::RequestId;
+use mio::{Events, Poll, Token, Waker};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use todana::Clock;
+use todana_core::{Command, Refusal, Reply};
+use todana_protocol::memcached::{Choice, Dialect, Form, Limits, Step, encode};
+
+const WAKE: Token = Token(usize::MAX);
+/// Longer than any datagram.
+const BUFFER: usize = 64 << 10;
+/// Datagrams of one socket in a row before others get a turn.
+const DATAGRAMS: usize = 64;
+
+const TOO_LARGE: &str = "SERVER_ERROR reply too large for UDP";
+
+/// The thread that serves UDP.
+pub(crate) struct Udp {
+    shared: Arc<Shared>,
+    poll: Poll,
+    sockets: Vec<Socket>,
+    server: DatagramServer<Service>,
+    buffer: Vec<u8>,
+}
+
+impl Udp {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        mut sockets: Vec<Socket>,
+        number: usize,
+    ) -> io::Result<(Udp, Arc<Waker>)> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        for (index, socket) in sockets.iter_mut().enumerate() {
+            socket.register(poll.registry(), Token(index))?;
+        }
+        let service = Service::new(&shared, number, &waker);
+        let reply_max = shared.options.listen.udp_reply_max;
+        let server = DatagramServer::new(service, shared.limits(), reply_max);
+        Ok((Udp { shared, poll, sockets, server, buffer: vec![0; BUFFER] }, waker))
+    }
+
+    /// Runs until the server stops.
+    pub(crate) fn run(mut self) {
+        let mut events = Events::with_capacity(64);
+        let mut ready = VecDeque::new();
+        while self.shared.lifecycle.stopping() == Stopping::No {
+            let timeout = (!ready.is_empty()).then_some(std::time::Duration::ZERO);
+            if let Err(error) = self.poll.poll(&mut events, timeout)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!(%error, "cannot wait for datagrams");
+                self.shared.lifecycle.handle.stop();
+                return;
+            }
+            self.shared.clock.tick();
+            for index in events.iter().map(|event| event.token().0).filter(|&index| index != WAKE.0) {
+                if !ready.contains(&index) {
+                    ready.push_back(index);
+                }
+            }
+            for _ in 0..ready.len() {
+                if let Some(index) = ready.pop_front()
+                    && !self.serve(index)
+                {
+                    ready.push_back(index);
+                }
+            }
+        }
+    }
+
+    /// Serves what waits on a socket; false if there may be more.
+    fn serve(&mut self, index: usize) -> bool {
+        let counters = &self.shared.observation.workers[self.server.service.place.worker];
+        let socket = &self.sockets[index];
+        let seat = &self.shared.observation.roster.datagrams()[index];
+        self.server.service.place.descriptor = seat.descriptor;
+        self.server.service.is_aloud = self.shared.observation.is_aloud();
+        self.server.limits.choice = self.shared.choice(socket.choice);
+        for _ in 0..DATAGRAMS {
+            match socket.receive(&mut self.buffer) {
+                Ok((len, peer)) => {
+                    counters.bytes_read.add(len as u64);
+                    seat.has_asked(self.shared.clock.now().0);
+                    self.server.serve(&self.buffer[..len], |datagram| {
+                        // What the system has no room for is lost, as datagrams are.
+                        let sent = socket.send(datagram, peer);
+                        counters.bytes_written.add(*sent.as_ref().unwrap_or(&0) as u64);
+                        sent.is_ok()
+                    });
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                // Others come from the path to a former sender.
+                Err(_) => {}
+            }
+        }
+        false
+    }
+}
+
+/// What is done with one datagram; knows no socket.
+struct DatagramServer<E> {
+    service: E,
+    limits: Limits,
+    /// All replies to a datagram together, in bytes.
+    reply_max: usize,
+    output: Output,
+    message: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+impl<E: Execute> DatagramServer<E> {
+    fn new(service: E, limits: Limits, reply_max: usize) -> Self {
+        let (output, message, scratch) = Default::default();
+        DatagramServer { service, limits, reply_max, output, message, scratch }
+    }
+
+    /// Answers the requests in a datagram, each by a message in as many datagrams as it takes.
+    fn serve(&mut self, datagram: &[u8], mut send: impl FnMut(&[u8]) -> bool) {
+        let Some((id, payload)) = message::request(datagram) else { return };
+        if is_reply(payload) {
+            return;
+        }
+        let is_binary = self.limits.choice != Choice::Text && payload.first() == Some(&0x80);
+        let mut dialect = Dialect::default();
+        let mut login = Login::default();
+        let mut room = self.reply_max;
+        let mut at = 0;
+        self.output.clear(0);
+        // What is not whole will never be.
+        let mut before = (at, dialect);
+        while let Step::Request { consumed, request } =
+            dialect.decode(&self.limits, &payload[at..], &mut self.scratch)
+        {
+            at += consumed;
+            // Of a line that has become too long the other keys need not be looked for.
+            let flow = if self.output.len() > room {
+                Flow::Continue
+            } else {
+                match request.command {
+                    // A list, a watch or an export has no end; nobody stays logged in, or at a database.
+                    Command::List(_) | Command::Watch(_) | Command::Export(_) | Command::UseDatabase(_) => {
+                        refuse(&mut self.output, |out| answer(&request, &Reply::Unknown, out))
+                    }
+                    Command::Authenticate(_) => refuse(&mut self.output, |out| {
+                        answer(&request, &Reply::Refused(Refusal::NotAuthenticated), out);
+                    }),
+                    _ => {
+                        let flow = if self.service.is_aloud() {
+                            let (from, dialect) = before;
+                            let head = dialect.head(&self.limits, &payload[from..]);
+                            self.service.execute_aloud(head, &request, &mut login, &mut self.output)
+                        } else {
+                            self.service.execute(&request, &mut login, &mut self.output)
+                        };
+                        if !self.service.settle() {
+                            // Whether it is true nobody knows; senders of datagrams are used to hearing nothing.
+                            self.output.clear(0);
+                        }
+                        flow
+                    }
+                }
+            };
+            if flow == Flow::List {
+                // Statistics that walk over all records.
+                let mut listing = self.service.list(None, &mut self.output);
+                while self.output.len() <= room && listing.is_some() {
+                    listing = self.service.list(listing, &mut self.output);
+                }
+            }
+            if request.form.is_last_of_line() {
+                if self.output.len() > room {
+                    self.output.clear(0);
+                    if is_binary {
+                        answer(&request, &Reply::Refused(Refusal::TooLarge), &mut self.output);
+                    } else {
+                        encode(&Form::LINE, &Reply::Faulty(TOO_LARGE), &mut self.output);
+                    }
+                }
+                room = room.saturating_sub(self.finish(id, room, &mut send));
+            }
+            if flow == Flow::Close {
+                break;
+            }
+            before = (at, dialect);
+        }
+        // Keys of a line whose last one was never answered; there are none, but nothing may stay behind.
+        self.output.clear(0);
+    }
+
+    /// Sends what has been written, if there is room for it; returns its length.
+    fn finish(&mut self, id: RequestId, room: usize, send: &mut impl FnMut(&[u8]) -> bool) -> usize {
+        self.message.clear();
+        if self.output.len() <= room {
+            // A vector takes whatever is written.
+            let _ = self.output.write_to(&mut self.message);
+            message::send(id, &self.message, send);
+        }
+        self.output.clear(BUFFER);
+        self.message.len()
+    }
+}
+
+fn refuse(output: &mut Output, write: impl FnOnce(&mut Output)) -> Flow {
+    write(output);
+    Flow::Continue
+}
+
+/// Whether it looks like what a server says to a line that it does not understand. An answer to that would be answered
+/// again.
+fn is_reply(payload: &[u8]) -> bool {
+    [&b"ERROR"[..], b"CLIENT_ERROR", b"SERVER_ERROR"].iter().any(|start| payload.starts_with(start))
+}

@@ -1,0 +1,777 @@
+//! A worker: one readiness loop that owns its connections.
+
+use crate::databases::Served;
+use crate::databases::awaits::Awaits;
+use crate::databases::ledger::Ledger;
+use crate::handle::Stopping;
+use crate::options::Kyoto;
+use crate::session::flow::{BATCH, Pause};
+use crate::session::kyoto::{STALL, Ticket};
+use crate::session::login::Decided;
+use crate::session::memcached::service::Service;
+use crate::shared::Shared;
+use crate::transport::connection::{Connection, Got, Held};
+use crate::transport::idle::IdleWatch;
+use crate::transport::listener::Arrival;
+use crate::transport::output::{OUTPUT_MAX, Output};
+use mio::event::Event;
+use mio::{Events, Poll, Token, Waker};
+use slab::Slab;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+use todana::Clock;
+use todana::update_log::Position;
+use todana_core::Reply;
+use todana_protocol::memcached::{Form, Limits, encode};
+
+/// The worker's own wake-up.
+pub(crate) const WAKE: Token = Token(usize::MAX);
+/// What is read at once. More than a socket usually holds, little enough to stay in the cache.
+const BUFFER: usize = 64 << 10;
+/// A reply buffer above this is given back after use.
+const OUTPUT_KEPT: usize = 64 << 10;
+/// The end of an export when the server ends before it.
+const STOPPING: &str = "SERVER_ERROR the server is stopping";
+/// What has changed is noted in 64 bits.
+const LAST_BIT: usize = 63;
+/// How long a stopping worker waits for its peers to take their replies.
+const DRAIN: Duration = Duration::from_secs(5);
+
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    number: usize,
+    poll: Poll,
+    arrivals: Receiver<Arrival>,
+    connections: Slab<Connection>,
+    /// Connections that have more to do without waiting for their socket.
+    ready: VecDeque<usize>,
+    limits: Limits,
+    service: Service,
+    decided: Arc<Decided>,
+    /// What the lanes of all databases had logged before the turn at hand.
+    logged: Vec<Position>,
+    /// Connections whose replies wait for the update log.
+    parked: Vec<usize>,
+    idle: Option<IdleWatch>,
+    /// The second of the last wake-up since the start of the server, where idling is limited.
+    now_s: u64,
+    buffer: Vec<u8>,
+    output: Output,
+    scratch: [Vec<u8>; BATCH],
+}
+
+impl Worker {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        number: usize,
+        arrivals: Receiver<Arrival>,
+    ) -> io::Result<(Worker, Arc<Waker>)> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        let limits = shared.limits();
+        let service = Service::new(&shared, number, &waker);
+        let decided = Arc::clone(&service.decided);
+        let idle = IdleWatch::new(shared.options.limits.idle_timeout_s);
+        let worker = Worker {
+            shared,
+            number,
+            poll,
+            arrivals,
+            connections: Slab::new(),
+            ready: VecDeque::new(),
+            limits,
+            service,
+            decided,
+            logged: Vec::new(),
+            parked: Vec::new(),
+            idle,
+            now_s: 0,
+            buffer: vec![0; BUFFER],
+            output: Output::default(),
+            scratch: Default::default(),
+        };
+        Ok((worker, waker))
+    }
+
+    /// Runs until the server stops.
+    pub(crate) fn run(mut self) {
+        let mut events = Events::with_capacity(256);
+        let mut deadline = None;
+        loop {
+            let timeout = if !self.ready.is_empty() {
+                Some(Duration::ZERO)
+            } else {
+                deadline.map(|deadline: Instant| deadline.saturating_duration_since(Instant::now()))
+            };
+            let timeout = self.until_waits_end(self.until_idle_look(timeout));
+            if let Err(error) = self.poll.poll(&mut events, timeout)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!(%error, "worker {}: cannot wait for events", self.number);
+                self.shared.lifecycle.handle.stop();
+                return;
+            }
+            self.shared.clock.tick();
+            if self.idle.is_some() {
+                self.now_s = self.shared.observation.started.elapsed().as_secs();
+            }
+            for event in &events {
+                match event.token() {
+                    WAKE => {
+                        self.welcome();
+                        self.deliver();
+                        self.resume();
+                        self.resume_settled();
+                        self.resume_exports();
+                        self.resume_signalled();
+                        self.cut_off_stalled();
+                    }
+                    Token(index) => self.on_event(index, event),
+                }
+            }
+            for _ in 0..self.ready.len() {
+                if let Some(index) = self.ready.pop_front()
+                    && let Some(connection) = self.connections.get_mut(index)
+                    // A connection that took the place of a closed one has not asked for a turn.
+                    && std::mem::take(&mut connection.queued)
+                {
+                    self.serve(index);
+                }
+            }
+            self.end_waits(false);
+            // Behind the events: a request that has just come keeps its connection.
+            self.close_idle();
+            match self.shared.lifecycle.stopping() {
+                Stopping::No => {}
+                Stopping::Drain => {
+                    let first = deadline.is_none();
+                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + DRAIN);
+                    self.drain(first);
+                    if self.connections.is_empty() || Instant::now() >= deadline {
+                        break;
+                    }
+                }
+                Stopping::AtOnce => break,
+            }
+        }
+        let left: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
+        left.into_iter().for_each(|index| self.close(index));
+    }
+
+    /// Takes in new connections.
+    fn welcome(&mut self) {
+        while let Ok(Arrival { mut stream, choice }) = self.arrivals.try_recv() {
+            let entry = self.connections.vacant_entry();
+            let token = Token(entry.key());
+            let seat = self.shared.observation.roster.enter(&mut stream, self.shared.clock.now().0);
+            let is_memcacheds = choice.is_some();
+            let mut connection = Connection::new(stream, seat, self.shared.choice(choice));
+            connection.may_speak_kyoto = self.shared.speaks_kyoto(choice);
+            match self.shared.options.protocols.kyoto.spoken {
+                Kyoto::Only if is_memcacheds => connection.speak_as_plugin(),
+                Kyoto::Only => connection.speak_kyoto(),
+                Kyoto::Beside | Kyoto::Off => {}
+            }
+            connection.active_s = self.now_s;
+            if let Err(error) = connection.stream.register(self.poll.registry(), token) {
+                tracing::warn!(%error, "cannot watch a new connection; it is closed");
+                self.shared.observation.roster.leave(&connection.seat);
+                self.shared.observation.connection_closed();
+                continue;
+            }
+            tracing::debug!(worker = self.number, peer = %connection.seat.peer, "connection opened");
+            self.shared.observation.observers.tell_opened(&connection.seat);
+            if self.shared.observation.is_aloud() {
+                let (descriptor, choice) = (connection.seat.descriptor, connection.choice);
+                self.shared.observation.tell(|entry| entry.opened(descriptor, choice));
+            }
+            entry.insert(connection);
+        }
+    }
+
+    /// How long to wait for events so that idle connections are found in time.
+    fn until_idle_look(&self, timeout: Option<Duration>) -> Option<Duration> {
+        let Some(idle) = &self.idle else { return timeout };
+        if self.connections.is_empty() {
+            return timeout;
+        }
+        let wait = idle.wait(self.shared.observation.started.elapsed());
+        Some(timeout.map_or(wait, |timeout| timeout.min(wait)))
+    }
+
+    /// Closes connections that take nothing of a long answer, if others wait for its memory.
+    fn cut_off_stalled(&mut self) {
+        if !self.shared.kyoto.answers.is_wanted() {
+            return;
+        }
+        let is_stalled = |connection: &Connection| {
+            let pending = connection.pending.as_ref().filter(|_| !connection.is_parked);
+            pending.is_some_and(|pending| pending.is_stalled(STALL))
+        };
+        let stalled: Vec<usize> = self
+            .connections
+            .iter()
+            .filter_map(|(index, connection)| is_stalled(connection).then_some(index))
+            .collect();
+        for index in stalled {
+            // A socket tells of room only after much of a large buffer has left, but accepts bytes after little has.
+            if self.connections.contains(index) {
+                self.serve(index);
+            }
+            if !self.connections.get(index).is_some_and(is_stalled) {
+                continue;
+            }
+            tracing::warn!(
+                "a reader is cut off: it takes nothing of a long answer, and others wait for its memory"
+            );
+            self.shared.observation.workers[self.number].readers_cut_off.add(1);
+            self.close(index);
+        }
+    }
+
+    /// Closes, without a word, what has not been used for too long, if it is time to look.
+    fn close_idle(&mut self) {
+        let only_stalled = self.shared.options.limits.idle_between_requests;
+        let Some(idle) = &mut self.idle else { return };
+        let now = self.shared.observation.started.elapsed();
+        if !idle.is_due(now) {
+            return;
+        }
+        let is_over = |connection: &Connection| {
+            let is_meant = !only_stalled || connection.is_amid_request();
+            is_meant && connection.is_idle() && idle.is_over(connection.active_s, now)
+        };
+        let over: Vec<usize> = self
+            .connections
+            .iter()
+            .filter_map(|(index, connection)| is_over(connection).then_some(index))
+            .collect();
+        for index in over {
+            self.connections[index].is_kicked = true;
+            self.shared.observation.workers[self.number].idle_kicks.add(1);
+            self.close(index);
+        }
+    }
+
+    /// Goes on with connections that have waited for a password to be checked.
+    fn resume(&mut self) {
+        for index in self.decided.take() {
+            if self.connections.contains(index) {
+                self.serve(index);
+            }
+        }
+    }
+
+    /// Goes on with connections whose signals have come.
+    fn resume_signalled(&mut self) {
+        for (ticket, index) in self.service.kyoto.signalled() {
+            self.end_wait(index, ticket, true);
+        }
+    }
+
+    /// Goes on with connections that have waited for signals long enough, or all that do.
+    fn end_waits(&mut self, all: bool) {
+        if !all && self.service.kyoto.first_end().is_none_or(|end| end > Instant::now()) {
+            return;
+        }
+        for (ticket, index) in self.service.kyoto.over(all) {
+            let Some(connection) = self.connections.get(index) else { continue };
+            // Signalled in the last moment, it has been signalled. Who waits for a message gives up after another look.
+            let session = connection.kyoto.as_deref();
+            if all && session.is_some_and(|session| session.hastens_script()) {
+                self.service.kyoto.keep_waiting(ticket, index);
+                continue;
+            }
+            let gives_up = session.is_none_or(|session| self.service.kyoto.gives_up(session, ticket));
+            self.end_wait(index, ticket, !gives_up);
+        }
+    }
+
+    fn end_wait(&mut self, index: usize, ticket: Ticket, was_signalled: bool) {
+        let connection = self.connections.get_mut(index);
+        if connection.is_some_and(|connection| connection.end_wait(ticket, was_signalled)) {
+            self.serve(index);
+        }
+    }
+
+    /// Goes on with connections whose replies have waited for the update log, as far as it has come.
+    fn resume_settled(&mut self) {
+        for index in std::mem::take(&mut self.parked) {
+            if let Some(connection) = self.connections.get_mut(index)
+                && std::mem::take(&mut connection.is_parked)
+            {
+                self.serve(index);
+            }
+        }
+    }
+
+    /// What vouches for the changes of a connection, and how far it has to come.
+    fn awaited<'w>(&'w self, awaits: &'w Awaits) -> impl Iterator<Item = (Ledger<'w>, Position)> {
+        let databases = &self.shared.databases;
+        awaits.iter().filter_map(|(number, position)| Some((databases[number].ledger()?, position)))
+    }
+
+    /// Whether what answers a connection's changes may leave; if not, it is looked at again when the log has come on. When
+    /// the log cannot be written, what was to be said may not be true, and something else is.
+    fn is_settled(&mut self, index: usize) -> bool {
+        let awaits = &self.connections[index].awaits;
+        if awaits.is_empty() {
+            return true;
+        }
+        let unsettled = || self.awaited(awaits).filter(|&(log, position)| !log.is_settled(position));
+        let is_settled = unsettled().next().is_none() || {
+            self.shared.persistence.settling.waits(self.number);
+            // It may have come on just before.
+            unsettled().next().is_none()
+        };
+        if is_settled {
+            self.connections[index].awaits = Awaits::default();
+            return true;
+        }
+        let refusal = unsettled().find(|(log, _)| !log.takes_changes()).map(|(log, _)| log.refusal());
+        if let Some(refusal) = refusal {
+            self.output.clear(OUTPUT_KEPT);
+            self.connections[index].give_up(refusal);
+        } else {
+            self.park(index);
+            return false;
+        }
+        true
+    }
+
+    /// Whether a connection that has said nothing of its changes may go on with more of them: not while more waits to be
+    /// written than there should. Nobody else would hold it up, and what waits is in memory.
+    fn may_go_on(&mut self, index: usize) -> bool {
+        let awaits = &self.connections[index].awaits;
+        // When it cannot be written there will be no more of it.
+        let is_held_up = || self.awaited(awaits).any(|(log, _)| log.is_crowded() && log.takes_changes());
+        if awaits.is_empty() || !is_held_up() {
+            return true;
+        }
+        self.shared.persistence.settling.waits(self.number);
+        if !is_held_up() {
+            return true;
+        }
+        self.park(index);
+        false
+    }
+
+    /// Whether there is room for more changes where they wait in memory for a checkpoint. Whoever has made some waits until one
+    /// has been made; when none can be, the database refuses changes, and reads go on.
+    fn front_has_room(&mut self, index: usize) -> bool {
+        let changed = self.connections[index].changed;
+        let is_changed = |number: usize| changed >> number.min(LAST_BIT) & 1 == 1;
+        let crowded = || {
+            let changed = self.shared.databases.iter().enumerate().filter(|&(number, _)| is_changed(number));
+            changed.map(|(_, served)| served).filter(|served| !served.front_has_room())
+        };
+        let mut has_room = crowded().next().is_none() || {
+            self.shared.persistence.settling.waits(self.number);
+            // One may have been made just before.
+            crowded().next().is_none()
+        };
+        if !has_room && crowded().all(Served::has_stuck_checkpoints) {
+            // It may not have been told yet.
+            crowded().for_each(Served::guard_front);
+            has_room = true;
+        }
+        if has_room {
+            self.connections[index].changed = 0;
+        } else {
+            self.park(index);
+        }
+        has_room
+    }
+
+    fn park(&mut self, index: usize) {
+        if !std::mem::replace(&mut self.connections[index].is_parked, true) {
+            debug_assert!(!self.parked.contains(&index), "in the list twice");
+            self.parked.push(index);
+        }
+    }
+
+    /// Sends events to those who watch them.
+    fn deliver(&mut self) {
+        for index in self.shared.observation.observers.watchers.waiting(self.number) {
+            if self.connections.get(index).is_some_and(|connection| connection.watches) {
+                self.serve(index);
+            }
+        }
+    }
+
+    /// Sends what exports have come to.
+    fn resume_exports(&mut self) {
+        for index in self.shared.persistence.exports.waiting(self.number) {
+            let has_time = |connection: &Connection| connection.pending.is_none() && !connection.queued;
+            if self.connections.get(index).is_some_and(has_time) {
+                self.serve(index);
+            }
+        }
+    }
+
+    /// A connection is sent what its export has come to; what its client sends is left in the socket, but its end is not.
+    fn turn_of_export(&mut self, index: usize) -> io::Result<()> {
+        let connection = &mut self.connections[index];
+        let Some(export) = &connection.export else { return Ok(()) };
+        if connection.ended || export.is_cut_off() {
+            connection.export = None;
+            connection.closing = true;
+            return Ok(());
+        }
+        let at = self.output.end();
+        let is_over = export.take(&mut self.output, OUTPUT_MAX);
+        if is_over {
+            connection.export = None;
+            if self.shared.observation.is_aloud() {
+                let (descriptor, sent) = (connection.seat.descriptor, self.output.copied_from(at));
+                self.shared.observation.tell(|entry| entry.end_of_export(descriptor, sent));
+            }
+        }
+        let goes_on = is_over || !self.output.is_empty();
+        self.send(index)?;
+        self.requeue_if(index, goes_on);
+        Ok(())
+    }
+
+    /// It gets another turn, unless its peer has to read first.
+    fn requeue_if(&mut self, index: usize, goes_on: bool) {
+        let connection = &mut self.connections[index];
+        if goes_on && connection.pending.is_none() {
+            connection.queued = true;
+            self.ready.push_back(index);
+        }
+    }
+
+    /// What a watcher sends is of no interest, but its end is; what it is told goes out.
+    fn turn_of_watcher(&mut self, index: usize) -> io::Result<()> {
+        let connection = &mut self.connections[index];
+        // Not for ever: it may send without end.
+        for _ in 0..2 {
+            if !connection.readable {
+                break;
+            }
+            match connection.stream.read_some(&mut self.buffer) {
+                Ok((0, _)) => {
+                    connection.closing = true;
+                    connection.readable = false;
+                }
+                Ok((len, drained)) => {
+                    self.shared.observation.workers[self.number].bytes_read.add(len as u64);
+                    connection.readable = !drained || connection.ended;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => connection.readable = false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.shared.observation.observers.watchers.take(connection.seat.descriptor, &mut self.output);
+        if connection.readable && !connection.closing {
+            connection.queued = true;
+            self.ready.push_back(index);
+        }
+        self.send(index)
+    }
+
+    /// Writes what a turn has put out; what the socket does not take is left pending.
+    fn send(&mut self, index: usize) -> io::Result<()> {
+        // What was changed in silence is acknowledged by whatever is said next.
+        if self.output.is_empty() {
+            return Ok(());
+        }
+        if !self.connections[index].awaits.is_empty() {
+            if !self.is_settled(index) {
+                self.connections[index].pending = Some(Box::new(std::mem::take(&mut self.output)));
+                return Ok(());
+            }
+            if let Some(instead) = self.connections[index].pending.take() {
+                self.output = *instead;
+            }
+        }
+        let connection = &mut self.connections[index];
+        let outcome = self.output.write_to(&mut connection.stream);
+        let written = *outcome.as_ref().unwrap_or(&0);
+        self.shared.observation.workers[self.number].bytes_written.add(written as u64);
+        if outcome.is_err() || self.output.is_empty() {
+            self.output.clear(OUTPUT_KEPT);
+            outcome?;
+        } else {
+            connection.pending = Some(Box::new(std::mem::take(&mut self.output)));
+        }
+        Ok(())
+    }
+
+    /// How long to wait for events so that who waits for a signal waits no longer than asked.
+    fn until_waits_end(&self, timeout: Option<Duration>) -> Option<Duration> {
+        let Some(end) = self.service.kyoto.first_end() else { return timeout };
+        let wait = end.saturating_duration_since(Instant::now());
+        Some(timeout.map_or(wait, |timeout| timeout.min(wait)))
+    }
+
+    fn on_event(&mut self, index: usize, event: &Event) {
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            connection.readable = true;
+            // No further edge will tell: the end has to be read, even behind a read that came up short.
+            connection.ended |= event.is_read_closed() || event.is_error();
+            // Who sends no more may read on; who is cut off takes no message that others wait for.
+            connection.closing |= event.is_error() && connection.waits_for_message();
+        }
+        // What TLS itself has to say leaves as the stream is read.
+        connection.readable |= connection.stream.kept_lens().1 > 0;
+        // What waits for its turn, or for the update log, does not get one for each packet that arrives.
+        if connection.queued || connection.is_parked {
+            return;
+        }
+        // A writable event that nobody waits for comes along with most others.
+        if connection.readable || connection.pending.is_some() {
+            self.serve(index);
+        }
+    }
+
+    /// Serves a connection: sends what is pending, reads, executes, sends.
+    fn serve(&mut self, index: usize) {
+        let outcome = self.turn(index);
+        let connection = &mut self.connections[index];
+        connection.show(self.shared.clock.now().0);
+        connection.active_s = self.now_s;
+        let held = connection.held();
+        if held != connection.counted {
+            let before = std::mem::replace(&mut connection.counted, held);
+            self.count(before, held);
+        }
+        if outcome.is_err() {
+            // The peer is gone, there is no memory for its request, or nobody knows whether what it was to be told is true.
+            // What it was about to be told must not go to whoever is served next.
+            self.output.clear(OUTPUT_KEPT);
+            self.connections[index].failed = true;
+            self.close(index);
+            return;
+        }
+        let connection = &self.connections[index];
+        if connection.counted.copied > 0 && self.shared.memory.held_bytes() > self.shared.memory.held_max() {
+            tracing::warn!("a slow reader is cut off: replies that wait take too much memory");
+            self.shared.observation.workers[self.number].readers_cut_off.add(1);
+            self.close(index);
+            return;
+        }
+        if connection.closing && connection.pending.is_none() {
+            self.close(index);
+        }
+    }
+
+    fn turn(&mut self, index: usize) -> io::Result<()> {
+        let connection = &self.connections[index];
+        if !connection.awaits.is_empty() {
+            let goes_on =
+                if connection.pending.is_some() { self.is_settled(index) } else { self.may_go_on(index) };
+            if !goes_on {
+                return Ok(());
+            }
+        }
+        let counters = &self.shared.observation.workers[self.number];
+        let connection = &mut self.connections[index];
+        if let Some(pending) = &mut connection.pending {
+            let written = pending.write_to(&mut connection.stream)?;
+            counters.bytes_written.add(written as u64);
+            if !pending.is_empty() {
+                return Ok(());
+            }
+            connection.pending = None;
+        }
+        connection.closing |= connection.is_abandoned();
+        if connection.closing || connection.is_waiting() {
+            return Ok(());
+        }
+        if connection.changed != 0 && !self.front_has_room(index) {
+            // It is parked.
+            return Ok(());
+        }
+        let counters = &self.shared.observation.workers[self.number];
+        let connection = &mut self.connections[index];
+        if connection.watches {
+            return self.turn_of_watcher(index);
+        }
+        if connection.export.is_some() {
+            return self.turn_of_export(index);
+        }
+        (self.service.place.index, self.service.place.descriptor) = (index, connection.seat.descriptor);
+        self.service.use_database(connection.database);
+        self.limits.long_block_len = self.shared.databases[connection.database].long_block_len();
+        self.service.is_aloud = self.shared.observation.is_aloud();
+        let mut budget = self.shared.options.limits.requests_per_event;
+        let mut pause = Pause::NeedsInput;
+        self.limits.choice = connection.choice;
+        connection.begin_turn();
+        self.logged.clear();
+        self.logged.extend(self.service.lanes.iter().map(|lane| lane.logged()));
+        self.limits.unfinished_len_max = self.shared.memory.held_room(connection.counted.sum());
+        // What is kept is served first: it may hold whole requests from a turn that was cut short.
+        if connection.has_work() {
+            pause = connection.serve(
+                &[],
+                &self.limits,
+                &mut budget,
+                &mut self.scratch,
+                &mut self.service,
+                &mut self.output,
+            )?;
+        }
+        while pause == Pause::NeedsInput && connection.readable {
+            let (got, drained) = match connection.read(&mut self.buffer, &self.service) {
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    connection.readable = false;
+                    break;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            if got == Got::Input(0) {
+                // The peer sends no more; what it has asked for is still answered.
+                if let (Some(session), true) = (&connection.kyoto, connection.pending.is_none()) {
+                    self.service.kyoto.cut_short(session, &mut self.output);
+                }
+                connection.closing = true;
+                connection.readable = false;
+                break;
+            }
+            let len = if let Got::Input(len) | Got::Value(len) = got { len } else { 0 };
+            counters.bytes_read.add(len as u64);
+            if drained && !connection.ended {
+                connection.readable = false;
+            }
+            pause = connection.serve(
+                if let Got::Input(len) = got { &self.buffer[..len] } else { &[] },
+                &self.limits,
+                &mut budget,
+                &mut self.scratch,
+                &mut self.service,
+                &mut self.output,
+            )?;
+            // A large request comes in many pieces; the others shall not wait for all of them.
+            if !drained && !connection.ended && pause == Pause::NeedsInput {
+                pause = Pause::Yields;
+            }
+        }
+        connection.database = self.service.database_number;
+        connection.closing |= pause.is_last() || connection.is_abandoned();
+        connection.failed |= pause == Pause::Fails;
+        if pause == Pause::Exports {
+            connection.export = self.service.export.take();
+        }
+        let elsewhere = connection.kyoto.as_mut().map(|session| session.take_changes());
+        for (number, position) in elsewhere.into_iter().flatten() {
+            connection.awaits.note(number, position);
+            connection.changed |= 1 << number.min(LAST_BIT);
+        }
+        for (number, (lane, before)) in self.service.lanes.iter().zip(&self.logged).enumerate() {
+            let end = lane.logged();
+            if end != *before {
+                if let Some(ledger) = self.shared.databases[number].ledger() {
+                    connection.awaits.note(number, ledger.position(end));
+                }
+                connection.changed |= 1 << number.min(LAST_BIT);
+            }
+        }
+        self.send(index)?;
+        if self.connections[index].pending.is_some() || !self.may_go_on(index) {
+            return Ok(());
+        }
+        let connection = &mut self.connections[index];
+        if matches!(pause, Pause::Yields | Pause::Blocked | Pause::Exports) {
+            let counters = &self.shared.observation.workers[self.number];
+            counters.connection_yields.add(u64::from(pause == Pause::Yields && budget == 0));
+            connection.queued = true;
+            self.ready.push_back(index);
+        }
+        Ok(())
+    }
+
+    /// Notes that a connection keeps more or less than before.
+    fn count(&self, before: Held, now: Held) {
+        let counters = &self.shared.observation.workers[self.number];
+        counters.partial_bytes.add(now.unfinished().wrapping_sub(before.unfinished()));
+        counters.pending_bytes.add(now.pending.wrapping_sub(before.pending));
+        let is_pending = |held: Held| u64::from(held.pending > 0);
+        counters.pending_outputs.add(is_pending(now).wrapping_sub(is_pending(before)));
+        self.shared.memory.held_changed(before.sum(), now.sum());
+    }
+
+    /// Closes what is done with; the rest goes on in its turns. `first`: the sockets are read once more, as what has
+    /// arrived is to be answered.
+    fn drain(&mut self, first: bool) {
+        self.end_waits(true);
+        let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
+        for index in all {
+            if self.connections[index].export.take().is_some() {
+                self.break_off(index);
+                continue;
+            }
+            if first {
+                self.connections[index].readable = true;
+                if self.connections[index].pending.is_none() {
+                    self.serve(index);
+                }
+            }
+            if self.connections.get(index).is_some_and(Connection::is_done) {
+                self.close(index);
+            }
+        }
+    }
+
+    /// Tells a connection that its export will not come to its end.
+    fn break_off(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        let output = connection.pending.get_or_insert_default();
+        encode(&Form::LINE, &Reply::Faulty(STOPPING), &mut **output);
+        connection.closing = true;
+        self.serve(index);
+    }
+
+    fn close(&mut self, index: usize) {
+        let mut connection = self.connections.remove(index);
+        self.shared.observation.roster.leave(&connection.seat);
+        if connection.is_parked {
+            // Whoever comes next in its place has a turn of its own to wait for.
+            self.parked.retain(|&parked| parked != index);
+        }
+        if let Some(session) = &connection.kyoto {
+            self.service.kyoto.leave(session);
+        }
+        if let Some(session) = connection.plugin.take() {
+            self.service.kyoto.leave_plugin(session);
+        }
+        if connection.watches {
+            self.shared.observation.observers.unwatch(connection.seat.descriptor);
+        }
+        let reason = match self.shared.lifecycle.stopping() {
+            Stopping::No if connection.failed => "error",
+            Stopping::No if connection.is_kicked => "idle_timeout",
+            Stopping::No => "normal",
+            _ => "shutdown",
+        };
+        self.shared.observation.observers.tell_closed(&connection.seat, reason);
+        self.count(connection.counted, Held::default());
+        self.shared.observation.connection_closed();
+        let hello = connection.kyoto.as_ref().and_then(|session| session.follows);
+        if let Some(hello) = hello.filter(|_| reason == "normal")
+            && connection.stream.deregister(self.poll.registry()).is_ok()
+        {
+            let peer = connection.seat.peer.to_string();
+            let address =
+                peer.strip_prefix("tcp:").or(peer.strip_prefix("tcp6:")).unwrap_or(&peer).to_string();
+            self.shared.replicas.start(&self.shared, connection.stream, address, hello);
+        }
+        tracing::debug!(worker = self.number, peer = %connection.seat.peer, "connection closed");
+        if self.shared.observation.is_aloud() {
+            self.shared.observation.tell(|entry| entry.closed(connection.seat.descriptor));
+        }
+        if self.connections.is_empty() {
+            // A storm of connections shall not leave its table behind.
+            self.connections.shrink_to_fit();
+        }
+    }
+}
