@@ -9,6 +9,7 @@ mod garbage;
 mod prove;
 mod python;
 mod readme;
+mod release;
 mod sanitize;
 mod soak;
 mod step;
@@ -46,6 +47,8 @@ enum Task {
         #[arg(long)]
         prefix: std::path::PathBuf,
     },
+    /// Build the executable as it is released, and put its debug information into a file beside it
+    Release,
     /// Prove what takes too long for the tests: all of it, or one thing
     Prove {
         #[command(subcommand)]
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
             let prefix = called_from.join(prefix);
             report.step("install", || c::install(&prefix));
         }
+        Task::Release => report.step("release", release::run),
         Task::Prove { proof: Some(proof) } => proof.run(&mut report, &called_from),
         Task::Prove { proof: None } => prove::all(&mut report),
     }
