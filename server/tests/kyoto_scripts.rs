@@ -201,7 +201,7 @@ fn a_script_knows_its_databases_by_name_and_kind() {
     let files = Some(folder.path().to_owned());
     let server = Running::start(Options {
         protocols: ProtocolOptions {
-            kyoto: KyotoOptions { script: path, files: files, ..kyoto().protocols.kyoto },
+            kyoto: KyotoOptions { script: path, files, ..kyoto().protocols.kyoto },
             ..kyoto().protocols
         },
         ..kyoto()
