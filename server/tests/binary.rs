@@ -401,31 +401,37 @@ fn a_set_without_memory_is_refused_and_the_old_value_gone() {
         memory: MemoryOptions { limit_mib: 8, refuse_when_full: true, ..MemoryOptions::default() },
         ..Options::default()
     };
+    let request = |line: &str| Packet::parse(line, "").bytes(REQUEST, 0);
+    let large = r"value=\{1000000*v}";
+    // The process holds them from the beginning to the end, so that they leave the records less than any of them needs.
+    let large_sets: Vec<_> =
+        (0..9).map(|n| request(&format!("set flags=0 expiry=0 key=large{n} {large}"))).collect();
+    let (append, set) = (
+        request(&format!("append key=old {large}")),
+        request(&format!("set flags=0 expiry=0 key=old {large}")),
+    );
     let server = Server::bind(options).unwrap();
     let (address, handle) = (server.tcp_addresses()[0], server.handle());
     let serving = std::thread::spawn(move || server.run());
     let mut client = Client::connect(address);
-    let mut ask = |line: &str| {
-        client.stream.write_all(&Packet::parse(line, "").bytes(REQUEST, 0)).unwrap();
+    let mut ask = |request: &[u8]| {
+        client.stream.write_all(request).unwrap();
         client.receive()
     };
-    let large = r"value=\{1000000*v}";
     let out_of_memory = |name: &str| Packet::parse(&format!("{name} error=0x82"), "").bytes(RESPONSE, 0);
 
-    let stored = ask("set flags=0 expiry=0 key=old value=v");
+    let stored = ask(&request("set flags=0 expiry=0 key=old value=v"));
     assert_eq!(stored[..HEADER_LEN - 8], Packet::new(0x01).bytes(RESPONSE, 0)[..HEADER_LEN - 8]);
-    // Eight of a megabyte do not all go into eight.
-    let stored = (0..8).take_while(|n| {
-        let answer = ask(&format!("set flags=0 expiry=0 key=large{n} {large}"));
-        answer != out_of_memory("set")
-    });
-    assert!(stored.count() < 8);
-    let old = ask("get key=old");
+    // Nine of a megabyte do not all go into eight.
+    let stored = large_sets.iter().take_while(|set| ask(set) != out_of_memory("set")).count();
+    assert!(stored < 9);
+    let get = request("get key=old");
+    let old = ask(&get);
     assert_eq!(old[HEADER_LEN..], *b"\0\0\0\0v");
-    assert_eq!(ask(&format!("append key=old {large}")), out_of_memory("append"));
-    assert_eq!(ask("get key=old"), old);
-    assert_eq!(ask(&format!("set flags=0 expiry=0 key=old {large}")), out_of_memory("set"));
-    assert_eq!(ask("get key=old"), Packet::parse("get error=0x01", "").bytes(RESPONSE, 0));
+    assert_eq!(ask(&append), out_of_memory("append"));
+    assert_eq!(ask(&get), old);
+    assert_eq!(ask(&set), out_of_memory("set"));
+    assert_eq!(ask(&get), Packet::parse("get error=0x01", "").bytes(RESPONSE, 0));
     handle.stop();
     serving.join().unwrap().unwrap();
 }
