@@ -1,7 +1,7 @@
 //! One changed bit of an entry, told from what a crash leaves where no mark tells that the entry was on disk.
 //!
 //! A crash leaves blocks that were never written: they are zeros, as a segment only grows. It changes no bit in the middle of what was
-//! written. An entry that is whole but for one bit was damaged later. `seed_of` tells by which seed an entry is whole.
+//! written. An entry that is whole but for one bit was damaged later.
 
 use super::entry::{self, HEAD_MAX};
 use super::segment::Segment;
@@ -61,34 +61,4 @@ pub(crate) fn changed_bit(entry: &[u8], seed: u32) -> Option<usize> {
         }
     }
     None
-}
-
-/// Returns the seed by which the checksum of an entry is right: CRC32C goes backward as well as forward.
-pub(crate) fn seed_of(bytes: &[u8]) -> u32 {
-    let of_byte = |byte: u8| crc32c::crc32c(&[byte]) ^ crc32c::crc32c(&[0]);
-    let table: Vec<u32> = (0..=255).map(of_byte).collect();
-    // The highest bytes of the effects are all different.
-    let mut index_of = [0u8; 256];
-    (0..=255u8).for_each(|index| index_of[(table[usize::from(index)] >> 24) as usize] = index);
-    let mut state = !entry::four(bytes, 0);
-    for &byte in bytes[4..].iter().rev() {
-        let index = index_of[(state >> 24) as usize];
-        state = (state ^ table[usize::from(index)]) << 8 | u32::from(index ^ byte);
-    }
-    !state
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn checksum_of_an_entry_tells_its_seed() {
-        for (seed, len) in [(0, 8), (1, 16), (0xdead_beef, 300), (u32::MAX, 9)] {
-            let mut entry: Vec<u8> = (0..len).map(|n: u32| (n * 7 + 3) as u8).collect();
-            let crc = crc32c::crc32c_append(seed, &entry[4..]);
-            entry[..4].copy_from_slice(&crc.to_le_bytes());
-            assert_eq!(seed_of(&entry), seed, "{len}");
-        }
-    }
 }

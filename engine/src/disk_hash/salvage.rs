@@ -14,7 +14,7 @@
 
 use super::dictionary::{self, Dictionary, dictionary_number};
 use super::entry::{self, BATCH, CENSUS, CLEAR, DROPPED, HEAD_MAX, Head, PUT, REMOVE};
-use super::flip::{self, changed_bit};
+use super::flip::changed_bit;
 use super::index_file;
 use super::packing::{Lent, Unpacker};
 use super::recent_entries;
@@ -41,6 +41,10 @@ const MAINTAINED_EVERY: u64 = 1 << 10;
 const WINDOW: usize = 256 << 10;
 /// In entries up to this length a bit that has changed is looked for.
 const MENDED_MAX: u64 = 16 << 20;
+/// A header that is lost is guessed from those beside it: so many numbers of openings are tried behind the one before it, and as many before the
+/// one behind it.
+const OPENINGS_TRIED: u32 = 1 << 10;
+
 /// What was found in the files of a damaged hash on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HashSalvage {
@@ -118,14 +122,12 @@ pub(super) fn salvage(
     let dictionaries = names.iter().filter_map(|name| dictionary_number(name)).max().unwrap_or_default();
     salvager.load_dictionaries(disk, directory, identity, &ruins, dictionaries)?;
     for at in 0..ruins.len() {
-        // The highest number of openings that is known is right, or too high, which does no harm.
-        let openings = ruins.iter().filter_map(Ruin::told).map(|header| header.openings).max();
+        let openings = openings_around(&ruins, at);
         let ruin = &mut ruins[at];
         if let Err(what) = &ruin.header {
             let what = format!("{what}; what it said is told by the rest");
             if ruin.mended.is_none() {
-                let (openings, extra) = (openings.unwrap_or_default(), dictionaries as u32);
-                ruin.find_seed(Header { identity, openings, number: ruin.number, extra })?;
+                ruin.guess_header(identity, &openings, dictionaries as u32);
             }
             if ruin.mended.is_some() {
                 salvager.tell(&ruin.path, 0, HEADER_LEN as u64, what, true);
@@ -202,23 +204,29 @@ impl Ruin {
         self.header.as_ref().ok().or(self.mended.as_ref()).map(|(header, _)| header)
     }
 
-    /// A segment whose header is destroyed: the seed of its checksums is told by that of its first entry, and right if another entry
-    /// is whole by it.
-    fn find_seed(&mut self, header: Header) -> Result<()> {
-        let (at, mut bytes) = (HEADER_LEN as u64, vec![0; HEAD_MAX]);
-        let got = self.segment.read_at(at, &mut bytes)?;
-        let Some(head) = self.plausible(at, &bytes[..got], self.len.max(at))? else { return Ok(()) };
-        let end = at + head.len as u64;
-        if head.len as u64 > MENDED_MAX || end >= self.len {
-            return Ok(());
+    /// A header is right if the census behind it is, whose checksum goes on from the header's.
+    fn guess_header(&mut self, identity: Identity, openings: &[u32], dictionaries: u32) {
+        let mut bytes = vec![0; HEAD_MAX];
+        let at = HEADER_LEN as u64;
+        let got = self.segment.read_at(at, &mut bytes).unwrap_or(0);
+        let Some(head) = entry::parse(&bytes[..got]).filter(|head| head.kind == CENSUS) else { return };
+        if head.len as u64 > self.len.saturating_sub(at) {
+            return;
         }
         bytes.resize(head.len, 0);
-        self.segment.read_at(at, &mut bytes)?;
-        self.segment.seed = flip::seed_of(&bytes) ^ (at / 8) as u32;
-        if self.is_whole_at(end, self.len)? || self.resume(end, self.len)?.0 < self.len {
-            self.mended = Some((header, self.segment.seed));
+        if !self.segment.read_at(at, &mut bytes).is_ok_and(|got| got == head.len) {
+            return;
         }
-        Ok(())
+        for (openings, extra) in
+            openings.iter().flat_map(|&openings| (0..=dictionaries).map(move |extra| (openings, extra)))
+        {
+            let header = Header { identity, openings, number: self.number, extra };
+            let seed = entry::four(&header.encode(SEGMENT_MAGIC), 60);
+            if entry::is_whole(&bytes, seed ^ (at / 8) as u32) {
+                (self.segment.seed, self.mended) = (seed, Some((header, seed)));
+                return;
+            }
+        }
     }
 
     /// What its first entry says, if that is whole: the older segments that count, and how long they are.
@@ -334,6 +342,21 @@ fn with_a_bit_changed(bytes: [u8; HEADER_LEN], number: u64) -> Option<(Header, u
         Header::decode(&bytes, SEGMENT_MAGIC).ok()
     });
     changed.into_iter().find(|(header, _)| header.number == number)
+}
+
+/// Which counts of openings a segment's header may tell, by those of its neighbours. These may be millions apart: what has been restored goes on
+/// from a count that nothing before came near.
+fn openings_around(ruins: &[Ruin], at: usize) -> Vec<u32> {
+    let openings = |ruin: &Ruin| ruin.told().map(|header| header.openings);
+    let before = ruins[..at].iter().rev().find_map(openings);
+    let behind = ruins[at + 1..].iter().find_map(openings);
+    openings_between(before.unwrap_or_default(), behind)
+}
+
+fn openings_between(before: u32, behind: Option<u32>) -> Vec<u32> {
+    let end = before.saturating_add(OPENINGS_TRIED).min(behind.unwrap_or(u32::MAX));
+    let far = behind.map(|behind| behind.saturating_sub(OPENINGS_TRIED).max(end.saturating_add(1))..=behind);
+    (before..=end).chain(far.into_iter().flatten()).collect()
 }
 
 /// Which segments count, as far as that is told.
@@ -620,5 +643,25 @@ impl Visitor for Do<'_> {
 
     fn overwrites(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_openings_that_are_tried_lie_beside_those_that_are_known_and_are_few() {
+        assert_eq!(openings_between(3, Some(3)), [3]);
+        assert_eq!(openings_between(3, Some(6)), [3, 4, 5, 6]);
+        assert_eq!(openings_between(u32::MAX, None), [u32::MAX]);
+        assert_eq!(openings_between(5, Some(4)), [0; 0]);
+        let close = openings_between(7, Some(7 + OPENINGS_TRIED + 2));
+        assert!(close.iter().copied().eq(7..=7 + OPENINGS_TRIED + 2));
+        // The one behind was restored in the meantime.
+        let far = openings_between(7, Some(28_000_000));
+        assert_eq!(far.len() as u32, 2 * (OPENINGS_TRIED + 1));
+        assert!([7, 8, 27_999_999, 28_000_000].iter().all(|openings| far.contains(openings)));
+        assert_eq!(openings_between(7, None).len() as u32, OPENINGS_TRIED + 1);
     }
 }
