@@ -75,9 +75,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), Failure> {
     if arguments.damaged {
         return salvage::run(arguments.wanted);
     }
+    // A backup in one file is unpacked to a place that is gone when this is read.
+    let source = arguments.wanted.from.clone();
     make(arguments.wanted, "restore", &mut |options, into, clock, progress| {
         let restored = todana::restore(Arc::new(SystemDisk), options, into, clock, progress);
-        restored.map_err(|error| refused(error, &options.from))
+        restored.map_err(|error| refused(error, &source))
     })
 }
 

@@ -54,7 +54,9 @@ impl Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     expect_directory(&arguments.directory, "verify")?;
-    if let Some(name) = database(&arguments.directory) {
+    // `.` may be within one.
+    let whole_path = arguments.directory.canonicalize().unwrap_or_else(|_| arguments.directory.clone());
+    if let Some(name) = database(&arguments.directory).or_else(|| database(&whole_path)) {
         return check(&name);
     }
     let verified = match look_until_sure(arguments) {
@@ -65,6 +67,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         verified => verified?,
     };
+    if verified.backup.is_none() && verified.hash_segments > 0 {
+        let path = arguments.directory.display();
+        return Err(Failure::trouble(format!(
+            "{path}: the files of a hash on disk; name the directory NAME.hash"
+        )));
+    }
     let told = tell(&verified, &arguments.directory);
     if !verified.damages.is_empty() {
         return Err(Failure::miss());

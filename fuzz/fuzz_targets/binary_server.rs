@@ -35,6 +35,6 @@ fn assert_replies_are_whole_packets(mut replies: &[u8], stream: &[u8]) {
         assert!(key_len + usize::from(header[4]) <= body_len, "key and extras are in the body");
         let is_asked_for = |packet: &[u8]| packet[1] == header[1] && packet[12..16] == header[12..16];
         assert!(stream.windows(16).any(is_asked_for), "an answer to nothing");
-        replies = &rest.split_at_checked(body_len).expect("a body is whole").1;
+        replies = rest.split_at_checked(body_len).expect("a body is whole").1;
     }
 }

@@ -1,7 +1,7 @@
 //! A stream and the places to cut it, from a fuzzer's bytes: `cut_count(1) | cut(2) x (cut_count mod 8) | stream`.
 
 /// The stream, and the cuts in their order; `None` for an input too short to say what it wants.
-pub(crate) fn stream_and_cuts<'a>(input: &'a [u8]) -> Option<(&'a [u8], Vec<usize>)> {
+pub(crate) fn stream_and_cuts(input: &[u8]) -> Option<(&[u8], Vec<usize>)> {
     let (cut_count, rest) = input.split_first()?;
     let (cuts, stream) = rest.split_at_checked(usize::from(cut_count % 8) * 2)?;
     let mut cuts: Vec<usize> = cuts

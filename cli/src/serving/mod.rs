@@ -107,12 +107,12 @@ impl SignalControls {
 
 /// Serves until a signal or a client ends it.
 pub(crate) fn serve<P: ServerProgram + ?Sized>(program: &mut P) -> Result<(), P::Refusal> {
-    // Before anything is told by a signal.
-    let signals = Signals::new(program.signals());
-    let mut signals = signals.map_err(|error| program.refusal(ServingProblem::System(&error)))?;
     let Prepared { options, tls, background } = program.prepare()?;
     let server = Server::bind_with(options, tls);
     let mut server = server.map_err(|error| program.refusal(ServingProblem::Bind(&error)))?;
+    // Until here, while databases on disk are opened, a signal ends the process; nobody could handle it yet.
+    let signals = Signals::new(program.signals());
+    let mut signals = signals.map_err(|error| program.refusal(ServingProblem::System(&error)))?;
     program.bound(&mut server)?;
     if let Some(background) = background {
         background.enter().map_err(|problem| program.refusal(problem))?;

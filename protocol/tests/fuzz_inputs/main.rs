@@ -2,6 +2,9 @@
 //! changed ones. The short forms of the others stand beside what they open: `openers`, `spoils` and `streams` of `todana`,
 //! `disk_hash_openers` of `engine`, `session_model` and `mixed_dialects` of `server`.
 
+// Targets share files, and each is a program of its own to the fuzzer.
+#![allow(clippy::duplicate_mod)]
+
 // The name by which the targets call the macro.
 extern crate self as libfuzzer_sys;
 

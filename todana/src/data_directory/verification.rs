@@ -76,7 +76,8 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
         check_hash(&*disk, path, manifest, &mut verified, progress)?;
         return Ok(verified);
     }
-    if manifest.is_none() && names_of_segments(&*disk, path).next().is_some() {
+    let has_identity = disk.open(&path.join("identity"), false).is_ok();
+    if manifest.is_none() && !has_identity && names_of_segments(&*disk, path).next().is_some() {
         return verify_hash(&*disk, path, progress);
     }
     let found = identity::read(&*disk, path);

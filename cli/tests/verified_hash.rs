@@ -1,0 +1,62 @@
+//! `verify` of a hash on disk that is not named in full, and signals while a server opens its files.
+//!
+//! `verify` took a hash of another name for a data directory: it panicked at a torn end, and printed nonsense without one. A server
+//! caught signals before anything could handle them: one that waited for a file at its start ended by SIGKILL alone.
+
+mod running;
+
+use running::{Folder, todana};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+
+#[test]
+fn hash_is_verified_from_within_and_under_no_other_name() {
+    let folder = Folder::new();
+    let hash = folder.path("x.hash");
+    folder.expect(&["set", "-S", &hash, "key", "value"], 0);
+    let mut within = todana();
+    let within = within.args(["verify", "."]).current_dir(&hash).output().unwrap();
+    assert_eq!(running::text(&within.stdout), folder.expect(&["verify", &hash], 0));
+
+    let other = folder.path("y");
+    assert!(Command::new("cp").args(["-r", &hash, &other]).status().unwrap().success());
+    let torn = std::fs::read_dir(&other).unwrap().map(|entry| entry.unwrap().path());
+    let torn = torn.filter(|path| path.extension().is_some_and(|end| end == "segment")).max().unwrap();
+    OpenOptions::new().append(true).open(torn).unwrap().write_all(b"garbagegarbage!!").unwrap();
+    let complaint = folder.complaint(&["verify", &other], 3);
+    assert!(
+        complaint.ends_with("the files of a hash on disk; name the directory NAME.hash\n"),
+        "{complaint}"
+    );
+}
+
+#[test]
+fn file_in_a_data_directory_that_is_named_as_a_segment_makes_no_hash_of_it() {
+    let folder = Folder::new();
+    let data = folder.path("data");
+    let server = running::Server::start(&["--data-dir", &data]);
+    assert_eq!(running::Client::connect(&server).set("key", b"value"), "STORED\r\n");
+    running::stop(server);
+    std::fs::write(folder.path("data/foo.segment"), "").unwrap();
+    assert!(folder.expect(&["verify", &data], 0).contains("log: 1 segment"));
+}
+
+#[test]
+fn server_that_waits_for_a_file_at_its_start_ends_by_a_signal() {
+    let folder = Folder::new();
+    let script = folder.path("script.lua");
+    assert!(Command::new("mkfifo").arg(&script).status().unwrap().success());
+    let mut server = todana()
+        .args(["serve", "-p", "0", "--admin-port", "0", "--script", &script])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Returns once the server has opened it for reading.
+    let held = OpenOptions::new().write(true).open(&script).unwrap();
+    assert!(Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap().success());
+    assert_eq!(server.wait().unwrap().signal(), Some(15));
+    drop(held);
+}
