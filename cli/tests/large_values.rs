@@ -178,9 +178,10 @@ fn uploads_that_stall_hold_what_they_have_sent_and_no_more_than_their_share() {
 fn without_eviction_uploads_are_refused_and_only_a_set_loses_its_old_value() {
     let server = Server::start(&["-M", "-m", "64", "-I", "30m", "-t", "2"]);
     let mut client = Client::connect(&server);
-    // Far enough from the limit both ways, whatever the process holds besides.
+    // Far enough from the limit both ways: another 29 MB would be 71 MB, a third value of 12 MB is 54 of the 67.
+    // (It was 65, which now and then fitted since the program's code does not count.)
     assert_eq!(client.set("first", &value(24_000_000, 1)), "STORED\r\n");
-    assert_eq!(client.set("second", &value(12_000_000, 2)), "STORED\r\n");
+    assert_eq!(client.set("second", &value(18_000_000, 2)), "STORED\r\n");
     for key in ["set", "add", "replace", "append", "ms", "ms C"] {
         assert_eq!(client.set(&key.replace(' ', "-"), b"old"), "STORED\r\n");
     }
