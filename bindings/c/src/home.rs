@@ -3,7 +3,7 @@
 use crate::answer::invalid;
 use crate::handles::{Handles, shown};
 use crate::transactions;
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockWriteGuard};
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub(crate) struct Home {
     base: RwLock<Option<Base>>,
     /// How many snapshots and transactions of it are open.
     dependents: AtomicUsize,
+    /// How many threads wait to close it.
+    closers: AtomicUsize,
 }
 
 pub(crate) enum Base {
@@ -36,6 +38,8 @@ pub(crate) enum Base {
 
 /// How often who closes asks whether it still may.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// How long a thread that makes one call after another stays away while the database is to be closed.
+const MAKE_WAY: Duration = Duration::from_millis(1);
 
 /// Keeps a database from being closed.
 pub(crate) struct Dependent(Arc<Home>);
@@ -52,7 +56,11 @@ pub(crate) fn with<T>(database: *mut Database, run: impl FnOnce(&Arc<Home>) -> R
     let number = database.addr();
     // Not borrowed, as what runs may come here again.
     let home = match LAST.try_with(Cell::take).ok().flatten() {
-        Some(home) if home.number == number => home,
+        // Not a call within another one, which has taken it: that is what is waited for.
+        Some(home) if home.number == number => {
+            home.make_way();
+            home
+        }
         _ => OPEN.find(number, "database")?,
     };
     let outcome = run(&home);
@@ -64,24 +72,44 @@ impl Home {
     /// Opens a home for it, and tells its handle.
     pub(crate) fn open(base: Base) -> *mut Database {
         let number = crate::handles::new_number();
-        let home = Home { number, base: RwLock::new(Some(base)), dependents: AtomicUsize::new(0) };
+        let home = Home {
+            number,
+            base: RwLock::new(Some(base)),
+            dependents: AtomicUsize::new(0),
+            closers: AtomicUsize::new(0),
+        };
         OPEN.insert(number, Arc::new(home));
         shown(number)
     }
 
     /// Closes it, once calls that are under way have ended, and returns what it was. Fails with `Busy` if something of it is still open.
     pub(crate) fn close(&self) -> Result<Base> {
-        let mut base = loop {
-            // A call may itself be waiting for a transaction that is open, and the answer is known meanwhile.
-            self.refuse_if_needed()?;
-            if let Some(base) = self.base.try_write_for(LOOK_AGAIN) {
-                break base;
-            }
-        };
+        self.closers.fetch_add(1, Ordering::SeqCst);
+        let base = self.wait_for_calls();
+        self.closers.fetch_sub(1, Ordering::SeqCst);
+        let mut base = base?;
         self.refuse_if_needed()?;
         let taken = base.take().ok_or_else(closed)?;
         let _ = OPEN.remove(self.number, "database");
         Ok(taken)
+    }
+
+    fn wait_for_calls(&self) -> Result<RwLockWriteGuard<'_, Option<Base>>> {
+        loop {
+            // A call may itself be waiting for a transaction that is open, and the answer is known meanwhile.
+            self.refuse_if_needed()?;
+            if let Some(base) = self.base.try_write_for(LOOK_AGAIN) {
+                return Ok(base);
+            }
+        }
+    }
+
+    /// Lets a thread that waits to close the database go first. Calls pass by it, as one may be made within another, and threads that call
+    /// without end kept it waiting for minutes.
+    fn make_way(&self) {
+        if self.closers.load(Ordering::Relaxed) > 0 {
+            std::thread::sleep(MAKE_WAY);
+        }
     }
 
     fn refuse_if_needed(&self) -> Result<()> {
