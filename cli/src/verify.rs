@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::disk::SystemDisk;
 use todana::update_log::Tail;
-use todana::{Newest, Verified, moment, verify};
+use todana::{Newest, Verified, holds_hash, moment, verify};
 use todana_core::{Error, ErrorKind};
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -59,6 +59,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(name) = database(&arguments.directory).or_else(|| database(&whole_path)) {
         return check(&name);
     }
+    if holds_hash(&SystemDisk, &arguments.directory) {
+        let path = arguments.directory.display();
+        return Err(Failure::trouble(format!(
+            "{path}: the files of a hash on disk; name the directory NAME.hash"
+        )));
+    }
     let verified = match look_until_sure(arguments) {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             // Whoever reads no further is told by the exit code all the same.
@@ -67,12 +73,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         verified => verified?,
     };
-    if verified.backup.is_none() && verified.hash_segments > 0 {
-        let path = arguments.directory.display();
-        return Err(Failure::trouble(format!(
-            "{path}: the files of a hash on disk; name the directory NAME.hash"
-        )));
-    }
     let told = tell(&verified, &arguments.directory);
     if !verified.damages.is_empty() {
         return Err(Failure::miss());

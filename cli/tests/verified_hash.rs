@@ -39,8 +39,13 @@ fn file_in_a_data_directory_that_is_named_as_a_segment_makes_no_hash_of_it() {
     let server = running::Server::start(&["--data-dir", &data]);
     assert_eq!(running::Client::connect(&server).set("key", b"value"), "STORED\r\n");
     running::stop(server);
-    std::fs::write(folder.path("data/foo.segment"), "").unwrap();
-    assert!(folder.expect(&["verify", &data], 0).contains("log: 1 segment"));
+    for (number, name) in ["foo.segment", "0000000009.segment"].iter().enumerate() {
+        std::fs::write(folder.path(&format!("data/{name}")), "").unwrap();
+        assert!(folder.expect(&["verify", &data], 0).contains("log: 1 segment"));
+        let salvaged = folder.path(&format!("salvaged-{number}"));
+        folder.expect(&["salvage", &data, &salvaged], 0);
+        assert_eq!(folder.expect(&["get", "-S", &salvaged, "key"], 0), "value");
+    }
 }
 
 #[test]

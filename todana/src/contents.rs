@@ -27,15 +27,9 @@ enum Marker {
 
 impl Marker {
     fn of(name: &str) -> Marker {
-        let is_number = |suffix: &str, digits: usize| {
-            let number = name.strip_suffix(suffix);
-            number.is_some_and(|number| {
-                number.len() == digits && number.bytes().all(|byte| byte.is_ascii_digit())
-            })
-        };
         match name {
             "index" => Marker::Hash,
-            _ if is_number(".segment", 10) || is_number(".dictionary", 3) => Marker::Hash,
+            _ if is_segment(name) || is_number(name, ".dictionary", 3) => Marker::Hash,
             "identity" | LOG | CHECKPOINTS => Marker::DataDirectory,
             TREE => Marker::Tree,
             "backup" => Marker::Backup,
@@ -98,6 +92,23 @@ pub(crate) fn expect_kind(disk: &dyn Disk, path: &Path, kind: Kind) -> Result<()
         return Err(refusal(path, CHECKPOINTS, "the data of a database in memory", kind));
     }
     Ok(())
+}
+
+/// Returns true if a directory, whatever its own name is, holds segments of a hash on disk and nothing of a data directory.
+pub fn holds_hash(disk: &dyn Disk, path: &Path) -> bool {
+    let names = disk.list(path).unwrap_or_default();
+    names.iter().any(|name| is_segment(name))
+        && !names.iter().any(|name| Marker::of(name) == Marker::DataDirectory)
+}
+
+/// Returns true for the name of a segment of a hash on disk.
+pub(crate) fn is_segment(name: &str) -> bool {
+    is_number(name, ".segment", 10)
+}
+
+fn is_number(name: &str, suffix: &str, digits: usize) -> bool {
+    name.strip_suffix(suffix)
+        .is_some_and(|number| number.len() == digits && number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Returns true for the name of a file or folder that programs leave out of lists.

@@ -71,7 +71,7 @@ pub use todana_engine::disk;
 
 pub use catalog::{Catalog, CatalogEntry};
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
-pub use contents::begins_at;
+pub use contents::{begins_at, holds_hash};
 pub use counters::{ClassCounters, Counters, Lane};
 pub use data_directory::{DataDirectory, DataOptions, Newest, Opened, Progress, Verified, seed_of, verify};
 pub use database::Database;

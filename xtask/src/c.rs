@@ -1,7 +1,7 @@
 //! The C library: its header, its installation, and programs in C that use it as it is installed.
 
 use crate::readme::blocks;
-use crate::step::{Outcome, Report, SHARED_BUILD, built, cargo, program, target_directory};
+use crate::step::{Outcome, Report, SHARED_BUILD, built, cargo, patient, program, target_directory};
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
@@ -192,7 +192,7 @@ impl Compiler {
 
     fn shell(&self, line: &str) -> crate::step::Run {
         let lib = self.prefix.join("lib");
-        program("sh", &["-c", line])
+        patient("sh", &["-c", line])
             .env("PKG_CONFIG_PATH", &lib.join("pkgconfig").display().to_string())
             .env("LD_LIBRARY_PATH", &lib.display().to_string())
     }

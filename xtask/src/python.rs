@@ -1,7 +1,7 @@
 //! The binding for Python: its wheel, built by maturin as pip would, installed into the project's own environment, and its tests.
 
 use crate::clients::{PYTHON, pip};
-use crate::step::{Outcome, PROFILE, Report, program, target_directory};
+use crate::step::{Outcome, PROFILE, Report, patient, program, target_directory};
 use std::path::{Path, PathBuf};
 
 const FOLDER: &str = "bindings/python";
@@ -24,7 +24,7 @@ fn test() -> Result<Outcome, Outcome> {
         return Err(Outcome::Failed(format!("pip does not install {}", wheel.display())));
     }
     let tests = format!("{FOLDER}/tests");
-    Ok(program(PYTHON, &["-m", "pytest", "-q", "-p", "no:cacheprovider", &tests])
+    Ok(patient(PYTHON, &["-m", "pytest", "-q", "-p", "no:cacheprovider", &tests])
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .run())
 }

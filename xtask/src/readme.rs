@@ -1,7 +1,7 @@
 //! The blocks of README.md, run as they stand: what a newcomer pastes must work.
 
 use crate::clients::{PYTHON, Server};
-use crate::step::{Outcome, PROFILE, Report, SHARED_BUILD, built, program};
+use crate::step::{Outcome, PROFILE, Report, SHARED_BUILD, built, patient, program};
 
 /// The address that the README's examples name.
 const ADDRESS: &str = "127.0.0.1:11311";
@@ -75,7 +75,7 @@ fn shell() -> Outcome {
                 .replace(ADDRESS, &server)
                 .replace("build --release", &SHARED_BUILD.join(" "))
                 .replace("target/release", &format!("target/{PROFILE}"));
-            program("bash", &["-c", &script(*line, &block)])
+            patient("bash", &["-c", &script(*line, &block)])
                 .env("TODANA_UNIX_SOCKET", &socket.display().to_string())
                 .env("TODANA_SERVER", &server)
                 .path_first(&built(""))
@@ -100,7 +100,7 @@ fn python() -> Outcome {
         if !block.contains(ADDRESS) {
             return Outcome::Failed(format!("README.md:{line}: the block does not name {ADDRESS}"));
         }
-        let outcome = program(PYTHON, &["-c", &block.replace(ADDRESS, &server.address)]).run();
+        let outcome = patient(PYTHON, &["-c", &block.replace(ADDRESS, &server.address)]).run();
         if !matches!(outcome, Outcome::Passed) {
             return outcome;
         }

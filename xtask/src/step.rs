@@ -81,6 +81,9 @@ impl Report {
     }
 }
 
+/// Many times what any program of the tests takes on a busy machine.
+const LONGEST_SECONDS: &str = "900";
+
 /// A command to run as a step.
 pub(crate) struct Run(Command);
 
@@ -112,6 +115,13 @@ pub(crate) fn program(name: impl AsRef<OsStr>, words: &[&str]) -> Run {
         }
     }
     Run(command)
+}
+
+/// A program that waits for others: after as many seconds it is ended, with all that it has started, and has failed.
+pub(crate) fn patient(name: impl AsRef<OsStr>, words: &[&str]) -> Run {
+    let mut run = program("timeout", &["--kill-after=10", LONGEST_SECONDS]);
+    run.0.arg(name).args(words);
+    run
 }
 
 impl Run {

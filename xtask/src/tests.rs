@@ -1,6 +1,6 @@
 //! The tests of the workspace: built at once, then some programs side by side, as most of them wait for servers and disks.
 
-use crate::step::{Outcome, PROFILE, Report, cargo, program};
+use crate::step::{Outcome, PROFILE, Report, cargo, patient};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -38,7 +38,7 @@ impl Program {
     fn run(&self) -> Option<String> {
         // Relative, a path would be looked for in the folder.
         let executable = std::path::absolute(&self.executable).unwrap_or_else(|_| self.executable.clone());
-        let run = program(executable, &[]).folder(&self.folder);
+        let run = patient(executable, &[]).folder(&self.folder);
         let run = run.env("CARGO_MANIFEST_DIR", &self.folder.display().to_string());
         let failure = match run.output() {
             Ok(output) if output.status.success() => return None,

@@ -184,6 +184,7 @@ impl Client {
         let mut line = self.ask("stats\r\n");
         let mut found = None;
         while line != "END\r\n" {
+            assert!(!line.is_empty(), "the server closed the connection");
             let pair = line.trim_end().strip_prefix("STAT ").and_then(|pair| pair.split_once(' '));
             found = pair.filter(|(key, _)| *key == name).map(|(_, value)| value.to_string()).or(found);
             line = self.line();

@@ -3,6 +3,7 @@
 use super::{CHECKPOINTS, LOG, identity};
 use crate::backup::{BackedUp, Kind, Listed, Manifest};
 use crate::checkpoint::{Failure, Shelf};
+use crate::contents::{holds_hash, is_segment};
 use crate::disk::Disk;
 use crate::update_log::{Change, Position, Reader, SEGMENT_HEADER_LEN, Tail, segment_start, with_recent};
 use std::path::{Path, PathBuf};
@@ -76,8 +77,7 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
         check_hash(&*disk, path, manifest, &mut verified, progress)?;
         return Ok(verified);
     }
-    let has_identity = disk.open(&path.join("identity"), false).is_ok();
-    if manifest.is_none() && !has_identity && names_of_segments(&*disk, path).next().is_some() {
+    if manifest.is_none() && holds_hash(&*disk, path) {
         return verify_hash(&*disk, path, progress);
     }
     let found = identity::read(&*disk, path);
@@ -156,17 +156,13 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
     Ok(verified)
 }
 
-fn names_of_segments(disk: &dyn Disk, path: &Path) -> impl Iterator<Item = String> {
-    disk.list(path).unwrap_or_default().into_iter().filter(|name| name.ends_with(".segment"))
-}
-
 /// A hash on disk, of which all entries are read, also those that have been replaced or removed since.
 fn verify_hash(disk: &dyn Disk, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Verified> {
     let _lock =
         if super::is_there(disk, &path.join("lock"))? { Some(super::lock(disk, path)?) } else { None };
     let found = DiskHash::salvage(disk, path, true, None, progress)?;
     let mut verified = Verified { entries: found.entries, ..Verified::default() };
-    for name in names_of_segments(disk, path) {
+    for name in disk.list(path).unwrap_or_default().iter().filter(|name| is_segment(name)) {
         verified.hash_segments += 1;
         verified.hash_bytes += disk.open(&path.join(name), false).and_then(|file| file.len()).unwrap_or(0);
     }

@@ -7,6 +7,7 @@
 use super::Damage;
 use crate::backup::{BACKUP, HASH, Manifest};
 use crate::clock::Clock;
+use crate::contents::{holds_hash, is_segment};
 use crate::data_directory::{is_there, lock};
 use crate::db::Draft;
 use crate::disk::Disk;
@@ -33,7 +34,7 @@ impl Ruins {
         let list = Manifest::read(disk, from).transpose();
         let has_segments = |directory: &Path| {
             let names = disk.list(directory).unwrap_or_default();
-            names.iter().any(|name| name.ends_with(".segment"))
+            names.iter().any(|name| is_segment(name))
         };
         let within = from.join(HASH);
         let is_backup = match &list {
@@ -42,7 +43,7 @@ impl Ruins {
             _ => has_segments(&within),
         };
         let segments = if is_backup { within } else { from.to_path_buf() };
-        let is_hash = is_backup || (list.is_none() && has_segments(from));
+        let is_hash = is_backup || (list.is_none() && holds_hash(disk, from));
         is_hash.then(|| Ruins { from: from.into(), segments, list })
     }
 
@@ -141,7 +142,7 @@ impl Ruins {
     ) -> Result<HashSalvage> {
         let len = |name: &String| disk.open(&self.segments.join(name), false).and_then(|file| file.len());
         let names = disk.list(&self.segments).unwrap_or_default();
-        let total: u64 = names.iter().filter(|name| name.ends_with(".segment")).flat_map(len).sum();
+        let total: u64 = names.iter().filter(|name| is_segment(name)).flat_map(len).sum();
         // A backup is as its list says, or damaged.
         let may_be_torn = self.list.is_none();
         DiskHash::salvage(disk, &self.segments, may_be_torn, Some(into), &mut |done| {
