@@ -2,10 +2,10 @@
 
 use crate::Failure;
 use crate::amount::amount;
-use crate::data::progress;
 use crate::failure::kept_nothing;
 use crate::interruption::Interruption;
 use crate::place::{Source, database, expect_source};
+use crate::progress::progress;
 use crate::serve::size;
 use crate::server_options::ServerOptions;
 use clap::Args;

@@ -10,12 +10,10 @@ use crate::time_to_live::{exptime, warn_if_past};
 use crate::{Failure, database, statistics, tsv};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::{Args, Subcommand};
-use indicatif::{ProgressBar, ProgressStyle};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::PathBuf;
 use todana_client::{Item, Outcome, Store, Verb};
 
 /// The format of `load` and `dump`, for those who have the executable alone.
@@ -444,24 +442,6 @@ fn object(item: &Item) -> serde_json::Value {
     }
     object.insert("bytes".into(), item.value.len().into());
     object.into()
-}
-
-/// A bar on standard error; none where nobody looks.
-pub(crate) fn progress(len: Option<u64>, template: &str) -> ProgressBar {
-    let bar = match len {
-        _ if !io::stderr().is_terminal() => ProgressBar::hidden(),
-        Some(len) => ProgressBar::new(len),
-        None => ProgressBar::new_spinner(),
-    };
-    bar.with_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()))
-}
-
-pub(crate) fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-pub(crate) fn named(file: &Path, error: &io::Error) -> Failure {
-    Failure::trouble(format!("{}: {error}", file.display()))
 }
 
 /// Reads a span of time that is not negative.

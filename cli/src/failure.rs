@@ -1,6 +1,7 @@
 //! How the program fails: an exit code, and perhaps a line for people.
 
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Why the program ends without success.
@@ -29,6 +30,14 @@ impl Failure {
     /// The server cannot be reached or refuses, or the system does.
     pub(crate) fn trouble(message: impl Into<String>) -> Failure {
         Failure { code: 3, message: Some(message.into()) }
+    }
+
+    /// Reports that a file cannot be read or written; nothing if the reader of our output has gone.
+    pub(crate) fn of_file(path: &Path, error: io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::from(error),
+            _ => Failure::trouble(format!("{}: {error}", path.display())),
+        }
     }
 
     /// A signal has ended it.

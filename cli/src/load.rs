@@ -1,8 +1,8 @@
 //! `todana load`: the records of a file into a server at work.
 
 use crate::Failure;
-use crate::data::now;
 use crate::formats::{Change, LoadOptions, Loaded, Objection, Tally, read};
+use crate::time_to_live::now;
 use std::path::Path;
 use todana_client::{Connection, Error, Outcome, needs_base64};
 

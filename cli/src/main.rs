@@ -22,6 +22,7 @@ mod log;
 mod memcached;
 mod password;
 mod place;
+mod progress;
 mod restore;
 mod salvage;
 mod sasldb;

@@ -1,8 +1,8 @@
 //! `todana restore`: a data directory from a backup, to its end or to a point in time.
 
 use crate::amount::amount;
-use crate::data::progress;
 use crate::place::expect_directory;
+use crate::progress::progress;
 use crate::{Failure, salvage};
 use clap::Args;
 use std::fs::File;

@@ -1,11 +1,16 @@
 //! Times to live, and other spans of time, as people write them: `90`, `5m`, `1h`, `2d`.
 
-use crate::data::now;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// memcached takes numbers up to this as seconds from now, larger ones as a Unix time.
 const RELATIVE_MAX_S: i64 = 30 * 86_400;
 
 const UNITS: [(char, i64); 5] = [('s', 1), ('m', 60), ('h', 3_600), ('d', 86_400), ('w', 604_800)];
+
+/// Returns the time of the system's clock, in Unix seconds.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
 
 /// Reads seconds: a whole number, perhaps with a unit after it.
 pub(crate) fn seconds(text: &str) -> Result<i64, String> {

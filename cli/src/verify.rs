@@ -2,9 +2,9 @@
 
 use crate::Failure;
 use crate::amount::amount;
-use crate::data::progress;
 use crate::database::check;
 use crate::place::{database, expect_directory};
+use crate::progress::progress;
 use crate::salvage::advice;
 use clap::Args;
 use std::cmp::Ordering;

@@ -12,8 +12,8 @@ pub(crate) use records::run;
 pub(crate) use whole::{Command, check, run as run_whole};
 
 use crate::Failure;
-use crate::data::progress;
 use crate::place::Local;
+use crate::progress::progress;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::mpsc::RecvTimeoutError;

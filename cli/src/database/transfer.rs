@@ -5,10 +5,9 @@ use super::walk::{Range, walk};
 use super::whole::{Put, records_bar};
 use crate::Failure;
 use crate::amount::amount;
-use crate::data;
 use crate::formats::{Change, DumpOptions, LoadOptions, Objection, Tally, Writer, read};
 use crate::place::Local;
-use crate::tsv;
+use crate::{time_to_live, tsv};
 use std::ops::ControlFlow;
 use std::path::Path;
 use todana::{Action, Db, Expiry, Record, Records, UnixSeconds};
@@ -41,10 +40,10 @@ pub(super) fn export(name: &Local, file: &Path, options: DumpOptions) -> Result<
 pub(super) fn import(name: &Local, file: &Path, options: &LoadOptions) -> Result<(), Failure> {
     // Before a database is made for it.
     if file != Path::new("-") {
-        file.metadata().map_err(|error| data::named(file, &error))?;
+        file.metadata().map_err(|error| Failure::of_file(file, error))?;
     }
     let db = open(name, true)?;
-    let (now, mut tally) = (data::now(), Tally::default());
+    let (now, mut tally) = (time_to_live::now(), Tally::default());
     let outcome = read(file, options, &mut tally, &mut |change, tally| take(&db, now, change, tally));
     // What stands before the place that cannot be read is stored, and told of.
     let synced = db.sync();

@@ -3,9 +3,9 @@
 //! The records come in the order in which they lie in the file. A value is decompressed in memory, up to a gigabyte.
 
 use super::read::Reading;
-use super::window::Window;
 use crate::Failure;
 use std::io::Read;
+use todana::kyoto::UnreadBytes;
 use todana_protocol::kyoto::Stored;
 use todana_protocol::kyoto::compression::Compression;
 use todana_protocol::kyoto::database_file::{
@@ -30,7 +30,7 @@ impl From<&'static str> for LeafFailure {
 
 impl Reading<'_, '_> {
     /// Shows the records of a database file.
-    pub(super) fn database_file<R: Read>(&mut self, mut window: Window<R>) -> Result<(), Failure> {
+    pub(super) fn database_file<R: Read>(&mut self, mut window: UnreadBytes<R>) -> Result<(), Failure> {
         let mut reader = DatabaseReader::default();
         let (mut kind, mut compression) = (DatabaseKind::Hash, None);
         let mut buffer = Vec::new();
@@ -60,8 +60,8 @@ impl Reading<'_, '_> {
                     }
                     window.consume(consumed);
                 }
-                DatabaseStep::NeedMore { .. } => {
-                    if !window.more().map_err(|error| self.io(&error))? {
+                DatabaseStep::NeedMore { at_least } => {
+                    if window.read_more(at_least).map_err(|error| self.io(error))? == 0 {
                         return Err(self.cut(at));
                     }
                 }

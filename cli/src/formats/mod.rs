@@ -13,10 +13,10 @@
 //! Always true: a file is read piece by piece; what stands before the place where it is damaged is loaded, and told of.
 
 mod database_file;
+mod output;
 mod read;
 mod tally;
 pub(crate) mod ulog;
-mod window;
 mod write;
 
 pub(crate) use read::read;

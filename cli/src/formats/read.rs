@@ -1,16 +1,15 @@
 //! Reading files of records, whatever they are.
 
-use super::window::Window;
 use super::{Change, Format, LoadOptions, Loaded, Objection, See, Tally, expiry_of, ulog};
 use crate::amount::amount;
-use crate::data::{named, progress};
+use crate::progress::bytes_read;
 use crate::{Failure, tsv};
 use indicatif::ProgressBar;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
-use todana::kyoto::{DumpFailure, read_dump};
+use todana::kyoto::{DumpFailure, UnreadBytes, read_dump};
 use todana_protocol::kyoto::Stored;
 use todana_protocol::kyoto::snapshot::SnapshotHead;
 use todana_server::read_snapshot;
@@ -42,13 +41,13 @@ pub(crate) fn read(
     }
     let (input, bar) = input(file)?;
     let outcome = {
-        let mut window = Window::new(bar.wrap_read(input));
+        let mut window = UnreadBytes::new(bar.wrap_read(input));
         let format = match options.format {
             Some(format) => Ok(format),
-            None => window.at_least(MARK_LEN).map(|()| recognised(window.unread())),
+            None => at_least(&mut window, MARK_LEN).map(|()| recognised(window.unread())),
         };
         let mut reading = Reading { file, options, tally, see };
-        match format.map_err(|error| named(file, &error))? {
+        match format.map_err(|error| Failure::of_file(file, error))? {
             Format::Ktss => reading.snapshot(window),
             Format::Kcss => reading.dump(window),
             Format::Kc => reading.database_file(window),
@@ -78,16 +77,11 @@ fn input(file: &Path) -> Result<(Box<dyn Read>, ProgressBar), Failure> {
     let (input, len): (Box<dyn Read>, _) = if file == Path::new("-") {
         (Box::new(io::stdin()), None)
     } else {
-        let opened = File::open(file).map_err(|error| named(file, &error))?;
+        let opened = File::open(file).map_err(|error| Failure::of_file(file, error))?;
         let len = opened.metadata().map(|metadata| metadata.len()).ok();
         (Box::new(opened), len)
     };
-    Ok((input, bar(len)))
-}
-
-/// A bar that shows how many bytes have been read.
-pub(super) fn bar(len: Option<u64>) -> ProgressBar {
-    progress(len, "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}")
+    Ok((input, bytes_read(len)))
 }
 
 /// A file while it is read.
@@ -108,8 +102,8 @@ impl Reading<'_, '_> {
         self.at(&format_args!("byte {offset}"), what)
     }
 
-    pub(super) fn io(&self, error: &io::Error) -> Failure {
-        named(self.file, error)
+    pub(super) fn io(&self, error: io::Error) -> Failure {
+        Failure::of_file(self.file, error)
     }
 
     /// Shows a record of Kyoto's, which stands at this place.
@@ -137,7 +131,7 @@ impl Reading<'_, '_> {
         }
     }
 
-    fn snapshot<R: Read>(&mut self, mut window: Window<R>) -> Result<(), Failure> {
+    fn snapshot<R: Read>(&mut self, mut window: UnreadBytes<R>) -> Result<(), Failure> {
         let (mut promised, mut found) = (0, 0u64);
         let mut timestamp = None;
         // Why it was called off.
@@ -171,20 +165,21 @@ impl Reading<'_, '_> {
         Ok(())
     }
 
-    fn dump<R: Read>(&mut self, mut window: Window<R>) -> Result<(), Failure> {
+    fn dump<R: Read>(&mut self, mut window: UnreadBytes<R>) -> Result<(), Failure> {
         let mut see =
             |at: u64, key: &[u8], stored: &Stored<'_>| self.put(&format_args!("byte {at}"), key, stored);
         match read_dump(&mut window, usize::MAX, &mut see) {
             Ok(beyond) => {
                 // Kyoto Cabinet's tools tell of their progress there when they dump to standard output.
-                let beyond = beyond + window.rest().map_err(|error| self.io(&error))?;
+                let beyond =
+                    beyond + io::copy(&mut window, &mut io::sink()).map_err(|error| self.io(error))?;
                 if beyond > 0 {
                     eprintln!("todana: {beyond} bytes behind the end of the dump are left out");
                 }
                 Ok(())
             }
             Err(DumpFailure::Ended(failure)) => Err(failure),
-            Err(DumpFailure::Unreadable(error)) => Err(self.io(&error)),
+            Err(DumpFailure::Unreadable(error)) => Err(self.io(error)),
             Err(DumpFailure::Cut { offset }) => Err(self.cut(offset)),
             Err(DumpFailure::Damaged { offset, what }) => Err(self.at_byte(offset, &what)),
             Err(DumpFailure::TooLong { offset }) => Err(self.at_byte(offset, &"a record is too long")),
@@ -195,9 +190,9 @@ impl Reading<'_, '_> {
         self.at_byte(offset, &"the file ends in the midst of what begins here: it is cut")
     }
 
-    fn lines<R: Read>(&mut self, mut window: Window<R>, format: Format) -> Result<(), Failure> {
+    fn lines<R: Read>(&mut self, mut window: UnreadBytes<R>, format: Format) -> Result<(), Failure> {
         let mut number = 0u64;
-        while let Some((end, next)) = window.line().map_err(|error| self.io(&error))? {
+        while let Some((end, next)) = line(&mut window).map_err(|error| self.io(error))? {
             number += 1;
             let (file, text) = (self.file.display(), &window.unread()[..end]);
             let at = |what: &dyn Display| Failure::usage(format!("{file}, line {number}: {what}"));
@@ -216,6 +211,26 @@ impl Reading<'_, '_> {
             window.consume(next);
         }
         Ok(())
+    }
+}
+
+/// Reads until there are `len` unread bytes, or the file ends.
+pub(super) fn at_least<R: Read>(input: &mut UnreadBytes<R>, len: usize) -> io::Result<()> {
+    while input.unread().len() < len && input.read_more(len)? > 0 {}
+    Ok(())
+}
+
+/// Reads a line; returns how many unread bytes stand before its end, and with its end. None at the end of the file.
+fn line<R: Read>(input: &mut UnreadBytes<R>) -> io::Result<Option<(usize, usize)>> {
+    let mut seen = 0;
+    loop {
+        if let Some(at) = input.unread()[seen..].iter().position(|&byte| byte == b'\n') {
+            return Ok(Some((seen + at, seen + at + 1)));
+        }
+        seen = input.unread().len();
+        if input.read_more(usize::MAX)? == 0 {
+            return Ok((seen > 0).then_some((seen, seen)));
+        }
     }
 }
 
@@ -288,6 +303,19 @@ mod tests {
         assert_eq!((&line.key[..], &line.value[..]), (&b"a\\tb"[..], &b"c\\"[..]));
         assert!(raw_line(b"a\tb\tc").unwrap_err().contains("-px"));
         assert!(raw_line(b"a").unwrap_err().contains("no tab"));
+    }
+
+    #[test]
+    fn lines_come_whole_however_long_they_are() {
+        let long = vec![b'x'; 1 << 20];
+        let text = [&b"a\n\n"[..], &long, b"\nlast"].concat();
+        let mut input = UnreadBytes::new(&text[..]);
+        let mut lines = Vec::new();
+        while let Some((end, next)) = line(&mut input).unwrap() {
+            lines.push(input.unread()[..end].to_vec());
+            input.consume(next);
+        }
+        assert_eq!(lines, [b"a".to_vec(), b"".to_vec(), long, b"last".to_vec()]);
     }
 
     #[test]

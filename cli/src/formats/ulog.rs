@@ -1,13 +1,15 @@
 //! Update logs of Kyoto Tycoon's: the directory of ktserver's -ulog.
 
-use super::read::{Reading, bar};
-use super::window::Window;
+use super::read::{Reading, at_least};
 use super::{Change, LoadOptions, See, Tally};
 use crate::Failure;
-use crate::data::{named, now};
+use crate::progress::bytes_read;
+use crate::time_to_live::now;
 use indicatif::ProgressBar;
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
+use todana::kyoto::UnreadBytes;
 use todana::moment;
 use todana_protocol::kyoto::message::{self, Message};
 use todana_protocol::kyoto::update_log::{FileHead, FileReader, FileStep, HEAD_LEN, file_number};
@@ -40,7 +42,7 @@ pub(crate) struct LogFile {
 
 /// The files of a log, in order; none if the directory is no log of Kyoto Tycoon's.
 pub(crate) fn files(directory: &Path) -> Result<Vec<LogFile>, Failure> {
-    let failed = |error| named(directory, &error);
+    let failed = |error| Failure::of_file(directory, error);
     let mut files = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed)? {
         let entry = entry.map_err(failed)?;
@@ -67,9 +69,9 @@ fn expect_files(directory: &Path) -> Result<Vec<LogFile>, Failure> {
 
 /// The head of a file.
 pub(crate) fn head(file: &LogFile) -> Result<FileHead, Failure> {
-    let failed = |error| named(&file.path, &error);
-    let mut window = Window::new(File::open(&file.path).map_err(failed)?);
-    window.at_least(HEAD_LEN).map_err(failed)?;
+    let failed = |error| Failure::of_file(&file.path, error);
+    let mut window = UnreadBytes::new(File::open(&file.path).map_err(failed)?);
+    at_least(&mut window, HEAD_LEN).map_err(failed)?;
     window.unread().first_chunk().and_then(FileHead::parse).ok_or_else(|| {
         Failure::trouble(format!("{}, byte 0: this is no update log of Kyoto Tycoon's", file.path.display()))
     })
@@ -120,7 +122,7 @@ pub(crate) type SeeChange<'s> = dyn FnMut(&Path, u64, u64, &Message<'_>) -> Resu
 /// Shows the changes of a log from a time stamp on. Files that end before it are not read. Fails where one is missing that may not.
 pub(crate) fn each(files: &[LogFile], since: Option<u64>, see: &mut SeeChange<'_>) -> Result<(), Failure> {
     let since = since.unwrap_or(0);
-    let bar = bar(Some(files.iter().map(|file| file.len).sum()));
+    let bar = bytes_read(Some(files.iter().map(|file| file.len).sum()));
     let mut last = None;
     for file in files {
         let before = last.replace(file.number);
@@ -142,8 +144,8 @@ pub(crate) fn each(files: &[LogFile], since: Option<u64>, see: &mut SeeChange<'_
 
 fn each_of(file: &LogFile, since: u64, bar: &ProgressBar, see: &mut SeeChange<'_>) -> Result<(), Failure> {
     let path = &file.path;
-    let failed = |error| named(path, &error);
-    let mut window = Window::new(bar.wrap_read(File::open(path).map_err(failed)?));
+    let failed = |error| Failure::of_file(path, error);
+    let mut window = UnreadBytes::new(bar.wrap_read(File::open(path).map_err(failed)?));
     let mut decoder = FileReader::default();
     let damaged =
         |offset: u64, what: &str| Err(Failure::trouble(format!("{}, byte {offset}: {what}", path.display())));
@@ -157,13 +159,13 @@ fn each_of(file: &LogFile, since: u64, bar: &ProgressBar, see: &mut SeeChange<'_
                 }
                 window.consume(consumed);
             }
-            FileStep::NeedMore { .. } => {
-                if !window.more().map_err(failed)? {
+            FileStep::NeedMore { at_least } => {
+                if window.read_more(at_least).map_err(failed)? == 0 {
                     return damaged(at, "the file ends before its head says: it is cut");
                 }
             }
             FileStep::End => {
-                let torn = window.rest().map_err(failed)?;
+                let torn = io::copy(&mut window, &mut io::sink()).map_err(failed)?;
                 if torn > 0 {
                     let path = path.display();
                     eprintln!("todana: {path}, byte {at}: {torn} bytes that were not finished are left out");

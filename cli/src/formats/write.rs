@@ -1,7 +1,7 @@
 //! Writing files of records.
 
+use super::output::Output;
 use super::{DumpFormat, DumpOptions};
-use crate::dump::{Output, named};
 use crate::{Failure, tsv};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ struct LeftOut {
 
 impl Writer {
     pub(crate) fn create(path: &Path, options: DumpOptions) -> Result<Writer, Failure> {
-        let failed = |error| named(path, error);
+        let failed = |error| Failure::of_file(path, error);
         if options.bare && matches!(options.format, DumpFormat::Tsv | DumpFormat::TsvHex) {
             return Err(Failure::usage("--bare is for ktss and kcss"));
         }
@@ -76,7 +76,7 @@ impl Writer {
         expiry: tsv::Expiry,
     ) -> Result<(), Failure> {
         self.written += 1;
-        self.try_put(key, value, flags, expiry).map_err(|error| named(&self.path, error))
+        self.try_put(key, value, flags, expiry).map_err(|error| Failure::of_file(&self.path, error))
     }
 
     fn try_put(&mut self, key: &[u8], value: &[u8], flags: u32, expiry: tsv::Expiry) -> io::Result<()> {
@@ -136,7 +136,7 @@ impl Writer {
                 output.finish()
             }
         };
-        finish().map_err(|error| named(&path, error))?;
+        finish().map_err(|error| Failure::of_file(&path, error))?;
         left_out.tell();
         Ok(written)
     }

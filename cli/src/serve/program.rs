@@ -1,8 +1,9 @@
 //! What the server does in words and signals of its own under its own name. The loop itself is `crate::serving`.
 
 use super::banner::Banner;
+use crate::Failure;
+use crate::progress::progress;
 use crate::serving::{Prepared, ServerProgram, ServingProblem, SignalHandler};
-use crate::{Failure, data};
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::low_level::emulate_default_handler;
@@ -80,7 +81,7 @@ impl ServerProgram for Todana {
 
     fn loading(&mut self, step: Progress) {
         let bar = self.bar.get_or_insert_with(|| {
-            data::progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}")
+            progress(Some(0), "reading {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}")
         });
         bar.set_length(step.done + step.remaining);
         bar.set_position(step.done);

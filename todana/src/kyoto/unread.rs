@@ -48,3 +48,15 @@ impl<R: Read> UnreadBytes<R> {
         outcome
     }
 }
+
+/// Reads the unread bytes first, and then the rest of the file.
+impl<R: Read> Read for UnreadBytes<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.unread().is_empty() {
+            return self.input.read(out);
+        }
+        let len = self.unread().read(out)?;
+        self.consume(len);
+        Ok(len)
+    }
+}

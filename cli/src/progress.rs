@@ -1,0 +1,19 @@
+//! Progress bars on standard error, for people at a terminal.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{self, IsTerminal};
+
+/// Creates a bar; a hidden one unless standard error is a terminal.
+pub(crate) fn progress(len: Option<u64>, template: &str) -> ProgressBar {
+    let bar = match len {
+        _ if !io::stderr().is_terminal() => ProgressBar::hidden(),
+        Some(len) => ProgressBar::new(len),
+        None => ProgressBar::new_spinner(),
+    };
+    bar.with_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// Creates a bar that counts the bytes that have been read.
+pub(crate) fn bytes_read(len: Option<u64>) -> ProgressBar {
+    progress(len, "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}")
+}
