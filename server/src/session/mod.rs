@@ -1,12 +1,14 @@
 //! Sessions: requests decoded, executed and answered, by dialect.
 //!
 //! ```text
+//! any        the session of a connection, of whichever dialect
 //! flow       how a request is executed, and how its connection goes on after it
 //! memcached  memcached's dialects
 //! kyoto      Kyoto Tycoon's protocols
 //! login      who may log in, for all of them
 //! ```
 
+pub(crate) mod any;
 pub(crate) mod flow;
 pub(crate) mod kyoto;
 pub(crate) mod login;

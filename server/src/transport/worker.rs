@@ -4,13 +4,14 @@ use crate::databases::Served;
 use crate::databases::awaits::Awaits;
 use crate::databases::ledger::Ledger;
 use crate::handle::Stopping;
-use crate::options::Kyoto;
+use crate::session::any::{Activity, AnySession};
 use crate::session::flow::{BATCH, Pause};
 use crate::session::kyoto::{STALL, Ticket};
 use crate::session::login::Decided;
 use crate::session::memcached::service::Service;
+use crate::session::memcached::session::Turn;
 use crate::shared::Shared;
-use crate::transport::connection::{Connection, Got, Held};
+use crate::transport::connection::{Connection, Fault, Got, Held};
 use crate::transport::idle::IdleWatch;
 use crate::transport::listener::Arrival;
 use crate::transport::output::{OUTPUT_MAX, Output};
@@ -167,14 +168,8 @@ impl Worker {
             let entry = self.connections.vacant_entry();
             let token = Token(entry.key());
             let seat = self.shared.observation.roster.enter(&mut stream, self.shared.clock.now().0);
-            let is_memcacheds = choice.is_some();
-            let mut connection = Connection::new(stream, seat, self.shared.choice(choice));
-            connection.may_speak_kyoto = self.shared.speaks_kyoto(choice);
-            match self.shared.options.protocols.kyoto.spoken {
-                Kyoto::Only if is_memcacheds => connection.speak_as_plugin(),
-                Kyoto::Only => connection.speak_kyoto(),
-                Kyoto::Beside | Kyoto::Off => {}
-            }
+            let session = AnySession::new(&self.shared, choice);
+            let mut connection = Connection::new(stream, seat, session);
             connection.active_s = self.now_s;
             if let Err(error) = connection.stream.register(self.poll.registry(), token) {
                 tracing::warn!(%error, "cannot watch a new connection; it is closed");
@@ -185,7 +180,7 @@ impl Worker {
             tracing::debug!(worker = self.number, peer = %connection.seat.peer, "connection opened");
             self.shared.observation.observers.tell_opened(&connection.seat);
             if self.shared.observation.is_aloud() {
-                let (descriptor, choice) = (connection.seat.descriptor, connection.choice);
+                let (descriptor, choice) = (connection.seat.descriptor, self.shared.choice(choice));
                 self.shared.observation.tell(|entry| entry.opened(descriptor, choice));
             }
             entry.insert(connection);
@@ -208,7 +203,7 @@ impl Worker {
             return;
         }
         let is_stalled = |connection: &Connection| {
-            let pending = connection.pending.as_ref().filter(|_| !connection.is_parked);
+            let pending = connection.pending.as_ref().filter(|_| !connection.settlement.is_parked);
             pending.is_some_and(|pending| pending.is_stalled(STALL))
         };
         let stalled: Vec<usize> = self
@@ -250,7 +245,7 @@ impl Worker {
             .filter_map(|(index, connection)| is_over(connection).then_some(index))
             .collect();
         for index in over {
-            self.connections[index].is_kicked = true;
+            self.connections[index].fault = Some(Fault::Idle);
             self.shared.observation.workers[self.number].idle_kicks.add(1);
             self.close(index);
         }
@@ -280,19 +275,18 @@ impl Worker {
         for (ticket, index) in self.service.kyoto.over(all) {
             let Some(connection) = self.connections.get(index) else { continue };
             // Signalled in the last moment, it has been signalled. Who waits for a message gives up after another look.
-            let session = connection.kyoto.as_deref();
-            if all && session.is_some_and(|session| session.hastens_script()) {
+            if all && connection.session.hastens_script() {
                 self.service.kyoto.keep_waiting(ticket, index);
                 continue;
             }
-            let gives_up = session.is_none_or(|session| self.service.kyoto.gives_up(session, ticket));
+            let gives_up = connection.session.gives_up(ticket, &self.service);
             self.end_wait(index, ticket, !gives_up);
         }
     }
 
     fn end_wait(&mut self, index: usize, ticket: Ticket, was_signalled: bool) {
         let connection = self.connections.get_mut(index);
-        if connection.is_some_and(|connection| connection.end_wait(ticket, was_signalled)) {
+        if connection.is_some_and(|connection| connection.session.end_wait(ticket, was_signalled)) {
             self.serve(index);
         }
     }
@@ -301,7 +295,7 @@ impl Worker {
     fn resume_settled(&mut self) {
         for index in std::mem::take(&mut self.parked) {
             if let Some(connection) = self.connections.get_mut(index)
-                && std::mem::take(&mut connection.is_parked)
+                && std::mem::take(&mut connection.settlement.is_parked)
             {
                 self.serve(index);
             }
@@ -317,7 +311,7 @@ impl Worker {
     /// Whether what answers a connection's changes may leave; if not, it is looked at again when the log has come on. When
     /// the log cannot be written, what was to be said may not be true, and something else is.
     fn is_settled(&mut self, index: usize) -> bool {
-        let awaits = &self.connections[index].awaits;
+        let awaits = &self.connections[index].settlement.awaits;
         if awaits.is_empty() {
             return true;
         }
@@ -328,7 +322,7 @@ impl Worker {
             unsettled().next().is_none()
         };
         if is_settled {
-            self.connections[index].awaits = Awaits::default();
+            self.connections[index].settlement.awaits = Awaits::default();
             return true;
         }
         let refusal = unsettled().find(|(log, _)| !log.takes_changes()).map(|(log, _)| log.refusal());
@@ -345,7 +339,7 @@ impl Worker {
     /// Whether a connection that has said nothing of its changes may go on with more of them: not while more waits to be
     /// written than there should. Nobody else would hold it up, and what waits is in memory.
     fn may_go_on(&mut self, index: usize) -> bool {
-        let awaits = &self.connections[index].awaits;
+        let awaits = &self.connections[index].settlement.awaits;
         // When it cannot be written there will be no more of it.
         let is_held_up = || self.awaited(awaits).any(|(log, _)| log.is_crowded() && log.takes_changes());
         if awaits.is_empty() || !is_held_up() {
@@ -362,7 +356,7 @@ impl Worker {
     /// Whether there is room for more changes where they wait in memory for a checkpoint. Whoever has made some waits until one
     /// has been made; when none can be, the database refuses changes, and reads go on.
     fn front_has_room(&mut self, index: usize) -> bool {
-        let changed = self.connections[index].changed;
+        let changed = self.connections[index].settlement.changed;
         let is_changed = |number: usize| changed >> number.min(LAST_BIT) & 1 == 1;
         let crowded = || {
             let changed = self.shared.databases.iter().enumerate().filter(|&(number, _)| is_changed(number));
@@ -379,7 +373,7 @@ impl Worker {
             has_room = true;
         }
         if has_room {
-            self.connections[index].changed = 0;
+            self.connections[index].settlement.changed = 0;
         } else {
             self.park(index);
         }
@@ -387,7 +381,7 @@ impl Worker {
     }
 
     fn park(&mut self, index: usize) {
-        if !std::mem::replace(&mut self.connections[index].is_parked, true) {
+        if !std::mem::replace(&mut self.connections[index].settlement.is_parked, true) {
             debug_assert!(!self.parked.contains(&index), "in the list twice");
             self.parked.push(index);
         }
@@ -396,7 +390,11 @@ impl Worker {
     /// Sends events to those who watch them.
     fn deliver(&mut self) {
         for index in self.shared.observation.observers.watchers.waiting(self.number) {
-            if self.connections.get(index).is_some_and(|connection| connection.watches) {
+            if self
+                .connections
+                .get(index)
+                .is_some_and(|connection| connection.session.activity() == Activity::Watches)
+            {
                 self.serve(index);
             }
         }
@@ -415,16 +413,17 @@ impl Worker {
     /// A connection is sent what its export has come to; what its client sends is left in the socket, but its end is not.
     fn turn_of_export(&mut self, index: usize) -> io::Result<()> {
         let connection = &mut self.connections[index];
-        let Some(export) = &connection.export else { return Ok(()) };
+        let Some(session) = connection.session.memcached_mut() else { return Ok(()) };
+        let Some(export) = &session.export else { return Ok(()) };
         if connection.ended || export.is_cut_off() {
-            connection.export = None;
+            session.export = None;
             connection.closing = true;
             return Ok(());
         }
         let at = self.output.end();
         let is_over = export.take(&mut self.output, OUTPUT_MAX);
         if is_over {
-            connection.export = None;
+            session.export = None;
             if self.shared.observation.is_aloud() {
                 let (descriptor, sent) = (connection.seat.descriptor, self.output.copied_from(at));
                 self.shared.observation.tell(|entry| entry.end_of_export(descriptor, sent));
@@ -481,7 +480,7 @@ impl Worker {
         if self.output.is_empty() {
             return Ok(());
         }
-        if !self.connections[index].awaits.is_empty() {
+        if !self.connections[index].settlement.awaits.is_empty() {
             if !self.is_settled(index) {
                 self.connections[index].pending = Some(Box::new(std::mem::take(&mut self.output)));
                 return Ok(());
@@ -517,12 +516,12 @@ impl Worker {
             // No further edge will tell: the end has to be read, even behind a read that came up short.
             connection.ended |= event.is_read_closed() || event.is_error();
             // Who sends no more may read on; who is cut off takes no message that others wait for.
-            connection.closing |= event.is_error() && connection.waits_for_message();
+            connection.closing |= event.is_error() && connection.session.waits_for_message();
         }
         // What TLS itself has to say leaves as the stream is read.
         connection.readable |= connection.stream.kept_lens().1 > 0;
         // What waits for its turn, or for the update log, does not get one for each packet that arrives.
-        if connection.queued || connection.is_parked {
+        if connection.queued || connection.settlement.is_parked {
             return;
         }
         // A writable event that nobody waits for comes along with most others.
@@ -546,7 +545,7 @@ impl Worker {
             // The peer is gone, there is no memory for its request, or nobody knows whether what it was to be told is true.
             // What it was about to be told must not go to whoever is served next.
             self.output.clear(OUTPUT_KEPT);
-            self.connections[index].failed = true;
+            self.connections[index].fault = Some(Fault::Failed);
             self.close(index);
             return;
         }
@@ -564,7 +563,7 @@ impl Worker {
 
     fn turn(&mut self, index: usize) -> io::Result<()> {
         let connection = &self.connections[index];
-        if !connection.awaits.is_empty() {
+        if !connection.settlement.awaits.is_empty() {
             let goes_on =
                 if connection.pending.is_some() { self.is_settled(index) } else { self.may_go_on(index) };
             if !goes_on {
@@ -582,28 +581,29 @@ impl Worker {
             connection.pending = None;
         }
         connection.closing |= connection.is_abandoned();
-        if connection.closing || connection.is_waiting() {
+        if connection.closing || connection.session.is_waiting() {
             return Ok(());
         }
-        if connection.changed != 0 && !self.front_has_room(index) {
+        if connection.settlement.changed != 0 && !self.front_has_room(index) {
             // It is parked.
             return Ok(());
         }
         let counters = &self.shared.observation.workers[self.number];
         let connection = &mut self.connections[index];
-        if connection.watches {
-            return self.turn_of_watcher(index);
-        }
-        if connection.export.is_some() {
-            return self.turn_of_export(index);
+        match connection.session.activity() {
+            Activity::Watches => return self.turn_of_watcher(index),
+            Activity::Exports => return self.turn_of_export(index),
+            Activity::Requests => {}
         }
         (self.service.place.index, self.service.place.descriptor) = (index, connection.seat.descriptor);
-        self.service.use_database(connection.database);
-        self.limits.long_block_len = self.shared.databases[connection.database].long_block_len();
+        if let Some(session) = connection.session.memcached_mut() {
+            self.service.use_database(session.database);
+            self.limits.long_block_len = self.shared.databases[session.database].long_block_len();
+            self.limits.choice = session.choice;
+        }
         self.service.is_aloud = self.shared.observation.is_aloud();
         let mut budget = self.shared.options.limits.requests_per_event;
         let mut pause = Pause::NeedsInput;
-        self.limits.choice = connection.choice;
         connection.begin_turn();
         self.logged.clear();
         self.logged.extend(self.service.lanes.iter().map(|lane| lane.logged()));
@@ -612,11 +612,13 @@ impl Worker {
         if connection.has_work() {
             pause = connection.serve(
                 &[],
-                &self.limits,
-                &mut budget,
-                &mut self.scratch,
-                &mut self.service,
-                &mut self.output,
+                &mut Turn {
+                    limits: &self.limits,
+                    budget: &mut budget,
+                    scratch: &mut self.scratch,
+                    service: &mut self.service,
+                    output: &mut self.output,
+                },
             )?;
         }
         while pause == Pause::NeedsInput && connection.readable {
@@ -631,8 +633,8 @@ impl Worker {
             };
             if got == Got::Input(0) {
                 // The peer sends no more; what it has asked for is still answered.
-                if let (Some(session), true) = (&connection.kyoto, connection.pending.is_none()) {
-                    self.service.kyoto.cut_short(session, &mut self.output);
+                if connection.pending.is_none() {
+                    connection.session.cut_short(&mut self.service, &mut self.output);
                 }
                 connection.closing = true;
                 connection.readable = false;
@@ -645,35 +647,40 @@ impl Worker {
             }
             pause = connection.serve(
                 if let Got::Input(len) = got { &self.buffer[..len] } else { &[] },
-                &self.limits,
-                &mut budget,
-                &mut self.scratch,
-                &mut self.service,
-                &mut self.output,
+                &mut Turn {
+                    limits: &self.limits,
+                    budget: &mut budget,
+                    scratch: &mut self.scratch,
+                    service: &mut self.service,
+                    output: &mut self.output,
+                },
             )?;
             // A large request comes in many pieces; the others shall not wait for all of them.
             if !drained && !connection.ended && pause == Pause::NeedsInput {
                 pause = Pause::Yields;
             }
         }
-        connection.database = self.service.database_number;
         connection.closing |= pause.is_last() || connection.is_abandoned();
-        connection.failed |= pause == Pause::Fails;
-        if pause == Pause::Exports {
-            connection.export = self.service.export.take();
+        if pause == Pause::Fails {
+            connection.fault = Some(Fault::Failed);
         }
-        let elsewhere = connection.kyoto.as_mut().map(|session| session.take_changes());
-        for (number, position) in elsewhere.into_iter().flatten() {
-            connection.awaits.note(number, position);
-            connection.changed |= 1 << number.min(LAST_BIT);
+        if let Some(session) = connection.session.memcached_mut() {
+            session.database = self.service.database_number;
+            if pause == Pause::Exports {
+                session.export = self.service.export.take();
+            }
+        }
+        for (number, position) in connection.session.take_changes() {
+            connection.settlement.awaits.note(number, position);
+            connection.settlement.changed |= 1 << number.min(LAST_BIT);
         }
         for (number, (lane, before)) in self.service.lanes.iter().zip(&self.logged).enumerate() {
             let end = lane.logged();
             if end != *before {
                 if let Some(ledger) = self.shared.databases[number].ledger() {
-                    connection.awaits.note(number, ledger.position(end));
+                    connection.settlement.awaits.note(number, ledger.position(end));
                 }
-                connection.changed |= 1 << number.min(LAST_BIT);
+                connection.settlement.changed |= 1 << number.min(LAST_BIT);
             }
         }
         self.send(index)?;
@@ -706,7 +713,7 @@ impl Worker {
         self.end_waits(true);
         let all: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         for index in all {
-            if self.connections[index].export.take().is_some() {
+            if self.connections[index].session.memcached_mut().is_some_and(|it| it.export.take().is_some()) {
                 self.break_off(index);
                 continue;
             }
@@ -734,29 +741,24 @@ impl Worker {
     fn close(&mut self, index: usize) {
         let mut connection = self.connections.remove(index);
         self.shared.observation.roster.leave(&connection.seat);
-        if connection.is_parked {
+        if connection.settlement.is_parked {
             // Whoever comes next in its place has a turn of its own to wait for.
             self.parked.retain(|&parked| parked != index);
         }
-        if let Some(session) = &connection.kyoto {
-            self.service.kyoto.leave(session);
-        }
-        if let Some(session) = connection.plugin.take() {
-            self.service.kyoto.leave_plugin(session);
-        }
-        if connection.watches {
+        let watches = connection.session.activity() == Activity::Watches;
+        let hello = connection.session.leave(&mut self.service);
+        if watches {
             self.shared.observation.observers.unwatch(connection.seat.descriptor);
         }
         let reason = match self.shared.lifecycle.stopping() {
-            Stopping::No if connection.failed => "error",
-            Stopping::No if connection.is_kicked => "idle_timeout",
+            Stopping::No if connection.fault == Some(Fault::Failed) => "error",
+            Stopping::No if connection.fault == Some(Fault::Idle) => "idle_timeout",
             Stopping::No => "normal",
             _ => "shutdown",
         };
         self.shared.observation.observers.tell_closed(&connection.seat, reason);
         self.count(connection.counted, Held::default());
         self.shared.observation.connection_closed();
-        let hello = connection.kyoto.as_ref().and_then(|session| session.follows);
         if let Some(hello) = hello.filter(|_| reason == "normal")
             && connection.stream.deregister(self.poll.registry()).is_ok()
         {
