@@ -6,10 +6,11 @@ use crate::lifecycle::Lifecycle;
 use crate::observation::Observation;
 use crate::options::{Kyoto, Options};
 use crate::replica::{Link, Replicas};
-use crate::session::kyoto::KyotoState;
+use crate::session::kyoto::{KyotoState, STALL};
 use crate::session::login::Logins;
 use crate::transport::tls::Tls;
 use std::sync::Arc;
+use std::time::Duration;
 use todana::CachedClock;
 use todana_protocol::memcached::{Choice, Limits};
 
@@ -63,6 +64,11 @@ impl Shared {
             debug_commands: self.options.protocols.debug_commands,
             ..self.logins.limits(self.options.protocols.protocol)
         }
+    }
+
+    /// Returns how long a reader may take nothing of a long answer while others wait for its memory, `None` if nobody waits.
+    pub(crate) fn stall_limit(&self) -> Option<Duration> {
+        self.kyoto.answers.is_wanted().then_some(STALL)
     }
 
     /// Measures the memory of the process, and sets the limits of the engines.

@@ -1,9 +1,10 @@
 //! The session of a connection, of whichever dialect: an enum, so that the hot path makes no dynamic call.
 
 use super::flow::{Execute, Pause};
-use super::kyoto::{PluginSession, Session as KyotoSession, Ticket};
+use super::kyoto::{PluginSession, Session as KyotoSession};
 use super::memcached::service::Service;
 use super::memcached::session::{Advance, MemcachedSession, Turn};
+use super::tickets::Ticket;
 use crate::databases::awaits::Changes;
 use crate::options::Kyoto;
 use crate::shared::Shared;

@@ -5,6 +5,7 @@
 //! flow       how a request is executed, and how its connection goes on after it
 //! memcached  memcached's dialects
 //! kyoto      Kyoto Tycoon's protocols
+//! tickets    who waits for which signal or background call, and how long
 //! login      who may log in, for all of them
 //! ```
 
@@ -13,3 +14,4 @@ pub(crate) mod flow;
 pub(crate) mod kyoto;
 pub(crate) mod login;
 pub(crate) mod memcached;
+pub(crate) mod tickets;

@@ -6,10 +6,10 @@ use crate::databases::ledger::Ledger;
 use crate::handle::Stopping;
 use crate::session::any::{Activity, AnySession};
 use crate::session::flow::{BATCH, Pause};
-use crate::session::kyoto::{STALL, Ticket};
 use crate::session::login::Decided;
 use crate::session::memcached::service::Service;
 use crate::session::memcached::session::Turn;
+use crate::session::tickets::Ticket;
 use crate::shared::Shared;
 use crate::transport::connection::{Connection, Fault, Got, Held};
 use crate::transport::idle::IdleWatch;
@@ -199,12 +199,12 @@ impl Worker {
 
     /// Closes connections that take nothing of a long answer, if others wait for its memory.
     fn cut_off_stalled(&mut self) {
-        if !self.shared.kyoto.answers.is_wanted() {
+        let Some(stall) = self.shared.stall_limit() else {
             return;
-        }
+        };
         let is_stalled = |connection: &Connection| {
             let pending = connection.pending.as_ref().filter(|_| !connection.settlement.is_parked);
-            pending.is_some_and(|pending| pending.is_stalled(STALL))
+            pending.is_some_and(|pending| pending.is_stalled(stall))
         };
         let stalled: Vec<usize> = self
             .connections
@@ -262,21 +262,21 @@ impl Worker {
 
     /// Goes on with connections whose signals have come.
     fn resume_signalled(&mut self) {
-        for (ticket, index) in self.service.kyoto.signalled() {
+        for (ticket, index) in self.service.signalled() {
             self.end_wait(index, ticket, true);
         }
     }
 
     /// Goes on with connections that have waited for signals long enough, or all that do.
     fn end_waits(&mut self, all: bool) {
-        if !all && self.service.kyoto.first_end().is_none_or(|end| end > Instant::now()) {
+        if !all && self.service.first_end().is_none_or(|end| end > Instant::now()) {
             return;
         }
-        for (ticket, index) in self.service.kyoto.over(all) {
+        for (ticket, index) in self.service.over(all) {
             let Some(connection) = self.connections.get(index) else { continue };
             // Signalled in the last moment, it has been signalled. Who waits for a message gives up after another look.
             if all && connection.session.hastens_script() {
-                self.service.kyoto.keep_waiting(ticket, index);
+                self.service.keep_waiting(ticket, index);
                 continue;
             }
             let gives_up = connection.session.gives_up(ticket, &self.service);
@@ -504,7 +504,7 @@ impl Worker {
 
     /// How long to wait for events so that who waits for a signal waits no longer than asked.
     fn until_waits_end(&self, timeout: Option<Duration>) -> Option<Duration> {
-        let Some(end) = self.service.kyoto.first_end() else { return timeout };
+        let Some(end) = self.service.first_end() else { return timeout };
         let wait = end.saturating_duration_since(Instant::now());
         Some(timeout.map_or(wait, |timeout| timeout.min(wait)))
     }

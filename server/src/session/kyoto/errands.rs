@@ -12,10 +12,10 @@
 //! Scripts have a queue and threads of their own: however long they take, everything else goes on.
 
 use super::answers::Answer;
-use super::signals::Ticket;
 use super::work::{Work, tell, tell_binary};
 use crate::databases::awaits::Changes;
 use crate::handle::Stopping;
+use crate::session::tickets::Ticket;
 use crate::shared::Shared;
 use crate::transport::output::Output;
 use std::collections::VecDeque;

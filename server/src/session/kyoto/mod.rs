@@ -18,7 +18,6 @@
 //! resources   REST
 //! bulk        the binary protocol's bulk requests, record by record
 //! scripts     procedures in Lua, which the crate `script` runs
-//! signals     who waits for which signal
 //! state       what all workers share
 //! plugin      memcached's clients, as the plug-in server treats them
 //! queues      ... and the messages that they leave for each other
@@ -49,7 +48,6 @@ mod resources;
 mod scope;
 mod scripts;
 mod session;
-mod signals;
 mod state;
 mod work;
 
@@ -60,7 +58,6 @@ pub(crate) use plugin::PluginCounters;
 pub(crate) use queues::PluginSession;
 pub(crate) use scripts::Scripts;
 pub(crate) use session::Session;
-pub(crate) use signals::Ticket;
 pub(crate) use state::KyotoState;
 
 /// What clients are told: they choose what they ask by the original's.

@@ -2,9 +2,9 @@
 
 use super::cursor_table::CursorTable;
 use super::errands::Errand;
-use super::signals::Ticket;
 use crate::databases::awaits::Changes;
 use crate::session::login::Basic;
+use crate::session::tickets::Ticket;
 use std::sync::Arc;
 use todana_protocol::kyoto::Dialect;
 use todana_protocol::kyoto::binary::Hello;

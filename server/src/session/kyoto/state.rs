@@ -4,7 +4,7 @@ use super::answer_memory::AnswerMemory;
 use super::errands::{Errands, Limits};
 use super::queues::{Heads, MessageKeys};
 use super::scripts::Scripts;
-use super::signals::Signals;
+use crate::session::tickets::Signals;
 
 /// Scripts, signals, queues and background calls of all workers.
 pub(crate) struct KyotoState {

@@ -10,12 +10,14 @@ use crate::session::kyoto::{Executor, PluginSession, Session};
 use crate::session::login::{Decided, Login, Outcome};
 use crate::session::memcached::crawler::DISABLED;
 use crate::session::memcached::listing::{Listing, Walk};
+use crate::session::tickets::Ticket;
 use crate::shared::Shared;
 use crate::transport::output::{OUTPUT_MAX, Output};
 use crate::transport::tls::Tls;
 use mio::Waker;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 use todana::update_log::Position;
 use todana::{Database, Lane, Limiter};
 use todana_core::{
@@ -89,6 +91,28 @@ impl Service {
             self.database = Arc::clone(&self.shared.databases[number].database);
             self.lane = Arc::clone(&self.lanes[number]);
         }
+    }
+}
+
+impl Service {
+    /// Returns when the first of the connections that wait has waited long enough.
+    pub(crate) fn first_end(&self) -> Option<Instant> {
+        self.kyoto.first_end()
+    }
+
+    /// Returns the connections that have been signalled, with their tickets.
+    pub(crate) fn signalled(&mut self) -> Vec<(Ticket, usize)> {
+        self.kyoto.signalled()
+    }
+
+    /// Returns the connections that have waited long enough; all of them where the server stops.
+    pub(crate) fn over(&mut self, is_stopping: bool) -> Vec<(Ticket, usize)> {
+        self.kyoto.over(is_stopping)
+    }
+
+    /// Lets a connection wait on although the server stops: what it waits for comes soon.
+    pub(crate) fn keep_waiting(&mut self, ticket: Ticket, connection: usize) {
+        self.kyoto.keep_waiting(ticket, connection);
     }
 }
 
