@@ -18,7 +18,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use todana::{Kind, Name};
+use todana::{Name, Storage};
 use todana_client::Destination;
 
 /// Where records are.
@@ -90,9 +90,9 @@ impl Place {
             ));
         }
         match Name::parse(text) {
-            Ok(name) => match name.kind {
-                Kind::DiskHash | Kind::DiskTree => Ok(Place::Database(Local::Named(name))),
-                Kind::MemHash | Kind::MemTree => Err(format!(
+            Ok(name) => match name.kind.is_in_memory() {
+                false => Ok(Place::Database(Local::Named(name))),
+                true => Err(format!(
                     "{text} is in the memory of the server that has it: name that server, or a database on disk"
                 )),
             },
@@ -207,8 +207,8 @@ pub(crate) fn expect_directory(path: &Path, what: &str) -> Result<(), Failure> {
 /// The database on disk that a path leads to, if it is one: others may have named a directory so.
 pub(crate) fn database(path: &Path) -> Option<Name> {
     let Ok(Place::Database(Local::Named(name))) = path.to_str()?.parse() else { return None };
-    let is_one = match name.kind {
-        Kind::DiskTree => path.join("tree").is_dir(),
+    let is_one = match name.kind.storage() {
+        Storage::FilesAndLog => path.join("tree").is_dir(),
         _ => path.is_dir() && !path.join("identity").exists() && !path.join("log").exists(),
     };
     is_one.then_some(name)

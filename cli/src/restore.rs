@@ -14,9 +14,11 @@ use todana::backup::Receiver;
 use todana::disk::SystemDisk;
 use todana::moment;
 use todana::update_log::Tail;
-use todana::{Clock, Database, Name, Progress, RestoreInto, RestoreOptions, Restored, SystemClock, seed_of};
+use todana::{
+    Clock, Database, EngineOptions, Name, Progress, RestoreInto, RestoreOptions, Restored, SystemClock,
+    seed_of,
+};
 use todana_core::{Error, ErrorKind};
-use todana_engine::{MemHash, MemHashOptions};
 
 pub(crate) const AFTER_HELP: &str = "\
 With --log the update log of the same database is read from where the backup's
@@ -115,8 +117,9 @@ pub(crate) fn make(wanted: Wanted, command: &str, make: &mut Make<'_>) -> Result
         Some(name) => make(&options, name.into(), clock, &mut progress)?,
         None => {
             let seed = seed_of(Arc::new(SystemDisk), &options.from);
-            let engine = MemHash::new(MemHashOptions { seed, ..MemHashOptions::default() })?;
-            let database = Database::new(Box::new(engine), Arc::clone(&clock));
+            let engine = EngineOptions { seed, ..EngineOptions::default() };
+            let engine = Name::parse("mem:hash")?.open_engine(Arc::new(SystemDisk), engine)?;
+            let database = Database::new(engine, Arc::clone(&clock));
             make(&options, (&database).into(), clock, &mut progress)?
         }
     };

@@ -21,7 +21,7 @@ use program::Todana;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use todana_server::{
-    Compression, Further, Kind, LogFormat, MasterAddress, Name, Options, Sync, init_logging_with_notices,
+    Compression, Further, LogFormat, MasterAddress, Name, Options, Storage, Sync, init_logging_with_notices,
 };
 use values::{
     ClientCertificates, Extended, Format, Protocol, SnapshotPacking, TlsVersion, compression, database,
@@ -298,7 +298,7 @@ pub(crate) fn effective(words: impl IntoIterator<Item = OsString>) -> Result<Eff
             None => Failure::usage(what),
         }
     })?;
-    let is_kept = |one: &Further| one.data.is_some() || one.name.kind == Kind::DiskHash;
+    let is_kept = |one: &Further| one.data.is_some() || one.name.kind.storage() == Storage::Files;
     if !options.databases.all().iter().any(is_kept) {
         nothing_is_kept(&origins, &said)?;
     }

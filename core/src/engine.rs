@@ -351,7 +351,7 @@ pub enum WhenFull {
 }
 
 /// A memory limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryLimit {
     /// Bytes that the engine may hold, `None` for no limit.
     pub bytes: Option<u64>,

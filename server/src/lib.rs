@@ -59,7 +59,7 @@ pub use session::kyoto::VERSION as KYOTO_VERSION;
 pub use session::login::{LoginError, password_line};
 pub use todana::checkpoint::{CheckpointOptions, Compression};
 pub use todana::update_log::Sync;
-pub use todana::{Kind, Name, Opened, Progress};
+pub use todana::{Kind, Name, Opened, Progress, Storage};
 pub use todana_protocol::memcached::Choice;
 pub use transport::listener::{ListenError, Transport};
 pub use transport::tls::{Tls, TlsError, TlsOptions};

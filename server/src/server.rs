@@ -34,7 +34,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use todana::disk::{Disk, SystemDisk};
 use todana::update_log::LogOptions;
-use todana::{CachedClock, Clock, DataOptions, Kind, Opened, Progress};
+use todana::{CachedClock, Clock, DataOptions, Opened, Progress, Storage};
 use todana_engine::EvictionObserver;
 use todana_protocol::memcached::{CHUNK_SIZES, Choice, ITEM_OVERHEAD_BYTES};
 
@@ -128,7 +128,8 @@ impl Server {
         let wanted = wanted + if admin.is_some() { admin::CONNECTIONS_MAX as u64 + 8 } else { 0 };
         // A hash on disk has a file open for each 128 MiB.
         let hashes =
-            options.databases.all().iter().filter(|one| one.name.kind == Kind::DiskHash).count() as u64;
+            options.databases.all().iter().filter(|one| one.name.kind.storage() == Storage::Files).count()
+                as u64;
         let allowed = process::allow_files(wanted + hashes * HASH_FILES);
         let descriptors = Descriptors::new(allowed, options.databases.all().len());
         // Whatever is opened from here on may be one too many.

@@ -1,12 +1,9 @@
 //! Several databases that one server has, by number and by name.
 
-use crate::data_directory::{hinted, hinted_tree};
-use crate::disk::{Disk, ReadOnlyDisk};
-use crate::{Database, Kind, Name};
+use crate::{Database, Name};
 use std::path::Path;
 use std::sync::Arc;
-use todana_core::{Engine, Error, ErrorKind, Result};
-use todana_engine::{DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, ValueCompression};
+use todana_core::{Error, ErrorKind, Result};
 
 /// The databases of a server, in the order in which they were named. There is at least one.
 pub struct Catalog {
@@ -90,38 +87,7 @@ fn is_alias_of(other: &Name, name: &Name) -> bool {
 }
 
 fn on_disk(name: &Name) -> Option<&Path> {
-    match name.kind {
-        Kind::DiskHash | Kind::DiskTree => name.path.as_deref(),
-        Kind::MemHash | Kind::MemTree => None,
-    }
-}
-
-impl Name {
-    /// The file system that a database of this name is opened on: with `mode=r` nothing changes on it.
-    pub fn disk(&self, disk: Arc<dyn Disk>) -> Arc<dyn Disk> {
-        if self.tuning.read_only { Arc::new(ReadOnlyDisk::new(disk)) } else { disk }
-    }
-
-    /// The engine of a database on disk; `None` for one in memory. The directory of a tree must be locked by its data directory; its files
-    /// lie on the machine's own disk, whatever `disk` is. Fails as [`DiskHash::open`] and [`DiskTree::open`] do.
-    pub fn open_on_disk(&self, disk: &Arc<dyn Disk>) -> Result<Option<Box<dyn Engine>>> {
-        let path = self.path.as_deref().unwrap_or(Path::new(""));
-        Ok(match self.kind {
-            Kind::MemHash | Kind::MemTree => None,
-            Kind::DiskHash => {
-                let (disk, is_mapped) = (Arc::clone(disk), !self.tuning.unmapped);
-                let compression = self.tuning.compress.then(ValueCompression::default);
-                let options = DiskHashOptions { disk, is_mapped, compression, ..DiskHashOptions::default() };
-                Some(Box::new(DiskHash::open(path, options).map_err(|error| hinted(error, path))?))
-            }
-            Kind::DiskTree => {
-                // The update log beside it vouches for what is written, and shall not be overtaken.
-                let disk = Arc::clone(disk);
-                let options = DiskTreeOptions { spills: false, disk, ..DiskTreeOptions::default() };
-                Some(Box::new(DiskTree::open(&path.join(crate::db::TREE), options).map_err(hinted_tree)?))
-            }
-        })
-    }
+    name.path.as_deref().filter(|_| !name.kind.is_in_memory())
 }
 
 #[cfg(test)]
@@ -140,7 +106,7 @@ mod tests {
     fn a_hash_on_disk_is_not_mapped_where_its_name_says_so() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().canonicalize().unwrap().join("x.hash");
-        let disk: Arc<dyn Disk> = Arc::new(crate::disk::SystemDisk);
+        let disk: Arc<dyn crate::disk::Disk> = Arc::new(crate::disk::SystemDisk);
         for (tuning, mapped) in [("#map=off", false), ("", true), ("#map=on", true), ("#map=off", false)] {
             let text = format!("{}{tuning}", path.display());
             let db = crate::Db::open(&text).unwrap();
@@ -150,7 +116,8 @@ mod tests {
             assert_eq!(is_mapped(&path), mapped, "{text}");
             drop(db);
             // So it is for a server.
-            let engine = Name::parse(&text).unwrap().open_on_disk(&disk).unwrap().unwrap();
+            let engine =
+                Name::parse(&text).unwrap().open_engine(Arc::clone(&disk), Default::default()).unwrap();
             assert_eq!((engine.status().records, is_mapped(&path)), (1, mapped), "{text}");
         }
     }

@@ -10,8 +10,10 @@ mod verification;
 use crate::backup::Manifest;
 use crate::checkpoint::{BroughtBack, Checkpoint, CheckpointOptions, Footprint, History, Hold, Shelf};
 use crate::clock::Clock;
-use crate::contents::expect_kind;
 use crate::disk::{Disk, File, busy};
+use crate::open::contents::expect_kind;
+pub(crate) use crate::open::contents::{CHECKPOINTS, LOG};
+use crate::open::hinted;
 use crate::update_log::{
     Identity, LogBytes, LogOptions, LogPlace, Position, Reader, Tail, UpdateLog, append_recent, begin_anew,
 };
@@ -30,9 +32,6 @@ use todana_engine::reserve::{Reserve, ReserveDisk};
 
 pub(crate) use target::Target;
 pub use verification::{Newest, Verified, verify};
-
-pub(crate) const LOG: &str = "log";
-pub(crate) const CHECKPOINTS: &str = "checkpoints";
 
 /// How a data directory is kept.
 #[derive(Clone, Copy, Debug, Default)]
@@ -539,7 +538,8 @@ pub(crate) fn refuse_tree(disk: &dyn Disk, path: &Path) -> Result<()> {
 /// Returns true if a directory holds a tree on disk.
 pub(crate) fn is_tree(disk: &dyn Disk, path: &Path) -> bool {
     // What cannot be listed shows further on.
-    disk.list(&path.join(crate::db::TREE)).is_ok_and(|names| names.iter().any(|name| name == "data.mdb"))
+    disk.list(&path.join(crate::open::engine::TREE))
+        .is_ok_and(|names| names.iter().any(|name| name == "data.mdb"))
 }
 
 /// The names in a directory; none if it is missing, which is not made by looking.
@@ -556,30 +556,6 @@ pub(crate) fn is_there(disk: &dyn Disk, file: &Path) -> Result<bool> {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(cannot("read", file, &error)),
-    }
-}
-
-/// Says what to do about damage.
-pub(crate) fn hinted(error: Error, path: &Path) -> Error {
-    match error.kind() {
-        ErrorKind::Corrupt => {
-            let message = format!(
-                "{error}; `todana salvage {} TARGET` makes a new database of what is complete",
-                path.display()
-            );
-            Error::new(ErrorKind::Corrupt, message)
-        }
-        _ => error,
-    }
-}
-
-/// Says what to do about a damaged tree.
-pub(crate) fn hinted_tree(error: Error) -> Error {
-    match error.kind() {
-        ErrorKind::Corrupt => {
-            Error::new(ErrorKind::Corrupt, format!("{error}; `todana restore` makes a new tree of a backup"))
-        }
-        _ => error,
     }
 }
 

@@ -10,12 +10,12 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use todana::{Database, SystemClock};
+//! use todana::disk::SystemDisk;
+//! use todana::{Database, EngineOptions, Name, SystemClock};
 //! use todana_core::{Command, Get, Reply, Store};
-//! use todana_engine::{MemHash, MemHashOptions};
 //!
-//! let engine = MemHash::new(MemHashOptions::default())?;
-//! let database = Database::new(Box::new(engine), Arc::new(SystemClock));
+//! let engine = Name::parse("mem:hash")?.open_engine(Arc::new(SystemDisk), EngineOptions::default())?;
+//! let database = Database::new(engine, Arc::new(SystemClock));
 //! let lane = database.lane();
 //! let set = Command::Store(Store { key: b"hello", value: b"world", ..Store::default() });
 //! database.execute(&lane, &set, &mut |reply| assert!(matches!(reply, Reply::Stored(_))));
@@ -38,7 +38,6 @@ mod catalog;
 pub mod checkpoint;
 mod classes;
 mod clock;
-mod contents;
 mod counters;
 mod data_directory;
 mod database;
@@ -55,6 +54,7 @@ pub mod kyoto;
 mod long_value;
 mod map_reduce;
 pub mod moment;
+mod open;
 mod records;
 pub mod replication;
 mod restoration;
@@ -71,17 +71,18 @@ pub use todana_engine::disk;
 
 pub use catalog::{Catalog, CatalogEntry};
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};
-pub use contents::{begins_at, holds_hash};
 pub use counters::{ClassCounters, Counters, Lane};
 pub use data_directory::{DataDirectory, DataOptions, Newest, Opened, Progress, Verified, seed_of, verify};
 pub use database::Database;
 pub use db::{
-    Cursor, Db, DbOptions, DumpedValues, Iter, IterKeys, IterRecords, Kind, Limiter, Loaded, Merge, Name,
-    Snapshot, Symbols, Tuning,
+    Cursor, Db, DbOptions, DumpedValues, Iter, IterKeys, IterRecords, Limiter, Loaded, Merge, Snapshot,
+    Symbols,
 };
 pub use key_order::KeyOrder;
 pub use kyoto::Origin;
 pub use map_reduce::{Emitter, MapReduce, Values};
+pub use open::contents::{begins_at, holds_hash};
+pub use open::{EngineOptions, Kind, Name, Storage, Tuning};
 pub use records::{Compared, Heading, OwnedRecord, Records, Update};
 pub use restoration::{RestoreInto, RestoreOptions, Restored, restore};
 pub use salvage::{Damage, Salvaged, salvage};

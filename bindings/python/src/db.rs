@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use todana::update_log::Sync;
-use todana::{DataOptions, Db, DbOptions, DumpedValues, Kind, Merge, WhenFull};
+use todana::{DataOptions, Db, DbOptions, DumpedValues, Merge, WhenFull};
 
 /// An open database, as a dict that is shared by all threads.
 #[pyclass(name = "DB", module = "todana", extends = Records, subclass, frozen, generic, weakref)]
@@ -74,7 +74,7 @@ impl Database {
             });
         let db = py.detach(|| options.open(name)).map_err(raised)?;
         let form = if text { Form::Text } else { Form::Bytes };
-        let is_in_memory = matches!(db.name().kind, Kind::MemHash | Kind::MemTree);
+        let is_in_memory = db.name().kind.is_in_memory();
         let reads = if is_in_memory { Pace::Memory } else { Pace::Disk(Disk::default()) };
         let writes = if is_in_memory && data_dir.is_none() { Pace::Memory } else { Pace::Waits };
         let home = Home::new(db, form, reads, writes);

@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana::disk::SystemDisk;
-use todana::{Action, Db, DbOptions, Kind, Name, Record, Records, Visitor};
+use todana::{Action, Db, DbOptions, Name, Record, Records, Storage, Visitor};
 use todana_core::Attributes;
 use todana_engine::DiskTree;
 
@@ -428,7 +428,7 @@ fn compact(local: &Local) -> Result<(), Failure> {
     let path = local.path();
     expect(path)?;
     let instead = match local {
-        Local::Named(name) if name.kind != Kind::DiskTree => None,
+        Local::Named(name) if name.kind.storage() != Storage::FilesAndLog => None,
         Local::Named(name) => Some(format!(
             "{name} uses the room that old records have left again, and does not give it back: `todana copy {name} NEW.tree` makes one that lies close"
         )),
@@ -467,7 +467,7 @@ pub(crate) fn check(name: &Name) -> Result<(), Failure> {
     let path = name.path.as_deref().unwrap_or(Path::new(""));
     expect_kept(name)?;
     expect(path)?;
-    if name.kind == Kind::DiskHash {
+    if name.kind.storage() == Storage::Files {
         let bar = progress(None, "reading {spinner} {bytes} {bytes_per_sec}");
         let verified = todana::verify(Arc::new(SystemDisk), path, &mut |done| bar.set_position(done));
         bar.finish_and_clear();
@@ -513,7 +513,7 @@ pub(crate) fn check(name: &Name) -> Result<(), Failure> {
         return Err(damaged(&format!("{checked} of {} can be read", amount(db.count(), "record"))));
     }
     drop(db);
-    let is_tree = name.kind == Kind::DiskTree;
+    let is_tree = name.kind.storage() == Storage::FilesAndLog;
     let mut doubt = String::new();
     if is_tree {
         // The pages, besides what leads to the records.

@@ -4,9 +4,9 @@ use super::settings::{Settings, Synchronization};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use todana_server::{
-    CheckpointOptions, CompatiblePort, DataPlace, DatabaseOptions, Further, Kind, Kyoto, KyotoOptions,
+    CheckpointOptions, CompatiblePort, DataPlace, DatabaseOptions, Further, Kyoto, KyotoOptions,
     LimitOptions, ListenOptions, MasterAddress, MemoryOptions, Name, Options, Packing, ProtocolOptions,
-    Replication, SnapshotOptions, Sync,
+    Replication, SnapshotOptions, Storage, Sync,
 };
 
 /// Threads where nothing is said. The original's sixteen wait for each other's locks; these do not wait at all.
@@ -122,14 +122,12 @@ fn make_way(settings: &Settings) -> Result<(), String> {
 /// so that it is never behind what its replicas have been told.
 fn further(settings: &Settings, number: usize, name: Name, sync: Sync) -> Further {
     let log = settings.update_log.as_ref();
-    let directory: Option<PathBuf> = match name.kind {
-        Kind::DiskTree => name.path.clone(),
+    let directory: Option<PathBuf> = match name.kind.storage() {
+        Storage::FilesAndLog => name.path.clone(),
         // By number, as the original's log knows them.
-        Kind::MemHash | Kind::MemTree | Kind::DiskHash => {
-            log.map(|log| log.directory.join(format!("{number:08}")))
-        }
+        Storage::Memory | Storage::Files => log.map(|log| log.directory.join(format!("{number:08}"))),
     };
-    let is_for_replicas = name.kind == Kind::DiskHash;
+    let is_for_replicas = name.kind.storage() == Storage::Files;
     // Its own files vouch for its changes.
     let sync = if is_for_replicas { DatabaseOptions::default().sync } else { sync };
     let data = directory.map(|directory| {

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use todana::update_log::Position;
-use todana_server::{Authentication, Choice, DataPlace, Further, Kind, Name, Opened, Options, Sync};
+use todana_server::{Authentication, Choice, DataPlace, Further, Name, Opened, Options, Storage, Sync};
 
 /// What `--sync` promises.
 fn promise(sync: Sync) -> String {
@@ -69,7 +69,7 @@ impl Banner {
             (mib, false) => format!("{mib} MiB, evicting beyond"),
             (mib, true) => format!("{mib} MiB, refusing beyond"),
         };
-        let has_memory = options.databases.all().iter().any(|one| is_in_memory(one.name.kind));
+        let has_memory = options.databases.all().iter().any(|one| one.name.kind.is_in_memory());
         let has_prefix = |prefix: &str| options.listen.addresses.iter().any(|entry| entry.contains(prefix));
         let requires_certificates = options.listen.tls.as_ref().is_some_and(|tls| tls.verify_mode >= 2);
         let certificate = options.listen.tls.as_ref().map(|tls| tls.chain.clone());
@@ -99,8 +99,8 @@ impl Banner {
         let is_one = self.databases.len() == 1;
         let line = |(number, Further { name, data }): (usize, &Further)| {
             let new = if self.new.get(number) == Some(&true) { NEW } else { "" };
-            let place = match (name.kind, data) {
-                (Kind::DiskHash, _) => format!("{new}; {}", promise(self.sync)),
+            let place = match (name.kind.storage(), data) {
+                (Storage::Files, _) => format!("{new}; {}", promise(self.sync)),
                 // It stands in a line of its own.
                 (_, Some(_)) if number == 0 => String::new(),
                 (_, Some(place)) => {
@@ -130,7 +130,7 @@ impl Banner {
         let own: Vec<String> = own.into_iter().flatten().collect();
         match &self.memory {
             _ if !own.is_empty() => own.join(" and "),
-            Some(memory) if is_in_memory(name.kind) => memory.clone(),
+            Some(memory) if name.kind.is_in_memory() => memory.clone(),
             _ => "no limit".to_string(),
         }
     }
@@ -154,12 +154,13 @@ impl Banner {
     }
 
     pub(super) fn print(&self, listening_on: &[String], admin: &[SocketAddr], opened: Option<&Opened>) {
-        let persistence =
-            if self.databases.iter().any(|one| one.name.kind == Kind::DiskHash) || self.data.is_some() {
-                "on"
-            } else {
-                "off (--data-dir DIR)"
-            };
+        let persistence = if self.databases.iter().any(|one| one.name.kind.storage() == Storage::Files)
+            || self.data.is_some()
+        {
+            "on"
+        } else {
+            "off (--data-dir DIR)"
+        };
         let data = match (&self.data, opened) {
             (Some(place), Some(opened)) => {
                 format!("data: {}: {}; {}\n", place.directory.display(), found(opened), promise(place.sync))
@@ -220,10 +221,6 @@ fn excess_mib(limit: u64) -> Option<(u64, u64)> {
 fn begins(further: &Further) -> bool {
     let directory = further.data.as_ref().map(|data| &data.directory).or(further.name.path.as_ref());
     directory.is_some_and(|directory| todana::begins_at(directory))
-}
-
-pub(super) fn is_in_memory(kind: Kind) -> bool {
-    matches!(kind, Kind::MemHash | Kind::MemTree)
 }
 
 /// An address that a client on this machine can connect to: loopback in place of "all addresses".

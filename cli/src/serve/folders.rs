@@ -9,7 +9,7 @@ pub(super) fn expect_folders(options: &Options) -> Result<(), Failure> {
     let databases = options.databases.all();
     let place = |one: &todana_server::Further| match &one.data {
         Some(data) => Some(data.directory.clone()),
-        None => one.name.path.clone().filter(|_| !super::banner::is_in_memory(one.name.kind)),
+        None => one.name.path.clone().filter(|_| !one.name.kind.is_in_memory()),
     };
     let places: Vec<_> = databases.iter().filter_map(place).collect();
     for place in places.iter().filter(|place| !place.exists()) {

@@ -5,9 +5,9 @@ use super::values::{Extended, Format, Protocol, SnapshotPacking, TlsVersion};
 use std::path::PathBuf;
 use std::time::Duration;
 use todana_server::{
-    AdminOptions, Authentication, CheckpointOptions, Choice, DataPlace, DatabaseOptions, Further, Kind,
-    Kyoto, KyotoOptions, LimitOptions, ListenOptions, LogFormat, MemoryOptions, Name, ObservationOptions,
-    Options, Packing, ProtocolOptions, SnapshotOptions, TlsOptions,
+    AdminOptions, Authentication, CheckpointOptions, Choice, DataPlace, DatabaseOptions, Further, Kyoto,
+    KyotoOptions, LimitOptions, ListenOptions, LogFormat, MemoryOptions, Name, ObservationOptions, Options,
+    Packing, ProtocolOptions, SnapshotOptions, Storage, TlsOptions,
 };
 
 impl Arguments {
@@ -115,10 +115,10 @@ impl Arguments {
         let mut names = if self.databases.is_empty() { &self.database } else { &self.databases }.iter();
         let mut directory = self.data_dir.clone();
         let mut is_first_in_memory = true;
-        let mut place = |name: &Name| match name.kind {
-            Kind::DiskHash => Ok(None),
-            Kind::DiskTree => Ok(name.path.clone().map(|path| self.place(path))),
-            Kind::MemHash | Kind::MemTree => {
+        let mut place = |name: &Name| match name.kind.storage() {
+            Storage::Files => Ok(None),
+            Storage::FilesAndLog => Ok(name.path.clone().map(|path| self.place(path))),
+            Storage::Memory => {
                 let Some(directory) = &directory else { return Ok(None) };
                 if std::mem::take(&mut is_first_in_memory) {
                     return Ok(Some(self.place(directory.clone())));

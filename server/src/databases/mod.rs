@@ -38,11 +38,11 @@ use todana::checkpoint::{CheckpointKeeper, FRONT_BYTES_MAX};
 use todana::disk::Disk;
 use todana::update_log::{Health, Sync, Tail};
 use todana::{
-    CachedClock, Catalog, CatalogEntry, Clock, DataDirectory, DataOptions, Database, Kind, Limiter, Name,
-    Opened, seed_of,
+    CachedClock, Catalog, CatalogEntry, Clock, DataDirectory, DataOptions, Database, EngineOptions, Limiter,
+    Name, Opened, Storage, seed_of,
 };
-use todana_core::{Checkpointed, Engine, Error, ErrorKind, LONG_VALUE_LEN, MemoryLimit, Result, WhenFull};
-use todana_engine::{Compression, EvictionObserver, MemHash, MemHashOptions, MemTree, MemTreeOptions, Void};
+use todana_core::{Checkpointed, Error, ErrorKind, LONG_VALUE_LEN, MemoryLimit, Result, WhenFull};
+use todana_engine::EvictionObserver;
 
 /// What all threads know of a database.
 pub(crate) struct Served {
@@ -160,40 +160,29 @@ impl Making<'_> {
     /// Makes or opens a database. What a data directory holds is not in it yet.
     pub(crate) fn open(self, further: Further) -> Result<(Served, Kept)> {
         let Further { name, data } = further;
-        if let Some(path) = on_disk(&name) {
+        if let Some(path) = name.path.as_deref().filter(|_| !name.kind.is_in_memory()) {
             prepare(&name, path, &**self.disk)?;
         }
         let mut kept = Kept::default();
         let disk = name.disk(Arc::clone(self.disk));
-        if let (Kind::DiskTree, Some(place)) = (name.kind, &data) {
+        if let (Storage::FilesAndLog, Some(place)) = (name.kind.storage(), &data) {
             // Locked before the engine looks at what lies in it.
             kept.claim(&name, Arc::clone(self.disk), &place.directory)?;
         }
-        let limit = MemoryLimit { bytes: name.tuning.bytes_max, when_full: when_full(self.options) };
-        let engine: Box<dyn Engine> = match name.open_on_disk(&disk)? {
-            Some(engine) => engine,
-            None if self.options.databases.stores_nothing => Box::new(Void::new(self.class_bounds.len() + 1)),
-            None if name.kind == Kind::MemTree => {
-                let class_bounds = self.class_bounds.to_vec();
-                let compression = name.tuning.compress.then(Compression::default);
-                Box::new(MemTree::new(MemTreeOptions {
-                    limit,
-                    class_bounds,
-                    compression,
-                    observer: self.observer,
-                    ..MemTreeOptions::default()
-                })?)
-            }
-            None => Box::new(MemHash::new(MemHashOptions {
-                class_bounds: self.class_bounds.to_vec(),
-                shards: Some(self.shards_for(&name)),
-                limit,
-                observer: self.observer,
-                capacity_records: name.tuning.records_max,
+        let in_memory = data.as_ref().filter(|_| name.kind.is_in_memory());
+        let engine = name.open_engine(
+            disk,
+            EngineOptions {
+                limit: MemoryLimit { bytes: None, when_full: when_full(self.options) },
+                shards: Some(self.shards),
                 // So that records come back bucket by bucket.
-                seed: data.as_ref().and_then(|place| seed_of(Arc::clone(self.disk), &place.directory)),
-            })?),
-        };
+                seed: in_memory.and_then(|place| seed_of(Arc::clone(self.disk), &place.directory)),
+                class_bounds: self.class_bounds.to_vec(),
+                observer: self.observer,
+                stores_nothing: self.options.databases.stores_nothing,
+                ..EngineOptions::default()
+            },
+        )?;
         for note in engine.durable().map_or(Vec::new(), |durable| durable.notes()) {
             tracing::warn!(database = name.label(), "{note}");
         }
@@ -229,28 +218,11 @@ impl Making<'_> {
         };
         Ok((served, kept))
     }
-
-    /// Each shard holds its part of a number of records.
-    fn shards_for(&self, name: &Name) -> usize {
-        let most = name
-            .tuning
-            .records_max
-            .map_or(usize::MAX, |max| usize::try_from(max / 1024).unwrap_or(usize::MAX));
-        let most = if most.is_power_of_two() { most } else { (most / 2).max(1).next_power_of_two() };
-        self.shards.min(most.max(1))
-    }
 }
 
 /// What happens at a memory limit.
 pub(crate) fn when_full(options: &Options) -> WhenFull {
     if options.memory.refuse_when_full { WhenFull::Refuse } else { WhenFull::Evict }
-}
-
-fn on_disk(name: &Name) -> Option<&Path> {
-    match name.kind {
-        Kind::DiskHash | Kind::DiskTree => name.path.as_deref(),
-        Kind::MemHash | Kind::MemTree => None,
-    }
 }
 
 /// Does as the mode in the name says, and names what is in the way.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use todana::checkpoint::CheckpointOptions;
 use todana::update_log::{LogOptions, Sync};
-use todana::{Catalog, Kind, Name};
+use todana::{Catalog, Name, Storage};
 
 /// Which databases there are, and where their data is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl DatabaseOptions {
         for Further { name, data } in &databases {
             let tuning = &name.tuning;
             self.validate_reading(name, data.as_ref(), has_queues)?;
-            if tuning.compress && !matches!(name.kind, Kind::MemTree | Kind::DiskHash) {
+            if tuning.compress && !name.kind.can_compress() {
                 return wrong(format!(
                     "database \"{name}\": only mem:tree and PATH.hash are compressed (opts=c, zcomp=)"
                 ));
@@ -106,13 +106,13 @@ impl DatabaseOptions {
                     "database \"{name}\": at a number of records others go for new ones, which -M does not allow"
                 ));
             }
-            match (name.kind, data) {
-                (Kind::DiskHash, Some(place)) if !place.is_for_replicas => {
+            match (name.kind.storage(), data) {
+                (Storage::Files, Some(place)) if !place.is_for_replicas => {
                     return wrong(format!(
                         "database \"{name}\" keeps its data at its own path, and takes no data directory"
                     ));
                 }
-                (Kind::DiskTree, None) => {
+                (Storage::FilesAndLog, None) => {
                     return wrong(format!("database \"{name}\" needs its own path as its data directory"));
                 }
                 _ => {}

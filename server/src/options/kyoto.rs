@@ -80,7 +80,7 @@ impl KyotoOptions {
     pub(super) fn validate(&self, first: Kind) -> Result<(), OptionsError> {
         let wrong = |text: &str| Err(OptionsError(text.to_string()));
         if self.has_queues() {
-            if !matches!(first, Kind::MemTree | Kind::DiskTree) {
+            if !first.is_ordered() {
                 return wrong(
                     "queues need an ordered database, and the first one is not: % and PATH.kct are (-plex opts=q)",
                 );

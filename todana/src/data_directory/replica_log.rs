@@ -8,8 +8,8 @@
 use super::{CHECKPOINTS, DataDirectory, DataOptions, LOG, cannot};
 use crate::Database;
 use crate::clock::{Clock, ClockAhead};
-use crate::contents::is_hidden;
 use crate::file_header::write_whole;
+use crate::open::contents::is_hidden;
 use crate::update_log::{
     Position, Reader, SEGMENT_HEADER_LEN, Tail, UpdateLog, last_told_ms, segment_name, segment_start,
     segments,

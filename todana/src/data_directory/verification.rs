@@ -3,8 +3,8 @@
 use super::{CHECKPOINTS, LOG, identity};
 use crate::backup::{BackedUp, Kind, Listed, Manifest};
 use crate::checkpoint::{Failure, Shelf};
-use crate::contents::{holds_hash, is_segment};
 use crate::disk::Disk;
+use crate::open::contents::{holds_hash, is_segment};
 use crate::update_log::{Change, Position, Reader, SEGMENT_HEADER_LEN, Tail, segment_start, with_recent};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -5,9 +5,9 @@
 //! x.tree.partial/lock               held meanwhile
 //! ```
 
-use super::Name;
 use crate::data_directory::{Lock, cannot, lock, sync_above};
 use crate::disk::SystemDisk;
+use crate::open::Name;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

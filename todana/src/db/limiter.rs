@@ -3,9 +3,8 @@
 //! A hand goes round over all records in the order of the engine's scans, and what it comes to goes. So which ones go has nothing to do with
 //! their use: noting uses on disk would cost a write a read.
 
-use super::name::{Kind, Name, Tuning};
 use crate::database::Regardless;
-use crate::{Database, Lane};
+use crate::{Database, Lane, Name};
 use parking_lot::Mutex;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,12 +30,9 @@ pub struct Limiter {
 impl Limiter {
     /// That of a database of this name; `None` where there is nothing to limit, or the engine does it.
     pub fn of(name: &Name) -> Option<Limiter> {
-        let Tuning { records_max, bytes_max, .. } = name.tuning;
-        match name.kind {
-            Kind::MemHash => None,
-            Kind::MemTree => Limiter::new(records_max, None),
-            Kind::DiskHash | Kind::DiskTree => Limiter::new(records_max, bytes_max),
-        }
+        let records_max = name.tuning.records_max.filter(|_| !name.kind.limits_records());
+        let bytes_max = name.tuning.bytes_max.filter(|_| !name.kind.limits_bytes());
+        Limiter::new(records_max, bytes_max)
     }
 
     /// `None` where there is nothing to limit.

@@ -4,23 +4,17 @@ use super::housekeeper::Housekeeper;
 use super::lanes::ThreadLanes;
 use super::limiter::Limiter;
 use super::witness::{Witness, Witnessed};
-use super::{Db, Inner, Kind, Name, Tuning, relieve_front};
-use crate::contents::expect_kind;
-use crate::data_directory::{DataDirectory, DataOptions, hinted, hinted_tree, seed_of};
+use super::{Db, Inner, relieve_front};
+use crate::data_directory::{DataDirectory, DataOptions, seed_of};
 use crate::disk::{Disk, SystemDisk};
+use crate::open::contents::expect_kind;
+use crate::open::{EngineOptions, Name, Storage, Tuning};
 use crate::transaction::WhileWaiting;
 use crate::{CachedClock, Clock, Database};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use todana_core::{Engine, Error, ErrorKind, MemoryLimit, Result, WhenFull};
-use todana_engine::{
-    Compression, DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, MemHash, MemHashOptions, MemTree,
-    MemTreeOptions, ValueCompression,
-};
-
-/// Where in its directory the tree lies, beside its update log.
-pub(crate) const TREE: &str = "tree";
+use todana_core::{Error, ErrorKind, MemoryLimit, Result, WhenFull};
 
 /// How a database is opened, beside what its [name](Name) says.
 ///
@@ -169,7 +163,14 @@ impl DbOptions {
         // Locked before the engine looks at what lies in it.
         let directory = kept.as_ref().map(|path| DataDirectory::open(Arc::clone(&disk), path)).transpose()?;
         let witness = Arc::<Witness>::default();
-        let engine = Witnessed { engine: self.engine(&name, disk)?, witness: Arc::clone(&witness) };
+        let in_memory = kept.as_deref().filter(|_| name.kind.is_in_memory());
+        let options = EngineOptions {
+            limit: MemoryLimit { bytes: self.memory_max, when_full: self.when_full },
+            seed: in_memory.and_then(|directory| seed_of(Arc::clone(&disk), directory)),
+            reserve_bytes: Some(self.data.log.reserve_bytes),
+            ..EngineOptions::default()
+        };
+        let engine = Witnessed { engine: name.open_engine(disk, options)?, witness: Arc::clone(&witness) };
         let mut database = Database::new(Box::new(engine), Arc::clone(&clock) as Arc<dyn Clock>);
         if let Some(while_waiting) = &self.while_waiting {
             database = database.while_waiting(while_waiting.clone());
@@ -206,10 +207,10 @@ impl DbOptions {
         let refuse = |what: &str| Err(Error::new(ErrorKind::Invalid, format!("database \"{name}\": {what}")));
         let Tuning { records_max, compress, read_only, truncate, must_exist, .. } = name.tuning;
         name.expect_own_kind(disk)?;
-        if let (Kind::MemHash | Kind::MemTree, Some(directory)) = (name.kind, &self.data_dir) {
+        if let (true, Some(directory)) = (name.kind.is_in_memory(), &self.data_dir) {
             expect_kind(disk, directory, name.kind)?;
         }
-        if compress && !matches!(name.kind, Kind::MemTree | Kind::DiskHash) {
+        if compress && !name.kind.can_compress() {
             return refuse("only mem:tree and PATH.hash are compressed (opts=c, zcomp=)");
         }
         if read_only && truncate {
@@ -230,58 +231,16 @@ impl DbOptions {
 
     /// The data directory, where there is one.
     fn place(&self, name: &Name) -> Result<Option<PathBuf>> {
-        match (name.kind, &name.path, &self.data_dir) {
-            (Kind::MemHash | Kind::MemTree, _, place) => Ok(place.clone()),
+        match (name.kind.storage(), &name.path, &self.data_dir) {
+            (Storage::Memory, _, place) => Ok(place.clone()),
             (_, _, Some(_)) => {
                 let message = format!(
                     "database \"{name}\" keeps its data at its own path, and takes no data directory"
                 );
                 Err(Error::new(ErrorKind::Invalid, message))
             }
-            (Kind::DiskHash, _, None) => Ok(None),
-            (Kind::DiskTree, path, None) => Ok(path.clone()),
+            (Storage::Files, _, None) => Ok(None),
+            (Storage::FilesAndLog, path, None) => Ok(path.clone()),
         }
-    }
-
-    fn engine(&self, name: &Name, disk: Arc<dyn Disk>) -> Result<Box<dyn Engine>> {
-        let tuning = &name.tuning;
-        let bytes = self.memory_max.into_iter().chain(tuning.bytes_max).min();
-        let limit = MemoryLimit { bytes, when_full: self.when_full };
-        let path = name.path.as_deref().unwrap_or(Path::new(""));
-        Ok(match name.kind {
-            Kind::MemHash => {
-                let seed = self.data_dir.as_ref().and_then(|directory| seed_of(disk, directory));
-                let capacity_records = tuning.records_max;
-                // Each shard holds its part.
-                let shards =
-                    capacity_records.map(|max| usize::try_from(max / 1024).unwrap_or(16).clamp(1, 16));
-                Box::new(MemHash::new(MemHashOptions {
-                    seed,
-                    shards,
-                    limit,
-                    capacity_records,
-                    ..MemHashOptions::default()
-                })?)
-            }
-            Kind::MemTree => {
-                let compression = tuning.compress.then(Compression::default);
-                Box::new(MemTree::new(MemTreeOptions { limit, compression, ..MemTreeOptions::default() })?)
-            }
-            Kind::DiskHash => {
-                let options = DiskHashOptions {
-                    disk,
-                    is_mapped: !tuning.unmapped,
-                    compression: tuning.compress.then(ValueCompression::default),
-                    reserve_bytes: self.data.log.reserve_bytes,
-                    ..DiskHashOptions::default()
-                };
-                Box::new(DiskHash::open(path, options).map_err(|error| hinted(error, path))?)
-            }
-            Kind::DiskTree => {
-                // The update log beside it vouches for what is written, and shall not be overtaken.
-                let options = DiskTreeOptions { spills: false, disk, ..DiskTreeOptions::default() };
-                Box::new(DiskTree::open(&path.join(TREE), options).map_err(hinted_tree)?)
-            }
-        })
     }
 }

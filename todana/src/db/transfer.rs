@@ -1,7 +1,8 @@
 //! Records on their way from one database to another: merged, copied, as text.
 
+use super::Db;
 use super::draft::Draft;
-use super::{Db, Kind, Name};
+use crate::open::{Name, Storage};
 use crate::tsv;
 use crate::{OwnedRecord, Records, Update};
 use std::io::{self, BufRead, Read, Write};
@@ -94,7 +95,7 @@ impl Db {
             let message = format!("{} is there already", path.display());
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        if let (Some(durable), Kind::DiskHash) = (self.database().engine().durable(), to.kind) {
+        if let (Some(durable), Storage::Files) = (self.database().engine().durable(), to.kind.storage()) {
             durable.copy(path)?;
             return Ok(Db::open(name)?.count());
         }

@@ -9,16 +9,17 @@ use super::{RecordSource, Restored, settle_clear};
 use crate::backup::Manifest;
 use crate::clock::Clock;
 use crate::data_directory::{DataDirectory, cannot};
-use crate::db::{Draft, TREE};
+use crate::db::Draft;
 use crate::disk::{Disk, SystemDisk};
+use crate::open::{EngineOptions, Storage, hash_at};
 use crate::update_log::{Change, Position, Tail};
 use crate::versions::openings_of_restored;
-use crate::{Database, Kind, Name, Progress, RestoreOptions};
+use crate::{Database, Name, Progress, RestoreOptions};
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
 use todana_core::{Engine, Error, ErrorKind, Result, UnixSeconds};
-use todana_engine::{DiskHash, DiskHashOptions, DiskTree, DiskTreeOptions, ValueCompression};
+use todana_engine::DiskHash;
 
 /// Read at once.
 const PIECE: usize = 256 << 10;
@@ -48,7 +49,7 @@ pub(super) fn restore_database<S: RecordSource>(
 
 /// Where a database on disk is to be. Fails with `Invalid` for one in memory.
 pub(crate) fn path_of(name: &Name) -> Result<&Path> {
-    if let (Some(path), Kind::DiskHash | Kind::DiskTree) = (&name.path, name.kind) {
+    if let (Some(path), false) = (&name.path, name.kind.is_in_memory()) {
         return Ok(path);
     }
     let message = format!("database \"{name}\" is in memory, where it would be gone at once");
@@ -58,7 +59,7 @@ pub(crate) fn path_of(name: &Name) -> Result<&Path> {
 /// Fails with `Invalid` if more is asked for than the backup of a hash can give.
 pub(crate) fn expect_hash(options: &RestoreOptions, name: &Name) -> Result<()> {
     let from = options.from.display();
-    let message = if name.kind != Kind::DiskHash {
+    let message = if name.kind.storage() != Storage::Files {
         format!(
             "{from} is a backup of a hash on disk and becomes one again, as NAME.hash; `todana copy` makes another kind of that"
         )
@@ -79,14 +80,8 @@ pub(crate) fn records_into<S: RecordSource>(
     clock: Arc<dyn Clock>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Restored> {
-    let engine: Box<dyn Engine> = match name.kind {
-        Kind::DiskHash => {
-            let compression = name.tuning.compress.then(ValueCompression::default);
-            let options = DiskHashOptions { compression, ..DiskHashOptions::default() };
-            Box::new(DiskHash::open(place, options)?)
-        }
-        _ => Box::new(DiskTree::open(&place.join(TREE), DiskTreeOptions::default())?),
-    };
+    let options = EngineOptions { spills: true, ..EngineOptions::default() };
+    let engine = name.open_engine_at(place, Arc::new(SystemDisk), options)?;
     let now = clock.now();
     let database = Database::new(engine, clock);
     let source = open(progress)?;
@@ -125,7 +120,7 @@ pub(crate) fn records_into<S: RecordSource>(
 /// Opens a new hash as one that has been opened so often, and closes it; returns how many records it has. Then it is known to be a
 /// database, too.
 pub(crate) fn number_anew(place: &Path, openings: u32) -> Result<u64> {
-    let opened = DiskHash::open(place, DiskHashOptions { openings_min: openings, ..Default::default() })?;
+    let opened = hash_at(place, false, openings)?;
     let records = opened.status().records;
     todana_core::Durable::close(&opened)?;
     Ok(records)

@@ -7,17 +7,18 @@
 use super::Damage;
 use crate::backup::{BACKUP, HASH, Manifest};
 use crate::clock::Clock;
-use crate::contents::{holds_hash, is_segment};
 use crate::data_directory::{is_there, lock};
 use crate::db::Draft;
 use crate::disk::Disk;
+use crate::open::contents::{holds_hash, is_segment};
+use crate::open::hash_at;
 use crate::restoration::{RestoreInto, expect_hash, number_anew, path_of};
 use crate::update_log::{Finding, Position, Tail};
 use crate::versions::openings_of_restored;
 use crate::{Name, Progress, RestoreOptions, Restored, Salvaged};
 use std::path::{Path, PathBuf};
 use todana_core::{Durable, Engine, Error, ErrorKind, Result, UnixSeconds};
-use todana_engine::{DiskHash, DiskHashOptions, HashSalvage, ValueCompression};
+use todana_engine::{DiskHash, HashSalvage};
 
 /// The files of a hash, damaged or not.
 pub(super) struct Ruins {
@@ -78,8 +79,7 @@ impl Ruins {
     ) -> Result<Salvaged> {
         let is_locked = self.list.is_none() && is_there(disk, &self.from.join("lock"))?;
         let _held = if is_locked { Some(lock(disk, &self.from)?) } else { None };
-        let compression = name.tuning.compress.then(ValueCompression::default);
-        let hash = DiskHash::open(to, DiskHashOptions { compression, ..DiskHashOptions::default() })?;
+        let hash = hash_at(to, name.tuning.compress, 0)?;
         let found = self.read_into(disk, &hash, progress)?;
         hash.sync()?;
         hash.close()?;

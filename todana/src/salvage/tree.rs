@@ -5,8 +5,10 @@ use super::directory::{MendedLog, OPENINGS_UNKNOWN, first_segment, of_log};
 use super::{Damage, Renamed, copy_database, copy_file, copy_path, lock_source, place_of};
 use crate::clock::Clock;
 use crate::data_directory::{DataDirectory, LOG, cannot, identity, is_there, names};
-use crate::db::{Draft, TREE};
+use crate::db::Draft;
 use crate::disk::Disk;
+use crate::open::engine::TREE;
+use crate::open::tree_at;
 use crate::restoration::{RecordSource, RestoreInto, directory_from, path_of, records_into};
 use crate::update_log::{
     Change, Finding, Identity, MendedSegments, Position, append_recent, begin_anew, mend_segments,
@@ -19,7 +21,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Checkpointed, Engine, Error, ErrorKind, Result, UnixSeconds};
-use todana_engine::{DiskTree, DiskTreeOptions};
+use todana_engine::DiskTree;
 
 /// Makes a new database of a tree. What was acknowledged behind the last checkpoint and stood in what is lost of the log stays lost,
 /// which the damages say. Fails with `Busy` if the tree is open, with `Corrupt` where the tree itself is damaged or the log is another
@@ -88,9 +90,7 @@ impl TreeSource {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<TreeSource> {
         let directory = DataDirectory::open(Arc::clone(&disk), path)?;
-        let options = DiskTreeOptions { spills: false, ..DiskTreeOptions::default() };
-        let tree = DiskTree::open(&path.join(TREE), options)?;
-        let database = Database::new(Box::new(tree), Arc::clone(&clock));
+        let database = Database::new(Box::new(tree_at(path)?), Arc::clone(&clock));
         let opened = directory.restore(&database, clock, &DataOptions::default(), progress)?;
         Ok(TreeSource { database, _directory: directory, log: path.join(LOG), disk, opened })
     }
@@ -150,7 +150,7 @@ impl RecordSource for TreeSource {
 
 /// Mends the log of a copied tree; returns what was damaged.
 fn mend_copy(disk: &Arc<dyn Disk>, path: &Path) -> Result<Vec<Damage>> {
-    let tree = DiskTree::open(&path.join(TREE), DiskTreeOptions { spills: false, ..Default::default() })?;
+    let tree = tree_at(path)?;
     let mut damages = Vec::new();
     let identity = find_identity(&**disk, path, tree.database_id(), &mut damages)?;
     let (log, mark) = (path.join(LOG), Position(tree.mark()));

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use todana::disk::{Disk, File};
 use todana::replication::{NANOS, first_of_second};
 use todana::update_log::{Position, segments};
-use todana::{Action, Clock, Expiry, Kind, Opened, Record, kyoto};
+use todana::{Action, Clock, Expiry, Opened, Record, kyoto};
 use todana_core::Attributes;
 use todana_protocol::kyoto::Stored;
 use todana_protocol::kyoto::snapshot::{COUNT_AT, HEAD_LEN, SnapshotHead, file_name};
@@ -104,7 +104,7 @@ impl History {
 
 /// Whether a database has snapshots: those on disk keep themselves.
 fn has_snapshots(served: &Served) -> bool {
-    matches!(served.name.kind, Kind::MemHash | Kind::MemTree)
+    served.name.kind.is_in_memory()
 }
 
 /// Makes the directory of the files, if it is not there, and locks it for this process: two servers would put half a file of the other

@@ -145,10 +145,10 @@ fn kind(reach: &Reach) -> u8 {
 
 /// The original's number for what is closest.
 fn kind_by_engine(kind: Kind) -> u8 {
-    match kind {
-        Kind::MemHash => 24,
-        Kind::MemTree => 33,
-        Kind::DiskHash => 48,
-        Kind::DiskTree => 49,
+    match (kind.is_in_memory(), kind.is_ordered()) {
+        (true, false) => 24,
+        (true, true) => 33,
+        (false, false) => 48,
+        (false, true) => 49,
     }
 }

@@ -1,12 +1,13 @@
 //! What a directory holds: which kind of database its names belong to, if any. A database opens as what it is or not at all.
 
-use crate::Kind;
-use crate::data_directory::{CHECKPOINTS, LOG};
-use crate::db::TREE;
+use super::engine::{Kind, Storage, TREE};
 use crate::disk::Disk;
 use std::io;
 use std::path::Path;
 use todana_core::{Error, ErrorKind, Result};
+
+pub(crate) const LOG: &str = "log";
+pub(crate) const CHECKPOINTS: &str = "checkpoints";
 
 /// A name in a directory, and what it tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,15 +63,16 @@ pub(crate) fn expect_kind(disk: &dyn Disk, path: &Path, kind: Kind) -> Result<()
     // What cannot be listed shows where it is opened.
     let Ok(mut names) = disk.list(path) else { return Ok(()) };
     names.sort_unstable();
-    let is_own = |marker: Marker| match kind {
-        Kind::DiskHash => marker == Marker::Hash,
-        Kind::DiskTree => matches!(marker, Marker::DataDirectory | Marker::Tree),
-        Kind::MemHash | Kind::MemTree => marker == Marker::DataDirectory,
+    let storage = kind.storage();
+    let is_own = |marker: Marker| match storage {
+        Storage::Files => marker == Marker::Hash,
+        Storage::FilesAndLog => matches!(marker, Marker::DataDirectory | Marker::Tree),
+        Storage::Memory => marker == Marker::DataDirectory,
     };
     let marked = |name: &String| (name.clone(), Marker::of(name));
     let found: Vec<(String, Marker)> = names.iter().map(marked).collect();
     let has_own = found.iter().any(|(_, marker)| is_own(*marker));
-    let is_on_disk = matches!(kind, Kind::DiskHash | Kind::DiskTree);
+    let is_on_disk = storage != Storage::Memory;
     let is_in_the_way = |name: &str, marker: Marker| match marker {
         Marker::Common => false,
         // Beside a database other files are left alone, and a data directory need not be empty at first.
@@ -82,14 +84,14 @@ pub(crate) fn expect_kind(disk: &dyn Disk, path: &Path, kind: Kind) -> Result<()
         Marker::DataDirectory | Marker::KyotoCabinet => !is_own(marker),
     };
     if let Some((name, marker)) = found.iter().find(|(name, marker)| is_in_the_way(name, *marker)) {
-        return Err(refusal(path, name, marker.what(), kind));
+        return Err(refusal(path, name, marker.what(), storage));
     }
     let is_tree = found.iter().any(|(_, marker)| *marker == Marker::Tree);
-    if kind == Kind::DiskTree
+    if storage == Storage::FilesAndLog
         && !is_tree
         && disk.list(&path.join(CHECKPOINTS)).is_ok_and(|names| !names.iter().all(|name| is_hidden(name)))
     {
-        return Err(refusal(path, CHECKPOINTS, "the data of a database in memory", kind));
+        return Err(refusal(path, CHECKPOINTS, "the data of a database in memory", storage));
     }
     Ok(())
 }
@@ -116,11 +118,11 @@ pub(crate) fn is_hidden(name: &str) -> bool {
     name.starts_with('.')
 }
 
-fn refusal(path: &Path, name: &str, what: &str, kind: Kind) -> Error {
-    let wanted = match kind {
-        Kind::DiskHash => "hash on disk",
-        Kind::DiskTree => "tree on disk",
-        Kind::MemHash | Kind::MemTree => "data directory",
+fn refusal(path: &Path, name: &str, what: &str, storage: Storage) -> Error {
+    let wanted = match storage {
+        Storage::Files => "hash on disk",
+        Storage::FilesAndLog => "tree on disk",
+        Storage::Memory => "data directory",
     };
     let message = format!(
         "{}: it holds {what} (\"{name}\") and cannot be opened as a {wanted}; give the name that it was made by, or another directory",

@@ -10,37 +10,13 @@
 //! PATH.kct PATH.kcf PATH.tcb            on disk, in order
 //! ```
 
+use super::contents::expect_kind;
+use super::engine::{Kind, Storage};
 use super::tuning_words::{TuningWord, nearest, without_secrets};
-use crate::contents::expect_kind;
 use crate::disk::Disk;
 use std::fmt;
 use std::path::PathBuf;
 use todana_core::{Error, ErrorKind, Result};
-
-/// What keeps the records.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// In memory, the smallest.
-    MemHash,
-    /// In memory, in the order of the keys.
-    MemTree,
-    /// On disk, for more than memory holds.
-    DiskHash,
-    /// On disk, in the order of the keys.
-    DiskTree,
-}
-
-impl Kind {
-    /// The plain name: `mem:hash`, `mem:tree`, `disk:hash`, `disk:tree`.
-    pub fn word(self) -> &'static str {
-        match self {
-            Kind::MemHash => "mem:hash",
-            Kind::MemTree => "mem:tree",
-            Kind::DiskHash => "disk:hash",
-            Kind::DiskTree => "disk:tree",
-        }
-    }
-}
 
 /// How a database is tuned by its name. What Kyoto's and Tokyo's names say besides has no meaning here: it is accepted, and told in
 /// [`Name::notes`].
@@ -146,12 +122,12 @@ impl Name {
         let Asked { kind, mut tuning, mut notes, warnings, has_compressor, .. } = asked;
         let (kind, path) = kind.ok_or_else(|| unknown(text, database))?;
         tuning.compress |= has_compressor;
-        if tuning.unmapped && kind == Kind::DiskTree {
+        if tuning.unmapped && kind.storage() == Storage::FilesAndLog {
             let message =
                 format!("database \"{text}\": a tree on disk is always mapped, map=off is for a hash");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        if tuning.unmapped && kind != Kind::DiskHash {
+        if tuning.unmapped && kind.storage() != Storage::Files {
             tuning.unmapped = false;
             notes.push("map=off has no meaning here".into());
         }
@@ -178,13 +154,13 @@ impl Name {
     pub fn expect_own_kind(&self, disk: &dyn Disk) -> Result<()> {
         self.expect_not_kyoto_cabinets()?;
         match (self.kind, &self.path) {
-            (Kind::DiskHash | Kind::DiskTree, Some(path)) => expect_kind(disk, path, self.kind),
+            (kind, Some(path)) if !kind.is_in_memory() => expect_kind(disk, path, kind),
             _ => Ok(()),
         }
     }
 
     /// The same database at another path, as text.
-    pub(super) fn at(&self, path: &std::path::Path) -> Result<String> {
+    pub(crate) fn at(&self, path: &std::path::Path) -> Result<String> {
         let Some(path) = path.to_str() else {
             return Err(Error::new(ErrorKind::Invalid, format!("{} is no text", path.display())));
         };
@@ -213,31 +189,12 @@ fn is_alias(word: &str) -> bool {
 fn kind_of(database: &str) -> Option<(Kind, Option<PathBuf>)> {
     // As a shell completes the name of a directory.
     let database = database.trim_end_matches('/');
-    let kind = match database {
-        "mem:hash" | ":" | "-" | "*" => return Some((Kind::MemHash, None)),
-        "mem:tree" | "%" | "+" => return Some((Kind::MemTree, None)),
-        _ => match database.rsplit_once('.')? {
-            (stem, _) if stem.is_empty() || stem.ends_with('/') => return None,
-            (_, "hash" | "kch" | "kcd" | "tch" | "tcf") => Kind::DiskHash,
-            (_, "tree" | "kct" | "kcf" | "tcb") => Kind::DiskTree,
-            _ => return None,
-        },
-    };
-    Some((kind, Some(PathBuf::from(database))))
+    Kind::of_database(database).map(|kind| (kind, path_of(kind, database)))
 }
 
-/// The kind that a word of `type` names, for a database of this name.
-fn kind_of_type(word: &str, database: &str) -> Option<(Kind, Option<PathBuf>)> {
-    let on_disk = |kind| Some((kind, Some(PathBuf::from(database))));
-    match word {
-        ":" | "kcs" | "sdb" | "stash" | "-" | "kcph" | "phdb" | "phash" | "*" | "kcc" | "cdb" | "cache" => {
-            Some((Kind::MemHash, None))
-        }
-        "%" | "kcg" | "gdb" | "grass" | "+" | "kcpt" | "ptdb" | "ptree" => Some((Kind::MemTree, None)),
-        "kch" | "hdb" | "hash" | "kcd" | "ddb" | "dir" | "directory" => on_disk(Kind::DiskHash),
-        "kct" | "tdb" | "tree" | "kcf" | "fdb" | "for" | "forest" => on_disk(Kind::DiskTree),
-        _ => None,
-    }
+/// Returns where a database of this kind lies, if it is on disk.
+fn path_of(kind: Kind, database: &str) -> Option<PathBuf> {
+    (!kind.is_in_memory()).then(|| PathBuf::from(database))
 }
 
 /// Why a word cannot be; `is_slip`: the originals pass it over.
@@ -284,8 +241,8 @@ impl Asked {
         };
         let tuning = &mut self.tuning;
         match key {
-            "type" => match kind_of_type(value, database) {
-                Some(kind) => self.kind = Some(kind),
+            "type" => match Kind::of_type(value) {
+                Some(kind) => self.kind = Some((kind, path_of(kind, database))),
                 None => return slip(format!("there is no type {value}")),
             },
             "opts" | "options" => tuning.compress |= value.contains(['c', 'd', 't']),
@@ -339,7 +296,7 @@ impl Asked {
         if std::mem::take(&mut self.has_compressor) && !self.tuning.compress {
             self.warnings.push("zcomp has no effect without opts=c".into());
         }
-        let can_be = matches!(self.kind, Some((Kind::MemTree | Kind::DiskHash, _)));
+        let can_be = self.kind.as_ref().is_some_and(|(kind, _)| kind.can_compress());
         if self.tuning.compress && !can_be {
             self.tuning.compress = false;
             self.warnings.push(

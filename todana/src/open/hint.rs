@@ -1,0 +1,22 @@
+//! Hints: errors about damage name the command that helps.
+
+use std::path::Path;
+use todana_core::{Error, ErrorKind};
+
+/// Adds the command that salvages a damaged database to an error about damage.
+pub(crate) fn hinted(error: Error, path: &Path) -> Error {
+    let hint = format!("`todana salvage {} TARGET` makes a new database of what is complete", path.display());
+    with_hint(error, &hint)
+}
+
+/// The same for a damaged tree.
+pub(crate) fn hinted_tree(error: Error) -> Error {
+    with_hint(error, "`todana restore` makes a new tree of a backup")
+}
+
+fn with_hint(error: Error, hint: &str) -> Error {
+    match error.kind() {
+        ErrorKind::Corrupt => Error::new(ErrorKind::Corrupt, format!("{error}; {hint}")),
+        _ => error,
+    }
+}
