@@ -19,23 +19,16 @@ pub(crate) fn anonymous_bytes() -> Option<u64> {
     Some(resident.saturating_sub(of_files) * rustix::param::page_size() as u64)
 }
 
-/// Memory in bytes by the names that Kyoto Tycoon's agents read: the machine's, and this process's besides what is resident. What the
-/// system does not tell is missing.
-pub(crate) fn memory() -> Vec<(&'static str, u64)> {
-    let read = |path: &str, names: &[(&'static str, &str)]| -> Vec<(&'static str, u64)> {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let kibibytes = |label: &str| {
-            let rest = text.lines().find_map(|line| line.strip_prefix(label))?;
-            rest.trim().split(' ').next()?.parse::<u64>().ok()
-        };
-        names.iter().filter_map(|&(name, label)| Some((name, kibibytes(label)? << 10))).collect()
-    };
-    let mut found = read(
-        "/proc/meminfo",
-        &[("sys_mem_total", "MemTotal:"), ("sys_mem_free", "MemFree:"), ("sys_mem_cached", "Cached:")],
-    );
-    found.extend(read("/proc/self/status", &[("sys_mem_size", "VmSize:"), ("sys_mem_peak", "VmPeak:")]));
-    found
+/// Returns the bytes of a line `LABEL N kB` of a file; `None` where the system does not tell.
+pub(crate) fn kibibytes(path: &str, label: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let rest = text.lines().find_map(|line| line.strip_prefix(label))?;
+    Some(rest.trim().split(' ').next()?.parse::<u64>().ok()? << 10)
+}
+
+/// Returns the system's time since 1970.
+pub(crate) fn unix_time() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
 /// The machine's memory in bytes.

@@ -58,43 +58,33 @@ pub(crate) struct ConnectionCounters {
     pub(crate) accepting_paused: AtomicBool,
 }
 
-/// Those counters of all workers that `stats reset` takes back to zero, summed up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct WorkerSums {
-    pub(crate) bytes_read: u64,
-    pub(crate) bytes_written: u64,
-    pub(crate) connection_yields: u64,
-    pub(crate) readers_cut_off: u64,
-    pub(crate) logins: u64,
-    pub(crate) logins_refused: u64,
-    pub(crate) idle_kicks: u64,
+macro_rules! sums {
+    (workers: $($of_workers:ident)*; others: $($other:ident)*) => {
+        /// The counters that `stats reset` takes back to zero, those of all workers summed up.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub(crate) struct Sums {
+            $(pub(crate) $of_workers: u64,)*
+            $(pub(crate) $other: u64,)*
+        }
+
+        impl Sums {
+            pub(crate) fn add(&mut self, worker: &WorkerCounters) {
+                $(self.$of_workers += worker.$of_workers.get();)*
+            }
+
+            /// Returns what has been counted since `before`, which was read earlier.
+            pub(crate) fn since(self, before: Sums) -> Sums {
+                Sums {
+                    $($of_workers: self.$of_workers - before.$of_workers,)*
+                    $($other: self.$other - before.$other,)*
+                }
+            }
+        }
+    };
 }
 
-impl WorkerSums {
-    pub(crate) fn of(workers: &[WorkerCounters]) -> WorkerSums {
-        let mut sums = WorkerSums::default();
-        for worker in workers {
-            sums.bytes_read += worker.bytes_read.get();
-            sums.bytes_written += worker.bytes_written.get();
-            sums.connection_yields += worker.connection_yields.get();
-            sums.readers_cut_off += worker.readers_cut_off.get();
-            sums.logins += worker.logins.get();
-            sums.logins_refused += worker.logins_refused.get();
-            sums.idle_kicks += worker.idle_kicks.get();
-        }
-        sums
-    }
-
-    /// What has been counted since `before`, which was read earlier.
-    pub(crate) fn since(self, before: WorkerSums) -> WorkerSums {
-        WorkerSums {
-            bytes_read: self.bytes_read - before.bytes_read,
-            bytes_written: self.bytes_written - before.bytes_written,
-            connection_yields: self.connection_yields - before.connection_yields,
-            readers_cut_off: self.readers_cut_off - before.readers_cut_off,
-            logins: self.logins - before.logins,
-            logins_refused: self.logins_refused - before.logins_refused,
-            idle_kicks: self.idle_kicks - before.idle_kicks,
-        }
-    }
+sums! {
+    workers: bytes_read bytes_written connection_yields readers_cut_off logins logins_refused idle_kicks;
+    others: connections connections_rejected accept_pauses accept_paused_us housekeepings lines_written
+        lines_skipped lines_sent
 }

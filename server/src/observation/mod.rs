@@ -1,21 +1,19 @@
 //! What is observed of a running server: counters, connections, watched events, the log of requests.
 
 pub(crate) mod admin;
-mod baseline;
 pub(crate) mod conversation_log;
 pub(crate) mod counters;
 pub(crate) mod log_file;
 pub(crate) mod logging;
+pub(crate) mod measurements;
 pub(crate) mod observers;
 pub(crate) mod prefixes;
 pub(crate) mod roster;
 pub(crate) mod statistics;
 pub(crate) mod watchers;
 
-pub(crate) use baseline::Baseline;
-
 use crate::observation::conversation_log::{ConversationLog, Entry};
-use crate::observation::counters::{ConnectionCounters, WorkerCounters, WorkerSums};
+use crate::observation::counters::{ConnectionCounters, Own, Sums, WorkerCounters};
 use crate::observation::observers::Observers;
 use crate::observation::prefixes::Prefixes;
 use crate::observation::roster::Roster;
@@ -34,8 +32,8 @@ pub(crate) struct Observation {
     pub(crate) started_at: u64,
     pub(crate) connections: ConnectionCounters,
     pub(crate) workers: Vec<WorkerCounters>,
-    /// The sums of `workers` at the last `stats reset`.
-    at_reset: Mutex<WorkerSums>,
+    /// The sums at the last `stats reset`.
+    at_reset: Mutex<Sums>,
     pub(crate) verbosity: AtomicU32,
     /// The log of requests and replies, if there may be one.
     pub(crate) conversation: Option<ConversationLog>,
@@ -43,8 +41,6 @@ pub(crate) struct Observation {
     pub(crate) crawler: Arc<Crawler>,
     /// Rounds of the janitor.
     pub(crate) housekeepings: AtomicU64,
-    /// Counts at the last reset of the statistics.
-    pub(crate) baseline: Baseline,
     pub(crate) observers: Arc<Observers>,
 }
 
@@ -67,7 +63,6 @@ impl Observation {
             roster,
             crawler: Arc::new(Crawler::new(options.observation.crawler_enabled)),
             housekeepings: AtomicU64::new(0),
-            baseline: Baseline::default(),
             observers,
         }
     }
@@ -103,16 +98,38 @@ impl Observation {
         if self.conversation.is_some() { verbosity.min(1) } else { verbosity }
     }
 
-    /// Returns what the workers have counted since the last reset.
-    pub(crate) fn worker_sums(&self) -> WorkerSums {
+    /// Returns what has been counted since the last reset.
+    pub(crate) fn sums(&self) -> Sums {
         // Read under the lock, so that no reset comes in between.
         let at_reset = self.at_reset.lock().unwrap_or_else(PoisonError::into_inner);
-        WorkerSums::of(&self.workers).since(*at_reset)
+        self.sums_since_start().since(*at_reset)
     }
 
-    pub(crate) fn reset_worker_sums(&self) {
+    pub(crate) fn reset_sums(&self) {
         let mut at_reset = self.at_reset.lock().unwrap_or_else(PoisonError::into_inner);
-        *at_reset = WorkerSums::of(&self.workers);
+        *at_reset = self.sums_since_start();
+    }
+
+    fn sums_since_start(&self) -> Sums {
+        let (connections, lines) = (&self.connections, self.observers.watchers.counts());
+        let mut sums = Sums {
+            connections: connections.total.load(Ordering::Relaxed),
+            connections_rejected: connections.rejected.load(Ordering::Relaxed),
+            accept_pauses: connections.accept_pauses.load(Ordering::Relaxed),
+            accept_paused_us: connections.accept_paused_us.load(Ordering::Relaxed),
+            housekeepings: self.housekeepings.load(Ordering::Relaxed),
+            lines_written: lines.written,
+            lines_skipped: lines.skipped,
+            lines_sent: lines.sent,
+            ..Sums::default()
+        };
+        self.workers.iter().for_each(|worker| sums.add(worker));
+        sums
+    }
+
+    /// Returns the sum of a counter that goes up and down.
+    pub(crate) fn sum(&self, of: fn(&WorkerCounters) -> &Own) -> u64 {
+        self.workers.iter().fold(0, |sum: u64, worker| sum.wrapping_add(of(worker).get()))
     }
 
     pub(crate) fn connection_closed(&self) {
@@ -121,6 +138,6 @@ impl Observation {
 
     /// Returns what all connections together keep of requests that are not complete, long values included.
     pub(crate) fn unfinished_bytes(&self) -> u64 {
-        self.workers.iter().fold(0, |sum, worker| worker.partial_bytes.get().wrapping_add(sum))
+        self.sum(|worker| &worker.partial_bytes)
     }
 }

@@ -1,82 +1,105 @@
 //! The text format of Prometheus: families of samples, each with its help and type.
 
-use std::fmt::{Display, Write};
+use crate::observation::measurements::{Kind, Row, Table, Value};
+use crate::shared::Shared;
+use std::collections::HashMap;
+use std::fmt::Write;
 
-/// What the answer calls itself.
+/// The content type of the answer.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Only grows, but for a restart or a reset.
-    Counter,
-    Gauge,
-}
 
 /// Labels of a sample: names and values.
 pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// A text under way.
-#[derive(Default)]
-pub(super) struct Exposition(String);
+/// Differences by their samples, as they were last shown.
+pub(super) type Shown = HashMap<String, Difference>;
 
-impl Exposition {
-    /// Writes a family; `samples` is given what takes one sample after the other. Without samples there is none.
-    pub(super) fn family(
-        &mut self,
-        name: &str,
-        kind: Kind,
-        help: &str,
-        samples: impl FnOnce(&mut Family<'_>),
-    ) {
-        let before = self.0.len();
-        let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-        };
-        // A String takes whatever is written, here and below.
-        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-        let mut family = Family { name, text: &mut self.0, is_empty: true };
-        samples(&mut family);
-        if family.is_empty {
-            self.0.truncate(before);
+/// A text under way: by family, in the order of their first samples.
+pub(super) struct Exposition<'a> {
+    shared: &'a Shared,
+    shown: &'a mut Shown,
+    families: Vec<String>,
+    by_name: HashMap<&'static str, usize>,
+}
+
+impl<'a> Exposition<'a> {
+    pub(super) fn new(shared: &'a Shared, shown: &'a mut Shown) -> Exposition<'a> {
+        Exposition { shared, shown, families: Vec::new(), by_name: HashMap::new() }
+    }
+
+    /// Writes a sample for each row that has a metric and a value.
+    pub(super) fn put<S>(&mut self, table: &Table<S>, of: &S, labels: Labels<'_>) {
+        for row in table.rows.iter().filter(|row| !row.metric.is_empty()) {
+            let value = (row.read)(self.shared, of);
+            if value != Value::Missing {
+                self.sample(row, labels, &value);
+            }
         }
+    }
+
+    fn sample<S>(&mut self, row: &Row<S>, labels: Labels<'_>, value: &Value) {
+        let (family, own) = row.metric.split_once('{').unwrap_or((row.metric, ""));
+        let mut labels = labels.to_vec();
+        let mut text = value.to_string();
+        for label in own.trim_end_matches('}').split(',').filter(|label| !label.is_empty()) {
+            labels.push(label.split_once('=').unwrap_or((label, &text)));
+        }
+        let mut sample = family.to_string();
+        put_labels(&mut sample, &labels);
+        if own.ends_with('}') && !own.contains('=') {
+            text = "1".to_string();
+        }
+        match value {
+            Value::Flag(flag) => text = u8::from(*flag).to_string(),
+            Value::Difference { all, part } => {
+                text = self.shown.entry(sample.clone()).or_default().less(*all, *part).to_string();
+            }
+            _ => {}
+        }
+        let families = &mut self.families;
+        let index = *self.by_name.entry(family).or_insert_with(|| {
+            let kind = match row.kind {
+                Kind::Counter => "counter",
+                Kind::Gauge => "gauge",
+            };
+            families.push(format!("# HELP {family} {}\n# TYPE {family} {kind}\n", row.help));
+            families.len() - 1
+        });
+        // A String takes what is written.
+        let _ = writeln!(self.families[index], "{sample} {text}");
     }
 
     pub(super) fn into_text(self) -> String {
-        self.0
+        self.families.concat()
     }
 }
 
-/// A family under way.
-pub(super) struct Family<'a> {
-    name: &'a str,
-    text: &'a mut String,
-    is_empty: bool,
+fn put_labels(text: &mut String, labels: Labels<'_>) {
+    for (index, (label, value)) in labels.iter().enumerate() {
+        let opening = if index == 0 { '{' } else { ',' };
+        let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let _ = write!(text, "{opening}{label}=\"{value}\"");
+    }
+    if !labels.is_empty() {
+        text.push('}');
+    }
 }
 
-impl Family<'_> {
-    /// Writes a sample. No value is no sample.
-    pub(super) fn sample(&mut self, labels: Labels<'_>, value: Option<impl Display>) {
-        let Some(value) = value else { return };
-        self.is_empty = false;
-        self.text.push_str(self.name);
-        for (index, (label, text)) in labels.iter().enumerate() {
-            let opening = if index == 0 { '{' } else { ',' };
-            let _ = write!(self.text, "{opening}{label}=\"");
-            for character in text.chars() {
-                match character {
-                    '\\' => self.text.push_str("\\\\"),
-                    '"' => self.text.push_str("\\\""),
-                    '\n' => self.text.push_str("\\n"),
-                    other => self.text.push(other),
-                }
-            }
-            self.text.push('"');
-        }
-        if !labels.is_empty() {
-            self.text.push('}');
-        }
-        let _ = writeln!(self.text, " {value}");
+/// The difference of two counters that are read one after the other while both grow. Now and then it would come out
+/// smaller than before, which Prometheus takes for a restart: it then adds the whole count to the rate.
+#[derive(Default)]
+pub(super) struct Difference {
+    shown: u64,
+    from: u64,
+}
+
+impl Difference {
+    fn less(&mut self, from: u64, part: u64) -> u64 {
+        // `stats reset` does take counters back.
+        let floor = if from < self.from { 0 } else { self.shown };
+        self.from = from;
+        self.shown = from.saturating_sub(part).max(floor);
+        self.shown
     }
 }
 
@@ -85,16 +108,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_have_help_type_and_samples_or_are_not_there() {
-        let mut text = Exposition::default();
-        text.family("a_total", Kind::Counter, "Help.", |family| {
-            family.sample(&[], Some(1));
-            family.sample(&[("x", "1"), ("y", "a\\b\"c\nd")], Some("0.5"));
-        });
-        text.family("b", Kind::Gauge, "Nothing.", |family| family.sample(&[], None::<u64>));
-        assert_eq!(
-            text.into_text(),
-            "# HELP a_total Help.\n# TYPE a_total counter\na_total 1\na_total{x=\"1\",y=\"a\\\\b\\\"c\\nd\"} 0.5\n"
-        );
+    fn labels_are_escaped() {
+        let mut text = "a_total".to_string();
+        put_labels(&mut text, &[("x", "1"), ("y", "a\\b\"c\nd")]);
+        assert_eq!(text, "a_total{x=\"1\",y=\"a\\\\b\\\"c\\nd\"}");
+    }
+
+    #[test]
+    fn plain_sets_never_shrink_but_at_a_reset() {
+        let mut sets = Difference::default();
+        assert_eq!(sets.less(10, 0), 10);
+        assert_eq!(sets.less(10, 3), 10, "the cas ran between the two reads");
+        assert_eq!(sets.less(14, 3), 11);
+        assert_eq!(sets.less(2, 1), 1, "reset");
+        assert_eq!(sets.less(2, 5), 1);
     }
 }

@@ -4,21 +4,18 @@
 //! http          bytes -> request, response -> bytes
 //! conversation  one connection: requests in turn
 //! pages         /  /healthz  /readyz  /metrics  /metrics/totals
-//! metrics       readings -> exposition, Prometheus' text format
-//! readings      the numbers, from `stats` and the engine
+//! metrics       measurements -> exposition, Prometheus' text format
 //! ```
 //!
 //! Always true: one thread serves it and no worker hears of it; a request is bounded in size and time, connections are
 //! bounded in number; a newcomer is always let in, in place of whoever has kept the thread waiting longest.
 //! Not here: keys. The paths of the common port belong to them.
 
-mod catalogue;
 mod conversation;
 mod exposition;
 mod http;
 mod metrics;
 mod pages;
-mod readings;
 
 use crate::options::{AdminOptions, ListenOptions, Options};
 use crate::shared::Shared;

@@ -3,9 +3,8 @@
 use super::exposition;
 use super::http::{Request, Response, Status};
 use super::metrics::Metrics;
-use super::readings::Readings;
 use crate::handle::Stopping;
-use crate::observation::statistics::takes_writes;
+use crate::observation::measurements::takes_writes;
 use crate::shared::Shared;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -57,7 +56,7 @@ impl Pages {
     }
 
     fn metrics(&mut self, with_classes: bool) -> Response {
-        let body = self.metrics.text(&Readings::take(&self.shared), with_classes);
+        let body = self.metrics.text(&self.shared, with_classes);
         Response { status: Status::Ok, content_type: exposition::CONTENT_TYPE, body }
     }
 

@@ -1,5 +1,6 @@
 //! `stats cachedump CLASS LIMIT`: some keys of a class.
 
+use crate::observation::measurements::classes;
 use crate::session::memcached::listing::{Room, Walk};
 use crate::shared::Shared;
 use todana_core::ClassSet;
@@ -26,15 +27,14 @@ pub(super) fn walk(
         return Err("CLIENT_ERROR Illegal slab id");
     }
     // Tools ask for every class that could be; a walk for nothing would be long for them all.
-    let is_empty =
-        !super::classes(shared).iter().any(|held| held.number == class as usize && held.held.records > 0);
+    let is_empty = !classes(shared).iter().any(|held| held.number == class as usize && held.records() > 0);
     let records = match limit {
         _ if is_empty => 0,
         0 => u64::MAX,
         limit => limit.into(),
     };
-    let classes = ClassSet::NONE.with(class as usize);
-    Ok(Walk::Items { classes, room: Room { records, bytes: BYTES_MAX } })
+    let chosen = ClassSet::NONE.with(class as usize);
+    Ok(Walk::Items { classes: chosen, room: Room { records, bytes: BYTES_MAX } })
 }
 
 fn number(word: &[u8]) -> Option<u32> {

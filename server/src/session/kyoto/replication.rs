@@ -102,18 +102,4 @@ impl Scope {
         self.counters().misc.add(1);
         Ok(call.moment(b"ts").map_or(u64::MAX, |moment| self.stamp(moment)))
     }
-
-    /// Whom the server follows, and how far it has come.
-    pub(super) fn report_replication(&self, pairs: &mut kyoto::Output) {
-        let standing = self.shared.link.standing();
-        let Some(master) = standing.master else { return };
-        pairs.push(b"repl_master_host", master.host.as_bytes());
-        pairs.push_number(b"repl_master_port", master.port);
-        pairs.push_number(b"repl_timestamp", standing.timestamp);
-        // In seconds with six digits, as the original: exporters read it so.
-        pairs.push(b"repl_interval", format!("{:.6}", standing.interval.as_secs_f64()).as_bytes());
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let delay = now.saturating_sub(Duration::from_nanos(standing.timestamp));
-        pairs.push(b"repl_delay", format!("{:.6}", delay.as_secs_f64()).as_bytes());
-    }
 }

@@ -1,12 +1,10 @@
 //! What the server and its databases tell of themselves, by the names that monitoring agents read.
 
 use super::answers::{Answer, Ended};
-use super::counters::Sums;
 use super::reach::Reach;
 use super::scope::Scope;
 use crate::databases::Served;
-use crate::process;
-use std::sync::atomic::Ordering;
+use crate::observation::measurements::{Readings, SERVER, Value};
 use todana::Kind;
 use todana_protocol::kyoto::{self, Call};
 
@@ -25,49 +23,13 @@ impl Scope {
         }
         pairs.push_number(b"db_total_count", records);
         pairs.push_number(b"db_total_size", bytes);
-        let connections = shared.observation.connections.current.load(Ordering::Relaxed);
-        pairs.push_number(b"serv_conn_count", connections);
-        pairs.push_number(
-            b"serv_task_count",
-            shared.kyoto.errands.pending() + shared.kyoto.script_errands.pending(),
-        );
-        pairs.push_number(b"serv_thread_count", shared.options.limits.threads);
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let seconds = |duration: std::time::Duration| format!("{:.6}", duration.as_secs_f64());
-        pairs.push(b"serv_current_time", seconds(now).as_bytes());
-        pairs.push(b"serv_running_term", seconds(shared.observation.started.elapsed()).as_bytes());
-        pairs.push_number(b"serv_proc_id", std::process::id());
-        for (name, count) in Sums::of(&shared.observation.workers).told() {
-            pairs.push_number(name.as_bytes(), count);
-        }
-        let version = format!("{} (2.19)", super::VERSION);
-        for (name, text) in [
-            ("conf_kt_version", &*version),
-            ("conf_kt_features", "(epoll)(lua)(todana)"),
-            ("conf_kc_version", "1.2.76 (16.13)"),
-            ("conf_kc_features", "(atomic)(zlib)"),
-            ("conf_os_name", "Linux"),
-        ] {
-            pairs.push(name.as_bytes(), text.as_bytes());
-        }
-        self.report_replication(pairs);
-        if shared.options.databases.snapshots.is_some() {
-            let (made, failed, timestamp, trouble) = shared.persistence.snapshots.told();
-            pairs.push_number(b"snap_made", made);
-            pairs.push_number(b"snap_failed", failed);
-            pairs.push_number(b"snap_timestamp", timestamp);
-            if !trouble.is_empty() {
-                pairs.push(b"snap_trouble", trouble.as_bytes());
+        let readings = Readings::take(shared);
+        for row in SERVER.iter().flat_map(|table| table.rows).filter(|row| !row.report.is_empty()) {
+            let value = (row.read)(shared, &readings);
+            if value != Value::Missing {
+                pairs.push(row.report.as_bytes(), value.to_string().as_bytes());
             }
         }
-        let resident = process::resident_bytes();
-        for (name, bytes) in process::memory() {
-            pairs.push_number(name.as_bytes(), bytes);
-        }
-        pairs.push_number(b"sys_mem_rss", resident);
-        let (user, system) = process::cpu_time();
-        pairs.push(b"sys_ru_utime", seconds(user).as_bytes());
-        pairs.push(b"sys_ru_stime", seconds(system).as_bytes());
     }
 
     /// Of a database.

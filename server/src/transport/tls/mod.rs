@@ -111,15 +111,17 @@ impl Tls {
         Ok(())
     }
 
-    /// What `stats` tells.
-    pub(crate) fn put_counters(&self, mut put: impl FnMut(&str, u64)) {
-        let counters = &self.counters;
-        if self.options.session_cache {
-            put("ssl_new_sessions", counters.new_sessions.load(Ordering::Relaxed));
-        }
-        put("ssl_handshake_errors", counters.handshake_errors.load(Ordering::Relaxed));
-        put("ssl_proto_errors", counters.protocol_errors.load(Ordering::Relaxed));
-        put("time_since_server_cert_refresh", self.age_s());
+    /// Returns the number of sessions that were begun anew, if sessions are kept.
+    pub(crate) fn new_sessions(&self) -> Option<u64> {
+        self.options.session_cache.then(|| self.counters.new_sessions.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn handshake_errors(&self) -> u64 {
+        self.counters.handshake_errors.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn protocol_errors(&self) -> u64 {
+        self.counters.protocol_errors.load(Ordering::Relaxed)
     }
 
     pub(crate) fn options(&self) -> &TlsOptions {
@@ -127,7 +129,7 @@ impl Tls {
     }
 
     /// Seconds since the certificates in use were read.
-    fn age_s(&self) -> u64 {
+    pub(crate) fn age_s(&self) -> u64 {
         self.configs.read().unwrap_or_else(PoisonError::into_inner).loaded.elapsed().as_secs()
     }
 

@@ -1,0 +1,184 @@
+//! Size classes: where memcached would have put each record, by its size rule; what it tells of their queues and their memory.
+//!
+//! The small queue of S3-FIFO, where all records begin and most of those that go are found, is told as the cold one; the
+//! main queue, which is for what has been used, as the warm one. Nothing is ever hot. How many there are in each, and ages,
+//! are estimated from the engine's sample ([`todana_core::Survey`]), which is exact for some hundred records.
+
+use super::{Value, table};
+use crate::shared::Shared;
+use todana::ClassCounters;
+use todana_core::{SizeClass, SurveyedClass};
+use todana_protocol::memcached::{CHUNK_SIZES, ITEM_OVERHEAD_BYTES};
+
+/// memcached's slab pages, by which `stats slabs` counts.
+const SLAB_PAGE: u64 = 1 << 20;
+
+/// One of memcached's size classes, and what our records of these sizes have come to.
+#[derive(Default)]
+pub(crate) struct Class {
+    /// As memcached numbers it.
+    pub(crate) number: usize,
+    held: SizeClass,
+    surveyed: SurveyedClass,
+    happened: ClassCounters,
+}
+
+/// Returns the classes that hold something, or ever did anything; records that are larger than the last count there.
+pub(crate) fn classes(shared: &Shared) -> Vec<Class> {
+    let last = CHUNK_SIZES.len();
+    let database = &shared.databases.primary().database;
+    let mut classes: Vec<Class> = (1..=last).map(|number| Class { number, ..Class::default() }).collect();
+    for (index, held) in database.status().classes.iter().enumerate() {
+        classes[index.min(last - 1)].held += *held;
+    }
+    for (index, surveyed) in database.engine().survey().classes.iter().enumerate() {
+        classes[index.min(last - 1)].surveyed += *surveyed;
+    }
+    for (index, happened) in database.counters_by_class().iter().enumerate() {
+        classes[index.min(last - 1)].happened += *happened;
+    }
+    let is_used =
+        |class: &Class| class.held != SizeClass::default() || class.happened != ClassCounters::default();
+    classes.retain(is_used);
+    classes
+}
+
+impl Class {
+    pub(crate) fn records(&self) -> u64 {
+        self.held.records
+    }
+
+    /// Returns true if there are records of the class, or some have gone by themselves: `stats items` has these.
+    pub(crate) fn has_items(&self) -> bool {
+        let (held, happened) = (self.held, self.happened);
+        let gone = held.evictions + held.reclaimed + held.swept + held.expired_unfetched;
+        held.records + gone + happened.out_of_memory + happened.reclaimed > 0
+    }
+
+    /// Returns the number of records in the main queue, as many as there are in the sample.
+    fn warm(&self) -> u64 {
+        share(self.held.records, self.surveyed.kept, self.surveyed.records)
+    }
+
+    fn age_s(&self) -> u64 {
+        let SurveyedClass { records, kept, age_s, kept_age_s } = self.surveyed;
+        if kept < records { age_s } else { kept_age_s }
+    }
+
+    /// Returns the bytes by memcached's size rule.
+    fn requested_bytes(&self) -> u64 {
+        self.held.plain_bytes + self.held.records * ITEM_OVERHEAD_BYTES
+    }
+
+    fn chunk(&self) -> u64 {
+        u64::from(CHUNK_SIZES[self.number - 1])
+    }
+
+    fn chunks_per_page(&self) -> u64 {
+        SLAB_PAGE / self.chunk()
+    }
+
+    fn chunks_used(&self) -> u64 {
+        self.held.records.max(self.requested_bytes().div_ceil(self.chunk()))
+    }
+
+    fn pages(&self) -> u64 {
+        self.chunks_used().div_ceil(self.chunks_per_page())
+    }
+}
+
+table! { ITEMS, "Classes",
+    "`slab` is the number of the class that memcached would keep a record in, by its size; records are not kept so here, and\n\
+     statistics of slabs and queues say what they would be. Only classes with something in them are there. `stats items` has\n\
+     these by the number of the class, as `items:1:number`.", |_s, c: Class|
+    "number", _, "memcached_slab_current_items", Gauge, "Records of the class." => c.held.records;
+    "number_hot", _, "memcached_slab_hot_items", Gauge, "Records in memcached's hot queue; always 0." => 0u64;
+    "number_warm", _, "memcached_slab_warm_items", Gauge, "Records in the main queue, estimated." => c.warm();
+    "number_cold", _, "memcached_slab_cold_items", Gauge, "The others." => c.held.records - c.warm();
+    "age_hot", _, "memcached_slab_hot_age_seconds", Gauge, "Age of the hot queue's oldest record." => 0u64;
+    "age_warm", _, "memcached_slab_warm_age_seconds", Gauge, "Age of the warm queue's oldest record." => c.surveyed.kept_age_s;
+    "age", _, "memcached_slab_items_age_seconds", Gauge, "Age of the oldest record." => c.age_s();
+    "mem_requested", _, "memcached_slab_mem_requested_bytes", Gauge, "Bytes by memcached's size rule." => c.requested_bytes();
+    "evicted", _, "memcached_slab_items_evicted_total", Counter, "Records removed to make room." => c.held.evictions;
+    "evicted_nonzero", _, "memcached_slab_items_evicted_nonzero_total", Counter, "Of those, with an expiry." =>
+        c.held.evictions_with_expiry;
+    "evicted_time", _, "memcached_slab_items_evicted_time_seconds", Counter,
+        "Seconds since the last access of the last one evicted." => c.held.evicted_idle_s;
+    "outofmemory", _, "memcached_slab_items_outofmemory_total", Counter,
+        "Records for which there was no memory, whatever the command." => c.happened.out_of_memory;
+    "tailrepairs", _, "memcached_slab_items_tailrepairs_total", Counter, "memcached's repairs; always 0." => 0u64;
+    "reclaimed", _, "memcached_slab_items_reclaimed_total", Counter,
+        "Expired and flushed records whose memory was taken back." => c.held.reclaimed + c.held.cleared + c.happened.reclaimed;
+    "expired_unfetched", _, "memcached_slab_items_expired_unfetched_total", Counter, "Expired and never read." =>
+        c.held.expired_unfetched;
+    "evicted_unfetched", _, "memcached_slab_items_evicted_unfetched_total", Counter, "Evicted and never read." =>
+        c.held.evicted_unfetched;
+    "evicted_active", _, _, Counter, "Always 0." => 0u64;
+    "crawler_reclaimed", _, "memcached_slab_items_crawler_reclaimed_total", Counter, "Expired records that crawls removed." =>
+        c.held.swept;
+    "crawler_items_checked", _, _, Counter, "Records that whole rounds of the sweep have read." => c.held.swept_over;
+    "lrutail_reflocked", _, _, Counter, "Always 0." => 0u64;
+    "moves_to_cold", _, "memcached_slab_items_moves_to_cold", Counter, "Moved to the cold queue; always 0." => 0u64;
+    "moves_to_warm", _, "memcached_slab_items_moves_to_warm", Counter, "Moved to the main queue, for having been used." =>
+        c.held.promotions;
+    "moves_within_lru", _, "memcached_slab_items_moves_within_lru", Counter,
+        "Left in the main queue, for having been used again." => c.held.second_chances;
+    "direct_reclaims", _, _, Counter, "Evictions that a write had to make itself." => c.held.evictions_by_writes;
+    "hits_to_hot", _, "memcached_slab_lru_hits_total{lru=hot}", Counter,
+        "Reads that found a record, by memcached's queue: all in `cold`." => 0u64;
+    "hits_to_warm", _, "memcached_slab_lru_hits_total{lru=warm}", Counter, "Always 0." => 0u64;
+    "hits_to_cold", _, "memcached_slab_lru_hits_total{lru=cold}", Counter, "Reads that found a record." => c.happened.get_hits;
+    "hits_to_temp", _, "memcached_slab_lru_hits_total{lru=temporary}", Counter, "Always 0." => 0u64;
+}
+
+table! { SLABS, "Memory of classes", "`stats slabs` has these by the number of the class, as `1:chunk_size`.", |_s, c: Class|
+    "chunk_size", _, "memcached_slab_chunk_size_bytes", Gauge, "The largest record of the class, header included." => c.chunk();
+    "chunks_per_page", _, "memcached_slab_chunks_per_page", Gauge, "Chunks in a page of memcached's." => c.chunks_per_page();
+    "total_pages", _, "memcached_slab_current_pages", Gauge, "Pages that memcached would need." => c.pages();
+    "total_chunks", _, "memcached_slab_current_chunks", Gauge, "Chunks in those pages." => c.pages() * c.chunks_per_page();
+    "used_chunks", _, "memcached_slab_chunks_used", Gauge, "Of those, with a record in them." => c.chunks_used();
+    "free_chunks", _, "memcached_slab_chunks_free", Gauge, "Of those, without." =>
+        c.pages() * c.chunks_per_page() - c.chunks_used();
+    "free_chunks_end", _, "memcached_slab_chunks_free_end", Gauge, "Free at the end of the last page; always 0." => 0u64;
+    "get_hits", _, "memcached_slab_commands_total{command=get,status=hit}", Counter,
+        "Requests that met a record, by class, command and outcome." => c.happened.get_hits;
+    "cmd_set", _, _, Counter, "Stores, those by cas included." => c.happened.cmd_set;
+    _, _, "memcached_slab_commands_total{command=set,status=hit}", Counter, "Stores, without those by cas." => plain_sets(&c.happened);
+    "delete_hits", _, "memcached_slab_commands_total{command=delete,status=hit}", Counter, "Deletes." => c.happened.delete_hits;
+    "incr_hits", _, "memcached_slab_commands_total{command=incr,status=hit}", Counter, "Increments." => c.happened.incr_hits;
+    "decr_hits", _, "memcached_slab_commands_total{command=decr,status=hit}", Counter, "Decrements." => c.happened.decr_hits;
+    "cas_hits", _, "memcached_slab_commands_total{command=cas,status=hit}", Counter, "Compare-and-sets that stored." =>
+        c.happened.cas_hits;
+    "cas_badval", _, "memcached_slab_commands_total{command=cas,status=badval}", Counter,
+        "Compare-and-sets that met another version." => c.happened.cas_badval;
+    "touch_hits", _, "memcached_slab_commands_total{command=touch,status=hit}", Counter, "Touches." => c.happened.touch_hits;
+}
+
+table! { CLASS_TOTALS, "Memory of all classes", "", |_s, classes: Vec<Class>|
+    "active_slabs", _, _, Gauge, "Classes that hold records." => classes.iter().filter(|class| class.pages() > 0).count();
+    "total_malloced", _, "memcached_malloced_bytes", Gauge, "Memory that memcached's slab pages would take for these records." =>
+        classes.iter().map(|class| class.pages() * SLAB_PAGE).sum::<u64>();
+}
+
+fn plain_sets(happened: &ClassCounters) -> Value {
+    Value::Difference { all: happened.cmd_set, part: happened.cas_hits + happened.cas_badval }
+}
+
+/// Returns as much of `all` as `part` is of a sample.
+fn share(all: u64, part: u64, sampled: u64) -> u64 {
+    if sampled == 0 {
+        return 0;
+    }
+    // A sample is some thousands at most, and what there is fits in memory.
+    (u128::from(all) * u128::from(part) / u128::from(sampled)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_that_of_the_sample_and_none_of_no_sample() {
+        assert_eq!([share(10, 3, 10), share(1_000_000, 1, 3), share(7, 0, 0)], [3, 333_333, 0]);
+    }
+}

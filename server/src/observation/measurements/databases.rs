@@ -1,0 +1,108 @@
+//! Each database, and each replica.
+
+use super::table;
+use crate::databases::Served;
+use crate::replica::ConnectedReplica;
+use crate::shared::Shared;
+use std::sync::Arc;
+use todana::DataDirectory;
+use todana::update_log::Health;
+use todana_core::{Checkpointed, Status};
+
+/// A database, read once for all its rows.
+pub(crate) struct OfDatabase {
+    pub(crate) number: usize,
+    status: Status,
+    directory: Option<Arc<DataDirectory>>,
+}
+
+impl OfDatabase {
+    /// Reads a database, if there is one of this number.
+    pub(crate) fn read(shared: &Shared, number: usize) -> Option<OfDatabase> {
+        let status = shared.databases.get(number)?.database.status();
+        Some(OfDatabase { number, status, directory: shared.persistence.exports.directory(number) })
+    }
+
+    /// Reads all databases.
+    pub(crate) fn all(shared: &Shared) -> impl Iterator<Item = OfDatabase> {
+        (0..).map_while(|number| OfDatabase::read(shared, number))
+    }
+
+    pub(crate) fn served<'s>(&self, shared: &'s Shared) -> &'s Served {
+        &shared.databases[self.number]
+    }
+}
+
+table! { DATABASES, "Databases",
+    "`stats databases` has these by the number of the database, as `0:records`; `stats databases NAME` those of one.",
+    |s, d: OfDatabase|
+    "name", _, _, Gauge, "Its name." => d.served(s).name.label();
+    "kind", _, _, Gauge, "`mem:hash`, `mem:tree`, `disk:hash` or `disk:tree`." => d.served(s).name.kind.word();
+    "records", _, "todana_database_records", Gauge, "Records of a database, by its name." => d.status.records;
+    "bytes", _, "todana_database_bytes", Gauge, "Their bytes as stored." => d.status.live_bytes;
+    "memory_bytes", _, "todana_database_memory_bytes", Gauge, "Memory that its engine holds." => d.status.committed_bytes;
+    "disk_bytes", _, "todana_database_disk_bytes", Gauge, "Bytes of the files of its engine; 0 in memory." =>
+        d.served(s).disk_bytes();
+    "evictions", _, "todana_database_evictions_total", Counter, "Records removed to make room." => d.status.evictions;
+    "takes_writes", _, "todana_database_takes_writes", Gauge, "0 while its changes cannot be written to disk." =>
+        takes_writes(d.served(s));
+    "refused_writes", _, "todana_database_refused_writes_total", Counter, "Writes refused for that." =>
+        d.served(s).database.counters().log_refusals;
+    "health", _, _, Gauge, "`well`, `stuck` or `lost`, where something is kept on disk." => health(d.served(s));
+    "pending_bytes", _, _, Gauge, "Memory of changes that wait for a checkpoint (a tree on disk)." =>
+        health(d.served(s)).map(|_| pending_bytes(d.served(s)));
+    _, _, "todana_database_pending_bytes", Gauge, "Memory of changes that wait for a checkpoint (a tree on disk)." =>
+        pending_bytes(d.served(s));
+    "damaged_records", _, "todana_database_damaged_records_total", Counter,
+        "Damaged records of a hash on disk that were overwritten or removed; of a tree on disk those that were met, each once." =>
+        d.served(s).has_files().then(|| d.served(s).damaged_records().map_or(0, |(count, _)| count));
+    "last_damage", _, _, Gauge, "File and reason of the last one, and in a hash its offset." =>
+        d.served(s).damaged_records().filter(|_| d.served(s).has_files()).map(|(_, last)| last.to_string());
+    "trouble", _, _, Gauge, "Why housekeeping of its files, or the checkpoint of a tree, fails." =>
+        d.served(s).trouble().filter(|_| d.served(s).has_files()).map(|trouble| trouble.to_string());
+    _, _, "todana_database_in_trouble", Gauge,
+        "1 while housekeeping of a hash on disk cannot go on: compaction has met damage, or the disk is full; or while no checkpoint of a tree on disk can be made." =>
+        d.served(s).has_files().then(|| d.served(s).trouble().is_some());
+    "log_bytes", _, "todana_database_log_bytes", Gauge, "Bytes of its update log on disk." =>
+        d.directory.as_ref().map(|directory| directory.footprint().log_bytes);
+    "checkpoints_made", _, "todana_database_checkpoints_made_total", Counter, "Checkpoints made." =>
+        d.directory.as_ref().map(|directory| directory.history().made);
+    "checkpoints_failed", _, "todana_database_checkpoints_failed_total", Counter, "Checkpoints that could not be made." =>
+        d.directory.as_ref().map(|directory| directory.history().failed);
+}
+
+table! { REPLICAS, "Replicas", "`stats replicas` has these by number, as `0:address`.", |_s, replica: Arc<ConnectedReplica>|
+    "address", _, _, Gauge, "Where it connected from." => &*replica.address;
+    "server_id", _, _, Gauge, "Its server ID." => replica.server_id;
+    "delay_seconds", _, "todana_replicas_delay_seconds", Gauge, "Seconds since a replica last had all that this server had." =>
+        replica.delay();
+    "position", _, _, Gauge, "The last time stamp that it has acknowledged." => replica.position();
+    "flags_lost", _, _, Counter, "Records sent to it without their client flags." => replica.flags_lost();
+}
+
+/// Returns in a word whether changes come to disk, by the update log or by the engine's own files; `None` where nothing is
+/// kept.
+pub(crate) fn health(served: &Served) -> Option<&'static str> {
+    let of_files = served.syncing.as_ref().map(|syncing| syncing.health());
+    let of_log = served.database.log().map(|log| match log.health() {
+        // Changes are in the log; the tree cannot take them.
+        Health::Well if served.has_files() && served.has_stuck_checkpoints() => "stuck",
+        Health::Well => "well",
+        Health::Stuck(_) => "stuck",
+        Health::Lost(_) => "lost",
+    });
+    // What keeps the records counts, unless that is well.
+    let health = of_files.filter(|&health| health != "well").or(of_log).or(of_files);
+    health.map(|health| if health == "well" && !takes_writes(served) { "stuck" } else { health })
+}
+
+/// Returns the bytes of changes that wait in memory for a checkpoint.
+pub(crate) fn pending_bytes(served: &Served) -> u64 {
+    served.database.engine().checkpointed().map_or(0, Checkpointed::pending_bytes)
+}
+
+/// Returns true if every change can be brought to disk, where it is to be.
+pub(crate) fn takes_writes(served: &Served) -> bool {
+    let is_in_files = served.syncing.as_ref().is_none_or(|syncing| syncing.takes_changes());
+    is_in_files && served.refused_write().is_none() && served.database.takes_changes()
+}

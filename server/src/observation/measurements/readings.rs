@@ -1,0 +1,62 @@
+//! What the rows about the whole server read: counters that are summed once for an answer, so that its figures agree.
+
+use crate::observation::counters::Sums;
+use crate::replica::Standing;
+use crate::session::kyoto;
+use crate::shared::Shared;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use todana::{Counters, DataDirectory, Sweeps};
+use todana_core::{SizeClass, Status};
+
+/// Everything read at one time, or nearly so: workers go on counting meanwhile.
+pub(crate) struct Readings {
+    /// User mode, and kernel.
+    pub(super) cpu_time: (Duration, Duration),
+    pub(super) connections: u64,
+    /// Since the last reset.
+    pub(super) sums: Sums,
+    pub(super) kyoto: kyoto::Sums,
+    /// Of the first database, since the last reset: commands, ...
+    pub(super) counters: Counters,
+    /// ... records, ...
+    pub(super) status: Status,
+    /// ... these by size class, summed up, ...
+    pub(super) classes: SizeClass,
+    /// ... and sweeps.
+    pub(super) sweeps: Sweeps,
+    /// Of its engine, since the start.
+    pub(super) engine: Status,
+    /// Of its update log in the data directory: the synced bytes, and all.
+    pub(super) log: Option<(u64, u64)>,
+    /// The data directory, where there is a log.
+    pub(super) directory: Option<Arc<DataDirectory>>,
+    pub(super) standing: Standing,
+}
+
+impl Readings {
+    pub(crate) fn take(shared: &Shared) -> Readings {
+        let primary = shared.databases.primary();
+        let status = primary.database.status();
+        let mut classes = SizeClass::default();
+        status.classes.iter().for_each(|class| classes += *class);
+        let is_logged = primary.syncing.is_none() && shared.options.databases.data.is_some();
+        // In this order, so that no more is on disk than was appended.
+        let log = primary.database.log().filter(|_| is_logged).map(|log| (log.synced().0, log.end().0));
+        Readings {
+            cpu_time: crate::process::cpu_time(),
+            connections: shared.observation.connections.current.load(Ordering::Relaxed),
+            sums: shared.observation.sums(),
+            kyoto: kyoto::Sums::of(&shared.observation.workers),
+            counters: primary.database.counters(),
+            status,
+            classes,
+            sweeps: primary.database.sweeps(),
+            engine: primary.database.engine().status(),
+            log,
+            directory: log.and_then(|_| shared.persistence.exports.directory(0)),
+            standing: shared.link.standing(),
+        }
+    }
+}

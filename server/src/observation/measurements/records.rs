@@ -1,0 +1,166 @@
+//! The records of the first database, what is kept of them on disk, and replication.
+
+use super::databases::{health, takes_writes};
+use super::{Readings, Value, table};
+use crate::process;
+use crate::shared::Shared;
+use std::time::Duration;
+use todana::Clock;
+use todana::update_log::Sync;
+
+table! { RECORDS, "Memory and records", "", |s, r: Readings|
+    "bytes", _, "memcached_current_bytes", Gauge, "Bytes of the records as stored." => r.status.live_bytes;
+    "curr_items", _, "memcached_current_items", Gauge, "Records held." => r.status.records;
+    "total_items", _, "memcached_items_total", Counter, "Records stored." => r.counters.total_items;
+    "slab_global_page_pool", _, _, Gauge, "Always 0." => 0u64;
+    "expired_unfetched", _, _, Counter, "Records that expired and had never been read, estimated." =>
+        r.classes.expired_unfetched;
+    "evicted_unfetched", _, _, Counter, "Records that were evicted and had never been read, estimated." =>
+        r.classes.evicted_unfetched;
+    // What has been used since its last turn is never evicted.
+    "evicted_active", _, _, Counter, "Always 0." => 0u64;
+    "evictions", _, "memcached_items_evicted_total", Counter, "Records removed to make room." => r.status.evictions;
+    "reclaimed", _, "memcached_items_reclaimed_total", Counter,
+        "Expired and flushed records whose memory was taken back." => reclaimed(r);
+    "crawler_reclaimed", _, "memcached_lru_crawler_reclaimed_total", Counter, "Expired records that crawls removed." =>
+        r.sweeps.removed;
+    "crawler_items_checked", _, "memcached_lru_crawler_items_checked_total", Counter, "Records that crawls have read." =>
+        s.observation.crawler.items_checked.load(std::sync::atomic::Ordering::Relaxed) + r.sweeps.seen;
+    "lrutail_reflocked", _, _, Counter, "Always 0." => 0u64;
+    // The main queue is what comes nearest to the warm one; nothing returns from it to the small one.
+    "moves_to_cold", _, "memcached_lru_crawler_moves_to_cold_total", Counter,
+        "Records moved to the cold queue; always 0." => 0u64;
+    "moves_to_warm", _, "memcached_lru_crawler_moves_to_warm_total", Counter,
+        "Records moved to the main queue, for having been used." => r.classes.promotions;
+    "moves_within_lru", _, "memcached_lru_crawler_moves_within_lru_total", Counter,
+        "Records left in the main queue, for having been used again." => r.classes.second_chances;
+    "direct_reclaims", _, "memcached_direct_reclaims_total", Counter, "Evictions that a write had to make itself." =>
+        r.classes.evictions_by_writes;
+    "lru_bumps_dropped", _, _, Counter, "Reads whose use could not be noted." => r.status.uses_dropped;
+    "todana_committed_bytes", _, "todana_committed_bytes", Gauge, "Memory held for them, index and slack included." =>
+        r.engine.committed_bytes;
+    "todana_anonymous_bytes", _, "todana_anonymous_bytes", Gauge, "Resident memory that no file holds, which -m limits." =>
+        process::anonymous_bytes().unwrap_or(0);
+    "todana_started", _, _, Gauge, "Start of the server, Unix time." => s.observation.started_at;
+    _, _, "todana_records", Gauge, "Records held." => r.engine.records;
+    _, _, "todana_live_bytes", Gauge, "Bytes of the records as stored." => r.engine.live_bytes;
+    _, _, "todana_engine_limit_bytes", Gauge,
+        "What may be held for them: the memory limit less what the rest of the process takes." =>
+        s.databases.primary().database.engine().bounded().and_then(|bounded| bounded.limit().bytes);
+    _, _, "todana_exports_held_bytes", Gauge,
+        "On disk for the sake of backups and readers of the log alone: log, and removed files." =>
+        s.persistence.exports.held_bytes();
+    _, _, "todana_evictions_total", Counter, "Records removed to make room." => r.engine.evictions;
+    _, _, "todana_evictions_with_expiry_total", Counter, "Of those, with an expiry." => r.engine.evictions_with_expiry;
+    _, _, "todana_expired_displaced_total", Counter, "Expired records that went first when room was wanted." =>
+        r.engine.reclaimed;
+    _, _, "todana_expired_removed_total", Counter,
+        "Expired records removed when met or by the sweep in the background." => reclaimed(r) + r.sweeps.removed;
+}
+
+fn reclaimed(r: &Readings) -> u64 {
+    r.counters.reclaimed + r.status.reclaimed + r.classes.cleared
+}
+
+table! { KEPT, "Data directory",
+    "With `--data-dir`. Of a hash on disk, whose files are its log, `todana_log_takes_writes`, `todana_log_refused_writes_total`,\n\
+     `todana_sync` and `todana_log_health` are there without.", |s, r: Readings|
+    "todana_sync", _, _, Gauge, "When changes are synced: `always`, `never` or milliseconds." => sync(s);
+    "todana_loading", _, "todana_loading", Gauge, "1 while the data is read back." => is_loading(s);
+    "todana_log_health", _, _, Gauge, "`well`, `stuck` or `lost`." =>
+        keeps(s, r, || health(s.databases.primary()).unwrap_or("well"));
+    "todana_log_takes_writes", _, "todana_log_takes_writes", Gauge,
+        "0 while the update log, or the files of the database, cannot take every write." =>
+        keeps(s, r, || takes_writes(s.databases.primary()));
+    "todana_log_refusals", _, "todana_log_refused_writes_total", Counter,
+        "Writes refused because the update log, or the files of the database, cannot be written." =>
+        keeps(s, r, || r.counters.log_refusals);
+    "todana_log_end", _, "todana_log_appended_bytes_total", Counter,
+        "Bytes of the update log since the data directory was made." => r.log.map(|(_, end)| end);
+    "todana_log_synced", _, "todana_log_synced_bytes_total", Counter, "Of those, on disk." =>
+        r.log.map(|(synced, _)| synced);
+    "todana_log_unsynced_bytes", _, "todana_log_unsynced_bytes", Gauge, "Of those, not on disk yet." =>
+        r.log.map(|(synced, end)| end.saturating_sub(synced));
+    "todana_log_segments", _, "todana_log_segments", Gauge, "Files of the update log that are kept." =>
+        r.directory.as_ref().map(|directory| directory.footprint().log_segments);
+    "todana_log_bytes", _, "todana_log_bytes", Gauge, "Their bytes." =>
+        r.directory.as_ref().map(|directory| directory.footprint().log_bytes);
+    "todana_checkpoints", _, "todana_checkpoints", Gauge, "Checkpoints that are kept." =>
+        r.directory.as_ref().map(|directory| directory.footprint().checkpoints);
+    "todana_checkpoint_bytes", _, "todana_checkpoint_bytes", Gauge, "Their bytes." =>
+        r.directory.as_ref().map(|directory| directory.footprint().checkpoint_bytes);
+    "todana_checkpoints_made", _, "todana_checkpoints_made_total", Counter, "Checkpoints made." =>
+        r.directory.as_ref().map(|directory| directory.history().made);
+    "todana_checkpoints_failed", _, "todana_checkpoints_failed_total", Counter, "Checkpoints that could not be made." =>
+        r.directory.as_ref().map(|directory| directory.history().failed);
+    "todana_last_checkpoint_time", _, "todana_last_checkpoint_timestamp_seconds", Gauge,
+        "When the newest checkpoint was begun, Unix time; 0 without." =>
+        r.directory.as_ref().map(|directory| directory.history().last.map_or(0, |last| last.made_ms / 1000));
+    "todana_last_checkpoint_seconds", _, "todana_last_checkpoint_duration_seconds", Gauge,
+        "How long it took to make; 0 for one that was found at the start." =>
+        r.directory.as_ref().map(|directory| directory.history().last.map_or(Duration::ZERO, |last| last.took));
+    "todana_last_checkpoint_bytes", _, "todana_last_checkpoint_bytes", Gauge, "Its size." =>
+        r.directory.as_ref().map(|directory| directory.history().last.map_or(0, |last| last.len));
+    "todana_last_checkpoint_records", _, "todana_last_checkpoint_records", Gauge, "Its records." =>
+        r.directory.as_ref().map(|directory| directory.history().last.map_or(0, |last| last.records));
+    _, "snap_made", _, Counter, "Snapshots made; this and the next three with snapshots (-bgs)." => snapshots(s).map(|told| told.0);
+    _, "snap_failed", _, Counter, "Snapshots that could not be made." => snapshots(s).map(|told| told.1);
+    _, "snap_timestamp", _, Gauge, "Time stamp of the newest one." => snapshots(s).map(|told| told.2);
+    _, "snap_trouble", _, Gauge, "Why the last one failed." =>
+        snapshots(s).map(|told| told.3).filter(|trouble| !trouble.is_empty());
+}
+
+fn sync(shared: &Shared) -> Option<String> {
+    let of_files = shared.databases.primary().syncing.as_ref().map(|syncing| syncing.sync());
+    Some(match of_files.or(shared.options.databases.data.as_ref().map(|place| place.sync))? {
+        Sync::Always => "always".to_string(),
+        Sync::Every(interval) => interval.as_millis().to_string(),
+        Sync::Never => "never".to_string(),
+    })
+}
+
+fn is_loading(shared: &Shared) -> Option<bool> {
+    let is_logged = shared.databases.primary().syncing.is_none() && shared.options.databases.data.is_some();
+    is_logged.then(|| shared.lifecycle.is_loading())
+}
+
+/// Returns a value if the first database is kept in files of its own or in the data directory.
+fn keeps<T>(shared: &Shared, r: &Readings, value: impl FnOnce() -> T) -> Option<T> {
+    (shared.databases.primary().syncing.is_some() || r.log.is_some()).then(value)
+}
+
+/// Returns how many snapshots were made and failed, the newest one's time stamp, and why the last one failed.
+fn snapshots(shared: &Shared) -> Option<(u64, u64, u64, String)> {
+    shared.options.databases.snapshots.as_ref().map(|_| shared.persistence.snapshots.told())
+}
+
+table! { REPLICATION, "Replication",
+    "A server that follows a master has the rows about a master, one whose update log can be followed has\n\
+     `todana_replicas` and `todana_replica_flags_lost` ([replication](replication.md)).", |s, r: Readings|
+    "todana_replica_connected", _, "todana_replica_connected", Gauge,
+        "1 while the master is followed, 0 while it cannot be reached." => of_master(r, || s.link.is_connected());
+    "todana_replica_master", _, "todana_replica_master_info{master}", Gauge, "The master that is followed, HOST:PORT." =>
+        r.standing.master.as_ref().map(|master| format!("{}:{}", master.host, master.port));
+    "todana_replica_delay_seconds", _, "todana_replica_delay_seconds", Gauge,
+        "Seconds since this server last had all that its master had; before the first time, how old its position is." =>
+        of_master(r, || s.link.delay(s.clock.now().0, s.observation.started.elapsed()));
+    "todana_replica_position", "repl_timestamp", "todana_replica_position", Gauge,
+        "The position in the master's log: nanoseconds, Unix time." => of_master(r, || r.standing.timestamp);
+    _, "repl_master_host", _, Gauge, "Where the master is." => r.standing.master.as_ref().map(|master| &*master.host);
+    _, "repl_master_port", _, Gauge, "Its port." => r.standing.master.as_ref().map(|master| master.port);
+    _, "repl_interval", _, Gauge, "Seconds between two requests for its changes." => of_master(r, || r.standing.interval);
+    _, "repl_delay", _, Gauge, "How old the position is, in seconds." =>
+        of_master(r, || process::unix_time().saturating_sub(Duration::from_nanos(r.standing.timestamp)));
+    "todana_replicas", _, "todana_replicas", Gauge, "Replicas that follow this server." =>
+        if_logged(s, || s.replicas.connected().len());
+    "todana_replica_flags_lost", _, "todana_replica_flags_lost_total", Counter,
+        "Records sent to replicas without their client flags." => if_logged(s, || s.replicas.flags_lost());
+}
+
+fn of_master<T: Into<Value>>(r: &Readings, value: impl FnOnce() -> T) -> Option<T> {
+    r.standing.master.as_ref().map(|_| value())
+}
+
+fn if_logged<T>(shared: &Shared, value: impl FnOnce() -> T) -> Option<T> {
+    shared.databases.iter().any(|served| served.database.log().is_some()).then(value)
+}
