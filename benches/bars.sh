@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The figures that this version promises, measured: memory of the server (1-4, 8), CPU time against memcached (7), and
+# The figures that this version promises, measured: anonymous memory of the server, RssAnon (1-4, 8), CPU time against memcached (7), and
 # in process (5, 6). Needs a release build, python3 and, for 7, memcached. Everything runs on loopback on ports of the
 # system's choice and is stopped at the end. Usage: benches/bars.sh [TODANA]
 set -euo pipefail
@@ -16,7 +16,7 @@ start() {
     for _ in $(seq 100); do grep -q '^try' "$SCRATCH/banner" && break; sleep 0.1; done
     ADDRESS=$(sed -n 's/^listening on //p' "$SCRATCH/banner")
 }
-rss() { grep VmRSS "/proc/$PID/status"; }
+rss() { grep RssAnon "/proc/$PID/status"; }
 load() { "$TODANA" bench "$ADDRESS" --load-only --pid "$PID" "$@" | grep -E 'throughput|server|errors'; }
 
 date -u +%F; uname -sr; grep -m1 'model name' /proc/cpuinfo; nproc; git log -1 --format='commit %h'
@@ -26,7 +26,7 @@ start -m 0; load --keys 10000000 --key-size 8 --value-size key; sleep 3; rss; st
 echo "== 2: 10 M records, 8-digit keys, 8 random bytes"
 start -m 0; load --keys 10000000 --key-size 8 --value-size 8 --value-kind random; sleep 3; rss; stop
 echo "== 3: -m 64, keys 1..N, 1-byte values"
-start -m 64; load --keys 14000000 --key-size 0 --value-size 1; grep -E 'VmRSS|VmHWM' "/proc/$PID/status"
+start -m 64; load --keys 14000000 --key-size 0 --value-size 1; grep -E 'RssAnon|VmHWM' "/proc/$PID/status"
 "$TODANA" stats -S "$ADDRESS" | grep -E '^(curr_items|evictions) '; stop
 echo "== 4: churn"
 start -m 0; python3 benches/churn.py "${ADDRESS##*:}" "$PID"; stop

@@ -1,7 +1,7 @@
 """Does the server's memory follow its live bytes?
 
 5 M records of 16-byte keys and 20-200 byte values, all overwritten twice with other sizes, then a random 80 % deleted;
-VmRSS ten seconds later against 1.10 x live bytes + 16 MB. Usage: churn.py PORT PID [RECORDS]
+RssAnon ten seconds later against 1.10 x live bytes + 16 MB. Usage: churn.py PORT PID [RECORDS]
 """
 
 import random
@@ -17,7 +17,7 @@ LENS = [b"%d" % n for n in range(201)]
 
 def resident_mb():
     with open(f"/proc/{PID}/status") as status:
-        return next(int(line.split()[1]) * 1024 / 1e6 for line in status if line.startswith("VmRSS"))
+        return next(int(line.split()[1]) * 1024 / 1e6 for line in status if line.startswith("RssAnon"))
 
 
 connection = socket.create_connection(("127.0.0.1", PORT))
@@ -40,7 +40,7 @@ for turn in range(3):
             size = lens[n] = draw.randint(20, 200)
             pieces.append(b"set %b 0 0 %b noreply\r\n%b\r\n" % (keys[n], LENS[size], BODY[:size]))
         send(pieces)
-    print(f"round {turn}: VmRSS {resident_mb():.1f} MB, payload {(sum(lens) + 16 * RECORDS) / 1e6:.1f} MB", flush=True)
+    print(f"round {turn}: RssAnon {resident_mb():.1f} MB, payload {(sum(lens) + 16 * RECORDS) / 1e6:.1f} MB", flush=True)
 draw = random.Random(99)
 live = 0
 pieces = []
@@ -53,7 +53,7 @@ for n in range(RECORDS):
     else:
         live += 16 + lens[n]
 send(pieces)
-print(f"deleted: VmRSS {resident_mb():.1f} MB", flush=True)
+print(f"deleted: RssAnon {resident_mb():.1f} MB", flush=True)
 time.sleep(10)
 bar = 1.10 * live / 1e6 + 16
-print(f"ten seconds later: VmRSS {resident_mb():.1f} MB for {live / 1e6:.1f} MB of keys and values; bar {bar:.1f} MB")
+print(f"ten seconds later: RssAnon {resident_mb():.1f} MB for {live / 1e6:.1f} MB of keys and values; bar {bar:.1f} MB")

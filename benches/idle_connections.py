@@ -1,4 +1,4 @@
-"""What does an idle connection cost the server? Opens 10,000, one get on each, and reads VmRSS.
+"""What does an idle connection cost the server? Opens 10,000, one get on each, and reads RssAnon.
 
 Usage: idle_connections.py PORT PID [CONNECTIONS]
 """
@@ -15,7 +15,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (min(COUNT + 100, hard), hard))
 
 def resident():
     with open(f"/proc/{PID}/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS"))
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon"))
 
 
 def get(connection):
@@ -31,4 +31,4 @@ for _ in range(COUNT):
     get(connection)
     connections.append(connection)
 after = resident()
-print(f"{COUNT} idle connections: VmRSS {before / 1e6:.1f} -> {after / 1e6:.1f} MB, {(after - before) / COUNT:.0f} bytes each")
+print(f"{COUNT} idle connections: RssAnon {before / 1e6:.1f} -> {after / 1e6:.1f} MB, {(after - before) / COUNT:.0f} bytes each")

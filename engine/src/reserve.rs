@@ -167,6 +167,10 @@ impl ReserveDisk {
 }
 
 impl Disk for ReserveDisk {
+    fn below(&self) -> Option<&dyn Disk> {
+        Some(&*self.disk)
+    }
+
     fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
         self.reserve.retry(0, || self.disk.create(path)).map(|file| self.adopt(file))
     }
@@ -175,44 +179,12 @@ impl Disk for ReserveDisk {
         self.disk.open(path, writable).map(|file| self.adopt(file))
     }
 
-    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        self.disk.list(directory)
-    }
-
     fn make_directory(&self, directory: &Path) -> io::Result<()> {
         self.reserve.retry(0, || self.disk.make_directory(directory))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.reserve.retry(0, || self.disk.rename(from, to))
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove(path)
-    }
-
-    fn remove_directory(&self, directory: &Path) -> io::Result<()> {
-        self.disk.remove_directory(directory)
-    }
-
-    fn is_link(&self, path: &Path) -> io::Result<bool> {
-        self.disk.is_link(path)
-    }
-
-    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-        self.disk.sync_directory(directory)
-    }
-
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
-        self.disk.lock(path)
-    }
-
-    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
-        self.disk.lock_shared(path)
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.disk.is_read_only()
     }
 }
 

@@ -2,25 +2,17 @@
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
+#[path = "../../tests/fuzz_inputs/mod.rs"]
+mod fuzz_inputs;
 #[path = "disk_hash/kept.rs"]
 #[allow(dead_code)]
 mod kept;
 #[path = "disk_hash/opener.rs"]
 mod opener;
 
-use std::path::Path;
-
 #[test]
 fn the_inputs_of_the_fuzz_target_open_or_are_damaged() {
-    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz");
-    let mut inputs = 0;
-    for folder in ["seeds/disk_hash", "corpus/disk_hash"] {
-        for entry in std::fs::read_dir(fuzz.join(folder)).into_iter().flatten() {
-            opener::open_any(&std::fs::read(entry.unwrap().path()).unwrap());
-            inputs += 1;
-        }
-    }
-    assert!(inputs > 5, "{inputs}");
+    fuzz_inputs::play_all("disk_hash", 20, opener::open_any);
 }
 
 #[test]

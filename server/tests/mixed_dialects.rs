@@ -4,7 +4,11 @@
 //! was written to a buffer that had room for memcached's longest key, and Kyoto Tycoon's keys are longer.
 
 mod any_key;
+#[path = "../../tests/fuzz_inputs/mod.rs"]
+mod fuzz_inputs;
 mod kyoto_client;
+#[path = "../../tests/mixed_dialects/mod.rs"]
+mod mixed_dialects;
 mod running;
 
 use any_key::{Dialect, Records, bulk_records, decode_uri, is_meta, is_text, kyoto_call, meta_get, records};
@@ -35,6 +39,11 @@ fn long_key_that_is_no_text_ends_no_listing() {
     memcached.send(format!("mg {most} b v\r\n").as_bytes());
     memcached.expect(b"VA 4\r\nmost\r\n");
     memcached.expect_version();
+}
+
+#[test]
+fn inputs_of_the_fuzz_target_leave_the_server_at_work() {
+    fuzz_inputs::play_all("mixed_dialects", 20, mixed_dialects::play);
 }
 
 #[test]

@@ -1,16 +1,13 @@
 //! Random sessions against the naive model of `tests/session_model`; the fuzz target `session` plays the same.
 
+#[path = "../../tests/fuzz_inputs/mod.rs"]
+mod fuzz_inputs;
 #[path = "../../tests/session_model/mod.rs"]
 mod session_model;
 
 #[test]
 fn sessions_that_the_fuzzer_keeps_agree_with_the_model() {
-    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/session");
-    let inputs: Vec<_> = std::fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert!(inputs.len() > 3, "{} inputs", inputs.len());
-    for input in inputs {
-        session_model::check(&std::fs::read(input).unwrap());
-    }
+    fuzz_inputs::play_all("session", 20, session_model::check);
 }
 
 #[test]

@@ -75,6 +75,10 @@ impl<S: Sway> File for SwayedFile<S> {
 }
 
 impl<S: Sway> Disk for Swayed<S> {
+    fn below(&self) -> Option<&dyn Disk> {
+        Some(&SystemDisk)
+    }
+
     fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
         SystemDisk.create(path).map(|file| self.file(file))
     }
@@ -84,29 +88,9 @@ impl<S: Sway> Disk for Swayed<S> {
         SystemDisk.open(path, writable).map(|file| self.file(file))
     }
 
-    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        SystemDisk.list(directory)
-    }
-
-    fn make_directory(&self, directory: &Path) -> io::Result<()> {
-        SystemDisk.make_directory(directory)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        SystemDisk.rename(from, to)
-    }
-
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.0.removes(path);
         SystemDisk.remove(path)
-    }
-
-    fn remove_directory(&self, directory: &Path) -> io::Result<()> {
-        SystemDisk.remove_directory(directory)
-    }
-
-    fn is_link(&self, path: &Path) -> io::Result<bool> {
-        SystemDisk.is_link(path)
     }
 
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
@@ -115,13 +99,5 @@ impl<S: Sway> Disk for Swayed<S> {
             self.0.has_synced_directory(directory);
         }
         Ok(())
-    }
-
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
-        SystemDisk.lock(path)
-    }
-
-    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
-        SystemDisk.lock_shared(path)
     }
 }

@@ -67,7 +67,7 @@ pub mod tsv;
 pub mod update_log;
 mod versions;
 
-pub use todana_engine::disk;
+pub use todana_engine::{ExaminedTree, disk};
 
 pub use catalog::{Catalog, CatalogEntry};
 pub use clock::{CachedClock, Clock, ManualClock, SystemClock};

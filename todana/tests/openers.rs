@@ -2,17 +2,16 @@
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
+#[path = "../../tests/fuzz_inputs/mod.rs"]
+mod fuzz_inputs;
 mod kept;
 mod opener;
 
 use proptest::prelude::*;
 
 #[test]
-fn seeds_open_or_are_damaged() {
-    let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds/data_directory");
-    for seed in std::fs::read_dir(seeds).unwrap() {
-        opener::open_any(&std::fs::read(seed.unwrap().path()).unwrap());
-    }
+fn inputs_of_the_fuzz_target_open_or_are_damaged() {
+    fuzz_inputs::play_all("data_directory", 5, opener::open_any);
 }
 
 proptest! {

@@ -1,7 +1,9 @@
-//! The short form of the fuzz target `repair`.
+//! The short form of the fuzz target `salvage`.
 
 #[path = "../../tests/crash_disk/mod.rs"]
 mod crash_disk;
+#[path = "../../tests/fuzz_inputs/mod.rs"]
+mod fuzz_inputs;
 mod kept;
 mod opener;
 mod spoiled;
@@ -9,11 +11,8 @@ mod spoiled;
 use proptest::prelude::*;
 
 #[test]
-fn seeds_are_salvaged() {
-    let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds/repair");
-    for seed in std::fs::read_dir(seeds).unwrap() {
-        spoiled::salvage_any(&std::fs::read(seed.unwrap().path()).unwrap());
-    }
+fn inputs_of_the_fuzz_target_are_salvaged() {
+    fuzz_inputs::play_all("salvage", 5, spoiled::salvage_any);
 }
 
 /// A file: its shape, where it stands, what is in it.

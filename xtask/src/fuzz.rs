@@ -20,6 +20,12 @@ pub(crate) fn run(report: &mut Report, only: Option<&str>, seconds: u32) {
         let known = targets.join(", ");
         return report.step("fuzz", || Outcome::Failed(format!("no such target; there are: {known}")));
     }
+    if only.is_none() {
+        // Before hours of fuzzing: the last target may be the one that does not compile.
+        report.step("fuzz: build", || {
+            nightly(&["fuzz", "build"]).path_first(&Path::new(TOOLS).join("bin")).run()
+        });
+    }
     for target in chosen {
         report.step(&format!("fuzz: {target}"), || {
             let mut words: Vec<String> = ["fuzz", "run", target].into_iter().map(String::from).collect();

@@ -2,7 +2,7 @@
 
 use super::transfer::{export, import};
 use super::walk::{Range, walk};
-use super::{expect, expect_kept, open, patiently};
+use super::{expect, expect_kept, open};
 use crate::amount::amount;
 use crate::dump::{Wanted, dump, walk_server};
 use crate::formats::{DumpOptions, LoadOptions};
@@ -23,7 +23,6 @@ use std::sync::Arc;
 use todana::disk::SystemDisk;
 use todana::{Action, Db, DbOptions, Name, Record, Records, Storage, Visitor};
 use todana_core::Attributes;
-use todana_engine::DiskTree;
 
 /// A server or a database, and how to reach the server.
 #[derive(Debug, Args)]
@@ -467,19 +466,20 @@ pub(crate) fn check(name: &Name) -> Result<(), Failure> {
     let path = name.path.as_deref().unwrap_or(Path::new(""));
     expect_kept(name)?;
     expect(path)?;
-    if name.kind.storage() == Storage::Files {
-        let bar = progress(None, "reading {spinner} {bytes} {bytes_per_sec}");
-        let verified = todana::verify(Arc::new(SystemDisk), path, &mut |done| bar.set_position(done));
-        bar.finish_and_clear();
-        let damages = match verified {
-            Err(error) if error.kind() == todana_core::ErrorKind::Corrupt => return Err(damaged(&error)),
-            verified => verified.map_err(|error| super::trouble(error, path))?.damages,
-        };
-        if !damages.is_empty() {
-            damages.iter().for_each(|damage| drop(damaged(damage)));
+    let bar = progress(None, "reading {spinner} {bytes} {bytes_per_sec}");
+    let verified = todana::verify(Arc::new(SystemDisk), path, &mut |done| bar.set_position(done));
+    bar.finish_and_clear();
+    let verified = match verified {
+        Err(error) if error.kind() == todana_core::ErrorKind::Corrupt => return Err(damaged(&error)),
+        verified => verified.map_err(|error| super::trouble(error, path))?,
+    };
+    if !verified.damages.is_empty() {
+        verified.damages.iter().for_each(|damage| drop(damaged(damage)));
+        // Of a tree whose pages are damaged nothing can be salvaged.
+        if name.kind.storage() == Storage::Files || verified.tree.is_some() {
             let _ = writeln!(io::stdout(), "{}", salvage::advice(path));
-            return Err(Failure::miss());
         }
+        return Err(Failure::miss());
     }
     let db = match DbOptions::default().read_only().open(&name.to_string()) {
         Ok(db) => super::noted(db),
@@ -512,23 +512,14 @@ pub(crate) fn check(name: &Name) -> Result<(), Failure> {
     if checked < db.count() {
         return Err(damaged(&format!("{checked} of {} can be read", amount(db.count(), "record"))));
     }
-    drop(db);
-    let is_tree = name.kind.storage() == Storage::FilesAndLog;
-    let mut doubt = String::new();
-    if is_tree {
-        // The pages, besides what leads to the records.
-        let examined =
-            patiently("reading its pages", || DiskTree::check(&path.join("tree"))).map_err(|error| {
-                match error.kind() {
-                    todana_core::ErrorKind::Corrupt => damaged(&error),
-                    _ => error.into(),
-                }
-            })?;
-        if examined.without_checksum > 0 {
-            let count = amount(examined.without_checksum, "record");
-            doubt = format!("; {count} without a checksum: `todana copy {name} NEW.tree` gives them one");
+    let without_checksum = verified.tree.map_or(0, |tree| tree.without_checksum);
+    let doubt = match without_checksum {
+        0 => String::new(),
+        _ => {
+            let count = amount(without_checksum, "record");
+            format!("; {count} without a checksum: `todana copy {name} NEW.tree` gives them one")
         }
-    }
+    };
     let checked = amount(checked, "record");
     writeln!(io::stdout(), "whole: {checked}, {bytes} bytes of keys and values{doubt}")?;
     Ok(())

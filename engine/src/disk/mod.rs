@@ -16,53 +16,76 @@ pub use system::SystemDisk;
 
 /// A file system.
 pub trait Disk: Send + Sync {
+    /// Returns the file system underneath, to which everything goes that this one does not do itself.
+    fn below(&self) -> Option<&dyn Disk> {
+        None
+    }
+
     /// Makes a file for reading and appending; fails with `AlreadyExists` if there is one.
-    fn create(&self, path: &Path) -> io::Result<Box<dyn File>>;
+    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
+        below(self)?.create(path)
+    }
 
     /// Opens a file for reading and, if `writable`, appending. Fails for what is no regular file: a pipe would keep the caller waiting.
-    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>>;
+    fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
+        below(self)?.open(path, writable)
+    }
 
     /// The names in a directory, in no order.
-    fn list(&self, directory: &Path) -> io::Result<Vec<String>>;
+    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
+        below(self)?.list(directory)
+    }
 
     /// Makes a directory and those above it that are missing; one that is there is left alone.
-    fn make_directory(&self, directory: &Path) -> io::Result<()>;
+    fn make_directory(&self, directory: &Path) -> io::Result<()> {
+        below(self)?.make_directory(directory)
+    }
 
     /// Gives a file or a directory another name, in one step; a file that has it is replaced, and so is an empty directory.
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        below(self)?.rename(from, to)
+    }
 
     /// Removes a file.
-    fn remove(&self, path: &Path) -> io::Result<()>;
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        below(self)?.remove(path)
+    }
 
     /// Removes an empty directory. A file system that cannot leaves it there.
     fn remove_directory(&self, directory: &Path) -> io::Result<()> {
-        let _ = directory;
-        Err(io::ErrorKind::Unsupported.into())
+        below(self)?.remove_directory(directory)
     }
 
     /// Whether this name is a symbolic link, wherever that leads; false if there is nothing. A file system that has none says so.
     fn is_link(&self, path: &Path) -> io::Result<bool> {
-        let _ = path;
-        Ok(false)
+        self.below().map_or(Ok(false), |below| below.is_link(path))
     }
 
     /// Returns once the names in a directory are on disk.
-    fn sync_directory(&self, directory: &Path) -> io::Result<()>;
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        below(self)?.sync_directory(directory)
+    }
 
     /// Locks a file, made if need be, for this process; fails with `WouldBlock` if another one has it. The file that has been locked is
     /// the one that has this name then. The lock ends when it is dropped, or with the process.
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>>;
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
+        below(self)?.lock(path)
+    }
 
     /// Locks a file as [`lock`](Disk::lock) does, beside others that call this: it keeps out, and is kept out by, those who lock it alone. A
     /// file system that cannot locks it alone.
     fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
-        self.lock(path)
+        self.below().map_or_else(|| self.lock(path), |below| below.lock_shared(path))
     }
 
     /// Returns true if nothing changes on disk, whatever is done: a database on it is opened for reading.
     fn is_read_only(&self) -> bool {
-        false
+        self.below().is_some_and(Disk::is_read_only)
     }
+}
+
+fn below<D: Disk + ?Sized>(disk: &D) -> io::Result<&dyn Disk> {
+    disk.below().ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
 /// Describes the database in a directory whose lock file, at `lock`, could not be locked.

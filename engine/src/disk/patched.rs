@@ -34,8 +34,8 @@ impl PatchedDisk {
 }
 
 impl Disk for PatchedDisk {
-    fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
-        self.disk.create(path)
+    fn below(&self) -> Option<&dyn Disk> {
+        Some(&*self.disk)
     }
 
     fn open(&self, path: &Path, writable: bool) -> io::Result<Box<dyn File>> {
@@ -48,38 +48,6 @@ impl Disk for PatchedDisk {
             true => Ok(Box::new(PatchedFile::new(file, Arc::clone(&self.patch)))),
             false => Ok(file),
         }
-    }
-
-    fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
-        self.disk.list(directory)
-    }
-
-    fn make_directory(&self, directory: &Path) -> io::Result<()> {
-        self.disk.make_directory(directory)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.disk.remove(path)
-    }
-
-    fn remove_directory(&self, directory: &Path) -> io::Result<()> {
-        self.disk.remove_directory(directory)
-    }
-
-    fn is_link(&self, path: &Path) -> io::Result<bool> {
-        self.disk.is_link(path)
-    }
-
-    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
-        self.disk.sync_directory(directory)
-    }
-
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
-        self.disk.lock(path)
     }
 }
 

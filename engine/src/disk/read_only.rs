@@ -7,8 +7,8 @@
 //! It lets a database be opened for reading by the code that opens it for writing: a torn tail is cut off and recent writes are
 //! appended as ever, and nothing on disk changes. Locks are shared, so that many can read at a time.
 //!
-//! Invariants: nothing is written, created, renamed or removed in the file system underneath, but a lock file that is missing; the
-//! files underneath do not change, as the lock keeps writers out.
+//! Invariants: nothing is written, created, renamed or removed in the file system underneath, but a lock file that is missing, for as
+//! long as it is locked; the files underneath do not change, as the lock keeps writers out.
 
 use super::{Disk, File, MappedFile};
 use parking_lot::{Mutex, RwLock};

@@ -5,7 +5,7 @@ use crate::raw::FileMemory;
 use std::fs::{self, OpenOptions, TryLockError};
 use std::io::{self, IoSlice, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The machine's own file system. Files are made readable by their owner alone: they hold what users stored.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,15 +62,20 @@ impl Disk for SystemDisk {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
-        lock(|| open_lock(path), fs::File::try_lock, path)
+        lock(|| Ok((open_lock(path, false)?, false)), fs::File::try_lock, path)
     }
 
     fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
         use std::os::unix::fs::OpenOptionsExt;
         let open = || match OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path) {
-            // A copy without it. A writer makes one, and shall find it locked.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => open_lock(path),
-            file => file,
+            // A copy without it. A writer makes one, and shall find it locked. It is removed again.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match open_lock(path, true) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    Ok((open_lock(path, false)?, false))
+                }
+                file => Ok((file?, true)),
+            },
+            file => Ok((file?, false)),
         };
         match lock(open, fs::File::try_lock_shared, path) {
             // There is none, and nobody can make one or write anything else.
@@ -80,23 +85,33 @@ impl Disk for SystemDisk {
     }
 }
 
-fn open_lock(path: &Path) -> io::Result<fs::File> {
+fn open_lock(path: &Path, is_new: bool) -> io::Result<fs::File> {
     use std::os::unix::fs::OpenOptionsExt;
     // A link would have the file made wherever it leads.
     let mut options = owners_own();
-    options.create(true).truncate(false).read(true).write(true).custom_flags(libc::O_NOFOLLOW);
+    options
+        .create(true)
+        .create_new(is_new)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NOFOLLOW);
     options.open(path)
 }
 
+/// Locks the file that `open` returns, and removes it in the end if it says so.
 fn lock(
-    open: impl Fn() -> io::Result<fs::File>,
+    open: impl Fn() -> io::Result<(fs::File, bool)>,
     try_lock: fn(&fs::File) -> Result<(), TryLockError>,
     path: &Path,
 ) -> io::Result<Box<dyn Send + Sync>> {
     loop {
-        let file = open()?;
+        let (file, is_removed) = open()?;
         match try_lock(&file) {
-            Ok(()) if has_name(&file, path)? => return Ok(Box::new(HeldLock::new(file))),
+            Ok(()) if has_name(&file, path)? => {
+                let removed = is_removed.then(|| path.to_path_buf());
+                return Ok(Box::new(HeldLock::new(file, removed)));
+            }
             // Whoever had it has removed it or taken it elsewhere since it was opened: somebody else can lock another file of
             // this name.
             Ok(()) => {}
@@ -113,19 +128,30 @@ fn lock(
 struct HeldLock {
     file: fs::File,
     process: u32,
+    /// The file's name, if the file goes with the lock.
+    removed: Option<PathBuf>,
 }
 
 impl HeldLock {
-    fn new(file: fs::File) -> HeldLock {
-        HeldLock { file, process: std::process::id() }
+    fn new(file: fs::File, removed: Option<PathBuf>) -> HeldLock {
+        HeldLock { file, process: std::process::id(), removed }
     }
 }
 
 impl Drop for HeldLock {
     fn drop(&mut self) {
-        if self.process == std::process::id() {
-            let _ = self.file.unlock();
+        if self.process != std::process::id() {
+            return;
         }
+        let _ = self.file.unlock();
+        // Unless others read, or somebody writes by now.
+        if let Some(path) = &self.removed
+            && self.file.try_lock().is_ok()
+            && has_name(&self.file, path).is_ok_and(|has_name| has_name)
+        {
+            let _ = fs::remove_file(path);
+        }
+        let _ = self.file.unlock();
     }
 }
 
@@ -211,7 +237,8 @@ mod tests {
     fn lock_is_given_up_though_a_forked_process_has_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
-        let lock = HeldLock::new(owners_own().create(true).truncate(false).write(true).open(&path).unwrap());
+        let lock =
+            HeldLock::new(owners_own().create(true).truncate(false).write(true).open(&path).unwrap(), None);
         lock.file.try_lock().unwrap();
         let forked = lock.file.try_clone().unwrap();
         assert_eq!(SystemDisk.lock(&path).err().unwrap().kind(), io::ErrorKind::WouldBlock);
@@ -225,10 +252,15 @@ mod tests {
     fn child_of_a_fork_leaves_its_parents_lock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
-        let lock = HeldLock::new(owners_own().create(true).truncate(false).write(true).open(&path).unwrap());
+        let lock =
+            HeldLock::new(owners_own().create(true).truncate(false).write(true).open(&path).unwrap(), None);
         lock.file.try_lock().unwrap();
         // What a child has: the same open file.
-        drop(HeldLock { file: lock.file.try_clone().unwrap(), process: std::process::id() + 1 });
+        drop(HeldLock {
+            file: lock.file.try_clone().unwrap(),
+            process: std::process::id() + 1,
+            removed: None,
+        });
         assert_eq!(SystemDisk.lock(&path).err().unwrap().kind(), io::ErrorKind::WouldBlock);
         drop(lock);
         SystemDisk.lock(&path).unwrap();

@@ -198,6 +198,13 @@ pub(super) struct Loaded {
     pub(super) segments: HashMap<u64, SegmentNote>,
 }
 
+/// Returns true if there is a file that begins as a checkpoint does.
+pub(super) fn is_there(disk: &dyn Disk, directory: &Path) -> bool {
+    let mut magic = [0; MAGIC.len()];
+    let read = disk.open(&directory.join(NAME), false).and_then(|file| file.read_at(0, &mut magic));
+    read.is_ok() && magic == *MAGIC
+}
+
 /// Reads the checkpoint, if there is one. `slot_of`: the slot of a segment by its number, if it counts; records of those that do
 /// not are left out, as the log tells what became of them. What is wrong with it is told as text.
 pub(super) fn load(

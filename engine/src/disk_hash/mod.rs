@@ -199,6 +199,11 @@ impl DiskHash {
         salvage::salvage(disk, directory, may_be_torn, into, progress)
     }
 
+    /// Returns true if a directory holds the file of an index, damaged or not.
+    pub fn has_index(disk: &dyn Disk, directory: &Path) -> bool {
+        index_file::is_there(disk, directory)
+    }
+
     /// Reads a dictionary of a database by itself, and checks its checksums; returns the database that it is of. Fails with `Corrupt` if it is damaged.
     pub fn examine_dictionary(disk: &dyn Disk, path: &Path, number: u64) -> Result<[u8; 16]> {
         examination::examine_dictionary(disk, path, number)

@@ -101,17 +101,15 @@ pub(super) fn salvage(
     let whole = ruins.iter().rev().find_map(|ruin| ruin.header.as_ref().ok().map(|(header, _)| header));
     let known = whole.or_else(|| ruins.iter().rev().find_map(Ruin::told)).copied();
     let Some(Header { identity, .. }) = known else {
-        let message = format!("{} at offset 0: no segment of a hash can be read", directory.display());
-        return Err(Error::new(ErrorKind::Corrupt, message));
+        return Err(nothing_left(disk, directory, numbers.last().copied()));
     };
-    let newest = ruins.last().filter(|_| may_be_torn).map(|ruin| ruin.number);
-    let torn_from = newest.map(|number| {
-        let until = match index_file::load(disk, directory, Some(identity), &|_| None) {
-            Ok(Some(loaded)) => loaded.until,
-            _ => Position::default(),
-        };
-        Position { number, offset: 0 }.max(until)
-    });
+    let newest = ruins.last().map_or(0, |ruin| ruin.number);
+    // The index that a closed hash has names all of its segments, and how far they were on disk.
+    let (until, named) = match index_file::load(disk, directory, Some(identity), &|_| None) {
+        Ok(Some(index)) => (index.until, index.segments.into_keys().collect()),
+        _ => (Position::default(), Vec::new()),
+    };
+    let torn_from = may_be_torn.then_some(Position { number: newest, offset: 0 }.max(until));
     let mut salvager = Salvager {
         into,
         found: HashSalvage::default(),
@@ -140,7 +138,8 @@ pub(super) fn salvage(
     let listed = newest_census(&ruins, identity)?;
     let mut done = 0;
     for ruin in ruins.iter().filter(|ruin| listed.counts(ruin.number)) {
-        salvager.read(ruin, identity, listed.lens.get(&ruin.number).copied())?;
+        let synced = (until.number == ruin.number).then_some(until.offset.max(ruin.len));
+        salvager.read(ruin, identity, listed.lens.get(&ruin.number).copied().or(synced))?;
         done += ruin.len;
         progress(done);
     }
@@ -149,12 +148,31 @@ pub(super) fn salvage(
             salvager.lose(&directory.join(file_name(number)), 0, len, "the segment is missing".into());
         }
     }
+    for number in named.into_iter().filter(|&number| number > newest) {
+        let what = "the segment is missing: the index names it";
+        salvager.lose(&directory.join(file_name(number)), 0, 0, what.into());
+    }
     let mut found = salvager.found;
     found.lost_records = salvager.doubtful.len() as u64;
     found.damages.sort_by(|one, other| (&one.path, one.offset).cmp(&(&other.path, other.offset)));
     found.openings =
         ruins.iter().filter_map(Ruin::told).map(|header| header.openings).max().unwrap_or_default();
     Ok(found)
+}
+
+/// Why nothing can be salvaged. `newest`: the last of the segments that are there, none of which can be read.
+fn nothing_left(disk: &dyn Disk, directory: &Path, newest: Option<u64>) -> Error {
+    let index = index_file::load(disk, directory, None, &|_| None).ok().flatten();
+    let named = index.and_then(|index| Some((index.segments.len(), *index.segments.keys().max()?)));
+    let what = match (newest, named) {
+        (Some(_), _) => "no segment of a hash can be read".into(),
+        (None, None) => "no segment of the hash is left".into(),
+        (None, Some((count, last))) => {
+            let last = directory.join(file_name(last));
+            format!("no segment of the hash is left; the index names {count}, to {}", last.display())
+        }
+    };
+    Error::new(ErrorKind::Corrupt, format!("{} at offset 0: {what}", directory.display()))
 }
 
 /// A segment's file, whatever is left of it.

@@ -197,21 +197,23 @@ fn examine(path: &Path, walked_bytes_max: u64, is_read_only: bool) -> Result<()>
     if is_short || file_bytes <= walked_bytes_max {
         pages::check(&*file, &meta).map_err(named)?;
     }
-    if is_short && !is_read_only {
-        extend(&*file, file_bytes, meta.file_bytes()).map_err(named)
-    } else {
-        Ok(())
+    if is_short {
+        extend(&*file, (file_bytes, meta.file_bytes()), is_read_only).map_err(named)?;
     }
+    Ok(())
 }
 
 /// So much may always be missing at the end of a file, if it is not in use.
 const MISSING_BYTES: u64 = 1 << 30;
 
 /// Extends a file to the length that its meta page says. What is missing is not in use.
-fn extend(file: &dyn File, file_bytes: u64, wanted: u64) -> Result<()> {
+fn extend(file: &dyn File, (file_bytes, wanted): (u64, u64), is_read_only: bool) -> Result<()> {
     if wanted - file_bytes > file_bytes.max(MISSING_BYTES) {
         let message = format!("its meta page says that it has {wanted} bytes, and it has {file_bytes}");
         return Err(Error::new(ErrorKind::Corrupt, message));
+    }
+    if is_read_only {
+        return Ok(());
     }
     file.set_len(wanted).map_err(|error| Error::new(ErrorKind::Unavailable, error.to_string()))
 }

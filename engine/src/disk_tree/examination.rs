@@ -1,13 +1,12 @@
 //! Reads all of a tree: every page, every record with its checksum, and whether there are as many as the state says.
 
 use super::environment::MAP_BYTES_MIN;
-use super::pages::{self, Meta};
 use super::state::Totals;
 use super::store::Store;
 use super::{DiskTreeOptions, place, record, sheaf};
-use crate::disk::{Disk, SystemDisk};
-use std::io;
+use crate::disk::{ReadOnlyDisk, SystemDisk};
 use std::path::Path;
+use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
 
 /// What an examination of a tree that is not damaged has found.
@@ -17,13 +16,19 @@ pub struct ExaminedTree {
     pub records: u64,
     /// Those among them that version 1 of the format has written, without a checksum.
     pub without_checksum: u64,
+    /// The position up to which the tree has what its update log has.
+    pub mark: u64,
 }
 
-/// Examines the tree in a directory, which must not be open.
+/// Examines the tree in a directory, which nobody may have open for writing.
 pub(super) fn examine(path: &Path) -> Result<ExaminedTree> {
-    examine_pages(path)?;
-    let options =
-        DiskTreeOptions { map_bytes: MAP_BYTES_MIN, walked_bytes_max: 0, ..DiskTreeOptions::default() };
+    // Opening it walks all pages.
+    let options = DiskTreeOptions {
+        map_bytes: MAP_BYTES_MIN,
+        walked_bytes_max: u64::MAX,
+        disk: Arc::new(ReadOnlyDisk::new(Arc::new(SystemDisk))),
+        ..DiskTreeOptions::default()
+    };
     let (store, state) = Store::open(path, &options)?;
     let mut counts = Counts::default();
     store.read(|snapshot, records| {
@@ -62,16 +67,8 @@ pub(super) fn examine(path: &Path) -> Result<ExaminedTree> {
         );
         return Err(store.named(&Error::new(ErrorKind::Corrupt, message)));
     }
-    Ok(ExaminedTree { records: found.records, without_checksum: counts.without_checksum })
-}
-
-fn examine_pages(path: &Path) -> Result<()> {
-    let named = |error: &Error| Error::new(error.kind(), format!("\"{}\": {error}", path.display()));
-    let unavailable = |error: io::Error| named(&Error::new(ErrorKind::Unavailable, error.to_string()));
-    let _lock = SystemDisk.lock(&path.join("lock")).map_err(unavailable)?;
-    let file = SystemDisk.open(&path.join("data.mdb"), false).map_err(unavailable)?;
-    let Some(meta) = Meta::read(&*file).map_err(|error| named(&error))? else { return Ok(()) };
-    pages::check(&*file, &meta).map_err(|error| named(&error))
+    let Counts { without_checksum, .. } = counts;
+    Ok(ExaminedTree { records: found.records, without_checksum, mark: state.mark })
 }
 
 #[derive(Default)]

@@ -231,8 +231,8 @@ impl DiskTree {
         })
     }
 
-    /// Reads all of the tree in a directory, which must not be open: every page, and every record with its checksum. Fails with `Corrupt`
-    /// if anything is damaged.
+    /// Reads all of the tree in a directory: every page, and every record with its checksum. Nothing is changed. Fails with `Corrupt` if
+    /// anything is damaged, with `Busy` if it is open for writing, with `Invalid` if there is no tree.
     pub fn check(directory: &Path) -> Result<ExaminedTree> {
         examination::examine(directory)
     }

@@ -64,6 +64,10 @@ impl Watched {
 }
 
 impl Disk for Watched {
+    fn below(&self) -> Option<&dyn Disk> {
+        Some(&*self.disk)
+    }
+
     fn create(&self, path: &Path) -> io::Result<Box<dyn File>> {
         self.file(self.disk.create(path))
     }
@@ -92,24 +96,8 @@ impl Disk for Watched {
         self.pulse.answered(self.disk.remove_directory(directory))
     }
 
-    fn is_link(&self, path: &Path) -> io::Result<bool> {
-        self.disk.is_link(path)
-    }
-
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
         self.pulse.answered(self.disk.sync_directory(directory))
-    }
-
-    fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
-        self.disk.lock(path)
-    }
-
-    fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
-        self.disk.lock_shared(path)
-    }
-
-    fn is_read_only(&self) -> bool {
-        self.disk.is_read_only()
     }
 }
 

@@ -1,15 +1,17 @@
 //! Reading all that a data directory holds, and checking every checksum. Nothing is changed by it.
 
-use super::{CHECKPOINTS, LOG, identity};
+use super::{CHECKPOINTS, LOG, identity, is_tree};
 use crate::backup::{BackedUp, Kind, Listed, Manifest};
 use crate::checkpoint::{Failure, Shelf};
 use crate::disk::Disk;
 use crate::open::contents::{holds_hash, is_segment};
+use crate::open::engine::TREE;
+use crate::salvage::torn_tail;
 use crate::update_log::{Change, Position, Reader, SEGMENT_HEADER_LEN, Tail, segment_start, with_recent};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use todana_core::{Error, ErrorKind, Result};
-use todana_engine::{DiskHash, HashDamage};
+use todana_engine::{DiskHash, DiskTree, ExaminedTree, HashDamage};
 
 /// What was found in a data directory.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +40,8 @@ pub struct Verified {
     pub hash_segments: u64,
     /// Their bytes, and those of dictionaries.
     pub hash_bytes: u64,
+    /// The records of a tree on disk as of its last checkpoint; its log tells the rest. `None` if they are damaged.
+    pub tree: Option<ExaminedTree>,
     /// What the directory is a backup of, if it is one.
     pub backup: Option<BackedUp>,
     /// What is wrong: file, offset and why, each.
@@ -57,13 +61,14 @@ pub struct Newest {
     pub made_ms: u64,
 }
 
-/// Reads a whole data directory, a backup, or a hash on disk that nobody has open, and checks every checksum; `progress` is told the bytes read so far, now and then. What is
-/// damaged is listed, not an error; behind damage to the log nothing more of it is read. Fails with `Unavailable` if there is no
-/// data directory or its files cannot be listed, with `Invalid` if it is a tree on disk. A data directory is not locked: while a server works on it, the end of the
-/// log may look torn.
+/// Reads all of a data directory, a backup, or a hash or tree on disk, and checks every checksum; nothing is changed. `progress` is given the
+/// bytes read so far, now and then. Lists damage, which is no error; after damage to the log nothing more of it is read. Fails with
+/// `Unavailable` if there is no database or its files cannot be listed, with `Busy` if a hash or tree is open, with `Corrupt` where nothing of
+/// a hash can be read. A data directory is not locked: while a server works on it, the end of the log may look torn.
 pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Verified> {
-    super::refuse_tree(&*disk, path)?;
     let mut damages = Vec::new();
+    let is_tree = is_tree(&*disk, path);
+    let tree = if is_tree { examine_tree(path, &mut damages)? } else { None };
     let manifest = match Manifest::read(&*disk, path) {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             damages.push(error.to_string());
@@ -83,21 +88,26 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
     let found = identity::read(&*disk, path);
     let identity = match found.and_then(|found| found.ok_or_else(|| identity::missing(&*disk, path))) {
         // The rest can be looked at all the same, if it says itself whose it is.
-        Err(error) if error.kind() == ErrorKind::Corrupt => {
-            let known = identity::by_segments(&*disk, path).ok_or_else(|| error.clone())?;
+        Err(error) if is_tree || error.kind() == ErrorKind::Corrupt => {
+            let known = identity::by_segments(&*disk, path);
+            if let (None, Some(tree)) = (known, tree) {
+                damages.push(needs_log(path, tree.mark));
+                return Ok(Verified { damages, tree: Some(tree), ..Verified::default() });
+            }
+            let known = known.ok_or_else(|| error.clone())?;
             damages.push(error.to_string());
             known
         }
         found => found?,
     };
     let backup = manifest.as_ref().map(Manifest::backed_up);
-    let mut verified = Verified { backup, damages, ..Verified::default() };
+    let mut verified = Verified { backup, damages, tree, ..Verified::default() };
     let mut done = 0;
     let log = path.join(LOG);
     // Writes that a killed process has left beside its log belong to it.
     let disk = with_recent(disk, &log, identity)?;
     let shelf = Shelf::new(Arc::clone(&disk), path.join(CHECKPOINTS), log.clone(), identity);
-    let mut needed = None;
+    let mut needed = tree.map(|tree| (Position(tree.mark), path.join(TREE)));
     for start in shelf.list()? {
         let reader = match shelf.open(start) {
             Ok(reader) => reader,
@@ -133,6 +143,9 @@ pub fn verify(disk: Arc<dyn Disk>, path: &Path, progress: &mut dyn FnMut(u64)) -
         opened = Reader::open(Arc::clone(&disk), &log, identity, first);
     }
     verified.log = (first, first);
+    if let Some(tree) = tree.filter(|tree| tree.mark < first.0) {
+        verified.damages.push(needs_log(path, tree.mark));
+    }
     let read = opened.and_then(|reader| read_log(reader, &mut verified, &mut |read| progress(done + read)));
     let (first, end) = verified.log;
     let torn = if let Tail::Torn { len, .. } = verified.tail { len } else { 0 };
@@ -161,6 +174,7 @@ fn verify_hash(disk: &dyn Disk, path: &Path, progress: &mut dyn FnMut(u64)) -> R
     let _lock =
         if super::is_there(disk, &path.join("lock"))? { Some(super::lock(disk, path)?) } else { None };
     let found = DiskHash::salvage(disk, path, true, None, progress)?;
+    let unlisted = found.damaged - found.damages.len() as u64;
     let mut verified = Verified { entries: found.entries, ..Verified::default() };
     for name in disk.list(path).unwrap_or_default().iter().filter(|name| is_segment(name)) {
         verified.hash_segments += 1;
@@ -171,10 +185,26 @@ fn verify_hash(disk: &dyn Disk, path: &Path, progress: &mut dyn FnMut(u64)) -> R
         format!("{} at offset {offset}: {what}", path.display())
     });
     verified.damages = texts.collect();
-    if let Some(torn) = found.torn {
-        verified.tail = Tail::Torn { path: torn.path, offset: torn.offset, len: torn.len };
+    if unlisted > 0 {
+        verified.damages.push(format!("{}: {unlisted} more damages are not listed", path.display()));
     }
+    verified.tail = found.torn.map_or(Tail::Clean, torn_tail);
     Ok(verified)
+}
+
+/// Reads the pages and records of a tree.
+fn examine_tree(path: &Path, damages: &mut Vec<String>) -> Result<Option<ExaminedTree>> {
+    match DiskTree::check(&path.join(TREE)) {
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            damages.push(error.to_string());
+            Ok(None)
+        }
+        examined => examined.map(Some),
+    }
+}
+
+fn needs_log(path: &Path, mark: u64) -> String {
+    format!("{}: the tree needs the update log from position {mark} on, which is missing", path.display())
 }
 
 /// What a backup promises beyond what any data directory does: these very bytes, and a log that ends where it says.

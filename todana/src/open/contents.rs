@@ -5,6 +5,7 @@ use crate::disk::Disk;
 use std::io;
 use std::path::Path;
 use todana_core::{Error, ErrorKind, Result};
+use todana_engine::DiskHash;
 
 pub(crate) const LOG: &str = "log";
 pub(crate) const CHECKPOINTS: &str = "checkpoints";
@@ -96,10 +97,10 @@ pub(crate) fn expect_kind(disk: &dyn Disk, path: &Path, kind: Kind) -> Result<()
     Ok(())
 }
 
-/// Returns true if a directory, whatever its own name is, holds segments of a hash on disk and nothing of a data directory.
+/// Returns true if a directory, whatever its own name is, holds segments or the index of a hash on disk and nothing of a data directory.
 pub fn holds_hash(disk: &dyn Disk, path: &Path) -> bool {
     let names = disk.list(path).unwrap_or_default();
-    names.iter().any(|name| is_segment(name))
+    (names.iter().any(|name| is_segment(name)) || DiskHash::has_index(disk, path))
         && !names.iter().any(|name| Marker::of(name) == Marker::DataDirectory)
 }
 

@@ -36,7 +36,7 @@ pub(super) fn restore_database<S: RecordSource>(
     let path = path_of(name)?;
     let manifest = Manifest::read(disk, &options.from)?.filter(Manifest::is_hash);
     if manifest.is_some() {
-        expect_hash(options, name)?;
+        expect_hash(options, name, "a backup of a hash on disk")?;
     }
     let draft = Draft::create(path)?;
     let restored = match manifest {
@@ -56,15 +56,15 @@ pub(crate) fn path_of(name: &Name) -> Result<&Path> {
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-/// Fails with `Invalid` if more is asked for than the backup of a hash can give.
-pub(crate) fn expect_hash(options: &RestoreOptions, name: &Name) -> Result<()> {
+/// Fails with `Invalid` if more is asked for than a hash, or the backup of one, can give; `what` the source is.
+pub(crate) fn expect_hash(options: &RestoreOptions, name: &Name, what: &str) -> Result<()> {
     let from = options.from.display();
     let message = if name.kind.storage() != Storage::Files {
         format!(
-            "{from} is a backup of a hash on disk and becomes one again, as NAME.hash; `todana copy` makes another kind of that"
+            "{from} is {what} and becomes one again, as NAME.hash; `todana copy` makes another kind of that"
         )
     } else if options.until_ms.is_some() || options.log.is_some() {
-        format!("{from} is a backup of a hash on disk, as of one moment: it has no log")
+        format!("{from} is {what}, as of one moment: it has no log")
     } else {
         return Ok(());
     };

@@ -18,7 +18,12 @@ use crate::versions::openings_of_restored;
 use crate::{Name, Progress, RestoreOptions, Restored, Salvaged};
 use std::path::{Path, PathBuf};
 use todana_core::{Durable, Engine, Error, ErrorKind, Result, UnixSeconds};
-use todana_engine::{DiskHash, HashSalvage};
+use todana_engine::{DiskHash, HashDamage, HashSalvage};
+
+/// What a crash has left at the end of a hash.
+pub(crate) fn torn_tail(torn: HashDamage) -> Tail {
+    Tail::Torn { path: torn.path, offset: torn.offset, len: torn.len }
+}
 
 /// The files of a hash, damaged or not.
 pub(super) struct Ruins {
@@ -62,7 +67,8 @@ impl Ruins {
             let message = format!("{from} is of a hash on disk and becomes one again: name it NAME.hash");
             return Err(Error::new(ErrorKind::Invalid, message));
         };
-        expect_hash(options, name)?;
+        let what = if self.list.is_none() { "a hash on disk" } else { "a backup of a hash on disk" };
+        expect_hash(options, name, what)?;
         let draft = Draft::create(path_of(name)?)?;
         let salvaged = self.salvage_to(disk, draft.place(), name, clock.now(), progress)?;
         draft.finish()?;
@@ -107,11 +113,7 @@ impl Ruins {
             lost: 0,
             refused: Vec::new(),
             ends_before: false,
-            tail: found.torn.map_or(Tail::Clean, |torn| Tail::Torn {
-                path: torn.path,
-                offset: torn.offset,
-                len: torn.len,
-            }),
+            tail: found.torn.map_or(Tail::Clean, torn_tail),
             called_off: None,
         };
         Ok(Salvaged { damages, restored })

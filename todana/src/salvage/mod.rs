@@ -12,6 +12,8 @@ mod directory;
 mod hash;
 mod tree;
 
+pub(crate) use hash::torn_tail;
+
 use crate::backup::BACKUP;
 use crate::clock::Clock;
 use crate::data_directory::{CHECKPOINTS, LOG, Lock, Target, cannot, is_there, is_tree, lock};
@@ -23,7 +25,7 @@ use crate::{Progress, RestoreOptions, Restored};
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use todana_core::{Error, Result};
+use todana_core::{Error, ErrorKind, Result};
 use todana_engine::recent::RECENT;
 
 /// Bytes read at once.
@@ -65,6 +67,7 @@ pub fn salvage<'a>(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Salvaged> {
     let into = into.into();
+    refuse_within(&options.from, place_of(options, into)?)?;
     if let Some(ruins) = hash::Ruins::find(&*disk, &options.from) {
         return ruins.salvage(&*disk, options, into, &*clock, progress);
     }
@@ -101,6 +104,23 @@ fn place_of<'a>(options: &'a RestoreOptions, into: RestoreInto<'a>) -> Result<&'
         RestoreInto::Directory(_) => Ok(&options.target),
         RestoreInto::Disk(name) => path_of(name),
     }
+}
+
+/// Fails with `Invalid` if a new database would lie within the directory that it is made of.
+fn refuse_within(from: &Path, target: &Path) -> Result<()> {
+    // Through links; a path that does not exist yet is judged by those above it.
+    let real = |path: &Path| match path.as_os_str().is_empty() {
+        true => Path::new(".").canonicalize(),
+        false => path.canonicalize(),
+    };
+    let Ok(source) = real(from) else { return Ok(()) };
+    let above = target.ancestors().find_map(|above| real(above).ok());
+    if above.is_some_and(|above| above.starts_with(source)) {
+        let (target, from) = (target.display(), from.display());
+        let message = format!("{target} lies within {from}; make the new database elsewhere");
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    Ok(())
 }
 
 /// The path of the copy beside a new database, without what says that it is incomplete.
