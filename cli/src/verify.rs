@@ -59,6 +59,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(name) = database(&arguments.directory).or_else(|| database(&whole_path)) {
         return check(&name);
     }
+    if arguments.directory.join("tree/data.mdb").is_file() {
+        let path = arguments.directory.display();
+        return Err(Failure::usage(format!(
+            "{path} is a tree on disk, no data directory; name the directory NAME.tree"
+        )));
+    }
     if holds_hash(&SystemDisk, &arguments.directory) {
         let path = arguments.directory.display();
         return Err(Failure::trouble(format!(

@@ -31,7 +31,7 @@ pub(crate) fn play_all(target: &str, changes: usize, play: fn(&[u8])) {
     let mut inputs: Vec<Vec<u8>> = inputs(target).into_iter().map(|(_, input)| input).collect();
     // Sorted, so that the changes are the same each time.
     inputs.sort();
-    assert!(inputs.len() > 3, "{} inputs", inputs.len());
+    assert!(inputs.len() > 1, "{} inputs", inputs.len());
     let mut random = fastrand::Rng::with_seed(20_261_122);
     for input in &inputs {
         play_one(target, play, input);

@@ -35,7 +35,9 @@ fn inputs_of_the_fuzz_target_are_received_or_refused() {
         received += usize::from(is_received && is_complete);
     }
     assert_eq!(received, 5);
-    fuzz_inputs::play_all("backup_stream", 5, |input| drop(incoming::receive_any(input)));
+    fuzz_inputs::play_all("backup_stream", 5, |input| {
+        incoming::receive_any(input);
+    });
 }
 
 #[test]

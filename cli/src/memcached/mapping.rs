@@ -7,7 +7,7 @@ use super::refusal::{Refusal, SYSTEM};
 use super::settings::{Port, Protocol, Settings};
 use std::path::PathBuf;
 use todana_server::{
-    Authentication, Choice, DatabaseOptions, Kyoto, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions,
+    Authentication, Choice, DatabaseOptions, KyotoOptions, LimitOptions, ListenOptions, MemoryOptions,
     ObservationOptions, Options, ProtocolOptions, Replication, TlsOptions,
 };
 
@@ -66,17 +66,7 @@ pub(super) fn options(settings: &Settings) -> Result<Options, Refusal> {
                 settings,
                 std::env::var_os(PASSWORDS_VARIABLE).map(PathBuf::from),
             )?,
-            kyoto: KyotoOptions {
-                spoken: Kyoto::Off,
-                commands: None,
-                script: None,
-                files: None,
-                script_time_max: KyotoOptions::default().script_time_max,
-                script_memory_max: KyotoOptions::default().script_memory_max,
-                pages_allowed: false,
-                plugin: None,
-                read_only: false,
-            },
+            kyoto: KyotoOptions::default(),
         },
         databases: DatabaseOptions {
             stores_nothing: false,
@@ -341,17 +331,7 @@ mod tests {
                     debug_commands: true,
                     protocol: Choice::Binary,
                     authentication: Authentication::None,
-                    kyoto: KyotoOptions {
-                        spoken: Kyoto::Off,
-                        commands: None,
-                        script: None,
-                        files: None,
-                        script_time_max: KyotoOptions::default().script_time_max,
-                        script_memory_max: KyotoOptions::default().script_memory_max,
-                        pages_allowed: false,
-                        plugin: None,
-                        read_only: false
-                    }
+                    kyoto: KyotoOptions::default()
                 },
                 databases: DatabaseOptions {
                     replication: Replication::default(),

@@ -7,7 +7,7 @@
 //!
 //! How many records the small queue holds back follows what returns: a ghost of the small queue says that it is too small,
 //! one of the main queue that it is too large (as ARC does with its two lists, Megiddo and Modha, FAST 2003).
-//! All constants are those that did best over several traces; see ARCHITECTURE.md, "Eviction".
+//! All constants are those that did best over several traces; see docs/engines.md, "Eviction".
 //!
 //! Expired records go first, then those of the small queue that expire at all.
 
